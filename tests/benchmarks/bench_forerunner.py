@@ -1,0 +1,199 @@
+"""Copy magnitudes side by side: our pass, a bare forward pass, and eager attention with everything switched on.
+
+    python tests/benchmarks/bench_forerunner.py [--rounds 9] [--save data/benchmarks/forerunner_cpu.json]
+
+A random Llama (8 layers, 16 heads, width 512, vocabulary 32,000, fp32, one thread) reads prompts with two label
+conditions each. Every contestant is a process of its own that runs once per round; the rounds are paired, the order within a
+round is drawn. Times are CPU seconds of the process; a ratio is the median over rounds with its bootstrap interval.
+
+    ours      `copy_magnitudes`: both conditions in one pass, 32 control rows, same batches as bare
+    bare      the same batches through the same base model with plain sdpa, nothing captured
+    opponent  the published way: eager, output_attentions and output_hidden_states, logits, batch 1, once per condition
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CONTESTANTS = ("ours", "bare", "opponent")
+MEMORY = ("ours", "opponent")
+
+
+# ------------------------------------------------------------------------------------------------ a contestant's process
+
+
+def work(contestant: str, length: int, prompts: int, token_budget: int) -> Callable[[], Any]:
+    """The work of one contestant on `prompts` prompts of `length` tokens, as a function of nothing."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from util import inference
+    from util.attention import prepare
+    from util.prompts import LabelledTokens
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    shape = {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 16, "intermediate_size": 1376}
+    model = LlamaForCausalLM(LlamaConfig(**shape, vocab_size=32000, max_position_embeddings=2048)).eval()
+    ids = torch.randint(32000, (prompts, length + 2), generator=torch.Generator().manual_seed(1)).tolist()
+    stems, labels = [row[: length - 1] for row in ids], [row[length : length + 2] for row in ids]
+
+    if contestant == "opponent":
+        model.set_attn_implementation("eager")
+
+        def run() -> None:
+            for stem, ends in zip(stems, labels, strict=True):
+                for end in ends:
+                    with torch.no_grad():
+                        out = model(torch.tensor([[*stem, end]]), output_attentions=True, output_hidden_states=True)
+                    [a[0, :, -1, -2].clone() for a in out.attentions]
+
+        return run
+
+    tokens = {
+        c: [LabelledTokens((*s, e[c]), (length - 2,), (length - 1,), (1,), length) for s, e in zip(stems, labels, strict=True)]
+        for c in (0, 1)
+    }
+    rows = [inference.Row(tuple(s), tuple(e)) for s, e in zip(stems, labels, strict=True)]
+    if contestant == "ours":
+        prepare(model)
+        plan = inference.LabelRun(tokens, rows, list(range(prompts)), [[0, 1]] * prompts)
+        return lambda: inference.copy_magnitudes(model, plan, token_budget=token_budget)
+
+    model.set_attn_implementation("sdpa")
+
+    def bare() -> None:
+        for numbers in inference.plan([len(row) for row in rows], token_budget):
+            with torch.inference_mode():
+                model.base_model(inference.Batch.of(rows, numbers).inputs["input_ids"], use_cache=False)
+
+    return bare
+
+
+def contest(contestant: str, length: int, prompts: int, token_budget: int) -> None:
+    """Serve "time" (CPU seconds of one run) and "peak" (bytes above the steady state) until stdin closes."""
+    run = work(contestant, length, prompts, token_budget)
+    work_once = work(contestant, length, 1, token_budget) if prompts > 1 else run
+    work_once()  # first-call costs
+    for line in sys.stdin:
+        start = time.process_time()
+        if line.strip() == "peak":
+            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
+            before = _status("VmRSS")
+            run()
+            print(_status("VmHWM") - before, flush=True)
+        else:
+            run()
+            print(time.process_time() - start, flush=True)
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+# ------------------------------------------------------------------------------------------------ the referee
+
+
+class Contestant:
+    def __init__(self, name: str, length: int, prompts: int, token_budget: int) -> None:
+        command = [sys.executable, __file__, "--contestant", name]
+        command += ["--length", str(length), "--prompts", str(prompts), "--budget", str(token_budget)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def ask(self, question: str) -> float:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(question + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError("a contestant died; its message is above")
+        return float(answer)
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+def interval(ratios: list[float]) -> dict[str, float]:
+    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
+
+
+def times(length: int, prompts: int, rounds: int, token_budget: int) -> dict[str, Any]:
+    contestants = {name: Contestant(name, length, prompts, token_budget) for name in CONTESTANTS}
+    seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    random = np.random.default_rng(0)
+    for number in range(rounds):
+        for name in random.permutation(CONTESTANTS):
+            seconds[name].append(contestants[name].ask("time"))
+        shown = ", ".join(f"{name} {seconds[name][-1]:.2f}" for name in CONTESTANTS)
+        print(f"{length} tokens, {prompts} prompts, round {number + 1}/{rounds}: {shown} s", flush=True)
+    for contestant in contestants.values():
+        contestant.close()
+    paired = list(zip(*(seconds[name] for name in CONTESTANTS), strict=True))
+    return {
+        "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
+        "ours / bare": interval([ours / bare for ours, bare, _ in paired]),
+        "opponent / ours": interval([opponent / ours for ours, _, opponent in paired]),
+    }
+
+
+def extra_peak(name: str, length: int, prompts: int, token_budget: int) -> float:
+    contestant = Contestant(name, length, prompts, token_budget)
+    peak = contestant.ask("peak")
+    contestant.close()
+    return peak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--length", type=int, default=512, help=argparse.SUPPRESS)
+    parser.add_argument("--prompts", type=int, default=16, help=argparse.SUPPRESS)
+    parser.add_argument("--budget", type=int, default=2048, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contestant:
+        contest(options.contestant, options.length, options.prompts, options.budget)
+        return
+
+    import torch
+    import transformers
+
+    report: dict[str, Any] = {
+        "machine": f"{platform.processor() or platform.machine()}, one thread per process",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "rounds": options.rounds,
+    }
+    for length, prompts in ((512, 16), (1024, 4)):
+        report[f"{length} tokens, {prompts} prompts"] = found = times(length, prompts, options.rounds, options.budget)
+        peaks = {name: extra_peak(name, length, 4, 1) for name in MEMORY}  # a budget of 1 token means batches of one prompt
+        found["extra peak memory at batch 1, MiB"] = {name: peak / 2**20 for name, peak in peaks.items()}
+        found["opponent / ours, extra peak memory"] = peaks["opponent"] / peaks["ours"]
+    few, many = (extra_peak("ours", 64, prompts, 2048) for prompts in (64, 512))
+    results = 512 * 8 * 16 * 4 * (2 + 1) + 512 * 8 * 3
+    ids = 512 * 66 * 8
+    report["512 prompts minus 64, 64 tokens each"] = {
+        "extra peak memory, MiB": (many - few) / 2**20,
+        "allowed, MiB": (results + ids) / 2**20 + 16,
+    }
+    print(json.dumps(report, indent=1))
+    if options.save:
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        options.save.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Checks C of the forerunner spec, on arrays whose answer is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from util.measures import forerunner as f
+from util.measures import statistics as s
+
+HAND = np.array([[[0.6, 0.5, 0.1]], [[0.2, 0.1, 0.05]]], np.float32)
+HAND_N_T = np.array([10, 50])
+
+
+def random_case(seed, n=40, layers=3, heads=5):
+    random = np.random.default_rng(seed)
+    return random.random((n, layers, heads), np.float32) ** 4, random.integers(8, 300, n)
+
+
+def test_hand_case_equal_to_the_threshold_does_not_count():
+    assert f.head_counts(HAND, HAND_N_T).tolist() == [[2, 0, 0]]
+    assert f.mean_head_count(HAND, HAND_N_T).mean.tolist() == [1.0]
+    assert f.mean_max_magnitude(HAND).mean == pytest.approx([0.4])
+    in_two_dtypes = HAND > (5 / HAND_N_T)[:, None, None]
+    assert in_two_dtypes.sum(0).tolist() == [[2, 1, 0]]  # the trap: float32 0.1 exceeds float64 0.1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0, 20), st.floats(0, 20))
+def test_counts_are_bounded_and_monotone_in_c(seed, a, b):
+    magnitude, n_t = random_case(seed)
+    few, many = f.head_counts(magnitude, n_t, max(a, b)), f.head_counts(magnitude, n_t, min(a, b))
+    assert few.dtype == np.int64 and (few <= many).all() and (few >= 0).all() and (many <= len(n_t)).all()
+    assert (f.head_counts(magnitude, n_t, n_t.max()) == 0).all()
+    assert (f.head_counts(magnitude, n_t, 0) == (magnitude > 0).sum(0)).all()
+
+
+def test_curves_agree_with_the_map_exactly():
+    magnitude, n_t = random_case(1)
+    counts, curve = f.head_counts(magnitude, n_t), f.mean_head_count(magnitude, n_t)
+    np.testing.assert_array_equal(counts.sum(1) / len(n_t), curve.mean)
+    assert ((curve.low <= curve.mean) & (curve.mean <= curve.high)).all()
+    largest = f.mean_max_magnitude(magnitude)
+    assert (largest.mean >= magnitude.mean(0).mean(1)).all() and (largest.mean <= 1).all()
+
+
+def test_order_of_prompts_and_shards_do_not_matter():
+    magnitude, n_t = random_case(2)
+    order = np.random.default_rng(0).permutation(len(n_t))
+    whole = f.head_counts(magnitude, n_t)
+    np.testing.assert_array_equal(whole, f.head_counts(magnitude[order], n_t[order]))
+    parts = [f.head_counts(magnitude[part], n_t[part]) for part in np.array_split(order, 3)]
+    np.testing.assert_array_equal(whole, sum(parts))
+
+
+def test_uniform_attention_counts_nowhere_and_a_previous_token_head_everywhere():
+    n_t = np.arange(8, 40)
+    uniform = np.broadcast_to((1 / n_t).astype(np.float32)[:, None, None], (32, 2, 2))
+    for c in (1, 2, 5):
+        assert (f.head_counts(uniform, n_t, c) == 0).all()
+    previous = np.ones((32, 1, 1), np.float32)
+    assert (f.head_counts(previous, n_t) == 32).all()
+    assert f.uniform_magnitude(np.array([4, 2])) == 0.375
+
+
+def test_specificity_separates_three_planted_heads():
+    random = np.random.default_rng(3)
+    n_t = np.full(64, 100)
+    magnitude = np.stack([0.9 - 0.1 * random.random(64), 0.9 - 0.1 * random.random(64), 0.01 * random.random(64)], -1)
+    control = np.stack([0.02 * random.random(64), 0.9 - 0.1 * random.random(64), 0.01 * random.random(64)], -1)
+    magnitude, control = magnitude[:, None].astype(np.float32), control[:, None].astype(np.float32)
+    assert f.verdicts(magnitude, control, n_t).tolist() == [["label-specific", "any token", "neither"]]
+    found = f.label_specificity(magnitude, control)
+    assert found.low[0, 0] > 0.8 and found.low[0, 1] < 0 < found.high[0, 1]
+
+
+def test_bootstrap_covers_and_is_paired():
+    random = np.random.default_rng(4)
+    hits = 0
+    for trial in range(200):
+        _, low, high = s.bootstrap_mean(random.exponential(size=(60, 1)), seed=trial, draws=500)
+        hits += bool(low[0] <= 1 <= high[0])
+    assert 175 <= hits <= 199  # nominal 190 of 200
+    base = random.random((50, 1)) * 100
+    _, low, high = s.bootstrap_mean(base + 1 - base)
+    assert high[0] - low[0] < 1e-12  # an effect that is the same on every prompt has no spread
+    with pytest.raises(ValueError, match="at least two"):
+        s.bootstrap_mean(np.ones((1, 3)))
+
+
+def test_intervals_against_known_values():
+    mean, low, high = s.t_interval(np.array([[1.0], [2.0], [3.0]]))
+    assert (mean[0], round(low[0], 4), round(high[0], 4)) == (2.0, -0.4841, 4.4841)
+    _, wide_low, _ = s.t_interval(np.array([[1.0], [2.0], [3.0]]), comparisons=10)
+    assert wide_low[0] < low[0]
+    low, high = s.wilson(15, 20)
+    assert (round(float(low), 4), round(float(high), 4)) == (0.5313, 0.8881)
+    assert (s.wilson(0, 10)[0], s.wilson(10, 10)[1]) == pytest.approx((0, 1))
+
+
+def test_halves_are_disjoint_seeded_and_complete():
+    a, b = s.halves(511, seed=1)
+    assert sorted([*a, *b]) == list(range(511)) and abs(len(a) - len(b)) == 1
+    np.testing.assert_array_equal(a, s.halves(511, seed=1)[0])

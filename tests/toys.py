@@ -1,0 +1,79 @@
+"""Small tokenizers and models for the tests: built in seconds, from nothing but the installed packages."""
+
+from functools import cache
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    FalconConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from util.load_model_and_data import staicc_prompts
+
+KINDS = ("bpe", "bpe-no-bos", "unigram")
+
+
+@cache
+def tokenizer(kind: str = "bpe", vocabulary: int = 1000) -> PreTrainedTokenizerFast:
+    """A tokenizer trained on prompts: byte-level BPE with or without BOS, or SentencePiece-like Unigram."""
+    texts = [p.with_label(o) for d in (0, 2, 4) for p in staicc_prompts(d, 4)[:200] for o in (0, 1)]
+    special = ["<s>", "<unk>"]
+    if kind == "unigram":
+        raw = Tokenizer(models.Unigram())
+        raw.normalizer = normalizers.Sequence([normalizers.Replace(" {2,}", " ")])
+        raw.pre_tokenizer = pre_tokenizers.Metaspace()
+        raw.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=vocabulary, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+    else:
+        raw = Tokenizer(models.BPE())
+        raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        raw.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        )
+    raw.train_from_iterator(texts, trainer)
+    if kind != "bpe-no-bos":
+        raw.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
+
+
+SHAPE = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+SHAPE |= {"initializer_range": 0.2, "max_position_embeddings": 1024}
+MLP = {"intermediate_size": 96, "num_key_value_heads": 2}
+
+FAMILIES = {
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(vocab_size=1000, n_embd=64, n_layer=3, n_head=4, n_positions=1024, initializer_range=0.2, bos_token_id=0, eos_token_id=0)
+    ),
+    "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SHAPE, intermediate_size=96)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, **MLP)),
+    "llama-mqa": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, intermediate_size=96, num_key_value_heads=1)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, **MLP)),
+    "mistral-window": lambda: MistralForCausalLM(MistralConfig(**SHAPE, **MLP, sliding_window=40)),
+}
+
+
+def model(family: str = "llama", seed: int = 0) -> PreTrainedModel:
+    """A tiny random model whose weights are large enough for attention to be far from uniform."""
+    torch.manual_seed(seed)
+    return FAMILIES[family]().eval()
+
+
+def falcon() -> FalconConfig:
+    """A class whose attention bypasses the attention interface."""
+    return FalconConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4)

@@ -1,0 +1,157 @@
+"""Forerunner token heads: from a request to a record of copy magnitudes (Cho et al. 2025, Fig. 5 middle, 22-25)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from util import cache, inference, paths
+from util.experiments.runs import ModelSource, expectation, obtain, provenance
+from util.load_model_and_data import DATASETS, dataset_index, staicc_prompts, staicc_version
+
+STEM = "forerunner_heads"
+BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
+
+
+def request(
+    model: str = "embedded",
+    dataset: int | str = "financial_phrasebank",
+    k: int = 4,
+    prompts: int = 512,
+    label_offsets: tuple[int, ...] = (0, 1),
+    control_tokens: int = 32,
+    seed: int = 0,
+    dtype: str = "auto",
+    quantized: bool = False,
+    revision: str | None = None,
+    untrained_seed: int | None = None,
+) -> cache.Request:
+    """What to measure, in a form that can be hashed without any model.
+
+    label_offsets: the labels appended to each prompt, counted from the gold label in the label space: 0 is the correct
+    one, 1 the reference code's wrong one. untrained_seed: instead of the model, its architecture with fresh weights.
+    Raises ValueError for an unknown data set, k < 0, or a number of prompts outside 1..512.
+    """
+    if not 1 <= prompts <= 512:
+        raise ValueError(f"prompts = {prompts}: StaICC has 512 test queries per data set; choose 1 to 512")
+    if k < 0:
+        raise ValueError(f"k = {k}: the number of demonstrations cannot be negative")
+    return {
+        "stem": STEM,
+        "schema": 1,
+        "method_version": 1,
+        "model": str(model),
+        "revision": revision,
+        "dtype": str(dtype).removeprefix("torch."),
+        "quantized": quantized,
+        "untrained_seed": untrained_seed,
+        "dataset": DATASETS[dataset_index(dataset)],
+        "data_version": f"StaICC {staicc_version()}",
+        "k": k,
+        "prompts": prompts,
+        "label_offsets": list(label_offsets),
+        "control_tokens": control_tokens,
+        "seed": seed,
+        "token_budget": inference.TOKEN_BUDGET,
+    }
+
+
+def run(
+    asked: cache.Request,
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> cache.Record:
+    """The record of a request: from the cache, or measured now, block by block, and cached.
+
+    model: where to get (model, tokenizer) on a miss: a `LazyModel`, a pair, or None to load the request's own model.
+    An interrupted run goes on where it stopped. The record's data:
+
+        magnitude [N, C, L, H]   A[y_q, s_q] with the label of each condition (float32)
+        control [N, L, H]        mean of A[t, t-1] over other tokens of the prompt (float32)
+        control_count [N]        how many of them
+        n_t, label_lengths [N, C]  tokens of the labelled prompt, and of the label
+        gold [N], demonstrations [N, k]  indices into `labels`; layers: the model's own layer numbers
+
+    Raises what loading, `inference.label_run` and `cache` raise, all before the first forward pass.
+    """
+    folder = Path(folder) if folder is not None else paths.material()
+    expected = expectation(asked, model)
+
+    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
+        cache.ensure_writable(folder)
+        prompts = staicc_prompts(asked["dataset"], asked["k"])[: asked["prompts"]]
+        pair = obtain(model, asked)
+        origin = provenance(asked, pair, [p.with_label(o) for o in asked["label_offsets"] for p in prompts])
+        plan = inference.label_run(*pair, prompts, asked["label_offsets"])
+        blocks, files = [], []
+        for start in range(0, len(prompts), BLOCK):
+            stop = min(start + BLOCK, len(prompts))
+            block, done = _block(asked, plan, pair, start, stop, origin, folder / "blocks", redo)
+            blocks.append(block)
+            files.append(done)
+        for name in files:
+            name.unlink(missing_ok=True)
+            Path(f"{name}.lock").unlink(missing_ok=True)
+        data = {
+            name: np.concatenate([block[name] for block in blocks]) for name in ("magnitude", "control", "control_count")
+        }
+        data |= {
+            "n_t": plan.n_t,
+            "label_lengths": plan.label_lengths,
+            "gold": np.array([p.gold for p in prompts]),
+            "demonstrations": np.array([p.demonstrations for p in prompts], np.int64).reshape(len(prompts), -1),
+            "labels": list(prompts[0].labels),
+            "layers": list(inference.prepare(pair[0]).layers),
+        }
+        origin["oom_backoff"] = any(block["oom_backoff"] for block in blocks)
+        return data, origin
+
+    return cache.load_or_compute(asked, compute, folder, expect=expected, redo=redo)
+
+
+def _block(
+    asked: cache.Request,
+    plan: inference.LabelRun,
+    pair: tuple[Any, Any],
+    start: int,
+    stop: int,
+    origin: Mapping[str, Any],
+    folder: Path,
+    redo: bool,
+) -> tuple[dict[str, Any], Path]:
+    part = {**asked, "block": [start, stop]}
+    expected = {name: origin[name] for name in ("revision", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")}
+
+    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
+        data = inference.copy_magnitudes(
+            pair[0],
+            plan,
+            control_tokens=asked["control_tokens"],
+            seed=asked["seed"],
+            numbers=range(start, stop),
+            token_budget=asked["token_budget"],
+            description=f"{asked['dataset']} {start}-{stop - 1}",
+        )
+        return data, dict(origin)
+
+    record = cache.load_or_compute(part, compute, folder, expect=expected, redo=redo)
+    return record.data, cache.record_path(part, folder)
+
+
+def condition(record: cache.Record, label_offset: int = 0) -> dict[str, np.ndarray]:
+    """The arrays of one condition, as `measures.forerunner` takes them: magnitude and control [N, L, H], n_t [N]."""
+    place = record.request["label_offsets"].index(label_offset)
+    return {
+        "magnitude": record.data["magnitude"][:, place],
+        "control": record.data["control"],
+        "n_t": record.data["n_t"][:, place],
+    }
+
+
+def cached_grid(asked: cache.Request, folder: str | Path | None = None) -> dict[str, cache.Record]:
+    """The records of all data sets that are cached for a request that differs in nothing else, by data set."""
+    folder = Path(folder) if folder is not None else paths.material()
+    found = {name: cache.load({**asked, "dataset": name}, folder, expectation(asked, None)) for name in DATASETS}
+    return {name: record for name, record in found.items() if record is not None}

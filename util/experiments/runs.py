@@ -1,0 +1,109 @@
+"""What every experiment shares: where a model comes from, and the provenance of a record."""
+
+import hashlib
+import importlib.metadata
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from util.load_model_and_data import describe, load_ICL_model, resolved_revision, untrained_twin
+
+PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
+ModelSource = Callable[[], tuple[PreTrainedModel, Any]] | tuple[PreTrainedModel, Any] | None
+
+
+class LazyModel:
+    """A model that is loaded when it is first called for, and once: a cached figure never loads it.
+
+    Call it to get (model, tokenizer); arguments are those of `load_ICL_model`. twin(seed) is another lazy model with the
+    same architecture and tokenizer and freshly initialised weights.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.name = name
+        self._load: Callable[[], tuple[PreTrainedModel, Any]] = lambda: load_ICL_model(name, **options)
+        self._pair: tuple[PreTrainedModel, Any] | None = None
+
+    def __call__(self) -> tuple[PreTrainedModel, Any]:
+        if self._pair is None:
+            self._pair = self._load()
+        return self._pair
+
+    @property
+    def loaded(self) -> tuple[PreTrainedModel, Any] | None:
+        """The pair if it was loaded already, else None."""
+        return self._pair
+
+    def twin(self, seed: int = 0) -> "LazyModel":
+        twin = LazyModel(self.name)
+        twin._load = lambda: (untrained_twin(self()[0], seed), self()[1])
+        return twin
+
+
+def loaded(source: ModelSource) -> tuple[PreTrainedModel, Any] | None:
+    """The (model, tokenizer) of a source where it is there without loading anything."""
+    return source.loaded if isinstance(source, LazyModel) else source if isinstance(source, tuple) else None
+
+
+def obtain(source: ModelSource, request: dict[str, Any]) -> tuple[PreTrainedModel, Any]:
+    """The (model, tokenizer) of a source; with none given, the request's own model is loaded."""
+    if source is None:
+        pair = load_ICL_model(
+            request["model"], quantized=request["quantized"], revision=request["revision"], dtype=request["dtype"]
+        )
+        seed = request["untrained_seed"]
+        return pair if seed is None else (untrained_twin(pair[0], seed), pair[1])
+    return source if isinstance(source, tuple) else source()
+
+
+def digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256(json.dumps(list(texts), ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    return digest([tokenizer.backend_tokenizer.to_str()])
+
+
+def code_digest() -> str:
+    """A digest of the suite's own source, so that a record tells which code made it."""
+    folder = Path(__file__).resolve().parent.parent
+    return digest(file.read_text() for file in sorted(folder.rglob("*.py")))
+
+
+def versions() -> dict[str, str]:
+    return {package: importlib.metadata.version(package) for package in PACKAGES}
+
+
+def expectation(request: dict[str, Any], source: ModelSource) -> dict[str, Any]:
+    """What a cached record must agree with, as far as it can be known without loading a model. None means unknown."""
+    pair = loaded(source)
+    return {
+        "revision": resolved_revision(request["model"], pair[0] if pair else None),
+        "dtype": None if request["dtype"] == "auto" else request["dtype"],
+        "tokenizer_digest": tokenizer_digest(pair[1]) if pair else None,
+        "versions": versions(),
+    }
+
+
+def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], prompts: Iterable[str]) -> dict[str, Any]:
+    """What really ran. Raises ValueError when the model is not of the dtype that was asked for."""
+    model, tokenizer = pair
+    dtype = str(model.dtype).removeprefix("torch.")
+    if request["dtype"] not in ("auto", dtype):
+        raise ValueError(f"dtype {request['dtype']} was asked for, but the model given is {dtype}")
+    return {
+        "revision": resolved_revision(request["model"], model),
+        "dtype": dtype,
+        "tokenizer_digest": tokenizer_digest(tokenizer),
+        "prompt_digest": digest(prompts),
+        "versions": versions(),
+        "code_digest": code_digest(),
+        "model": describe(model, request["model"]),
+        "device": torch.cuda.get_device_name() if model.device.type == "cuda" else str(model.device),
+        "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+    }

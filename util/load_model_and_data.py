@@ -1,0 +1,298 @@
+"""The only door to hubs and data packages: models, tokenizers and StaICC prompts come in here."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import io
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
+
+from util import embedded
+from util.attention import UnsupportedModel, prepare
+from util.prompts import Prompt
+
+LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
+
+# StaICC's loader classes; a data set's index is its place here, as in StaICC.Normal.
+DATASETS = (
+    "glue_sst2",
+    "rotten_tomatoes",
+    "financial_phrasebank",
+    "sst5",
+    "trec",
+    "agnews",
+    "subjective",
+    "tweet_eval_emotion",
+    "tweet_eval_hate",
+    "hate_speech_18",
+)
+
+
+# ------------------------------------------------------------------------------------------------ models
+
+
+def load_ICL_model(
+    name: str | Path | tuple[PreTrainedModel, Any],
+    device: str = "auto",
+    huggingface_token: str | None = None,
+    quantized: bool = False,
+    forcedownload: bool = False,
+    revision: str | None = None,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device_map: Any = None,
+    cache_dir: str | Path | None = None,
+    verbose: bool = True,
+) -> tuple[PreTrainedModel, Any]:
+    """Load a causal language model and its tokenizer, ready for instruments.
+
+    name: a hub id, a folder, "embedded" (the model of this repository; "embedded/NAME" for another of its family), or an
+    already built (model, tokenizer). device: "auto" takes a CUDA GPU if there is one. quantized: 4-bit NF4 with bfloat16
+    compute. dtype: None or "auto" is float32 on the CPU and for models up to 1 B parameters, else bfloat16; or a
+    name such as "float16". device_map: handed to accelerate instead of `device`, for several GPUs or offload.
+    The token is this argument, else HF_TOKEN, else the hub's login; it is never stored.
+
+    Returns (model, tokenizer), the model in eval mode and checked by `attention.prepare`. Raises UnsupportedModel before
+    any weight is downloaded where the class is known not to work, PermissionError for a gated model without access,
+    OSError where nothing of this name is found, ValueError for a dtype that does not exist.
+    """
+    if isinstance(name, tuple):
+        model, tokenizer = name
+        model.eval()
+    else:
+        source = str(embedded.path(_embedded_name(name))) if _embedded_name(name) else str(name)
+        hub = {"token": huggingface_token, "revision": revision, "cache_dir": cache_dir, "force_download": forcedownload}
+        with _hub_errors(str(name)):
+            config = AutoConfig.from_pretrained(source, **hub)
+            _refuse_early(config)
+            hub["force_download"] = False if Path(source).is_dir() else forcedownload
+            tokenizer = AutoTokenizer.from_pretrained(source, **hub)
+            if device == "auto":
+                device = "cuda" if torch.cuda.is_available() else "cpu"
+            model = AutoModelForCausalLM.from_pretrained(
+                source,
+                config=config,
+                dtype=resolve_dtype(dtype, device if device_map is None else "cuda", config),
+                quantization_config=_nf4() if quantized else None,
+                device_map=device_map if device_map is not None else {"": device} if quantized else None,
+                **hub,
+            )
+        if device_map is None and not quantized:
+            model.to(device)
+        model.eval()
+    prepare(model)
+    if verbose:
+        print(describe(model, name if isinstance(name, str | Path) else None))
+    return model, tokenizer
+
+
+def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> torch.dtype:
+    """The dtype that "auto" stands for, or the one asked for. Raises ValueError for an unknown name."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in (None, "auto"):
+        resolved = getattr(torch, str(dtype), None)
+        if not isinstance(resolved, torch.dtype) or not resolved.is_floating_point:
+            raise ValueError(f"unknown dtype {dtype!r}; choose float32, bfloat16, float16, float64 or auto")
+        return resolved
+    if not str(device).startswith("cuda"):
+        return torch.float32
+    with torch.device("meta"):
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+    return torch.bfloat16 if size > LARGE else torch.float32
+
+
+def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
+    """One line on what was really loaded: class, shape, size, dtype, device."""
+    config = model.config.get_text_config(decoder=True)
+    size = sum(p.numel() for p in model.parameters())
+    unit, scale = ("B", 1e9) if size >= 1e9 else ("M", 1e6)
+    bits = ", 4-bit NF4" if getattr(model, "is_loaded_in_4bit", False) else ""
+    return (
+        f"{name or type(model).__name__}: {type(model).__name__}, {config.num_hidden_layers} layers x "
+        f"{config.num_attention_heads} heads, {size / scale:.1f} {unit} parameters, "
+        f"{str(model.dtype).removeprefix('torch.')}{bits} on {model.device}"
+    )
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """The most tokens the model can place, None where its class sets no limit."""
+    config = model.config.get_text_config(decoder=True)
+    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+
+
+def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
+    """Which weights a name stands for: the hub's commit, or a digest of a local folder's files.
+
+    Small folders (the embedded models) are digested by content, large ones by file names, sizes and times. None where it
+    cannot be known without the network.
+    """
+    folder = embedded.path(_embedded_name(name)) if _embedded_name(name) else Path(name)
+    if not folder.is_dir():
+        return getattr(model.config, "_commit_hash", None) if model is not None else None
+    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin", ".json", ".model"})
+    small = sum(p.stat().st_size for p in files) <= 64 * 2**20
+    digest = hashlib.sha256()
+    for file in files:
+        stat = file.stat()
+        digest.update(file.name.encode())
+        digest.update(file.read_bytes() if small else f"{stat.st_size}:{stat.st_mtime_ns}".encode())
+    return ("content:" if small else "files:") + digest.hexdigest()[:16]
+
+
+def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
+    """The same architecture with freshly initialised weights, prepared: the negative control of every figure."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        twin = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager")
+    twin = twin.to(model.device, model.dtype).eval()
+    prepare(twin)
+    return twin
+
+
+def _embedded_name(name: str | Path) -> str | None:
+    first, _, rest = str(name).partition("/")
+    return (rest or "generalist") if first == "embedded" else None
+
+
+def _nf4() -> BitsAndBytesConfig:
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+
+
+def _refuse_early(config: Any) -> None:
+    """Before gigabytes are downloaded: does the class dispatch through transformers' attention interface?"""
+    mapping = AutoModelForCausalLM._model_mapping
+    cls = mapping[type(config)] if type(config) in mapping else None
+    if cls is not None and not getattr(cls, "_can_set_attn_implementation", lambda: True)():
+        raise UnsupportedModel(
+            f"{cls.__name__} ({config.model_type}) computes attention in its own code, not through transformers' attention "
+            "interface, so it cannot be instrumented. Llama, GPT-2, GPT-NeoX, Mistral, Qwen, Gemma, Phi and most others can."
+        )
+
+
+@contextlib.contextmanager
+def _hub_errors(name: str) -> Any:
+    try:
+        yield
+    except OSError as error:
+        text = f"{error} {error.__cause__ or ''}".lower()
+        if any(word in text for word in ("gated", "401", "403", "restricted", "authorized list")):
+            raise PermissionError(
+                f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, then "
+                "pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
+            ) from error
+        if "space left" in text:
+            raise OSError(f"no disk space left while downloading {name}; free some, or pass cache_dir=...") from error
+        raise OSError(
+            f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a folder "
+            f"with config.json and weights, or one of {', '.join('embedded/' + n for n in embedded.names())}."
+        ) from error
+
+
+# ------------------------------------------------------------------------------------------------ data
+
+
+def dataset_index(dataset: int | str) -> int:
+    """The StaICC index of a data set given by index or name. Raises ValueError that lists the choices."""
+    if isinstance(dataset, str) and dataset in DATASETS:
+        return DATASETS.index(dataset)
+    if isinstance(dataset, int) and not isinstance(dataset, bool) and 0 <= dataset < len(DATASETS):
+        return dataset
+    choices = ", ".join(f"{i} {name}" for i, name in enumerate(DATASETS))
+    raise ValueError(f"unknown data set {dataset!r}; choose one of: {choices}")
+
+
+def staicc_prompts(dataset: int | str, k: int = 4) -> list[Prompt]:
+    """StaICC's prompts for its 512 test queries, k demonstrations each (first repeat), with token roles' spans.
+
+    Only the data set asked for is built. Raises ValueError for an unknown data set, k < 0 or k larger than the pool.
+    """
+    return prompts_from_experimentor(_experimentor(dataset_index(dataset), k))
+
+
+def staicc_version() -> str:
+    return importlib.metadata.version("StaICC")
+
+
+@cache
+def _experimentor(index: int, k: int) -> Any:
+    import StaICC
+    from StaICC.util import hgf_dataset_loader
+
+    if k < 0:
+        raise ValueError(f"k = {k}: the number of demonstrations cannot be negative")
+    with contextlib.redirect_stdout(io.StringIO()):  # StaICC reports its progress on stdout
+        bench = StaICC.Normal(0, datasets=[getattr(hgf_dataset_loader, DATASETS[index])])
+        pool = len(bench[0].demonstration_set())
+        if k > pool:
+            raise ValueError(f"k = {k} demonstrations, but {DATASETS[index]} has a pool of {pool}; choose a smaller k")
+        if k:
+            bench.re_initialize(k=k)
+    return bench[0]
+
+
+def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
+    """The prompts of a StaICC experimentor, rebuilt from its parts so that every span is known.
+
+    Raises ValueError where the rebuilt string is not StaICC's own (noisy channel, wrong labels, several inputs).
+    """
+    former = experimentor.prompt_former.get_config_dict()
+    demonstrations, queries = experimentor.demonstration_set(), experimentor.test_set()
+    space, words = tuple(former["label_space"]), demonstrations.get_label_space()
+    strings = experimentor.prompt_set()
+    prefix, affix = former["input_text_prefixes"][0], former["input_text_affixes"][0]
+    before_label = former["label_prefix"]
+    visible = before_label.rstrip()
+
+    prompts = []
+    for number in range(len(queries)):
+        text, spans = former["instruction"], {"x": [], "s": [], "y": []}
+        chosen = [demonstrations[j] for j in experimentor.demonstration_sampler[number]]
+        labels = [words.index(word) for _, word in chosen]
+        inputs = [x for (x, *_), _ in chosen] + [queries[number][0][0]]
+        for i, x in enumerate(inputs):
+            if i == len(chosen):
+                text += former["query_prefix"]
+            text += prefix
+            spans["x"].append((len(text), len(text) + len(x)))
+            text += x + affix + visible
+            spans["s"].append((len(text) - 1, len(text)))
+            if i < len(chosen):
+                text += before_label[len(visible) :]
+                spans["y"].append((len(text), len(text) + len(space[labels[i]])))
+                text += space[labels[i]] + former["label_affix"]
+        if text + before_label[len(visible) :] != strings[number]:
+            raise ValueError(
+                "this StaICC experimentor builds prompts in another layout (noisy channel, several inputs, wrong labels or "
+                "a template without visible label prefix), for which token roles are not defined"
+            )
+        prompts.append(
+            Prompt(
+                text=text,
+                spans={role: tuple(found) for role, found in spans.items()},
+                labels=space,
+                gold=words.index(queries[number][1]),
+                demonstrations=tuple(labels),
+                label_join=before_label[len(visible) :],
+            )
+        )
+    return prompts
+
+
+def load_data_from_StaICC_experimentor(
+    experimentor: Any, prompt_cut: str = "none", target_label_correction: bool = True
+) -> tuple[list[str], list[str]]:
+    """The reference code's door: (prompt strings, query texts) of a StaICC experimentor in one of `prompts.CUTS`."""
+    prompts = prompts_from_experimentor(experimentor)
+    offset = 0 if target_label_correction else 1
+    queries = [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
+    return [prompt.cut(prompt_cut, offset) for prompt in prompts], queries

@@ -1,0 +1,58 @@
+"""Intervals. Every plotted number of the suite gets one from here."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+
+def bootstrap_mean(
+    values: ArrayLike, level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Mean over the first axis of values [N, ...] and its percentile bootstrap interval: (mean, low, high), each [...].
+
+    The first axis is the unit that was sampled (prompts). All other axes are resampled together, so differences formed
+    before the call are paired. Raises ValueError for fewer than two units.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if len(array) < 2:
+        raise ValueError(f"an interval needs at least two sampled units, got {len(array)}")
+    flat = array.reshape(len(array), -1)
+    weights = np.random.default_rng(seed).multinomial(len(array), np.full(len(array), 1 / len(array)), size=draws)
+    means = (weights @ flat) / len(array)
+    tail = (1 - level) / 2
+    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    shape = array.shape[1:]
+    return array.mean(axis=0), low.reshape(shape), high.reshape(shape)
+
+
+def t_interval(
+    values: ArrayLike, level: float = 0.95, comparisons: int = 1
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Mean over the first axis of values [N, ...] with a Student-t interval: (mean, low, high), each [...].
+
+    comparisons: Bonferroni correction, for maps over many cells. With it, all intervals hold together at `level`.
+    Raises ValueError for fewer than two units.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    n = len(array)
+    if n < 2:
+        raise ValueError(f"an interval needs at least two sampled units, got {n}")
+    mean, error = array.mean(axis=0), array.std(axis=0, ddof=1) / np.sqrt(n)
+    width = stats.t.ppf(1 - (1 - level) / (2 * comparisons), n - 1) * error
+    return mean, mean - width, mean + width
+
+
+def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Wilson score interval (low, high) of a proportion successes / n (Wilson 1927). Raises ValueError for n < 1."""
+    if n < 1:
+        raise ValueError("a proportion needs at least one trial")
+    share, z = np.asarray(successes, dtype=np.float64) / n, stats.norm.ppf((1 + level) / 2)
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    width = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return np.clip(centre - width, 0, 1), np.clip(centre + width, 0, 1)
+
+
+def halves(n: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A seeded split of n units into two halves: choose on the first, measure on the second."""
+    order = np.random.default_rng(seed).permutation(n)
+    return np.sort(order[: n // 2]), np.sort(order[n // 2 :])

@@ -1,0 +1,55 @@
+"""Where the suite reads and writes: the clone, the cached intermediates, the figures and values.
+
+Three environment variables move these places; a relative value counts from the clone, so that a notebook and a
+terminal agree whatever folder they run in.
+
+    ICL_ROOT      the clone, for an installation that does not point into one
+    ICL_MATERIAL  cached intermediates; default: experiment_material/ in the clone
+    ICL_OUTPUT    receives figures/ and data/values/; default: output/ under the cached intermediates, so that a
+                  notebook run by hand leaves the committed figures alone. `make figures` sets it to the clone.
+"""
+
+import os
+from pathlib import Path
+
+KINDS = {"figures": "figures", "values": "data/values"}
+
+
+def root() -> Path:
+    """The clone: the folder that holds util/ and data/.
+
+    Raises FileNotFoundError where there is no data/ beside the package, as in a copy installed outside a clone.
+    """
+    named = os.environ.get("ICL_ROOT")
+    folder = Path(named).expanduser().resolve() if named else Path(__file__).resolve().parents[1]
+    if not (folder / "data").is_dir():
+        origin = "ICL_ROOT names it" if named else "the package `util` is installed there"
+        raise FileNotFoundError(
+            f"no data/ in {folder} ({origin}). Run `pip install -e .` in a clone of the suite, "
+            "or set ICL_ROOT to the clone."
+        )
+    return folder
+
+
+def material() -> Path:
+    """The folder of cached intermediates; it need not exist yet."""
+    return _named("ICL_MATERIAL") or root() / "experiment_material"
+
+
+def output(kind: str) -> Path:
+    """The folder for "figures" or "values", created if missing; raises ValueError for another kind."""
+    if kind not in KINDS:
+        raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
+    place = _named("ICL_OUTPUT")
+    folder = place / KINDS[kind] if place else material() / "output" / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _named(variable: str) -> Path | None:
+    """The folder an environment variable names; None where it is unset or empty."""
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    folder = Path(value).expanduser()
+    return folder if folder.is_absolute() else root() / folder

@@ -1,0 +1,173 @@
+"""Arrays in, matplotlib Figure out; one style for the suite. Nothing here knows models, prompts or caches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from util.measures.forerunner import VERDICTS, LayerCurve, Specificity
+
+WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
+COLOURS = {"correct": "#023858", "wrong": "#ff7f0e", "untrained": "#8a8a8a"}
+MAPS = {"correct": "Blues", "wrong": "Purples", "untrained": "Greys"}
+MARKS = dict(zip(VERDICTS, (("#c02d45", "o"), ("#257ab6", "s"), ("#8a8a8a", ".")), strict=True))
+
+STYLE = {
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "lines.linewidth": 1.4,
+    "figure.dpi": 110,
+    "savefig.dpi": 300,
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def _figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _layer_axis(axis: object, layers: int) -> None:
+    """Layers are numbered from 1 on axes, as in the paper, and from 0 in data."""
+    step = max(1, round(layers / 8))
+    ticks = np.arange(0, layers, step)
+    axis.set_ticks(ticks, [str(t + 1) for t in ticks])  # type: ignore[attr-defined]
+
+
+def _map(ax: Axes, counts: NDArray[np.integer], n: int, name: str) -> mpl.image.AxesImage:
+    image = ax.imshow(counts, cmap=MAPS[name], vmin=n / 4, vmax=n, aspect="auto", interpolation="nearest")
+    _layer_axis(ax.yaxis, len(counts))
+    step = max(1, round(counts.shape[1] / 8))
+    ax.xaxis.set_ticks(np.arange(0, counts.shape[1], step))
+    for side in ax.spines.values():
+        side.set_visible(True)
+    if counts.size <= 64:  # few enough heads to print the numbers
+        for (layer, head), count in np.ndenumerate(counts):
+            ax.text(head, layer, count, ha="center", va="center", fontsize=6, color="white" if count > 0.7 * n else "black")
+    return image
+
+
+def count_maps(counts: Mapping[str, NDArray[np.integer]], n: int, title: str) -> Figure:
+    """Heat maps of forerunner-head counts [L, H], one per condition ("correct", "wrong", "untrained") (Fig. 22-25).
+
+    The colour scale runs from a quarter of the n prompts to all of them, as in the paper.
+    """
+    with style():
+        figure = _figure(WIDTH, 2.3)
+        axes = figure.subplots(1, len(counts), squeeze=False)[0]
+        for ax, (name, values) in zip(axes, counts.items(), strict=True):
+            image = _map(ax, values, n, name)
+            ax.set_title(f"{name} label" if name != "untrained" else "untrained weights")
+            ax.set_xlabel("head (from 0)")
+            bar = figure.colorbar(image, ax=ax, shrink=0.8, extend="min", ticks=[n // 4, n // 2, 3 * n // 4, n])
+            bar.outline.set_visible(False)
+        axes[0].set_ylabel("transformer block (from 1)")
+        figure.suptitle(title, fontsize=8)
+    return figure
+
+
+def layer_curves(
+    heads: Mapping[str, LayerCurve], largest: Mapping[str, LayerCurve], threshold: float, uniform: float, title: str
+) -> Figure:
+    """Forerunner heads per layer (lines, left axis) and the largest copy magnitude (areas, right axis) (Fig. 5 middle).
+
+    Keys are conditions; bands and bars are 95 % intervals. Dotted: the mean threshold c / n_t and uniform attention 1 / n_t.
+    """
+    with style():
+        figure = _figure(WIDTH, 2.5)
+        left = figure.subplots()
+        right = left.twinx()
+        layers = len(next(iter(heads.values())).mean)
+        x = np.arange(1, layers + 1)
+        for i, (name, curve) in enumerate(heads.items()):
+            shift = 0.06 * (i - (len(heads) - 1) / 2)
+            error = np.abs(np.stack([curve.mean - curve.low, curve.high - curve.mean]))
+            label = f"{name} label" if name != "untrained" else "untrained weights"
+            left.errorbar(
+                x + shift, curve.mean, error, color=COLOURS[name], marker="o", ms=3, capsize=2, label=label, zorder=4
+            )
+        for name, curve in largest.items():
+            right.fill_between(x, curve.mean, color=COLOURS[name], alpha=0.15, lw=0)
+            right.fill_between(x, curve.low, curve.high, color=COLOURS[name], alpha=0.35, lw=0)
+        right.axhline(threshold, color="0.35", lw=0.8, ls=":")
+        right.annotate("$5/n_t$", (1, threshold), (2, 1), xycoords=right.get_yaxis_transform(), textcoords="offset points",
+                       fontsize=6, color="0.35", annotation_clip=False)  # fmt: skip
+        right.axhline(uniform, color="0.35", lw=0.8, ls=(0, (1, 3)))
+        left.set_zorder(3)
+        left.patch.set_visible(False)
+        left.set(xlim=(0.6, layers + 0.4), xlabel="transformer block", ylabel="forerunner token heads")
+        left.set_ylim(bottom=0, top=1.15 * max(0.2, *(float(c.high.max()) for c in heads.values())))
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        right.set(ylim=(0, 1.1), ylabel="largest copy magnitude (area)")
+        right.spines["top"].set_visible(False)
+        left.legend(loc="upper left", ncols=len(heads))
+        left.set_title(title)
+    return figure
+
+
+def specificity(found: Specificity, verdicts: NDArray[np.str_], title: str, name_at_most: int = 8) -> Figure:
+    """Each head's attention to the previous token at the query's label against that at other tokens.
+
+    On the diagonal a head attends to the previous token wherever it is; above it, because a label stands there. Bars: 95 %
+    interval of the difference, for all heads together. The `name_at_most` most specific heads are named layer.head, from 0.
+    """
+    with style():
+        figure = _figure(WIDTH * 0.62, 3.1)
+        ax = figure.subplots()
+        ax.plot([0, 1], [0, 1], color="0.7", lw=0.8, zorder=0)
+        for verdict, (colour, marker) in MARKS.items():
+            chosen = verdicts == verdict
+            if not chosen.any():
+                continue
+            y = found.magnitude[chosen]
+            error = np.stack([found.difference[chosen] - found.low[chosen], found.high[chosen] - found.difference[chosen]])
+            ax.errorbar(
+                found.control[chosen], y, np.maximum(error, 0), fmt=marker, color=colour, ms=4, lw=0.8, label=verdict
+            )
+        order = np.argsort(-np.where(verdicts == VERDICTS[0], found.difference, -np.inf), axis=None)
+        for flat in order[: min(name_at_most, int((verdicts == VERDICTS[0]).sum()))]:
+            layer, head = np.unravel_index(flat, verdicts.shape)
+            at = (found.control[layer, head], found.magnitude[layer, head])
+            ax.annotate(f"{layer}.{head}", at, (5, 0), textcoords="offset points", fontsize=6, va="center")
+        ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
+        ax.set_xlabel(r"elsewhere: mean $A[t,\,t-1]$ over other tokens")
+        ax.set_ylabel(r"at the label: mean $A[y_q,\,s_q]$")
+        ax.legend(loc="lower right")
+        ax.set_title(title)
+    return figure
+
+
+def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: int, title: str) -> Figure:
+    """Count maps of many data sets: grid[data set][condition] is [L, H] (the layout of Fig. 22-25, transposed)."""
+    with style():
+        conditions: Sequence[str] = list(next(iter(grid.values())))
+        figure = _figure(WIDTH, 0.55 + 1.15 * len(conditions))
+        axes = figure.subplots(len(conditions), len(grid), squeeze=False, sharex=True, sharey=True)
+        for column, (dataset, maps) in enumerate(grid.items()):
+            axes[0, column].set_title(dataset.replace("_", "\n", 1), fontsize=7)
+            for row, name in enumerate(conditions):
+                image = _map(axes[row, column], maps[name], n, name)
+                axes[row, 0].set_ylabel(f"{name} label\nblock")
+                if column == len(grid) - 1:
+                    bar = figure.colorbar(image, ax=axes[row], shrink=0.9, pad=0.01, extend="min", ticks=[n // 4, n // 2, n])
+                    bar.outline.set_visible(False)
+            axes[-1, column].set_xlabel("head")
+        figure.suptitle(title, fontsize=8)
+    return figure

@@ -1,0 +1,130 @@
+"""Prompts with the roles of their parts, and where those parts lie among a tokenizer's tokens.
+
+A prompt is a string plus character spans by role. In an in-context-learning prompt the roles are x (input texts,
+demonstrations then query), s (the forerunner: the last visible character before a label, Cho et al. 2025, section 3) and
+y (label words of the demonstrations). Tokens are found by character offsets, never by matching token ids, so that
+double spaces, missing BOS tokens and labels of several tokens cannot shift a position silently.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Span = tuple[int, int]
+CUTS = ("none", "label_words", "last_sentence_token")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt that ends at the query's forerunner, its last visible character.
+
+    spans: character spans [start, end) by role; with k demonstrations there are k + 1 of x and s and k of y.
+    labels: the label space; gold and demonstrations index it. label_join stands between forerunner and label.
+    """
+
+    text: str
+    spans: Mapping[str, tuple[Span, ...]]
+    labels: tuple[str, ...]
+    gold: int
+    demonstrations: tuple[int, ...]
+    label_join: str = " "
+
+    def label(self, offset: int = 0) -> str:
+        """The gold label (offset 0) or the one `offset` places after it in the label space, cyclically."""
+        return self.labels[(self.gold + offset) % len(self.labels)]
+
+    def with_label(self, offset: int = 0) -> str:
+        """The prompt followed by a label: correct (0), or wrong in the reference code's sense (1)."""
+        return self.text + self.label_join + self.label(offset)
+
+    def cut(self, mode: str, offset: int = 0) -> str:
+        """The string of one of the reference's prompt cuts, see CUTS. Raises ValueError for another name."""
+        if mode == "none":
+            return self.text
+        if mode == "label_words":
+            return self.with_label(offset)
+        if mode == "last_sentence_token":
+            return self.text[: self.spans["x"][-1][1]]
+        raise ValueError(f"unknown prompt cut {mode!r}; choose one of {', '.join(CUTS)}")
+
+
+@dataclass(frozen=True)
+class LabelledTokens:
+    """A prompt with one label appended, as tokens.
+
+    ids ends with the *first* token of the appended label: later ones cannot influence its row. forerunners and labels
+    are positions, k + 1 each, the query's last; label_lengths counts the tokens of each label; n_t counts all tokens
+    of the string, special tokens in front and the whole label included.
+    """
+
+    ids: tuple[int, ...]
+    forerunners: tuple[int, ...]
+    labels: tuple[int, ...]
+    label_lengths: tuple[int, ...]
+    n_t: int
+
+
+def tokenize(prompts: Sequence[Prompt], tokenizer: Any, offset: int = 0) -> list[LabelledTokens]:
+    """Token roles of every prompt with the label at `offset` appended.
+
+    The forerunner is the token that covers the last visible character before a label and the label's first token is the
+    next one, so that an attention read from the one to the other is always between neighbours. Policy for a label of
+    several tokens: its first token stands for it; `label_lengths` says how often that happened.
+    Raises ValueError for a tokenizer without character offsets and where one token covers both forerunner and label.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError(
+            f"{type(tokenizer).__name__} gives no character offsets, which token roles need; "
+            "load the fast (Rust) tokenizer of this model, or convert it with transformers' conversion script"
+        )
+    texts = [prompt.with_label(offset) for prompt in prompts]
+    encoded = tokenizer(texts, return_offsets_mapping=True, return_attention_mask=False)
+    return [
+        _locate(prompt, text, ids, offsets, tokenizer)
+        for prompt, text, ids, offsets in zip(
+            prompts, texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
+        )
+    ]
+
+
+def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], tokenizer: Any) -> LabelledTokens:
+    covering = [-1] * len(text)  # the token of each character; the first one where several share a character
+    for token in range(len(ids) - 1, -1, -1):
+        start, end = offsets[token]
+        covering[start:end] = [token] * (end - start)
+    label_ends = [end for _, end in prompt.spans["y"]] + [len(text)]
+    forerunners, labels, lengths = [], [], []
+    for (_, s_end), label_end in zip(prompt.spans["s"], label_ends, strict=True):
+        forerunner, last = covering[s_end - 1], covering[label_end - 1]
+        if forerunner < 0 or last <= forerunner or offsets[forerunner][1] > label_end - 1:
+            around = text[max(0, s_end - 20) : label_end]
+            raise ValueError(
+                f"{type(tokenizer).__name__} has no token boundary between forerunner and label in {around!r}; "
+                "use other label words or another separator before the label"
+            )
+        forerunners.append(forerunner)
+        labels.append(forerunner + 1)
+        lengths.append(last - forerunner)
+    return LabelledTokens(
+        ids=tuple(ids[: labels[-1] + 1]),
+        forerunners=tuple(forerunners),
+        labels=tuple(labels),
+        label_lengths=tuple(lengths),
+        n_t=labels[-1] + lengths[-1],
+    )
+
+
+def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[int, Sequence[LabelledTokens]]) -> None:
+    """Refuse label words that share their first token, so that two conditions would be one.
+
+    tokens: per label offset the tokens of every prompt. Raises ValueError naming the two labels.
+    """
+    for number, prompt in enumerate(prompts):
+        seen: dict[int, str] = {}
+        for offset, labelled in tokens.items():
+            label, token = prompt.label(offset), labelled[number].ids[-1]
+            if seen.setdefault(token, label) != label:
+                raise ValueError(
+                    f"the labels {seen[token]!r} and {label!r} begin with the same token ({token}) in this tokenizer, so "
+                    "their attention rows are the same; replace the label words (StaICC: change_label_space)"
+                )
