@@ -21,7 +21,7 @@ def test_hand_case_equal_to_the_threshold_does_not_count():
     assert f.head_counts(HAND, HAND_N_T).tolist() == [[2, 0, 0]]
     assert f.mean_head_count(HAND, HAND_N_T).mean.tolist() == [1.0]
     assert f.mean_max_magnitude(HAND).mean == pytest.approx([0.4])
-    in_two_dtypes = HAND > (5 / HAND_N_T)[:, None, None]
+    in_two_dtypes = (5 / HAND_N_T)[:, None, None] < HAND
     assert in_two_dtypes.sum(0).tolist() == [[2, 1, 0]]  # the trap: float32 0.1 exceeds float64 0.1
 
 

@@ -8,7 +8,8 @@ import torch
 
 from tests import toys
 from util import inference
-from util.attention import instrument, prepare
+from util.attention import instrument
+from util.handshake import prepare
 from util.load_model_and_data import staicc_prompts
 from util.prompts import tokenize
 
@@ -124,7 +125,11 @@ def test_a_prompt_longer_than_the_context_is_refused_before_any_forward(monkeypa
 def test_control_tokens_are_seeded_and_never_labels():
     [labelled] = tokenize(staicc_prompts(2, 4)[:1], toys.tokenizer())
     drawn = inference.draw_control_tokens(labelled, 32, (0, 5))
-    assert drawn == inference.draw_control_tokens(labelled, 32, (0, 5)) != inference.draw_control_tokens(labelled, 32, (0, 6))
+    assert (
+        drawn
+        == inference.draw_control_tokens(labelled, 32, (0, 5))
+        != inference.draw_control_tokens(labelled, 32, (0, 6))
+    )
     assert len(set(drawn)) == 32 and min(drawn) >= 2 and max(drawn) < labelled.labels[-1]
     assert not set(drawn) & set(labelled.labels)
 

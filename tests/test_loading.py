@@ -76,7 +76,9 @@ def test_device_map_and_offload_leave_rows_as_they_are(folder, tmp_path):
 
 def test_quantized_is_nf4_with_bfloat16_compute():
     config = loading._nf4()
-    assert config.load_in_4bit and config.bnb_4bit_quant_type == "nf4" and config.bnb_4bit_compute_dtype == torch.bfloat16
+    assert (
+        config.load_in_4bit and config.bnb_4bit_quant_type == "nf4" and config.bnb_4bit_compute_dtype == torch.bfloat16
+    )
 
 
 def test_an_unknown_name_says_what_can_be_given():
@@ -120,7 +122,7 @@ def test_a_bypassing_class_is_refused_by_name_before_its_weights_are_read(tmp_pa
 
 def test_revision_follows_the_weights_of_a_folder(folder, tmp_path):
     first = loading.resolved_revision(folder)
-    assert first == loading.resolved_revision(folder) and first.startswith("content:")
+    assert first and first == loading.resolved_revision(folder) and first.startswith("content:")
     toys.model("llama", seed=1).save_pretrained(tmp_path)
     toys.tokenizer().save_pretrained(tmp_path)
     assert loading.resolved_revision(tmp_path) != first

@@ -1,6 +1,7 @@
 """Small tokenizers and models for the tests: built in seconds, from nothing but the installed packages."""
 
 from functools import cache
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -35,7 +36,7 @@ def tokenizer(kind: str = "bpe", vocabulary: int = 1000) -> PreTrainedTokenizerF
         raw.normalizer = normalizers.Sequence([normalizers.Replace(" {2,}", " ")])
         raw.pre_tokenizer = pre_tokenizers.Metaspace()
         raw.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(
+        trainer: Any = trainers.UnigramTrainer(
             vocab_size=vocabulary, special_tokens=special, unk_token="<unk>", show_progress=False
         )
     else:
@@ -52,13 +53,22 @@ def tokenizer(kind: str = "bpe", vocabulary: int = 1000) -> PreTrainedTokenizerF
     return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
 
 
-SHAPE = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+SHAPE: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 SHAPE |= {"initializer_range": 0.2, "max_position_embeddings": 1024}
 MLP = {"intermediate_size": 96, "num_key_value_heads": 2}
 
 FAMILIES = {
     "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(vocab_size=1000, n_embd=64, n_layer=3, n_head=4, n_positions=1024, initializer_range=0.2, bos_token_id=0, eos_token_id=0)
+        GPT2Config(
+            vocab_size=1000,
+            n_embd=64,
+            n_layer=3,
+            n_head=4,
+            n_positions=1024,
+            initializer_range=0.2,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
     ),
     "gpt_neox": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SHAPE, intermediate_size=96)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, **MLP)),

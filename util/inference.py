@@ -10,11 +10,12 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from util.attention import CaptureRows, Instrument, Knockout, Support, instrument, prepare
+from util.attention import CaptureRows, Instrument, Knockout, Support, instrument
+from util.handshake import prepare
 from util.load_model_and_data import context_length
 from util.prompts import LabelledTokens, Prompt, check_first_tokens, tokenize
 
-# Tokens of one batch, padding included. Part of every request, because the batch a prompt runs in decides its last bits.
+# Tokens of one batch with padding. Part of every request, because the batch a prompt runs in decides its last bits.
 TOKEN_BUDGET = 2048
 
 
@@ -84,8 +85,8 @@ def run_rows(
 ) -> bool:
     """Call `visit` on batches that cover every row once. A batch that runs out of memory is halved and tried again.
 
-    `visit` must be repeatable. Returns whether any batch had to be halved. Raises MemoryError when one row alone does not
-    fit, after everything that did fit was visited by earlier calls.
+    `visit` must be repeatable. Returns whether any batch had to be halved. Raises MemoryError when one row alone does
+    not fit.
     """
     todo, halved = plan([len(row) for row in rows], token_budget)[::-1], False
     with tqdm(total=len(rows), desc=description, unit="prompt", leave=False) as bar:
@@ -98,8 +99,8 @@ def run_rows(
                     raise
                 if len(numbers) == 1:
                     raise MemoryError(
-                        f"one prompt of {len(rows[numbers[0]])} tokens does not fit into memory; use fewer demonstrations, "
-                        "quantized=True, or device_map='auto' to spread the model"
+                        f"one prompt of {len(rows[numbers[0]])} tokens does not fit into memory; use fewer "
+                        "demonstrations, quantized=True, or device_map='auto' to spread the model"
                     ) from error
                 halved = True
                 middle = len(numbers) // 2
@@ -166,8 +167,8 @@ def label_run(
 ) -> LabelRun:
     """Plan one pass over prompts with the labels at `offsets` appended (0 correct, 1 the reference's wrong label).
 
-    Labels of one prompt share a row where the model supports branches, the window is long enough and the tokenizer splits
-    the prompt in the same way for each; otherwise they get rows of their own, with the same result.
+    Labels of one prompt share a row where the model supports branches, the window is long enough and the tokenizer
+    splits the prompt in the same way for each; otherwise they get rows of their own, with the same result.
     Raises ValueError for bad input of any prompt: see `tokenize`, `check_first_tokens`, `check_context`.
     """
     found = prepare(model)

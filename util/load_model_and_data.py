@@ -12,8 +12,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 
 from util import embedded
-from util.attention import UnsupportedModel, prepare
-from util.prompts import Prompt
+from util.handshake import prepare, refuse_bypassing
+from util.prompts import Prompt, Span
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 
@@ -50,22 +50,27 @@ def load_ICL_model(
 ) -> tuple[PreTrainedModel, Any]:
     """Load a causal language model and its tokenizer, ready for instruments.
 
-    name: a hub id, a folder, "embedded" (the model of this repository; "embedded/NAME" for another of its family), or an
-    already built (model, tokenizer). device: "auto" takes a CUDA GPU if there is one. quantized: 4-bit NF4 with bfloat16
-    compute. dtype: None or "auto" is float32 on the CPU and for models up to 1 B parameters, else bfloat16; or a
-    name such as "float16". device_map: handed to accelerate instead of `device`, for several GPUs or offload.
+    name: a hub id, a folder, "embedded" (the model of this repository; "embedded/NAME" for another of its family), or
+    an already built (model, tokenizer). device: "auto" takes a CUDA GPU if there is one. quantized: 4-bit NF4 with
+    bfloat16 compute. dtype: None or "auto" is float32 on the CPU and for models up to 1 B parameters, else bfloat16; or
+    a name such as "float16". device_map: handed to accelerate instead of `device`, for several GPUs or offload.
     The token is this argument, else HF_TOKEN, else the hub's login; it is never stored.
 
-    Returns (model, tokenizer), the model in eval mode and checked by `attention.prepare`. Raises UnsupportedModel before
-    any weight is downloaded where the class is known not to work, PermissionError for a gated model without access,
-    OSError where nothing of this name is found, ValueError for a dtype that does not exist.
+    Returns (model, tokenizer), the model in eval mode and checked by `handshake.prepare`. Raises UnsupportedModel
+    before any weight is downloaded where the class is known not to work, PermissionError for a gated model without
+    access, OSError where nothing of this name is found, ValueError for a dtype that does not exist.
     """
     if isinstance(name, tuple):
         model, tokenizer = name
         model.eval()
     else:
-        source = str(embedded.path(_embedded_name(name))) if _embedded_name(name) else str(name)
-        hub = {"token": huggingface_token, "revision": revision, "cache_dir": cache_dir, "force_download": forcedownload}
+        source = str(_folder(name))
+        hub = {
+            "token": huggingface_token,
+            "revision": revision,
+            "cache_dir": cache_dir,
+            "force_download": forcedownload,
+        }
         with _hub_errors(str(name)):
             config = AutoConfig.from_pretrained(source, **hub)
             _refuse_early(config)
@@ -128,10 +133,10 @@ def context_length(model: PreTrainedModel) -> int | None:
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
     """Which weights a name stands for: the hub's commit, or a digest of a local folder's files.
 
-    Small folders (the embedded models) are digested by content, large ones by file names, sizes and times. None where it
-    cannot be known without the network.
+    Small folders (the embedded models) are digested by content, large ones by file names, sizes and times. None where
+    it cannot be known without the network.
     """
-    folder = embedded.path(_embedded_name(name)) if _embedded_name(name) else Path(name)
+    folder = Path(_folder(name))
     if not folder.is_dir():
         return getattr(model.config, "_commit_hash", None) if model is not None else None
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin", ".json", ".model"})
@@ -154,9 +159,10 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     return twin
 
 
-def _embedded_name(name: str | Path) -> str | None:
+def _folder(name: str | Path) -> str | Path:
+    """The name itself, or for "embedded" and "embedded/NAME" the folder of that model."""
     first, _, rest = str(name).partition("/")
-    return (rest or "generalist") if first == "embedded" else None
+    return embedded.path(rest or "generalist") if first == "embedded" else name
 
 
 def _nf4() -> BitsAndBytesConfig:
@@ -169,14 +175,9 @@ def _nf4() -> BitsAndBytesConfig:
 
 
 def _refuse_early(config: Any) -> None:
-    """Before gigabytes are downloaded: does the class dispatch through transformers' attention interface?"""
-    mapping = AutoModelForCausalLM._model_mapping
-    cls = mapping[type(config)] if type(config) in mapping else None
-    if cls is not None and not getattr(cls, "_can_set_attn_implementation", lambda: True)():
-        raise UnsupportedModel(
-            f"{cls.__name__} ({config.model_type}) computes attention in its own code, not through transformers' attention "
-            "interface, so it cannot be instrumented. Llama, GPT-2, GPT-NeoX, Mistral, Qwen, Gemma, Phi and most others can."
-        )
+    """Before gigabytes are downloaded: can this class be instrumented at all?"""
+    with contextlib.suppress(KeyError):  # a class from the hub's own code: the handshake will tell
+        refuse_bypassing(AutoModelForCausalLM._model_mapping[type(config)])
 
 
 @contextlib.contextmanager
@@ -187,14 +188,14 @@ def _hub_errors(name: str) -> Any:
         text = f"{error} {error.__cause__ or ''}".lower()
         if any(word in text for word in ("gated", "401", "403", "restricted", "authorized list")):
             raise PermissionError(
-                f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, then "
-                "pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
+                f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, "
+                "then pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
             ) from error
         if "space left" in text:
             raise OSError(f"no disk space left while downloading {name}; free some, or pass cache_dir=...") from error
         raise OSError(
-            f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a folder "
-            f"with config.json and weights, or one of {', '.join('embedded/' + n for n in embedded.names())}."
+            f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a "
+            f"folder with config.json and weights, or one of {', '.join('embedded/' + n for n in embedded.names())}."
         ) from error
 
 
@@ -255,7 +256,8 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
 
     prompts = []
     for number in range(len(queries)):
-        text, spans = former["instruction"], {"x": [], "s": [], "y": []}
+        text: str = former["instruction"]
+        spans: dict[str, list[Span]] = {"x": [], "s": [], "y": []}
         chosen = [demonstrations[j] for j in experimentor.demonstration_sampler[number]]
         labels = [words.index(word) for _, word in chosen]
         inputs = [x for (x, *_), _ in chosen] + [queries[number][0][0]]
@@ -272,8 +274,8 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
                 text += space[labels[i]] + former["label_affix"]
         if text + before_label[len(visible) :] != strings[number]:
             raise ValueError(
-                "this StaICC experimentor builds prompts in another layout (noisy channel, several inputs, wrong labels or "
-                "a template without visible label prefix), for which token roles are not defined"
+                "this StaICC experimentor builds prompts in another layout (noisy channel, several inputs, wrong "
+                "labels or a template without visible label prefix), for which token roles are not defined"
             )
         prompts.append(
             Prompt(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -17,7 +18,7 @@ COLOURS = {"correct": "#023858", "wrong": "#ff7f0e", "untrained": "#8a8a8a"}
 MAPS = {"correct": "Blues", "wrong": "Purples", "untrained": "Greys"}
 MARKS = dict(zip(VERDICTS, (("#c02d45", "o"), ("#257ab6", "s"), ("#8a8a8a", ".")), strict=True))
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
     "font.size": 8,
     "axes.titlesize": 8,
@@ -60,7 +61,9 @@ def _map(ax: Axes, counts: NDArray[np.integer], n: int, name: str) -> mpl.image.
         side.set_visible(True)
     if counts.size <= 64:  # few enough heads to print the numbers
         for (layer, head), count in np.ndenumerate(counts):
-            ax.text(head, layer, count, ha="center", va="center", fontsize=6, color="white" if count > 0.7 * n else "black")
+            ax.text(
+                head, layer, count, ha="center", va="center", fontsize=6, color="white" if count > 0.7 * n else "black"
+            )
     return image
 
 
@@ -88,7 +91,8 @@ def layer_curves(
 ) -> Figure:
     """Forerunner heads per layer (lines, left axis) and the largest copy magnitude (areas, right axis) (Fig. 5 middle).
 
-    Keys are conditions; bands and bars are 95 % intervals. Dotted: the mean threshold c / n_t and uniform attention 1 / n_t.
+    Keys are conditions; bands and bars are 95 % intervals. Dotted: the mean threshold c / n_t
+    and uniform attention 1 / n_t.
     """
     with style():
         figure = _figure(WIDTH, 2.5)
@@ -107,8 +111,8 @@ def layer_curves(
             right.fill_between(x, curve.mean, color=COLOURS[name], alpha=0.15, lw=0)
             right.fill_between(x, curve.low, curve.high, color=COLOURS[name], alpha=0.35, lw=0)
         right.axhline(threshold, color="0.35", lw=0.8, ls=":")
-        right.annotate("$5/n_t$", (1, threshold), (2, 1), xycoords=right.get_yaxis_transform(), textcoords="offset points",
-                       fontsize=6, color="0.35", annotation_clip=False)  # fmt: skip
+        at_edge = right.get_yaxis_transform()
+        right.text(0.995, threshold, "$c/n_t$", fontsize=6, color="0.35", transform=at_edge, ha="right", va="bottom")
         right.axhline(uniform, color="0.35", lw=0.8, ls=(0, (1, 3)))
         left.set_zorder(3)
         left.patch.set_visible(False)
@@ -125,8 +129,9 @@ def layer_curves(
 def specificity(found: Specificity, verdicts: NDArray[np.str_], title: str, name_at_most: int = 8) -> Figure:
     """Each head's attention to the previous token at the query's label against that at other tokens.
 
-    On the diagonal a head attends to the previous token wherever it is; above it, because a label stands there. Bars: 95 %
-    interval of the difference, for all heads together. The `name_at_most` most specific heads are named layer.head, from 0.
+    On the diagonal a head attends to the previous token wherever it is; above it, because a label stands there. Bars:
+    95 % interval of the difference, for all heads together. The `name_at_most` most specific heads are named
+    layer.head, from 0.
     """
     with style():
         figure = _figure(WIDTH * 0.62, 3.1)
@@ -137,7 +142,9 @@ def specificity(found: Specificity, verdicts: NDArray[np.str_], title: str, name
             if not chosen.any():
                 continue
             y = found.magnitude[chosen]
-            error = np.stack([found.difference[chosen] - found.low[chosen], found.high[chosen] - found.difference[chosen]])
+            error = np.stack(
+                [found.difference[chosen] - found.low[chosen], found.high[chosen] - found.difference[chosen]]
+            )
             ax.errorbar(
                 found.control[chosen], y, np.maximum(error, 0), fmt=marker, color=colour, ms=4, lw=0.8, label=verdict
             )
@@ -166,7 +173,9 @@ def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: int, ti
                 image = _map(axes[row, column], maps[name], n, name)
                 axes[row, 0].set_ylabel(f"{name} label\nblock")
                 if column == len(grid) - 1:
-                    bar = figure.colorbar(image, ax=axes[row], shrink=0.9, pad=0.01, extend="min", ticks=[n // 4, n // 2, n])
+                    bar = figure.colorbar(
+                        image, ax=axes[row], shrink=0.9, pad=0.01, extend="min", ticks=[n // 4, n // 2, n]
+                    )
                     bar.outline.set_visible(False)
             axes[-1, column].set_xlabel("head")
         figure.suptitle(title, fontsize=8)

@@ -1,8 +1,8 @@
 """Prompts with the roles of their parts, and where those parts lie among a tokenizer's tokens.
 
 A prompt is a string plus character spans by role. In an in-context-learning prompt the roles are x (input texts,
-demonstrations then query), s (the forerunner: the last visible character before a label, Cho et al. 2025, section 3) and
-y (label words of the demonstrations). Tokens are found by character offsets, never by matching token ids, so that
+demonstrations then query), s (the forerunner: the last visible character before a label, Cho et al. 2025, section 3)
+and y (label words of the demonstrations). Tokens are found by character offsets, never by matching token ids, so that
 double spaces, missing BOS tokens and labels of several tokens cannot shift a position silently.
 """
 
@@ -125,6 +125,6 @@ def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[int, Sequence[
             label, token = prompt.label(offset), labelled[number].ids[-1]
             if seen.setdefault(token, label) != label:
                 raise ValueError(
-                    f"the labels {seen[token]!r} and {label!r} begin with the same token ({token}) in this tokenizer, so "
-                    "their attention rows are the same; replace the label words (StaICC: change_label_space)"
+                    f"the labels {seen[token]!r} and {label!r} begin with the same token ({token}) in this tokenizer, "
+                    "so their attention rows are the same; replace the label words (StaICC: change_label_space)"
                 )

@@ -1,4 +1,4 @@
-"""Figures and numbers out: files named after the figure's stem, and the table that sets published values beside ours."""
+"""Figures and numbers out: files named after their figure, and the table that sets published values beside ours."""
 
 import json
 from collections.abc import Mapping
@@ -47,8 +47,9 @@ def published(stem: str) -> dict[str, Any]:
 def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -> str:
     """A table of published values beside ours, as text.
 
-    here: our value and its standard error by quantity id, measured on `model`. Match rule: the gap is at most the reading
-    error plus two standard errors. Quantities of another model are "not measured here", whatever was measured on this one.
+    here: our value and its standard error by quantity id, measured on `model`. Match rule: the gap is at most the
+    reading error plus two standard errors. Quantities of another model are "not measured here", whatever was measured
+    on this one.
     """
     lines = []
     for row in published(stem)["values"]:
@@ -65,4 +66,6 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     head = ("quantity", "source", "published", "here")
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(4)]
     rows = [head, tuple("-" * width for width in widths), *lines]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

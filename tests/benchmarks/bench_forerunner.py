@@ -3,8 +3,9 @@
     python tests/benchmarks/bench_forerunner.py [--rounds 9] [--save data/benchmarks/forerunner_cpu.json]
 
 A random Llama (8 layers, 16 heads, width 512, vocabulary 32,000, fp32, one thread) reads prompts with two label
-conditions each. Every contestant is a process of its own that runs once per round; the rounds are paired, the order within a
-round is drawn. Times are CPU seconds of the process; a ratio is the median over rounds with its bootstrap interval.
+conditions each. Every contestant is a process of its own that runs once per round; the rounds are paired, the order
+within a round is drawn. Times are CPU seconds of the process; a ratio is the median over rounds with its bootstrap
+interval.
 
     ours      `copy_magnitudes`: both conditions in one pass, 32 control rows, same batches as bare
     bare      the same batches through the same base model with plain sdpa, nothing captured
@@ -28,7 +29,7 @@ CONTESTANTS = ("ours", "bare", "opponent")
 MEMORY = ("ours", "opponent")
 
 
-# ------------------------------------------------------------------------------------------------ a contestant's process
+# ---------------------------------------------------------------------------------------- a contestant's process
 
 
 def work(contestant: str, length: int, prompts: int, token_budget: int) -> Callable[[], Any]:
@@ -37,7 +38,7 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from util import inference
-    from util.attention import prepare
+    from util.handshake import prepare
     from util.prompts import LabelledTokens
 
     torch.manual_seed(0)
@@ -60,7 +61,10 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
         return run
 
     tokens = {
-        c: [LabelledTokens((*s, e[c]), (length - 2,), (length - 1,), (1,), length) for s, e in zip(stems, labels, strict=True)]
+        c: [
+            LabelledTokens((*s, e[c]), (length - 2,), (length - 1,), (1,), length)
+            for s, e in zip(stems, labels, strict=True)
+        ]
         for c in (0, 1)
     }
     rows = [inference.Row(tuple(s), tuple(e)) for s, e in zip(stems, labels, strict=True)]
@@ -105,11 +109,15 @@ def _status(field: str) -> int:
 
 
 class Contestant:
-    def __init__(self, name: str, length: int, prompts: int, token_budget: int) -> None:
+    def __init__(self, name: str, length: int, prompts: int, token_budget: int, memory: bool = False) -> None:
         command = [sys.executable, __file__, "--contestant", name]
         command += ["--length", str(length), "--prompts", str(prompts), "--budget", str(token_budget)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        if memory:  # freed buffers go back to the system at once, so that the peak is what is alive, not fragmentation
+            environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def ask(self, question: str) -> float:
         assert self.process.stdin and self.process.stdout
@@ -150,7 +158,7 @@ def times(length: int, prompts: int, rounds: int, token_budget: int) -> dict[str
 
 
 def extra_peak(name: str, length: int, prompts: int, token_budget: int) -> float:
-    contestant = Contestant(name, length, prompts, token_budget)
+    contestant = Contestant(name, length, prompts, token_budget, memory=True)
     peak = contestant.ask("peak")
     contestant.close()
     return peak
@@ -179,7 +187,9 @@ def main() -> None:
     }
     for length, prompts in ((512, 16), (1024, 4)):
         report[f"{length} tokens, {prompts} prompts"] = found = times(length, prompts, options.rounds, options.budget)
-        peaks = {name: extra_peak(name, length, 4, 1) for name in MEMORY}  # a budget of 1 token means batches of one prompt
+        peaks = {
+            name: extra_peak(name, length, 4, 1) for name in MEMORY
+        }  # a budget of 1 token means batches of one prompt
         found["extra peak memory at batch 1, MiB"] = {name: peak / 2**20 for name, peak in peaks.items()}
         found["opponent / ours, extra peak memory"] = peaks["opponent"] / peaks["ours"]
     few, many = (extra_peak("ours", 64, prompts, 2048) for prompts in (64, 512))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from util import cache, inference, paths
+from util.attention import support
 from util.experiments.runs import ModelSource, expectation, obtain, provenance
 from util.load_model_and_data import DATASETS, dataset_index, staicc_prompts, staicc_version
 
@@ -94,8 +95,9 @@ def run(
         for name in files:
             name.unlink(missing_ok=True)
             Path(f"{name}.lock").unlink(missing_ok=True)
-        data = {
-            name: np.concatenate([block[name] for block in blocks]) for name in ("magnitude", "control", "control_count")
+        data: dict[str, Any] = {
+            name: np.concatenate([block[name] for block in blocks])
+            for name in ("magnitude", "control", "control_count")
         }
         data |= {
             "n_t": plan.n_t,
@@ -103,7 +105,7 @@ def run(
             "gold": np.array([p.gold for p in prompts]),
             "demonstrations": np.array([p.demonstrations for p in prompts], np.int64).reshape(len(prompts), -1),
             "labels": list(prompts[0].labels),
-            "layers": list(inference.prepare(pair[0]).layers),
+            "layers": list(support(pair[0]).layers),
         }
         origin["oom_backoff"] = any(block["oom_backoff"] for block in blocks)
         return data, origin
@@ -122,7 +124,9 @@ def _block(
     redo: bool,
 ) -> tuple[dict[str, Any], Path]:
     part = {**asked, "block": [start, stop]}
-    expected = {name: origin[name] for name in ("revision", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")}
+    expected = {
+        name: origin[name] for name in ("revision", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
+    }
 
     def compute() -> tuple[dict[str, Any], dict[str, Any]]:
         data = inference.copy_magnitudes(

@@ -20,8 +20,8 @@ ModelSource = Callable[[], tuple[PreTrainedModel, Any]] | tuple[PreTrainedModel,
 class LazyModel:
     """A model that is loaded when it is first called for, and once: a cached figure never loads it.
 
-    Call it to get (model, tokenizer); arguments are those of `load_ICL_model`. twin(seed) is another lazy model with the
-    same architecture and tokenizer and freshly initialised weights.
+    Call it to get (model, tokenizer); arguments are those of `load_ICL_model`. twin(seed) is another lazy model with
+    the same architecture and tokenizer and freshly initialised weights.
     """
 
     def __init__(self, name: str, **options: Any) -> None:

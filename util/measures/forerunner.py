@@ -54,7 +54,7 @@ def mean_max_magnitude(magnitude: Floats) -> LayerCurve:
 class Specificity:
     """How much more a head reads the previous token at a label than elsewhere, each [L, H].
 
-    Positive: it copies from forerunners because a label follows. About 0 with a large `control`: any previous-token head.
+    Positive: it reads forerunners because a label follows. About 0 with a large `control`: any previous-token head.
     The intervals hold together for all heads (Bonferroni).
     """
 
@@ -66,7 +66,7 @@ class Specificity:
 
 
 def label_specificity(magnitude: Floats, control: Floats) -> Specificity:
-    """A[y_q, s_q] minus the mean of A[t, t-1] over other tokens t of the same prompt; both [N, L, H], paired by prompt."""
+    """A[y_q, s_q] minus the mean A[t, t-1] of other tokens of the same prompt; both [N, L, H], paired by prompt."""
     heads = int(np.prod(magnitude.shape[1:]))
     difference = magnitude.astype(np.float64) - control.astype(np.float64)
     return Specificity(magnitude.mean(0), control.mean(0), *t_interval(difference, comparisons=heads))
@@ -86,7 +86,7 @@ def verdicts(
     """One of VERDICTS for every head, [L, H].
 
     A head that exceeds c / n_t on at least `share` of the prompts is label-specific when its specificity's corrected
-    interval lies above 0 and it reads forerunners at least twice as strongly as other previous tokens; else "any token".
+    interval lies above 0 and it reads forerunners at least twice as strongly as other previous tokens, else any-token.
     """
     found = label_specificity(magnitude, control)
     frequent = head_counts(magnitude, n_t, c) >= share * len(magnitude)

@@ -1,0 +1,54 @@
+"""The same surroundings for every test: no network, no progress bars, no screen, nothing written into the clone.
+
+Environment variables are set here, before any test imports a library that reads them, and only where the caller has
+not set them. `make test` loads this file for the notebooks too (-p tests.conftest).
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+SCRATCH = Path(tempfile.mkdtemp(prefix="icl-tests-"))
+
+os.environ.setdefault("ICL_MATERIAL", str(SCRATCH / "material"))
+os.environ.setdefault("ICL_OUTPUT", str(SCRATCH / "output"))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TQDM_DISABLE", "1")
+if "OMP_NUM_THREADS" in os.environ:  # torch reads this one; the other libraries follow
+    for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, os.environ["OMP_NUM_THREADS"])
+
+import matplotlib  # noqa: E402
+import pytest  # noqa: E402
+
+matplotlib.use("Agg")  # not MPLBACKEND: the kernels of notebooks would inherit it and show no figures
+
+# outputs of notebook cells that nbval would compare and that are not results
+NOT_COMPARED = ("text/html", "application/vnd.jupyter.widget-view+json", "application/javascript", "stderr")
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if hasattr(collector, "skip_compare"):
+        collector.skip_compare += NOT_COMPARED
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in wanting:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_report_header() -> str:
+    threads = os.environ.get("OMP_NUM_THREADS", f"all of {os.cpu_count()}")
+    return f"cache: {os.environ['ICL_MATERIAL']}, output: {os.environ['ICL_OUTPUT']}, threads: {threads}"
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(SCRATCH, ignore_errors=True)

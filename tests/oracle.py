@@ -1,0 +1,157 @@
+"""Slow references for the instrumented attention, from the class's own eager code and plain module hooks.
+
+Nothing of the suite is imported. An edit is written out cell by cell: `writes` maps (layer, batch row, position, head)
+to the vector that replaces z there; `cuts` is a set of (layer, head, batch row, query, key) that may not be attended.
+"""
+
+import contextlib
+import copy
+import inspect
+from dataclasses import dataclass
+
+import torch
+
+ATTENTIONS = ("attn", "self_attn", "attention")
+OUTPUT_PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj")
+
+
+@dataclass
+class Run:
+    """What one forward of the reference gives; index tensors by batch row, position, head."""
+
+    logits: torch.Tensor  # [B, T, V]
+    weights: dict[int, torch.Tensor]  # layer -> [B, H, T, S]
+    z: dict[int, torch.Tensor]  # layer -> [B, T, H, dv], before the writes of this run
+
+
+def reference(model: torch.nn.Module) -> torch.nn.Module:
+    """A deep copy of `model` on the class's eager attention."""
+    twin = copy.deepcopy(model).eval()
+    twin.set_attn_implementation("eager")
+    assert twin.config._attn_implementation == "eager"
+    return twin
+
+
+def attention_modules(model: torch.nn.Module) -> dict[int, torch.nn.Module]:
+    """layer -> its attention module: the one that has both a number and an output projection."""
+    found = {}
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] in ATTENTIONS:
+            assert module.layer_idx not in found
+            found[module.layer_idx] = module
+    return found
+
+
+def output_projection(module: torch.nn.Module) -> torch.nn.Module:
+    """The linear map after the heads."""
+    (name,) = [name for name in OUTPUT_PROJECTIONS if hasattr(module, name)]
+    return getattr(module, name)
+
+
+def run(model, inputs: dict, writes: dict | None = None, cuts: set | None = None) -> Run:
+    """One forward of an eager model with the edits, its attention matrices and its per-head outputs.
+
+    `inputs` are the model's keyword arguments. In a class that gates the heads, z is what the gate multiplies.
+    """
+    writes, cuts, z = writes or {}, cuts or set(), {}
+    modules = attention_modules(model)
+    with contextlib.ExitStack() as stack:
+        for layer, module in modules.items():
+            gate = _gate(module, stack)
+            own = {cell[1:]: vector for cell, vector in writes.items() if cell[0] == layer}
+            hook = _head_hook(layer, model.config.num_attention_heads, own, z, gate)
+            stack.enter_context(_removing(output_projection(module).register_forward_pre_hook(hook)))
+            closed = [cell[1:] for cell in cuts if cell[0] == layer]
+            if closed:
+                hook = _mask_hook(model.config.num_attention_heads, closed)
+                stack.enter_context(_removing(module.register_forward_pre_hook(hook, with_kwargs=True)))
+        output = model(**inputs, output_attentions=True)
+    weights = [w for w in output.attentions if w is not None]
+    assert len(weights) == len(modules)
+    return Run(output.logits, dict(zip(sorted(modules), weights, strict=True)), z)
+
+
+def run_each(model, inputs: dict, lengths: list[int], writes: dict | None = None, cuts: set | None = None) -> Run:
+    """The same for a right-padded batch: every prompt alone and unpadded; zeros stand where padding was."""
+    ids = inputs["input_ids"]
+    others = {name: value for name, value in inputs.items() if name != "input_ids"}
+    total, runs = ids.shape[1], []
+    for b, length in enumerate(lengths):
+        own_writes = {(la, 0, t, h): v for (la, row, t, h), v in (writes or {}).items() if row == b and t < length}
+        own_cuts = {(la, h, 0, q, k) for la, h, row, q, k in (cuts or set()) if row == b}
+        runs.append(run(model, others | {"input_ids": ids[b : b + 1, :length]}, own_writes, own_cuts))
+
+    def stack(tensors, *dimensions):
+        return torch.cat([_pad(tensor, dimensions, total) for tensor in tensors])
+
+    return Run(
+        stack([r.logits for r in runs], 1),
+        {layer: stack([r.weights[layer] for r in runs], 2, 3) for layer in runs[0].weights},
+        {layer: stack([r.z[layer] for r in runs], 1) for layer in runs[0].z},
+    )
+
+
+def _pad(tensor, dimensions, total):
+    shape = [total if d in dimensions else n for d, n in enumerate(tensor.shape)]
+    out = tensor.new_zeros(shape)
+    out[tuple(slice(0, n) for n in tensor.shape)] = tensor
+    return out
+
+
+@contextlib.contextmanager
+def _removing(handle):
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _gate(module, stack):
+    """A list that holds the factor [B, T, H, dv] on z after the query projection ran; None without a gate."""
+    query = getattr(module, "q_proj", None)
+    if query is None or query.out_features != 2 * output_projection(module).in_features:
+        return None
+    factor = []
+
+    def hook(_, arguments, output):
+        both = output.view(*output.shape[:-1], -1, 2 * module.head_dim)
+        factor[:] = [torch.sigmoid(both[..., module.head_dim :])]
+
+    stack.enter_context(_removing(query.register_forward_hook(hook)))
+    return factor
+
+
+def _head_hook(layer, heads, writes, store, gate):
+    def hook(_, arguments):
+        flat = arguments[0]
+        z = flat.reshape(*flat.shape[:-1], heads, -1)
+        if gate:
+            z = z / gate[0]
+        store[layer] = z
+        if not writes:
+            return None
+        z = z.clone()
+        for (b, t, h), vector in writes.items():
+            z[b, t, h] = vector
+        if gate:
+            z = z * gate[0]
+        return (z.reshape(flat.shape), *arguments[1:])
+
+    return hook
+
+
+def _mask_hook(heads, cuts):
+    def hook(module, arguments, keywords):
+        names = list(inspect.signature(module.forward).parameters)
+        given = dict(zip(names, arguments, strict=False)) | keywords
+        mask = given["attention_mask"]
+        assert torch.is_floating_point(mask), "eager must be given an additive mask"
+        batch = given[names[0]].shape[0]
+        mask = mask.expand(batch, heads, -1, -1).clone()
+        for h, b, q, k in cuts:
+            mask[b, h, q, k] = torch.finfo(mask.dtype).min
+        if "attention_mask" in keywords:
+            return arguments, keywords | {"attention_mask": mask}
+        return tuple(mask if name == "attention_mask" else given[name] for name in names[: len(arguments)]), keywords
+
+    return hook

@@ -1,0 +1,62 @@
+"""The rooms of the house and who may know whom, checked on the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted((ROOT / "util").rglob("*.py"))
+MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
+INTERNALS = (
+    "transformers.integrations",
+    "transformers.masking_utils",
+    "transformers.models",
+    "transformers.modeling_utils",
+)
+
+
+def name_of(file):
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(file):
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{file}: relative import"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def rooms(file):
+    """The rooms of util that a file imports: "cache", "measures.forerunner" -> "measures", ..."""
+    return {name.split(".")[1] for name in imports(file) if name.startswith("util.")}
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_import_rules(file):
+    name, found = name_of(file), imports(file)
+    packages = {imported.split(".")[0] for imported in found}
+    if name.split(".")[1:2] and name.split(".")[1] in {"measures", "plots", "cache", "report", "paths"}:
+        allowed = {"measures": {"measures"}, "plots": {"measures"}, "report": {"paths"}}.get(name.split(".")[1], set())
+        assert not packages & MODELS, f"{name} needs no model: {packages & MODELS}"
+        assert rooms(file) <= allowed, f"{name} may import {allowed} of util, not {rooms(file) - allowed}"
+    if not name.startswith(("util.load_model_and_data", "util.embedded")):
+        assert "StaICC" not in packages, f"{name}: data come in through load_model_and_data"
+        assert "from_pretrained" not in file.read_text(), f"{name}: models come in through load_model_and_data"
+    if name not in {"util.attention", "util.adapters", "util.replay"}:
+        assert not [i for i in found if i.startswith(INTERNALS)], f"{name}: only the engine knows transformers' insides"
+    if not name.startswith(("util.experiments", "util.embedded", "util.__main__")):
+        both = rooms(file) & {"measures", "plots", "cache"} and rooms(file) & {"inference", "attention"}
+        assert not both, f"{name}: only experiments see both halves"
+
+
+def test_the_package_can_be_read_in_one_sitting():
+    lines = {name_of(f): [line for line in f.read_text().splitlines() if line.strip()] for f in FILES}
+    assert sum(len(v) for k, v in lines.items() if not k.startswith("util.embedded")) <= 5000
+    long = {k: len(v) for k, v in lines.items() if len(v) > 450}
+    assert not long, f"perhaps two rooms: {long}"

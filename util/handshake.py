@@ -1,0 +1,146 @@
+"""The handshake: does all of a model's attention really go through the engine? Asked once, after loading."""
+
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from util.attention import CALLS, IMPLEMENTATION, PREPARED, Support, UnsupportedModel, instrument
+from util.instruments import CaptureRows, Knockout
+
+
+def prepare(model: PreTrainedModel) -> Support:
+    """Switch a model to the instrumented attention and check on a short prompt that all of it goes through.
+
+    Checked: one call per attention layer; logits equal the class's own eager path, with padding too (1e-4 of the
+    largest logit, 5e-2 in 16-bit types); captured rows sum to 1 (less only with sinks); a knockout changes the logits;
+    afterwards they are bit-identical. A model that fails keeps its old implementation. Raises UnsupportedModel, or
+    ValueError for a model in training mode. Doing it twice costs nothing.
+    """
+    found = PREPARED.get(model)
+    if found is not None and model.config._attn_implementation == IMPLEMENTATION:
+        return found
+    if model.training:
+        raise ValueError("prepare: the model is in training mode; call model.eval() first")
+    refuse_bypassing(type(model))
+    old = model.config._attn_implementation
+    try:
+        PREPARED[model] = _Handshake(model).run()
+    except BaseException:
+        PREPARED.pop(model, None)
+        model.set_attn_implementation(old)
+        raise
+    return PREPARED[model]
+
+
+def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
+    """Raises UnsupportedModel for a class known not to dispatch through transformers' attention interface."""
+    if not getattr(model_class, "_can_set_attn_implementation", lambda: True)():
+        raise UnsupportedModel(
+            f"{model_class.__name__} computes attention in its own code, not through transformers' attention "
+            "interface, so nothing of it can be captured or edited. Classes that do work: GPT-2, GPT-NeoX, OPT, Llama, "
+            "Mistral, Qwen, Gemma, Phi, OLMo, Granite, DeepSeek and most newer ones."
+        )
+
+
+class _Handshake:
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.config = model.config.get_text_config(decoder=True)
+        random = torch.Generator().manual_seed(0)
+        self.ids = torch.randint(self.config.vocab_size, (1, 8), generator=random)
+        self.tolerance = 5e-2 if model.dtype in (torch.bfloat16, torch.float16) else 1e-4
+
+    def run(self) -> Support:
+        self.model.set_attn_implementation("eager")
+        reference, padded_reference = self.logits(self.ids), self.padded_logits()
+        self.model.set_attn_implementation(IMPLEMENTATION)
+        calls: list[nn.Module] = []
+        token = CALLS.set(calls)
+        try:
+            plain = self.logits(self.ids)
+        finally:
+            CALLS.reset(token)
+        numbers = self.attention_layers
+        if len(calls) != len(numbers) or len(set(calls)) != len(calls):
+            self.refuse(f"its {len(numbers)} attention layers called the attention function {len(calls)} times")
+        self.compare(plain, reference, "logits differ from the class's own eager attention")
+        self.compare(self.padded_logits(), padded_reference, "logits of a padded prompt differ from eager attention")
+        found = Support(
+            layers=numbers,
+            heads=self.config.num_attention_heads,
+            window=self.window,
+            branches=False,
+            modules=dict(zip(calls, numbers, strict=True)),
+        )
+        PREPARED[self.model] = found
+        self.check_rows(plain, found)
+        return replace(found, branches=self.check_branches())
+
+    def check_rows(self, plain: Tensor, found: Support) -> None:
+        rows = CaptureRows(torch.tensor([0, 7]))
+        with instrument(self.model, rows):
+            observed = self.logits(self.ids)
+        self.compare(observed, plain, "capturing rows changes the logits", exact=True)
+        sinks = getattr(self.model.config, "model_type", "") == "gpt_oss" or any(
+            hasattr(module, "sinks") for module in found.modules
+        )
+        for layer, weights in rows.weights.items():
+            total = weights.sum(-1)
+            if weights.shape[1] != found.heads:
+                self.refuse(f"layer {layer} has {weights.shape[1]} heads, its config says {found.heads}")
+            low = total.min() < (0 if sinks else 1) - 1e-2
+            if low or total.max() > 1 + 1e-2 or weights[:, :, 0, 1:].abs().max() > 0:
+                self.refuse(f"captured attention rows of layer {layer} are no causal distributions")
+        with instrument(self.model, Knockout(torch.tensor([[7, 6], [7, 7]]))):
+            edited = self.logits(self.ids)
+        if torch.equal(edited[:, -1], plain[:, -1]):
+            self.refuse("cutting attention does not change the logits")
+        self.compare(self.logits(self.ids), plain, "logits are not restored after an edit", exact=True)
+
+    def check_branches(self) -> bool:
+        ids, positions = self.ids[:, :5], torch.tensor([[0, 1, 2, 3, 3]])
+        alone = self.logits(torch.cat([ids[:, :3], ids[:, 4:]], dim=1))[:, -1]
+        try:
+            with instrument(self.model, Knockout(torch.tensor([[4, 3]]))):
+                mask = torch.ones_like(ids)
+                branch = self.logits(ids, attention_mask=mask, position_ids=positions)[:, -1]
+        except (TypeError, ValueError):  # the class takes no position ids, or its window is shorter than this probe
+            return False
+        return bool((branch - alone).abs().max() <= self.tolerance * max(1.0, float(alone.abs().max())))
+
+    def padded_logits(self) -> Tensor:
+        """Logits of the real tokens of a left-padded prompt: wrong wherever the padding mask is lost."""
+        mask = (torch.arange(8) >= 3).long()[None]
+        return self.logits(self.ids, attention_mask=mask)[:, 3:]
+
+    @torch.no_grad()
+    def logits(self, ids: Tensor, **inputs: Tensor) -> Tensor:
+        device = self.model.device
+        inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+        return self.model(ids.to(device), use_cache=False, **inputs).logits.float()
+
+    @cached_property
+    def attention_layers(self) -> tuple[int, ...]:
+        count = self.config.num_hidden_layers
+        kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count
+        return tuple(layer for layer, kind in enumerate(kinds) if kind.endswith("attention") and "linear" not in kind)
+
+    @property
+    def window(self) -> int | None:
+        sizes = [getattr(self.config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+        return min((size for size in sizes if size), default=None)
+
+    def compare(self, ours: Tensor, reference: Tensor, fault: str, exact: bool = False) -> None:
+        difference = float((ours - reference).abs().max())
+        bound = 0.0 if exact else self.tolerance * max(1.0, float(reference.abs().max()))
+        if not difference <= bound:  # also catches NaN
+            self.refuse(f"{fault} by {difference:.2g} (bound {bound:.2g})")
+
+    def refuse(self, reason: str) -> None:
+        raise UnsupportedModel(
+            f"{type(self.model).__name__} ({self.model.config.model_type}) failed the attention handshake: {reason}. "
+            "Its attention can be looked at, not edited, with attn_implementation='eager' and output_attentions=True."
+        )

@@ -1,0 +1,256 @@
+"""The instruments: what can be attached to the attention of a model for the length of a `with instrument(...)` block.
+
+Each sees every attention call of the layers it names. Indices are checked before the first forward pass where the model
+suffices, otherwise in the first call, against its shapes.
+"""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from util.attention import Call, Support
+
+
+def take(tensor: Tensor, rows: Tensor, dim: int) -> Tensor:
+    """Index `tensor` along `dim` by rows [R], or per example by rows [B, R] (dimension 0 is the batch)."""
+    rows = rows.to(tensor.device)
+    if rows.ndim == 1:
+        return tensor.index_select(dim, rows)
+    shape = [1] * tensor.ndim
+    shape[0], shape[dim] = rows.shape
+    index = rows.reshape(shape)
+    return tensor.gather(
+        dim, index.expand([index.shape[i] if i in (0, dim) else n for i, n in enumerate(tensor.shape)])
+    )
+
+
+def writable(out: Tensor) -> Tensor:
+    return out.clone() if out.requires_grad else out  # the backward pass of sdpa needs its output as it was
+
+
+class Instrument:
+    """Something attached to the attention of a model for the length of a `with instrument(...)` block."""
+
+    layers: frozenset[int] | None = None
+
+    def attach(self, support: "Support") -> None:
+        """Check against the model, before any forward pass. Raises ValueError."""
+        unknown = sorted((self.layers or frozenset()) - set(support.layers))
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__}: layers {unknown} have no attention; the model's are {support.layers}"
+            )
+
+    def check_call(self, call: "Call") -> None:
+        """Check indices against the shapes of one call. Raises ValueError."""
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        """See the head outputs [B, T, H, dv] of one call and return them, edited or not."""
+        return out
+
+
+def _layers(layers: int | Iterable[int] | None) -> frozenset[int] | None:
+    return None if layers is None else frozenset([layers] if isinstance(layers, int) else layers)
+
+
+def _index(name: str, values: Tensor | Sequence[int], dims: tuple[int, ...]) -> Tensor:
+    index = torch.as_tensor(values).cpu()
+    if index.ndim not in dims or index.dtype.is_floating_point or index.dtype == torch.bool:
+        raise ValueError(
+            f"{name}: expected integers with {' or '.join(map(str, dims))} dimensions, got {tuple(index.shape)}"
+        )
+    if index.numel() and int(index.min()) < 0:
+        raise ValueError(f"{name}: negative index {int(index.min())}; count positions from 0")
+    return index.long()
+
+
+def _check_index(name: str, index: Tensor, size: int, batch: int | None = None) -> None:
+    if index.numel() and int(index.max()) >= size:
+        raise ValueError(f"{name}: index {int(index.max())} is out of range for size {size}")
+    if batch is not None and index.shape[0] != batch:
+        raise ValueError(f"{name}: given for {index.shape[0]} examples, the batch has {batch}")
+
+
+class CaptureRows(Instrument):
+    """Attention weights of chosen query rows, all heads, knockouts included.
+
+    rows: [R], or [B, R] for rows of each example. keys: None (all), [R, K], or [B, R, K]: the keys kept of each row.
+    After the forward pass `weights[layer]` is [B, H, R, S], or [B, H, R, K]: float32 (float64 in a float64 model), on
+    the layer's device, with a storage of its own.
+    """
+
+    def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
+        self.rows = _index("CaptureRows rows", rows, (1, 2))
+        self.keys = None if keys is None else _index("CaptureRows keys", keys, (2, 3))
+        self.layers = _layers(layers)
+        self.weights: dict[int, Tensor] = {}
+
+    def check_call(self, call: "Call") -> None:
+        _check_index("CaptureRows rows", self.rows, call.queries, call.batch if self.rows.ndim == 2 else None)
+        if self.keys is not None:
+            _check_index("CaptureRows keys", self.keys, call.keys, call.batch if self.keys.ndim == 3 else None)
+            if self.keys.shape[-2] != self.rows.shape[-1]:
+                raise ValueError(f"CaptureRows keys: {self.keys.shape[-2]} rows of keys for {self.rows.shape[-1]} rows")
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        _, weights = call.rows(self.rows)
+        if self.keys is not None:
+            keys = self.keys.to(weights.device)
+            keys = keys if keys.ndim == 3 else keys[None]
+            weights = weights.gather(-1, keys[:, None].expand(*weights.shape[:3], -1))
+        dtype = torch.float64 if weights.dtype == torch.float64 else torch.float32
+        self.weights[call.layer] = weights.to(dtype, copy=True)
+        return out
+
+
+class CaptureHeads(Instrument):
+    """Outputs z of every head before the output projection (and before a gate, where the class has one).
+
+    positions: None (all), [P], or [B, P]. After the forward pass `z[layer]` is [B, P, H, dv], a copy. Patches that were
+    entered before it are seen, later ones are not.
+    """
+
+    def __init__(self, positions: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
+        self.positions = None if positions is None else _index("CaptureHeads positions", positions, (1, 2))
+        self.layers = _layers(layers)
+        self.z: dict[int, Tensor] = {}
+
+    def check_call(self, call: "Call") -> None:
+        if self.positions is not None:
+            batch = call.batch if self.positions.ndim == 2 else None
+            _check_index("CaptureHeads positions", self.positions, call.queries, batch)
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
+        return out
+
+
+class PatchHeads(Instrument):
+    """Replace the output z of some heads of one layer.
+
+    value: a number, or a tensor that broadcasts to [B, P, len(heads), dv] (a donor run's z, a mean). Or value None and
+    from_rows [B]: each example takes the z of that example of the same batch (a permutation, a donor in lock-step).
+    positions: None (all), [P], or [B, P].
+    """
+
+    def __init__(
+        self,
+        layer: int,
+        heads: int | Iterable[int],
+        value: float | Tensor | None = None,
+        positions: Tensor | None = None,
+        from_rows: Tensor | None = None,
+    ) -> None:
+        if (value is None) == (from_rows is None):
+            raise ValueError("PatchHeads: give either a value or from_rows")
+        self.layers = _layers(layer)
+        self.heads = _index("PatchHeads heads", [heads] if isinstance(heads, int) else list(heads), (1,))
+        self.value = value
+        self.positions = None if positions is None else _index("PatchHeads positions", positions, (1, 2))
+        self.from_rows = None if from_rows is None else _index("PatchHeads from_rows", from_rows, (1,))
+
+    def attach(self, support: "Support") -> None:
+        super().attach(support)
+        _check_index("PatchHeads heads", self.heads, support.heads)
+
+    def check_call(self, call: "Call") -> None:
+        if self.positions is not None:
+            batch = call.batch if self.positions.ndim == 2 else None
+            _check_index("PatchHeads positions", self.positions, call.queries, batch)
+        if self.from_rows is not None:
+            _check_index("PatchHeads from_rows", self.from_rows, call.batch, call.batch)
+        if isinstance(self.value, Tensor):
+            positions = call.queries if self.positions is None else self.positions.shape[-1]
+            place = (call.batch, positions, len(self.heads), call.value.shape[-1])
+            fits = self.value.ndim <= 4 and all(
+                a in (1, b) for a, b in zip(self.value.shape[::-1], place[::-1], strict=False)
+            )
+            if not fits:
+                raise ValueError(f"PatchHeads value: {tuple(self.value.shape)} does not broadcast to {place}")
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        device = out.device
+        positions = torch.arange(call.queries) if self.positions is None else self.positions
+        positions = positions.expand(call.batch, -1).to(device)[:, :, None]
+        heads = self.heads.to(device)[None, None]
+        examples = torch.arange(call.batch, device=device)[:, None, None]
+        if self.from_rows is not None:
+            value: float | Tensor = out[self.from_rows.to(device)[:, None, None], positions, heads]
+        elif isinstance(self.value, Tensor):
+            value = self.value.to(device, out.dtype)
+        else:
+            value = out.new_tensor(self.value)
+        out = writable(out)
+        out[examples, positions, heads] = value
+        return out
+
+
+class Knockout(Instrument):
+    """Forbid chosen (query, key) cells; softmax renormalises over the keys that are left.
+
+    cells: [C, 2] (query, key), the same for every example, or [C, 3] (example, query, key). layers and heads: None for
+    all. Several knockouts act together, on the union of their cells. Raises ValueError when a row would lose every key
+    it may see; warns when a cell could not be seen in the first place (above the diagonal, outside the window).
+    """
+
+    def __init__(
+        self,
+        cells: Tensor,
+        layers: int | Iterable[int] | None = None,
+        heads: int | Iterable[int] | None = None,
+    ) -> None:
+        self.cells = _index("Knockout cells", cells, (2,))
+        if self.cells.shape[1] not in (2, 3):
+            raise ValueError(f"Knockout cells: rows of (query, key) or (example, query, key), got {tuple(cells.shape)}")
+        self.layers = _layers(layers)
+        heads = [heads] if isinstance(heads, int) else heads
+        self.heads = None if heads is None else _index("Knockout heads", list(heads), (1,))
+        self._warned = False
+
+    def attach(self, support: "Support") -> None:
+        super().attach(support)
+        if self.heads is not None:
+            _check_index("Knockout heads", self.heads, support.heads)
+
+    def check_call(self, call: "Call") -> None:
+        example, query, key = self.cells_for(call.batch).unbind(1)
+        _check_index("Knockout examples", example, call.batch)
+        _check_index("Knockout queries", query, call.queries)
+        _check_index("Knockout keys", key, call.keys)
+
+    def cells_for(self, batch: int) -> Tensor:
+        """The cells as (example, query, key) [C', 3]."""
+        if self.cells.shape[1] == 3:
+            return self.cells
+        examples = torch.arange(batch).repeat_interleave(len(self.cells))
+        return torch.cat([examples[:, None], self.cells.repeat(batch, 1)], dim=1)
+
+    def apply(self, call: "Call", rows: Tensor, own: Tensor, additive: Tensor) -> Tensor:
+        """Close this knockout's cells in the additive mask of `rows` ([R] or [B, R]); `own` is the model's mask."""
+        rows = rows.cpu().expand(call.batch, -1)
+        example, query, key = self.cells_for(call.batch).unbind(1)
+        cell, place = (rows[example] == query[:, None]).nonzero(as_tuple=True)
+        if not len(cell):
+            return additive
+        example, place, key = (t.to(additive.device) for t in (example[cell], place, key[cell]))
+        lowest = torch.finfo(additive.dtype).min
+        heads = 1 if self.heads is None and additive.shape[1] == 1 else call.query.shape[1]
+        closed = additive.expand(call.batch, heads, -1, -1).clone()
+        if self.heads is None:
+            closed[example, :, place, key] = lowest
+        else:
+            closed[example[:, None], self.heads.to(additive.device)[None], place[:, None], key[:, None]] = lowest
+        self._check_effect(own > lowest, closed > lowest, (example, place, key))
+        return closed
+
+    def _check_effect(self, before: Tensor, after: Tensor, cells: tuple[Tensor, Tensor, Tensor]) -> None:
+        if bool((before.any(-1).expand(after.shape[:3]) & ~after.any(-1)).any()):
+            raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")
+        example, place, key = cells
+        if not self._warned and not bool(before.expand(after.shape)[example, :, place, key].any(-1).all()):
+            self._warned = True
+            warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
