@@ -123,9 +123,10 @@ def _word_runs(text: str) -> list[str]:
 
 
 def test_corpus_is_determined_by_the_seed(corpus):
-    shares = {"repeats": 0.25, "maps": 0.25, "words": 0.25, "episodes": 0.25}
-    one, again, other = (corpus.batch(np.random.default_rng(seed), shares, 8, 96) for seed in (5, 5, 6))
-    assert one[0].shape == one[1].shape == (8, 96)
+    streams = ("repeats", "maps", "long_maps", "words", "recurring", "episodes")
+    shares = dict.fromkeys(streams, 1 / len(streams))
+    one, again, other = (corpus.batch(np.random.default_rng(seed), shares, 12, 96) for seed in (5, 5, 6))
+    assert one[0].shape == one[1].shape == (12, 96)
     assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
     assert not np.array_equal(one[0], other[0])
     assert one[1].sum() == pytest.approx(1, abs=1e-5)
@@ -165,6 +166,16 @@ def test_episodes_are_tokenised_as_prompts_are(corpus, tokenizer):
         for place in np.flatnonzero(weight > 0.5 * weights.max()):
             assert row[place - 1] == colon
             assert int(row[place]) in labels
+
+
+def test_recurring_lines_keep_their_label(corpus, tokenizer):
+    tokens, weights = corpus.recurring(np.random.default_rng(0), 4, 300)
+    assert (weights > 0).any()
+    for row, weight in zip(tokens, weights, strict=True):
+        lines = tokenizer.decode(row[1:]).split("\n")[:-1]
+        assert 2 <= len(set(lines)) <= 5
+        assert len({line.rsplit(":", 1)[0] for line in lines}) == len(set(lines))
+        assert np.count_nonzero(weight) in (len(lines) - len(set(lines)) + extra for extra in (0, 1))
 
 
 # --- growing and training --------------------------------------------------------------------------------------------
@@ -279,7 +290,7 @@ def test_committed_model_does_induction(model, corpus):
         assert asked == 8 * (length - 1 - period)
         assert right / asked >= 0.8
     scores = evaluate.prefix_matching(model, corpus, period=20, rows=8)
-    assert scores.max() > 0.5
+    assert scores.max() > 0.3
     assert np.median(scores) < 0.25
 
 

@@ -67,7 +67,11 @@ def test_a_record_is_analysed_and_drawn_without_torch(asked, model_folder, tmp_p
     expected = measures.head_counts(part["magnitude"], part["n_t"]).tolist()
     code = (
         "import sys\n"
-        "for name in ('torch', 'transformers', 'tokenizers', 'StaICC'): sys.modules[name] = None\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'transformers', 'tokenizers', 'StaICC'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
         "import json\n"
         "from util import cache, plots\n"
         "from util.measures import forerunner as f\n"

@@ -16,6 +16,7 @@ from util.measures.forerunner import VERDICTS, LayerCurve, Specificity
 WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
 COLOURS = {"correct": "#023858", "wrong": "#ff7f0e", "untrained": "#8a8a8a"}
 MAPS = {"correct": "Blues", "wrong": "Purples", "untrained": "Greys"}
+CONDITION = {"correct": "correct label", "wrong": "wrong label", "untrained": "untrained weights"}
 MARKS = dict(zip(VERDICTS, (("#c02d45", "o"), ("#257ab6", "s"), ("#8a8a8a", ".")), strict=True))
 
 STYLE: dict[Any, Any] = {
@@ -77,7 +78,7 @@ def count_maps(counts: Mapping[str, NDArray[np.integer]], n: int, title: str) ->
         axes = figure.subplots(1, len(counts), squeeze=False)[0]
         for ax, (name, values) in zip(axes, counts.items(), strict=True):
             image = _map(ax, values, n, name)
-            ax.set_title(f"{name} label" if name != "untrained" else "untrained weights")
+            ax.set_title(CONDITION[name])
             ax.set_xlabel("head (from 0)")
             bar = figure.colorbar(image, ax=ax, shrink=0.8, extend="min", ticks=[n // 4, n // 2, 3 * n // 4, n])
             bar.outline.set_visible(False)
@@ -89,40 +90,38 @@ def count_maps(counts: Mapping[str, NDArray[np.integer]], n: int, title: str) ->
 def layer_curves(
     heads: Mapping[str, LayerCurve], largest: Mapping[str, LayerCurve], threshold: float, uniform: float, title: str
 ) -> Figure:
-    """Forerunner heads per layer (lines, left axis) and the largest copy magnitude (areas, right axis) (Fig. 5 middle).
+    """Forerunner heads per layer (line, left axis) and the largest copy magnitude (area, right axis) (Fig. 5 middle).
 
-    Keys are conditions; bands and bars are 95 % intervals. Dotted: the mean threshold c / n_t
-    and uniform attention 1 / n_t.
+    One panel per condition; bars and bands are 95 % intervals. Dotted: the mean threshold c / n_t, and below it uniform
+    attention 1 / n_t.
     """
     with style():
-        figure = _figure(WIDTH, 2.5)
-        left = figure.subplots()
-        right = left.twinx()
+        figure = _figure(WIDTH, 2.2)
+        panels = figure.subplots(1, len(heads), squeeze=False, sharey=True)[0]
         layers = len(next(iter(heads.values())).mean)
         x = np.arange(1, layers + 1)
-        for i, (name, curve) in enumerate(heads.items()):
-            shift = 0.06 * (i - (len(heads) - 1) / 2)
+        for left, (name, curve) in zip(panels, heads.items(), strict=True):
+            right, area, colour = left.twinx(), largest[name], COLOURS[name]
+            right.fill_between(x, area.mean, color=colour, alpha=0.15, lw=0)
+            right.fill_between(x, area.low, area.high, color=colour, alpha=0.4, lw=0)
+            for level, text in ((threshold, "$c/n_t$"), (uniform, "")):
+                right.axhline(level, color="0.35", lw=0.7, ls=":")
+                at_edge = right.get_yaxis_transform()
+                right.text(0.98, level, text, fontsize=6, color="0.35", transform=at_edge, ha="right", va="bottom")
             error = np.abs(np.stack([curve.mean - curve.low, curve.high - curve.mean]))
-            label = f"{name} label" if name != "untrained" else "untrained weights"
-            left.errorbar(
-                x + shift, curve.mean, error, color=COLOURS[name], marker="o", ms=3, capsize=2, label=label, zorder=4
-            )
-        for name, curve in largest.items():
-            right.fill_between(x, curve.mean, color=COLOURS[name], alpha=0.15, lw=0)
-            right.fill_between(x, curve.low, curve.high, color=COLOURS[name], alpha=0.35, lw=0)
-        right.axhline(threshold, color="0.35", lw=0.8, ls=":")
-        at_edge = right.get_yaxis_transform()
-        right.text(0.995, threshold, "$c/n_t$", fontsize=6, color="0.35", transform=at_edge, ha="right", va="bottom")
-        right.axhline(uniform, color="0.35", lw=0.8, ls=(0, (1, 3)))
-        left.set_zorder(3)
-        left.patch.set_visible(False)
-        left.set(xlim=(0.6, layers + 0.4), xlabel="transformer block", ylabel="forerunner token heads")
-        left.set_ylim(bottom=0, top=1.15 * max(0.2, *(float(c.high.max()) for c in heads.values())))
-        left.xaxis.set_major_locator(MaxNLocator(integer=True))
-        right.set(ylim=(0, 1.1), ylabel="largest copy magnitude (area)")
-        right.spines["top"].set_visible(False)
-        left.legend(loc="upper left", ncols=len(heads))
-        left.set_title(title)
+            left.errorbar(x, curve.mean, error, color=colour, marker="o", ms=3 if layers < 20 else 0, capsize=2)
+            left.set_zorder(right.get_zorder() + 1)
+            left.patch.set_visible(False)
+            left.set(xlim=(0.6, layers + 0.4), xlabel="transformer block", title=CONDITION[name])
+            left.set_ylim(bottom=0, top=1.1 * max(0.2, *(float(c.high.max()) for c in heads.values())))
+            left.xaxis.set_major_locator(MaxNLocator(integer=True))
+            right.set_ylim(0, 1.1)
+            if left is not panels[-1]:
+                right.set_yticklabels([])
+            else:
+                right.set_ylabel("largest copy magnitude (area)")
+        panels[0].set_ylabel("forerunner token heads (line)")
+        figure.suptitle(title, fontsize=8)
     return figure
 
 
@@ -171,7 +170,7 @@ def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: int, ti
             axes[0, column].set_title(dataset.replace("_", "\n", 1), fontsize=7)
             for row, name in enumerate(conditions):
                 image = _map(axes[row, column], maps[name], n, name)
-                axes[row, 0].set_ylabel(f"{name} label\nblock")
+                axes[row, 0].set_ylabel(f"{CONDITION[name]}\nblock")
                 if column == len(grid) - 1:
                     bar = figure.colorbar(
                         image, ax=axes[row], shrink=0.9, pad=0.01, extend="min", ticks=[n // 4, n // 2, n]

@@ -81,7 +81,6 @@ def run(
     expected = expectation(asked, model)
 
     def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        cache.ensure_writable(folder)
         prompts = staicc_prompts(asked["dataset"], asked["k"])[: asked["prompts"]]
         pair = obtain(model, asked)
         origin = provenance(asked, pair, [p.with_label(o) for o in asked["label_offsets"] for p in prompts])

@@ -1,0 +1,204 @@
+# ICL circuits suite. `make` alone lists what there is to do; everything runs in .venv, made on first use.
+#
+# Variables, as in `make test PYTHON=python3.12 TESTS=tests/test_paths.py NOTEBOOKS=`:
+#   PYTHON          the interpreter that .venv is made from (3.11 or later; `make clean` first to change it)
+#   NOTEBOOKS       the notebooks to run (default: all; empty: none)
+#   TESTS           the tests to run (default: tests; empty: none)
+#   PYTEST_ARGS     more for pytest over TESTS, for example -x or -m "not slow"
+#   NBVAL_ARGS      more for pytest over NOTEBOOKS
+#   PAPERMILL_ARGS  more for papermill, for example -p n_prompts 512
+#   BENCH_ARGS      more for the benchmark
+#   TORCH           the PyTorch release that `make lock` pins
+#   DISK_GB         free space that an installation asks for
+#
+# CPU or CUDA is pip's choice of PyTorch build, steered by pip's own variables. On Linux the default is CUDA; for the
+# smaller CPU build, which the pin accepts too (2.13.0+cpu is a 2.13.0):
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make figures
+
+PYTHON ?= python3
+NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
+TESTS = tests
+PYTEST_ARGS =
+NBVAL_ARGS =
+PAPERMILL_ARGS =
+BENCH_ARGS =
+TORCH = $(shell sed -n 's/^torch==//p' requirements.lock)
+DISK_GB = 6
+CELL_TIMEOUT = 600
+
+SHELL := bash
+PY := .venv/bin/python
+STAMP := .venv/.installed
+EXECUTED := experiment_material/executed
+# what the reference outputs of notebooks and the tests have in common
+QUIET := TQDM_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+export PYDEVD_DISABLE_FILE_VALIDATION := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help figures test check format notebooks lock bench-forerunner clean clean-cache environment
+
+help: ## list the targets
+	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
+
+figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/
+	@mkdir -p $(EXECUTED)
+	@set -- $(NOTEBOOKS); [ $$# -gt 0 ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
+	total=$$#; number=0; trap 'exit 130' INT; \
+	for notebook in "$$@"; do \
+		number=$$((number + 1)); copy="$(EXECUTED)/$${notebook##*/}"; \
+		echo "[$$number/$$total] $$notebook"; \
+		ICL_OUTPUT="$(CURDIR)" $(PY) -m papermill --kernel python3 --cwd notebooks --log-level ERROR --progress-bar \
+			"$$notebook" "$$copy" $(PAPERMILL_ARGS) || { echo "$$notebook failed; see $$copy" >&2; exit 1; }; \
+	done; \
+	echo "Figures: figures/   values: data/values/   ($$SECONDS s)"
+
+test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cache
+	@[ -n "$(strip $(TESTS) $(NOTEBOOKS))" ] || { echo "Nothing to test: TESTS and NOTEBOOKS are empty." >&2; exit 1; }
+	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; failed=; \
+	if [ -n "$(strip $(TESTS))" ]; then \
+		ICL_MATERIAL="$$scratch/tests" ICL_OUTPUT="$$scratch/tests/output" $(QUIET) \
+			$(PY) -m pytest $(TESTS) $(PYTEST_ARGS) || failed="$$failed tests"; \
+	fi; \
+	if [ -n "$(strip $(NOTEBOOKS))" ]; then \
+		ICL_MATERIAL="$$scratch/notebooks" ICL_OUTPUT="$$scratch/notebooks/output" $(QUIET) \
+			$(PY) -m pytest -p tests.conftest --nbval-lax --nbval-current-env \
+			--nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout $(CELL_TIMEOUT) \
+			$(NOTEBOOKS) $(NBVAL_ARGS) || failed="$$failed notebooks"; \
+	fi; \
+	if [ -n "$$failed" ]; then echo "FAILED:$$failed   ($$SECONDS s in all)" >&2; exit 1; fi; \
+	echo "All passed   ($$SECONDS s in all)"
+
+check: $(STAMP) ## ruff and mypy
+	@failed=; \
+	$(PY) -m ruff check util tests notebooks || failed="$$failed ruff-check"; \
+	$(PY) -m ruff format --check util tests notebooks || failed="$$failed ruff-format"; \
+	$(PY) -m mypy util tests || failed="$$failed mypy"; \
+	if [ -n "$$failed" ]; then echo "FAILED:$$failed (make format repairs most of what ruff finds)" >&2; exit 1; fi
+
+format: $(STAMP) ## let ruff repair and format util, tests and notebooks
+	@$(PY) -m ruff check --fix util tests notebooks; $(PY) -m ruff format util tests notebooks
+
+notebooks: $(STAMP) ## re-execute the notebooks in place: their stored outputs are what `make test` compares with
+	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
+	for notebook in $(NOTEBOOKS); do \
+		echo "$$notebook"; \
+		ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) \
+			$(PY) -m nbconvert --to notebook --execute --log-level ERROR --output-dir "$$scratch" \
+			--ExecutePreprocessor.record_timing=False --ExecutePreprocessor.kernel_name=python3 \
+			--ExecutePreprocessor.timeout=$(CELL_TIMEOUT) "$$notebook" && \
+		$(PY) -c "$$STRIP_NOTEBOOK" "$$scratch/$${notebook##*/}" "$$notebook" || \
+			{ echo "$$notebook failed and is unchanged." >&2; exit 1; }; \
+	done
+
+lock: ## renew requirements.lock and the pins of environment.yml from the ranges in pyproject.toml
+	$(preflight)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "The lock is made with the oldest Python of the suite, for which every later one has the versions too: make lock PYTHON=python3.11" >&2; exit 1; }
+	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
+	set -e; $(PYTHON) -m venv "$$scratch/env"; \
+	"$$scratch/env/bin/python" -c "$$LIST_DIRECT" > "$$scratch/direct.txt"; \
+	"$$scratch/env/bin/python" -m pip install --no-input -r "$$scratch/direct.txt" "torch==$(TORCH)" \
+		--dry-run --ignore-installed --report "$$scratch/report.json" \
+		--python-version 3.11.0 --only-binary :all: --target "$$scratch/none"; \
+	"$$scratch/env/bin/python" -c "$$WRITE_PINS" "$$scratch/report.json"
+
+bench-forerunner: $(STAMP) ## time the forerunner experiment against the published code
+	@$(PY) tests/benchmarks/bench_forerunner.py $(BENCH_ARGS)
+
+clean: ## delete .venv and the caches of tools; cached results stay
+	@rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find util tests notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@echo "Deleted .venv and the caches of tools. Kept: experiment_material/ ($$(du -sh experiment_material | cut -f1)); make clean-cache deletes that."
+
+clean-cache: ## delete the cached results in experiment_material/
+	@echo "Deleting $$(find experiment_material -type f ! -path experiment_material/README.md | wc -l | tr -d ' ') files, $$(du -sh experiment_material | cut -f1), from experiment_material/"
+	@find experiment_material -mindepth 1 ! -path experiment_material/README.md -delete
+	@[ -z "$$ICL_MATERIAL" ] || echo "ICL_MATERIAL names another folder, which is left alone: $$ICL_MATERIAL"
+
+environment: $(STAMP) ## only make .venv
+
+# ---- the environment: made once; again after a change of the lock, an interruption or a move of the clone ----
+
+ifneq ($(wildcard $(STAMP)),)
+ifneq ($(shell $(PY) -I -c 'import importlib.util as u, os; print(os.path.samefile(u.find_spec("util").origin, "util/__init__.py"))' 2>/dev/null),True)
+STALE := stale
+.PHONY: stale
+stale:
+	@echo "The environment belongs to another place or its Python is gone: making it anew."
+	@rm -rf .venv
+endif
+endif
+
+$(STAMP): requirements.lock pyproject.toml $(STALE)
+	@! kill -0 "$$(cat .venv/.unfinished 2>/dev/null)" 2>/dev/null || \
+		{ echo "Another make (process $$(cat .venv/.unfinished)) is making .venv: wait for it, or end it." >&2; exit 1; }
+	@[ ! -e .venv/.unfinished ] || { echo "The last installation was interrupted: starting again."; rm -rf .venv; }
+	$(preflight)
+	@$(PY) -m pip --version >/dev/null 2>&1 || \
+		{ echo "Making .venv with $$($(PYTHON) --version)"; mkdir -p .venv && echo $$PPID > .venv/.unfinished && $(PYTHON) -m venv .venv; } || \
+		{ echo "$(PYTHON) could not make .venv. Debian and Ubuntu: apt install python3-venv. Otherwise: make PYTHON=<another>" >&2; exit 1; }
+	@echo "Installing the $$(grep -c == requirements.lock) packages of requirements.lock (minutes; all of pip's words: .venv/install.log)"
+	@set -o pipefail; trap 'exit 130' INT; \
+	$(PY) -m pip install --no-input --progress-bar off -r requirements.lock 2>&1 | tee .venv/install.log | $(follow_pip) && \
+	$(PY) -m pip install --no-input --no-deps --no-build-isolation --editable . >> .venv/install.log 2>&1 || \
+		{ tail -n 8 .venv/install.log | cut -c 1-300 >&2; \
+		echo "The installation failed. Is the network up, and does pip reach a package index? After a proxy or mirror is set (https_proxy, PIP_INDEX_URL) or the trouble above is mended, run the same command again." >&2; \
+		exit 1; }
+	@mkdir -p .venv/etc/ipython && echo 'c.IPKernelApp.log_level = "ERROR"' > .venv/etc/ipython/ipython_kernel_config.py # notebooks: no chatter
+	@rm -f .venv/.unfinished; touch $@; echo "Installed."
+
+define preflight
+@command -v $(PYTHON) >/dev/null || \
+	{ echo "There is no $(PYTHON). Install Python 3.11 or later, or name one: make PYTHON=python3.12" >&2; exit 1; }
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1); 3.11 or later is needed. Name one: make PYTHON=python3.12" >&2; exit 1; }
+@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	{ echo "$(PYTHON) lacks the module venv. Debian and Ubuntu: apt install python3-venv. Otherwise: make PYTHON=<another>" >&2; exit 1; }
+@free=$$(df -Pk . | awk 'NR == 2 {print int($$4 / 1048576)}'); [ "$$free" -ge $(DISK_GB) ] || \
+	{ echo "$$free GB are free here and $(DISK_GB) are asked for. Make room, or for the CPU build of PyTorch (see the top of the Makefile) ask for less: make DISK_GB=3" >&2; exit 1; }
+endef
+
+# a running count on a terminal, a line now and then elsewhere; large downloads by name
+define follow_pip
+{ count=0; while IFS= read -r line; do case "$$line" in \
+	Collecting*|Processing*|"Requirement already satisfied"*) count=$$((count + 1)); \
+		if [ -t 1 ]; then printf '\r  %3d packages looked up' $$count; \
+		elif [ $$((count % 50)) = 0 ]; then echo "  $$count packages looked up"; fi;; \
+	*Downloading*\([0-9][0-9].*" MB)"*|*Downloading*\([0-9][0-9][0-9].*" MB)"*) [ ! -t 1 ] || echo; echo "  $${line#"$${line%%[! ]*}"}";; \
+	"Installing collected"*) [ ! -t 1 ] || echo; echo "  unpacking";; \
+	esac; done; }
+endef
+
+define LIST_DIRECT
+import tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+print(*project["dependencies"], *project["optional-dependencies"]["dev"], sep="\n")
+endef
+export LIST_DIRECT
+
+# without the builds of one platform: local versions (2.13.0+cpu), CUDA libraries
+define WRITE_PINS
+import json, pathlib, re, sys
+found = [item["metadata"] for item in json.loads(pathlib.Path(sys.argv[1]).read_text())["install"]]
+version = {re.sub("[-_.]+", "-", each["name"]).lower(): each["version"].partition("+")[0] for each in found}
+pins = [f"{name}=={version[name]}" for name in sorted(version) if not re.match("(pip|triton|nvidia-.*|cuda-.*)$$", name)]
+pathlib.Path("requirements.lock").write_text("\n".join(pins) + "\n")
+conda = pathlib.Path("environment.yml")
+renew = lambda m: f"{m[1]}{m[2]}=={version[re.sub('[-_.]+', '-', m[2]).lower()]}"
+conda.write_text(re.sub(r"(?m)^( +- )([\w.-]+)==\S+", renew, conda.read_text()))
+endef
+export WRITE_PINS
+
+# without what differs from machine to machine and from run to run
+define STRIP_NOTEBOOK
+import sys, nbformat
+executed, place = sys.argv[1:]
+notebook = nbformat.read(executed, as_version=4)
+notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}, "language_info": {"name": "python"}}
+for cell in notebook.cells:
+    cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
+nbformat.validate(notebook)
+nbformat.write(notebook, place)
+endef
+export STRIP_NOTEBOOK

@@ -1,0 +1,402 @@
+"""Safe, keyed, atomic pickles: one record per request, in a file whose name is made of the request alone.
+
+Opening a pickle with pickle.load runs whatever program the file holds. `restricted_load` reads it as data: only opcodes
+that `save` writes are let through; no container may be referred to twice (no cycles, no bombs); the names that numpy's
+arrays need stand for the checked classes here, so that a file never gets hold of numpy itself; and what comes out obeys
+the rule for writing.
+"""
+
+import io
+import itertools
+import json
+import math
+import os
+import pickle
+import pickletools
+import re
+import shutil
+import stat
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+Request = dict[str, Any]
+Fields = dict[str, Any]
+
+SIZE_LIMIT = 4 << 30  # bytes of one file
+MARGIN = 64 << 20  # bytes to leave free on the disk
+DEPTH = 50  # of containers in containers
+INT_BITS = 1024  # far below the size where Python refuses to print an int
+DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())
+TEMPORARY = ".writing-"  # how names of unfinished files begin
+CURE = "choose another folder with ICL_MATERIAL or free space"
+
+SHAREABLE = frozenset("SHORT_BINUNICODE BINUNICODE STACK_GLOBAL REDUCE".split())  # strings, names, dtypes, arrays
+OPCODES = SHAREABLE | set(
+    "PROTO FRAME STOP MARK MEMOIZE BINGET LONG_BINGET NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
+    "SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS "
+    "EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 TUPLE BUILD".split()
+)
+
+
+class CacheError(OSError):
+    """The folder or the disk is at fault, not the record; the message names the cure."""
+
+
+class CacheWarning(UserWarning):
+    """Why a cached record is not used, or is used with care."""
+
+
+@dataclass(frozen=True)
+class Record:
+    request: Request
+    provenance: Fields
+    data: Fields
+
+    def __post_init__(self) -> None:
+        for name, part in vars(self).items():
+            if type(part) is not dict:
+                raise TypeError(f"{name} is a {type(part).__name__}; it must be a dict")
+
+
+def request_digest(request: Request) -> str:
+    """16 hex digits of the sha256 of the request's canonical JSON.
+
+    Raises ValueError unless it has a "stem" (1 to 60 ASCII letters, digits, _ and -) and an int "schema"; TypeError,
+    naming the field, for what JSON would change or refuse: tuples, arrays, keys that are no str, NaN, infinities.
+    """
+    stem, schema = request.get("stem"), request.get("schema")
+    if type(stem) is not str or not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", stem) or type(schema) is not int:
+        raise ValueError(f'no usable "stem" (str) and "schema" (int) in a request: {_brief(stem)}, {_brief(schema)}')
+    request = _plain(request, "request")
+    for field, value in request.items():
+        try:
+            exact = type(field) is str and json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError):
+            exact = False
+        if not exact:
+            raise TypeError(f"request[{field!r}] cannot be kept in JSON as it is: {value!r:.80}")
+    text = json.dumps(request, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def record_path(request: Request, folder: str | Path) -> Path:
+    """`<folder>/<stem>-<model>-<data set>-<digest>.pickle`, at most 150 bytes. Raises what `request_digest` raises."""
+    digest = request_digest(request)
+    parts = [request["stem"], _readable(request.get("model")), _readable(request.get("dataset")), digest]
+    return Path(folder) / ("-".join(filter(None, parts)) + ".pickle")
+
+
+def _readable(name: object) -> str:
+    """The last part of a hub name or path in characters that every file system takes; "" for anything but a str."""
+    last = re.split(r"[/\\:]", name.rstrip("/\\:"))[-1] if isinstance(name, str) else ""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", last)[:28].strip("-._")
+
+
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    """A copy in which numpy's scalars are Python's and arrays are C-contiguous; TypeError names what is not allowed.
+
+    Types are compared exactly: pickle stores a subclass under its own name, which could not be read back.
+    """
+    if isinstance(value, np.generic) and value.dtype.str[1:] in DTYPES:
+        value = value.item()
+    kind = type(value)
+    if kind is _Array:
+        return value.array
+    if kind is np.ndarray:
+        return _plain_array(value, where)
+    if kind is int and value.bit_length() > INT_BITS:
+        raise TypeError(f"{where} is an int of more than {INT_BITS} bits; store it as a str")
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind not in (list, tuple, dict):
+        raise TypeError(
+            f"{where} is a {kind.__module__}.{kind.__qualname__}; a record holds None, bool, int, float, str, list, "
+            "tuple, dict and numeric numpy arrays, and no subclass of these"
+        )
+    if depth == DEPTH:
+        raise TypeError(f"{where} is nested more than {DEPTH} deep, or contains itself")
+    if kind is not dict:
+        return kind([_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)])
+    for key in value:
+        if type(key) not in (str, int):
+            raise TypeError(f"{where} has the key {_brief(key)}; keys are str or int")
+        _plain(key, f"a key of {where}")
+    return {key: _plain(item, f"{where}[{_brief(key)}]", depth + 1) for key, item in value.items()}
+
+
+def _plain_array(array: np.ndarray, where: str) -> np.ndarray:
+    code = array.dtype.str
+    if code[1:] not in DTYPES:
+        raise TypeError(f"{where} is an array of {array.dtype}; arrays hold {' '.join(sorted(DTYPES))}")
+    array = np.asarray(array, order="C").view(code)  # the view drops metadata, in which a dtype carries any object
+    if code == "|b1" and (array.view("u1") > 1).any():  # indexing with such a mask may overrun memory
+        raise TypeError(f"{where} is a bool array with bytes other than 0 and 1")
+    return array
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, str):
+        return repr(value[:80])
+    return f"{value!r:.80}" if isinstance(value, int | float | None) else f"a {type(value).__name__}"
+
+
+class _Dtype:
+    """What a file gets for numpy.dtype(code, align, copy); the byte order comes afterwards, as its state."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, code: str, align: bool, copy: bool) -> None:
+        if type(code) is not str or code not in DTYPES:
+            raise ValueError(f"refused the dtype {_brief(code)}")
+        self.name = code
+
+    def __setstate__(self, state: object) -> None:
+        orders = [order for order in "|<>" if state == (3, order, None, None, None, -1, -1, 0)]
+        if not orders:
+            raise ValueError("refused a dtype with fields, a shape or metadata")
+        self.name = orders[0] + self.name[-2:]
+
+
+class _Array:
+    """What a file gets for numpy's _frombuffer(buffer, dtype, shape, order): an array as large as the buffer."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, buffer: bytes | bytearray, dtype: _Dtype, shape: tuple[int, ...], order: str) -> None:
+        if (type(dtype), type(shape), order) != (_Dtype, tuple, "C") or type(buffer) not in (bytes, bytearray):
+            raise ValueError("refused an array that is not built as numpy builds it")
+        flat = np.frombuffer(buffer, dtype.name)
+        if not all(type(length) is int and length >= 0 for length in shape) or math.prod(shape) != flat.size:
+            raise ValueError(f"refused an array whose shape does not fit its {flat.size} numbers")
+        flat = flat if flat.flags.writeable else flat.copy()  # it was saved from a read-only array
+        self.array = _plain_array(flat.reshape(shape), "an array")
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("refused to change an array")
+
+
+GLOBALS: Mapping[tuple[str, str], type] = {  # numpy 2 and 1 name the module differently
+    ("numpy", "dtype"): _Dtype,
+    ("numpy._core.numeric", "_frombuffer"): _Array,
+    ("numpy.core.numeric", "_frombuffer"): _Array,
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> type:
+        if (module, name) not in GLOBALS:
+            raise ValueError(f"refused the global {_brief(module)} {_brief(name)}")
+        return GLOBALS[module, name]
+
+
+def _scan(payload: bytes) -> None:
+    """Let only OPCODES through, and second references only to what is SHAREABLE, so that containers form a tree.
+
+    pickletools checks every length against the bytes that are there, before pickle would reserve memory for it.
+    """
+    made: list[str] = []  # the opcode that made each remembered value; pickle remembers a value right after making it
+    before, end = "", None
+    argument: Any
+    for opcode, argument, end in pickletools.genops(payload):  # noqa: B007
+        if opcode.name not in OPCODES:
+            raise ValueError(f"refused the opcode {opcode.name} {_brief(argument)}")
+        if opcode.name == "MEMOIZE":
+            made.append(before)
+        elif opcode.name in ("BINGET", "LONG_BINGET") and made[argument] not in SHAREABLE:
+            raise ValueError("refused a second reference to a container")
+        if opcode.name != "FRAME":
+            before = opcode.name
+    if end is None or end + 1 != len(payload):
+        raise ValueError("refused what follows the end of the pickle")
+
+
+def restricted_load(file: BinaryIO, limit: int = SIZE_LIMIT) -> Any:
+    """Read a pickle of plain values from a seekable binary file, executing nothing; there is no other way in.
+
+    Raises pickle.UnpicklingError, naming the refused global, for everything else and for more than `limit` bytes.
+    """
+    try:
+        size = file.seek(0, os.SEEK_END)
+        if size > limit:
+            raise ValueError(f"{size} bytes are more than the limit of {limit}")
+        file.seek(0)
+        payload = file.read(size)
+        _scan(payload)
+        return _plain(_Reader(io.BytesIO(payload)).load(), "record")
+    except (OSError, MemoryError):  # the machine is at fault, not the file
+        raise
+    except Exception as error:  # a damaged pickle may raise anything
+        reason = str(error) or type(error).__name__
+        raise pickle.UnpicklingError(f"{reason}; delete the file or pass redo to recompute") from error
+
+
+def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None = None) -> Record | None:
+    """The record of a request; None where there is none, or, with a CacheWarning that says why, none to rely on.
+
+    expect: what its provenance must say, as far as known (None: unknown); different "versions" only warn. A file that
+    is no record is renamed to `<name>.corrupt`. Raises CacheError where the file cannot be read, and what
+    `request_digest` raises.
+    """
+    path = record_path(request, folder)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+            raise pickle.UnpicklingError("not a regular file")
+        with path.open("rb") as file:
+            record = Record(**restricted_load(file))
+    except FileNotFoundError:
+        return None
+    except (pickle.UnpicklingError, TypeError) as error:  # TypeError: other parts than a record's
+        aside = _set_aside(path)
+        warnings.warn(f"{path} is no record ({error}); moved to {aside}, recomputing", CacheWarning, stacklevel=2)
+        return None
+    except OSError as error:
+        cure = "make it readable (chmod u+r), delete it to recompute, or choose another folder with ICL_MATERIAL"
+        raise CacheError(f"cannot read {path} ({error.strerror or error}): {cure}") from error
+    wanted = {key: value for key, value in (expect or {}).items() if value is not None}
+    versions, stored = wanted.pop("versions", {}), record.provenance.get("versions")
+    different = _differences(dict.fromkeys(record.request) | request, record.request)
+    different = different or _differences(wanted, record.provenance)
+    if different:
+        warnings.warn(f"{path} holds {different}; it will be recomputed", CacheWarning, stacklevel=2)
+        return None
+    changed = _differences(versions, stored if isinstance(stored, dict) else {})
+    if changed:
+        warnings.warn(f"{path} is used, although computed with other versions: {changed}", CacheWarning, stacklevel=2)
+    return record
+
+
+def _differences(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
+    found = []
+    for key, value in wanted.items():
+        have = stored.get(key)
+        try:
+            same = bool(value == have)
+        except ValueError:  # an array has no one truth value
+            same = False
+        if not same:
+            found.append(f"{_brief(key)} {_brief(have)} instead of {_brief(value)}")
+    return ", ".join(found)
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename, never onto another file."""
+    names = (path.with_name(f"{path.name}.corrupt{number or ''}") for number in itertools.count())
+    aside = next(name for name in names if not os.path.lexists(name))
+    with _cure(path.parent):
+        return path.rename(aside)
+
+
+def save(request: Request, data: Fields, provenance: Fields, folder: str | Path) -> Path:
+    """Write a record, whole or not at all, over an older one of the same request.
+
+    Raises TypeError, naming the place, for what a record may not hold, before any file is touched; CacheError where
+    there is no room or no permission; and what `request_digest` raises.
+    """
+    path, record = record_path(request, folder), _checked(request, data, provenance)
+    payload = pickle.dumps(vars(record), protocol=5)
+    if len(payload) > SIZE_LIMIT:
+        raise CacheError(f"{path.name} would have {len(payload)} bytes and could not be read back; store less in it")
+    ensure_writable(path.parent, len(payload))
+    temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    with _cure(path.parent):
+        try:
+            with temporary.open("xb") as file:
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    with suppress(OSError):  # lets the new name outlive a power cut; not every system can do it
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    return path
+
+
+def _checked(request: Request, data: Fields, provenance: Fields) -> Record:
+    return Record(_plain(request, "request"), _plain(provenance, "provenance"), _plain(data, "data"))
+
+
+def ensure_writable(folder: str | Path, size: int = 0) -> None:
+    """Create the folder and try to write into it, before any work whose result must go there.
+
+    Removes what killed writers left there more than a day ago. Raises CacheError where this fails, or where the disk
+    has no room for `size` bytes and a margin.
+    """
+    folder = Path(folder)
+    probe = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
+    with _cure(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f"{TEMPORARY}*"):
+            with suppress(FileNotFoundError):  # another process removed it
+                if time.time() - left.stat().st_mtime > 86400:
+                    left.unlink()
+        free, needed = shutil.disk_usage(folder).free, size + MARGIN
+        if free < needed:
+            raise CacheError(f"{folder} has {free >> 20} MiB free and needs {needed >> 20} MiB: {CURE}")
+        try:
+            probe.write_bytes(bytes(4096))
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+@contextmanager
+def _cure(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except CacheError:
+        raise
+    except OSError as error:
+        raise CacheError(f"cannot write to {folder} ({error.strerror or error}): {CURE}") from error
+
+
+def load_or_compute(
+    request: Request,
+    compute: Callable[[], tuple[Fields, Fields]],
+    folder: str | Path,
+    expect: Mapping[str, Any] | None = None,
+    redo: bool = False,
+) -> Record:
+    """The cached record, see `load`; else that of compute() -> (data, provenance), which is saved.
+
+    Of several processes one computes, the others wait and load. A hit takes no lock, so that a read-only folder serves.
+    redo: compute anyhow; the old record stays until the new one is complete. A result that cannot be saved is returned
+    with a CacheWarning. Raises CacheError before computing where the folder cannot be written, and what `load` and
+    `save` raise otherwise.
+    """
+    if not redo and (record := load(request, folder, expect)):
+        return record
+    ensure_writable(folder)
+    path = record_path(request, folder)
+    lock = FileLock(f"{path}.lock")
+    with _cure(path.parent):
+        try:
+            held = lock.acquire(timeout=0)
+        except Timeout:
+            print(f"waiting for another process that computes {path}", file=sys.stderr, flush=True)
+            held = lock.acquire()
+    with held:
+        if not redo and (record := load(request, folder, expect)):  # computed by another process meanwhile
+            return record
+        data, provenance = compute()
+        record = _checked(request, data, provenance)
+        try:
+            save(request, record.data, record.provenance, folder)
+        except CacheError as error:
+            warnings.warn(f"the result is used, but not saved: {error}", CacheWarning, stacklevel=2)
+        return record

@@ -1,0 +1,54 @@
+"""Command line: `python -m util.embedded train NAME` and `python -m util.embedded evaluate NAME`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from . import FOLDER, ROOT
+
+
+def train(name: str, out: Path, minutes: float, seed: int) -> None:
+    """Train (or go on training) and save tokenizer and weights; the weights are rounded to bfloat16."""
+    import torch
+
+    from . import sources, tokenizer
+    from .corpus import Corpus
+    from .training import RECIPES, Trainer
+
+    torch.set_num_threads(1)  # the same sums in the same order everywhere; two threads gain little and wait for others
+    texts = [sources.load(data).line(text) for data in sources.DATA_SETS for text, _ in sources.clean_pool(data)]
+    fast = tokenizer.build(texts)
+    trainer = Trainer(RECIPES[name], Corpus(fast), ROOT / "experiment_material" / "embedded_training" / name, seed)
+    trainer.run(minutes)
+    print(f"{trainer.tokens:,} tokens in {trainer.seconds / 60:.1f} minutes; {'done' if trainer.done else 'not done'}")
+    if trainer.done:
+        fast.save_pretrained(out)
+        trainer.model.bfloat16().save_pretrained(out)
+        print(f"saved to {out}")
+
+
+def main() -> None:
+    """Parse the arguments and run one command."""
+    parser = argparse.ArgumentParser(prog="python -m util.embedded", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("train", help="train a model, or resume; the recipe is defined by tokens, not time")
+    command.add_argument("name", choices=["generalist"])
+    command.add_argument("--out", type=Path, help="default: data/embedded_models/NAME")
+    command.add_argument("--minutes", type=float, default=math.inf, help="stop (and checkpoint) after so many minutes")
+    command.add_argument("--seed", type=int, default=0)
+    command = commands.add_parser("evaluate", help="print the model card's table")
+    command.add_argument("name", help="an embedded model's name, or the absolute path of a folder")
+    arguments = parser.parse_args()
+    if arguments.command == "train":
+        out = arguments.out or FOLDER / arguments.name
+        train(arguments.name, out, arguments.minutes, arguments.seed)
+    else:
+        from .evaluate import report
+
+        print(report(arguments.name))
+
+
+if __name__ == "__main__":
+    main()

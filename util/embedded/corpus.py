@@ -1,0 +1,258 @@
+"""The training text of the embedded models: four seeded streams of token rows.
+
+Every stream returns (tokens [rows, length] int64, weights [rows, length] float32). weights[b, t] is the weight of the
+loss of predicting token t from the tokens before it; the weights of a stream's rows sum to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from . import sources
+from .tokenizer import BOS_ID, PAD_ID, VOCABULARY, single_ids
+from .words import CATEGORIES, LABEL_WORDS, LETTERS, TOY_LABELS
+
+Batch = tuple[np.ndarray, np.ndarray]
+Line = tuple[np.ndarray, bool]  # tokens that end with label and newline; whether the label can be known
+FIRST_ID = max(BOS_ID, PAD_ID) + 1
+LAYOUTS = (  # (before the input, between input and label, after the label, words and labels carry a leading space)
+    ("", ":", "\n", True),
+    ("", ":", "\n\n", False),
+    ("", ":", "\n", False),
+    ("", "\t", "\n", False),
+    ("word:", " label:", "\n", True),
+    ("sentence:", " sentiment:", "\n", True),
+    ("review:", " sentiment:", "\n", True),
+    ("question:", " target:", "\n", True),
+    ("news:", " topic:", "\n", True),
+)
+TRUE_LABELS, OTHER_TOKENS = 0.75, 0.1  # share of episodes with true labels; weight of template and text tokens
+MAP_WIDTHS = {"maps": (1, 2, 3), "long_maps": (8, 16, 32)}
+_ROWS_PER_LAYOUT = 4
+
+
+@dataclass(frozen=True)
+class _Episodes:
+    """One data set, tokenised: line i is tokens[starts[i]:starts[i + 1]] and ends with ':'."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    labels: np.ndarray  # index into label_ids
+    label_ids: np.ndarray
+    end: int
+
+    def line(self, example: int, label: int) -> np.ndarray:
+        """The tokens of one line, its label and the newline."""
+        return np.array([*self.tokens[self.starts[example] : self.starts[example + 1]], label, self.end])
+
+
+class Corpus:
+    """Streams of token rows; `names` are the StaICC data sets of the episodes (none: no episodes)."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = sources.TRAINED_ON) -> None:
+        def ids(text: str) -> np.ndarray:
+            return np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
+
+        def singles(words: Sequence[str], space: bool) -> np.ndarray:
+            return np.array(single_ids(tokenizer, [" " * space + word for word in words]))
+
+        self._layouts = [(ids(before), ids(between), ids(after), space) for before, between, after, space in LAYOUTS]
+        self._words = {space: np.stack([singles(w, space) for w in CATEGORIES.values()]) for space in (True, False)}
+        self._labels = {
+            True: singles((*LABEL_WORDS, *TOY_LABELS, *LETTERS), True),
+            False: singles((*TOY_LABELS, *LETTERS), False),
+        }
+        self._episodes = []
+        for name in names:
+            source, pool = sources.load(name), sources.clean_pool(name)
+            lines = [ids(source.line(text)) for text, _ in pool]
+            self._episodes.append(
+                _Episodes(
+                    tokens=np.concatenate(lines),
+                    starts=np.cumsum([0, *map(len, lines)]),
+                    labels=np.array([source.label_space.index(label) for _, label in pool]),
+                    label_ids=singles(source.label_space, True),
+                    end=single_ids(tokenizer, [source.label_affix])[0],
+                )
+            )
+
+    def repeats(self, rng: np.random.Generator, rows: int, length: int, periods: tuple[int, int]) -> Batch:
+        """A random sequence repeated with a period drawn per row; only the copies carry weight."""
+        low, high = periods
+        period = rng.integers(low, high + 1, rows)[:, None]
+        pattern = rng.integers(FIRST_ID, VOCABULARY, (rows, high))
+        place = np.arange(length - 1)[None]
+        tokens = np.take_along_axis(pattern, place % period, axis=1)
+        return _finish(tokens, (place >= period).astype(np.float32))
+
+    def maps(
+        self, rng: np.random.Generator, rows: int, length: int, widths: Sequence[int] = MAP_WIDTHS["maps"]
+    ) -> Batch:
+        """Lines `key: label` with keys of some random tokens; a label has weight once its key has occurred."""
+        before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
+        keys, width = rng.integers(2, 13), widths[int(rng.integers(len(widths)))]
+        table = rng.integers(FIRST_ID, VOCABULARY, (rows, keys, width))
+        if rng.random() < 0.5:
+            labels = rng.choice(self._labels[space], (rows, rng.integers(2, 9)))
+        else:
+            labels = rng.integers(FIRST_ID, VOCABULARY, (rows, keys))
+        answer = rng.integers(0, labels.shape[1], (rows, keys))
+        lines = length // (len(before) + width + len(between) + 1 + len(after)) + 1
+        which = rng.integers(0, keys, (rows, lines))
+        row = np.arange(rows)[:, None]
+        return _lines(before, table[row, which], between, labels[row, answer[row, which]], after, which, length)
+
+    def words(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """Lines `word: label` or `word word: label`, two to four classes (categories, or pairs of them) with random
+        labels. A class uses its words in random order, each once in sixteen lines; a label has weight once its class
+        has occurred."""
+        before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
+        classes, width = int(rng.integers(2, 5)), int(rng.integers(1, 3))
+        vocabulary = self._words[space]
+        category = _choices(rng, rows, len(vocabulary), classes * width).reshape(rows, classes, width)
+        order = rng.permuted(np.broadcast_to(np.arange(16), (rows, classes, width, 16)), axis=-1)
+        labels = self._labels[space][_choices(rng, rows, len(self._labels[space]), classes)]
+        lines = length // (len(before) + width + len(between) + 1 + len(after)) + 1
+        which = rng.integers(0, classes, (rows, lines))
+        row = np.arange(rows)[:, None]
+        nth = _earlier(which)[..., None] % 16
+        inputs = vocabulary[
+            category[row, which], np.take_along_axis(order[row, which], nth[..., None], axis=-1)[..., 0]
+        ]
+        return _lines(before, inputs, between, labels[row, which], after, which, length)
+
+    def episodes(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """StaICC episodes, one data set per row, as many demonstrations as fit.
+
+        A quarter has random label words (the data set's own, permuted, or any others): there a label has weight once
+        its class has occurred. True labels always have weight.
+        """
+
+        def lines() -> Iterator[Line]:
+            data = self._episodes[rng.integers(len(self._episodes))]
+            true_labels = rng.random() < TRUE_LABELS
+            words = data.label_ids
+            if not true_labels and rng.random() < 0.5:
+                words = rng.permutation(words)
+            elif not true_labels:
+                words = rng.choice(self._labels[True], len(words), replace=False)
+            seen: set[int] = set()
+            while True:
+                example = int(rng.integers(len(data.labels)))
+                label = int(data.labels[example])
+                yield data.line(example, words[label]), true_labels or label in seen
+                seen.add(label)
+
+        tokens, weights = _fill([lines() for _ in range(rows)], length)
+        weights[(rng.random(weights.shape) < 1 / 8) & (weights == 0)] = OTHER_TOKENS
+        return _finish(tokens, weights)
+
+    def recurring(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """StaICC lines as keys of a map: two to five lines recur in a row, each with a random label word of its own.
+
+        Nothing but an earlier occurrence tells the label, so that what a label token has to know of its line must be
+        fetched in the context, over lines as long as those of real prompts. Without this stream (and with many true
+        labels) the heads that read the forerunner token do so in short lines only.
+        """
+
+        def lines() -> Iterator[Line]:
+            data = self._episodes[rng.integers(len(self._episodes))]
+            keys = []
+            for example in rng.integers(len(data.labels), size=rng.integers(2, 6)):
+                keys.append(
+                    data.line(example, rng.choice(data.label_ids if rng.random() < 0.5 else self._labels[True]))
+                )
+            seen: set[int] = set()
+            while True:
+                which = int(rng.integers(len(keys)))
+                yield keys[which], which in seen
+                seen.add(which)
+
+        return _finish(*_fill([lines() for _ in range(rows)], length))
+
+    def batch(
+        self,
+        rng: np.random.Generator,
+        shares: Mapping[str, float],
+        rows: int,
+        length: int,
+        periods: tuple[int, int] = (4, 21),
+    ) -> Batch:
+        """Rows of several streams; `shares` gives each stream's part of the rows and of the loss."""
+        parts: list[Batch] = []
+        for stream, share in shares.items():
+            count = round(share * rows)
+            sizes = [min(_ROWS_PER_LAYOUT, count - i) for i in range(0, count, _ROWS_PER_LAYOUT)]
+            if stream == "repeats":
+                drawn = [self.repeats(rng, count, length, periods)]
+            elif stream in ("episodes", "recurring"):
+                drawn = [getattr(self, stream)(rng, count, length)]
+            elif stream == "words":  # a call draws one layout: several calls, several layouts
+                drawn = [self.words(rng, size, length) for size in sizes]
+            else:
+                drawn = [self.maps(rng, size, length, MAP_WIDTHS[stream]) for size in sizes]
+            parts += [(tokens, weights * (share * len(tokens) / count)) for tokens, weights in drawn]
+        return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([weights for _, weights in parts])
+
+
+def _choices(rng: np.random.Generator, rows: int, options: int, count: int) -> np.ndarray:
+    """[rows, count] distinct numbers below `options` in each row."""
+    return np.argsort(rng.random((rows, options)), axis=1)[:, :count]
+
+
+def _earlier(which: np.ndarray) -> np.ndarray:
+    """[rows, lines]: how often the same number occurs earlier in its row."""
+    onehot = which[..., None] == np.arange(which.max() + 1)
+    return np.take_along_axis(onehot.cumsum(axis=1), which[..., None], axis=2)[..., 0] - 1
+
+
+def _lines(
+    before: np.ndarray,
+    inputs: np.ndarray,
+    between: np.ndarray,
+    labels: np.ndarray,
+    after: np.ndarray,
+    which: np.ndarray,
+    length: int,
+) -> Batch:
+    """Join template tokens, inputs [rows, lines, width] and labels [rows, lines] to rows of tokens; a label has weight
+    where its number in `which` [rows, lines] occurred earlier."""
+    rows, lines = labels.shape
+
+    def wide(part: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(part, (rows, lines, len(part)))
+
+    pieces = [wide(before), inputs, wide(between), labels[..., None], wide(after)]
+    weights = [np.full(piece.shape, value, dtype=np.float32)
+               for piece, value in zip(pieces, (0, 0, OTHER_TOKENS, 0, OTHER_TOKENS), strict=True)]  # fmt: skip
+    weights[3][..., 0] = _earlier(which) > 0
+    tokens = np.concatenate(pieces, axis=2).reshape(rows, -1)[:, : length - 1]
+    return _finish(tokens, np.concatenate(weights, axis=2).reshape(rows, -1)[:, : length - 1])
+
+
+def _fill(rows: Sequence[Iterator[Line]], length: int) -> Batch:
+    """One row of tokens from each endless sequence of lines; labels that can be known have weight 1."""
+    tokens = np.zeros((len(rows), length - 1), dtype=np.int64)
+    weights = np.zeros((len(rows), length - 1), dtype=np.float32)
+    for row, lines in enumerate(rows):
+        at = 0
+        while at < length - 1:
+            line, known = next(lines)
+            piece = line[: length - 1 - at]
+            tokens[row, at : at + len(piece)] = piece
+            if known and len(piece) >= len(line) - 1:
+                weights[row, at + len(line) - 2] = 1
+            at += len(piece)
+    return tokens, weights
+
+
+def _finish(tokens: np.ndarray, weights: np.ndarray) -> Batch:
+    """Put BOS first and let the weights sum to 1."""
+    rows = len(tokens)
+    tokens = np.concatenate([np.full((rows, 1), BOS_ID, dtype=np.int64), tokens], axis=1)
+    weights = np.concatenate([np.zeros((rows, 1), dtype=np.float32), weights], axis=1)
+    return tokens, weights / max(float(weights.sum()), 1e-9)
