@@ -1,7 +1,7 @@
 """Safe, keyed, atomic pickles: one record per request, in a file whose name is made of the request alone.
 
 Opening a pickle with pickle.load runs whatever program the file holds. `restricted_load` reads it as data: only opcodes
-that `save` writes are let through; no container may be referred to twice (no cycles, no bombs); the names that numpy's
+that `save` writes are let through; containers are not deep and not shared (no cycles, no bombs); the names that numpy's
 arrays need stand for the checked classes here, so that a file never gets hold of numpy itself; and what comes out obeys
 the rule for writing.
 """
@@ -41,9 +41,10 @@ DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())
 TEMPORARY = ".writing-"  # how names of unfinished files begin
 CURE = "choose another folder with ICL_MATERIAL or free space"
 
-SHAREABLE = frozenset("SHORT_BINUNICODE BINUNICODE STACK_GLOBAL REDUCE".split())  # strings, names, dtypes, arrays
+# opcodes: that make strings, names, dtypes and arrays, which a file may refer to again; and all that `save` can write
+SHAREABLE = frozenset("SHORT_BINUNICODE BINUNICODE STACK_GLOBAL REDUCE BINGET LONG_BINGET".split())
 OPCODES = SHAREABLE | set(
-    "PROTO FRAME STOP MARK MEMOIZE BINGET LONG_BINGET NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
+    "PROTO FRAME STOP MARK MEMOIZE NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
     "SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS "
     "EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 TUPLE BUILD".split()
 )
@@ -103,9 +104,10 @@ def _readable(name: object) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", last)[:28].strip("-._")
 
 
-def _plain(value: Any, where: str, depth: int = 0) -> Any:
+def _plain(value: Any, where: str, depth: int = 1) -> Any:
     """A copy in which numpy's scalars are Python's and arrays are C-contiguous; TypeError names what is not allowed.
 
+    depth: how many containers are around the value, a record's parts lying in one.
     Types are compared exactly: pickle stores a subclass under its own name, which could not be read back.
     """
     if isinstance(value, np.generic) and value.dtype.str[1:] in DTYPES:
@@ -125,7 +127,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
             "tuple, dict and numeric numpy arrays, and no subclass of these"
         )
     if depth == DEPTH:
-        raise TypeError(f"{where} is nested more than {DEPTH} deep, or contains itself")
+        raise TypeError(f"{where:.200} is nested more than {DEPTH} deep, or contains itself")
     if kind is not dict:
         return kind([_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)])
     for key in value:
@@ -139,7 +141,9 @@ def _plain_array(array: np.ndarray, where: str) -> np.ndarray:
     code = array.dtype.str
     if code[1:] not in DTYPES:
         raise TypeError(f"{where} is an array of {array.dtype}; arrays hold {' '.join(sorted(DTYPES))}")
-    array = np.asarray(array, order="C").view(code)  # the view drops metadata, in which a dtype carries any object
+    array = np.asarray(array, order="C")
+    if array.dtype.metadata:  # any objects, which would go into the file
+        array = array.view(code)
     if code == "|b1" and (array.view("u1") > 1).any():  # indexing with such a mask may overrun memory
         raise TypeError(f"{where} is a bool array with bytes other than 0 and 1")
     return array
@@ -177,7 +181,8 @@ class _Array:
         if (type(dtype), type(shape), order) != (_Dtype, tuple, "C") or type(buffer) not in (bytes, bytearray):
             raise ValueError("refused an array that is not built as numpy builds it")
         flat = np.frombuffer(buffer, dtype.name)
-        if not all(type(length) is int and length >= 0 for length in shape) or math.prod(shape) != flat.size:
+        fits = len(shape) <= 64 and all(type(length) is int and length >= 0 for length in shape)
+        if not fits or math.prod(shape) != flat.size:
             raise ValueError(f"refused an array whose shape does not fit its {flat.size} numbers")
         flat = flat if flat.flags.writeable else flat.copy()  # it was saved from a read-only array
         self.array = _plain_array(flat.reshape(shape), "an array")
@@ -201,22 +206,36 @@ class _Reader(pickle.Unpickler):
 
 
 def _scan(payload: bytes) -> None:
-    """Let only OPCODES through, and second references only to what is SHAREABLE, so that containers form a tree.
+    """Follow what pickle's stack will hold, without values: OPCODES only, containers form a tree and nest DEPTH deep.
 
-    pickletools checks every length against the bytes that are there, before pickle would reserve memory for it.
+    Hashing deep tuples (as keys) crashes Python, and shared ones take exponential time. pickletools checks each length
+    against the bytes that are there, before pickle would reserve memory for it.
     """
-    made: list[str] = []  # the opcode that made each remembered value; pickle remembers a value right after making it
-    before, end = "", None
+    heights: list[int] = []  # of the values on the stack: 0 for SHAREABLE, more than their content for containers
+    remembered: list[int] = []
+    marks: list[int] = []
+    end = None
     argument: Any
     for opcode, argument, end in pickletools.genops(payload):  # noqa: B007
-        if opcode.name not in OPCODES:
-            raise ValueError(f"refused the opcode {opcode.name} {_brief(argument)}")
-        if opcode.name == "MEMOIZE":
-            made.append(before)
-        elif opcode.name in ("BINGET", "LONG_BINGET") and made[argument] not in SHAREABLE:
+        name, needs = opcode.name, opcode.stack_before
+        if name not in OPCODES:
+            raise ValueError(f"refused the opcode {name} {_brief(argument)}")
+        if name == "MARK":
+            marks.append(len(heights))
+            continue
+        if name == "MEMOIZE":
+            remembered.append(heights[-1])
+            continue
+        if name in ("BINGET", "LONG_BINGET") and remembered[argument]:
             raise ValueError("refused a second reference to a container")
-        if opcode.name != "FRAME":
-            before = opcode.name
+        marked = pickletools.markobject in needs
+        start = marks.pop() - needs.index(pickletools.markobject) if marked else len(heights) - len(needs)
+        taken = heights[start:]
+        inside = taken if name.startswith("TUPLE") else taken[1:]  # others extend the container they take
+        height = 0 if name in SHAREABLE else max([1, *taken, *(1 + height for height in inside)])
+        if start < 0 or height > DEPTH + 3:  # 3 for what makes up an array
+            raise ValueError(f"refused what is nested more than {DEPTH} deep")
+        heights[start:] = [height] * len(opcode.stack_after)
     if end is None or end + 1 != len(payload):
         raise ValueError("refused what follows the end of the pickle")
 
@@ -233,7 +252,7 @@ def restricted_load(file: BinaryIO, limit: int = SIZE_LIMIT) -> Any:
         file.seek(0)
         payload = file.read(size)
         _scan(payload)
-        return _plain(_Reader(io.BytesIO(payload)).load(), "record")
+        return _plain(_Reader(io.BytesIO(payload)).load(), "record", depth=0)
     except (OSError, MemoryError):  # the machine is at fault, not the file
         raise
     except Exception as error:  # a damaged pickle may raise anything

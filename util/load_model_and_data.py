@@ -228,17 +228,17 @@ def staicc_version() -> str:
 def _experimentor(index: int, k: int) -> Any:
     import StaICC
     from StaICC.util import hgf_dataset_loader
+    from StaICC.util.configs import STANDARD_SETTINGS
 
+    name = DATASETS[index]
+    split = {"financial_phrasebank": "split_for_FP", "tweet_eval_emotion": "split_for_TEE"}.get(name)
+    pool = (STANDARD_SETTINGS[split] if split else STANDARD_SETTINGS)["demonstration_number"]
     if k < 0:
         raise ValueError(f"k = {k}: the number of demonstrations cannot be negative")
+    if k > pool:
+        raise ValueError(f"k = {k} demonstrations, but {name} has a pool of {pool}; choose a smaller k")
     with contextlib.redirect_stdout(io.StringIO()):  # StaICC reports its progress on stdout
-        bench = StaICC.Normal(0, datasets=[getattr(hgf_dataset_loader, DATASETS[index])])
-        pool = len(bench[0].demonstration_set())
-        if k > pool:
-            raise ValueError(f"k = {k} demonstrations, but {DATASETS[index]} has a pool of {pool}; choose a smaller k")
-        if k:
-            bench.re_initialize(k=k)
-    return bench[0]
+        return StaICC.Normal(k, datasets=[getattr(hgf_dataset_loader, name)])[0]
 
 
 def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
