@@ -198,6 +198,9 @@ notebook = nbformat.read(executed, as_version=4)
 notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}, "language_info": {"name": "python"}}
 for cell in notebook.cells:
     cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
+    cell.update({} if cell.cell_type != "code" else {"outputs": [
+        output for output in cell.outputs  # progress bars are no results
+        if output.get("name") != "stderr" and "application/vnd.jupyter.widget-view+json" not in output.get("data", {})]})
 nbformat.validate(notebook)
 nbformat.write(notebook, place)
 endef

@@ -5,6 +5,8 @@ window of 5 where it slides. Every parameter is redrawn with a large spread, so 
 biases, norms and sinks are not trivial, and an edit moves the logits.
 """
 
+from typing import Any
+
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -45,7 +47,7 @@ LATENT = dict(
 )
 
 # name -> (model type, configuration)
-SUPPORTED = {
+SUPPORTED: dict[str, Any] = {
     "gpt2": ("gpt2", GPT2),
     "gpt_neox": ("gpt_neox", DENSE),
     "gpt_bigcode": ("gpt_bigcode", GPT2),
@@ -121,7 +123,7 @@ SUPPORTED = {
 }
 
 # name -> (model type, configuration, model class): classes with an attention of their own
-BYPASSING = {
+BYPASSING: dict[str, Any] = {
     "gpt_neo": ("gpt_neo", COMMON | dict(attention_types=[[["global", "local", "global"], 1]]), "GPTNeoForCausalLM"),
     "gptj": ("gptj", COMMON | dict(rotary_dim=8), "GPTJForCausalLM"),
     "codegen": ("codegen", COMMON | dict(rotary_dim=8), "CodeGenForCausalLM"),

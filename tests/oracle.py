@@ -8,6 +8,7 @@ import contextlib
 import copy
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ class Run:
     z: dict[int, torch.Tensor]  # layer -> [B, T, H, dv], before the writes of this run
 
 
-def reference(model: torch.nn.Module) -> torch.nn.Module:
+def reference(model: Any) -> Any:
     """A deep copy of `model` on the class's eager attention."""
     twin = copy.deepcopy(model).eval()
     twin.set_attn_implementation("eager")
@@ -42,7 +43,7 @@ def attention_modules(model: torch.nn.Module) -> dict[int, torch.nn.Module]:
     return found
 
 
-def output_projection(module: torch.nn.Module) -> torch.nn.Module:
+def output_projection(module: torch.nn.Module) -> Any:
     """The linear map after the heads."""
     (name,) = [name for name in OUTPUT_PROJECTIONS if hasattr(module, name)]
     return getattr(module, name)
@@ -53,7 +54,8 @@ def run(model, inputs: dict, writes: dict | None = None, cuts: set | None = None
 
     `inputs` are the model's keyword arguments. In a class that gates the heads, z is what the gate multiplies.
     """
-    writes, cuts, z = writes or {}, cuts or set(), {}
+    z: dict = {}
+    writes, cuts = writes or {}, cuts or set()
     modules = attention_modules(model)
     with contextlib.ExitStack() as stack:
         for layer, module in modules.items():
@@ -111,7 +113,7 @@ def _gate(module, stack):
     query = getattr(module, "q_proj", None)
     if query is None or query.out_features != 2 * output_projection(module).in_features:
         return None
-    factor = []
+    factor: list = []
 
     def hook(_, arguments, output):
         both = output.view(*output.shape[:-1], -1, 2 * module.head_dim)

@@ -137,7 +137,8 @@ class Call:
         return self._eager(rows, additive)
 
     def _eager(self, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor]:
-        function = _eager_function(type(self.module))
+        module_class: Any = type(self.module)
+        function = _eager_function(module_class)
         query = take(self.query, rows, dim=2)
         return function(self.module, query, self.key, self.value, additive, **self.options)
 

@@ -9,7 +9,6 @@ the rule for writing.
 import io
 import itertools
 import json
-import math
 import os
 import pickle
 import pickletools
@@ -107,8 +106,8 @@ def _readable(name: object) -> str:
 def _plain(value: Any, where: str, depth: int = 1) -> Any:
     """A copy in which numpy's scalars are Python's and arrays are C-contiguous; TypeError names what is not allowed.
 
-    depth: how many containers are around the value, a record's parts lying in one.
-    Types are compared exactly: pickle stores a subclass under its own name, which could not be read back.
+    depth: how many containers are around the value; the parts of a record lie in one. Types are compared
+    exactly: pickle stores a subclass under its own name, which could not be read back.
     """
     if isinstance(value, np.generic) and value.dtype.str[1:] in DTYPES:
         value = value.item()
@@ -180,12 +179,11 @@ class _Array:
     def __init__(self, buffer: bytes | bytearray, dtype: _Dtype, shape: tuple[int, ...], order: str) -> None:
         if (type(dtype), type(shape), order) != (_Dtype, tuple, "C") or type(buffer) not in (bytes, bytearray):
             raise ValueError("refused an array that is not built as numpy builds it")
-        flat = np.frombuffer(buffer, dtype.name)
-        fits = len(shape) <= 64 and all(type(length) is int and length >= 0 for length in shape)
-        if not fits or math.prod(shape) != flat.size:
-            raise ValueError(f"refused an array whose shape does not fit its {flat.size} numbers")
-        flat = flat if flat.flags.writeable else flat.copy()  # it was saved from a read-only array
-        self.array = _plain_array(flat.reshape(shape), "an array")
+        array = np.frombuffer(buffer, dtype.name).reshape(shape)
+        if array.shape != shape:
+            raise ValueError("refused an array that leaves a length to guess")
+        # bytes, which are read-only, were written for a read-only array
+        self.array = _plain_array(array if array.flags.writeable else array.copy(), "an array")
 
     def __setstate__(self, state: object) -> None:
         raise ValueError("refused to change an array")
@@ -312,8 +310,9 @@ def _set_aside(path: Path) -> Path:
     """Rename, never onto another file."""
     names = (path.with_name(f"{path.name}.corrupt{number or ''}") for number in itertools.count())
     aside = next(name for name in names if not os.path.lexists(name))
-    with _cure(path.parent):
-        return path.rename(aside)
+    with _cure(path.parent), suppress(FileNotFoundError):  # another process was faster
+        path.rename(aside)
+    return aside
 
 
 def save(request: Request, data: Fields, provenance: Fields, folder: str | Path) -> Path:
@@ -362,7 +361,7 @@ def ensure_writable(folder: str | Path, size: int = 0) -> None:
     with _cure(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(f"{TEMPORARY}*"):
-            with suppress(FileNotFoundError):  # another process removed it
+            with suppress(OSError):  # another process removed it, or another user owns it
                 if time.time() - left.stat().st_mtime > 86400:
                     left.unlink()
         free, needed = shutil.disk_usage(folder).free, size + MARGIN

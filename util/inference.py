@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.attention import CaptureRows, Instrument, Knockout, Support, instrument
@@ -81,33 +81,33 @@ def run_rows(
     rows: Sequence[Row],
     visit: Callable[[Batch], None],
     token_budget: int = TOKEN_BUDGET,
-    description: str = "prompts",
+    bar: tqdm | None = None,
 ) -> bool:
     """Call `visit` on batches that cover every row once. A batch that runs out of memory is halved and tried again.
 
-    `visit` must be repeatable. Returns whether any batch had to be halved. Raises MemoryError when one row alone does
-    not fit.
+    `visit` must be repeatable; `bar` counts rows. Returns whether any batch had to be halved. Raises MemoryError when
+    one row alone does not fit.
     """
     todo, halved = plan([len(row) for row in rows], token_budget)[::-1], False
-    with tqdm(total=len(rows), desc=description, unit="prompt", leave=False) as bar:
-        while todo:
-            numbers = todo.pop()
-            try:
-                visit(Batch.of(rows, numbers))
-            except RuntimeError as error:
-                if not _out_of_memory(error):
-                    raise
-                if len(numbers) == 1:
-                    raise MemoryError(
-                        f"one prompt of {len(rows[numbers[0]])} tokens does not fit into memory; use fewer "
-                        "demonstrations, quantized=True, or device_map='auto' to spread the model"
-                    ) from error
-                halved = True
-                middle = len(numbers) // 2
-                todo += [numbers[middle:], numbers[:middle]]
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
-                continue
+    while todo:
+        numbers = todo.pop()
+        try:
+            visit(Batch.of(rows, numbers))
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            if len(numbers) == 1:
+                raise MemoryError(
+                    f"one prompt of {len(rows[numbers[0]])} tokens does not fit into memory; use fewer "
+                    "demonstrations, quantized=True, or device_map='auto' to spread the model"
+                ) from error
+            halved = True
+            middle = len(numbers) // 2
+            todo += [numbers[middle:], numbers[:middle]]
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            continue
+        if bar is not None:
             bar.update(len(numbers))
     return halved
 
@@ -201,7 +201,7 @@ def copy_magnitudes(
     seed: int = 0,
     numbers: Sequence[int] | None = None,
     token_budget: int = TOKEN_BUDGET,
-    description: str = "prompts",
+    bar: tqdm | None = None,
 ) -> dict[str, Any]:
     """Attention from an appended label to its forerunner, A[y_q, s_q], of every head (Cho et al. 2025, Fig. 5 middle).
 
@@ -244,7 +244,7 @@ def copy_magnitudes(
                 start = len(run.served[r])
                 control[at] = values[..., start : start + len(todo[r])].mean(-1)
 
-    halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, description)
+    halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, bar)
     count = np.array([len(drawn[number]) for number in place], dtype=np.int64)
     return {"magnitude": magnitude, "control": control, "control_count": count, "oom_backoff": halved}
 
@@ -291,7 +291,8 @@ def step2_get_fl_feature_and_lastftol_attention(
             hidden[number] = [state[i, ends[i].to(state.device)].cpu().clone() for state in states]
             attention[number] = [list(captured.weights[layer][i, :, 0].cpu().clone()) for layer in found.layers]
 
-    run_rows(model, [Row(tokens) for tokens in ids], visit)
+    with tqdm(total=len(ids), unit="prompt") as bar:
+        run_rows(model, [Row(tokens) for tokens in ids], visit, bar=bar)
     return hidden, attention
 
 

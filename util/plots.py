@@ -61,7 +61,8 @@ def _map(ax: Axes, counts: NDArray[np.integer], n: int, name: str) -> mpl.image.
     for side in ax.spines.values():
         side.set_visible(True)
     if counts.size <= 64:  # few enough heads to print the numbers
-        for (layer, head), count in np.ndenumerate(counts):
+        for layer, head in zip(*counts.nonzero(), strict=True):
+            count = counts[layer, head]
             ax.text(
                 head, layer, count, ha="center", va="center", fontsize=6, color="white" if count > 0.7 * n else "black"
             )

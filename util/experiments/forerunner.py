@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from util import cache, inference, paths
 from util.attention import support
@@ -86,11 +87,14 @@ def run(
         origin = provenance(asked, pair, [p.with_label(o) for o in asked["label_offsets"] for p in prompts])
         plan = inference.label_run(*pair, prompts, asked["label_offsets"])
         blocks, files = [], []
-        for start in range(0, len(prompts), BLOCK):
-            stop = min(start + BLOCK, len(prompts))
-            block, done = _block(asked, plan, pair, start, stop, origin, folder / "blocks", redo)
-            blocks.append(block)
-            files.append(done)
+        with tqdm(total=len(plan.rows), desc=asked["dataset"], unit="row", leave=False) as bar:
+            for start in range(0, len(prompts), BLOCK):
+                part = range(start, min(start + BLOCK, len(prompts)))
+                block, done = _block(asked, plan, pair, part, origin, folder / "blocks", redo, bar)
+                bar.n = sum(owner < part.stop for owner in plan.owners)  # a cached block moves it too
+                bar.refresh()
+                blocks.append(block)
+                files.append(done)
         for name in files:
             name.unlink(missing_ok=True)
             Path(f"{name}.lock").unlink(missing_ok=True)
@@ -116,13 +120,13 @@ def _block(
     asked: cache.Request,
     plan: inference.LabelRun,
     pair: tuple[Any, Any],
-    start: int,
-    stop: int,
+    numbers: range,
     origin: Mapping[str, Any],
     folder: Path,
     redo: bool,
+    bar: tqdm,
 ) -> tuple[dict[str, Any], Path]:
-    part = {**asked, "block": [start, stop]}
+    part = {**asked, "block": [numbers.start, numbers.stop]}
     expected = {
         name: origin[name] for name in ("revision", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
     }
@@ -133,9 +137,9 @@ def _block(
             plan,
             control_tokens=asked["control_tokens"],
             seed=asked["seed"],
-            numbers=range(start, stop),
+            numbers=numbers,
             token_budget=asked["token_budget"],
-            description=f"{asked['dataset']} {start}-{stop - 1}",
+            bar=bar,
         )
         return data, dict(origin)
 

@@ -1,0 +1,97 @@
+"""Figures and reports: every drawing at laptop and at 70 B size, without a warning, and the rules of the table."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from util import paths, plots, report
+from util.measures import forerunner as f
+
+
+@pytest.fixture(params=[(4, 4, 32), (80, 64, 32)], ids=["laptop", "70B"])
+def arrays(request):
+    layers, heads, n = request.param
+    random = np.random.default_rng(0)
+    magnitude = (random.random((n, layers, heads)) ** 6).astype(np.float32)
+    magnitude[:, -1, -1] = 0.9
+    return magnitude, (0.1 * random.random((n, layers, heads))).astype(np.float32), random.integers(100, 200, n)
+
+
+def test_every_figure_draws_without_a_warning(arrays, tmp_path):
+    magnitude, control, n_t = arrays
+    counts = {"correct": f.head_counts(magnitude, n_t), "wrong": f.head_counts(magnitude[:, ::-1], n_t)}
+    curves = {name: f.mean_head_count(magnitude, n_t) for name in ("correct", "wrong", "untrained")}
+    largest = {name: f.mean_max_magnitude(magnitude) for name in curves}
+    figures = [
+        plots.count_maps(counts, len(n_t), "title"),
+        plots.layer_curves(curves, largest, 0.03, 0.006, "title"),
+        plots.specificity(f.label_specificity(magnitude, control), f.verdicts(magnitude, control, n_t), "title"),
+        plots.count_grid({"glue_sst2": counts, "trec": counts}, len(n_t), "title"),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number, figure in enumerate(figures):
+            figure.savefig(tmp_path / f"{number}.png")
+            figure.savefig(tmp_path / f"{number}.pdf")
+    assert max(figure.get_size_inches()[0] for figure in figures) <= 5.5
+
+
+def test_the_count_map_has_the_papers_scale_and_numbering(arrays):
+    magnitude, _, n_t = arrays
+    figure = plots.count_maps({"correct": f.head_counts(magnitude, n_t)}, len(n_t), "title")
+    ax = figure.axes[0]
+    [image] = ax.get_images()
+    assert image.get_clim() == (len(n_t) / 4, len(n_t))
+    np.testing.assert_array_equal(image.get_array(), f.head_counts(magnitude, n_t))
+    assert ax.get_yticklabels()[0].get_text() == "1" and ax.get_yticks()[0] == 0
+
+
+def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    counts = {"correct": np.arange(16).reshape(4, 4)}
+    contents = []
+    for _ in range(2):
+        files = report.save_figure(plots.count_maps(counts, 16, "title"), "stem", "panel")
+        contents.append([file.read_bytes() for file in files])
+    assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
+    assert contents[0] == contents[1]
+
+
+def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    curve = f.LayerCurve(np.array([1 / 3]), np.array([0.0]), np.array([1.0]))
+    file = report.save_values({"curve": curve, "n": np.int64(3), "words": np.array(["a"])}, "stem")
+    assert file == tmp_path / "data" / "values" / "stem.json"
+    assert json.loads(file.read_text()) == {
+        "curve": {"mean": [0.333333], "low": [0.0], "high": [1.0]},
+        "n": 3,
+        "words": ["a"],
+    }
+
+
+def test_the_match_rule(tmp_path, monkeypatch):
+    rows = [
+        {"id": "a", "quantity": "first", "model": "big", "source": "Fig. 1", "value": 0.5, "reading_error": 0.01},
+        {"id": "b", "quantity": "second", "model": "big", "source": "Fig. 2", "value": None, "reading_error": None},
+    ]
+    (tmp_path / "data" / "published").mkdir(parents=True)
+    (tmp_path / "data" / "published" / "stem.json").write_text(json.dumps({"values": rows}))
+    monkeypatch.setattr(paths, "root", lambda: tmp_path)
+
+    def verdict(model, here):
+        return report.comparison("stem", model, here).splitlines()[2:]
+
+    assert verdict("big", {"a": (0.529, 0.01)})[0].endswith("0.529 +- 0.010: match")
+    assert verdict("big", {"a": (0.54, 0.01)})[0].endswith("0.540 +- 0.010: NO MATCH")
+    assert verdict("embedded", {"a": (0.5, 0.01)})[0].endswith("not measured here: needs big")
+    first, second = verdict("big", {"b": (0.1, 0.0)})
+    assert first.endswith("needs big") and "not available to us" in second
+    assert second.endswith("0.100 (nothing to compare with)")
+
+
+def test_the_published_file_is_complete():
+    for row in report.published("forerunner_heads")["values"]:
+        assert {"id", "quantity", "model", "source", "value", "reading_error"} <= set(row)
+        assert (row["value"] is None) == (row["reading_error"] is None)

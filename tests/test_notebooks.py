@@ -1,0 +1,57 @@
+"""The notebooks as documents, and the proof that comparing them with their stored outputs can fail."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def code_cells(file):
+    return [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_is_thin_executed_and_comparable(file):
+    cells = code_cells(file)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run `make notebooks`"
+    assert len(cells) <= 12 and file.stat().st_size < 300_000
+    assert sum("parameters" in cell.metadata.get("tags", []) for cell in cells) == 1
+    checks = [cell for cell in cells if "NBVAL_CHECK_OUTPUT" in cell.source]
+    assert checks and all(cell.outputs and cell.outputs[0].output_type == "stream" for cell in checks)
+    for cell in cells:
+        source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
+        assert not [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        assert all(output.get("name") != "stderr" for output in cell.outputs), "a warning or a progress bar was stored"
+    assert not re.search(r"hf_[A-Za-z]{8}|findfont", file.read_text())
+    assert f"notebooks/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
+
+
+@pytest.mark.notebook
+def test_a_broken_measure_makes_nbval_fail(tmp_path):
+    shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
+    measure = tmp_path / "util" / "measures" / "forerunner.py"
+    healthy = "return magnitude > threshold("
+    assert measure.read_text().count(healthy) == 1
+    measure.write_text(measure.read_text().replace(healthy, "return magnitude > 1000 * threshold("))
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path),
+        "ICL_ROOT": str(ROOT),
+        "ICL_MATERIAL": str(tmp_path / "material"),
+        "ICL_OUTPUT": str(tmp_path / "output"),
+    }
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-current-env", "-p", "no:cacheprovider", "-q"]
+    command += ["-p", "tests.conftest", "--nbval-cell-timeout", "600"]
+    command += ["--nbval-sanitize-with", "tests/nbval_sanitize.cfg", "notebooks/01_forerunner_heads.ipynb"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed" in done.stdout and "Cell outputs differ" in done.stdout, done.stdout
+    assert "heads on three quarters of the prompts: 0" in done.stdout, "the broken package was not the one that ran"
