@@ -16,6 +16,7 @@ os.environ.setdefault("ICL_OUTPUT", str(SCRATCH / "output"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as util does; some tests import torch before util
 if "OMP_NUM_THREADS" in os.environ:  # torch reads this one; the other libraries follow
     for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, os.environ["OMP_NUM_THREADS"])
