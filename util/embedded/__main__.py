@@ -6,7 +6,9 @@ import argparse
 import math
 from pathlib import Path
 
-from . import FOLDER, ROOT
+from util import paths
+
+from . import home
 
 
 def train(name: str, out: Path, minutes: float, seed: int) -> None:
@@ -20,7 +22,7 @@ def train(name: str, out: Path, minutes: float, seed: int) -> None:
     torch.set_num_threads(1)  # the same sums in the same order everywhere; two threads gain little and wait for others
     texts = [sources.load(data).line(text) for data in sources.DATA_SETS for text, _ in sources.clean_pool(data)]
     fast = tokenizer.build(texts)
-    trainer = Trainer(RECIPES[name], Corpus(fast), ROOT / "experiment_material" / "embedded_training" / name, seed)
+    trainer = Trainer(RECIPES[name], Corpus(fast), paths.material() / "embedded_training" / name, seed)
     trainer.run(minutes)
     print(f"{trainer.tokens:,} tokens in {trainer.seconds / 60:.1f} minutes; {'done' if trainer.done else 'not done'}")
     if trainer.done:
@@ -42,7 +44,7 @@ def main() -> None:
     command.add_argument("name", help="an embedded model's name, or the absolute path of a folder")
     arguments = parser.parse_args()
     if arguments.command == "train":
-        out = arguments.out or FOLDER / arguments.name
+        out = arguments.out or home() / arguments.name
         train(arguments.name, out, arguments.minutes, arguments.seed)
     else:
         from .evaluate import report

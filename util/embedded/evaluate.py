@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from . import path, sources, untrained_twin
+from util.load_model_and_data import untrained_twin
+
+from . import path, sources
 from .corpus import Batch, Corpus
 from .tokenizer import single_ids
 
@@ -89,7 +91,7 @@ def report(name: str = "generalist") -> str:
     """The measured part of the model card, as Markdown."""
     model, tokenizer = load(name)
     corpus = Corpus(tokenizer, names=())
-    return "\n".join([*_induction_lines(model, corpus), "", *_forerunner_lines(model, tokenizer, name), "",
+    return "\n".join([*_induction_lines(model, corpus), "", *_forerunner_lines(model, tokenizer), "",
                       *_staicc_lines(model, tokenizer)])  # fmt: skip
 
 
@@ -117,14 +119,14 @@ def _induction_lines(model: PreTrainedModel, corpus: Corpus) -> Iterator[str]:
         yield f"| {period} | {best[0]}.{best[1]} | {scores.max():.3f} | {rows} |"
 
 
-def _forerunner_lines(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, name: str) -> Iterator[str]:
+def _forerunner_lines(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Iterator[str]:
     scores = forerunner(model, tokenizer)
     yield "| head | share A[y_q, s_q] > 5/n_t | mean A[y_q, s_q] | mean A[t, t-1] elsewhere | difference |"
     yield "|---|---|---|---|---|"
     for layer, head in np.ndindex(scores["share"].shape):
         cells = " | ".join(f"{scores[key][layer, head]:.3f}" for key in ("share", "label", "other", "specificity"))
         yield f"| {layer}.{head} | {cells} |"
-    twin = untrained_twin(name)
+    twin = untrained_twin(model)
     twin.set_attn_implementation("eager")
     control = {key: values.max() for key, values in forerunner(twin, tokenizer).items()}
     cells = " | ".join(f"{control[key]:.3f}" for key in ("share", "label", "other", "specificity"))
