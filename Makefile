@@ -6,7 +6,7 @@
 #   TESTS           the tests to run (default: tests; empty: none)
 #   PYTEST_ARGS     more for pytest over TESTS, for example -x or -m "not slow"
 #   NBVAL_ARGS      more for pytest over NOTEBOOKS
-#   PAPERMILL_ARGS  more for papermill, for example -p n_prompts 512
+#   PAPERMILL_ARGS  more for papermill, for example -p prompts 64
 #   BENCH_ARGS      more for the benchmark
 #   TORCH           the PyTorch release that `make lock` pins
 #   DISK_GB         free space that an installation asks for

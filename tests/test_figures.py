@@ -27,7 +27,7 @@ def test_every_figure_draws_without_a_warning(arrays, tmp_path):
     figures = [
         plots.count_maps(counts, len(n_t), "title"),
         plots.layer_curves(curves, largest, 0.03, 0.006, "title"),
-        plots.specificity(f.label_specificity(magnitude, control), f.verdicts(magnitude, control, n_t), "title"),
+        plots.specificity(f.contrast(magnitude, control), f.verdicts(magnitude, control, n_t), "title"),
         plots.count_grid({"glue_sst2": counts, "trec": counts}, len(n_t), "title"),
     ]
     with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def test_the_match_rule(tmp_path, monkeypatch):
     assert verdict("big", {"a": (0.54, 0.01)})[0].endswith("0.540 +- 0.010: NO MATCH")
     assert verdict("embedded", {"a": (0.5, 0.01)})[0].endswith("not measured here: needs big")
     first, second = verdict("big", {"b": (0.1, 0.0)})
-    assert first.endswith("needs big") and "not available to us" in second
+    assert first.endswith("not computed by this notebook") and "not available to us" in second
     assert second.endswith("0.100 (nothing to compare with)")
 
 

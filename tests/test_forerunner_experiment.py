@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from transformers import PreTrainedTokenizer
 
 from tests import toys
 from util import cache, inference
@@ -46,11 +47,13 @@ def test_a_record_holds_what_inference_measures(asked, model_folder, tmp_path):
     record = forerunner.run(asked, quiet(model_folder), tmp_path)
     model, tokenizer = loading.load_ICL_model(model_folder, verbose=False)
     prompts = loading.staicc_prompts(2, 1)[:10]
-    direct = inference.copy_magnitudes(model, inference.label_run(model, tokenizer, prompts), control_tokens=4)
+    direct = inference.copy_magnitudes(
+        model, inference.label_run(model, tokenizer, prompts, (0, 1, "the")), control_tokens=4
+    )
     np.testing.assert_allclose(record.data["magnitude"], direct["magnitude"], atol=1e-6)
     np.testing.assert_allclose(record.data["control"], direct["control"], atol=1e-6)
     assert record.data["gold"].tolist() == [p.gold for p in prompts]
-    assert record.data["demonstrations"].shape == (10, 1) and record.data["n_t"].shape == (10, 2)
+    assert record.data["demonstrations"].shape == (10, 1) and record.data["n_t"].shape == (10, 3)
     assert record.provenance["dtype"] == "float32" and len(record.provenance["prompt_digest"]) == 16
     assert not list((tmp_path / "blocks").iterdir()), "blocks of a finished run are removed"
 
@@ -122,7 +125,7 @@ def test_every_part_of_the_request_is_part_of_the_key(tmp_path):
         "dataset": 3,
         "k": 5,
         "prompts": 15,
-        "label_offsets": (0, 2),
+        "appended": (0, 2),
         "control_tokens": 8,
         "seed": 1,
     }
@@ -151,7 +154,7 @@ def test_a_corrupt_record_is_set_aside_and_measured_again(asked, model_folder, t
     file.write_bytes(pickle.dumps(print))
     with pytest.warns(cache.CacheWarning, match="corrupt"):
         record = forerunner.run(asked, quiet(model_folder), tmp_path)
-    assert record.data["magnitude"].shape == (10, 2, 3, 4) and list(tmp_path.glob("*.corrupt*"))
+    assert record.data["magnitude"].shape == (10, 3, 3, 4) and list(tmp_path.glob("*.corrupt*"))
 
 
 def test_a_model_of_another_dtype_than_asked_is_refused(asked, model_folder, tmp_path):
@@ -184,9 +187,140 @@ def test_the_grid_shows_what_is_cached(asked, model_folder, tmp_path):
 
 def test_an_untrained_model_does_not_know_the_label(tmp_path):
     """Check C5: correct and wrong maps agree in distribution on random weights."""
-    asked = forerunner.request("untrained toy", k=1, prompts=64)
+    asked = forerunner.request("given:untrained toy", k=1, prompts=64)
     record = forerunner.run(asked, (toys.model("llama"), toys.tokenizer()), tmp_path)
     correct, wrong = (forerunner.condition(record, offset) for offset in (0, 1))
     first, second = (measures.head_counts(p["magnitude"], p["n_t"]) for p in (correct, wrong))
     assert np.abs(first - second).max() <= 0.35 * 64
-    assert (measures.verdicts(correct["magnitude"], correct["control"], correct["n_t"]) != "label-specific").all()
+    assert (measures.verdicts(correct["magnitude"], correct["control"], correct["n_t"]) != "forerunner head").all()
+
+
+def test_nothing_is_stored_under_another_models_name(asked, model_folder, tmp_path):
+    toy = (toys.model("llama"), toys.tokenizer())
+    with pytest.raises(ValueError, match="built, not loaded.*begins with 'given:'"):
+        forerunner.run(forerunner.request("embedded", k=0, prompts=4), toy, tmp_path)
+    with pytest.raises(ValueError, match="quantized = True was asked for"):
+        forerunner.run({**asked, "quantized": True}, quiet(model_folder), tmp_path)
+    with pytest.raises(ValueError, match="untrained 0', but the model given"):
+        forerunner.run({**asked, "untrained_seed": 0}, quiet(model_folder), tmp_path)
+    with pytest.raises(ValueError, match="but the model given is .* untrained 0"):
+        forerunner.run(asked, quiet(model_folder).twin(0), tmp_path)
+    assert not list(tmp_path.glob("*.pickle"))
+
+
+def test_another_model_given_under_the_same_name_is_a_miss(tmp_path):
+    asked = forerunner.request("given:toy", k=0, prompts=4)
+    first = forerunner.run(asked, (toys.model("llama", 0), toys.tokenizer()), tmp_path)
+    with pytest.warns(cache.CacheWarning, match="weights"):
+        second = forerunner.run(asked, (toys.model("llama", 1), toys.tokenizer()), tmp_path)
+    assert np.abs(first.data["magnitude"] - second.data["magnitude"]).max() > 1e-2
+
+
+def test_the_untrained_twin_is_another_model_with_its_own_record(asked, model_folder, tmp_path):
+    lazy, untrained = quiet(model_folder), {**asked, "untrained_seed": 3}  # the toy itself was drawn from seed 0
+    trained = forerunner.run(asked, lazy, tmp_path)
+    twin = forerunner.run(untrained, lazy.twin(3), tmp_path / "a")
+    alone = forerunner.run(untrained, None, tmp_path / "b")
+    np.testing.assert_array_equal(twin.data["magnitude"], alone.data["magnitude"])
+    assert np.abs(twin.data["magnitude"] - trained.data["magnitude"]).max() > 1e-2
+    assert loading.untrained_twin(lazy()[0]).config is not lazy()[0].config
+
+
+def test_blocks_outlive_a_record_that_could_not_be_saved(asked, model_folder, tmp_path, monkeypatch):
+    original, calls = cache.save, []
+
+    def full(request, *rest):
+        if "block" not in request:
+            raise cache.CacheError("no space left (simulated)")
+        return original(request, *rest)
+
+    monkeypatch.setattr(cache, "save", full)
+    with pytest.warns(cache.CacheWarning, match="not saved"):
+        forerunner.run(asked, quiet(model_folder), tmp_path)
+    monkeypatch.setattr(cache, "save", original)
+    measure = inference.copy_magnitudes
+    monkeypatch.setattr(inference, "copy_magnitudes", lambda *a, **k: (calls.append(1), measure(*a, **k))[1])
+    record = forerunner.run(asked, quiet(model_folder), tmp_path)
+    assert not calls and record.data["magnitude"].shape == (10, 3, 3, 4)
+    assert not list((tmp_path / "blocks").iterdir())
+
+
+def test_blocks_of_other_code_or_weights_are_not_taken_up(asked, model_folder, tmp_path, monkeypatch):
+    def stop(request, *rest):
+        if "block" not in request:
+            raise KeyboardInterrupt
+        return original(request, *rest)
+
+    original, calls = cache.save, []
+    monkeypatch.setattr(cache, "save", stop)
+    with pytest.raises(KeyboardInterrupt):
+        forerunner.run(asked, quiet(model_folder), tmp_path)
+    monkeypatch.setattr(cache, "save", original)
+    monkeypatch.setattr(runs, "code_digest", lambda: "another")
+    measure = inference.copy_magnitudes
+    monkeypatch.setattr(inference, "copy_magnitudes", lambda *a, **k: (calls.append(1), measure(*a, **k))[1])
+    with pytest.warns(cache.CacheWarning, match="code_digest"):
+        forerunner.run(asked, quiet(model_folder), tmp_path)
+    assert len(calls) == 3
+
+
+def test_seed_and_conditions_reach_the_measurement(asked, model_folder, tmp_path):
+    base = forerunner.run(asked, quiet(model_folder), tmp_path)
+    seeded = forerunner.run({**asked, "seed": 1}, quiet(model_folder), tmp_path)
+    turned = forerunner.run({**asked, "appended": [1, "the", 0]}, quiet(model_folder), tmp_path)
+    assert np.abs(seeded.data["control"] - base.data["control"]).max() > 1e-3
+    np.testing.assert_array_equal(seeded.data["magnitude"], base.data["magnitude"])
+    np.testing.assert_allclose(turned.data["magnitude"][:, [2, 0, 1]], base.data["magnitude"], atol=1e-6)
+
+
+def test_a_slow_tokenizer_is_refused_by_name(tmp_path):
+    class Slow(PreTrainedTokenizer):
+        vocab_size = 2
+
+        def get_vocab(self):
+            return {"a": 0, "b": 1}
+
+        def _tokenize(self, text):
+            return list(text)
+
+    asked = forerunner.request("given:toy", k=0, prompts=4)
+    with pytest.raises(ValueError, match="Slow gives no character offsets"):
+        forerunner.run(asked, (toys.model("llama"), Slow()), tmp_path)
+
+
+def test_requests_that_make_no_sense_fail_before_a_model_is_loaded():
+    with pytest.raises(ValueError, match="at least one condition"):
+        forerunner.request(appended=())
+    with pytest.raises(ValueError, match="each once"):
+        forerunner.request(appended=(0, 0))
+    with pytest.raises(ValueError, match="nor the control empty"):
+        forerunner.request(control_tokens=0)
+    with pytest.raises(ValueError, match="unknown dtype 'fp32'"):
+        forerunner.request(dtype="fp32")
+    with pytest.raises(TypeError):
+        forerunner.request(k=1.5)
+    assert forerunner.request(dtype=None)["dtype"] == "auto" and forerunner.request(dtype="half")["dtype"] == "float16"
+    assert forerunner.request(dataset=np.int64(2)) == forerunner.request()
+    assert forerunner.request("folder/")["model"] == "folder"
+
+
+def test_the_method_has_not_changed_without_a_new_version(tmp_path):
+    """A golden record. If it fails because the measure was changed on purpose, raise method_version and renew it."""
+    asked = forerunner.request(prompts=4, control_tokens=8)
+    record = forerunner.run(asked, None, tmp_path)
+    assert asked["method_version"] == 1
+    assert record.data["n_t"][:, 0].tolist() == GOLDEN["n_t"]
+    np.testing.assert_allclose(record.data["magnitude"][:, :, 1, 3], GOLDEN["magnitude of layer 1, head 3"], atol=1e-4)
+    np.testing.assert_allclose(record.data["control"][:, 0, 1], GOLDEN["control of layer 0, head 1"], atol=1e-4)
+
+
+GOLDEN: dict = {
+    "n_t": [236, 265, 212, 186],
+    "magnitude of layer 1, head 3": [
+        [0.97224, 0.97720, 0.97969],
+        [0.20164, 0.26089, 0.48670],
+        [0.92318, 0.94333, 0.96796],
+        [0.86962, 0.91324, 0.94362],
+    ],
+    "control of layer 0, head 1": [0.96387, 0.96803, 0.96627, 0.98038],
+}

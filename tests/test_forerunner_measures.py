@@ -69,8 +69,8 @@ def test_specificity_separates_three_planted_heads():
     magnitude = np.stack([0.9 - 0.1 * random.random(64), 0.9 - 0.1 * random.random(64), 0.01 * random.random(64)], -1)
     control = np.stack([0.02 * random.random(64), 0.9 - 0.1 * random.random(64), 0.01 * random.random(64)], -1)
     magnitude, control = magnitude[:, None].astype(np.float32), control[:, None].astype(np.float32)
-    assert f.verdicts(magnitude, control, n_t).tolist() == [["label-specific", "any token", "neither"]]
-    found = f.label_specificity(magnitude, control)
+    assert f.verdicts(magnitude, control, n_t).tolist() == [["forerunner head", "previous-token head", "neither"]]
+    found = f.contrast(magnitude, control)
     assert found.low[0, 0] > 0.8 and found.low[0, 1] < 0 < found.high[0, 1]
 
 
@@ -102,3 +102,14 @@ def test_halves_are_disjoint_seeded_and_complete():
     a, b = s.halves(511, seed=1)
     assert sorted([*a, *b]) == list(range(511)) and abs(len(a) - len(b)) == 1
     np.testing.assert_array_equal(a, s.halves(511, seed=1)[0])
+
+
+def test_the_verdicts_thresholds_are_the_documented_ones():
+    n_t, spread = np.full(100, 100), np.linspace(0, 1e-3, 100)
+
+    def verdict(share, ratio):
+        magnitude = np.where(np.arange(100) < share, 0.4, 0.01) + spread
+        return f.verdicts(magnitude[:, None, None], (magnitude / ratio)[:, None, None], n_t)[0, 0]
+
+    assert verdict(75, 3) == "forerunner head" and verdict(74, 3) == "neither"
+    assert verdict(80, 2.01) == "forerunner head" and verdict(80, 1.99) == "previous-token head"

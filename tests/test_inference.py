@@ -28,7 +28,7 @@ def eager_rows(model, ids):
 def test_copy_magnitude_equals_eager_attention(family, kind):
     model, tokenizer = toys.model(family).double(), toys.tokenizer(kind)
     prompts = staicc_prompts(0, 2)[:6]
-    run = inference.label_run(model, tokenizer, prompts, offsets=(0, 1))
+    run = inference.label_run(model, tokenizer, prompts, appended=(0, 1))
     result = inference.copy_magnitudes(model, run, control_tokens=5)
     for number, prompt in enumerate(prompts):
         for condition, offset in enumerate((0, 1)):

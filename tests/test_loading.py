@@ -7,12 +7,14 @@ import sys
 import numpy as np
 import pytest
 import torch
+from accelerate import cpu_offload
 from huggingface_hub.errors import GatedRepoError
-from transformers import AutoConfig, AutoModelForCausalLM, FalconForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, FalconForCausalLM
 
-from tests import toys
+from tests import architectures, toys
 from util import attention, inference
 from util import load_model_and_data as loading
+from util.handshake import prepare
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,47 @@ def test_quantized_is_nf4_with_bfloat16_compute():
     assert (
         config.load_in_4bit and config.bnb_4bit_quant_type == "nf4" and config.bnb_4bit_compute_dtype == torch.bfloat16
     )
+
+
+def test_offloaded_embeddings_get_their_ids_where_they_run(folder):
+    plain, tokenizer = loading.load_ICL_model(folder, verbose=False)
+    model = cpu_offload(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), torch.device("cpu"))
+    offloaded, _ = loading.load_ICL_model((model, tokenizer), verbose=False)
+    prompts = loading.staicc_prompts(2, 1)[:3]
+    results = [
+        inference.copy_magnitudes(m, inference.label_run(m, tokenizer, prompts))["magnitude"]
+        for m in (plain, offloaded)
+    ]
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_bidirectional_class_is_refused():
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    model = AutoModelForCausalLM.from_config(BertConfig(vocab_size=99, **shape)).eval()
+    with pytest.raises(attention.UnsupportedModel, match="no causal distributions"):
+        prepare(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_without_attention_rule_out_shared_rows(dtype):
+    model = architectures.build("qwen3_next", dtype, spread=0.02)
+    assert prepare(model).branches is False
+
+
+def test_a_model_alone_or_an_absent_gpu_is_refused(folder):
+    with pytest.raises(TypeError, match=r"load_ICL_model\(\(model, tokenizer\)\)"):
+        loading.load_ICL_model(toys.model("llama"))
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no CUDA GPU is usable"):
+            loading.load_ICL_model(folder, device="cuda")
+
+
+def test_a_folder_whose_name_looks_like_a_refusal_is_simply_missing(tmp_path):
+    for name in ("aggregated", "exp-4013"):
+        with pytest.raises(OSError, match="could not load") as caught:
+            loading.load_ICL_model(tmp_path / name / "missing")
+        assert not isinstance(caught.value, PermissionError)
 
 
 def test_an_unknown_name_says_what_can_be_given():

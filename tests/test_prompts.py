@@ -156,3 +156,17 @@ def test_a_tokenizer_without_offsets_is_refused():
 
     with pytest.raises(ValueError, match="gives no character offsets"):
         tokenize([toy_prompt("x :", 2)], Slow())
+
+
+def test_a_last_character_of_several_tokens_is_counted_whole():
+    tokenizer = toys.tokenizer("bpe", 300)
+    prompt = toy_prompt("x :", 2, ("gut\N{EURO SIGN}", "b"))  # its last character is three byte tokens
+    [labelled] = tokenize([prompt], tokenizer)
+    assert labelled.n_t == len(tokenizer(prompt.with_label())["input_ids"])
+
+
+def test_two_conditions_that_append_the_same_word_are_refused():
+    prompts, tokenizer = [toy_prompt("x :", 2)], toys.tokenizer()
+    for conditions in ((0, 2), (1, "down")):
+        with pytest.raises(ValueError, match="append the same word"):
+            check_first_tokens(prompts, {what: tokenize(prompts, tokenizer, what) for what in conditions})

@@ -87,3 +87,10 @@ def model(family: str = "llama", seed: int = 0) -> PreTrainedModel:
 def falcon() -> FalconConfig:
     """A class whose attention bypasses the attention interface."""
     return FalconConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
+
+
+def wide() -> PreTrainedModel:
+    """A Llama wide enough for 4-bit kernels: multiples of 64 in, of 32 out."""
+    torch.manual_seed(0)
+    shape = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=1000, hidden_size=128, intermediate_size=256, **shape)).eval()

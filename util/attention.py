@@ -150,7 +150,8 @@ class Call:
             mask = take(self.mask[..., : self.keys].expand(self.batch, -1, -1, -1), rows, dim=2)
             if mask.dtype != torch.bool:
                 return mask
-        elif self.queries == 1:  # a single query without a mask (decoding on a cache) sees every key
+        elif self.queries == 1 or not getattr(self.module, "is_causal", True):
+            # a single query without a mask (decoding on a cache) sees every key, and so does a bidirectional class
             mask = torch.ones(1, 1, rows.shape[-1], self.keys, dtype=torch.bool, device=device)
         else:
             positions = rows.to(device).reshape(-1, 1, rows.shape[-1], 1)

@@ -35,6 +35,12 @@ def prepare(model: PreTrainedModel) -> Support:
     return PREPARED[model]
 
 
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Where the model wants its token ids; with offloaded weights that is not where its parameters are."""
+    device = getattr(getattr(model.get_input_embeddings(), "_hf_hook", None), "execution_device", None)
+    return model.device if device is None else torch.device(device)
+
+
 def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
     """Raises UnsupportedModel for a class known not to dispatch through transformers' attention interface."""
     if not getattr(model_class, "_can_set_attn_implementation", lambda: True)():
@@ -51,7 +57,9 @@ class _Handshake:
         self.config = model.config.get_text_config(decoder=True)
         random = torch.Generator().manual_seed(0)
         self.ids = torch.randint(self.config.vocab_size, (1, 8), generator=random)
-        self.tolerance = 5e-2 if model.dtype in (torch.bfloat16, torch.float16) else 1e-4
+        # 4-bit models compute in bfloat16 whatever their other parameters are
+        self.coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
+        self.tolerance = 5e-2 if self.coarse else 1e-4
 
     def run(self) -> Support:
         self.model.set_attn_implementation("eager")
@@ -101,15 +109,24 @@ class _Handshake:
         self.compare(self.logits(self.ids), plain, "logits are not restored after an edit", exact=True)
 
     def check_branches(self) -> bool:
+        """Whether a second token at one position, hidden from the first, is what it would be without that one.
+
+        Never where layers without attention pass on what they saw, or where a query's place in the row scales it.
+        """
+        if len(self.attention_layers) != self.config.num_hidden_layers or getattr(self.config, "floor_scale", None):
+            return False
         ids, positions = self.ids[:, :5], torch.tensor([[0, 1, 2, 3, 3]])
+        inputs = {"attention_mask": torch.ones_like(ids), "position_ids": positions}
         alone = self.logits(torch.cat([ids[:, :3], ids[:, 4:]], dim=1))[:, -1]
         try:
+            seen = self.logits(ids, **inputs)[:, -1]
             with instrument(self.model, Knockout(torch.tensor([[4, 3]]))):
-                mask = torch.ones_like(ids)
-                branch = self.logits(ids, attention_mask=mask, position_ids=positions)[:, -1]
+                hidden = self.logits(ids, **inputs)[:, -1]
         except (TypeError, ValueError):  # the class takes no position ids, or its window is shorter than this probe
             return False
-        return bool((branch - alone).abs().max() <= self.tolerance * max(1.0, float(alone.abs().max())))
+        difference, effect = float((hidden - alone).abs().max()), float((seen - alone).abs().max())
+        # a coarse bound proves nothing unless it is small beside what seeing the sibling would do
+        return difference <= self.tolerance * max(1.0, float(alone.abs().max())) and difference <= 0.2 * effect
 
     def masked_logits(self) -> Tensor:
         """Logits when one token in the middle is masked, as padding is: other ones wherever the mask is lost.
@@ -120,7 +137,7 @@ class _Handshake:
 
     @torch.no_grad()
     def logits(self, ids: Tensor, **inputs: Tensor) -> Tensor:
-        device = self.model.device
+        device = input_device(self.model)
         inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
         return self.model(ids.to(device), use_cache=False, **inputs).logits.float()
 
@@ -136,7 +153,9 @@ class _Handshake:
         return min((size for size in sizes if size), default=None)
 
     def compare(self, ours: Tensor, reference: Tensor, fault: str, exact: bool = False) -> None:
-        difference = float((ours - reference).abs().max())
+        by_token = (ours - reference).abs().amax(-1)
+        # in 16 bits a rounding error may send one token of a mixture-of-experts model to another expert
+        difference = float(by_token.median() if self.coarse and not exact else by_token.max())
         bound = 0.0 if exact else self.tolerance * max(1.0, float(reference.abs().max()))
         if not difference <= bound:  # also catches NaN
             self.refuse(f"{fault} by {difference:.2g} (bound {bound:.2g})")

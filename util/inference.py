@@ -11,9 +11,9 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.attention import CaptureRows, Instrument, Knockout, Support, instrument
-from util.handshake import prepare
+from util.handshake import input_device, prepare
 from util.load_model_and_data import context_length
-from util.prompts import LabelledTokens, Prompt, check_first_tokens, tokenize
+from util.prompts import Appended, LabelledTokens, Prompt, check_first_tokens, tokenize
 
 # Tokens of one batch with padding. Part of every request, because the batch a prompt runs in decides its last bits.
 TOKEN_BUDGET = 2048
@@ -118,7 +118,7 @@ def _out_of_memory(error: RuntimeError) -> bool:
 
 def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Any:
     """The model without its unembedding, on one batch, with instruments attached."""
-    inputs = {name: tensor.to(model.device) for name, tensor in batch.inputs.items()}
+    inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     attached = instruments if batch.siblings is None else (batch.siblings, *instruments)
     with torch.inference_mode(), instrument(model, *attached):
         return model.base_model(**inputs, use_cache=False, **options)
@@ -141,11 +141,11 @@ def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
 class LabelRun:
     """Prompts with labels, as tokens and as rows: all that a copy-magnitude run will do, checked before it starts.
 
-    tokens[offset][n] is prompt n with the label at that offset; row r serves prompt owners[r] and the conditions
+    tokens[appended][n] is prompt n with that label or word after it; row r serves prompt owners[r] and the conditions
     served[r], one for each of its branches.
     """
 
-    tokens: dict[int, list[LabelledTokens]]
+    tokens: dict[Appended, list[LabelledTokens]]
     rows: list[Row]
     owners: list[int]
     served: list[list[int]]
@@ -163,25 +163,27 @@ class LabelRun:
 
 
 def label_run(
-    model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt], offsets: Sequence[int] = (0, 1)
+    model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt], appended: Sequence[Appended] = (0, 1)
 ) -> LabelRun:
-    """Plan one pass over prompts with the labels at `offsets` appended (0 correct, 1 the reference's wrong label).
+    """Plan one pass over prompts with each of `appended` after them (0 correct label, 1 wrong one, or a word).
 
     Labels of one prompt share a row where the model supports branches, the window is long enough and the tokenizer
     splits the prompt in the same way for each; otherwise they get rows of their own, with the same result.
     Raises ValueError for bad input of any prompt: see `tokenize`, `check_first_tokens`, `check_context`.
     """
     found = prepare(model)
-    tokens = {offset: tokenize(prompts, tokenizer, offset) for offset in offsets}
+    if not appended or len(set(appended)) < len(appended):
+        raise ValueError(f"appended = {list(appended)}: name at least one condition, and each once")
+    tokens = {what: tokenize(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for found_ in tokens.values() for labelled in found_])
     run = LabelRun(tokens, [], [], [])
     for number in range(len(prompts)):
         groups: dict[tuple[int, ...], list[int]] = {}
-        for condition, offset in enumerate(offsets):
-            groups.setdefault(tokens[offset][number].ids[:-1], []).append(condition)
+        for condition, what in enumerate(appended):
+            groups.setdefault(tokens[what][number].ids[:-1], []).append(condition)
         for ids, conditions in groups.items():
-            ends = [tokens[offsets[condition]][number].ids[-1] for condition in conditions]
+            ends = [tokens[appended[condition]][number].ids[-1] for condition in conditions]
             together = _may_branch(found, len(ids) + len(ends))
             for part in [slice(None)] if together else [slice(i, i + 1) for i in range(len(ends))]:
                 run.rows.append(Row(ids, tuple(ends[part])))

@@ -1,10 +1,14 @@
 """The only door to hubs and data packages: models, tokenizers and StaICC prompts come in here."""
 
 import contextlib
+import copy
+import errno
 import hashlib
 import importlib.metadata
 import io
+from collections.abc import Iterator
 from functools import cache
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 
 from util import embedded
-from util.handshake import prepare, refuse_bypassing
+from util.handshake import input_device, prepare, refuse_bypassing
 from util.prompts import Prompt, Span
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
@@ -60,11 +64,15 @@ def load_ICL_model(
     before any weight is downloaded where the class is known not to work, PermissionError for a gated model without
     access, OSError where nothing of this name is found, ValueError for a dtype that does not exist.
     """
+    if isinstance(name, PreTrainedModel):
+        raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")
     if isinstance(name, tuple):
         model, tokenizer = name
         model.eval()
     else:
-        source = str(_folder(name))
+        if str(device).startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError(f"device {device!r} was asked for, but no CUDA GPU is usable; pass device='cpu' or 'auto'")
+        source = _folder(name)
         hub = {
             "token": huggingface_token,
             "revision": revision,
@@ -74,14 +82,13 @@ def load_ICL_model(
         with _hub_errors(str(name)):
             config = AutoConfig.from_pretrained(source, **hub)
             _refuse_early(config)
-            hub["force_download"] = False if Path(source).is_dir() else forcedownload
             tokenizer = AutoTokenizer.from_pretrained(source, **hub)
-            if device == "auto":
+            if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() else "cpu"
             model = AutoModelForCausalLM.from_pretrained(
                 source,
                 config=config,
-                dtype=resolve_dtype(dtype, device if device_map is None else "cuda", config),
+                dtype=resolve_dtype(dtype, device, config),
                 quantization_config=_nf4() if quantized else None,
                 device_map=device_map if device_map is not None else {"": device} if quantized else None,
                 **hub,
@@ -97,13 +104,8 @@ def load_ICL_model(
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> torch.dtype:
     """The dtype that "auto" stands for, or the one asked for. Raises ValueError for an unknown name."""
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype not in (None, "auto"):
-        resolved = getattr(torch, str(dtype), None)
-        if not isinstance(resolved, torch.dtype) or not resolved.is_floating_point:
-            raise ValueError(f"unknown dtype {dtype!r}; choose float32, bfloat16, float16, float64 or auto")
-        return resolved
+    if (name := dtype_name(dtype)) != "auto":
+        return getattr(torch, name)
     if not str(device).startswith("cuda"):
         return torch.float32
     with torch.device("meta"):
@@ -111,10 +113,20 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> 
     return torch.bfloat16 if size > LARGE else torch.float32
 
 
+def dtype_name(dtype: str | torch.dtype | None) -> str:
+    """The full name of a dtype: None is "auto", "half" is "float16". Raises ValueError for an unknown name."""
+    if dtype in (None, "auto"):
+        return "auto"
+    resolved = dtype if isinstance(dtype, torch.dtype) else getattr(torch, str(dtype), None)
+    if not isinstance(resolved, torch.dtype) or not resolved.is_floating_point:
+        raise ValueError(f"unknown dtype {dtype!r}; choose float32, bfloat16, float16, float64 or auto")
+    return str(resolved).removeprefix("torch.")
+
+
 def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     """One line on what was really loaded: class, shape, size, dtype, device."""
     config = model.config.get_text_config(decoder=True)
-    size = sum(p.numel() for p in model.parameters())
+    size = model.num_parameters()
     unit, scale = ("B", 1e9) if size >= 1e9 else ("M", 1e6)
     bits = ", 4-bit NF4" if getattr(model, "is_loaded_in_4bit", False) else ""
     return (
@@ -150,19 +162,31 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
 
 
 def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
-    """The same architecture with freshly initialised weights, prepared: the negative control of every figure."""
+    """The same architecture with freshly initialised weights, prepared: the negative control of every figure.
+
+    It is built whole, unquantised, on the device of the model's input: a second model's worth of memory.
+    """
+    config = copy.deepcopy(model.config)
+    with contextlib.suppress(AttributeError):  # a twin of a 4-bit model is not 4-bit
+        del config.quantization_config
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        twin = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager")
-    twin = twin.to(model.device, model.dtype).eval()
+        twin = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    twin = twin.to(input_device(model), model.dtype).eval()
+    twin.name_or_path = f"{model.name_or_path} untrained {seed}"
     prepare(twin)
     return twin
 
 
-def _folder(name: str | Path) -> str | Path:
-    """The name itself, or for "embedded" and "embedded/NAME" the folder of that model."""
+def origin(name: str | Path, untrained_seed: int | None = None) -> str:
+    """The name_or_path of a model that was loaded by this name, or of its untrained twin."""
+    return _folder(name) + ("" if untrained_seed is None else f" untrained {untrained_seed}")
+
+
+def _folder(name: str | Path) -> str:
+    """The hub id or folder itself, or for "embedded" and "embedded/NAME" the folder of that model."""
     first, _, rest = str(name).partition("/")
-    return embedded.path(rest or "generalist") if first == "embedded" else name
+    return str(embedded.path(rest or "generalist") if first == "embedded" else Path(name).expanduser())
 
 
 def _nf4() -> BitsAndBytesConfig:
@@ -185,18 +209,28 @@ def _hub_errors(name: str) -> Any:
     try:
         yield
     except OSError as error:
-        text = f"{error} {error.__cause__ or ''}".lower()
-        if any(word in text for word in ("gated", "401", "403", "restricted", "authorized list")):
+        if any(_denied(cause) for cause in _causes(error)):
             raise PermissionError(
                 f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, "
                 "then pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
             ) from error
-        if "space left" in text:
+        if any(getattr(cause, "errno", None) == errno.ENOSPC for cause in _causes(error)):
             raise OSError(f"no disk space left while downloading {name}; free some, or pass cache_dir=...") from error
         raise OSError(
             f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a "
             f"folder with config.json and weights, or one of {', '.join('embedded/' + n for n in embedded.names())}."
         ) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _denied(error: BaseException) -> bool:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status in (401, 403) or "gated repo" in str(error)
 
 
 # ------------------------------------------------------------------------------------------------ data
@@ -206,8 +240,10 @@ def dataset_index(dataset: int | str) -> int:
     """The StaICC index of a data set given by index or name. Raises ValueError that lists the choices."""
     if isinstance(dataset, str) and dataset in DATASETS:
         return DATASETS.index(dataset)
-    if isinstance(dataset, int) and not isinstance(dataset, bool) and 0 <= dataset < len(DATASETS):
-        return dataset
+    if not isinstance(dataset, str | bool):
+        with contextlib.suppress(TypeError):  # numpy's integers are fine, floats are not
+            if 0 <= index(dataset) < len(DATASETS):
+                return index(dataset)
     choices = ", ".join(f"{i} {name}" for i, name in enumerate(DATASETS))
     raise ValueError(f"unknown data set {dataset!r}; choose one of: {choices}")
 

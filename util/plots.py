@@ -11,12 +11,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from util.measures.forerunner import VERDICTS, LayerCurve, Specificity
+from util.measures.forerunner import VERDICTS, Contrast, LayerCurve
 
 WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
-COLOURS = {"correct": "#023858", "wrong": "#ff7f0e", "untrained": "#8a8a8a"}
-MAPS = {"correct": "Blues", "wrong": "Purples", "untrained": "Greys"}
-CONDITION = {"correct": "correct label", "wrong": "wrong label", "untrained": "untrained weights"}
+COLOURS = {"correct": "#023858", "wrong": "#ff7f0e", "other word": "#2c7d59", "untrained": "#8a8a8a"}
+MAPS = {"correct": "Blues", "wrong": "Purples", "other word": "Greens", "untrained": "Greys"}
+CONDITION = {
+    "correct": "correct label",
+    "wrong": "wrong label",
+    "other word": "no label",
+    "untrained": "untrained weights",
+}
 MARKS = dict(zip(VERDICTS, (("#c02d45", "o"), ("#257ab6", "s"), ("#8a8a8a", ".")), strict=True))
 
 STYLE: dict[Any, Any] = {
@@ -70,7 +75,7 @@ def _map(ax: Axes, counts: NDArray[np.integer], n: int, name: str) -> mpl.image.
 
 
 def count_maps(counts: Mapping[str, NDArray[np.integer]], n: int, title: str) -> Figure:
-    """Heat maps of forerunner-head counts [L, H], one per condition ("correct", "wrong", "untrained") (Fig. 22-25).
+    """Heat maps of forerunner-head counts [L, H], one per condition (keys of CONDITION) (Fig. 22-25).
 
     The colour scale runs from a quarter of the n prompts to all of them, as in the paper.
     """
@@ -126,10 +131,10 @@ def layer_curves(
     return figure
 
 
-def specificity(found: Specificity, verdicts: NDArray[np.str_], title: str, name_at_most: int = 8) -> Figure:
+def specificity(found: Contrast, verdicts: NDArray[np.str_], title: str, name_at_most: int = 8) -> Figure:
     """Each head's attention to the previous token at the query's label against that at other tokens.
 
-    On the diagonal a head attends to the previous token wherever it is; above it, because a label stands there. Bars:
+    On the diagonal a head attends to the previous token wherever it is; above it, more so before a label. Bars:
     95 % interval of the difference, for all heads together. The `name_at_most` most specific heads are named
     layer.head, from 0.
     """
@@ -141,17 +146,17 @@ def specificity(found: Specificity, verdicts: NDArray[np.str_], title: str, name
             chosen = verdicts == verdict
             if not chosen.any():
                 continue
-            y = found.magnitude[chosen]
+            y = found.first[chosen]
             error = np.stack(
                 [found.difference[chosen] - found.low[chosen], found.high[chosen] - found.difference[chosen]]
             )
-            ax.errorbar(
-                found.control[chosen], y, np.maximum(error, 0), fmt=marker, color=colour, ms=4, lw=0.8, label=verdict
-            )
+            label = f"{verdict} (layer.head, from 0)" if verdict == VERDICTS[0] else verdict
+            x, error = found.second[chosen], np.maximum(error, 0)
+            ax.errorbar(x, y, error, fmt=marker, color=colour, ms=4, lw=0.8, label=label)
         order = np.argsort(-np.where(verdicts == VERDICTS[0], found.difference, -np.inf), axis=None)
         for flat in order[: min(name_at_most, int((verdicts == VERDICTS[0]).sum()))]:
             layer, head = np.unravel_index(flat, verdicts.shape)
-            at = (found.control[layer, head], found.magnitude[layer, head])
+            at = (found.second[layer, head], found.first[layer, head])
             ax.annotate(f"{layer}.{head}", at, (5, 0), textcoords="offset points", fontsize=6, va="center")
         ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
         ax.set_xlabel(r"elsewhere: mean $A[t,\,t-1]$ over other tokens")

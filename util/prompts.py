@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Span = tuple[int, int]
+Appended = int | str  # what stands after the query: a label, counted from the gold one in the label space, or a word
 CUTS = ("none", "label_words", "last_sentence_token")
 
 
@@ -29,13 +30,13 @@ class Prompt:
     demonstrations: tuple[int, ...]
     label_join: str = " "
 
-    def label(self, offset: int = 0) -> str:
-        """The gold label (offset 0) or the one `offset` places after it in the label space, cyclically."""
-        return self.labels[(self.gold + offset) % len(self.labels)]
+    def label(self, appended: Appended = 0) -> str:
+        """The gold label (0), the label so many places after it in the label space, cyclically, or just that word."""
+        return appended if isinstance(appended, str) else self.labels[(self.gold + appended) % len(self.labels)]
 
-    def with_label(self, offset: int = 0) -> str:
-        """The prompt followed by a label: correct (0), or wrong in the reference code's sense (1)."""
-        return self.text + self.label_join + self.label(offset)
+    def with_label(self, appended: Appended = 0) -> str:
+        """The prompt followed by the correct label (0), the reference code's wrong label (1), or another word."""
+        return self.text + self.label_join + self.label(appended)
 
     def cut(self, mode: str, offset: int = 0) -> str:
         """The string of one of the reference's prompt cuts, see CUTS. Raises ValueError for another name."""
@@ -64,8 +65,8 @@ class LabelledTokens:
     n_t: int
 
 
-def tokenize(prompts: Sequence[Prompt], tokenizer: Any, offset: int = 0) -> list[LabelledTokens]:
-    """Token roles of every prompt with the label at `offset` appended.
+def tokenize(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:
+    """Token roles of every prompt with a label, or another word, appended.
 
     The forerunner is the token that covers the last visible character before a label and the label's first token is the
     next one, so that an attention read from the one to the other is always between neighbours. Policy for a label of
@@ -77,7 +78,7 @@ def tokenize(prompts: Sequence[Prompt], tokenizer: Any, offset: int = 0) -> list
             f"{type(tokenizer).__name__} gives no character offsets, which token roles need; "
             "load the fast (Rust) tokenizer of this model, or convert it with transformers' conversion script"
         )
-    texts = [prompt.with_label(offset) for prompt in prompts]
+    texts = [prompt.with_label(appended) for prompt in prompts]
     encoded = tokenizer(texts, return_offsets_mapping=True, return_attention_mask=False)
     return [
         _locate(prompt, text, ids, offsets, tokenizer)
@@ -88,15 +89,15 @@ def tokenize(prompts: Sequence[Prompt], tokenizer: Any, offset: int = 0) -> list
 
 
 def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], tokenizer: Any) -> LabelledTokens:
-    covering = [-1] * len(text)  # the token of each character; the first one where several share a character
-    for token in range(len(ids) - 1, -1, -1):
-        start, end = offsets[token]
-        covering[start:end] = [token] * (end - start)
+    first, last = [-1] * len(text), [-1] * len(text)  # tokens of each character: several may share one
+    for token, (start, end) in enumerate(offsets):
+        last[start:end] = [token] * (end - start)
+        first[start:end] = [token if known < 0 else known for known in first[start:end]]
     label_ends = [end for _, end in prompt.spans["y"]] + [len(text)]
     forerunners, labels, lengths = [], [], []
     for (_, s_end), label_end in zip(prompt.spans["s"], label_ends, strict=True):
-        forerunner, last = covering[s_end - 1], covering[label_end - 1]
-        if forerunner < 0 or last <= forerunner or offsets[forerunner][1] > label_end - 1:
+        forerunner, label_last = first[s_end - 1], last[label_end - 1]
+        if forerunner < 0 or label_last <= forerunner or offsets[forerunner][1] > label_end - 1:
             around = text[max(0, s_end - 20) : label_end]
             raise ValueError(
                 f"{type(tokenizer).__name__} has no token boundary between forerunner and label in {around!r}; "
@@ -104,7 +105,7 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
             )
         forerunners.append(forerunner)
         labels.append(forerunner + 1)
-        lengths.append(last - forerunner)
+        lengths.append(label_last - forerunner)
     return LabelledTokens(
         ids=tuple(ids[: labels[-1] + 1]),
         forerunners=tuple(forerunners),
@@ -114,15 +115,20 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
     )
 
 
-def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[int, Sequence[LabelledTokens]]) -> None:
-    """Refuse label words that share their first token, so that two conditions would be one.
+def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
+    """Refuse appended words that share their first token, so that two conditions would be one.
 
-    tokens: per label offset the tokens of every prompt. Raises ValueError naming the two labels.
+    tokens: per condition the tokens of every prompt. Raises ValueError naming the two words.
     """
     for number, prompt in enumerate(prompts):
         seen: dict[int, str] = {}
-        for offset, labelled in tokens.items():
-            label, token = prompt.label(offset), labelled[number].ids[-1]
+        for appended, labelled in tokens.items():
+            label, token = prompt.label(appended), labelled[number].ids[-1]
+            if label in seen.values():
+                raise ValueError(
+                    f"two conditions append the same word {label!r}: {list(tokens)} on the labels {prompt.labels}; "
+                    "choose offsets below the number of labels, and words that are no labels"
+                )
             if seen.setdefault(token, label) != label:
                 raise ValueError(
                     f"the labels {seen[token]!r} and {label!r} begin with the same token ({token}) in this tokenizer, "

@@ -54,8 +54,10 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     lines = []
     for row in published(stem)["values"]:
         value = "not available to us" if row["value"] is None else f"{row['value']} +- {row['reading_error']}"
-        if row["model"] != model or row["id"] not in here:
+        if row["model"] != model:
             ours = f"not measured here: needs {row['model']}"
+        elif row["id"] not in here:
+            ours = "not computed by this notebook"
         elif row["value"] is None:
             ours = f"{here[row['id']][0]:.3f} (nothing to compare with)"
         else:

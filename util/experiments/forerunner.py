@@ -1,6 +1,7 @@
 """Forerunner token heads: from a request to a record of copy magnitudes (Cho et al. 2025, Fig. 5 middle, 22-25)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from tqdm import tqdm
 from util import cache, inference, paths
 from util.attention import support
 from util.experiments.runs import ModelSource, expectation, obtain, provenance
-from util.load_model_and_data import DATASETS, dataset_index, staicc_prompts, staicc_version
+from util.load_model_and_data import DATASETS, dataset_index, dtype_name, staicc_prompts, staicc_version
+from util.prompts import Appended
 
 STEM = "forerunner_heads"
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
@@ -21,38 +23,42 @@ def request(
     dataset: int | str = "financial_phrasebank",
     k: int = 4,
     prompts: int = 512,
-    label_offsets: tuple[int, ...] = (0, 1),
+    appended: Sequence[Appended] = (0, 1, "the"),
     control_tokens: int = 32,
     seed: int = 0,
-    dtype: str = "auto",
+    dtype: Any = "auto",
     quantized: bool = False,
     revision: str | None = None,
     untrained_seed: int | None = None,
 ) -> cache.Request:
     """What to measure, in a form that can be hashed without any model.
 
-    label_offsets: the labels appended to each prompt, counted from the gold label in the label space: 0 is the correct
-    one, 1 the reference code's wrong one. untrained_seed: instead of the model, its architecture with fresh weights.
-    Raises ValueError for an unknown data set, k < 0, or a number of prompts outside 1..512.
+    appended: what stands after each prompt in turn: a label counted from the gold one in the label space (0 is the
+    correct one, 1 the reference code's wrong one), or a word that is no label, as a control. untrained_seed: instead of
+    the model, its architecture with fresh weights. Raises ValueError for an unknown data set or dtype and for numbers
+    that make no sense, TypeError for a k that is no integer.
     """
+    k, prompts, control_tokens = index(k), index(prompts), index(control_tokens)
     if not 1 <= prompts <= 512:
         raise ValueError(f"prompts = {prompts}: StaICC has 512 test queries per data set; choose 1 to 512")
-    if k < 0:
-        raise ValueError(f"k = {k}: the number of demonstrations cannot be negative")
+    if k < 0 or control_tokens < 1:
+        raise ValueError(f"k = {k}, control_tokens = {control_tokens}: k cannot be negative, nor the control empty")
+    if not appended or len(set(appended)) < len(appended):
+        raise ValueError(f"appended = {list(appended)}: name at least one condition, and each once")
     return {
         "stem": STEM,
         "schema": 1,
         "method_version": 1,
-        "model": str(model),
+        "model": str(Path(model).expanduser()),
         "revision": revision,
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": dtype_name(dtype),
         "quantized": quantized,
         "untrained_seed": untrained_seed,
         "dataset": DATASETS[dataset_index(dataset)],
         "data_version": f"StaICC {staicc_version()}",
         "k": k,
         "prompts": prompts,
-        "label_offsets": list(label_offsets),
+        "appended": list(appended),
         "control_tokens": control_tokens,
         "seed": seed,
         "token_budget": inference.TOKEN_BUDGET,
@@ -68,9 +74,9 @@ def run(
     """The record of a request: from the cache, or measured now, block by block, and cached.
 
     model: where to get (model, tokenizer) on a miss: a `LazyModel`, a pair, or None to load the request's own model.
-    An interrupted run goes on where it stopped. The record's data:
+    An interrupted run, a redo too, goes on where it stopped. The record's data:
 
-        magnitude [N, C, L, H]   A[y_q, s_q] with the label of each condition (float32)
+        magnitude [N, C, L, H]   A[y_q, s_q] with what each condition appends (float32)
         control [N, L, H]        mean of A[t, t-1] over other tokens of the prompt (float32)
         control_count [N]        how many of them
         n_t, label_lengths [N, C]  tokens of the labelled prompt, and of the label
@@ -84,20 +90,15 @@ def run(
     def compute() -> tuple[dict[str, Any], dict[str, Any]]:
         prompts = staicc_prompts(asked["dataset"], asked["k"])[: asked["prompts"]]
         pair = obtain(model, asked)
-        origin = provenance(asked, pair, [p.with_label(o) for o in asked["label_offsets"] for p in prompts])
-        plan = inference.label_run(*pair, prompts, asked["label_offsets"])
-        blocks, files = [], []
+        origin = provenance(asked, pair, [p.with_label(o) for o in asked["appended"] for p in prompts])
+        plan = inference.label_run(*pair, prompts, asked["appended"])
+        blocks = []
         with tqdm(total=len(plan.rows), desc=asked["dataset"], unit="row", leave=False) as bar:
             for start in range(0, len(prompts), BLOCK):
                 part = range(start, min(start + BLOCK, len(prompts)))
-                block, done = _block(asked, plan, pair, part, origin, folder / "blocks", redo, bar)
+                blocks.append(_block(asked, plan, pair, part, origin, folder / "blocks", bar))
                 bar.n = sum(owner < part.stop for owner in plan.owners)  # a cached block moves it too
                 bar.refresh()
-                blocks.append(block)
-                files.append(done)
-        for name in files:
-            name.unlink(missing_ok=True)
-            Path(f"{name}.lock").unlink(missing_ok=True)
         data: dict[str, Any] = {
             name: np.concatenate([block[name] for block in blocks])
             for name in ("magnitude", "control", "control_count")
@@ -113,7 +114,17 @@ def run(
         origin["oom_backoff"] = any(block["oom_backoff"] for block in blocks)
         return data, origin
 
-    return cache.load_or_compute(asked, compute, folder, expect=expected, redo=redo)
+    record = cache.load_or_compute(asked, compute, folder, expect=expected, redo=redo)
+    if cache.record_path(asked, folder).exists():  # only a whole record makes its blocks superfluous
+        for start in range(0, asked["prompts"], BLOCK):
+            file = cache.record_path(_part(asked, start), folder / "blocks")
+            file.unlink(missing_ok=True)
+            Path(f"{file}.lock").unlink(missing_ok=True)
+    return record
+
+
+def _part(asked: cache.Request, start: int) -> cache.Request:
+    return {**asked, "block": [start, min(start + BLOCK, asked["prompts"])]}
 
 
 def _block(
@@ -123,12 +134,11 @@ def _block(
     numbers: range,
     origin: Mapping[str, Any],
     folder: Path,
-    redo: bool,
     bar: tqdm,
-) -> tuple[dict[str, Any], Path]:
-    part = {**asked, "block": [numbers.start, numbers.stop]}
+) -> dict[str, Any]:
     expected = {
-        name: origin[name] for name in ("revision", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
+        name: origin[name]
+        for name in ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
     }
 
     def compute() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -143,13 +153,12 @@ def _block(
         )
         return data, dict(origin)
 
-    record = cache.load_or_compute(part, compute, folder, expect=expected, redo=redo)
-    return record.data, cache.record_path(part, folder)
+    return cache.load_or_compute(_part(asked, numbers.start), compute, folder, expect=expected).data
 
 
-def condition(record: cache.Record, label_offset: int = 0) -> dict[str, np.ndarray]:
+def condition(record: cache.Record, appended: Appended = 0) -> dict[str, np.ndarray]:
     """The arrays of one condition, as `measures.forerunner` takes them: magnitude and control [N, L, H], n_t [N]."""
-    place = record.request["label_offsets"].index(label_offset)
+    place = record.request["appended"].index(appended)
     return {
         "magnitude": record.data["magnitude"][:, place],
         "control": record.data["control"],

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from util.load_model_and_data import describe, load_ICL_model, resolved_revision, untrained_twin
+from util.load_model_and_data import describe, load_ICL_model, origin, resolved_revision, untrained_twin
 
 PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
 ModelSource = Callable[[], tuple[PreTrainedModel, Any]] | tuple[PreTrainedModel, Any] | None
@@ -51,14 +51,31 @@ def loaded(source: ModelSource) -> tuple[PreTrainedModel, Any] | None:
 
 
 def obtain(source: ModelSource, request: dict[str, Any]) -> tuple[PreTrainedModel, Any]:
-    """The (model, tokenizer) of a source; with none given, the request's own model is loaded."""
+    """The (model, tokenizer) of a source; with none given, the request's own model is loaded.
+
+    Raises ValueError unless it is what the request asks for: nothing is ever stored under another model's name.
+    """
+    seed = request["untrained_seed"]
     if source is None:
         pair = load_ICL_model(
             request["model"], quantized=request["quantized"], revision=request["revision"], dtype=request["dtype"]
         )
-        seed = request["untrained_seed"]
-        return pair if seed is None else (untrained_twin(pair[0], seed), pair[1])
-    return source if isinstance(source, tuple) else source()
+        pair = pair if seed is None else (untrained_twin(pair[0], seed), pair[1])
+    else:
+        pair = source if isinstance(source, tuple) else source()
+    model = pair[0]
+    dtype = str(model.dtype).removeprefix("torch.")
+    if request["dtype"] not in ("auto", dtype):
+        raise ValueError(f"dtype {request['dtype']} was asked for, but the model given is {dtype}")
+    if request["quantized"] != bool(getattr(model, "is_quantized", False)):
+        raise ValueError(f"quantized = {request['quantized']} was asked for, which the model given is not")
+    wanted = origin(request["model"], seed)
+    if not request["model"].startswith("given:") and model.name_or_path != wanted:
+        raise ValueError(
+            f"the request is for {wanted!r}, but the model given is {model.name_or_path or 'built, not loaded'!r}; "
+            "to measure a model of your own, ask for it under a name that begins with 'given:'"
+        )
+    return pair
 
 
 def digest(texts: Iterable[str]) -> str:
@@ -66,7 +83,20 @@ def digest(texts: Iterable[str]) -> str:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    return digest([tokenizer.backend_tokenizer.to_str()])
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    return digest([fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab())])
+
+
+def weights_digest(model: PreTrainedModel) -> str | None:
+    """A digest of a few numbers of every parameter, so that two models of one shape differ; None where offloaded."""
+    parts = []
+    for name, parameter in model.named_parameters():
+        if parameter.device.type == "meta":
+            return None
+        flat = parameter.detach().flatten()
+        step = max(1, flat.numel() // 16)
+        parts.append(f"{name} {tuple(parameter.shape)} {flat[::step][:16].float().tolist()}")
+    return digest(parts)
 
 
 def code_digest() -> str:
@@ -84,6 +114,7 @@ def expectation(request: dict[str, Any], source: ModelSource) -> dict[str, Any]:
     pair = loaded(source)
     return {
         "revision": resolved_revision(request["model"], pair[0] if pair else None),
+        "weights": weights_digest(pair[0]) if pair else None,
         "dtype": None if request["dtype"] == "auto" else request["dtype"],
         "tokenizer_digest": tokenizer_digest(pair[1]) if pair else None,
         "versions": versions(),
@@ -91,14 +122,12 @@ def expectation(request: dict[str, Any], source: ModelSource) -> dict[str, Any]:
 
 
 def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], prompts: Iterable[str]) -> dict[str, Any]:
-    """What really ran. Raises ValueError when the model is not of the dtype that was asked for."""
+    """What really ran."""
     model, tokenizer = pair
-    dtype = str(model.dtype).removeprefix("torch.")
-    if request["dtype"] not in ("auto", dtype):
-        raise ValueError(f"dtype {request['dtype']} was asked for, but the model given is {dtype}")
     return {
         "revision": resolved_revision(request["model"], model),
-        "dtype": dtype,
+        "weights": weights_digest(model),
+        "dtype": str(model.dtype).removeprefix("torch."),
         "tokenizer_digest": tokenizer_digest(tokenizer),
         "prompt_digest": digest(prompts),
         "versions": versions(),

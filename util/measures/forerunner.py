@@ -51,25 +51,28 @@ def mean_max_magnitude(magnitude: Floats) -> LayerCurve:
 
 
 @dataclass(frozen=True)
-class Specificity:
-    """How much more a head reads the previous token at a label than elsewhere, each [L, H].
+class Contrast:
+    """Two attentions of every head, averaged over prompts, and their paired difference with its interval, each [L, H].
 
-    Positive: it reads forerunners because a label follows. About 0 with a large `control`: any previous-token head.
-    The intervals hold together for all heads (Bonferroni).
+    The 95 % intervals hold together for all heads (Bonferroni).
     """
 
-    magnitude: NDArray[np.float64]
-    control: NDArray[np.float64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
     difference: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
 
-def label_specificity(magnitude: Floats, control: Floats) -> Specificity:
-    """A[y_q, s_q] minus the mean A[t, t-1] of other tokens of the same prompt; both [N, L, H], paired by prompt."""
-    heads = int(np.prod(magnitude.shape[1:]))
-    difference = magnitude.astype(np.float64) - control.astype(np.float64)
-    return Specificity(magnitude.mean(0), control.mean(0), *t_interval(difference, comparisons=heads))
+def contrast(first: Floats, second: Floats) -> Contrast:
+    """First minus second, both [N, L, H], paired by prompt.
+
+    With the copy magnitude and its control A[t, t-1] at other tokens this is a head's specificity: positive where it
+    reads forerunners more than other previous tokens. With two conditions it is the effect of what is appended.
+    """
+    difference = first.astype(np.float64) - second.astype(np.float64)
+    interval = t_interval(difference, comparisons=int(np.prod(first.shape[1:])))
+    return Contrast(first.mean(0, dtype=np.float64), second.mean(0, dtype=np.float64), *interval)
 
 
 def uniform_magnitude(n_t: NDArray[np.integer]) -> float:
@@ -77,7 +80,7 @@ def uniform_magnitude(n_t: NDArray[np.integer]) -> float:
     return float((1 / n_t).mean())
 
 
-VERDICTS = ("label-specific", "any token", "neither")
+VERDICTS = ("forerunner head", "previous-token head", "neither")
 
 
 def verdicts(
@@ -85,10 +88,11 @@ def verdicts(
 ) -> NDArray[np.str_]:
     """One of VERDICTS for every head, [L, H].
 
-    A head that exceeds c / n_t on at least `share` of the prompts is label-specific when its specificity's corrected
-    interval lies above 0 and it reads forerunners at least twice as strongly as other previous tokens, else any-token.
+    A head that exceeds c / n_t on at least `share` of the prompts reads the token before the label. It is a forerunner
+    head when it does so more than at other tokens: the corrected interval of the contrast with `control` lies above 0,
+    and its magnitude is at least twice the control. Else it is, as far as these prompts tell, a previous-token head.
     """
-    found = label_specificity(magnitude, control)
+    found = contrast(magnitude, control)
     frequent = head_counts(magnitude, n_t, c) >= share * len(magnitude)
-    specific = frequent & (found.low > 0) & (found.magnitude >= 2 * found.control)
+    specific = frequent & (found.low > 0) & (found.first >= 2 * found.second)
     return np.where(specific, VERDICTS[0], np.where(frequent, VERDICTS[1], VERDICTS[2]))
