@@ -226,7 +226,8 @@ def test_the_untrained_twin_is_another_model_with_its_own_record(asked, model_fo
     assert loading.untrained_twin(lazy()[0]).config is not lazy()[0].config
 
 
-def test_blocks_outlive_a_record_that_could_not_be_saved(asked, model_folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("redo", [False, True])
+def test_blocks_outlive_a_record_that_could_not_be_saved(redo, asked, model_folder, tmp_path, monkeypatch):
     original, calls = cache.save, []
 
     def full(request, *rest):
@@ -234,13 +235,15 @@ def test_blocks_outlive_a_record_that_could_not_be_saved(asked, model_folder, tm
             raise cache.CacheError("no space left (simulated)")
         return original(request, *rest)
 
+    if redo:
+        forerunner.run(asked, quiet(model_folder), tmp_path)
     monkeypatch.setattr(cache, "save", full)
     with pytest.warns(cache.CacheWarning, match="not saved"):
-        forerunner.run(asked, quiet(model_folder), tmp_path)
+        forerunner.run(asked, quiet(model_folder), tmp_path, redo=redo)
     monkeypatch.setattr(cache, "save", original)
     measure = inference.copy_magnitudes
     monkeypatch.setattr(inference, "copy_magnitudes", lambda *a, **k: (calls.append(1), measure(*a, **k))[1])
-    record = forerunner.run(asked, quiet(model_folder), tmp_path)
+    record = forerunner.run(asked, quiet(model_folder), tmp_path, redo=redo)
     assert not calls and record.data["magnitude"].shape == (10, 3, 3, 4)
     assert not list((tmp_path / "blocks").iterdir())
 

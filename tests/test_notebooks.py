@@ -1,6 +1,7 @@
 """The notebooks as documents, and the proof that comparing them with their stored outputs can fail."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,10 @@ import sys
 from pathlib import Path
 
 import nbformat
+import papermill
 import pytest
+
+from tests import toys
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -33,6 +37,30 @@ def test_a_notebook_is_thin_executed_and_comparable(file):
         assert all(output.get("name") != "stderr" for output in cell.outputs), "a warning or a progress bar was stored"
     assert not re.search(r"hf_[A-Za-z]{8}|findfont", file.read_text())
     assert f"notebooks/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
+
+
+@pytest.mark.notebook
+def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
+    toys.model("gpt2").save_pretrained(tmp_path / "tiny")
+    toys.tokenizer().save_pretrained(tmp_path / "tiny")
+    for name in ("ICL_MATERIAL", "ICL_OUTPUT"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    parameters = {"model_name": str(tmp_path / "tiny"), "dataset": 4, "k": 1, "prompts": 8, "grid_datasets": ["sst5"]}
+    for untrained_control in (True, False):
+        parameters["untrained_control"] = untrained_control
+        papermill.execute_notebook(
+            ROOT / "notebooks" / "01_forerunner_heads.ipynb",
+            tmp_path / "out.ipynb",
+            parameters,
+            kernel_name="python3",
+            cwd=ROOT / "notebooks",
+            progress_bar=False,
+        )
+        printed = "".join(o.get("text", "") for cell in code_cells(tmp_path / "out.ipynb") for o in cell.outputs)
+        assert "heads 3 x 4; prompts 8" in printed and "findfont" not in printed
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "forerunner_heads.json").read_text())
+    assert list(values["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in values["model"]
+    assert len(list((tmp_path / "ICL_OUTPUT" / "figures").glob("forerunner_heads_*.pdf"))) == 5
 
 
 @pytest.mark.notebook

@@ -115,10 +115,11 @@ def run(
         return data, origin
 
     record = cache.load_or_compute(asked, compute, folder, expect=expected, redo=redo)
-    if cache.record_path(asked, folder).exists():  # only a whole record makes its blocks superfluous
-        for start in range(0, asked["prompts"], BLOCK):
-            file = cache.record_path(_part(asked, start), folder / "blocks")
-            file.unlink(missing_ok=True)
+    whole = cache.record_path(asked, folder)
+    for start in range(0, asked["prompts"], BLOCK):  # only a whole record that is no older makes a block superfluous
+        file = cache.record_path(_part(asked, start), folder / "blocks")
+        if whole.exists() and file.exists() and file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
+            file.unlink()
             Path(f"{file}.lock").unlink(missing_ok=True)
     return record
 
