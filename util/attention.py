@@ -187,9 +187,8 @@ def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
     if not len(cut):
         return out
     example, row = cut.unbind(1)
-    first = torch.searchsorted(
-        example.contiguous(), torch.arange(call.batch)
-    )  # `cut` is sorted, so each example is one run
+    # `cut` is sorted, so the rows of each example are one run; a short run leaves places that are never read
+    first = torch.searchsorted(example.contiguous(), torch.arange(call.batch))
     place = torch.arange(len(cut)) - first[example]
     rows = torch.zeros(call.batch, int(place.max()) + 1, dtype=torch.long)
     rows[example, place] = row
