@@ -253,20 +253,24 @@ def staicc_prompts(dataset: int | str, k: int = 4) -> list[Prompt]:
 
     Only the data set asked for is built. Raises ValueError for an unknown data set, k < 0 or k larger than the pool.
     """
-    return prompts_from_experimentor(_experimentor(dataset_index(dataset), k))
+    return prompts_from_experimentor(staicc_experimentor(dataset, k))
 
 
 def staicc_version() -> str:
     return importlib.metadata.version("StaICC")
 
 
+def staicc_experimentor(dataset: int | str, k: int = 4) -> Any:
+    """StaICC's own experimentor of one data set, built once per k. Raises like `staicc_prompts`."""
+    return _experimentor(DATASETS[dataset_index(dataset)], k)
+
+
 @cache
-def _experimentor(index: int, k: int) -> Any:
+def _experimentor(name: str, k: int) -> Any:
     import StaICC
     from StaICC.util import hgf_dataset_loader
     from StaICC.util.configs import STANDARD_SETTINGS
 
-    name = DATASETS[index]
     split = {"financial_phrasebank": "split_for_FP", "tweet_eval_emotion": "split_for_TEE"}.get(name)
     pool = (STANDARD_SETTINGS[split] if split else STANDARD_SETTINGS)["demonstration_number"]
     if k < 0:

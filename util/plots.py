@@ -36,8 +36,6 @@ STYLE: dict[Any, Any] = {
     "ytick.labelsize": 7,
     "lines.linewidth": 1.4,
     "figure.dpi": 110,
-    "savefig.dpi": 300,
-    "pdf.fonttype": 42,
 }
 
 
@@ -139,7 +137,7 @@ def specificity(found: Contrast, verdicts: NDArray[np.str_], title: str, name_at
     layer.head, from 0.
     """
     with style():
-        figure = _figure(WIDTH * 0.62, 3.1)
+        figure = _figure(WIDTH * 0.62, 3.5)
         ax = figure.subplots()
         ax.plot([0, 1], [0, 1], color="0.7", lw=0.8, zorder=0)
         for verdict, (colour, marker) in MARKS.items():
@@ -161,7 +159,7 @@ def specificity(found: Contrast, verdicts: NDArray[np.str_], title: str, name_at
         ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
         ax.set_xlabel(r"elsewhere: mean $A[t,\,t-1]$ over other tokens")
         ax.set_ylabel(r"at the label: mean $A[y_q,\,s_q]$")
-        ax.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=2)
         ax.set_title(title)
     return figure
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -15,8 +16,9 @@ def save_figure(figure: Figure, stem: str, panel: str) -> list[Path]:
     """Write <stem>_<panel>.png and .pdf into the output folder; the same figure gives the same bytes."""
     folder = paths.output("figures")
     files = [folder / f"{stem}_{panel}{suffix}" for suffix in (".png", ".pdf")]
-    figure.savefig(files[0], metadata={"Software": None})
-    figure.savefig(files[1], metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    with mpl.rc_context({"savefig.dpi": 300, "pdf.fonttype": 42}):  # for print; fonts stay editable text
+        figure.savefig(files[0], metadata={"Software": None})
+        figure.savefig(files[1], metadata={"CreationDate": None, "Producer": None, "Creator": None})
     return files
 
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-DATA_SETS = (
-    "glue_sst2",
-    "rotten_tomatoes",
-    "financial_phrasebank",
-    "sst5",
-    "trec",
-    "agnews",
-    "subjective",
-    "tweet_eval_emotion",
-    "tweet_eval_hate",
-    "hate_speech_18",
-)
+from util.load_model_and_data import DATASETS as DATA_SETS
+from util.load_model_and_data import staicc_experimentor
+
 TRAINED_ON = DATA_SETS[:6]
 SPAN = 8
 
@@ -48,11 +37,7 @@ class Source:
 @cache
 def load(name: str) -> Source:
     """Read one data set of the StaICC package (names: DATA_SETS)."""
-    import StaICC
-    from StaICC.util import hgf_dataset_loader
-
-    with contextlib.redirect_stdout(io.StringIO()):  # StaICC reports its progress with print
-        experiment: Any = StaICC.Normal(k=4, datasets=[getattr(hgf_dataset_loader, name)])[0]
+    experiment = staicc_experimentor(name, 4)
     template = experiment.prompt_former.get_config_dict()
 
     def examples(part: Any) -> tuple[tuple[str, str], ...]:
