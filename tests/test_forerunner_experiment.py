@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from transformers import PreTrainedTokenizer
 
 from tests import toys
 from util import cache, inference
@@ -19,10 +18,7 @@ from util.measures import forerunner as measures
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    toys.model("llama").save_pretrained(folder)
-    toys.tokenizer().save_pretrained(folder)
-    return folder
+    return toys.save(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture
@@ -277,18 +273,9 @@ def test_seed_and_conditions_reach_the_measurement(asked, model_folder, tmp_path
 
 
 def test_a_slow_tokenizer_is_refused_by_name(tmp_path):
-    class Slow(PreTrainedTokenizer):
-        vocab_size = 2
-
-        def get_vocab(self):
-            return {"a": 0, "b": 1}
-
-        def _tokenize(self, text):
-            return list(text)
-
     asked = forerunner.request("given:toy", k=0, prompts=4)
     with pytest.raises(ValueError, match="Slow gives no character offsets"):
-        forerunner.run(asked, (toys.model("llama"), Slow()), tmp_path)
+        forerunner.run(asked, (toys.model("llama"), toys.Slow()), tmp_path)
 
 
 def test_requests_that_make_no_sense_fail_before_a_model_is_loaded():

@@ -19,10 +19,7 @@ from util.handshake import prepare
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    toys.model("llama").save_pretrained(folder)
-    toys.tokenizer().save_pretrained(folder)
-    return folder
+    return toys.save(tmp_path_factory.mktemp("models") / "tiny")
 
 
 def test_a_folder_and_a_built_model_are_ready_for_instruments(folder, capsys):
@@ -53,8 +50,7 @@ def test_dtypes(folder, monkeypatch):
 
 
 def test_a_stored_checkpoint_dtype_does_not_leak_in(folder, tmp_path):
-    toys.model("llama").half().save_pretrained(tmp_path)
-    toys.tokenizer().save_pretrained(tmp_path)
+    toys.save(tmp_path, toys.model("llama").half())
     assert loading.load_ICL_model(tmp_path, verbose=False)[0].dtype == torch.float32
 
 
@@ -166,8 +162,7 @@ def test_a_bypassing_class_is_refused_by_name_before_its_weights_are_read(tmp_pa
 def test_revision_follows_the_weights_of_a_folder(folder, tmp_path):
     first = loading.resolved_revision(folder)
     assert first and first == loading.resolved_revision(folder) and first.startswith("content:")
-    toys.model("llama", seed=1).save_pretrained(tmp_path)
-    toys.tokenizer().save_pretrained(tmp_path)
+    toys.save(tmp_path, toys.model("llama", seed=1))
     assert loading.resolved_revision(tmp_path) != first
     assert loading.resolved_revision("meta-llama/Meta-Llama-3-8B") is None
 

@@ -41,8 +41,7 @@ def test_a_notebook_is_thin_executed_and_comparable(file):
 
 @pytest.mark.notebook
 def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
-    toys.model("gpt2").save_pretrained(tmp_path / "tiny")
-    toys.tokenizer().save_pretrained(tmp_path / "tiny")
+    toys.save(tmp_path / "tiny", toys.model("gpt2"))
     for name in ("ICL_MATERIAL", "ICL_OUTPUT"):
         monkeypatch.setenv(name, str(tmp_path / name))
     parameters = {"model_name": str(tmp_path / "tiny"), "dataset": 4, "k": 1, "prompts": 8, "grid_datasets": ["sst5"]}

@@ -6,7 +6,6 @@ import json
 import pytest
 import StaICC
 from StaICC.util import hgf_dataset_loader
-from transformers import PreTrainedTokenizer
 
 from tests import toys
 from util import load_model_and_data as loading
@@ -145,17 +144,8 @@ def test_a_token_that_covers_forerunner_and_label_is_refused():
 
 
 def test_a_tokenizer_without_offsets_is_refused():
-    class Slow(PreTrainedTokenizer):
-        vocab_size = 2
-
-        def get_vocab(self):
-            return {"a": 0, "b": 1}
-
-        def _tokenize(self, text):
-            return list(text)
-
     with pytest.raises(ValueError, match="gives no character offsets"):
-        tokenize([toy_prompt("x :", 2)], Slow())
+        tokenize([toy_prompt("x :", 2)], toys.Slow())
 
 
 def test_a_last_character_of_several_tokens_is_counted_whole():

@@ -1,6 +1,7 @@
 """Small tokenizers and models for the tests: built in seconds, from nothing but the installed packages."""
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizer,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -82,6 +84,25 @@ def model(family: str = "llama", seed: int = 0) -> PreTrainedModel:
     """A tiny random model whose weights are large enough for attention to be far from uniform."""
     torch.manual_seed(seed)
     return FAMILIES[family]().eval()
+
+
+def save(folder: Path, model_: PreTrainedModel | None = None) -> Path:
+    """A folder that the loader takes: the toy Llama, or another model, with the toy tokenizer."""
+    (model("llama") if model_ is None else model_).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+class Slow(PreTrainedTokenizer):
+    """A tokenizer in Python, which gives no offsets."""
+
+    vocab_size = 2
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"a": 0, "b": 1}
+
+    def _tokenize(self, text: str, **options: Any) -> list[str]:
+        return list(text)
 
 
 def falcon() -> FalconConfig:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from util.attention import CaptureRows, Instrument, Knockout, Support, instrument
 from util.handshake import input_device, prepare
 from util.load_model_and_data import context_length
-from util.prompts import Appended, LabelledTokens, Prompt, check_first_tokens, tokenize
+from util.prompts import Appended, LabelledTokens, Prompt, check_conditions, check_first_tokens, tokenize
 
 # Tokens of one batch with padding. Part of every request, because the batch a prompt runs in decides its last bits.
 TOKEN_BUDGET = 2048
@@ -172,8 +172,7 @@ def label_run(
     Raises ValueError for bad input of any prompt: see `tokenize`, `check_first_tokens`, `check_context`.
     """
     found = prepare(model)
-    if not appended or len(set(appended)) < len(appended):
-        raise ValueError(f"appended = {list(appended)}: name at least one condition, and each once")
+    check_conditions(appended)
     tokens = {what: tokenize(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for found_ in tokens.values() for labelled in found_])

@@ -75,6 +75,12 @@ def _check_index(name: str, index: Tensor, size: int, batch: int | None = None) 
         raise ValueError(f"{name}: given for {index.shape[0]} examples, the batch has {batch}")
 
 
+def _check_positions(name: str, positions: Tensor | None, call: "Call") -> None:
+    """Query positions [P], or [B, P] for every example; None, all of them, is always right."""
+    if positions is not None:
+        _check_index(name, positions, call.queries, call.batch if positions.ndim == 2 else None)
+
+
 class CaptureRows(Instrument):
     """Attention weights of chosen query rows, all heads, knockouts included.
 
@@ -90,7 +96,7 @@ class CaptureRows(Instrument):
         self.weights: dict[int, Tensor] = {}
 
     def check_call(self, call: "Call") -> None:
-        _check_index("CaptureRows rows", self.rows, call.queries, call.batch if self.rows.ndim == 2 else None)
+        _check_positions("CaptureRows rows", self.rows, call)
         if self.keys is not None:
             _check_index("CaptureRows keys", self.keys, call.keys, call.batch if self.keys.ndim == 3 else None)
             if self.keys.shape[-2] != self.rows.shape[-1]:
@@ -120,9 +126,7 @@ class CaptureHeads(Instrument):
         self.z: dict[int, Tensor] = {}
 
     def check_call(self, call: "Call") -> None:
-        if self.positions is not None:
-            batch = call.batch if self.positions.ndim == 2 else None
-            _check_index("CaptureHeads positions", self.positions, call.queries, batch)
+        _check_positions("CaptureHeads positions", self.positions, call)
 
     def visit(self, call: "Call", out: Tensor) -> Tensor:
         self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
@@ -158,9 +162,7 @@ class PatchHeads(Instrument):
         _check_index("PatchHeads heads", self.heads, support.heads)
 
     def check_call(self, call: "Call") -> None:
-        if self.positions is not None:
-            batch = call.batch if self.positions.ndim == 2 else None
-            _check_index("PatchHeads positions", self.positions, call.queries, batch)
+        _check_positions("PatchHeads positions", self.positions, call)
         if self.from_rows is not None:
             _check_index("PatchHeads from_rows", self.from_rows, call.batch, call.batch)
         if isinstance(self.value, Tensor):

@@ -115,6 +115,12 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
     )
 
 
+def check_conditions(appended: Sequence[Appended]) -> None:
+    """Raises ValueError unless there is at least one condition and each is named once."""
+    if not appended or len(set(appended)) < len(appended):
+        raise ValueError(f"appended = {list(appended)}: name at least one condition, and each once")
+
+
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
     """Refuse appended words that share their first token, so that two conditions would be one.
 

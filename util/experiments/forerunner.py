@@ -12,7 +12,7 @@ from util import cache, inference, paths
 from util.attention import support
 from util.experiments.runs import ModelSource, expectation, obtain, provenance
 from util.load_model_and_data import DATASETS, dataset_index, dtype_name, staicc_prompts, staicc_version
-from util.prompts import Appended
+from util.prompts import Appended, check_conditions
 
 STEM = "forerunner_heads"
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
@@ -43,8 +43,7 @@ def request(
         raise ValueError(f"prompts = {prompts}: StaICC has 512 test queries per data set; choose 1 to 512")
     if k < 0 or control_tokens < 1:
         raise ValueError(f"k = {k}, control_tokens = {control_tokens}: k cannot be negative, nor the control empty")
-    if not appended or len(set(appended)) < len(appended):
-        raise ValueError(f"appended = {list(appended)}: name at least one condition, and each once")
+    check_conditions(appended)
     return {
         "stem": STEM,
         "schema": 1,
@@ -170,5 +169,6 @@ def condition(record: cache.Record, appended: Appended = 0) -> dict[str, np.ndar
 def cached_grid(asked: cache.Request, folder: str | Path | None = None) -> dict[str, cache.Record]:
     """The records of all data sets that are cached for a request that differs in nothing else, by data set."""
     folder = Path(folder) if folder is not None else paths.material()
-    found = {name: cache.load({**asked, "dataset": name}, folder, expectation(asked, None)) for name in DATASETS}
+    expected = expectation(asked, None)
+    found = {name: cache.load({**asked, "dataset": name}, folder, expected) for name in DATASETS}
     return {name: record for name, record in found.items() if record is not None}
