@@ -72,11 +72,27 @@ def test_device_map_and_offload_leave_rows_as_they_are(folder, tmp_path):
     np.testing.assert_array_equal(results[0], results[2])
 
 
-def test_quantized_is_nf4_with_bfloat16_compute():
-    config = loading._nf4()
+def test_quantized_is_nf4_with_bfloat16_compute(tmp_path):
+    toys.save(tmp_path, toys.wide())
+    model, tokenizer = loading.load_ICL_model(tmp_path, device="cpu", quantized=True, verbose=False)
+    config = model.config.quantization_config
     assert (
         config.load_in_4bit and config.bnb_4bit_quant_type == "nf4" and config.bnb_4bit_compute_dtype == torch.bfloat16
     )
+    assert "4-bit NF4" in loading.describe(model)
+    exact, _ = loading.load_ICL_model(tmp_path, device="cpu", verbose=False)
+    assert loading.describe(exact).split("parameters")[0] == loading.describe(model).split("parameters")[0]
+    prompts = loading.staicc_prompts(2, 1)[:3]
+    four, full = (
+        inference.copy_magnitudes(m, inference.label_run(m, tokenizer, prompts))["magnitude"] for m in (model, exact)
+    )
+    assert 0 < np.abs(four - full).max() < 0.05  # quantised for real, and still the same model
+    assert not getattr(loading.untrained_twin(model), "is_quantized", False)
+
+
+def test_the_embedded_model_passes_the_handshake_in_4_bit():
+    model, _ = loading.load_ICL_model("embedded", device="cpu", quantized=True, verbose=False)
+    assert attention.support(model).layers == (0, 1, 2, 3)
 
 
 def test_offloaded_embeddings_get_their_ids_where_they_run(folder):
