@@ -134,6 +134,36 @@ def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
         )
 
 
+def next_token_logits(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *instruments: Instrument,
+    token_budget: int = TOKEN_BUDGET,
+    bar: tqdm | None = None,
+) -> np.ndarray:
+    """The logits of what follows each prompt, given as tokens: [N, V] float32 (float64 with a float64 model).
+
+    instruments stay attached throughout, so they cannot tell examples apart. Raises ValueError for a prompt that is
+    longer than the context.
+    """
+    prepare(model)
+    check_context(model, [len(ids) for ids in prompts])
+    dtype = np.float64 if model.dtype == torch.float64 else np.float32
+    found = np.empty((len(prompts), model.config.get_text_config().vocab_size), dtype)
+
+    def visit(batch: Batch) -> None:
+        places, which = (batch.lengths - 1).unique(return_inverse=True)
+        device = input_device(model)
+        with torch.inference_mode(), instrument(model, *instruments):
+            logits = model(
+                input_ids=batch.inputs["input_ids"].to(device), logits_to_keep=places.to(device), use_cache=False
+            ).logits
+        found[batch.numbers] = logits[torch.arange(len(which)), which.to(logits.device)].cpu().to(torch.float64).numpy()
+
+    run_rows(model, [Row(tuple(ids)) for ids in prompts], visit, token_budget, bar)
+    return found
+
+
 # ------------------------------------------------------------------------------------------------ copy magnitude
 
 

@@ -96,3 +96,16 @@ def verdicts(
     frequent = head_counts(magnitude, n_t, c) >= share * len(magnitude)
     specific = frequent & (found.low > 0) & (found.first >= 2 * found.second)
     return np.where(specific, VERDICTS[0], np.where(frequent, VERDICTS[1], VERDICTS[2]))
+
+
+def majority_right(gold: NDArray[np.integer]) -> NDArray[np.float64]:
+    """How right the label is that most queries have, [N]; labels that are equally frequent share the answer."""
+    counts = np.bincount(gold)
+    return (counts[gold] == counts.max()) / (counts == counts.max()).sum()
+
+
+def vote_right(gold: NDArray[np.integer], demonstrations: NDArray[np.integer], classes: int) -> NDArray[np.float64]:
+    """How right the label is that most demonstrations [N, k] of a prompt have, [N]; equal ones share the answer."""
+    votes = (demonstrations[:, :, None] == np.arange(classes)).sum(axis=1)
+    winners = votes == votes.max(axis=1, keepdims=True)
+    return np.take_along_axis(winners / winners.sum(axis=1, keepdims=True), gold[:, None], axis=1)[:, 0]
