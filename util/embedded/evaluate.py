@@ -159,7 +159,7 @@ def ioi_rows(pair: Pair, n: int) -> Iterator[Row]:
 
 def word_pair_rows(pair: Pair, n: int) -> Iterator[Row]:
     model, tokenizer = pair
-    right, asked = dict[str, NDArray[np.bool_]](), dict[str, list[str]]()
+    right, asked, unseen = dict[str, NDArray[np.bool_]](), dict[str, list[str]](), sorted(held_out_inputs())
     for name in PAIR_TASKS:
         prompts = [item.clean for item in word_pair_prompts.prompts(name, tokenizer, n, 10, SEED, ()).items]
         answered = [word_pair_prompts.typed_tokens(prompt, tokenizer).ids for prompt in prompts]
@@ -167,14 +167,14 @@ def word_pair_rows(pair: Pair, n: int) -> Iterator[Row]:
         first = [whole[len(ids)] for whole, ids in zip(answered, alone, strict=True)]
         right[name] = next_token_logits(model, alone).argmax(1) == first
         asked[name] = [prompt.text.rsplit("\n", 1)[-1].strip() for prompt in prompts]
-        new = np.isin(asked[name], sorted(held_out_inputs()))
+        new = np.isin(asked[name], unseen)
         yield _share("word pairs, 10 shots" if name == "copying" else "", f"{name}, seen pairs", right[name][~new], 0.9)
         if new.any():
             yield _share("", f"{name}, held-out pairs", right[name][new])
     for name, other in (("copying", "capitalization"), ("capitalization", "copying")):
-        shared = right[name][np.isin(asked[name], asked[other])]
+        shared = right[name][np.isin(asked[name], asked[other]) & ~np.isin(asked[name], unseen)]
         first_row = "the task is read from the prompt" if name == "copying" else ""
-        yield _share(first_row, f"{name}, inputs asked in {other} as well", shared, 0.9)
+        yield _share(first_row, f"{name}, seen inputs that are asked in {other} as well", shared, 0.9)
 
 
 # ------------------------------------------------------------------------------------------------ forerunner heads
