@@ -200,23 +200,11 @@ class Corpus:
 
         return _finish(*_fill([lines() for _ in range(rows)], length))
 
-    def episodes(
-        self,
-        rng: np.random.Generator,
-        rows: int,
-        length: int,
-        true_labels: bool = True,
-        chances: Sequence[float] | None = None,
-    ) -> Batch:
-        """StaICC episodes with their true labels, one data set per row, as many demonstrations as fit.
-
-        chances: of the data sets; None: all the same.
-        """
+    def episodes(self, rng: np.random.Generator, rows: int, length: int, true_labels: bool = True) -> Batch:
+        """StaICC episodes with their true labels, one data set per row, as many demonstrations as fit."""
 
         def lines() -> Iterator[Weighted]:
-            data = self._episodes[
-                rng.integers(len(self._episodes)) if chances is None else rng.choice(len(chances), p=chances)
-            ]
+            data = self._episodes[rng.integers(len(self._episodes))]
             words = data.label_ids
             if not true_labels:
                 words = rng.choice(self._labels[True], len(words), replace=False)
@@ -230,11 +218,6 @@ class Corpus:
         tokens, weights = _fill([lines() for _ in range(rows)], length)
         weights[(rng.random(weights.shape) < 1 / 8) & (weights == 0)] = OTHER_TOKENS
         return _finish(tokens, weights)
-
-    def balanced(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
-        """Episodes with true labels, as many of each data set: those of longer texts have more rows."""
-        sizes = np.array([len(data.tokens) / len(data.labels) for data in self._episodes])
-        return self.episodes(rng, rows, length, chances=sizes / sizes.sum())
 
     def relabelled(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
         """Episodes with random label words: a label has weight once its class has occurred."""
@@ -278,7 +261,7 @@ class Corpus:
             sizes = [min(_ROWS_PER_LAYOUT, count - i) for i in range(0, count, _ROWS_PER_LAYOUT)]
             if stream == "repeats":
                 drawn = [self.repeats(rng, count, length, periods)]
-            elif stream in ("episodes", "balanced", "relabelled", "recurring", "pairs", "ioi"):
+            elif stream in ("episodes", "relabelled", "recurring", "pairs", "ioi"):
                 drawn = [getattr(self, stream)(rng, count, length)]
             elif stream == "words":  # a call draws one layout: several calls, several layouts
                 drawn = [self.words(rng, size, length) for size in sizes]

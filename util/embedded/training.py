@@ -60,11 +60,6 @@ EPISODES = dict.fromkeys(("repeats", "maps", "long_maps", "words", "pairs", "rec
     "relabelled": 3 / 16,
     "episodes": 5 / 16,
 }
-BALANCED = dict.fromkeys(("repeats", "maps", "words", "pairs", "recurring"), _FEW) | {
-    "ioi": 3 / 16,
-    "relabelled": 1 / 16,
-    "balanced": 7 / 16,
-}
 RECIPES: dict[str, tuple[Stage, ...]] = {
     "generalist": (
         Stage(1_600_000, 32, 64, {"repeats": 1.0}, (4, 21), (3e-3, 3e-3)),
@@ -72,7 +67,6 @@ RECIPES: dict[str, tuple[Stage, ...]] = {
         Stage(2_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.5e-3), layers=4, heads=8),
         Stage(8_000_000, 32, 128, SHORT_EPISODES, (4, 50), (2e-3, 1e-3), layers=4, heads=8),
         Stage(4_000_000, 16, 512, EPISODES, (4, 200), (1e-3, 5e-5), layers=4, heads=8),
-        Stage(5_000_000, 16, 512, BALANCED, (4, 200), (1.5e-3, 5e-5), layers=4, heads=8),
     )
 }
 WARM_UP, WEIGHT_DECAY, CLIP = 50, 0.01, 1.0
