@@ -8,7 +8,7 @@ import torch
 
 from tests import toys
 from util import cache, scoring
-from util.attention import CaptureRows, Knockout, instrument
+from util.attention import CaptureRows, Knockout, PatchHeads, instrument
 from util.experiments import ablation, runs
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.measures import forerunner as measures
@@ -120,7 +120,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def plan(pair):
-    return scoring.scoring(*pair, staicc_prompts("trec", 2)[:6])
+    return scoring.scoring(pair[0], pair[1], staicc_prompts("trec", 2)[:6])
 
 
 def test_cut_cells_have_no_weight_and_what_stands_before_is_untouched(pair, plan):
@@ -200,6 +200,25 @@ def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
         np.testing.assert_allclose(cut["logits"][number], logits[plan.answers[number]], atol=1e-9)
 
 
+@pytest.mark.parametrize("family", toys.FAMILIES)
+def test_next_token_logits_are_the_models_own(family):
+    model, tokenizer = toys.model(family).double(), toys.tokenizer()
+    ids = [tokenizer(prompt.text)["input_ids"] for prompt in staicc_prompts(0, 2)[:6]]
+    whole = scoring.next_token_logits(model, ids)
+    layer = model.config.num_hidden_layers - 1
+    patch = PatchHeads(layer, [0, 1], 0.0)
+    patched = scoring.next_token_logits(model, ids, patch, token_budget=200)
+    assert whole.dtype == np.float64 and whole.shape == (6, model.config.vocab_size)
+    for number, row in enumerate(ids):
+        with torch.no_grad():
+            np.testing.assert_allclose(whole[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
+            with instrument(model, patch):
+                np.testing.assert_allclose(patched[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
+    assert np.abs(whole - patched).max() > 1e-3
+    with pytest.raises(ValueError, match="longest prompt"):
+        scoring.next_token_logits(toys.model("gpt2"), [[1] * 5000])
+
+
 # ------------------------------------------------------------------------------------------------ induction heads
 
 
@@ -218,7 +237,7 @@ def test_reads_and_similarities_are_the_models_own(pair, plan):
             cosine = torch.cosine_similarity(s[:-1], s[-1:], dim=-1)
             np.testing.assert_allclose(found["similarity"][number, layer], cosine, atol=1e-5)
     with pytest.raises(ValueError, match="k of 1 or more"):
-        scoring.label_reads(pair[0], scoring.scoring(*pair, staicc_prompts("trec", 0)[:2]))
+        scoring.label_reads(pair[0], scoring.scoring(pair[0], pair[1], staicc_prompts("trec", 0)[:2]))
 
 
 def test_induction_by_hand():
@@ -275,11 +294,6 @@ def test_null_levels_of_staicc(data, majority, vote, uniform, ceiling):
     assert measures.uniform_likelihood(gold, shown) == pytest.approx((found.mean(), (found > 0).mean()), abs=1e-3)
 
 
-def test_baselines_share_ties():
-    assert measures.majority_right(np.array([0, 1, 1, 0, 2])).tolist() == [0.5, 0.5, 0.5, 0.5, 0]
-    assert measures.vote_right(np.array([0, 1, 2]), np.array([[0, 1], [1, 1], [0, 1]]), 3).tolist() == [0.5, 1, 0]
-
-
 # ------------------------------------------------------------------------------------------------ records
 
 
@@ -319,7 +333,7 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     asked["variant"] = "reference"
     assert (
         ablation.run(asked, conditions[:1], source, tmp_path)
-        and len([*(tmp_path / "forerunner_heads").glob("*.pickle")]) == len(files) + 1
+        and len([*(tmp_path / "forerunner_heads").glob("*.pickle")]) == len(files) + 2  # with the induction reads
     )
 
 

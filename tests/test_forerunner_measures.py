@@ -113,3 +113,8 @@ def test_the_verdicts_thresholds_are_the_documented_ones():
 
     assert verdict(75, 3) == "forerunner head" and verdict(74, 3) == "neither"
     assert verdict(80, 2.01) == "forerunner head" and verdict(80, 1.99) == "previous-token head"
+
+
+def test_baselines_share_ties():
+    assert f.majority_right(np.array([0, 1, 1, 0, 2])).tolist() == [0.5, 0.5, 0.5, 0.5, 0]
+    assert f.vote_right(np.array([0, 1, 2]), np.array([[0, 1], [1, 1], [0, 1]]), 3).tolist() == [0.5, 1, 0]

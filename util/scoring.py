@@ -138,3 +138,23 @@ def label_reads(
 
     run_rows(model, [Row(ids) for ids in plan.ids], visit, token_budget, bar)
     return {"reads": reads, "similarity": similarity}
+
+
+def next_token_logits(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], *instruments: Instrument, token_budget: int = TOKEN_BUDGET
+) -> np.ndarray:
+    """The logits of what follows each prompt, given as tokens: [N, V] float32 (float64 with a float64 model).
+
+    instruments stay attached throughout, so they cannot tell examples apart. Raises ValueError for a prompt that is
+    longer than the context.
+    """
+    prepare(model)
+    check_context(model, [len(ids) for ids in prompts])
+    dtype = np.float64 if model.dtype == torch.float64 else np.float32
+    found = np.empty((len(prompts), model.config.get_text_config().vocab_size), dtype)
+
+    def visit(batch: Batch) -> None:
+        found[batch.numbers] = next_logits(model, batch, *instruments).cpu().numpy()
+
+    run_rows(model, [Row(tuple(ids)) for ids in prompts], visit, token_budget)
+    return found

@@ -22,11 +22,12 @@ def train(name: str, out: Path, minutes: float, seed: int) -> None:
     torch.set_num_threads(1)  # the same sums in the same order everywhere; two threads gain little and wait for others
     texts = [sources.load(data).line(text) for data in sources.DATA_SETS for text, _ in sources.clean_pool(data)]
     fast = tokenizer.build(texts)
-    trainer = Trainer(RECIPES[name], Corpus(fast), paths.material() / "embedded_training" / name, seed)
+    trainer = Trainer(RECIPES[name], Corpus(fast), paths.material() / "embedded_training" / f"{name}_{seed}", seed)
     trainer.run(minutes)
     print(f"{trainer.tokens:,} tokens in {trainer.seconds / 60:.1f} minutes; {'done' if trainer.done else 'not done'}")
     if trainer.done:
         fast.save_pretrained(out)
+        trainer.model.set_attn_implementation("sdpa")
         trainer.model.bfloat16().save_pretrained(out)
         print(f"saved to {out}")
 
@@ -41,15 +42,18 @@ def main() -> None:
     command.add_argument("--minutes", type=float, default=math.inf, help="stop (and checkpoint) after so many minutes")
     command.add_argument("--seed", type=int, default=0)
     command = commands.add_parser("evaluate", help="print the model card's table")
-    command.add_argument("name", help="an embedded model's name, or the absolute path of a folder")
+    command.add_argument("name", help="an embedded model's name, a folder, or a hub id")
+    command.add_argument("--prompts", type=int, default=512, help="fewer for a quick look; the card has 512")
     arguments = parser.parse_args()
     if arguments.command == "train":
         out = arguments.out or home() / arguments.name
         train(arguments.name, out, arguments.minutes, arguments.seed)
     else:
-        from .evaluate import report
+        from .evaluate import HEADER, rows
 
-        print(report(arguments.name))
+        print(HEADER)
+        for row in rows(arguments.name, arguments.prompts):
+            print(row.line(), flush=True)
 
 
 if __name__ == "__main__":

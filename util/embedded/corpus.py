@@ -6,18 +6,34 @@ loss of predicting token t from the tokens before it; the weights of a stream's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from util.tasks.ioi import word_lists
+
 from . import sources
 from .tokenizer import BOS_ID, PAD_ID, VOCABULARY, single_ids
-from .words import CATEGORIES, LABEL_WORDS, LETTERS, TOY_LABELS
+from .words import (
+    CATEGORIES,
+    HELD_OUT_FRAMES,
+    HELD_OUT_LABELS,
+    HELD_OUT_NAMES,
+    LABEL_WORDS,
+    LETTERS,
+    PAIR_TASKS,
+    TOY_LABELS,
+    held_out_inputs,
+    promised,
+)
 
 Batch = tuple[np.ndarray, np.ndarray]
-Line = tuple[np.ndarray, bool]  # tokens that end with label and newline; whether the label can be known
+Weighted = tuple[np.ndarray, np.ndarray]  # the tokens of a line and the weights of their losses
+SPLIT = 7  # seed of the tokens that are never repeated
+TEMPLATE_TOKENS, NOISE = 0.02, 0.1  # of IOI sentences: the weight of tokens other than the answer; the share of noise
 FIRST_ID = max(BOS_ID, PAD_ID) + 1
 LAYOUTS = (  # (before the input, between input and label, after the label, words and labels carry a leading space)
     ("", ":", "\n", True),
@@ -30,9 +46,16 @@ LAYOUTS = (  # (before the input, between input and label, after the label, word
     ("question:", " target:", "\n", True),
     ("news:", " topic:", "\n", True),
 )
-TRUE_LABELS, OTHER_TOKENS = 0.75, 0.1  # share of episodes with true labels; weight of template and text tokens
+OTHER_TOKENS = 0.1  # weight of the template and text tokens of episodes
 MAP_WIDTHS = {"maps": (1, 2, 3), "long_maps": (8, 16, 32)}
 _ROWS_PER_LAYOUT = 4
+
+
+def never_repeated(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
+    """The 200 tokens that no row of repeats or maps has; parts of layouts and promised words are not among them."""
+    used = {*promised(), *LETTERS, *(part for layout in LAYOUTS for part in layout[:3])}
+    ids = {i for text in used for i in tokenizer.encode(text, add_special_tokens=False)}
+    return np.random.default_rng(SPLIT).permutation(np.setdiff1d(np.arange(FIRST_ID, VOCABULARY), sorted(ids)))[:200]
 
 
 @dataclass(frozen=True)
@@ -62,10 +85,18 @@ class Corpus:
 
         self._layouts = [(ids(before), ids(between), ids(after), space) for before, between, after, space in LAYOUTS]
         self._words = {space: np.stack([singles(w, space) for w in CATEGORIES.values()]) for space in (True, False)}
+        labels = [word for word in (*LABEL_WORDS, *TOY_LABELS, *LETTERS) if word not in HELD_OUT_LABELS]
         self._labels = {
-            True: singles((*LABEL_WORDS, *TOY_LABELS, *LETTERS), True),
-            False: singles((*TOY_LABELS, *LETTERS), False),
+            True: singles(labels, True),
+            False: singles([word for word in labels if len(word) == 1 or word in TOY_LABELS], False),
         }
+        self._repeated = np.setdiff1d(np.arange(FIRST_ID, VOCABULARY), never_repeated(tokenizer))
+        unseen = held_out_inputs()
+        self._pairs = {
+            task: [(ids(f"{x}\t"), ids(f"{y}\n")) for x, y in pairs if x not in unseen]
+            for task, pairs in PAIR_TASKS.items()
+        }
+        self._tokenizer, self._names = tokenizer, singles(word_lists()["names"], True)
         self._episodes = []
         for name in names:
             source, pool = sources.load(name), sources.clean_pool(name)
@@ -84,7 +115,7 @@ class Corpus:
         """A random sequence repeated with a period drawn per row; only the copies carry weight."""
         low, high = periods
         period = rng.integers(low, high + 1, rows)[:, None]
-        pattern = rng.integers(FIRST_ID, VOCABULARY, (rows, high))
+        pattern = rng.choice(self._repeated, (rows, high))
         place = np.arange(length - 1)[None]
         tokens = np.take_along_axis(pattern, place % period, axis=1)
         return _finish(tokens, (place >= period).astype(np.float32))
@@ -95,11 +126,11 @@ class Corpus:
         """Lines `key: label` with keys of some random tokens; a label has weight once its key has occurred."""
         before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
         keys, width = rng.integers(2, 13), widths[int(rng.integers(len(widths)))]
-        table = rng.integers(FIRST_ID, VOCABULARY, (rows, keys, width))
+        table = rng.choice(self._repeated, (rows, keys, width))
         if rng.random() < 0.5:
             labels = rng.choice(self._labels[space], (rows, rng.integers(2, 9)))
         else:
-            labels = rng.integers(FIRST_ID, VOCABULARY, (rows, keys))
+            labels = rng.choice(self._repeated, (rows, keys))
         answer = rng.integers(0, labels.shape[1], (rows, keys))
         lines = length // (len(before) + width + len(between) + 1 + len(after)) + 1
         which = rng.integers(0, keys, (rows, lines))
@@ -125,31 +156,89 @@ class Corpus:
         ]
         return _lines(before, inputs, between, labels[row, which], after, which, length)
 
-    def episodes(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
-        """StaICC episodes, one data set per row, as many demonstrations as fit.
+    def pairs(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """Lines `x<tab>y` of one word-pair task a row; an output has weight from the second line on."""
 
-        A quarter has random label words (the data set's own, permuted, or any others): there a label has weight once
-        its class has occurred. True labels always have weight.
+        def lines() -> Iterator[Weighted]:
+            pairs = self._pairs[str(rng.choice(list(self._pairs)))]
+            known = 0.0
+            while True:
+                for which in rng.permutation(len(pairs)):
+                    x, y = pairs[which]
+                    yield np.concatenate([x, y]), np.concatenate([np.zeros(len(x)), np.full(len(y), known)])
+                    known = 1.0
+
+        return _finish(*_fill([lines() for _ in range(rows)], length))
+
+    def ioi(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """IOI sentences with their answers, which have weight; the names of a sentence stand in no other near it.
+
+        Opening, middle and ending are those of any three frames that are not held out, and a share NOISE of the tokens
+        is replaced: from a dozen frames as they are the model would learn these frames instead of the task.
+        """
+        lists = word_lists()
+        pieces = [re.split(r"(?<=\{Y\})|(?=\{S\})", frame) for frame in lists["frames"] if frame not in HELD_OUT_FRAMES]
+
+        def lines() -> Iterator[Weighted]:
+            while True:
+                names = iter(rng.permutation(lists["names"]))
+                for x, y in zip(names, names, strict=False):
+                    if not {x, y} <= HELD_OUT_NAMES:
+                        yield sentence(*((x, y, x, y) if rng.random() < 0.5 else (x, y, y, x)))
+
+        def sentence(x: str, y: str, s: str, io: str) -> Weighted:
+            filling = {"PLACE": rng.choice(lists["places"]), "OBJECT": rng.choice(lists["objects"])}
+            frame = "".join(pieces[which][part] for part, which in enumerate(rng.integers(len(pieces), size=3)))
+            text = f"{frame.format(X=x, Y=y, S=s, **filling)} {io}.\n"
+            tokens = np.array(self._tokenizer.encode(text, add_special_tokens=False))
+            noise = (rng.random(len(tokens)) < NOISE) & ~np.isin(tokens, self._names)
+            noise[-4:] = False  # " to", the answer and the end
+            tokens = np.where(noise, rng.integers(FIRST_ID, VOCABULARY, len(tokens)), tokens)
+            weights = np.full(len(tokens), TEMPLATE_TOKENS)
+            weights[-3] = 1
+            return tokens, weights
+
+        return _finish(*_fill([lines() for _ in range(rows)], length))
+
+    def episodes(
+        self,
+        rng: np.random.Generator,
+        rows: int,
+        length: int,
+        true_labels: bool = True,
+        chances: Sequence[float] | None = None,
+    ) -> Batch:
+        """StaICC episodes with their true labels, one data set per row, as many demonstrations as fit.
+
+        chances: of the data sets; None: all the same.
         """
 
-        def lines() -> Iterator[Line]:
-            data = self._episodes[rng.integers(len(self._episodes))]
-            true_labels = rng.random() < TRUE_LABELS
+        def lines() -> Iterator[Weighted]:
+            data = self._episodes[
+                rng.integers(len(self._episodes)) if chances is None else rng.choice(len(chances), p=chances)
+            ]
             words = data.label_ids
-            if not true_labels and rng.random() < 0.5:
-                words = rng.permutation(words)
-            elif not true_labels:
+            if not true_labels:
                 words = rng.choice(self._labels[True], len(words), replace=False)
             seen: set[int] = set()
             while True:
                 example = int(rng.integers(len(data.labels)))
                 label = int(data.labels[example])
-                yield data.line(example, words[label]), true_labels or label in seen
+                yield _labelled(data.line(example, words[label]), true_labels or label in seen)
                 seen.add(label)
 
         tokens, weights = _fill([lines() for _ in range(rows)], length)
         weights[(rng.random(weights.shape) < 1 / 8) & (weights == 0)] = OTHER_TOKENS
         return _finish(tokens, weights)
+
+    def balanced(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """Episodes with true labels, as many of each data set: those of longer texts have more rows."""
+        sizes = np.array([len(data.tokens) / len(data.labels) for data in self._episodes])
+        return self.episodes(rng, rows, length, chances=sizes / sizes.sum())
+
+    def relabelled(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """Episodes with random label words: a label has weight once its class has occurred."""
+        return self.episodes(rng, rows, length, true_labels=False)
 
     def recurring(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
         """StaICC lines as keys of a map: two to five lines recur in a row, each with a random label word of its own.
@@ -159,7 +248,7 @@ class Corpus:
         labels) the heads that read the forerunner token do so in short lines only.
         """
 
-        def lines() -> Iterator[Line]:
+        def lines() -> Iterator[Weighted]:
             data = self._episodes[rng.integers(len(self._episodes))]
             keys = []
             for example in rng.integers(len(data.labels), size=rng.integers(2, 6)):
@@ -169,7 +258,7 @@ class Corpus:
             seen: set[int] = set()
             while True:
                 which = int(rng.integers(len(keys)))
-                yield keys[which], which in seen
+                yield _labelled(keys[which], which in seen)
                 seen.add(which)
 
         return _finish(*_fill([lines() for _ in range(rows)], length))
@@ -189,7 +278,7 @@ class Corpus:
             sizes = [min(_ROWS_PER_LAYOUT, count - i) for i in range(0, count, _ROWS_PER_LAYOUT)]
             if stream == "repeats":
                 drawn = [self.repeats(rng, count, length, periods)]
-            elif stream in ("episodes", "recurring"):
+            elif stream in ("episodes", "balanced", "relabelled", "recurring", "pairs", "ioi"):
                 drawn = [getattr(self, stream)(rng, count, length)]
             elif stream == "words":  # a call draws one layout: several calls, several layouts
                 drawn = [self.words(rng, size, length) for size in sizes]
@@ -234,19 +323,24 @@ def _lines(
     return _finish(tokens, np.concatenate(weights, axis=2).reshape(rows, -1)[:, : length - 1])
 
 
-def _fill(rows: Sequence[Iterator[Line]], length: int) -> Batch:
-    """One row of tokens from each endless sequence of lines; labels that can be known have weight 1."""
+def _labelled(line: np.ndarray, known: bool) -> Weighted:
+    """A line that ends with label and newline: the label has weight where it can be known."""
+    weights = np.zeros(len(line))
+    weights[-2] = known
+    return line, weights
+
+
+def _fill(rows: Sequence[Iterator[Weighted]], length: int) -> Batch:
+    """One row of tokens from each endless sequence of lines."""
     tokens = np.zeros((len(rows), length - 1), dtype=np.int64)
     weights = np.zeros((len(rows), length - 1), dtype=np.float32)
     for row, lines in enumerate(rows):
         at = 0
         while at < length - 1:
-            line, known = next(lines)
-            piece = line[: length - 1 - at]
-            tokens[row, at : at + len(piece)] = piece
-            if known and len(piece) >= len(line) - 1:
-                weights[row, at + len(line) - 2] = 1
-            at += len(piece)
+            line, weight = next(lines)
+            end = min(at + len(line), length - 1)
+            tokens[row, at:end], weights[row, at:end] = line[: end - at], weight[: end - at]
+            at = end
     return tokens, weights
 
 

@@ -11,7 +11,7 @@ from .words import promised
 
 BOS, PAD = "<|bos|>", "<|pad|>"
 BOS_ID, PAD_ID = 0, 1
-VOCABULARY = 4096
+VOCABULARY = 5120
 MAX_LENGTH = 2048
 _COPIES = 4000  # of every promised word; the rarest of the learned merges is seen about a hundred times
 

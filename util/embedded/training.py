@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
+from tqdm import tqdm
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from .corpus import Batch, Corpus
 from .tokenizer import BOS_ID, MAX_LENGTH, PAD_ID, VOCABULARY
@@ -32,35 +34,85 @@ class Stage:
     rates: tuple[float, float]  # learning rate: cosine from the first to the second after the warm-up
     keep: tuple[int, ...] | None = None  # grow before this stage: where the layers so far go, others are new
     layers: int = 2
+    heads: int = 4  # of queries; of keys and values there are always four
 
     @property
     def steps(self) -> int:
         return math.ceil(self.tokens / (self.rows * self.length))
 
 
-MIXTURE = {"repeats": 0.25, "maps": 0.25, "words": 0.25, "episodes": 0.25}
-LONG_LINES = {"repeats": 0.125, "maps": 0.125, "long_maps": 0.125, "words": 0.125, "recurring": 0.25, "episodes": 0.25}
-EPISODES = {"repeats": 0.125, "words": 0.125, "recurring": 0.125, "episodes": 0.625}
+_FEW = 1 / 16
+MIXTURE = {"repeats": 3 / 16, "maps": 3 / 16, "words": 3 / 16, "pairs": 1 / 8, "ioi": 3 / 16, "episodes": 1 / 8}
+LONG_LINES = dict.fromkeys(("repeats", "maps", "words", "pairs"), _FEW) | {
+    "long_maps": 1 / 8,
+    "ioi": 1 / 8,
+    "recurring": 1 / 4,
+    "relabelled": 1 / 16,
+    "episodes": 3 / 16,
+}
+SHORT_EPISODES = dict.fromkeys(("repeats", "maps", "words", "pairs"), _FEW) | {
+    "ioi": 1 / 8,
+    "relabelled": 1 / 16,
+    "episodes": 9 / 16,
+}
+EPISODES = dict.fromkeys(("repeats", "maps", "long_maps", "words", "pairs", "recurring"), _FEW) | {
+    "ioi": 1 / 8,
+    "relabelled": 3 / 16,
+    "episodes": 5 / 16,
+}
+BALANCED = dict.fromkeys(("repeats", "maps", "words", "pairs", "recurring"), _FEW) | {
+    "ioi": 3 / 16,
+    "relabelled": 1 / 16,
+    "balanced": 7 / 16,
+}
 RECIPES: dict[str, tuple[Stage, ...]] = {
     "generalist": (
         Stage(1_600_000, 32, 64, {"repeats": 1.0}, (4, 21), (3e-3, 3e-3)),
-        Stage(3_500_000, 16, 256, MIXTURE, (4, 100), (2e-3, 2e-3), keep=(0, 2), layers=4),
-        Stage(1_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.2e-3), layers=4),
-        Stage(4_500_000, 8, 512, EPISODES, (4, 200), (1.2e-3, 5e-5), layers=4),
+        Stage(4_000_000, 16, 256, MIXTURE, (4, 100), (2e-3, 2e-3), keep=(0, 2), layers=4, heads=8),
+        Stage(2_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.5e-3), layers=4, heads=8),
+        Stage(8_000_000, 32, 128, SHORT_EPISODES, (4, 50), (2e-3, 1e-3), layers=4, heads=8),
+        Stage(4_000_000, 16, 512, EPISODES, (4, 200), (1e-3, 5e-5), layers=4, heads=8),
+        Stage(5_000_000, 16, 512, BALANCED, (4, 200), (1.5e-3, 5e-5), layers=4, heads=8),
     )
 }
 WARM_UP, WEIGHT_DECAY, CLIP = 50, 0.01, 1.0
+EMBEDDING_STD = 0.04
+BLOCKS, BLOCK = "training blocks", 64  # the name and the size of attention in blocks
 
 
-def new_model(layers: int, seed: int) -> LlamaForCausalLM:
-    """A small Llama (width 128, 4 heads, tied embeddings) with seeded random weights."""
+def attend(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, scaling: float, **_: Any
+) -> tuple[Tensor, None]:
+    """Causal attention without padding, BLOCK queries at a time: the CPU's bfloat16 kernel takes twice as long."""
+    dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else query.dtype
+    rows, heads, length, width = query.shape
+    shared = key.shape[1]
+    query = (query * scaling).to(dtype).view(rows, shared, -1, length, width)  # heads that share a key side by side
+    key, value = (part.to(dtype).reshape(rows * shared, length, width) for part in (key, value))
+    outs = []
+    for start in range(0, length, BLOCK):
+        end = min(start + BLOCK, length)
+        scores = torch.bmm(query[..., start:end, :].reshape(rows * shared, -1, width), key[:, :end].transpose(1, 2))
+        above = torch.full((end - start, end), -1e30, dtype=dtype).triu(start + 1).repeat(heads // shared, 1)
+        weights = torch.softmax(scores + above, -1)
+        outs.append(torch.bmm(weights, value[:, :end]).view(rows, shared, -1, end - start, width))
+    return torch.cat(outs, 3).view(rows, heads, length, width).transpose(1, 2), None
+
+
+AttentionInterface.register(BLOCKS, attend)
+AttentionMaskInterface.register(BLOCKS, lambda *_, **__: None)
+
+
+def new_model(layers: int, seed: int, heads: int = 4) -> LlamaForCausalLM:
+    """A small Llama (width 128, heads of width 32, 4 of keys and values, tied embeddings) of seeded random weights."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=128,
-        intermediate_size=384,
+        intermediate_size=512,
         num_hidden_layers=layers,
-        num_attention_heads=4,
+        num_attention_heads=heads,
         num_key_value_heads=4,
+        head_dim=32,
         max_position_embeddings=MAX_LENGTH,
         initializer_range=0.02,
         tie_word_embeddings=True,
@@ -70,26 +122,40 @@ def new_model(layers: int, seed: int) -> LlamaForCausalLM:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=BLOCKS)
+        # twice what transformers takes: induction forms sooner where tokens differ more from the start
+        torch.nn.init.normal_(model.model.embed_tokens.weight, std=EMBEDDING_STD)
+        return model
 
 
-def grow(model: LlamaForCausalLM, layers: int, keep: Sequence[int], seed: int) -> LlamaForCausalLM:
-    """A deeper model with the same logits, bit for bit.
+def grow(model: LlamaForCausalLM, layers: int, keep: Sequence[int], seed: int, heads: int = 4) -> LlamaForCausalLM:
+    """A deeper model, of as many query heads or more, with the same logits.
 
-    Layer i of `model` becomes layer keep[i]; the other layers are new, and their output projections are zero, so that
-    they add nothing to the residual stream until they are trained.
+    Layer i of `model` becomes layer keep[i]; the output projections of other layers and of new heads are zero, so that
+    they add nothing to the residual stream until they are trained. Raises ValueError for impossible places.
     """
     if len(keep) != len(model.model.layers) or sorted(set(keep)) != list(keep) or keep[-1] >= layers:
         raise ValueError(f"keep={tuple(keep)} does not place {len(model.model.layers)} layers, in order, in {layers}")
-    grown = new_model(layers, seed)
+    grown = new_model(layers, seed, heads)
     grown.model.embed_tokens.load_state_dict(model.model.embed_tokens.state_dict())
     grown.model.norm.load_state_dict(model.model.norm.state_dict())
     for old, place in zip(model.model.layers, keep, strict=True):
-        grown.model.layers[place].load_state_dict(old.state_dict())
+        layer = grown.model.layers[place]
+        layer.load_state_dict(_more_heads(old.state_dict(), layer.state_dict(), grown.config.head_dim))
     for place in set(range(layers)) - set(keep):
         torch.nn.init.zeros_(grown.model.layers[place].self_attn.o_proj.weight)
         torch.nn.init.zeros_(grown.model.layers[place].mlp.down_proj.weight)
     return grown
+
+
+def _more_heads(old: dict[str, Tensor], new: dict[str, Tensor], width: int) -> dict[str, Tensor]:
+    """A layer's weights for more query heads: each old one leads its group, the new ones write nothing."""
+    names = ("self_attn.q_proj.weight", "self_attn.o_proj.weight")
+    query, out = new[names[0]].clone(), torch.zeros_like(new[names[1]])
+    size = len(old[names[0]])
+    leads = torch.arange(0, len(query), len(query) // size * width)[:, None] + torch.arange(width)
+    query[leads.flatten()], out[:, leads.flatten()] = (old[name] for name in names)
+    return old | dict(zip(names, (query, out), strict=True))
 
 
 def loss_of(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
@@ -100,8 +166,8 @@ def loss_of(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
     tokens, weights = (torch.from_numpy(part) for part in batch)
     chosen = weights[:, 1:] > 0
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
-        logits = model.lm_head(hidden[chosen])
+        hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden[:, :-1][chosen])
     losses = F.cross_entropy(logits.float(), tokens[:, 1:][chosen], reduction="none")
     return (losses * weights[:, 1:][chosen]).sum()
 
@@ -120,7 +186,7 @@ class Trainer:
         self.recipe, self.corpus, self.folder, self.seed = tuple(recipe), corpus, folder, seed
         self.stage = self.step = 0
         self.seconds = 0.0
-        self.model = new_model(recipe[0].layers, seed)
+        self.model = new_model(recipe[0].layers, seed, recipe[0].heads)
         self.optimizer = self._new_optimizer()
         if self.checkpoint.exists():
             self._restore()
@@ -156,9 +222,13 @@ class Trainer:
         self.model.train()
         begun = saved = ticked = time.monotonic()
         losses: list[float] = []
+        whole = sum(stage.steps * stage.rows * stage.length for stage in self.recipe)
+        bar = tqdm(total=whole, initial=self.tokens, unit="token", unit_scale=True, leave=False)
         while not self.done and time.monotonic() - begun < 60 * minutes:
             place = {"stage": self.stage, "step": self.step}
             losses.append(self.train_step())
+            bar.set_description(f"stage {self.stage}, loss {losses[-1]:.2f}", refresh=False)
+            bar.update(self.tokens - bar.n)
             now = time.monotonic()
             self.seconds, ticked = self.seconds + now - ticked, now
             if place["step"] % log_every == 0:
@@ -170,6 +240,7 @@ class Trainer:
             if now - saved > save_every:
                 self.save()
                 saved = now
+        bar.close()
         self.save()
 
     @property
@@ -182,8 +253,8 @@ class Trainer:
         """Write the checkpoint atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {"seed": self.seed, "stage": self.stage, "step": self.step, "seconds": self.seconds,
-                 "layers": len(self.model.model.layers), "model": self.model.state_dict(),
-                 "optimizer": self.optimizer.state_dict()}  # fmt: skip
+                 "layers": len(self.model.model.layers), "heads": self.model.config.num_attention_heads,
+                 "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}  # fmt: skip
         scratch = self.checkpoint.with_suffix(".tmp")
         torch.save(state, scratch)
         os.replace(scratch, self.checkpoint)
@@ -193,7 +264,7 @@ class Trainer:
         if state["seed"] != self.seed:
             raise ValueError(f"{self.checkpoint} was trained with seed {state['seed']}, not {self.seed}")
         self.stage, self.step, self.seconds = state["stage"], state["step"], state["seconds"]
-        self.model = new_model(state["layers"], self.seed)
+        self.model = new_model(state["layers"], self.seed, state["heads"])
         self.model.load_state_dict(state["model"])
         self.optimizer = self._new_optimizer()
         self.optimizer.load_state_dict(state["optimizer"])
@@ -203,7 +274,7 @@ class Trainer:
         if not self.done:
             stage = self.recipe[self.stage]
             if stage.keep is not None:
-                self.model = grow(self.model, stage.layers, stage.keep, self.seed + self.stage).train()
+                self.model = grow(self.model, stage.layers, stage.keep, self.seed + self.stage, stage.heads).train()
             self.optimizer = self._new_optimizer()
 
     def _new_optimizer(self) -> torch.optim.AdamW:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import sha256
 from string import ascii_lowercase, ascii_uppercase
 
 from util.tasks.classification import category
-from util.tasks.words import column
+from util.tasks.ioi import word_lists
+from util.tasks.words import column, table
 
 LABEL_WORDS: tuple[str, ...] = tuple(
     "negative positive neutral poor bad good great short entity description person location number world sports"
@@ -20,8 +23,47 @@ CATEGORIES: dict[str, tuple[str, ...]] = {name: category(name) for name in colum
 """Eight categories of sixteen words."""
 
 
+PAIR_TASKS: dict[str, tuple[tuple[str, str], ...]] = {
+    "copying": tuple((word, word) for word in column("words", "word")),
+    "capitalization": tuple((word, word.capitalize()) for word in column("words", "word")),
+    "country_capital": tuple((row["country"], row["capital"]) for row in table("country_capital")),
+    "present_past": tuple(
+        (row["present"], row["past"]) for row in table("present_past") if row["present"] != row["past"]
+    ),
+    "person_sport": tuple((row["person"], row["sport"]) for row in table("person_sport")),
+}
+"""Input and output words of the word-pair tasks."""
+
+
+def held_out(items: Iterable[str], count: int) -> frozenset[str]:
+    """The `count` of the items that training never shows in their role: the first by SHA-256, whatever the order."""
+    return frozenset(sorted(set(items), key=lambda item: sha256(item.encode()).digest())[:count])
+
+
+def held_out_inputs() -> frozenset[str]:
+    """A tenth of the words, verbs and countries, which no trained word pair has."""
+    lists = [[x for x, _ in PAIR_TASKS[task]] for task in ("copying", "present_past", "country_capital")]
+    return frozenset().union(*(held_out(inputs, len(inputs) // 10) for inputs in lists))
+
+
+HELD_OUT_NAMES = held_out(word_lists()["names"], 15)  # no trained sentence has two of them
+HELD_OUT_FRAMES = held_out(word_lists()["frames"], 3)
+HELD_OUT_LABELS = held_out(LABEL_WORDS[LABEL_WORDS.index("anger") :], 4) | held_out(LETTERS, 6)  # never a label
+
+
 def promised() -> list[str]:
-    """Strings that are one token each: labels and category words with and without leading space, spaced letters."""
+    """Strings that are one token each.
+
+    With leading space: labels, letters, category words and the words of IOI. Without it: toy labels, category words,
+    and the words of the word-pair tasks that are one word.
+    """
     category_words = [word for words in CATEGORIES.values() for word in words]
     bare = [*TOY_LABELS, *category_words]
-    return [*(f" {word}" for word in [*LABEL_WORDS, *LETTERS, *bare]), *bare]
+    spaced = [
+        *LABEL_WORDS,
+        *LETTERS,
+        *bare,
+        *(w for kind in ("names", "places", "objects") for w in word_lists()[kind]),
+    ]
+    pairs = [word for pairs in PAIR_TASKS.values() for pair in pairs for word in pair if " " not in word]
+    return [*(f" {word}" for word in dict.fromkeys(spaced)), *dict.fromkeys([*bare, *pairs])]
