@@ -1,4 +1,4 @@
-"""Tiny seeded random models, one per architecture the engine supports, and the classes it must refuse.
+"""Tiny seeded random models, one per architecture the engine supports, and some that it must refuse.
 
 Each model has 3 layers, 4 heads (2 key-value heads where the class can have fewer), width 64, a vocabulary of 99 and a
 window of 5 where it slides. Every parameter is redrawn with a large spread, so that attention is far from uniform,
@@ -122,25 +122,37 @@ SUPPORTED: dict[str, Any] = {
     ),
 }
 
-# name -> (model type, configuration, model class): classes with an attention of their own
+# the same for classes with an attention of their own, for which there is an adapter
+NEO = COMMON | dict(window_size=WINDOW, resid_dropout=0.0, embed_dropout=0.0, attention_dropout=0.0)
+ADAPTED: dict[str, Any] = {
+    "gpt_neo": ("gpt_neo", NEO | dict(attention_types=[[["local", "global", "local"], 1]])),
+    "gpt_neo_global": ("gpt_neo", NEO | dict(attention_types=[[["global"], 3]])),
+    "gptj": ("gptj", GPT2 | dict(rotary_dim=8)),
+    "codegen": ("codegen", GPT2 | dict(rotary_dim=8)),
+    "falcon_7b": ("falcon", COMMON | dict(multi_query=True, parallel_attn=True)),
+    "falcon_40b": ("falcon", COMMON | dict(new_decoder_architecture=True, num_kv_heads=2)),
+    "falcon_alibi": ("falcon", COMMON | dict(alibi=True, multi_query=False, parallel_attn=False, bias=True)),
+    "bloom": ("bloom", COMMON),
+    "mpt": ("mpt", COMMON | dict(max_seq_len=64, attn_config=dict(clip_qkv=2.0, softmax_scale=0.3))),
+    "xglm": ("xglm", COMMON | dict(ffn_dim=96, dropout=0.0, attention_dropout=0.0)),
+}
+
+# name -> (model type, configuration, model class): classes with an attention of their own that must be refused
 BYPASSING: dict[str, Any] = {
-    "gpt_neo": ("gpt_neo", COMMON | dict(attention_types=[[["global", "local", "global"], 1]]), "GPTNeoForCausalLM"),
-    "gptj": ("gptj", COMMON | dict(rotary_dim=8), "GPTJForCausalLM"),
-    "codegen": ("codegen", COMMON | dict(rotary_dim=8), "CodeGenForCausalLM"),
-    "falcon": ("falcon", COMMON, "FalconForCausalLM"),
-    "bloom": ("bloom", COMMON, "BloomForCausalLM"),
-    "mpt": ("mpt", COMMON, "MptForCausalLM"),
-    "xglm": ("xglm", COMMON | dict(ffn_dim=96), "XGLMForCausalLM"),
+    "gpt_neox_japanese": ("gpt_neox_japanese", COMMON, "GPTNeoXJapaneseForCausalLM"),
+    "openai-gpt": ("openai-gpt", COMMON | dict(n_positions=64), "OpenAIGPTLMHeadModel"),
 }
 
 SINKS = {"gpt_oss"}  # rows sum to less than one
 SOFTCAP = {"gemma2"}  # these two sets have no sdpa path that agrees with eager
-WINDOWED = {"mistral", "mixtral", "qwen2_sw", "gemma2", "gemma3_text", "phi3", "olmo3", "cohere2", "gpt_oss"}
+ALIBI = {"falcon_alibi", "bloom", "mpt"}  # their masks have values of their own for every head
+OWN_KERNEL = ADAPTED.keys() - {"falcon_40b", "falcon_alibi"}  # these were eager, or falcon_7b on a slower kernel
+WINDOWED = {"mistral", "mixtral", "qwen2_sw", "gemma2", "gemma3_text", "phi3", "olmo3", "cohere2", "gpt_oss", "gpt_neo"}
 
 
 def attention_layers(name: str) -> tuple[int, ...]:
     """The model's own 0-based numbers of the layers that have attention."""
-    kinds = SUPPORTED[name][1].get("layer_types", ["full_attention"] * LAYERS)
+    kinds = (SUPPORTED | ADAPTED)[name][1].get("layer_types", ["full_attention"] * LAYERS)
     return tuple(i for i, kind in enumerate(kinds) if kind != "linear_attention")
 
 
@@ -150,7 +162,7 @@ def build(name: str, dtype: torch.dtype = torch.float32, spread: float = 0.2, se
     Matrices are normal with standard deviation `spread`; vectors (biases, norms, sinks) keep their initial value plus
     noise of half of it. `changes` override entries of the configuration.
     """
-    kind, options, *_ = (SUPPORTED | BYPASSING)[name]
+    kind, options, *_ = (SUPPORTED | ADAPTED | BYPASSING)[name]
     config = AutoConfig.for_model(kind, **(options | changes))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # some classes draw vectors too: sinks, decay rates

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-ATTENTIONS = ("attn", "self_attn", "attention")
+ATTENTIONS = ("attn", "self_attn", "attention", "self_attention")
 OUTPUT_PROJECTIONS = ("o_proj", "c_proj", "dense", "out_proj")
 
 
@@ -28,18 +28,25 @@ class Run:
 def reference(model: Any) -> Any:
     """A deep copy of `model` on the class's eager attention."""
     twin = copy.deepcopy(model).eval()
-    twin.set_attn_implementation("eager")
-    assert twin.config._attn_implementation == "eager"
+    twin.config._attn_implementation = "eager"  # the classes that read it do so at every call
+    if getattr(twin.config, "alibi", False):  # falcon's eager code adds it to a mask that has it already
+        for module in attention_modules(twin).values():
+            module.register_forward_pre_hook(_no_second_alibi, with_kwargs=True)
     return twin
+
+
+def _no_second_alibi(module, arguments, keywords):
+    return arguments, keywords | {"alibi": torch.zeros_like(keywords["alibi"])}
 
 
 def attention_modules(model: torch.nn.Module) -> dict[int, torch.nn.Module]:
     """layer -> its attention module: the one that has both a number and an output projection."""
     found = {}
     for name, module in model.named_modules():
-        if name.rpartition(".")[2] in ATTENTIONS:
-            assert module.layer_idx not in found
-            found[module.layer_idx] = module
+        if name.rpartition(".")[2] in ATTENTIONS and any(hasattr(module, name) for name in OUTPUT_PROJECTIONS):
+            layer = module.layer_id if hasattr(module, "layer_id") else module.layer_idx
+            assert layer not in found
+            found[layer] = module
     return found
 
 
@@ -142,16 +149,27 @@ def _head_hook(layer, heads, writes, store, gate):
     return hook
 
 
+class _PerHead(torch.Tensor):
+    """A mask with its own values for every head, which passes for one that has not: xglm asks for its size."""
+
+    # what is computed from it is an ordinary tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def size(self):  # type: ignore[override]
+        return torch.Size([*self.shape[:1], 1, *self.shape[2:]])
+
+
 def _mask_hook(heads, cuts):
     def hook(module, arguments, keywords):
         names = list(inspect.signature(module.forward).parameters)
         given = dict(zip(names, arguments, strict=False)) | keywords
         mask = given["attention_mask"]
-        assert torch.is_floating_point(mask), "eager must be given an additive mask"
+        assert torch.is_floating_point(mask) or module.__class__.__name__ == "MptAttention", "no additive mask"
         batch = given[names[0]].shape[0]
         mask = mask.expand(batch, heads, -1, -1).clone()
         for h, b, q, k in cuts:
-            mask[b, h, q, k] = torch.finfo(mask.dtype).min
+            mask[b, h, q, k] = True if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+        mask = mask.as_subclass(_PerHead)
         if "attention_mask" in keywords:
             return arguments, keywords | {"attention_mask": mask}
         return tuple(mask if name == "attention_mask" else given[name] for name in names[: len(arguments)]), keywords

@@ -12,7 +12,7 @@ import weakref
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -24,9 +24,12 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from tests import oracle
 from tests.architectures import (
+    ADAPTED,
+    ALIBI,
     BYPASSING,
     HEADS,
     LAYERS,
+    OWN_KERNEL,
     SINKS,
     SOFTCAP,
     SUPPORTED,
@@ -166,7 +169,7 @@ def every_write(layer, heads, value, positions):
     }
 
 
-names = pytest.mark.parametrize("name", SUPPORTED)
+names = pytest.mark.parametrize("name", SUPPORTED | ADAPTED)
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
@@ -204,7 +207,8 @@ def test_handshake(name):
     model = prepared(name)
     found = prepare(model)
     assert found is support(model)
-    assert model.config._attn_implementation == IMPLEMENTATION
+    own = build(name).config._attn_implementation
+    assert model.config._attn_implementation == (own if name in ADAPTED else IMPLEMENTATION)
     assert found.layers == attention_layers(name)
     assert found.heads == HEADS
     assert found.window == (WINDOW if name in WINDOWED else 8 if name == "llama4_text" else None)
@@ -218,7 +222,7 @@ def test_plain_logits(name, layout):
     inputs, real, _ = batch(layout)
     ours = prepared(name)(**inputs).logits
     close(ours[real], baseline(name, layout).logits[real])
-    if layout == "plain" and name not in SINKS | SOFTCAP:
+    if layout == "plain" and name not in SINKS | SOFTCAP | OWN_KERNEL:
         stock = build(name)
         assert stock.config._attn_implementation == "sdpa"
         assert torch.equal(ours, stock(**inputs).logits)
@@ -380,7 +384,7 @@ def test_restored_bit_for_bit(name):
 
 # ------------------------------------------------------------------------------------------ composition and order
 
-SOME = pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+SOME = pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", *ADAPTED])
 
 
 @SOME
@@ -463,9 +467,10 @@ def test_two_models_in_one_thread():
         assert torch.equal(logits(second, inputs), plain[1])
 
 
-def test_a_copy_is_another_model():
+@SOME
+def test_a_copy_is_another_model(name):
     """It must be prepared by itself, before and after which the instruments of the original leave it alone."""
-    model, inputs = prepared("llama"), batch("plain").inputs
+    model, inputs = prepared(name), batch("plain").inputs
     plain, twin = logits(model, inputs), copy.deepcopy(model)
     with pytest.raises(ValueError, match="prepare"):
         logits(twin, inputs)
@@ -483,7 +488,7 @@ def test_another_thread_is_not_touched():
         assert torch.equal(pool.submit(logits, model, inputs).result(), plain)
 
 
-@pytest.mark.parametrize("pair", [("gpt2", "llama"), ("gemma2", "mistral"), ("llama", "llama")])
+@pytest.mark.parametrize("pair", [("gpt2", "llama"), ("gemma2", "mistral"), ("llama", "llama"), *pairwise(ADAPTED)])
 def test_two_threads_equal_serial_runs(pair):
     inputs, repeats = batch("left").inputs, 40
 
@@ -535,7 +540,7 @@ def test_gradients_equal_finite_differences():
             close(torch.stack([g[index] for g in gradients]), differences, 1e-7)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt_oss", *ADAPTED])
 def test_gradients_through_captures_and_knockouts(name):
     """d(z, rows, logits)/d(embeddings) under a knockout, against the oracle's."""
     cells, layer = torch.tensor([[6, 5], [9, 8]]), 2
@@ -587,7 +592,7 @@ def test_inference_mode(name):
     assert all(z.z[layer].is_inference() for layer in range(LAYERS))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
 @pytest.mark.parametrize("prefix", [6, TOTAL - 1])
 @torch.no_grad()
 def test_suffix_on_a_cached_prefix(name, prefix):
@@ -628,7 +633,7 @@ def test_a_mask_of_the_callers_own():
     close(rows.weights[2], after.weights[2][:, :, [9, 13]])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
 @torch.no_grad()
 def test_bfloat16(name):
     """Rows, heads and logits of a bfloat16 model stay within 2e-2 of the float32 reference of the same weights.
@@ -674,7 +679,7 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", *sorted(ADAPTED.keys() - ALIBI)])
 def test_no_square_matrix_per_head(name):
     length = 1024
     model = build(name, max_position_embeddings=length)
@@ -938,7 +943,7 @@ def test_a_broken_attention_fails_the_handshake(broken, layers):
 
 
 def test_the_file_of_architectures_is_complete():
-    assert (len(SUPPORTED), len(BYPASSING)) == (39, 7)
+    assert (len(SUPPORTED), len(ADAPTED), len(BYPASSING)) == (39, 10, 2)
 
 
 def test_preparing_is_quiet_and_idempotent():

@@ -10,7 +10,6 @@ from tests import toys
 from util import inference
 from util.attention import instrument
 from util.handshake import prepare
-from util.instruments import PatchHeads
 from util.load_model_and_data import staicc_prompts
 from util.prompts import tokenize
 
@@ -73,25 +72,6 @@ def test_batches_and_order_do_not_matter():
         np.testing.assert_allclose(one_by_one[name], batched[name], atol=1e-6)
         for numbers, part in zip(([7, 3], [11], [0, 1, 2]), parts, strict=True):
             np.testing.assert_allclose(one_by_one[name][numbers], part[name], atol=1e-6)
-
-
-@pytest.mark.parametrize("family", toys.FAMILIES)
-def test_next_token_logits_are_the_models_own(family):
-    model, tokenizer = toys.model(family).double(), toys.tokenizer()
-    ids = [tokenizer(prompt.text)["input_ids"] for prompt in staicc_prompts(0, 2)[:6]]
-    whole = inference.next_token_logits(model, ids)
-    layer = model.config.num_hidden_layers - 1
-    patch = PatchHeads(layer, [0, 1], 0.0)
-    patched = inference.next_token_logits(model, ids, patch, token_budget=200)
-    assert whole.dtype == np.float64 and whole.shape == (6, model.config.vocab_size)
-    for number, row in enumerate(ids):
-        with torch.no_grad():
-            np.testing.assert_allclose(whole[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
-            with instrument(model, patch):
-                np.testing.assert_allclose(patched[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
-    assert np.abs(whole - patched).max() > 1e-3
-    with pytest.raises(ValueError, match="longest prompt"):
-        inference.next_token_logits(toys.model("gpt2"), [[1] * 5000])
 
 
 def test_sdpa_was_asked_for_and_rows_are_still_there():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from huggingface_hub.errors import GatedRepoError
-from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, FalconForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, OpenAIGPTLMHeadModel
 
 from tests import architectures, toys
 from util import attention, inference
@@ -168,11 +168,23 @@ def test_the_token_is_passed_on_and_never_written(monkeypatch, folder):
 
 
 def test_a_bypassing_class_is_refused_by_name_before_its_weights_are_read(tmp_path):
-    toys.falcon().save_pretrained(tmp_path)  # a config alone: reading weights would fail in another way
-    with pytest.raises(attention.UnsupportedModel, match="FalconForCausalLM"):
+    toys.bypassing().save_pretrained(tmp_path)  # a config alone: reading weights would fail in another way
+    with pytest.raises(attention.UnsupportedModel, match="OpenAIGPTLMHeadModel"):
         loading.load_ICL_model(tmp_path)
-    with pytest.raises(attention.UnsupportedModel, match="FalconForCausalLM"):
-        loading.load_ICL_model((FalconForCausalLM(toys.falcon()), toys.tokenizer()))
+    with pytest.raises(attention.UnsupportedModel, match="OpenAIGPTLMHeadModel"):
+        loading.load_ICL_model((OpenAIGPTLMHeadModel(toys.bypassing()), toys.tokenizer()))
+
+
+@pytest.mark.parametrize("name", architectures.ADAPTED)
+def test_an_adapted_class_is_loaded_prepared_and_twinned(name, tmp_path):
+    built = architectures.build(name, vocab_size=1000, max_position_embeddings=256, max_seq_len=256)
+    model, tokenizer = loading.load_ICL_model(toys.save(tmp_path, built), dtype="bfloat16", verbose=False)
+    assert attention.support(model).layers == (0, 1, 2) and model.dtype == torch.bfloat16
+    twin = loading.untrained_twin(model)
+    assert attention.support(twin).window == attention.support(model).window
+    prompts = loading.staicc_prompts(2, 1)[:2]
+    found = inference.copy_magnitudes(twin, inference.label_run(twin, tokenizer, prompts))
+    assert np.isfinite(found["magnitude"]).all()
 
 
 def test_revision_follows_the_weights_of_a_folder(folder, tmp_path):

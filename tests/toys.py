@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
-    FalconConfig,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoXConfig,
@@ -18,6 +17,7 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    OpenAIGPTConfig,
     PreTrainedModel,
     PreTrainedTokenizer,
     PreTrainedTokenizerFast,
@@ -127,9 +127,9 @@ class Slow(PreTrainedTokenizer):
         return list(text)
 
 
-def falcon() -> FalconConfig:
-    """A class whose attention bypasses the attention interface."""
-    return FalconConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
+def bypassing() -> OpenAIGPTConfig:
+    """A class whose attention bypasses the attention interface and has no adapter."""
+    return OpenAIGPTConfig(vocab_size=1000, n_embd=64, n_layer=2, n_head=4)
 
 
 def wide() -> PreTrainedModel:

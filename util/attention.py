@@ -1,6 +1,7 @@
 """The engine: one attention function, registered with transformers, and the instruments that attach to it.
 
-`handshake.prepare(model)` points a model at this function and checks that it really is the model's attention.
+`handshake.prepare(model)` points a model at this function and checks that it really is the model's attention. Classes
+that never ask transformers for an attention function come here by way of `util.adapters`.
 Inside `with instrument(model, ...)` every attention layer of that model offers its call to the instruments:
 
     with instrument(model, rows := CaptureRows(torch.tensor([5, 9]))), torch.no_grad():
@@ -63,13 +64,15 @@ class Support:
 
     layers: the model's own numbers of the layers that have attention; heads: query heads per layer;
     window: the shortest attention window of any layer (sliding or chunked), None when all layers see everything;
-    branches: several continuations of one prompt may share one row (explicit position ids plus a knockout are exact).
+    branches: several continuations of one prompt may share one row (explicit position ids plus a knockout are exact);
+    implementation: what the model's config calls its attention as long as nobody switches it.
     """
 
     layers: tuple[int, ...]
     heads: int
     window: int | None
     branches: bool
+    implementation: str
     modules: dict[nn.Module, int] = field(repr=False)
 
 
@@ -224,7 +227,7 @@ def instrument(model: nn.Module, *instruments: Instrument) -> Iterator[None]:
 def support(model: nn.Module) -> Support:
     """The handshake's findings. Raises ValueError when `prepare(model)` has not run, or was undone."""
     found = PREPARED.get(model)
-    if found is None or model.config._attn_implementation != IMPLEMENTATION:  # type: ignore[union-attr]
+    if found is None or model.config._attn_implementation != found.implementation:  # type: ignore[union-attr]
         raise ValueError(
             f"{type(model).__name__} is not prepared for instruments; call prepare(model) once after loading"
         )

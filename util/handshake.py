@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from util import adapters
 from util.attention import CALLS, IMPLEMENTATION, PREPARED, Support, UnsupportedModel, instrument
 from util.instruments import CaptureRows, Knockout
 
@@ -20,7 +21,7 @@ def prepare(model: PreTrainedModel) -> Support:
     ValueError for a model in training mode. Doing it twice costs nothing.
     """
     found = PREPARED.get(model)
-    if found is not None and model.config._attn_implementation == IMPLEMENTATION:
+    if found is not None and model.config._attn_implementation == found.implementation:
         return found
     if model.training:
         raise ValueError("prepare: the model is in training mode; call model.eval() first")
@@ -30,7 +31,7 @@ def prepare(model: PreTrainedModel) -> Support:
         PREPARED[model] = _Handshake(model).run()
     except BaseException:
         PREPARED.pop(model, None)
-        model.set_attn_implementation(old)
+        adapters.switch(model, old)
         raise
     return PREPARED[model]
 
@@ -42,12 +43,20 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
-    """Raises UnsupportedModel for a class known not to dispatch through transformers' attention interface."""
+    """Raises UnsupportedModel for a class known to have an attention of its own for which there is no adapter."""
+    if "InternLM2" in model_class.__name__:
+        raise UnsupportedModel(
+            f"{model_class.__name__} is code from the hub that does not run under transformers 5. Its checkpoints are "
+            "Llamas but for names and packing: convert them with util.adapters.internlm2_to_llama."
+        )
+    if adapters.adapts(model_class):
+        return
     if not getattr(model_class, "_can_set_attn_implementation", lambda: True)():
         raise UnsupportedModel(
             f"{model_class.__name__} computes attention in its own code, not through transformers' attention "
             "interface, so nothing of it can be captured or edited. Classes that do work: GPT-2, GPT-NeoX, OPT, Llama, "
-            "Mistral, Qwen, Gemma, Phi, OLMo, Granite, DeepSeek and most newer ones."
+            "Mistral, Qwen, Gemma, Phi, OLMo, Granite, DeepSeek and most newer ones, and of those with an attention of "
+            "their own GPT-Neo, GPT-J, CodeGen, Falcon, Bloom, MPT and XGLM."
         )
 
 
@@ -62,9 +71,9 @@ class _Handshake:
         self.tolerance = 5e-2 if self.coarse else 1e-4
 
     def run(self) -> Support:
-        self.model.set_attn_implementation("eager")
+        adapters.switch(self.model, adapters.reference(self.model))
         reference, masked_reference = self.logits(self.ids), self.masked_logits()
-        self.model.set_attn_implementation(IMPLEMENTATION)
+        adapters.switch(self.model, IMPLEMENTATION)
         calls: list[nn.Module] = []
         token = CALLS.set(calls)
         try:
@@ -81,6 +90,7 @@ class _Handshake:
             heads=self.config.num_attention_heads,
             window=self.window,
             branches=False,
+            implementation=self.model.config._attn_implementation,
             modules=dict(zip(calls, numbers, strict=True)),
         )
         PREPARED[self.model] = found
@@ -147,7 +157,10 @@ class _Handshake:
 
     @property
     def window(self) -> int | None:
-        sizes = [getattr(self.config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+        names = ["sliding_window", "attention_chunk_size"]
+        if "local" in getattr(self.config, "attention_layers", ()):
+            names.append("window_size")
+        sizes = [getattr(self.config, name, None) for name in names]
         return min((size for size in sizes if size), default=None)
 
     def compare(self, ours: Tensor, reference: Tensor, fault: str, exact: bool = False) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from util import memory
 from util.attention import CaptureRows, Instrument, Knockout, Support, instrument
 from util.handshake import input_device, prepare
 from util.load_model_and_data import context_length
@@ -134,36 +135,6 @@ def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
         )
 
 
-def next_token_logits(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    *instruments: Instrument,
-    token_budget: int = TOKEN_BUDGET,
-    bar: tqdm | None = None,
-) -> np.ndarray:
-    """The logits of what follows each prompt, given as tokens: [N, V] float32 (float64 with a float64 model).
-
-    instruments stay attached throughout, so they cannot tell examples apart. Raises ValueError for a prompt that is
-    longer than the context.
-    """
-    prepare(model)
-    check_context(model, [len(ids) for ids in prompts])
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    found = np.empty((len(prompts), model.config.get_text_config().vocab_size), dtype)
-
-    def visit(batch: Batch) -> None:
-        places, which = (batch.lengths - 1).unique(return_inverse=True)
-        device = input_device(model)
-        with torch.inference_mode(), instrument(model, *instruments):
-            logits = model(
-                input_ids=batch.inputs["input_ids"].to(device), logits_to_keep=places.to(device), use_cache=False
-            ).logits
-        found[batch.numbers] = logits[torch.arange(len(which)), which.to(logits.device)].cpu().to(torch.float64).numpy()
-
-    run_rows(model, [Row(tuple(ids)) for ids in prompts], visit, token_budget, bar)
-    return found
-
-
 # ------------------------------------------------------------------------------------------------ copy magnitude
 
 
@@ -242,7 +213,7 @@ def copy_magnitudes(
     Returns magnitude [n, C, L, H] and control [n, L, H] (float32, or float64 with a float64 model; n prompts of
     `numbers`, default all; C conditions),
     control_count [n], and oom_backoff (bool). One pass serves all conditions, because no label can change what
-    stands before it.
+    stands before it. Raises MemoryError before it where memory is too short for it.
     """
     found = prepare(model)
     first = next(iter(run.tokens.values()))
@@ -275,6 +246,10 @@ def copy_magnitudes(
                 start = len(run.served[r])
                 control[at] = values[..., start : start + len(todo[r])].mean(-1)
 
+    # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
+    budget = token_budget if input_device(model).type == "cpu" else 1
+    most = max((len(run.rows[r].branches) + len(todo[r]) for r in mine), default=0)
+    memory.check(memory.estimate(model, [len(run.rows[r]) for r in mine], budget, captured=most, kept=1))
     halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, bar)
     count = np.array([len(drawn[number]) for number in place], dtype=np.int64)
     return {"magnitude": magnitude, "control": control, "control_count": count, "oom_backoff": halved}

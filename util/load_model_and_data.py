@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 
-from util import embedded
+from util import embedded, memory
 from util.handshake import input_device, prepare, refuse_bypassing
 from util.prompts import Prompt, Span
 
@@ -49,6 +50,8 @@ def load_ICL_model(
     *,
     dtype: str | torch.dtype | None = None,
     device_map: Any = None,
+    max_memory: dict[int | str, int | str] | None = None,
+    offload_folder: str | Path | None = None,
     cache_dir: str | Path | None = None,
     verbose: bool = True,
 ) -> tuple[PreTrainedModel, Any]:
@@ -56,13 +59,18 @@ def load_ICL_model(
 
     name: a hub id, a folder, "embedded" (the model of this repository; "embedded/NAME" for another of its family), or
     an already built (model, tokenizer). device: "auto" takes a CUDA GPU if there is one. quantized: 4-bit NF4 with
-    bfloat16 compute. dtype: None or "auto" is float32 on the CPU and for models up to 1 B parameters, else bfloat16; or
-    a name such as "float16". device_map: handed to accelerate instead of `device`, for several GPUs or offload.
+    bfloat16 compute, the same numbers on every CPU. dtype: None or "auto" is float32 on the CPU and for models up to
+    1 B parameters, else bfloat16; or a name such as "float16". device_map: handed to accelerate instead of `device`,
+    for several GPUs or offload: "auto", or modules to GPU numbers, "cpu" and "disk". max_memory: with device_map="auto"
+    the most to use by device, as {0: "20GB", "cpu": "64GB"}. offload_folder: for "disk", where weights that cannot be
+    read from the checkpoint as they are get written; safetensors mostly can.
     The token is this argument, else HF_TOKEN, else the hub's login; it is never stored.
 
-    Returns (model, tokenizer), the model in eval mode and checked by `handshake.prepare`. Raises UnsupportedModel
-    before any weight is downloaded where the class is known not to work, PermissionError for a gated model without
-    access, OSError where nothing of this name is found, ValueError for a dtype that does not exist.
+    Returns (model, tokenizer), the model in eval mode and checked by `handshake.prepare`. Raises before any weight is
+    downloaded UnsupportedModel where the class is known not to work and MemoryError where the weights exceed what a
+    device has free; PermissionError for a gated model without access, OSError where nothing of this name is found or
+    a disk is full, ValueError for a dtype that does not exist, for a missing offload_folder, for 4-bit weights that
+    would be offloaded, and for a built 4-bit model that has run already on a CPU whose kernels repack it.
     """
     if isinstance(name, PreTrainedModel):
         raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")
@@ -79,23 +87,30 @@ def load_ICL_model(
             "cache_dir": cache_dir,
             "force_download": forcedownload,
         }
-        with _hub_errors(str(name)):
+        with _hub_errors(str(name), device_map):
             config = AutoConfig.from_pretrained(source, **hub)
             _refuse_early(config)
             tokenizer = AutoTokenizer.from_pretrained(source, **hub)
             if device == "auto" or device_map is not None:
-                device = "cuda" if torch.cuda.is_available() else "cpu"
+                device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
+            resolved = resolve_dtype(dtype, device, config)
+            if device_map not in memory.AUTO:  # which makes do with what is free
+                places = device if device_map is None else device_map
+                memory.check(memory.estimate(config, dtype=resolved, quantized=quantized, device_map=places))
             model = AutoModelForCausalLM.from_pretrained(
                 source,
                 config=config,
-                dtype=resolve_dtype(dtype, device, config),
+                dtype=resolved,
                 quantization_config=_nf4() if quantized else None,
                 device_map=device_map if device_map is not None else {"": device} if quantized else None,
+                max_memory=max_memory,
+                offload_folder=None if offload_folder is None else str(offload_folder),
                 **hub,
             )
         if device_map is None and not quantized:
             model.to(device)
         model.eval()
+    _keep_4bit_exact(model)
     prepare(model)
     if verbose:
         print(describe(model, name if isinstance(name, str | Path) else None))
@@ -124,15 +139,17 @@ def dtype_name(dtype: str | torch.dtype | None) -> str:
 
 
 def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
-    """One line on what was really loaded: class, shape, size, dtype, device."""
+    """One line on what was really loaded: class, shape, size, dtype, devices."""
     config = model.config.get_text_config(decoder=True)
     size = model.num_parameters()
     unit, scale = ("B", 1e9) if size >= 1e9 else ("M", 1e6)
     bits = ", 4-bit NF4" if getattr(model, "is_loaded_in_4bit", False) else ""
+    places = {memory.device_name(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
     return (
         f"{name or type(model).__name__}: {type(model).__name__}, {config.num_hidden_layers} layers x "
         f"{config.num_attention_heads} heads, {size / scale:.1f} {unit} parameters, "
-        f"{str(model.dtype).removeprefix('torch.')}{bits} on {model.device}"
+        f"{str(model.dtype).removeprefix('torch.')}{bits} on "
+        + (", ".join(sorted(places)) if len(places) > 1 else str(input_device(model)))
     )
 
 
@@ -198,6 +215,28 @@ def _nf4() -> BitsAndBytesConfig:
     )
 
 
+def _keep_4bit_exact(model: PreTrainedModel) -> None:
+    """Without the kernels for which bitsandbytes repacks 4-bit weights at the first forward pass on some CPUs.
+
+    They compute other numbers than other CPUs do, refuse some shapes, and leave weights that can be neither
+    dequantised nor differentiated through; what they have repacked does not come back exactly.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            if getattr(getattr(module.weight, "quant_state", None), "packing_format_for_cpu", False):
+                raise ValueError(
+                    "this 4-bit model has run already, which repacked its weights for this CPU; give it "
+                    "before its first forward pass, or load it by name"
+                )
+            module.support_avx512bf16_for_cpu = False
+
+
+def _stays_on_cpu(device_map: Any) -> bool:
+    """Whether a device map names no GPU, so that what it offloads runs on the CPU too."""
+    places = device_map.values() if isinstance(device_map, dict) else [device_map]
+    return {str(place) for place in places} <= {"cpu", "disk"}
+
+
 def _refuse_early(config: Any) -> None:
     """Before gigabytes are downloaded: can this class be instrumented at all?"""
     with contextlib.suppress(KeyError):  # a class from the hub's own code: the handshake will tell
@@ -205,17 +244,32 @@ def _refuse_early(config: Any) -> None:
 
 
 @contextlib.contextmanager
-def _hub_errors(name: str) -> Any:
+def _hub_errors(name: str, device_map: Any = None) -> Any:
     try:
         yield
-    except OSError as error:
+    except ValueError as error:  # transformers' words on its own arguments
+        if "offload_folder" in str(error):
+            raise ValueError(
+                f"what of {name} goes to disk cannot be read from its checkpoint as it is (no safetensors, or experts "
+                "that are merged on loading); pass offload_folder=..., a folder with room for it"
+            ) from error
+        if "dispatched on the CPU or the disk" in str(error):
+            raise ValueError(
+                f"4-bit weights cannot be offloaded, and device_map={device_map!r} would do so with {name}: choose "
+                "quantized=False, or other GPUs"
+            ) from error
+        raise
+    except (OSError, SafetensorError) as error:
         if any(_denied(cause) for cause in _causes(error)):
             raise PermissionError(
                 f"{name} is gated or private and no valid access token was found. Accept its licence on its hub page, "
                 "then pass huggingface_token=..., set HF_TOKEN, or run `hf auth login`."
             ) from error
-        if any(getattr(cause, "errno", None) == errno.ENOSPC for cause in _causes(error)):
-            raise OSError(f"no disk space left while downloading {name}; free some, or pass cache_dir=...") from error
+        if any(_disk_full(cause) for cause in _causes(error)):
+            raise OSError(
+                f"no disk space left while downloading or offloading {name}; free some, or pass cache_dir=... or "
+                "offload_folder=... on another disk"
+            ) from error
         raise OSError(
             f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a "
             f"folder with config.json and weights, or one of {', '.join('embedded/' + n for n in embedded.names())}."
@@ -226,6 +280,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _disk_full(error: BaseException) -> bool:
+    return getattr(error, "errno", None) == errno.ENOSPC or "No space left on device" in str(error)
 
 
 def _denied(error: BaseException) -> bool:

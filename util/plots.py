@@ -197,3 +197,107 @@ def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: int, ti
             axes[-1, column].set_xlabel("head")
         figure.suptitle(title, fontsize=8)
     return figure
+
+
+def changes(
+    found: Mapping[str, Mapping[str, tuple[float, float, float]]],
+    controls: Mapping[str, tuple[float, float, float]],
+    title: str,
+    unit: str,
+) -> Figure:
+    """What each ablation changes: found[part of the layers][ablation] is (value, low, high), one panel per part.
+
+    controls, the mean of the matched random cells, are drawn beside the first part, in which they were measured.
+    """
+    with style():
+        names = list(next(iter(found.values())))
+        figure = _figure(WIDTH, 0.75 + 0.24 * len(names))
+        axes = figure.subplots(1, len(found), squeeze=False, sharey=True, sharex=True)[0]
+        places = np.arange(len(names))
+        for number, (ax, (part, values)) in enumerate(zip(axes, found.items(), strict=True)):
+            series = [("cut", np.array([values[name] for name in names]), -0.12 * (number == 0), "#c02d45", "o")]
+            if number == 0:
+                series.append(("as many random cells", np.array([controls[name] for name in names]), 0.18, "0.55", "s"))
+            for label, points, shift, colour, marker in series:
+                value, low, high = points.T
+                error = np.maximum([value - low, high - value], 0)
+                ax.errorbar(value, places + shift, xerr=error, fmt=marker, ms=3, lw=0.9, color=colour, label=label)
+            ax.axvline(0, color="0.7", lw=0.7, zorder=0)
+            ax.set_title(part)
+            ax.spines.right.set_visible(False)
+        axes[0].set_yticks(places, names)
+        axes[0].set_ylim(len(names) - 0.5, -0.5)
+        figure.supxlabel(unit, fontsize=8)
+        figure.suptitle(title, fontsize=8)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=2)
+    return figure
+
+
+def induction_layers(
+    counts: Mapping[str, LayerCurve], likelihoods: Mapping[str, LayerCurve], levels: Mapping[str, float], title: str
+) -> Figure:
+    """Induction heads per layer (Fig. 6 left) and the share of the query's label in what is read (Fig. 6 middle).
+
+    levels: named horizontal lines of the right panel, such as the null of uniform attention. Bands: 95 % intervals.
+    """
+    with style():
+        figure = _figure(WIDTH, 2.3)
+        left, right = figure.subplots(1, 2)
+        for ax, curves in ((left, counts), (right, likelihoods)):
+            for (name, curve), colour in zip(curves.items(), ("#257ab6", "#2c7d59", "#ff7f0e"), strict=False):
+                x = np.arange(1, len(curve.mean) + 1)
+                ax.plot(x, curve.mean, color=colour, marker="o", ms=3 if len(x) < 20 else 0, label=name)
+                ax.fill_between(x, curve.low, curve.high, color=colour, alpha=0.25, lw=0)
+            ax.set_xlabel("transformer block")
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+            ax.set_ylim(bottom=0)
+            ax.spines.right.set_visible(False)
+            ax.legend()
+        for name, level in levels.items():
+            right.axhline(level, color="0.35", lw=0.7, ls=":")
+            right.text(
+                0.98,
+                level,
+                name,
+                fontsize=6,
+                color="0.35",
+                transform=right.get_yaxis_transform(),
+                ha="right",
+                va="bottom",
+            )
+        left.set_ylabel("heads on a prompt, mean")
+        right.set_ylabel("share of the query's label")
+        figure.suptitle(title, fontsize=8)
+    return figure
+
+
+def head_effects(
+    copied: NDArray[np.floating], cut: Contrast, verdicts: NDArray[np.str_], title: str, name_at_most: int = 6
+) -> Figure:
+    """Attention is not copying: each head's copy magnitude [L, H] against what its label cells are worth.
+
+    cut: nats of the gold label's log-probability lost with the cells y_i -> s_i of this head alone (first), and with as
+    many other cells of the same readers (second); bars: 95 % interval of the difference, all heads together.
+    """
+    with style():
+        figure = _figure(WIDTH * 0.62, 2.9)
+        ax = figure.subplots()
+        ax.axhline(0, color="0.7", lw=0.8, zorder=0)
+        for verdict, (colour, marker) in MARKS.items():
+            chosen = verdicts == verdict
+            if chosen.any():
+                error = np.maximum([(cut.difference - cut.low)[chosen], (cut.high - cut.difference)[chosen]], 0)
+                x, y = copied[chosen], cut.difference[chosen]
+                ax.errorbar(x, y, error, fmt=marker, color=colour, ms=4, lw=0.8, label=verdict)
+        for place in np.argsort(-np.abs(cut.difference), axis=None)[:name_at_most]:
+            layer, head = np.unravel_index(place, copied.shape)
+            if cut.low[layer, head] > 0 or cut.high[layer, head] < 0:
+                at, left = (copied[layer, head], cut.difference[layer, head]), copied[layer, head] > 0.5
+                offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
+                ax.annotate(f"{layer}.{head}", at, offset, textcoords="offset points", fontsize=6, ha=side, va="center")
+        ax.spines.right.set_visible(False)
+        ax.set(xlim=(-0.03, 1.03), xlabel=r"copy magnitude, mean $A[y_q,\,s_q]$")
+        ax.set_ylabel("nats lost without its label cells,\nbeyond other cells of the same labels")
+        figure.legend(loc="outside lower center", ncols=3)
+        ax.set_title(title)
+    return figure

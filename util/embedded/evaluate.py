@@ -19,12 +19,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from util.attention import instrument, support
 from util.experiments import forerunner as experiment
-from util.inference import next_token_logits
 from util.instruments import CaptureRows, Instrument, PatchHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
 from util.measures import forerunner, induction
 from util.measures.statistics import t_interval, wilson
 from util.prompts import Prompt, with_bos
+from util.scoring import next_token_logits
 from util.tasks import classification, ioi, word_pair_prompts
 from util.tasks.sequences import repeated_sequences
 

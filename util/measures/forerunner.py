@@ -98,6 +98,19 @@ def verdicts(
     return np.where(specific, VERDICTS[0], np.where(frequent, VERDICTS[1], VERDICTS[2]))
 
 
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def gold_log_probability(logits: Floats, log_normaliser: Floats, gold: NDArray[np.integer]) -> Floats:
+    """The gold label's log-probability among all tokens, [N] in nats; logits [N, C] of the labels."""
+    return np.take_along_axis(logits, gold[:, None], axis=1)[:, 0] - log_normaliser
+
+
+def right(logits: Floats, log_normaliser: Floats, gold: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Whether the gold label has the largest logit of all labels, [N]; the normaliser is the same for all."""
+    return logits.argmax(axis=1) == gold
+
+
 def majority_right(gold: NDArray[np.integer]) -> NDArray[np.float64]:
     """How right the label is that most queries have, [N]; labels that are equally frequent share the answer."""
     counts = np.bincount(gold)
@@ -109,3 +122,59 @@ def vote_right(gold: NDArray[np.integer], demonstrations: NDArray[np.integer], c
     votes = (demonstrations[:, :, None] == np.arange(classes)).sum(axis=1)
     winners = votes == votes.max(axis=1, keepdims=True)
     return np.take_along_axis(winners / winners.sum(axis=1, keepdims=True), gold[:, None], axis=1)[:, 0]
+
+
+# ------------------------------------------------------------------------------------------------ induction heads
+
+
+@dataclass(frozen=True)
+class Induction:
+    """Induction heads as Cho et al. count them (Fig. 6 left, middle). reads [N, L, H, k]: A[s_q, y_i].
+
+    magnitude: the sum of the reads; correctness: that of demonstrations with the query's own label minus the others;
+    likelihood: the share of the query's label in what is read, 0 where nothing is. Each [N, L, H].
+    """
+
+    magnitude: Floats
+    correctness: Floats
+    likelihood: Floats
+
+
+def induction(reads: Floats, gold: NDArray[np.integer], demonstrations: NDArray[np.integer]) -> Induction:
+    """The magnitudes of every head on every prompt; demonstrations [N, k] are the labels' indices."""
+    same = (demonstrations == gold[:, None])[:, None, None, :]
+    total, own = reads.sum(axis=-1), np.where(same, reads, 0).sum(axis=-1)
+    return Induction(total, 2 * own - total, own / (total + 1e-5))
+
+
+def similarity_likelihood(
+    similarity: Floats, gold: NDArray[np.integer], demonstrations: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """The share of the query's label in the similarity [N, L, k] of the forerunners s_i to s_q, [N, L].
+
+    "Vanilla attention" of Fig. 6 middle. Negative similarities count as none; with them a share would have no meaning.
+    """
+    weight = np.maximum(similarity, 0)
+    own = np.where((demonstrations == gold[:, None])[:, None, :], weight, 0).sum(axis=-1)
+    return own / (weight.sum(axis=-1) + 1e-5)
+
+
+def induction_counts(
+    found: Induction, n_t: NDArray[np.integer], classes: int, k: int, c: float = THRESHOLD, scaled: bool = False
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether each head is an induction head, and a correct one, on each prompt, two of [N, L, H].
+
+    The thresholds are c / n_t for the magnitude and c / (n_t classes) for correctness. They are not scaled by k in the
+    authors' code, although uniform attention gives k / n_t: from k = c on it passes. scaled: k times these thresholds.
+    """
+    least = threshold(n_t, c * (k if scaled else 1), found.magnitude.dtype)[:, None, None]
+    return found.magnitude > least, found.correctness > least / classes
+
+
+def uniform_likelihood(gold: NDArray[np.integer], demonstrations: NDArray[np.integer]) -> tuple[float, float]:
+    """The likelihood of attention that is uniform over the demonstrations, and the largest one that is possible.
+
+    The null line and the ceiling of Fig. 6 middle: where no demonstration has the query's label, no head has any.
+    """
+    same = demonstrations == gold[:, None]
+    return float(same.mean()), float(same.any(axis=1).mean())

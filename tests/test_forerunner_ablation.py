@@ -1,0 +1,369 @@
+"""Disconnected attention and induction heads of the forerunner figure: cell lists, controls, scoring, caching."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests import toys
+from util import cache, scoring
+from util.attention import CaptureRows, Knockout, PatchHeads, instrument
+from util.experiments import ablation, runs
+from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.measures import forerunner as measures
+from util.prompts import LabelledTokens, tokenize
+
+# BOS, x x, s, y, newline, x x, s... as in the toy of the authors' layout: labels at 3 and 7, forerunners before them
+TOY = LabelledTokens(tuple(range(12)), forerunners=(2, 6, 11), labels=(3, 7, 12), label_lengths=(1, 1, 1), n_t=13)
+
+
+def pairs(cut, tokens=TOY, **options):
+    return [tuple(cell) for cell in ablation.cells(cut, tokens, **options).tolist()]
+
+
+# ------------------------------------------------------------------------------------------------ cells
+
+
+def test_reference_cells_are_those_of_the_authors_code():
+    reference = {cut: pairs(cut, variant="reference") for cut in ablation.CUTS}
+    assert reference == {
+        "xi_to_si": [(2, 0), (2, 1), (6, 4), (6, 5), (11, 8), (11, 9), (11, 10)],
+        "xq_to_sq": [(11, 8), (11, 9), (11, 10), (11, 11)],
+        "si_to_yi": [(3, 2), (7, 6)],
+        "yi_to_sq": [(11, 3), (11, 7)],
+        "si_to_si": [(2, 2), (6, 2), (6, 6), (11, 2), (11, 6), (11, 11)],
+        "si_to_yj": [(3, 2), (7, 2), (7, 6)],
+    }
+
+
+def test_corrected_cells_spare_bos_the_query_and_the_diagonal():
+    assert {cut: pairs(cut) for cut in ablation.CUTS} == {
+        "xi_to_si": [(2, 1), (6, 4), (6, 5)],
+        "xq_to_sq": [(11, 8), (11, 9), (11, 10)],
+        "si_to_yi": [(3, 2), (7, 6)],
+        "yi_to_sq": [(11, 3), (11, 7)],
+        "si_to_si": [(6, 2), (11, 2), (11, 6)],
+        "si_to_yj": [(3, 2), (7, 2), (7, 6)],
+    }
+    assert pairs("xi_to_si", special=0)[0] == (2, 0)  # a tokenizer without BOS has text in front
+
+
+def test_labels_of_several_tokens_are_cut_whole():
+    tokens = LabelledTokens(tuple(range(10)), (2, 9), (3, 10), (3, 1), 11)
+    assert pairs("si_to_yi", tokens) == [(3, 2), (4, 2), (5, 2)]
+    assert pairs("yi_to_sq", tokens) == [(9, 3), (9, 4), (9, 5)]
+    assert pairs("xq_to_sq", tokens) == [(9, 6), (9, 7), (9, 8)]
+    assert pairs("yi_to_sq", tokens, variant="reference") == [(9, 3)]
+
+
+@pytest.mark.parametrize("variant", ablation.VARIANTS)
+@pytest.mark.parametrize("k", [0, 1, 4])
+def test_cells_of_real_prompts_look_back_and_leave_every_token_something(variant, k):
+    for tokens in tokenize(staicc_prompts("trec", k)[:20], toys.tokenizer()):
+        length = len(tokens.ids) - 1
+        for cut in ablation.CUTS:
+            if (cut, k, variant) == ("xq_to_sq", 0, "reference"):
+                with pytest.raises(ValueError, match="nothing to attend to"):
+                    ablation.cells(cut, tokens, variant)
+                continue
+            found = ablation.cells(cut, tokens, variant)
+            visible = np.tri(length, dtype=bool)
+            assert visible[tuple(found.T)].all() and len({tuple(cell) for cell in found.tolist()}) == len(found)
+            visible[tuple(found.T)] = False
+            assert visible.any(axis=1).all()
+            if variant == "corrected":
+                assert not (found[:, 1] == 0).any() and not (found[:, 0] == found[:, 1]).any()
+        sizes = [len(ablation.cells(cut, tokens)) for cut in ("si_to_yi", "yi_to_sq", "si_to_yj", "si_to_si")]
+        assert sizes == [k, k, k * (k + 1) // 2, k * (k + 1) // 2]
+        assert k == 0 or len(ablation.cells("si_to_si", tokens, "reference")) == (k + 1) * (k + 2) // 2
+
+
+def test_controls_match_are_seeded_and_share_nothing():
+    cut = ablation.cells("xi_to_si", TOY)
+    drawn = ablation.control_cells(cut, 12, 5, (0, 1))
+    everything = [tuple(cell) for one in [cut, *drawn] for cell in one.tolist()]
+    assert [len(one) for one in drawn] == [len(cut)] * 5 and len(set(everything)) == len(everything)
+    assert all(key < query for query, key in everything)  # so no row is emptied, and row 0 has none
+    again, other = ablation.control_cells(cut, 12, 5, (0, 1)), ablation.control_cells(cut, 12, 5, (0, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(drawn, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(drawn, other, strict=True))
+    with pytest.raises(ValueError, match="fewer draws"):
+        ablation.control_cells(cut, 12, 40, (0,))
+    assert [len(one) for one in ablation.control_cells(ablation.cells("si_to_yi", TOY)[:0], 12, 5, (0,))] == [0] * 5
+
+
+@pytest.mark.parametrize("layers", [3, 4, 32, 80])
+def test_quarters_partition_the_layers(layers):
+    numbers = list(range(layers))
+    parts = [ablation.layer_range(numbers, part) for part in ablation.QUARTERS]
+    assert [layer for part in parts for layer in part] == numbers == ablation.layer_range(numbers, (0.0, 1.0))
+    assert ablation.layer_range(numbers, (0.5, 0.5)) == []
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="xi_to_si"):
+        ablation.cells("x_to_y", TOY)
+    with pytest.raises(ValueError, match="corrected"):
+        ablation.cells("xi_to_si", TOY, "published")
+    with pytest.raises(ValueError, match="variant"):
+        ablation.request(variant="published")
+
+
+# ------------------------------------------------------------------------------------------------ in a model
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_ICL_model((toys.model("gpt2").double(), toys.tokenizer()), verbose=False)
+
+
+@pytest.fixture(scope="module")
+def plan(pair):
+    return scoring.scoring(pair[0], pair[1], staicc_prompts("trec", 2)[:6])
+
+
+def test_cut_cells_have_no_weight_and_what_stands_before_is_untouched(pair, plan):
+    tokens, ids = plan.tokens[0], torch.tensor([plan.ids[0]])
+    cut = ablation.cells("si_to_yi", tokens)
+    every = torch.arange(len(plan.ids[0]))
+    with torch.no_grad(), instrument(pair[0], before := CaptureRows(every)):
+        whole = pair[0](ids).logits[0]
+    with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(cut)), after := CaptureRows(every)):
+        ablated = pair[0](ids).logits[0]
+    for layer, weights in after.weights.items():
+        assert (weights[0][:, cut[:, 0], cut[:, 1]] == 0).all()
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
+        rows = np.setdiff1d(every, cut[:, 0])
+        if layer == 0:
+            assert torch.equal(weights[0][:, rows], before.weights[0][0][:, rows])
+            kept = before.weights[0][0][:, cut[0, 0]].clone()
+            kept[:, cut[0, 1]] = 0
+            torch.testing.assert_close(weights[0][:, cut[0, 0]], kept / kept.sum(-1, keepdim=True))
+    first = tokens.labels[0]
+    assert torch.equal(whole[:first], ablated[:first]) and not torch.allclose(whole[first:], ablated[first:])
+
+
+@pytest.mark.parametrize("cut", ["yi_to_sq", "xq_to_sq"])
+def test_cutting_what_the_query_reads_changes_the_query_alone(pair, plan, cut):
+    ids = torch.tensor([plan.ids[0]])
+    with torch.no_grad():
+        whole = pair[0](ids).logits[0]
+        with instrument(pair[0], Knockout(torch.from_numpy(ablation.cells(cut, plan.tokens[0])))):
+            ablated = pair[0](ids).logits[0]
+    assert torch.equal(whole[:-1], ablated[:-1]) and not torch.allclose(whole[-1], ablated[-1])
+
+
+def test_the_query_label_cannot_change_its_forerunner(pair, plan):
+    """By causality the cell (y_q, s_q), where copy magnitude is read, is worth exactly nothing at s_q."""
+    tokens = plan.tokens[0]
+    ids = torch.tensor([tokens.ids])
+    with torch.no_grad():
+        whole = pair[0](ids).logits[0]
+        with instrument(pair[0], Knockout(torch.tensor([[tokens.labels[-1], tokens.forerunners[-1]]]))):
+            ablated = pair[0](ids).logits[0]
+    assert torch.equal(whole[tokens.forerunners[-1]], ablated[tokens.forerunners[-1]])
+    assert not torch.allclose(whole[-1], ablated[-1])
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+def test_labels_are_scored_by_the_tokens_that_follow(kind):
+    model, tokenizer = load_ICL_model((toys.model("llama"), toys.tokenizer(kind)), verbose=False)
+    prompts = staicc_prompts("financial_phrasebank", 2)[:8]
+    plan = scoring.scoring(model, tokenizer, prompts)
+    found = scoring.label_logits(model, plan)
+    for number, prompt in enumerate(prompts):
+        ids = tokenizer(prompt.text)["input_ids"]
+        assert list(plan.ids[number]) == ids and prompt.gold == plan.gold[number]
+        follow = [tokenizer(f"{prompt.text} {label}")["input_ids"][len(ids)] for label in prompt.labels]
+        assert plan.answers[number].tolist() == follow
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, -1]
+        np.testing.assert_allclose(found["logits"][number], logits[follow], atol=1e-4)
+        np.testing.assert_allclose(found["log_normaliser"][number], logits.logsumexp(-1), atol=1e-4)
+    assert len({tuple(row) for row in plan.answers.tolist()}) == 1
+
+
+def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
+    whole = scoring.label_logits(pair[0], plan)
+    nothing = [np.empty((0, 2), np.int64)] * 6
+    full = [ablation.cells("yi_to_sq", tokens) for tokens in plan.tokens]
+    for cells, layers in ((nothing, None), (full, [])):
+        again = scoring.label_logits(pair[0], plan, cells, layers)
+        np.testing.assert_array_equal(again["logits"], whole["logits"])
+    cut = scoring.label_logits(pair[0], plan, full, token_budget=100)
+    assert np.abs(cut["logits"] - whole["logits"]).max() > 1e-3
+    for number in range(6):  # each prompt got its own cells, whatever batch it ran in
+        ids = torch.tensor([plan.ids[number]])
+        with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(full[number]))):
+            logits = pair[0](ids).logits[0, -1]
+        np.testing.assert_allclose(cut["logits"][number], logits[plan.answers[number]], atol=1e-9)
+
+
+@pytest.mark.parametrize("family", toys.FAMILIES)
+def test_next_token_logits_are_the_models_own(family):
+    model, tokenizer = toys.model(family).double(), toys.tokenizer()
+    ids = [tokenizer(prompt.text)["input_ids"] for prompt in staicc_prompts(0, 2)[:6]]
+    whole = scoring.next_token_logits(model, ids)
+    layer = model.config.num_hidden_layers - 1
+    patch = PatchHeads(layer, [0, 1], 0.0)
+    patched = scoring.next_token_logits(model, ids, patch, token_budget=200)
+    assert whole.dtype == np.float64 and whole.shape == (6, model.config.vocab_size)
+    for number, row in enumerate(ids):
+        with torch.no_grad():
+            np.testing.assert_allclose(whole[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
+            with instrument(model, patch):
+                np.testing.assert_allclose(patched[number], model(torch.tensor([row])).logits[0, -1], atol=1e-6)
+    assert np.abs(whole - patched).max() > 1e-3
+    with pytest.raises(ValueError, match="longest prompt"):
+        scoring.next_token_logits(toys.model("gpt2"), [[1] * 5000])
+
+
+# ------------------------------------------------------------------------------------------------ induction heads
+
+
+def test_reads_and_similarities_are_the_models_own(pair, plan):
+    found = scoring.label_reads(pair[0], plan)
+    eager = toys.model("gpt2").double()
+    eager.set_attn_implementation("eager")
+    for number, tokens in enumerate(plan.tokens):
+        with torch.no_grad():
+            out = eager(torch.tensor([plan.ids[number]]), output_attentions=True, output_hidden_states=True)
+        labels, last = list(tokens.labels[:-1]), tokens.forerunners[-1]
+        attention = np.stack([a[0, :, last][:, labels].numpy() for a in out.attentions])
+        np.testing.assert_allclose(found["reads"][number], attention, atol=1e-6)
+        for layer, state in enumerate(out.hidden_states[:-1]):
+            s = state[0, list(tokens.forerunners)]
+            cosine = torch.cosine_similarity(s[:-1], s[-1:], dim=-1)
+            np.testing.assert_allclose(found["similarity"][number, layer], cosine, atol=1e-5)
+    with pytest.raises(ValueError, match="k of 1 or more"):
+        scoring.label_reads(pair[0], scoring.scoring(pair[0], pair[1], staicc_prompts("trec", 0)[:2]))
+
+
+def test_induction_by_hand():
+    reads = np.array([[[[0.5, 0.1, 0.1], [0.0, 0.3, 0.0]]], [[[0.2, 0.0, 0.0], [0.1, 0.1, 0.1]]]])  # [2, 1, 2, 3]
+    gold, shown = np.array([0, 1]), np.array([[0, 1, 0], [1, 1, 1]])
+    found = measures.induction(reads, gold, shown)
+    np.testing.assert_allclose(found.magnitude[:, 0], [[0.7, 0.3], [0.2, 0.3]])
+    np.testing.assert_allclose(found.correctness[:, 0], [[0.5, -0.3], [0.2, 0.3]])
+    np.testing.assert_allclose(found.likelihood[:, 0], [[0.6 / 0.7, 0], [1, 1]], atol=1e-4)
+    heads, correct = measures.induction_counts(found, np.array([10, 10]), classes=2, k=3)
+    assert heads[:, 0].tolist() == [[True, False], [False, False]]
+    assert correct[:, 0].tolist() == [[True, False], [False, True]]
+    scaled = measures.induction_counts(found, np.array([30, 30]), 2, 3, scaled=True)
+    unscaled = measures.induction_counts(found, np.array([10, 10]), 2, 3)
+    assert all(np.array_equal(a, b) for a, b in zip(scaled, unscaled, strict=True))
+
+
+def test_induction_of_random_reads_keeps_its_bounds():
+    rng = np.random.default_rng(0)
+    reads, gold = rng.dirichlet(np.ones(9), (50, 2, 3))[..., :4], rng.integers(3, size=50)
+    shown = rng.integers(3, size=(50, 4))
+    found = measures.induction(reads, gold, shown)
+    none, every = ~(shown == gold[:, None]).any(1), (shown == gold[:, None]).all(1)
+    assert (found.magnitude + 1e-12 >= np.abs(found.correctness)).all()
+    np.testing.assert_allclose(found.correctness[none], -found.magnitude[none])
+    np.testing.assert_allclose(found.correctness[every], found.magnitude[every])
+    assert none.any() and (found.likelihood[none] == 0).all() and (found.likelihood <= 1).all()
+    assert (found.likelihood.max(2) >= found.likelihood.mean(2)).all()
+    assert found.likelihood.max(2).mean() <= (~none).mean()
+    similar = measures.similarity_likelihood(np.where(rng.random((50, 2, 4)) < 0.3, -1.0, 1.0), gold, shown)
+    assert ((similar >= 0) & (similar <= 1)).all() and (similar[none] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "majority", "vote", "uniform", "ceiling"),
+    [
+        ("glue_sst2", 0.551, 0.504, 0.506, 0.928),
+        ("rotten_tomatoes", 0.514, 0.502, 0.496, 0.930),
+        ("financial_phrasebank", 0.654, 0.514, 0.462, 0.861),
+        ("sst5", 0.287, 0.224, 0.227, 0.639),
+        ("trec", 0.256, 0.193, 0.190, 0.559),
+        ("agnews", 0.271, 0.273, 0.259, 0.688),
+    ],
+)
+def test_null_levels_of_staicc(data, majority, vote, uniform, ceiling):
+    prompts = staicc_prompts(data, 4)
+    gold, shown = np.array([p.gold for p in prompts]), np.array([p.demonstrations for p in prompts])
+    reads = np.full((512, 1, 1, 4), 0.01)
+    found = measures.induction(reads, gold, shown).likelihood
+    assert measures.majority_right(gold).mean() == pytest.approx(majority, abs=6e-4)
+    assert measures.vote_right(gold, shown, len(prompts[0].labels)).mean() == pytest.approx(vote, abs=6e-4)
+    assert found.mean() == pytest.approx(uniform, abs=1e-3)
+    assert (found > 0).mean() == pytest.approx(ceiling, abs=6e-4)
+    assert measures.uniform_likelihood(gold, shown) == pytest.approx((found.mean(), (found > 0).mean()), abs=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------ records
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    return toys.save(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def never():
+    raise AssertionError("a cached record must not load a model")
+
+
+def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
+    asked = ablation.request(str(model_folder), prompts=5, k=2)
+    conditions = ablation.grid(("si_to_yi", "yi_to_sq"), parts=((0.0, 1.0), (0.0, 0.25)), draws=2)
+    assert len(conditions) == 1 + 4 + 4
+    source = runs.LazyModel(str(model_folder), verbose=False)
+    found = ablation.run(asked, conditions, source, tmp_path)
+    effects = ablation.head_effects(asked, source, tmp_path)
+    files = sorted((tmp_path / "forerunner_heads").glob("*.pickle"))
+    assert len(files) == 9 + 3
+    again = ablation.run(asked, conditions, never, tmp_path)
+    for condition, record in found.items():
+        np.testing.assert_array_equal(record.data["logits"], again[condition].data["logits"])
+    assert all(np.array_equal(v, ablation.head_effects(asked, never, tmp_path)[k]) for k, v in effects.items())
+    whole, nothing, cut = found[ablation.WHOLE], found[conditions[2]], found[conditions[1]]
+    np.testing.assert_array_equal(whole.data["logits"], nothing.data["logits"])  # a quarter of three layers is none
+    assert np.abs(whole.data["logits"] - cut.data["logits"]).max() > 1e-4
+    logits = np.stack([found[c].data["logits"] for c in conditions[5:]])
+    assert len(np.unique(logits[:, 0, 0])) == 4  # every control is another one
+    assert effects["cut"].shape == effects["control"].shape == (5, 3, 4)
+    assert np.abs(effects["cut"] - effects["whole"][:, None, None])[:, :2].max() > 1e-5
+    assert np.abs(effects["cut"][:, -1] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer
+    reads = ablation.induction_reads(asked, source, tmp_path).data
+    assert reads["reads"].shape == (5, 3, 4, 2) and reads["similarity"].shape == (5, 3, 2) and reads["classes"] == 3
+    assert reads["demonstrations"].shape == (5, 2) and (reads["n_t"] > 50).all()
+    asked["variant"] = "reference"
+    assert (
+        ablation.run(asked, conditions[:1], source, tmp_path)
+        and len([*(tmp_path / "forerunner_heads").glob("*.pickle")]) == len(files) + 2  # with the induction reads
+    )
+
+
+def test_changes_are_paired_by_prompt():
+    """Against differences computed by hand; the interval of a change that is the same for all prompts has no width."""
+
+    def record(score):
+        data = {"logits": np.zeros((4, 2)), "log_normaliser": np.array(score, float), "gold": np.zeros(4, int)}
+        return cache.Record({}, {}, data)
+
+    part, quarter = (0.0, 1.0), (0.0, 0.25)
+    records = {
+        ablation.WHOLE: record([1, 2, 3, 4]),
+        ablation.Condition("si_to_yi", part): record([0, 1, 2, 3]),
+        ablation.Condition("si_to_yi", quarter): record([1, 2, 3, 0]),
+        ablation.Condition("si_to_yi", part, 0): record([1, 2, 3, 4]),
+        ablation.Condition("si_to_yi", part, 1): record([1, 2, 3, 2]),
+    }
+    cut, controls = ablation.changes(records, lambda logits, log_normaliser, gold: log_normaliser)
+    assert cut[part]["si_to_yi"] == pytest.approx((-1, -1, -1))
+    value, low, high = cut[quarter]["si_to_yi"]
+    width = 3.182446 * np.std([0, 0, 0, -4], ddof=1) / 2
+    assert (value, low, high) == pytest.approx((-1, -1 - width, -1 + width), rel=1e-5)
+    assert controls["si_to_yi"][0] == pytest.approx(-0.25)
+
+
+def test_other_keys_keep_the_readers():
+    cut = ablation.cells("si_to_yi", TOY)
+    drawn = {tuple(map(tuple, ablation.other_keys(cut, 1, (0, n)).tolist())) for n in range(40)}
+    assert {query for cells in drawn for query, _ in cells} == {3, 7}
+    assert {key for cells in drawn for query, key in cells if query == 7} == {1, 2, 3, 4, 5}
+    assert {key for cells in drawn for query, key in cells if query == 3} == {1}
+    assert ablation.other_keys(np.array([[1, 0]]), 1, (0,)).shape == (0, 2)
