@@ -56,18 +56,18 @@ def _layer_axis(axis: object, layers: int) -> None:
     axis.set_ticks(ticks, [str(t + 1) for t in ticks])  # type: ignore[attr-defined]
 
 
-def _map(ax: Axes, counts: NDArray[np.integer], n: int, name: str) -> mpl.image.AxesImage:
+def _map(ax: Axes, counts: NDArray[np.integer], n: int, name: str, numbers: bool = False) -> mpl.image.AxesImage:
     image = ax.imshow(counts, cmap=MAPS[name], vmin=n / 4, vmax=n, aspect="auto", interpolation="nearest")
     _layer_axis(ax.yaxis, len(counts))
     step = max(1, round(counts.shape[1] / 8))
     ax.xaxis.set_ticks(np.arange(0, counts.shape[1], step))
     for side in ax.spines.values():
         side.set_visible(True)
-    if counts.size <= 64:  # few enough heads to print the numbers
+    if numbers and counts.shape[1] <= 8:  # few enough heads for three digits
         for layer, head in zip(*counts.nonzero(), strict=True):
             count = counts[layer, head]
             ax.text(
-                head, layer, count, ha="center", va="center", fontsize=6, color="white" if count > 0.7 * n else "black"
+                head, layer, count, ha="center", va="center", fontsize=5, color="white" if count > 0.7 * n else "black"
             )
     return image
 
@@ -81,7 +81,7 @@ def count_maps(counts: Mapping[str, NDArray[np.integer]], n: int, title: str) ->
         figure = _figure(WIDTH, 2.3)
         axes = figure.subplots(1, len(counts), squeeze=False)[0]
         for ax, (name, values) in zip(axes, counts.items(), strict=True):
-            image = _map(ax, values, n, name)
+            image = _map(ax, values, n, name, numbers=True)
             ax.set_title(CONDITION[name])
             ax.set_xlabel("head (from 0)")
             bar = figure.colorbar(image, ax=ax, shrink=0.8, extend="min", ticks=[n // 4, n // 2, 3 * n // 4, n])
