@@ -36,7 +36,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test check format notebooks lock bench-forerunner clean clean-cache environment
+.PHONY: help figures test check format notebooks lock bench-forerunner bench-memory clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -105,6 +105,9 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 
 bench-forerunner: $(STAMP) ## time the forerunner experiment against the published code
 	@$(PY) tests/benchmarks/bench_forerunner.py $(BENCH_ARGS)
+
+bench-memory: $(STAMP) ## what a run takes of memory, beside what util.memory says
+	@$(PY) tests/benchmarks/bench_memory.py $(BENCH_ARGS)
 
 clean: ## delete .venv and the caches of tools; cached results stay
 	@rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

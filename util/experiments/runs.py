@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from util.handshake import input_device
 from util.load_model_and_data import describe, load_ICL_model, origin, resolved_revision, untrained_twin
 
 PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
@@ -124,6 +125,7 @@ def expectation(request: dict[str, Any], source: ModelSource) -> dict[str, Any]:
 def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], prompts: Iterable[str]) -> dict[str, Any]:
     """What really ran."""
     model, tokenizer = pair
+    device = input_device(model)  # of offloaded weights, model.device says nothing
     return {
         "revision": resolved_revision(request["model"], model),
         "weights": weights_digest(model),
@@ -133,6 +135,6 @@ def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], promp
         "versions": versions(),
         "code_digest": code_digest(),
         "model": describe(model, request["model"]),
-        "device": torch.cuda.get_device_name() if model.device.type == "cuda" else str(model.device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }
