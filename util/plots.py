@@ -227,9 +227,9 @@ def changes(
             ax.spines.right.set_visible(False)
         axes[0].set_yticks(places, names)
         axes[0].set_ylim(len(names) - 0.5, -0.5)
-        figure.supxlabel(unit, fontsize=8)
+        axes[len(axes) // 2].set_xlabel(unit)
         figure.suptitle(title, fontsize=8)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower right", ncols=2)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -250,21 +250,14 @@ def induction_layers(
                 ax.fill_between(x, curve.low, curve.high, color=colour, alpha=0.25, lw=0)
             ax.set_xlabel("transformer block")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            ax.set_ylim(bottom=0)
+            ax.set_ylim(bottom=0, top=1.25 * max(curve.high.max() for curve in curves.values()))
             ax.spines.right.set_visible(False)
-            ax.legend()
+            ax.legend(loc="upper right")
+        right.set_ylim(0, 1.05)
+        right.legend(loc="lower left")
         for name, level in levels.items():
             right.axhline(level, color="0.35", lw=0.7, ls=":")
-            right.text(
-                0.98,
-                level,
-                name,
-                fontsize=6,
-                color="0.35",
-                transform=right.get_yaxis_transform(),
-                ha="right",
-                va="bottom",
-            )
+            right.text(0.02, level, name, fontsize=6, color="0.35", transform=right.get_yaxis_transform(), va="bottom")
         left.set_ylabel("heads on a prompt, mean")
         right.set_ylabel("share of the query's label")
         figure.suptitle(title, fontsize=8)
