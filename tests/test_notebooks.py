@@ -44,7 +44,13 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
     toys.save(tmp_path / "tiny", toys.model("gpt2"))
     for name in ("ICL_MATERIAL", "ICL_OUTPUT"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    parameters = {"model_name": str(tmp_path / "tiny"), "dataset": 4, "k": 1, "prompts": 8, "grid_datasets": ["sst5"]}
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "dataset": 4,
+        "k": 1,
+        "prompts": 8,
+        "grid_datasets": ["sst5"],
+    } | {"ablated": 8}
     for untrained_control in (True, False):
         parameters["untrained_control"] = untrained_control
         papermill.execute_notebook(
@@ -60,7 +66,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         assert "labels only -> forerunner head; any token -> previous-token head; never -> neither" in printed
     values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "forerunner_heads.json").read_text())
     assert list(values["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in values["model"]
-    assert len(list((tmp_path / "ICL_OUTPUT" / "figures").glob("forerunner_heads_*.pdf"))) == 6
+    assert len(list((tmp_path / "ICL_OUTPUT" / "figures").glob("forerunner_heads_*.pdf"))) == 9
 
 
 @pytest.mark.notebook
