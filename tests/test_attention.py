@@ -27,6 +27,7 @@ from tests.architectures import (
     ADAPTED,
     ALIBI,
     BYPASSING,
+    GATED,
     HEADS,
     LAYERS,
     OWN_KERNEL,
@@ -43,9 +44,11 @@ from util.attention import (
     IMPLEMENTATION,
     CaptureHeads,
     CaptureRows,
+    CaptureValues,
     Knockout,
     PatchHeads,
     UnsupportedModel,
+    head_writes,
     instrument,
     support,
 )
@@ -296,6 +299,52 @@ def test_captured_heads(name, layout):
     check_heads(name, layout)
 
 
+def check_values(name, layout, dtype=torch.float32, bound=1e-5):
+    """Attention times values is what the heads put out: both sides by the oracle but the values."""
+    model, (inputs, real, start) = prepared(name, dtype), batch(layout)
+    plain, full = logits(model, inputs), baseline(name, layout, dtype)
+    own, last = own_positions(layout), attention_layers(name)[-1]
+    everything, some = CaptureValues(), CaptureValues(own, layers=[last])
+    assert torch.equal(logits(model, inputs, everything, some), plain)
+    assert set(everything.values) == set(attention_layers(name)) and set(some.values) == {last}
+    for layer, weights in full.weights.items():
+        values = everything.values[layer]
+        assert values.shape == full.z[layer].shape
+        close(torch.einsum("bhts,bshd->bthd", weights, values)[real], full.z[layer][real], bound)
+        moved(values[:, 1], values[:, 2])
+    assert torch.equal(some.values[last], pick(everything.values[last], own))
+
+
+@names
+@layouts
+def test_captured_values(name, layout):
+    check_values(name, layout)
+
+
+@names
+@torch.no_grad()
+def test_what_each_head_writes_adds_up_to_what_attention_writes(name):
+    model, inputs = prepared(name), batch("plain").inputs
+    written, modules = {}, support(model).projections
+    assert {layer for layer, module in modules.items() if module is None} == (
+        set(attention_layers(name)) if name in GATED else set()
+    )
+    hooks = [
+        module.register_forward_hook(lambda _, args, out, layer=layer: written.update({layer: out}))
+        for layer, module in modules.items()
+        if module is not None
+    ]
+    logits(model, inputs, heads := CaptureHeads())
+    for hook in hooks:
+        hook.remove()
+    for layer, out in written.items():
+        alone = head_writes(modules[layer], heads.z[layer])
+        bias = modules[layer](torch.zeros_like(heads.z[layer].flatten(2)))
+        close(alone.sum(2) + bias, out)
+        assert modules[layer] is oracle.output_projection(oracle.attention_modules(model)[layer])
+        assert alone.norm(dim=-1).min() > 0
+
+
 def check_patches(name, layout, dtype=torch.float32, bound=1e-5):
     model, (inputs, real, _) = prepared(name, dtype), batch(layout)
     plain = baseline(name, layout, dtype)
@@ -365,7 +414,7 @@ def test_knockouts(name, layout):
 
 
 @layouts
-@pytest.mark.parametrize("check", [check_rows, check_heads, check_patches, check_knockouts])
+@pytest.mark.parametrize("check", [check_rows, check_heads, check_values, check_patches, check_knockouts])
 def test_double_precision_leaves_rounding_alone(check, layout):
     """What float32 leaves open: in float64 the difference to the oracle falls to 1e-12."""
     check("gpt2", layout, torch.float64, 1e-12)
@@ -659,10 +708,17 @@ def test_bfloat16(name):
 def test_captures_own_their_storage(name):
     model, inputs = prepared(name), batch("plain").inputs
     one = torch.tensor([5])
-    captures = CaptureRows(one), CaptureRows(one, torch.tensor([[4]])), CaptureHeads(one), CaptureHeads()
-    logits(model, inputs, *captures)
+    captures = (
+        (rows := CaptureRows(one)).weights,
+        (kept := CaptureRows(one, torch.tensor([[4]]))).weights,
+        (some := CaptureHeads(one)).z,
+        (heads := CaptureHeads()).z,
+        (few := CaptureValues(one)).values,
+        (values := CaptureValues()).values,
+    )
+    logits(model, inputs, rows, kept, some, heads, few, values)
     for capture in captures:
-        for tensor in (capture.weights if isinstance(capture, CaptureRows) else capture.z).values():
+        for tensor in capture.values():
             assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
@@ -768,6 +824,7 @@ WRONG_AT_ONCE = {
     "negative row": lambda: CaptureRows(torch.tensor([-1])),
     "negative key": lambda: CaptureRows(torch.tensor([3]), torch.tensor([[-1]])),
     "negative position": lambda: CaptureHeads(torch.tensor([[-1]])),
+    "value of a negative key": lambda: CaptureValues(torch.tensor([-1])),
     "negative layer": lambda: CaptureHeads(layers=[-1]),
     "no such layer": lambda: CaptureRows(torch.tensor([3]), layers=[1, LAYERS]),
     "negative head": lambda: PatchHeads(0, -1, 0.0),
@@ -790,6 +847,8 @@ WRONG_FOR_THE_BATCH = {
     "keys of other rows": lambda: CaptureRows(torch.tensor([3]), torch.tensor([[1], [2]])),
     "keys of another batch": lambda: CaptureRows(torch.tensor([3]), torch.zeros(2, 1, 1, dtype=torch.long)),
     "position beyond the prompt": lambda: CaptureHeads(torch.tensor([TOTAL])),
+    "value beyond the prompt": lambda: CaptureValues(torch.tensor([TOTAL])),
+    "values of another batch": lambda: CaptureValues(torch.tensor([[1], [2]])),
     "positions of another batch": lambda: CaptureHeads(torch.tensor([[1], [2]])),
     "patch beyond the prompt": lambda: PatchHeads(0, 0, 0.0, torch.tensor([TOTAL])),
     "patch of another batch": lambda: PatchHeads(0, 0, 0.0, torch.tensor([[1], [2]])),

@@ -184,6 +184,31 @@ def test_labels_are_scored_by_the_tokens_that_follow(kind):
     assert len({tuple(row) for row in plan.answers.tolist()}) == 1
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(family):
+    """Against the loss by hand of each prompt alone; labels are no part of it, and what follows the cut is."""
+    model, tokenizer = load_ICL_model((toys.model(family).double(), toys.tokenizer()), verbose=False)
+    plan = scoring.scoring(model, tokenizer, staicc_prompts("sst5", 2)[:5])
+    cuts = [ablation.cells("si_to_yi", tokens) for tokens in plan.tokens]
+    whole = scoring.label_logits(model, plan, text=True)
+    cut = scoring.label_logits(model, plan, cuts, token_budget=150, text=True)
+    for found, cells in ((whole, None), (cut, cuts)):
+        plain = scoring.label_logits(model, plan, cells)
+        for name in ("logits", "log_normaliser"):
+            np.testing.assert_allclose(found[name], plain[name], atol=1e-9)
+        for number, tokens in enumerate(plan.tokens):
+            knockouts = [] if cells is None else [Knockout(torch.from_numpy(cells[number]))]
+            with torch.no_grad(), instrument(model, *knockouts):
+                logits = model(torch.tensor([plan.ids[number]])).logits[0].log_softmax(-1)
+            spans = zip(tokens.labels, tokens.label_lengths, strict=True)
+            labels = [t for start, length in spans for t in range(start, start + length)]
+            scored = [t for t in range(1, len(plan.ids[number])) if t not in labels]
+            losses = [-logits[t - 1, plan.ids[number][t]].item() for t in scored]
+            assert len(losses) == len(plan.ids[number]) - 1 - sum(tokens.label_lengths[:-1])
+            assert found["text_loss"][number] == pytest.approx(np.mean(losses), abs=1e-6)
+    assert np.abs(whole["text_loss"] - cut["text_loss"]).min() > 1e-5
+
+
 def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
     whole = scoring.label_logits(pair[0], plan)
     nothing = [np.empty((0, 2), np.int64)] * 6
@@ -324,6 +349,14 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     assert np.abs(whole.data["logits"] - cut.data["logits"]).max() > 1e-4
     logits = np.stack([found[c].data["logits"] for c in conditions[5:]])
     assert len(np.unique(logits[:, 0, 0])) == 4  # every control is another one
+    more = ablation.grid(("si_to_yi",), parts=(), draws=ablation.DRAWS + 1)
+    again = ablation.run(asked, more, source, tmp_path / "more")
+    assert len(again) == ablation.DRAWS + 2
+    for draw in range(2):  # the first draws are those of fewer
+        control = ablation.Condition("si_to_yi", draw=draw)
+        np.testing.assert_array_equal(again[control].data["logits"], found[control].data["logits"])
+    with_text = {condition for condition, record in found.items() if "text_loss" in record.data}
+    assert with_text == {c for c in conditions if c.part == (0, 1) and c.draw is None}
     assert effects["cut"].shape == effects["control"].shape == (5, 3, 4)
     assert np.abs(effects["cut"] - effects["whole"][:, None, None])[:, :2].max() > 1e-5
     assert np.abs(effects["cut"][:, -1] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer
@@ -341,7 +374,7 @@ def test_changes_are_paired_by_prompt():
     """Against differences computed by hand; the interval of a change that is the same for all prompts has no width."""
 
     def record(score):
-        data = {"logits": np.zeros((4, 2)), "log_normaliser": np.array(score, float), "gold": np.zeros(4, int)}
+        data = {"logits": np.zeros((4, 2)), "log_normaliser": -np.array(score, float), "gold": np.zeros(4, int)}
         return cache.Record({}, {}, data)
 
     part, quarter = (0.0, 1.0), (0.0, 0.25)
@@ -351,13 +384,22 @@ def test_changes_are_paired_by_prompt():
         ablation.Condition("si_to_yi", quarter): record([1, 2, 3, 0]),
         ablation.Condition("si_to_yi", part, 0): record([1, 2, 3, 4]),
         ablation.Condition("si_to_yi", part, 1): record([1, 2, 3, 2]),
+        ablation.Condition("si_to_yi", quarter, 0): record([2, 3, 4, 5]),
     }
-    cut, controls = ablation.changes(records, lambda logits, log_normaliser, gold: log_normaliser)
+    # the logits are 0, so the gold label's log-probability is minus the normaliser
+    cut, controls = ablation.changes(records)
     assert cut[part]["si_to_yi"] == pytest.approx((-1, -1, -1))
     value, low, high = cut[quarter]["si_to_yi"]
     width = 3.182446 * np.std([0, 0, 0, -4], ddof=1) / 2
     assert (value, low, high) == pytest.approx((-1, -1 - width, -1 + width), rel=1e-5)
-    assert controls["si_to_yi"][0] == pytest.approx(-0.25)
+    assert controls[part]["si_to_yi"][0] == pytest.approx(-0.25)
+    assert controls[quarter]["si_to_yi"] == pytest.approx((1, 1, 1))  # the controls of one part are not another's
+    accuracy, _ = ablation.changes(records, "accuracy")
+    assert accuracy[part]["si_to_yi"] == (0, 0, 0)
+    for number, name in enumerate((ablation.WHOLE, ablation.Condition("si_to_yi", part))):
+        records[name].data["text_loss"] = np.full(4, number + 0.5)
+    losses, none = ablation.changes(records, "text loss")
+    assert losses == {part: {"si_to_yi": (1, 1, 1)}} and none == {}
 
 
 def test_other_keys_keep_the_readers():

@@ -294,14 +294,24 @@ def test_requests_that_make_no_sense_fail_before_a_model_is_loaded():
     assert forerunner.request("folder/")["model"] == "folder"
 
 
+def test_planted_heads_are_judged_right_until_the_noise_is_as_large_as_their_weights(tmp_path):
+    asked = forerunner.request(prompts=16)
+    errors = forerunner.planted_errors(asked, (0.0, 0.5, 2.0), (0, 1), tmp_path)
+    assert errors[0.0] == errors[0.5] == {"false alarms": (0, 8), "misses": (0, 4)}
+    assert errors[2.0]["misses"][0] >= 2 and errors[2.0]["false alarms"][0] <= 1
+
+
 def test_the_method_has_not_changed_without_a_new_version(tmp_path):
     """A golden record. If it fails because the measure was changed on purpose, raise method_version and renew it."""
     asked = forerunner.request(prompts=4, control_tokens=8)
     record = forerunner.run(asked, None, tmp_path)
-    assert asked["method_version"] == 1
+    assert asked["method_version"] == 2
     assert record.data["n_t"][:, 0].tolist() == GOLDEN["n_t"]
     np.testing.assert_allclose(record.data["magnitude"][:, :, 1, 4], GOLDEN["magnitude of layer 1, head 4"], atol=1e-4)
     np.testing.assert_allclose(record.data["control"][:, 0, 2], GOLDEN["control of layer 0, head 2"], atol=1e-4)
+    np.testing.assert_allclose(record.data["value_norm"][:, 1, 4], GOLDEN["value norm of layer 1, head 4"], atol=1e-3)
+    moved = forerunner.condition(record, 1)["moved"]
+    np.testing.assert_array_equal(moved, record.data["magnitude"][:, 1] * record.data["value_norm"])
 
 
 GOLDEN: dict = {
@@ -313,4 +323,5 @@ GOLDEN: dict = {
         [0.99568, 0.99825, 0.99499],
     ],
     "control of layer 0, head 2": [0.90865, 0.95950, 0.97473, 0.94917],
+    "value norm of layer 1, head 4": [3.24356, 1.91225, 4.01543, 2.36105],
 }

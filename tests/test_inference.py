@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import toys
+from tests import architectures, oracle, toys
 from util import inference
 from util.attention import instrument
 from util.handshake import prepare
@@ -43,6 +43,37 @@ def test_copy_magnitude_equals_eager_attention(family, kind):
     assert result["magnitude"].max() > 3 / run.n_t.min()  # far from uniform: the comparison is not vacuous
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_value_norms_equal_those_of_the_weights(family):
+    model, tokenizer = toys.model(family).double(), toys.tokenizer()
+    run = inference.label_run(model, tokenizer, staicc_prompts(0, 2)[:4], appended=(0, "the"))
+    found = inference.copy_magnitudes(model, run, token_budget=300)["value_norm"]
+    twin = copy.deepcopy(model)
+    twin.set_attn_implementation("eager")
+    modules, outputs = oracle.attention_modules(twin), {}
+    for layer, module in modules.items():
+        projection = module.c_attn if family == "gpt2" else module.v_proj
+        projection.register_forward_hook(lambda _, args, out, layer=layer: outputs.update({layer: out[0]}))
+    heads, width = model.config.num_attention_heads, model.config.hidden_size
+    for number, row in enumerate(run.tokens[0]):
+        with torch.no_grad():
+            twin(torch.tensor([row.ids]))
+        for layer, module in modules.items():
+            weight = oracle.output_projection(module).weight
+            weight = weight if family == "gpt2" else weight.T  # [H dv, d]
+            v = outputs[layer][-2, -width:] if family == "gpt2" else outputs[layer][-2]
+            v = v.reshape(-1, width // heads).repeat_interleave(heads * width // heads // v.numel(), dim=0)
+            expected = [(v[h] @ weight.reshape(heads, -1, width)[h]).norm().item() for h in range(heads)]
+            np.testing.assert_allclose(found[number, layer], expected, rtol=1e-9 if family == "gpt2" else 1e-6)  # Llama's norms are in float32
+
+
+def test_value_norms_are_unknown_behind_a_gate():
+    model = architectures.build("qwen3_next", vocab_size=len(toys.tokenizer()), max_position_embeddings=2048)
+    run = inference.label_run(model, toys.tokenizer(), staicc_prompts(0, 0)[:2])
+    found = inference.copy_magnitudes(model, run)
+    assert np.isnan(found["value_norm"]).all() and np.isfinite(found["magnitude"]).all()
+
+
 def test_conditions_share_a_row_exactly_where_that_is_exact():
     prompts, tokenizer = staicc_prompts(0, 2)[:6], toys.tokenizer()
     shared = inference.label_run(toys.model("llama"), tokenizer, prompts)
@@ -61,17 +92,18 @@ def test_label_branches_in_float64():
         np.testing.assert_allclose(together["magnitude"][:, condition], alone["magnitude"][:, 0], atol=1e-13)
 
 
-def test_batches_and_order_do_not_matter():
-    model, tokenizer = toys.model("gpt2"), toys.tokenizer()
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
+def test_batches_and_order_do_not_matter(dtype, bound):
+    model, tokenizer = toys.model("gpt2").to(dtype), toys.tokenizer()
     prompts = staicc_prompts(2, 1)[:12]
     run = inference.label_run(model, tokenizer, prompts)
     one_by_one = inference.copy_magnitudes(model, run, token_budget=1)
     batched = inference.copy_magnitudes(model, run, token_budget=4096)
     parts = [inference.copy_magnitudes(model, run, numbers=part) for part in ([7, 3], [11], [0, 1, 2])]
-    for name in ("magnitude", "control"):
-        np.testing.assert_allclose(one_by_one[name], batched[name], atol=1e-6)
+    for name in ("magnitude", "control", "value_norm"):
+        np.testing.assert_allclose(one_by_one[name], batched[name], rtol=bound, atol=bound)
         for numbers, part in zip(([7, 3], [11], [0, 1, 2]), parts, strict=True):
-            np.testing.assert_allclose(one_by_one[name][numbers], part[name], atol=1e-6)
+            np.testing.assert_allclose(one_by_one[name][numbers], part[name], rtol=bound, atol=bound)
 
 
 def test_sdpa_was_asked_for_and_rows_are_still_there():

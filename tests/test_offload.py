@@ -84,7 +84,7 @@ def magnitudes(model, tokenizer):
         states.extend(out[range(len(out)), batch.lengths.to(out.device) - 1].float().cpu().numpy())
 
     inference.run_rows(model, run.rows, visit, token_budget=128)
-    return [found["magnitude"], found["control"], *states]
+    return [found["magnitude"], found["control"], found["value_norm"], *states]
 
 
 def assert_same(model, other, tokenizer):

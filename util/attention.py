@@ -33,17 +33,19 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from util.instruments import CaptureHeads, CaptureRows, Instrument, Knockout, PatchHeads, take, writable
+from util.instruments import CaptureHeads, CaptureRows, CaptureValues, Instrument, Knockout, PatchHeads, take, writable
 
 __all__ = [
     "IMPLEMENTATION",
     "CaptureHeads",
     "CaptureRows",
+    "CaptureValues",
     "Instrument",
     "Knockout",
     "PatchHeads",
     "Support",
     "UnsupportedModel",
+    "head_writes",
     "instrument",
     "support",
 ]
@@ -65,7 +67,9 @@ class Support:
     layers: the model's own numbers of the layers that have attention; heads: query heads per layer;
     window: the shortest attention window of any layer (sliding or chunked), None when all layers see everything;
     branches: several continuations of one prompt may share one row (explicit position ids plus a knockout are exact);
-    implementation: what the model's config calls its attention as long as nobody switches it.
+    implementation: what the model's config calls its attention as long as nobody switches it;
+    projections: by layer, the linear module that takes the outputs of all heads side by side, None where the class does
+    something in between (a gate, a norm).
     """
 
     layers: tuple[int, ...]
@@ -74,6 +78,7 @@ class Support:
     branches: bool
     implementation: str
     modules: dict[nn.Module, int] = field(repr=False)
+    projections: dict[int, nn.Module | None] = field(repr=False, default_factory=dict)
 
 
 # What the handshake writes: its findings by model, and for the length of one forward pass the modules that called.
@@ -232,6 +237,16 @@ def support(model: nn.Module) -> Support:
             f"{type(model).__name__} is not prepared for instruments; call prepare(model) once after loading"
         )
     return found
+
+
+def head_writes(projection: nn.Module, z: Tensor) -> Tensor:
+    """What each head alone adds to the residual stream: W_O^h z_h [..., H, d] of head outputs (or values) [..., H, dv].
+
+    projection: one of `Support.projections`. It is called, not read, so that 4-bit and offloaded weights work too.
+    """
+    alone = torch.diag_embed(z.movedim(-2, -1), dim1=-3, dim2=-2)
+    nothing = z.new_zeros(1, z.shape[-2] * z.shape[-1])
+    return projection(alone.flatten(-2)) - projection(nothing)
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)

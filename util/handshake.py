@@ -6,10 +6,11 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from util import adapters
 from util.attention import CALLS, IMPLEMENTATION, PREPARED, Support, UnsupportedModel, instrument
-from util.instruments import CaptureRows, Knockout
+from util.instruments import CaptureHeads, CaptureRows, Knockout
 
 
 def prepare(model: PreTrainedModel) -> Support:
@@ -95,7 +96,7 @@ class _Handshake:
         )
         PREPARED[self.model] = found
         self.check_rows(plain, found)
-        return replace(found, branches=self.check_branches())
+        return replace(found, branches=self.check_branches(), projections=self.projections(found))
 
     def check_rows(self, plain: Tensor, found: Support) -> None:
         rows = CaptureRows(torch.tensor([0, 7]))
@@ -135,6 +136,29 @@ class _Handshake:
         difference, effect = float((hidden - alone).abs().max()), float((seen - alone).abs().max())
         # a coarse bound proves nothing unless it is small beside what seeing the sibling would do
         return difference <= self.tolerance * max(1.0, float(alone.abs().max())) and difference <= 0.2 * effect
+
+    def projections(self, found: Support) -> dict[int, nn.Module | None]:
+        """The module of each attention that is given exactly what the heads put out."""
+        given: list[tuple[int, nn.Module, Tensor]] = []
+        hooks = [
+            child.register_forward_pre_hook(lambda child, args, layer=layer: given.append((layer, child, args[0])))
+            for module, layer in found.modules.items()
+            for child in module.modules()
+            if isinstance(child, nn.Linear | Conv1D)
+        ]
+        try:
+            with instrument(self.model, heads := CaptureHeads()):
+                self.logits(self.ids)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        z = {layer: z.flatten(2).flatten(0, 1) for layer, z in heads.z.items()}
+        same = {
+            layer: child
+            for layer, child, x in given
+            if x.shape[-1] == z[layer].shape[-1] and torch.equal(x.flatten(0, -2), z[layer])
+        }
+        return {layer: same.get(layer) for layer in found.layers}
 
     def masked_logits(self) -> Tensor:
         """Logits when one token in the middle is masked, as padding is: other ones wherever the mask is lost.

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import memory
-from util.attention import CaptureRows, Instrument, Knockout, Support, instrument
+from util.attention import CaptureRows, CaptureValues, Instrument, Knockout, Support, head_writes, instrument
 from util.handshake import input_device, prepare
 from util.load_model_and_data import context_length
 from util.prompts import Appended, LabelledTokens, Prompt, check_conditions, check_first_tokens, tokenize
@@ -210,10 +210,11 @@ def copy_magnitudes(
     The control is A[t, t-1], averaged over up to `control_tokens` other tokens t of the same prompt, drawn by seed and
     prompt; label tokens and the token after the first one (which would read an attention sink) are never drawn.
 
-    Returns magnitude [n, C, L, H] and control [n, L, H] (float32, or float64 with a float64 model; n prompts of
-    `numbers`, default all; C conditions),
-    control_count [n], and oom_backoff (bool). One pass serves all conditions, because no label can change what
-    stands before it. Raises MemoryError before it where memory is too short for it.
+    Returns magnitude [n, C, L, H] and control [n, L, H]; n prompts of `numbers`, default all; C conditions. value_norm
+    [n, L, H] is |W_O^h v| of the forerunner: times a magnitude, the length of what the head moves to the label
+    (Kobayashi et al. 2020); NaN where a class does something between heads and projection. All three are float32, or
+    float64 with a float64 model. Then control_count [n] and oom_backoff (bool). One pass serves all conditions, because
+    no label can change what stands before it. Raises MemoryError before it where memory is too short for it.
     """
     found = prepare(model)
     first = next(iter(run.tokens.values()))
@@ -223,7 +224,7 @@ def copy_magnitudes(
     shape = (len(found.layers), found.heads)
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     magnitude = np.full((len(place), len(run.tokens), *shape), np.nan, dtype)
-    control = np.full((len(place), *shape), np.nan, dtype)
+    control, value_norm = (np.full((len(place), *shape), np.nan, dtype) for _ in range(2))
     drawn = {number: draw_control_tokens(first[number], control_tokens, (seed, number)) for number in place}
     todo = {r: drawn[run.owners[r]] if 0 in run.served[r] else [] for r in mine}
 
@@ -235,9 +236,11 @@ def copy_magnitudes(
             rows.append([length + b for b in branches] + todo[r])
             keys.append([length - 1 for _ in branches] + [t - 1 for t in todo[r]])
         captured = CaptureRows(_rectangle(rows), _rectangle(keys)[:, :, None])
-        forward(model, batch, captured)
+        before = CaptureValues(batch.lengths[:, None] - 1)
+        forward(model, batch, captured, before)
         weights = np.stack([captured.weights[layer][..., 0].cpu().numpy() for layer in found.layers], axis=1)
-        for i, values in zip(batch.numbers, weights, strict=True):  # [L, H, R]
+        norms = np.stack([_norms(found, layer, before) for layer in found.layers], axis=1)
+        for i, values, norm in zip(batch.numbers, weights, norms, strict=True):  # [L, H, R], [L, H]
             r = mine[i]
             at = place[run.owners[r]]
             for branch, condition in enumerate(run.served[r]):
@@ -245,6 +248,8 @@ def copy_magnitudes(
             if todo[r]:
                 start = len(run.served[r])
                 control[at] = values[..., start : start + len(todo[r])].mean(-1)
+            if 0 in run.served[r]:
+                value_norm[at] = norm
 
     # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
     budget = token_budget if input_device(model).type == "cpu" else 1
@@ -252,7 +257,23 @@ def copy_magnitudes(
     memory.check(memory.estimate(model, [len(run.rows[r]) for r in mine], budget, captured=most, kept=1))
     halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, bar)
     count = np.array([len(drawn[number]) for number in place], dtype=np.int64)
-    return {"magnitude": magnitude, "control": control, "control_count": count, "oom_backoff": halved}
+    return {
+        "magnitude": magnitude,
+        "control": control,
+        "value_norm": value_norm,
+        "control_count": count,
+        "oom_backoff": halved,
+    }
+
+
+def _norms(found: Support, layer: int, captured: CaptureValues) -> np.ndarray:
+    """The length of what each head would write of a value alone, [B, H]."""
+    values, projection = captured.values[layer][:, 0], found.projections[layer]
+    if projection is None:
+        return np.full(values.shape[:2], np.nan)
+    with torch.inference_mode():
+        written = head_writes(projection, values)
+    return torch.linalg.vector_norm(written.to(torch.promote_types(written.dtype, torch.float32)), dim=-1).cpu().numpy()
 
 
 def draw_control_tokens(labelled: LabelledTokens, count: int, seed: Sequence[int]) -> list[int]:

@@ -133,6 +133,29 @@ class CaptureHeads(Instrument):
         return out
 
 
+class CaptureValues(Instrument):
+    """Values v that the heads read at chosen keys: what attention weighs, before it does.
+
+    keys: None (all), [K], or [B, K]. After the forward pass `values[layer]` is [B, K, H, dv], a copy; a value that
+    several heads share stands there for each of them. Without knockouts, attention times these values is z.
+    """
+
+    def __init__(self, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
+        self.keys = None if keys is None else _index("CaptureValues keys", keys, (1, 2))
+        self.layers = _layers(layers)
+        self.values: dict[int, Tensor] = {}
+
+    def check_call(self, call: "Call") -> None:
+        if self.keys is not None:
+            _check_index("CaptureValues keys", self.keys, call.keys, call.batch if self.keys.ndim == 2 else None)
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        values = call.value if self.keys is None else take(call.value, self.keys, dim=2)
+        shared = call.query.shape[1] // values.shape[1]
+        self.values[call.layer] = values.transpose(1, 2).repeat_interleave(shared, dim=2)
+        return out
+
+
 class PatchHeads(Instrument):
     """Replace the output z of some heads of one layer.
 

@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from util.attention import EAGER_CHUNK
 from util.handshake import input_device
 
 AUTO = ("auto", "balanced", "balanced_low_0", "sequential")  # device maps that accelerate works out
+CGROUP = Path("/sys/fs/cgroup")
 CURES = "use a smaller token budget, quantized=True, or device_map='auto' to spread the model"
 
 
@@ -101,8 +103,14 @@ def check(found: Estimate) -> None:
 
 
 def free() -> dict[str, int]:
-    """Free bytes by device, with what torch holds of a GPU and does not use."""
+    """Free bytes by device, with what torch holds of a GPU and does not use, within the limit of a container."""
     found = {device_name(device): int(size) for device, size in get_max_memory().items()}
+    files = [CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")]
+    if all(file.exists() for file in files):
+        limit, used, stat = (file.read_text().split() for file in files)
+        if limit != ["max"]:  # the cache of files that nobody uses is the system's to reclaim
+            unused = int(stat[stat.index("inactive_file") + 1])
+            found["cpu"] = min(found["cpu"], int(limit[0]) - int(used[0]) + unused)
     for i in range(torch.cuda.device_count()):
         found[device_name(i)] += torch.cuda.memory_reserved(i) - torch.cuda.memory_allocated(i)
     return found

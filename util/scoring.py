@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from util.attention import CaptureRows, Instrument, Knockout, instrument
@@ -65,25 +65,42 @@ def label_logits(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     token_budget: int = TOKEN_BUDGET,
-    bar: tqdm | None = None,
+    text: bool = False,
 ) -> dict[str, np.ndarray]:
     """The logits of every label after every prompt, [N, C], with the attention `cells` of each prompt knocked out.
 
     cells: [C_n, 2] (query, key) of prompt n, cut in these layers and heads (None: all). Also returns log_normaliser
     [N], the log of the sum over the whole vocabulary, so that logits minus it are log-probabilities; float32, or
-    float64 with a float64 model.
+    float64 with a float64 model. text: also text_loss [N], the mean next-token loss of each prompt, in nats, over all
+    its tokens but the labels: what the same knockout does to language modelling.
     """
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     found = {"logits": np.empty(plan.answers.shape, dtype), "log_normaliser": np.empty(len(plan.ids), dtype)}
+    if text:
+        found["text_loss"] = np.empty(len(plan.ids), dtype)
 
     def visit(batch: Batch) -> None:
-        logits = next_logits(model, batch, *_knockout(batch.numbers, cells, layers, heads))
+        attached = _knockout(batch.numbers, cells, layers, heads)
+        if text:
+            every = all_logits(model, batch, *attached)
+            for place, number in enumerate(batch.numbers):
+                found["text_loss"][number] = _text_loss(every[place], plan.tokens[number])
+            logits = _float(every[torch.arange(len(every)), batch.lengths - 1])
+        else:
+            logits = next_logits(model, batch, *attached)
         rows = torch.from_numpy(plan.answers[batch.numbers]).to(logits.device)
         found["logits"][batch.numbers] = logits.gather(1, rows).cpu().numpy()
         found["log_normaliser"][batch.numbers] = logits.logsumexp(1).cpu().numpy()
 
-    run_rows(model, [Row(ids) for ids in plan.ids], visit, token_budget, bar)
+    run_rows(model, [Row(ids) for ids in plan.ids], visit, token_budget)
     return found
+
+
+def _text_loss(logits: Tensor, tokens: LabelledTokens) -> float:
+    labels = {t + i for t, length in zip(tokens.labels, tokens.label_lengths, strict=True) for i in range(length)}
+    targets = torch.tensor([t for t in range(1, tokens.labels[-1]) if t not in labels])
+    ids = torch.tensor(tokens.ids)[targets].to(logits.device)
+    return float(cross_entropy(_float(logits[(targets - 1).to(logits.device)]), ids))
 
 
 def _knockout(
@@ -99,17 +116,23 @@ def _knockout(
 def next_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:
     """The logits after every row of a batch, [B, V], float32 at least, on the device of the unembedding."""
     places, which = (batch.lengths - 1).unique(return_inverse=True)
-    device = input_device(model)
+    logits = all_logits(model, batch, *instruments, logits_to_keep=places.to(input_device(model)))
+    return _float(logits[torch.arange(len(which)), which.to(logits.device)])
+
+
+def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
+    """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
+    ids = batch.inputs["input_ids"].to(input_device(model))
     with torch.inference_mode(), instrument(model, *instruments):
-        logits = model(
-            input_ids=batch.inputs["input_ids"].to(device), logits_to_keep=places.to(device), use_cache=False
-        ).logits
-    logits = logits[torch.arange(len(which)), which.to(logits.device)]
-    return logits if logits.dtype == torch.float64 else logits.float()
+        return model(input_ids=ids, use_cache=False, **options).logits
+
+
+def _float(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def label_reads(
-    model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET, bar: tqdm | None = None
+    model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET
 ) -> dict[str, np.ndarray]:
     """What the query's forerunner reads of the demonstrations: what induction heads are made of (Cho et al., Fig. 6).
 
@@ -136,7 +159,7 @@ def label_reads(
             cosine = torch.cosine_similarity(state[:, :-1], state[:, -1:], dim=-1)
             similarity[batch.numbers, place] = cosine.cpu().numpy()
 
-    run_rows(model, [Row(ids) for ids in plan.ids], visit, token_budget, bar)
+    run_rows(model, [Row(ids) for ids in plan.ids], visit, token_budget)
     return {"reads": reads, "similarity": similarity}
 
 

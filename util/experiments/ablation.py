@@ -19,7 +19,7 @@ from util.experiments.forerunner import STEM
 from util.experiments.forerunner import request as forerunner_request
 from util.experiments.runs import ModelSource, expectation, obtain, provenance
 from util.load_model_and_data import staicc_prompts
-from util.measures.forerunner import gold_log_probability
+from util.measures.forerunner import gold_log_probability, right
 from util.measures.statistics import t_interval
 from util.prompts import LabelledTokens, Prompt, with_bos
 from util.scoring import Scoring, label_logits, label_reads, scoring
@@ -80,8 +80,8 @@ def control_cells(cut: Cells, length: int, draws: int, seed: Sequence[int]) -> l
     """`draws` sets of as many cells as `cut` has, of a prompt of `length` tokens: its matched controls.
 
     Uniform over what a later token may read of an earlier one, without the cells of the cut; the sets share none, and
-    as no token is cut from itself, none is left with nothing to attend to. Raises ValueError where the prompt is too
-    short for so many.
+    as no token is cut from itself, none is left with nothing to attend to. More draws leave the first as they are.
+    Raises ValueError where the prompt is too short for so many.
     """
     free = np.tri(length, k=-1, dtype=bool)
     free[tuple(cut.T)] = False
@@ -91,7 +91,7 @@ def control_cells(cut: Cells, length: int, draws: int, seed: Sequence[int]) -> l
             f"{len(cut)} cells cannot be matched {draws} times in a prompt of {length} tokens, which has "
             f"{len(eligible)} others; take fewer draws"
         )
-    drawn = np.random.default_rng(list(seed)).choice(len(eligible), (draws, len(cut)), replace=False)
+    drawn = np.random.default_rng(list(seed)).permutation(len(eligible))[: draws * len(cut)].reshape(draws, len(cut))
     return [eligible[np.sort(one)] for one in drawn]
 
 
@@ -141,6 +141,7 @@ class _Run:
         self.asked, self.model, self.redo = asked, model, redo
         self.folder = Path(folder) if folder is not None else paths.material()
         self.expected = expectation(asked, model)
+        self.controls: dict[str, list[list[Cells]]] = {}  # by cut: of each prompt, its draws
 
     @cached_property
     def prompts(self) -> list[Prompt]:
@@ -172,17 +173,20 @@ class _Run:
             self.asked | own, lambda: (compute(), self.origin), self.folder / STEM, self.expected, self.redo
         )
 
-    def cells(self, condition: Condition) -> list[Cells] | None:
+    def cells(self, condition: Condition, draws: int) -> list[Cells] | None:
+        """Those of each prompt; draws: how many controls of it will be asked for, of which it is one."""
         if condition.cut is None:
             return None
         found = [cells(condition.cut, t, self.asked["variant"], self.special) for t in self.plan.tokens]
         if condition.draw is None:
             return found
-        seed, number = self.asked["seed"], tuple(CUTS).index(condition.cut)
-        return [
-            control_cells(cut, len(ids), DRAWS, (seed, number, i))[condition.draw]
-            for i, (cut, ids) in enumerate(zip(found, self.plan.ids, strict=True))
-        ]
+        if condition.cut not in self.controls:
+            seed, number = self.asked["seed"], tuple(CUTS).index(condition.cut)
+            self.controls[condition.cut] = [
+                control_cells(cut, len(ids), draws, (seed, number, i))
+                for i, (cut, ids) in enumerate(zip(found, self.plan.ids, strict=True))
+            ]
+        return [drawn[condition.draw] for drawn in self.controls[condition.cut]]
 
 
 def run(
@@ -195,16 +199,22 @@ def run(
     """The records of these conditions, each cached on its own, so that nothing that was measured is lost.
 
     A record's data: logits [N, C] of the labels at the query's forerunner, log_normaliser [N], gold [N], demonstrations
-    [N, k], and layers, the model's own numbers. For the model, and for what is raised, see `forerunner.run`, `scoring`
-    and `cells`.
+    [N, k], and layers, the model's own numbers; of what is no control and spans all layers also text_loss [N], see
+    `label_logits`. For the model, and for what is raised, see `forerunner.run`, `scoring` and `cells`.
     """
     shared = _Run(asked, model, folder, redo)
+    draws = 1 + max((c.draw for c in conditions if c.draw is not None), default=-1)
 
     def compute(condition: Condition) -> dict[str, Any]:
         layers = list(support(shared.pair[0]).layers)
         part = layer_range(layers, condition.part)
         found = label_logits(
-            shared.pair[0], shared.plan, shared.cells(condition), part, token_budget=asked["token_budget"]
+            shared.pair[0],
+            shared.plan,
+            shared.cells(condition, draws),
+            part,
+            token_budget=asked["token_budget"],
+            text=condition.part == (0, 1) and condition.draw is None,
         )
         return {**found, **shared.labels, "layers": layers}
 
@@ -217,32 +227,34 @@ def run(
 
 
 Interval = tuple[float, float, float]  # value, low, high
+Table = dict[tuple[float, float], dict[str, Interval]]  # by part of the layers and cut
+
+SCORES: dict[str, Callable[[Mapping[str, Any]], NDArray[Any]]] = {
+    "log-probability": lambda data: gold_log_probability(data["logits"], data["log_normaliser"], data["gold"]),
+    "accuracy": lambda data: right(data["logits"], data["gold"]),
+    "text loss": lambda data: data["text_loss"],
+}
 
 
-def changes(
-    records: Mapping[Condition, cache.Record], score: Callable[..., NDArray[Any]]
-) -> tuple[dict[tuple[float, float], dict[str, Interval]], dict[str, Interval]]:
-    """What each ablation changes, by part of the layers and cut, and what its controls change on average, by cut.
+def changes(records: Mapping[Condition, cache.Record], score: str = "log-probability") -> tuple[Table, Table]:
+    """What each ablation changes of one of SCORES, and what its controls change on average.
 
-    score(logits, log_normaliser, gold) is [N], such as `measures.right`; the 95 % intervals are paired by prompt.
+    The 95 % intervals are paired by prompt. Records that do not have the score ("text loss") are left out.
     """
-
-    def scores(condition: Condition) -> NDArray[np.float64]:
-        data = records[condition].data
-        return np.asarray(score(data["logits"], data["log_normaliser"], data["gold"]), np.float64)
-
-    def interval(values: NDArray[np.float64]) -> Interval:
-        value, low, high = t_interval(values - scores(WHOLE))
-        return float(value), float(low), float(high)
-
-    cut: dict[tuple[float, float], dict[str, Interval]] = {}
-    drawn: dict[str, list[NDArray[np.float64]]] = {}
-    for condition in records:
-        if condition.draw is not None and condition.cut:
-            drawn.setdefault(condition.cut, []).append(scores(condition))
-        elif condition.cut:
-            cut.setdefault(condition.part, {})[condition.cut] = interval(scores(condition))
-    return cut, {name: interval(np.mean(values, axis=0)) for name, values in drawn.items()}
+    one = SCORES[score]
+    scores = {c: np.asarray(one(r.data), np.float64) for c, r in records.items() if score != "text loss" or "text_loss" in r.data}
+    cut: dict[tuple[tuple[float, float], str], list[NDArray[np.float64]]] = {}
+    drawn: dict[tuple[tuple[float, float], str], list[NDArray[np.float64]]] = {}
+    for condition, values in scores.items():
+        if condition.cut is not None:
+            kind = cut if condition.draw is None else drawn
+            kind.setdefault((condition.part, condition.cut), []).append(values - scores[WHOLE])
+    tables: tuple[Table, Table] = ({}, {})
+    for table, found in zip(tables, (cut, drawn), strict=True):
+        for (part, name), values in found.items():
+            value, low, high = (float(v) for v in t_interval(np.mean(values, axis=0)))
+            table.setdefault(part, {})[name] = (value, low, high)
+    return tables
 
 
 # ------------------------------------------------------------------------------------------------ induction heads

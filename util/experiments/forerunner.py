@@ -20,6 +20,7 @@ from util.load_model_and_data import (
     staicc_prompts,
     staicc_version,
 )
+from util.measures.forerunner import VERDICTS, verdicts
 from util.prompts import Appended, check_conditions, tokenize
 
 STEM = "forerunner_heads"
@@ -54,8 +55,8 @@ def request(
     check_conditions(appended)
     return {
         "stem": STEM,
-        "schema": 1,
-        "method_version": 1,
+        "schema": 2,
+        "method_version": 2,
         "model": str(Path(model).expanduser()),
         "revision": revision,
         "dtype": dtype_name(dtype),
@@ -86,6 +87,7 @@ def run(
         magnitude [N, C, L, H]   A[y_q, s_q] with what each condition appends (float32)
         control [N, L, H]        mean of A[t, t-1] over other tokens of the prompt (float32)
         control_count [N]        how many of them
+        value_norm [N, L, H]     |W_O^h v| of the forerunner (float32; NaN where `Support.projections` has none)
         n_t, label_lengths [N, C]  tokens of the labelled prompt, and of the label
         gold [N], demonstrations [N, k]  indices into `labels`; layers: the model's own layer numbers
 
@@ -108,7 +110,7 @@ def run(
                 bar.refresh()
         data: dict[str, Any] = {
             name: np.concatenate([block[name] for block in blocks])
-            for name in ("magnitude", "control", "control_count")
+            for name in ("magnitude", "control", "control_count", "value_norm")
         }
         data |= {
             "n_t": plan.n_t,
@@ -165,11 +167,16 @@ def _block(
 
 
 def condition(record: cache.Record, appended: Appended = 0) -> dict[str, np.ndarray]:
-    """The arrays of one condition, as `measures.forerunner` takes them: magnitude and control [N, L, H], n_t [N]."""
+    """The arrays of one condition, as `measures.forerunner` takes them: magnitude, control, moved [N, L, H], n_t [N].
+
+    moved: the value-weighted magnitude, how long a vector the head adds at the label because of what it reads at the
+    forerunner.
+    """
     place = record.request["appended"].index(appended)
     return {
         "magnitude": record.data["magnitude"][:, place],
         "control": record.data["control"],
+        "moved": record.data["magnitude"][:, place] * record.data["value_norm"],
         "n_t": record.data["n_t"][:, place],
     }
 
@@ -189,6 +196,35 @@ def planted_control(
     name = " ".join(["given:planted", *(f"{key}={value}" for key, value in sorted(options.items()))])
     own = {"model": name, "revision": None, "dtype": "auto", "quantized": False, "untrained_seed": None}
     return run({**asked, **own}, pair, folder), truth
+
+
+# what is to be found of the planted heads, by role
+PLANTED = dict(zip(("labels only", "any token", "never"), VERDICTS, strict=True))
+
+
+def planted_errors(
+    asked: cache.Request,
+    noises: Sequence[float] = (0.5, 1.0, 2.0),
+    seeds: Sequence[int] = (0, 1),
+    folder: str | Path | None = None,
+) -> dict[float, dict[str, tuple[int, int]]]:
+    """How often planted heads are misjudged, by the noise on their weights: {"false alarms", "misses"}, each of how many.
+
+    A false alarm is a decoy, or the head that never reads the previous token, with a verdict other than "neither"; a
+    miss is one of the other two without the verdict it deserves. noises and seeds: see `planted.Plan`.
+    """
+    errors = {}
+    for noise in noises:
+        alarms, misses = [], []
+        for seed in seeds:
+            record, truth = planted_control(asked, folder, noise=noise, seed=seed)
+            arrays = condition(record)
+            found = verdicts(arrays["magnitude"], arrays["control"], arrays["n_t"])
+            wanted = {head: PLANTED[role] for head, role in truth.names.items()} | dict.fromkeys(truth.decoys, VERDICTS[2])
+            alarms += [found[head] != verdict for head, verdict in wanted.items() if verdict == VERDICTS[2]]
+            misses += [found[head] != verdict for head, verdict in wanted.items() if verdict != VERDICTS[2]]
+        errors[noise] = {name: (int(sum(e)), len(e)) for name, e in (("false alarms", alarms), ("misses", misses))}
+    return errors
 
 
 def cached_grid(asked: cache.Request, folder: str | Path | None = None) -> dict[str, cache.Record]:

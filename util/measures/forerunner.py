@@ -106,8 +106,8 @@ def gold_log_probability(logits: Floats, log_normaliser: Floats, gold: NDArray[n
     return np.take_along_axis(logits, gold[:, None], axis=1)[:, 0] - log_normaliser
 
 
-def right(logits: Floats, log_normaliser: Floats, gold: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Whether the gold label has the largest logit of all labels, [N]; the normaliser is the same for all."""
+def right(logits: Floats, gold: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Whether the gold label has the largest logit of all labels, [N]."""
     return logits.argmax(axis=1) == gold
 
 
