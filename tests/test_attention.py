@@ -13,6 +13,7 @@ from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise, product
+from typing import Any
 
 import pytest
 import torch
@@ -301,7 +302,7 @@ def test_captured_heads(name, layout):
 
 def check_values(name, layout, dtype=torch.float32, bound=1e-5):
     """Attention times values is what the heads put out: both sides by the oracle but the values."""
-    model, (inputs, real, start) = prepared(name, dtype), batch(layout)
+    model, (inputs, real, _) = prepared(name, dtype), batch(layout)
     plain, full = logits(model, inputs), baseline(name, layout, dtype)
     own, last = own_positions(layout), attention_layers(name)[-1]
     everything, some = CaptureValues(), CaptureValues(own, layers=[last])
@@ -338,10 +339,11 @@ def test_what_each_head_writes_adds_up_to_what_attention_writes(name):
     for hook in hooks:
         hook.remove()
     for layer, out in written.items():
-        alone = head_writes(modules[layer], heads.z[layer])
-        bias = modules[layer](torch.zeros_like(heads.z[layer].flatten(2)))
+        module: Any = modules[layer]
+        alone = head_writes(module, heads.z[layer])
+        bias = module(torch.zeros_like(heads.z[layer].flatten(2)))
         close(alone.sum(2) + bias, out)
-        assert modules[layer] is oracle.output_projection(oracle.attention_modules(model)[layer])
+        assert module is oracle.output_projection(oracle.attention_modules(model)[layer])
         assert alone.norm(dim=-1).min() > 0
 
 

@@ -24,10 +24,15 @@ def test_every_figure_draws_without_a_warning(arrays, tmp_path):
     counts = {"correct": f.head_counts(magnitude, n_t), "wrong": f.head_counts(magnitude[:, ::-1], n_t)}
     curves = {name: f.mean_head_count(magnitude, n_t) for name in ("correct", "wrong", "untrained")}
     largest = {name: f.mean_max_magnitude(magnitude) for name in curves}
+    panel = plots.Panel("title", f.contrast(magnitude, control), f.verdicts(magnitude, control, n_t))
+    table, curve = {"x_i -> s_i": (-0.1, -0.2, 0.1), "s_i -> y_i": (0.0, 0.0, 0.0)}, largest["correct"]
     figures = [
         plots.count_maps(counts, len(n_t), "title"),
         plots.layer_curves(curves, largest, 0.03, 0.006, "title"),
-        plots.specificity(f.contrast(magnitude, control), f.verdicts(magnitude, control, n_t), "title"),
+        plots.specificity([panel, panel._replace(names={(0, 1): "a role"})]),
+        plots.head_effects(counts["correct"], len(n_t), magnitude.mean(0), panel.found, "title"),
+        plots.changes({"all layers": table, "0% to 25%": table}, table, "title", "nats"),
+        plots.induction_layers({"heads": curve}, {"best head": curve}, {"uniform": 0.4}, "title"),
         plots.count_grid({"glue_sst2": counts, "trec": counts}, len(n_t), "title"),
     ]
     with warnings.catch_warnings():
@@ -57,6 +62,15 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
         contents.append([file.read_bytes() for file in files])
     assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
     assert contents[0] == contents[1]
+
+
+def test_effects_are_marked_where_their_interval_excludes_0():
+    difference, width = np.array([[1.0, -2.0], [0.5, 0.0]]), np.array([[0.5, 1.0], [0.6, 0.0]])
+    cut = f.Contrast(difference, 0 * difference, difference, difference - width, difference + width)
+    figure = plots.head_effects(np.ones((2, 2), int), 4, np.ones((2, 2)), cut, "title")
+    [dots] = figure.axes[2].get_lines()
+    assert set(zip(*dots.get_data(), strict=True)) == {(0, 0), (1, 0)}  # (head, layer)
+    assert figure.axes[2].get_images()[0].get_clim() == (-2, 2)
 
 
 def test_values_are_plain_rounded_json(tmp_path, monkeypatch):

@@ -356,7 +356,7 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
         control = ablation.Condition("si_to_yi", draw=draw)
         np.testing.assert_array_equal(again[control].data["logits"], found[control].data["logits"])
     with_text = {condition for condition, record in found.items() if "text_loss" in record.data}
-    assert with_text == {c for c in conditions if c.part == (0, 1) and c.draw is None}
+    assert with_text == {c for c in conditions if c.part == ablation.WHOLE.part and c.draw is None}
     assert effects["cut"].shape == effects["control"].shape == (5, 3, 4)
     assert np.abs(effects["cut"] - effects["whole"][:, None, None])[:, :2].max() > 1e-5
     assert np.abs(effects["cut"][:, -1] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer

@@ -1,6 +1,7 @@
 """Checks B of the forerunner spec: what inference reads is what eager attention has."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_value_norms_equal_those_of_the_weights(family):
     twin.set_attn_implementation("eager")
     modules, outputs = oracle.attention_modules(twin), {}
     for layer, module in modules.items():
-        projection = module.c_attn if family == "gpt2" else module.v_proj
+        projection: Any = module.c_attn if family == "gpt2" else module.v_proj
         projection.register_forward_hook(lambda _, args, out, layer=layer: outputs.update({layer: out[0]}))
     heads, width = model.config.num_attention_heads, model.config.hidden_size
     for number, row in enumerate(run.tokens[0]):
@@ -64,7 +65,8 @@ def test_value_norms_equal_those_of_the_weights(family):
             v = outputs[layer][-2, -width:] if family == "gpt2" else outputs[layer][-2]
             v = v.reshape(-1, width // heads).repeat_interleave(heads * width // heads // v.numel(), dim=0)
             expected = [(v[h] @ weight.reshape(heads, -1, width)[h]).norm().item() for h in range(heads)]
-            np.testing.assert_allclose(found[number, layer], expected, rtol=1e-9 if family == "gpt2" else 1e-6)  # Llama's norms are in float32
+            bound = 1e-9 if family == "gpt2" else 1e-6  # Llama's norms are in float32
+            np.testing.assert_allclose(found[number, layer], expected, rtol=bound)
 
 
 def test_value_norms_are_unknown_behind_a_gate():

@@ -164,11 +164,15 @@ def test_what_is_free_is_what_the_system_says():
 def test_what_is_free_ends_where_a_container_does(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
     unlimited = memory.free()["cpu"]
-    contents = {"memory.max": "1000000\n", "memory.current": "700000\n", "memory.stat": "anon 5\ninactive_file 200000\n"}
+    contents = {
+        "memory.max": "1000000\n",
+        "memory.current": "700000\n",
+        "memory.stat": "anon 5\ninactive_file 2000\n",
+    }
     for name, text in contents.items():
         assert memory.free()["cpu"] > 1e8 and unlimited > 1e8
         (tmp_path / name).write_text(text)
-    assert memory.free()["cpu"] == 1000000 - 700000 + 200000
+    assert memory.free()["cpu"] == 1000000 - 700000 + 2000
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.free()["cpu"] > 1e8
 

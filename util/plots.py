@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -35,7 +35,7 @@ STYLE: dict[Any, Any] = {
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
     "lines.linewidth": 1.4,
-    "figure.dpi": 110,
+    "figure.dpi": 96,
 }
 
 
@@ -129,53 +129,61 @@ def layer_curves(
     return figure
 
 
-def specificity(
-    found: Contrast,
-    verdicts: NDArray[np.str_],
-    title: str,
-    name_at_most: int = 8,
-    names: Mapping[tuple[int, int], str] | None = None,
-) -> Figure:
+class Panel(NamedTuple):
+    """Heads by what they read; names: what is written beside which (layer, head), None for the most specific ones."""
+
+    title: str
+    found: Contrast
+    verdicts: NDArray[np.str_]
+    names: Mapping[tuple[int, int], str] | None = None
+
+
+def specificity(panels: Sequence[Panel], name_at_most: int = 8) -> Figure:
     """Each head's attention to the previous token at the query's label against that at other tokens.
 
     On the diagonal a head attends to the previous token wherever it is; above it, more so before a label. Bars:
-    95 % interval of the difference, for all heads together. The `name_at_most` most specific heads are named
-    layer.head, from 0; or `names` says by (layer, head) what is written beside which.
+    95 % interval of the difference, for all heads together. The `name_at_most` most specific heads of a panel without
+    names are named layer.head, from 0.
     """
     with style():
-        figure = _figure(WIDTH * 0.62, 3.5)
-        ax = figure.subplots()
-        ax.plot([0, 1], [0, 1], color="0.7", lw=0.8, zorder=0)
-        for verdict, (colour, marker) in MARKS.items():
-            chosen = verdicts == verdict
-            if not chosen.any():
-                continue
-            y = found.first[chosen]
-            error = np.stack(
-                [found.difference[chosen] - found.low[chosen], found.high[chosen] - found.difference[chosen]]
-            )
-            label = f"{verdict} (layer.head, from 0)" if verdict == VERDICTS[0] and names is None else verdict
-            x, error = found.second[chosen], np.maximum(error, 0)
-            ax.errorbar(x, y, error, fmt=marker, color=colour, ms=4, lw=0.8, label=label)
-        gap = 5 if names is None else 10  # where roles are named, other points may stand beside
-        if names is None:
-            order = np.argsort(-np.where(verdicts == VERDICTS[0], found.difference, -np.inf), axis=None)
-            best = order[: min(name_at_most, int((verdicts == VERDICTS[0]).sum()))]
-            places = zip(*np.unravel_index(best, verdicts.shape), strict=True)
-            names = {(int(layer), int(head)): f"{layer}.{head}" for layer, head in places}
-        for place, name in names.items():
-            left = found.second[place] > 0.5  # of the point, where the axis ends on its right
-            at = (found.second[place], found.first[place])
-            offset, side = ((-gap, 0), "right") if left else ((gap, 0), "left")
-            ax.annotate(name, at, offset, textcoords="offset points", fontsize=6, ha=side, va="center")
-        ticks = np.linspace(0, 1, 5)
-        ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xticks=ticks, yticks=ticks)
-        ax.spines.right.set_visible(False)
-        ax.set_xlabel(r"elsewhere: mean $A[t,\,t-1]$ over other tokens")
-        ax.set_ylabel(r"at the label: mean $A[y_q,\,s_q]$")
-        figure.legend(loc="outside lower center", ncols=2)
-        ax.set_title(title)
+        figure = _figure(WIDTH, 3.1)
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for ax, (title, found, verdicts, names) in zip(axes, panels, strict=True):
+            ax.plot([0, 1], [0, 1], color="0.7", lw=0.8, zorder=0)
+            for verdict, (colour, marker) in MARKS.items():
+                chosen = verdicts == verdict
+                low, high = (found.difference - found.low)[chosen], (found.high - found.difference)[chosen]
+                error = np.maximum(np.stack([low, high]), 0)
+                points = found.second[chosen], found.first[chosen]
+                ax.errorbar(*points, error, fmt=marker, color=colour, ms=4, lw=0.8, label=verdict)
+            if names is None:
+                order = np.argsort(-np.where(verdicts == VERDICTS[0], found.difference, -np.inf), axis=None)
+                best = order[: min(name_at_most, int((verdicts == VERDICTS[0]).sum()))]
+                places = zip(*np.unravel_index(best, verdicts.shape), strict=True)
+                names = {(int(layer), int(head)): f"{layer}.{head}" for layer, head in places}
+            for place, name in names.items():
+                _name(ax, name, found.second[place], found.first[place])
+            ticks = np.linspace(0, 1, 5)
+            ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xticks=ticks, yticks=ticks)
+            ax.spines.right.set_visible(False)
+            ax.set_xlabel(r"at other tokens: mean $A[t,\,t-1]$")
+            ax.set_title(title)
+        axes[0].set_ylabel(r"at the label: mean $A[y_q,\,s_q]$")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
+
+
+def _name(ax: Axes, name: str, x: float, y: float) -> None:
+    left = x > 0.5  # of the point, where the axis ends on its right
+    ax.annotate(
+        name,
+        (x, y),
+        (-7 if left else 7, 0),
+        textcoords="offset points",
+        fontsize=6,
+        ha="right" if left else "left",
+        va="center",
+    )
 
 
 def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: int, title: str) -> Figure:
@@ -264,33 +272,30 @@ def induction_layers(
     return figure
 
 
-def head_effects(
-    copied: NDArray[np.floating], cut: Contrast, verdicts: NDArray[np.str_], title: str, name_at_most: int = 6
-) -> Figure:
-    """Attention is not copying: each head's copy magnitude [L, H] against what its label cells are worth.
+def head_effects(counts: NDArray[np.integer], n: int, moved: NDArray[np.floating], cut: Contrast, title: str) -> Figure:
+    """Attention is not copying: counts [L, H] on n prompts, beside them what the heads move, and what that is worth.
 
-    cut: nats of the gold label's log-probability lost with the cells y_i -> s_i of this head alone (first), and with as
-    many other cells of the same readers (second); bars: 95 % interval of the difference, all heads together.
+    moved: mean length of the vector that a head adds at the label because of the forerunner; cut: the gold label's
+    log-probability, in nats, with other cells of the labels cut (first) and with those to their forerunners cut
+    (second). A dot: the 95 % interval of the difference excludes 0, for all heads together.
     """
     with style():
-        figure = _figure(WIDTH * 0.62, 2.9)
-        ax = figure.subplots()
-        ax.axhline(0, color="0.7", lw=0.8, zorder=0)
-        for verdict, (colour, marker) in MARKS.items():
-            chosen = verdicts == verdict
-            if chosen.any():
-                error = np.maximum([(cut.difference - cut.low)[chosen], (cut.high - cut.difference)[chosen]], 0)
-                x, y = copied[chosen], cut.difference[chosen]
-                ax.errorbar(x, y, error, fmt=marker, color=colour, ms=4, lw=0.8, label=verdict)
-        for place in np.argsort(-np.abs(cut.difference), axis=None)[:name_at_most]:
-            layer, head = np.unravel_index(place, copied.shape)
-            if cut.low[layer, head] > 0 or cut.high[layer, head] < 0:
-                at, left = (copied[layer, head], cut.difference[layer, head]), copied[layer, head] > 0.5
-                offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
-                ax.annotate(f"{layer}.{head}", at, offset, textcoords="offset points", fontsize=6, ha=side, va="center")
-        ax.spines.right.set_visible(False)
-        ax.set(xlim=(-0.03, 1.03), xlabel=r"copy magnitude, mean $A[y_q,\,s_q]$")
-        ax.set_ylabel("nats lost without its label cells,\nbeyond other cells of the same labels")
-        figure.legend(loc="outside lower center", ncols=3)
-        ax.set_title(title)
+        figure = _figure(WIDTH, 2.2)
+        axes = figure.subplots(1, 3)
+        bars = [_map(axes[0], counts, n, "correct")]
+        bars.append(axes[1].imshow(moved, cmap="Greens", vmin=0, aspect="auto", interpolation="nearest"))
+        largest = np.abs(cut.difference).max() or 1
+        colours = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
+        bars.append(axes[2].imshow(cut.difference, aspect="auto", interpolation="nearest", **colours))
+        layers, heads = ((cut.low > 0) | (cut.high < 0)).nonzero()
+        axes[2].plot(heads, layers, ".", color="black", ms=4)
+        names = ("prompts above the threshold", "length of what is moved", "nats lost without its cells")
+        for ax, bar, name in zip(axes, bars, names, strict=True):
+            _layer_axis(ax.yaxis, len(counts))
+            ax.xaxis.set_ticks(np.arange(0, counts.shape[1], max(1, round(counts.shape[1] / 8))))
+            ax.set(title=name, xlabel="head (from 0)")
+            ax.spines[:].set_visible(True)
+            figure.colorbar(bar, ax=ax, shrink=0.8).outline.set_visible(False)
+        axes[0].set_ylabel("transformer block (from 1)")
+        figure.suptitle(title, fontsize=8)
     return figure

@@ -131,9 +131,7 @@ def _float(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def label_reads(
-    model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET
-) -> dict[str, np.ndarray]:
+def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET) -> dict[str, np.ndarray]:
     """What the query's forerunner reads of the demonstrations: what induction heads are made of (Cho et al., Fig. 6).
 
     reads [N, L, H, k]: the attention A[s_q, y_i] to the first token of each label; similarity [N, L, k]: the cosine of

@@ -10,6 +10,8 @@ interval.
     ours      `copy_magnitudes`: both conditions in one pass, 32 control rows, same batches as bare
     bare      the same batches through the same base model with plain sdpa, nothing captured
     opponent  the published way: eager, output_attentions and output_hidden_states, logits, batch 1, once per condition
+    scored    `label_logits`: what follows each prompt, nothing cut
+    cut       the same with the cells s_i -> y_i of four demonstrations cut in all layers and heads
 """
 
 import argparse
@@ -25,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-CONTESTANTS = ("ours", "bare", "opponent")
+CONTESTANTS = ("ours", "bare", "opponent", "scored", "cut")
 MEMORY = ("ours", "opponent")
 
 
@@ -40,6 +42,7 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
     from util import inference
     from util.handshake import prepare
     from util.prompts import LabelledTokens
+    from util.scoring import Scoring, label_logits
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -59,6 +62,15 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
                     [a[0, :, -1, -2].clone() for a in out.attentions]
 
         return run
+
+    if contestant in ("scored", "cut"):
+        prepare(model)
+        roles = LabelledTokens((), (length - 1,), (length,), (1,), length + 1)
+        answers, gold = np.array([[1, 2]] * prompts), np.zeros(prompts, int)
+        scored = Scoring([roles] * prompts, [tuple(row[:length]) for row in ids], answers, gold)
+        ends = [length * i // 5 for i in range(1, 5)]
+        cells = [np.array([(end, end - 1) for end in ends])] * prompts if contestant == "cut" else None
+        return lambda: label_logits(model, scored, cells, token_budget=token_budget)
 
     tokens = {
         c: [
@@ -149,11 +161,15 @@ def times(length: int, prompts: int, rounds: int, token_budget: int) -> dict[str
         print(f"{length} tokens, {prompts} prompts, round {number + 1}/{rounds}: {shown} s", flush=True)
     for contestant in contestants.values():
         contestant.close()
-    paired = list(zip(*(seconds[name] for name in CONTESTANTS), strict=True))
+
+    def ratio(above: str, below: str) -> dict[str, float]:
+        return interval([a / b for a, b in zip(seconds[above], seconds[below], strict=True)])
+
     return {
         "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
-        "ours / bare": interval([ours / bare for ours, bare, _ in paired]),
-        "opponent / ours": interval([opponent / ours for ours, _, opponent in paired]),
+        "ours / bare": ratio("ours", "bare"),
+        "opponent / ours": ratio("opponent", "ours"),
+        "cut / scored": ratio("cut", "scored"),
     }
 
 

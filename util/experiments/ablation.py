@@ -214,7 +214,7 @@ def run(
             shared.cells(condition, draws),
             part,
             token_budget=asked["token_budget"],
-            text=condition.part == (0, 1) and condition.draw is None,
+            text=condition.part == WHOLE.part and condition.draw is None,
         )
         return {**found, **shared.labels, "layers": layers}
 
@@ -242,7 +242,11 @@ def changes(records: Mapping[Condition, cache.Record], score: str = "log-probabi
     The 95 % intervals are paired by prompt. Records that do not have the score ("text loss") are left out.
     """
     one = SCORES[score]
-    scores = {c: np.asarray(one(r.data), np.float64) for c, r in records.items() if score != "text loss" or "text_loss" in r.data}
+    scores = {
+        c: np.asarray(one(r.data), np.float64)
+        for c, r in records.items()
+        if score != "text loss" or "text_loss" in r.data
+    }
     cut: dict[tuple[tuple[float, float], str], list[NDArray[np.float64]]] = {}
     drawn: dict[tuple[tuple[float, float], str], list[NDArray[np.float64]]] = {}
     for condition, values in scores.items():
@@ -251,8 +255,8 @@ def changes(records: Mapping[Condition, cache.Record], score: str = "log-probabi
             kind.setdefault((condition.part, condition.cut), []).append(values - scores[WHOLE])
     tables: tuple[Table, Table] = ({}, {})
     for table, found in zip(tables, (cut, drawn), strict=True):
-        for (part, name), values in found.items():
-            value, low, high = (float(v) for v in t_interval(np.mean(values, axis=0)))
+        for (part, name), draws in found.items():
+            value, low, high = (float(v) for v in t_interval(np.mean(draws, axis=0)))
             table.setdefault(part, {})[name] = (value, low, high)
     return tables
 

@@ -208,7 +208,7 @@ def planted_errors(
     seeds: Sequence[int] = (0, 1),
     folder: str | Path | None = None,
 ) -> dict[float, dict[str, tuple[int, int]]]:
-    """How often planted heads are misjudged, by the noise on their weights: {"false alarms", "misses"}, each of how many.
+    """How often planted heads are misjudged, by the noise on their weights: "false alarms" and "misses", of how many.
 
     A false alarm is a decoy, or the head that never reads the previous token, with a verdict other than "neither"; a
     miss is one of the other two without the verdict it deserves. noises and seeds: see `planted.Plan`.
@@ -220,7 +220,9 @@ def planted_errors(
             record, truth = planted_control(asked, folder, noise=noise, seed=seed)
             arrays = condition(record)
             found = verdicts(arrays["magnitude"], arrays["control"], arrays["n_t"])
-            wanted = {head: PLANTED[role] for head, role in truth.names.items()} | dict.fromkeys(truth.decoys, VERDICTS[2])
+            wanted = {head: PLANTED[role] for head, role in truth.names.items()} | dict.fromkeys(
+                truth.decoys, VERDICTS[2]
+            )
             alarms += [found[head] != verdict for head, verdict in wanted.items() if verdict == VERDICTS[2]]
             misses += [found[head] != verdict for head, verdict in wanted.items() if verdict != VERDICTS[2]]
         errors[noise] = {name: (int(sum(e)), len(e)) for name, e in (("false alarms", alarms), ("misses", misses))}
