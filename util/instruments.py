@@ -75,10 +75,10 @@ def _check_index(name: str, index: Tensor, size: int, batch: int | None = None) 
         raise ValueError(f"{name}: given for {index.shape[0]} examples, the batch has {batch}")
 
 
-def _check_positions(name: str, positions: Tensor | None, call: "Call") -> None:
+def _check_positions(name: str, positions: Tensor | None, queries: int, examples: int) -> None:
     """Query positions [P], or [B, P] for every example; None, all of them, is always right."""
     if positions is not None:
-        _check_index(name, positions, call.queries, call.batch if positions.ndim == 2 else None)
+        _check_index(name, positions, queries, examples if positions.ndim == 2 else None)
 
 
 class CaptureRows(Instrument):
@@ -96,7 +96,7 @@ class CaptureRows(Instrument):
         self.weights: dict[int, Tensor] = {}
 
     def check_call(self, call: "Call") -> None:
-        _check_positions("CaptureRows rows", self.rows, call)
+        _check_positions("CaptureRows rows", self.rows, call.queries, call.batch)
         if self.keys is not None:
             _check_index("CaptureRows keys", self.keys, call.keys, call.batch if self.keys.ndim == 3 else None)
             if self.keys.shape[-2] != self.rows.shape[-1]:
@@ -126,7 +126,7 @@ class CaptureHeads(Instrument):
         self.z: dict[int, Tensor] = {}
 
     def check_call(self, call: "Call") -> None:
-        _check_positions("CaptureHeads positions", self.positions, call)
+        _check_positions("CaptureHeads positions", self.positions, call.queries, call.batch)
 
     def visit(self, call: "Call", out: Tensor) -> Tensor:
         self.z[call.layer] = out.clone() if self.positions is None else take(out, self.positions, dim=1)
@@ -159,9 +159,9 @@ class CaptureValues(Instrument):
 class PatchHeads(Instrument):
     """Replace the output z of some heads of one layer.
 
-    value: a number, or a tensor that broadcasts to [B, P, len(heads), dv] (a donor run's z, a mean). Or value None and
-    from_rows [B]: each example takes the z of that example of the same batch (a permutation, a donor in lock-step).
-    positions: None (all), [P], or [B, P].
+    examples: the E examples of the batch that are patched, None for all. value: a number, or a tensor that broadcasts
+    to [E, P, len(heads), dv] (a donor run's z, a mean). Or value None and from_rows [E]: each of them takes the z of
+    that example of the same batch (a permutation, a donor in lock-step). positions: None (all), [P], or [E, P].
     """
 
     def __init__(
@@ -171,6 +171,7 @@ class PatchHeads(Instrument):
         value: float | Tensor | None = None,
         positions: Tensor | None = None,
         from_rows: Tensor | None = None,
+        examples: Tensor | None = None,
     ) -> None:
         if (value is None) == (from_rows is None):
             raise ValueError("PatchHeads: give either a value or from_rows")
@@ -179,18 +180,22 @@ class PatchHeads(Instrument):
         self.value = value
         self.positions = None if positions is None else _index("PatchHeads positions", positions, (1, 2))
         self.from_rows = None if from_rows is None else _index("PatchHeads from_rows", from_rows, (1,))
+        self.examples = None if examples is None else _index("PatchHeads examples", examples, (1,))
 
     def attach(self, support: "Support") -> None:
         super().attach(support)
         _check_index("PatchHeads heads", self.heads, support.heads)
 
     def check_call(self, call: "Call") -> None:
-        _check_positions("PatchHeads positions", self.positions, call)
+        examples = call.batch if self.examples is None else len(self.examples)
+        if self.examples is not None:
+            _check_index("PatchHeads examples", self.examples, call.batch)
+        _check_positions("PatchHeads positions", self.positions, call.queries, examples)
         if self.from_rows is not None:
-            _check_index("PatchHeads from_rows", self.from_rows, call.batch, call.batch)
+            _check_index("PatchHeads from_rows", self.from_rows, call.batch, examples)
         if isinstance(self.value, Tensor):
             positions = call.queries if self.positions is None else self.positions.shape[-1]
-            place = (call.batch, positions, len(self.heads), call.value.shape[-1])
+            place = (examples, positions, len(self.heads), call.value.shape[-1])
             fits = self.value.ndim <= 4 and all(
                 a in (1, b) for a, b in zip(self.value.shape[::-1], place[::-1], strict=False)
             )
@@ -200,9 +205,9 @@ class PatchHeads(Instrument):
     def visit(self, call: "Call", out: Tensor) -> Tensor:
         device = out.device
         positions = torch.arange(call.queries) if self.positions is None else self.positions
-        positions = positions.expand(call.batch, -1).to(device)[:, :, None]
-        heads = self.heads.to(device)[None, None]
-        examples = torch.arange(call.batch, device=device)[:, None, None]
+        examples = torch.arange(call.batch) if self.examples is None else self.examples
+        positions = positions.expand(len(examples), -1).to(device)[:, :, None]
+        heads, examples = self.heads.to(device)[None, None], examples.to(device)[:, None, None]
         if self.from_rows is not None:
             value: float | Tensor = out[self.from_rows.to(device)[:, None, None], positions, heads]
         elif isinstance(self.value, Tensor):
