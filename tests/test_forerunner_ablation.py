@@ -339,7 +339,7 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     found = ablation.run(asked, conditions, source, tmp_path)
     effects = ablation.head_effects(asked, source, tmp_path)
     files = sorted((tmp_path / "forerunner_heads").glob("*.pickle"))
-    assert len(files) == 9 + 3
+    assert len(files) == 9 + 1
     again = ablation.run(asked, conditions, never, tmp_path)
     for condition, record in found.items():
         np.testing.assert_array_equal(record.data["logits"], again[condition].data["logits"])

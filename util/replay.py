@@ -3,8 +3,7 @@
 A run that is edited from layer l on is the base run below it, so it joins the batch there. Where prompts are the same,
 and unedited, before a position, keys and values of the base run stand for those tokens. In the last layer only the last
 token goes on, and of the unembedding only the rows of the answers are needed. For all single-head patches of a model
-(L x H of them) that is one pass of a growing batch instead of L x H passes (specification of the speed: see
-`tests/benchmarks/bench_ioi.py`).
+(L x H of them) that is one pass of a growing batch instead of L x H passes.
 
 No layer is re-implemented: the model's own layers are called again with the arguments that the base run gave them, and
 the engine's instruments make the edits. Whether that is right for a class is found out by comparing with whole forward
@@ -15,9 +14,9 @@ Not for two threads on one model: for the end of a run its layers and its unembe
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,37 +26,44 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from util import memory
 from util.attention import instrument, support
 from util.handshake import input_device, prepare
-from util.instruments import Instrument
+from util.instruments import Instrument, PatchHeads
 
 BUDGET = 2**30  # bytes of activations at a time
 
 
+class Place(NamedTuple):
+    """Where in the work an edit is: the layer; which prompts; their rows `examples` [N] in the batch; and the tokens
+    `queries` of the call: an instrument's row 0 is token queries.start, while keys count from the first token."""
+
+    layer: int
+    prompts: slice
+    examples: Tensor
+    queries: range
+
+    @property
+    def tokens(self) -> slice:
+        return slice(self.queries.start, self.queries.stop)
+
+
 @dataclass(frozen=True)
 class Edit:
-    """What is done to one run of every prompt.
-
-    start: the model's own number of the first layer that is edited. instruments(layer, examples, queries): what to
-    attach to that layer, for the rows `examples` [N] of the batch; the queries of the call are the tokens `queries`, so
-    an instrument's row 0 is token queries.start, while keys count from the first token.
-    """
+    """What is done to one run of every prompt: start, the model's own number of the first layer that is edited, and
+    what to attach at each place."""
 
     start: int
-    instruments: Callable[[int, Tensor, range], Sequence[Instrument]]
+    instruments: Callable[[Place], Sequence[Instrument]]
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What follows the last token: logits [E, N, A] of every edit, base [N, A] without; path: how they were
-    computed, "replayed layers" or "whole forward passes" and why.
+    """What follows the last token: logits [E, N, A] of every edit, and base [N, A] without any.
 
-    log_normaliser [E, N] and base_normaliser [N]: the log of the sum over the vocabulary, where it was asked for.
+    path: how they were computed, "replayed layers", or "whole forward passes" and why.
     """
 
     logits: Tensor
     base: Tensor
     path: str
-    log_normaliser: Tensor | None = None
-    base_normaliser: Tensor | None = None
 
 
 def replay(
@@ -66,13 +72,14 @@ def replay(
     edits: Sequence[Edit],
     answers: Tensor,
     first: int = 0,
-    normaliser: bool = False,
+    log_probabilities: bool = False,
     budget: int = BUDGET,
 ) -> Replayed:
-    """The logits of `answers` [N, A] after prompts `ids` [N, T] under each edit alone, float32 (float64 in such a model).
+    """The logits of `answers` [N, A] after prompts `ids` [N, T] under each edit alone, float32 (float64 if it is).
 
-    first: no edit touches a token before it, and what it patches in is the base run's there. normaliser: also the
-    normaliser of the whole vocabulary. budget: bytes of one batch. Raises ValueError for ids or answers of another
+    first: no edit touches a token before it, and what it patches in is the base run's there. log_probabilities:
+    these instead of logits, which takes the whole unembedding. budget: bytes of one batch.
+    Raises ValueError for ids or answers of another
     shape, for a `first` outside the prompt, and for what instruments refuse; MemoryError where one run of one prompt
     takes more than the budget.
     """
@@ -94,19 +101,16 @@ def replay(
     # as many prompts as fit with all edits, or else one, and as many edits as fit with these
     together = max(1, min(len(ids), rows // max(1, len(edits))))
     order = sorted(range(len(edits)), key=lambda i: edits[i].start)
-    run = _Run(model, plan, normaliser)
+    run = _Run(model, plan, log_probabilities)
     parts = []
     for start in range(0, len(ids), together):
-        part = slice(start, start + together)
+        part = slice(start, min(start + together, len(ids)))
         some = max(1, rows // together)
         chunks = [[edits[i] for i in order[at : at + some]] for at in range(0, len(order), some)]
-        parts.append(run(ids[part], chunks, answers[part], first))
+        parts.append(run(ids[part], part, chunks, answers[part], first))
     base, logits = (torch.cat(found, dim=-2) for found in zip(*parts, strict=True))
     back = torch.argsort(torch.tensor(order, dtype=torch.long))
-    logits = logits[back]
-    if not normaliser:
-        return Replayed(logits, base, plan.path)
-    return Replayed(logits[..., :-1], base[..., :-1], plan.path, logits[..., -1], base[..., -1])
+    return Replayed(logits[back], base, plan.path)
 
 
 def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
@@ -210,13 +214,19 @@ def _first(out: Any) -> Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
+def _as(out: Any, hidden: Tensor) -> Any:
+    """Hidden states in the form in which a layer returned `out`."""
+    return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
+
+
 @contextmanager
 def _recorded(layers: nn.ModuleList) -> Iterator[list[_Call]]:
     """The calls of the layers in the forward passes inside."""
     calls: list[_Call] = []
 
     def before(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        calls.append(_Call(keywords.get("hidden_states", next(iter(arguments), None)), arguments, dict(keywords)))
+        hidden = keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
+        calls.append(_Call(hidden, arguments, dict(keywords)))
 
     def after(_: nn.Module, arguments: tuple[Any, ...], out: Any) -> None:
         calls[-1].out = out
@@ -263,58 +273,56 @@ class _FewRows(nn.Module):
 
 
 class _Run:
-    def __init__(self, model: PreTrainedModel, plan: "_Plan", normaliser: bool) -> None:
-        self.model, self.plan, self.normaliser = model, plan, normaliser
-        self.numbers = dict(enumerate(range(len(plan.layers))))
+    def __init__(self, model: PreTrainedModel, plan: "_Plan", log_probabilities: bool) -> None:
+        self.model, self.plan, self.log_probabilities = model, plan, log_probabilities
 
     @torch.inference_mode()
     def __call__(
-        self, ids: Tensor, chunks: Sequence[Sequence[Edit]], answers: Tensor, first: int
+        self, ids: Tensor, prompts: slice, chunks: Sequence[Sequence[Edit]], answers: Tensor, first: int
     ) -> tuple[Tensor, Tensor]:
-        """Base [N, A] and edited [E, N, A] logits, the normaliser behind them where it is wanted."""
+        """Base [N, A] and edited [E, N, A] logits."""
         ids = ids.to(input_device(self.model))
         with self.unembedding(answers) as columns:
             if self.plan.replays:
-                base = _Base(self.model, self.plan, ids, first)
+                base = _Base(self.model, self.plan, ids, prompts, first)
                 whole = self.read(self.end(_first(base.calls[-1].out)[:, -1:], base.calls[-1].out), columns)
                 found = [self.read(self.end(base.run(edits), base.calls[-1].out), columns) for edits in chunks]
             else:
                 whole = self.read(self.model(ids, use_cache=False).logits[:, -1], columns)
-                found = [self.read(self.whole(ids, edits), columns) for edits in chunks]
+                found = [self.read(self.whole(ids, prompts, edits), columns) for edits in chunks]
         edited = torch.cat(found) if found else whole[:0]
         return whole, edited.unflatten(0, (-1, len(ids)))
 
-    def whole(self, ids: Tensor, edits: Sequence[Edit]) -> Tensor:
+    def whole(self, ids: Tensor, prompts: slice, edits: Sequence[Edit]) -> Tensor:
         """The same by whole forward passes of all rows."""
         attached = [
             each
             for number, edit in enumerate(edits)
             for layer in support(self.model).layers
             if layer >= edit.start
-            for each in edit.instruments(layer, _examples(number, len(ids)), range(ids.shape[1]))
+            for each in edit.instruments(Place(layer, prompts, _examples(number, len(ids)), range(ids.shape[1])))
         ]
         with instrument(self.model, *attached):
             return self.model(ids.repeat(len(edits), 1), use_cache=False).logits[:, -1]
 
     def end(self, hidden: Tensor, out: Any) -> Tensor:
         """The logits [R, A] behind the last layer's hidden states [R, 1, d]."""
-        with _bypassed(self.plan.layers, (hidden, *out[1:]) if isinstance(out, tuple) else hidden):
+        with _bypassed(self.plan.layers, _as(out, hidden)):
             ids = torch.zeros(len(hidden), 1, dtype=torch.long, device=input_device(self.model))
             return self.model(ids, use_cache=False).logits[:, -1]
 
     def read(self, logits: Tensor, columns: Tensor) -> Tensor:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.log_probabilities:
+            logits = logits.log_softmax(1)
         columns = columns.to(logits.device)
-        found = logits.gather(1, columns.repeat(len(logits) // len(columns), 1))
-        if self.normaliser:
-            found = torch.cat([found, logits.logsumexp(1, keepdim=True)], dim=1)
-        return found.cpu()
+        return logits.gather(1, columns.repeat(len(logits) // len(columns), 1)).cpu()
 
     @contextmanager
     def unembedding(self, answers: Tensor) -> Iterator[Tensor]:
         """Where in the logits the answers [N, A] are, while only they are computed, if that is possible."""
         head = self.model.get_output_embeddings()
-        few = not self.normaliser and type(head) is nn.Linear and head.weight.device.type != "meta"
+        few = not self.log_probabilities and type(head) is nn.Linear and head.weight.device.type != "meta"
         if not few:
             yield answers
             return
@@ -333,8 +341,8 @@ def _examples(number: int, prompts: int) -> Tensor:
 class _Base:
     """The base run of a batch of prompts, to be gone on with from any layer."""
 
-    def __init__(self, model: PreTrainedModel, plan: "_Plan", ids: Tensor, first: int) -> None:
-        self.model, self.plan, self.prompts = model, plan, len(ids)
+    def __init__(self, model: PreTrainedModel, plan: "_Plan", ids: Tensor, prompts: slice, first: int) -> None:
+        self.model, self.plan, self.prompts, self.rows = model, plan, prompts, len(ids)
         self.queries = range(first, ids.shape[1])
         cache = DynamicCache() if plan.cached else None
         options = {"past_key_values": cache, "use_cache": plan.cached}
@@ -349,9 +357,8 @@ class _Base:
             cache.crop(-1)
             out = self.calls[-1].out
             passed = _first(out)[:, -1:]
-            with _bypassed(plan.layers[:-1], (passed, *out[1:]) if isinstance(out, tuple) else passed):
-                with _recorded(plan.layers) as calls:
-                    model.base_model(ids[:, -1:], **options)
+            with _bypassed(plan.layers[:-1], _as(out, passed)), _recorded(plan.layers) as calls:
+                model.base_model(ids[:, -1:], **options)
             self.last = calls[-1]
 
     def run(self, edits: Sequence[Edit]) -> Tensor:
@@ -370,10 +377,8 @@ class _Base:
             scaled = self.plan.scaled[number]
             if self.last is not None and number == len(self.plan.layers) - 1:
                 before = _Before(keys, values, stop=True)
-                try:  # up to its keys and values for all tokens, then all of it for the last one
+                with suppress(_Stop):  # up to its keys and values for all tokens, then all of it for the last one
                     call.again(layer, hidden, before, scaled)
-                except _Stop:
-                    pass
                 keys, values = (part[:, :, :-1] for part in before.together())
                 hidden, call = hidden[:, -1:], self.last
                 queries = self.queries[-1:]
@@ -382,7 +387,7 @@ class _Base:
             attached = [
                 each
                 for place, edit in enumerate(edits[:entered])
-                for each in edit.instruments(number, _examples(place, self.prompts), queries)
+                for each in edit.instruments(Place(number, self.prompts, _examples(place, self.rows), queries))
             ]
             cache = _Before(keys, values) if self.plan.cached else None
             with instrument(self.model, *attached):
@@ -404,8 +409,11 @@ def _kept(cache: Cache | None, number: int, first: int) -> tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """How runs of a model are gone on with: whether its layers are called again, and that in words; its layers; scaled: the arguments of each layer's call
-    that have a row for every prompt; cached: keys and values of a prefix may be kept; trims: a last layer may stop."""
+    """How runs of a model are gone on with: whether its layers are called again, and that in words; these layers.
+
+    scaled: the arguments of each layer's call that have a row for every prompt; cached: keys and values of a prefix can
+    be kept; trims: the last layer can be left once its keys and values are known.
+    """
 
     replays: bool
     path: str
@@ -445,17 +453,17 @@ def _found(model: PreTrainedModel) -> _Plan:
     for first in (2, 0):
         plan = _Plan(True, "replayed layers", lists[0], _scaled(model, lists[0], ids, cached), cached, trims)
         try:
-            ours = _Run(model, plan, False)(ids, [edits], answers, first if cached else 0)
+            ours = _Run(model, plan, False)(ids, slice(0, 2), [edits], answers, first if cached else 0)
         except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
-        theirs = _Run(model, whole, False)(ids, [edits], answers, 0)
+        theirs = _Run(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
         coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
         for mine, reference in zip(ours, theirs, strict=True):
             difference = (mine - reference).abs()
             # in 16 bits a rounding error may send a token of a mixture of experts to another expert
-            error = float(difference.median() if coarse else difference.max())
-            if not error <= (5e-2 if coarse else 1e-4) * max(1.0, float(reference.abs().max())):
-                return replace(whole, path=_why(f"its layers, called alone, change the logits by {error:.2g}"))
+            gap = float(difference.median() if coarse else difference.max())
+            if not gap <= (5e-2 if coarse else 1e-4) * max(1.0, float(reference.abs().max())):
+                return replace(whole, path=_why(f"its layers, called alone, change the logits by {gap:.2g}"))
     return plan
 
 
@@ -464,11 +472,9 @@ def _why(reason: str) -> str:
 
 
 def _probe(layer: int) -> Edit:
-    from util.instruments import PatchHeads
-
-    def instruments(at: int, examples: Tensor, queries: range) -> list[Instrument]:
-        positions = torch.tensor([t - queries.start for t in (3, 5) if t in queries])
-        return [PatchHeads(layer, 0, 0.0, positions, examples=examples)] if at == layer else []
+    def instruments(place: Place) -> list[Instrument]:
+        positions = torch.tensor([t - place.queries.start for t in (3, 5) if t in place.queries])
+        return [PatchHeads(layer, 0, 0.0, positions, examples=place.examples)] if place.layer == layer else []
 
     return Edit(layer, instruments)
 
@@ -480,7 +486,6 @@ def _scaled(
     shapes: list[list[dict[tuple[Any, ...], torch.Size]]] = []
     for rows in (ids[:1], ids):
         rows = rows.to(input_device(model))
-        calls: list[_Call] = []
         cache = DynamicCache() if cached else None
         with torch.inference_mode(), _recorded(layers) as calls:
             for part in (rows[:, :3], rows[:, 3:5], rows[:, 5:])[: 3 if cached else 1]:

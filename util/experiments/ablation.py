@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -18,10 +19,12 @@ from util.attention import support
 from util.experiments.forerunner import STEM
 from util.experiments.forerunner import request as forerunner_request
 from util.experiments.runs import ModelSource, expectation, obtain, provenance
+from util.instruments import Knockout
 from util.load_model_and_data import staicc_prompts
 from util.measures.forerunner import gold_log_probability, right
 from util.measures.statistics import t_interval
 from util.prompts import LabelledTokens, Prompt, with_bos
+from util.replay import Edit, Place, replay
 from util.scoring import Scoring, label_logits, label_reads, scoring
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
@@ -38,6 +41,7 @@ CUTS = {
 VARIANTS = ("corrected", "reference")
 QUARTERS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 DRAWS = 5
+PROMPTS = 8  # of one record of head effects: what an interruption can cost at most
 
 
 # ------------------------------------------------------------------------------------------------ cells
@@ -288,33 +292,51 @@ def induction_reads(
 def head_effects(
     asked: cache.Request, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
 ) -> dict[str, np.ndarray]:
-    """What each head's copying is worth: the gold label's log-probability without it; cached layer by layer.
+    """What each head's copying is worth: the gold label's log-probability without it; cached in blocks of prompts.
 
     whole [N]: that of the whole model; cut [N, L, H]: where in this head alone no label y_i of the demonstrations may
     read its forerunner s_i; control [N, L, H]: where each may not read another token, drawn at random. In nats, over
     the whole vocabulary.
     """
-    whole = run(asked, [WHOLE], model, folder, redo)[WHOLE].data
     shared = _Run({**asked, "part": "head effects"}, model, folder, redo)
 
-    def compute(layer: int) -> dict[str, Any]:
-        own = [cells("si_to_yi", tokens, special=shared.special) for tokens in shared.plan.tokens]
-        other = [other_keys(part, shared.special, (asked["seed"], number)) for number, part in enumerate(own)]
-        found = [
-            label_logits(shared.pair[0], shared.plan, which, [layer], [head], asked["token_budget"])
-            for which in (own, other)
-            for head in range(support(shared.pair[0]).heads)
-        ]
-        effects = np.array([gold_log_probability(**one, gold=shared.plan.gold) for one in found], np.float32)
-        cut, control = effects.reshape(2, -1, len(shared.plan.gold)).swapaxes(1, 2)
-        return {"cut": cut, "control": control}
+    def compute(part: range) -> dict[str, Any]:
+        found = support(shared.pair[0])
+        effects = []
+        for number in part:
+            own = cells("si_to_yi", shared.plan.tokens[number], special=shared.special)
+            both = own, other_keys(own, shared.special, (asked["seed"], number))
+            edits = [
+                _head_cut(layer, head, which) for which in both for layer in found.layers for head in range(found.heads)
+            ]
+            first = min((int(which[:, 0].min()) for which in both if len(which)), default=0)
+            ids, gold = torch.tensor([shared.plan.ids[number]]), shared.plan.answers[number, [shared.plan.gold[number]]]
+            effects.append(replay(shared.pair[0], ids, edits, torch.from_numpy(gold)[None], first, True))
+        shape = 2, len(found.layers), found.heads, len(part)
+        cut, control = torch.cat([each.logits[:, 0] for each in effects], 1).reshape(shape).movedim(-1, 1).numpy()
+        whole = torch.cat([each.base[0] for each in effects]).numpy()
+        return {"whole": whole, "cut": cut, "control": control}
 
+    starts = range(0, asked["prompts"], PROMPTS)
+    parts = [range(start, min(start + PROMPTS, asked["prompts"])) for start in starts]
     records = [
-        shared.record({"layer": layer}, partial(compute, layer))
-        for layer in tqdm(whole["layers"], desc=f"{asked['dataset']}: heads", unit="layer", leave=False)
+        shared.record({"block": [part.start, part.stop]}, partial(compute, part))
+        for part in tqdm(parts, desc=f"{asked['dataset']}: heads", unit="block", leave=False)
     ]
-    effects = {name: np.stack([record.data[name] for record in records], axis=1) for name in ("cut", "control")}
-    return {"whole": gold_log_probability(whole["logits"], whole["log_normaliser"], whole["gold"]), **effects}
+    return {name: np.concatenate([record.data[name] for record in records]) for name in ("whole", "cut", "control")}
+
+
+def _head_cut(layer: int, head: int, which: Cells) -> Edit:
+    """These cells of one prompt cut in one head."""
+
+    def instruments(place: Place) -> list[Knockout]:
+        here = [(q - place.queries.start, k) for q, k in which.tolist() if q in place.queries]
+        if place.layer != layer or not here:
+            return []
+        together = [(example, *cell) for example in place.examples.tolist() for cell in here]
+        return [Knockout(torch.tensor(together), layer, head)]
+
+    return Edit(layer, instruments)
 
 
 def other_keys(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
