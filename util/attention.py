@@ -33,10 +33,21 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from util.instruments import CaptureHeads, CaptureRows, CaptureValues, Instrument, Knockout, PatchHeads, take, writable
+from util.instruments import (
+    AddHeads,
+    CaptureHeads,
+    CaptureRows,
+    CaptureValues,
+    Instrument,
+    Knockout,
+    PatchHeads,
+    take,
+    writable,
+)
 
 __all__ = [
     "IMPLEMENTATION",
+    "AddHeads",
     "CaptureHeads",
     "CaptureRows",
     "CaptureValues",

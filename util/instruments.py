@@ -219,6 +219,21 @@ class PatchHeads(Instrument):
         return out
 
 
+class AddHeads(Instrument):
+    """Add to the outputs z of all heads of one layer, at all positions.
+
+    delta: broadcasts to [B, T, H, dv]. Zeros that require a gradient make it that of z itself, with all that later layers
+    do with it.
+    """
+
+    def __init__(self, layer: int, delta: Tensor) -> None:
+        self.layers = _layers(layer)
+        self.delta = delta
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        return out + self.delta.to(out.device, out.dtype)
+
+
 class Knockout(Instrument):
     """Forbid chosen (query, key) cells; softmax renormalises over the keys that are left.
 

@@ -11,11 +11,10 @@ from tqdm import tqdm
 from util import cache, inference, paths
 from util.attention import support
 from util.embedded import planted
-from util.experiments.runs import ModelSource, expectation, obtain, provenance
+from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
 from util.load_model_and_data import (
     DATASETS,
     dataset_index,
-    dtype_name,
     load_ICL_model,
     staicc_prompts,
     staicc_version,
@@ -57,11 +56,7 @@ def request(
         "stem": STEM,
         "schema": 2,
         "method_version": 2,
-        "model": str(Path(model).expanduser()),
-        "revision": revision,
-        "dtype": dtype_name(dtype),
-        "quantized": quantized,
-        "untrained_seed": untrained_seed,
+        **model_request(model, dtype, quantized, revision, untrained_seed),
         "dataset": DATASETS[dataset_index(dataset)],
         "data_version": f"StaICC {staicc_version()}",
         "k": k,

@@ -11,8 +11,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from util import cache
 from util.handshake import input_device
-from util.load_model_and_data import describe, load_ICL_model, origin, resolved_revision, untrained_twin
+from util.load_model_and_data import (
+    describe,
+    dtype_name,
+    load_ICL_model,
+    origin,
+    resolved_revision,
+    untrained_twin,
+)
 
 PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
 ModelSource = Callable[[], tuple[PreTrainedModel, Any]] | tuple[PreTrainedModel, Any] | None
@@ -44,6 +52,23 @@ class LazyModel:
         twin = LazyModel(self.name)
         twin._load = lambda: (untrained_twin(self()[0], seed), self()[1])
         return twin
+
+
+def model_request(
+    model: str = "embedded",
+    dtype: Any = "auto",
+    quantized: bool = False,
+    revision: str | None = None,
+    untrained_seed: int | None = None,
+) -> cache.Request:
+    """The part of every request that says which model; untrained_seed: its architecture with fresh weights instead."""
+    return {
+        "model": str(Path(model).expanduser()),
+        "revision": revision,
+        "dtype": dtype_name(dtype),
+        "quantized": quantized,
+        "untrained_seed": untrained_seed,
+    }
 
 
 def loaded(source: ModelSource) -> tuple[PreTrainedModel, Any] | None:
