@@ -6,8 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from util import paths, plots, report
+from util import paths, report
 from util.measures import forerunner as f
+from util.plots import forerunner as plots
 
 
 @pytest.fixture(params=[(4, 4, 32), (80, 64, 32)], ids=["laptop", "70B"])

@@ -222,8 +222,7 @@ class PatchHeads(Instrument):
 class AddHeads(Instrument):
     """Add to the outputs z of all heads of one layer, at all positions.
 
-    delta: broadcasts to [B, T, H, dv]. Zeros that require a gradient make it that of z itself, with all that later layers
-    do with it.
+    delta: broadcasts to [B, T, H, dv]. The gradient of zeros is that of z itself, later layers included.
     """
 
     def __init__(self, layer: int, delta: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Indirect object identification: what single heads carry, by patching each of them (Cohen, project 41; Wang et al.)."""
+"""Indirect object identification: what each head carries, by patching it (Cohen, project 41; Wang et al. 2022)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,8 +39,8 @@ def request(
 ) -> cache.Request:
     """What to measure. texts: base and source of the example; names: the answer of the base, and its repeated name.
 
-    prompts, corruption: of the generated data set, see `tasks.ioi`; the embedded model, which was trained on the others,
-    gets held-out frames and names. which: see `model_request`.
+    prompts, corruption: of the generated data set, see `tasks.ioi`; the embedded model gets frames and names that
+    it was not trained on. which: see `model_request`.
     """
     return {
         "stem": STEM,

@@ -1,8 +1,7 @@
-"""Arrays in, matplotlib Figure out; one style for the suite. Nothing here knows models, prompts or caches."""
+"""The figures of forerunner token heads (Cho et al. 2025) and of their controls."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -12,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from util.measures.forerunner import VERDICTS, Contrast, LayerCurve
+from util.plots import WIDTH, layer_axis, name_point, new_figure, style
 
-WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
 COLOURS = {"correct": "#023858", "wrong": "#ff7f0e", "other word": "#2c7d59", "untrained": "#8a8a8a"}
 MAPS = {"correct": "Blues", "wrong": "Purples", "other word": "Greens", "untrained": "Greys"}
 CONDITION = {
@@ -24,41 +23,10 @@ CONDITION = {
 }
 MARKS = dict(zip(VERDICTS, (("#c02d45", "o"), ("#257ab6", "s"), ("#8a8a8a", ".")), strict=True))
 
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "axes.spines.top": False,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "lines.linewidth": 1.4,
-    "figure.dpi": 96,
-}
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    with mpl.rc_context(STYLE):
-        yield
-
-
-def _figure(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _layer_axis(axis: object, layers: int) -> None:
-    """Layers are numbered from 1 on axes, as in the paper, and from 0 in data."""
-    step = max(1, round(layers / 8))
-    ticks = np.arange(0, layers, step)
-    axis.set_ticks(ticks, [str(t + 1) for t in ticks])  # type: ignore[attr-defined]
-
 
 def _map(ax: Axes, counts: NDArray[np.integer], n: int, name: str, numbers: bool = False) -> mpl.image.AxesImage:
     image = ax.imshow(counts, cmap=MAPS[name], vmin=n / 4, vmax=n, aspect="auto", interpolation="nearest")
-    _layer_axis(ax.yaxis, len(counts))
+    layer_axis(ax.yaxis, len(counts))
     step = max(1, round(counts.shape[1] / 8))
     ax.xaxis.set_ticks(np.arange(0, counts.shape[1], step))
     for side in ax.spines.values():
@@ -78,7 +46,7 @@ def count_maps(counts: Mapping[str, NDArray[np.integer]], n: int, title: str) ->
     The colour scale runs from a quarter of the n prompts to all of them, as in the paper.
     """
     with style():
-        figure = _figure(WIDTH, 2.3)
+        figure = new_figure(WIDTH, 2.3)
         axes = figure.subplots(1, len(counts), squeeze=False)[0]
         for ax, (name, values) in zip(axes, counts.items(), strict=True):
             image = _map(ax, values, n, name, numbers=True)
@@ -100,7 +68,7 @@ def layer_curves(
     attention 1 / n_t.
     """
     with style():
-        figure = _figure(WIDTH, 2.2)
+        figure = new_figure(WIDTH, 2.2)
         panels = figure.subplots(1, len(heads), squeeze=False, sharey=True)[0]
         layers = len(next(iter(heads.values())).mean)
         x = np.arange(1, layers + 1)
@@ -146,7 +114,7 @@ def specificity(panels: Sequence[Panel], name_at_most: int = 8) -> Figure:
     names are named layer.head, from 0.
     """
     with style():
-        figure = _figure(WIDTH, 3.1)
+        figure = new_figure(WIDTH, 3.1)
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for ax, (title, found, verdicts, names) in zip(axes, panels, strict=True):
             ax.plot([0, 1], [0, 1], color="0.7", lw=0.8, zorder=0)
@@ -162,7 +130,7 @@ def specificity(panels: Sequence[Panel], name_at_most: int = 8) -> Figure:
                 places = zip(*np.unravel_index(best, verdicts.shape), strict=True)
                 names = {(int(layer), int(head)): f"{layer}.{head}" for layer, head in places}
             for place, name in names.items():
-                _name(ax, name, found.second[place], found.first[place])
+                name_point(ax, name, found.second[place], found.first[place])
             ticks = np.linspace(0, 1, 5)
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xticks=ticks, yticks=ticks)
             ax.spines.right.set_visible(False)
@@ -173,24 +141,11 @@ def specificity(panels: Sequence[Panel], name_at_most: int = 8) -> Figure:
     return figure
 
 
-def _name(ax: Axes, name: str, x: float, y: float) -> None:
-    left = x > 0.5  # of the point, where the axis ends on its right
-    ax.annotate(
-        name,
-        (x, y),
-        (-7 if left else 7, 0),
-        textcoords="offset points",
-        fontsize=6,
-        ha="right" if left else "left",
-        va="center",
-    )
-
-
 def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: int, title: str) -> Figure:
     """Count maps of many data sets: grid[data set][condition] is [L, H] (the layout of Fig. 22-25, transposed)."""
     with style():
         conditions: Sequence[str] = list(next(iter(grid.values())))
-        figure = _figure(WIDTH, 0.55 + 1.15 * len(conditions))
+        figure = new_figure(WIDTH, 0.55 + 1.15 * len(conditions))
         axes = figure.subplots(len(conditions), len(grid), squeeze=False, sharex=True, sharey=True)
         for column, (dataset, maps) in enumerate(grid.items()):
             axes[0, column].set_title(dataset.replace("_", "\n", 1), fontsize=7)
@@ -219,7 +174,7 @@ def changes(
     """
     with style():
         names = list(next(iter(found.values())))
-        figure = _figure(WIDTH, 0.75 + 0.24 * len(names))
+        figure = new_figure(WIDTH, 0.75 + 0.24 * len(names))
         axes = figure.subplots(1, len(found), squeeze=False, sharey=True, sharex=True)[0]
         places = np.arange(len(names))
         for number, (ax, (part, values)) in enumerate(zip(axes, found.items(), strict=True)):
@@ -249,7 +204,7 @@ def induction_layers(
     levels: named horizontal lines of the right panel, such as the null of uniform attention. Bands: 95 % intervals.
     """
     with style():
-        figure = _figure(WIDTH, 2.3)
+        figure = new_figure(WIDTH, 2.3)
         left, right = figure.subplots(1, 2)
         for ax, curves in ((left, counts), (right, likelihoods)):
             for (name, curve), colour in zip(curves.items(), ("#257ab6", "#2c7d59", "#ff7f0e"), strict=False):
@@ -280,7 +235,7 @@ def head_effects(counts: NDArray[np.integer], n: int, moved: NDArray[np.floating
     (second). A dot: the 95 % interval of the difference excludes 0, for all heads together.
     """
     with style():
-        figure = _figure(WIDTH, 2.2)
+        figure = new_figure(WIDTH, 2.2)
         axes = figure.subplots(1, 3)
         bars = [_map(axes[0], counts, n, "correct")]
         bars.append(axes[1].imshow(moved, cmap="Greens", vmin=0, aspect="auto", interpolation="nearest"))
@@ -291,7 +246,7 @@ def head_effects(counts: NDArray[np.integer], n: int, moved: NDArray[np.floating
         axes[2].plot(heads, layers, ".", color="black", ms=4)
         names = ("prompts above the threshold", "length of what is moved", "nats lost without its cells")
         for ax, bar, name in zip(axes, bars, names, strict=True):
-            _layer_axis(ax.yaxis, len(counts))
+            layer_axis(ax.yaxis, len(counts))
             ax.xaxis.set_ticks(np.arange(0, counts.shape[1], max(1, round(counts.shape[1] / 8))))
             ax.set(title=name, xlabel="head (from 0)")
             ax.spines[:].set_visible(True)

@@ -1,0 +1,57 @@
+"""Arrays in, matplotlib Figure out; one style for the suite. Nothing here knows models, prompts or caches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+
+WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
+
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "axes.spines.top": False,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "lines.linewidth": 1.4,
+    "figure.dpi": 96,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def layer_axis(axis: Axis, layers: int) -> None:
+    """Layers are numbered from 1 on axes, as in the paper, and from 0 in data."""
+    step = max(1, round(layers / 8))
+    ticks = np.arange(0, layers, step)
+    axis.set_ticks(ticks, [str(t + 1) for t in ticks])
+
+
+def name_point(ax: Axes, name: str, x: float, y: float) -> None:
+    left = x > 0.5  # of the point, where the axis ends on its right
+    ax.annotate(
+        name,
+        (x, y),
+        (-7 if left else 7, 0),
+        textcoords="offset points",
+        fontsize=6,
+        ha="right" if left else "left",
+        va="center",
+    )
