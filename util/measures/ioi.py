@@ -34,7 +34,7 @@ def selectivity(difference: Floats) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Effect:
-    """A normalised effect of every head and its 95 % interval, each [L, H]; 0 is the base run, 1 the source run."""
+    """A normalised effect of heads and its 95 % interval, each of one shape; 0 is the base run, 1 the source run."""
 
     value: NDArray[np.float64]
     low: NDArray[np.float64]
@@ -44,23 +44,25 @@ class Effect:
 def normalised(
     patched: Floats, base: Floats, source: Floats, clusters: NDArray[np.integer], draws: int = 1000, seed: int = 0
 ) -> Effect:
-    """The mean change by a patch over the mean change to the source: a ratio of means, bootstrapped by cluster [N].
+    """The mean change by a patch [N, ...] over the mean change to the source: a ratio of means.
 
-    Prompts that share a cluster (a frame and a pair of names) are drawn together. The intervals hold for one head each.
-    Raises ValueError where there are fewer than two clusters.
+    Its standard error is bootstrapped by cluster [N]: prompts that share one (a frame and a pair of names) are drawn
+    together. The normal intervals hold together for all heads (Bonferroni). Raises ValueError for fewer than two
+    clusters.
     """
     names, number = np.unique(clusters, return_inverse=True)
     if len(names) < 2:
         raise ValueError("an interval needs at least two clusters of prompts")
-    change = (patched - base[:, None, None]).astype(np.float64)
+    change = (patched - base.reshape(-1, *[1] * (patched.ndim - 1))).astype(np.float64)
     sums = np.zeros((len(names), *change.shape[1:]))
     whole = np.zeros(len(names))
     np.add.at(sums, number, change)
     np.add.at(whole, number, source.astype(np.float64) - base)
     weights = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
-    drawn = np.tensordot(weights, sums, 1) / (weights @ whole)[:, None, None]
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    return Effect(sums.sum(0) / whole.sum(), low, high)
+    drawn = np.tensordot(weights, sums, 1) / (weights @ whole).reshape(-1, *[1] * (change.ndim - 1))
+    width = stats.norm.ppf(1 - 0.025 / max(1, change[0].size)) * drawn.std(axis=0, ddof=1)
+    value = sums.sum(0) / whole.sum()
+    return Effect(value, value - width, value + width)
 
 
 @dataclass(frozen=True)

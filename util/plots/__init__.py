@@ -23,7 +23,7 @@ STYLE: dict[Any, Any] = {
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
     "lines.linewidth": 1.4,
-    "figure.dpi": 96,
+    "figure.dpi": 88,
 }
 
 

@@ -29,7 +29,7 @@ def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str
         axes[2].plot(log_softmax[1], log_softmax[0], ".", color="0.3", alpha=0.2, ms=2, rasterized=True)
         for token, colour, marker in zip(answers, COLOURS, "os", strict=True):
             axes[2].plot(log_softmax[1, token], log_softmax[0, token], marker, color=colour, ms=5)
-        axes[2].set(xlabel="after the source", title="base against source")
+        axes[2].set(xlabel="after the source", ylabel="after the base", title="both")
         for ax in axes:
             ax.spines.right.set_visible(False)
     return figure
@@ -43,19 +43,24 @@ def _effects(ax: Axes, effects: Floats, limit: float) -> None:
     figure.colorbar(image, ax=ax, shrink=0.9, pad=0.02, extend="both")
 
 
+def _ticks(count: int) -> NDArray[np.int64]:
+    return np.arange(0, count, max(1, round(count / 8)))
+
+
 def _head_ticks(ax: Axes, effects: Floats) -> None:
     ax.set(xlabel="layer (from 0)", ylabel="head (from 0)")
     for axis, count in ((ax.xaxis, effects.shape[0]), (ax.yaxis, effects.shape[1])):
-        axis.set_ticks(np.arange(0, count, max(1, round(count / 10))))
+        axis.set_ticks(_ticks(count))
     ax.spines[:].set_visible(True)
 
 
 def _layers(ax: Axes, effects: Floats) -> None:
     mean, spread, x = effects.mean(axis=1), effects.std(axis=1), np.arange(len(effects))
+    ax.xaxis.set_ticks(_ticks(len(effects)))
     ax.errorbar(x, mean, spread, color="0.55", fmt="none", capsize=2, lw=0.9)
     ax.plot(x, mean, "o-", color="#023858", ms=3)
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
-    ax.set(xlabel="layer (from 0)", ylabel="mean of the heads, bars: SD")
+    ax.set(xlabel="layer (from 0)", ylabel="mean and SD of heads")
     ax.spines.right.set_visible(False)
 
 
@@ -70,7 +75,7 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
         axes[1].set_title("B) by layer")
         colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "edgecolor": "black"}
         axes[2].scatter(norms.ravel(), effects.ravel(), 14, c=effects.ravel(), linewidth=0.4, alpha=0.7, **colours)
-        axes[2].set(xlabel="norm of the head's outputs", ylabel="change of the logit difference", title="C) by norm")
+        axes[2].set(xlabel="norm of the head's outputs", ylabel="change, logits", title="C) by norm")
         axes[2].spines.right.set_visible(False)
         figure.suptitle(title, fontsize=8)
     return figure
@@ -103,7 +108,7 @@ def norms(lengths: Floats, tokens: Sequence[str], title: str, bounds: tuple[floa
         low, high = np.percentile(lengths, bounds)
         image = ax.imshow(lengths, aspect="auto", vmin=low, vmax=high)
         ax.set_xticks(np.arange(len(tokens)), [_shown(token) for token in tokens], rotation=45, ha="right")
-        ax.yaxis.set_ticks(np.arange(0, len(lengths), max(1, round(len(lengths) / 8))))
+        ax.yaxis.set_ticks(_ticks(len(lengths)))
         ax.set(ylabel="layer (from 0)", title=title)
         ax.spines[:].set_visible(True)
         figure.colorbar(image, ax=ax, pad=0.01, extend="both")
@@ -132,7 +137,7 @@ def head_selectivity(ratio: Floats, title: str) -> Figure:
         figure = new_figure(WIDTH * 0.62, 1.9)
         ax = figure.subplots()
         ax.plot(np.arange(len(ratio)), ratio, "h", color="black", markerfacecolor=(0.7, 0.9, 0.9), ms=8)
-        ax.xaxis.set_ticks(np.arange(0, len(ratio), max(1, round(len(ratio) / 10))))
+        ax.xaxis.set_ticks(_ticks(len(ratio)))
         ax.set(xlabel="layer (from 0)", ylabel="head selectivity ratio", title=title)
         ax.set_ylim(bottom=0)
         ax.spines.right.set_visible(False)
@@ -149,7 +154,8 @@ def patching(effects: Floats, title: str) -> Figure:
         _layers(axes[1], effects)
         axes[1].set_title("B) by layer")
         axes[2].plot(np.arange(len(effects)), effects.std(axis=1), "o-", color="#023858", ms=3)
-        axes[2].set(xlabel="layer (from 0)", ylabel="SD of the heads", title="C) variability")
+        axes[2].set(xlabel="layer (from 0)", ylabel="SD of heads", title="C) variability")
+        axes[2].xaxis.set_ticks(_ticks(len(effects)))
         axes[2].spines.right.set_visible(False)
         figure.suptitle(title, fontsize=8)
     return figure
@@ -160,7 +166,8 @@ def population(
 ) -> Figure:
     """Many pairs: the normalised map [L, H] of noising; leave-one-out against leave-one-in; the estimate against it.
 
-    Dots in the map: the 95 % interval excludes 0. names: what is written beside which (layer, head).
+    Dots in the map: the 95 % interval, for all heads together, excludes 0. names: what is written beside which
+    (layer, head).
     """
     with style():
         figure = new_figure(WIDTH, 2.3)
@@ -176,10 +183,10 @@ def population(
             low, high = min(x.min(), y.min()), max(x.max(), y.max())
             ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
             ax.plot(x.ravel(), y.ravel(), "o", color="#023858", ms=3, alpha=0.7)
-            for place, text in names.items():
+            for number, (place, text) in enumerate(names.items()):  # in turn above and below, for equals do occur
                 side = -4 if x[place] > (low + high) / 2 else 4
-                at, aligned = (x[place], y[place]), "right" if side < 0 else "left"
-                ax.annotate(text, at, (side, 3), textcoords="offset points", fontsize=6, ha=aligned)
+                at, aligned, up_or_down = (x[place], y[place]), "right" if side < 0 else "left", (4, -8)[number % 2]
+                ax.annotate(text, at, (side, up_or_down), textcoords="offset points", fontsize=6, ha=aligned)
             ax.set(xlabel=across, ylabel=up, title=name)
             ax.spines.right.set_visible(False)
         figure.suptitle(title, fontsize=8)

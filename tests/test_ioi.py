@@ -1,0 +1,316 @@
+"""IOI patching against the naive loop of hooks on the class's output projection, and against planted circuits."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests import architectures, oracle
+from util.attention import PatchHeads, instrument
+from util.experiments import ioi
+from util.experiments.runs import LazyModel
+from util.load_model_and_data import load_ICL_model
+from util.measures import ioi as measures
+from util.tasks.ioi import ioi_prompts, ioi_tokens
+
+FAMILIES = ("gpt2", "llama")
+
+
+def words():
+    """A tokenizer that keeps the names whole."""
+    return load_ICL_model("embedded", device="cpu", verbose=False)[1]
+
+
+def toy(family):
+    return architectures.build(family, torch.float64, vocab_size=len(words()), max_position_embeddings=64)
+
+
+def naive(model, ids, change, answers):
+    """The seed's loop: a pre-hook on one output projection, one forward pass for every head; [L, H] and the base's."""
+    modules, heads = oracle.attention_modules(model), model.config.num_attention_heads
+    scores = np.empty((len(modules), heads))
+    with torch.no_grad():
+        for layer, module in modules.items():
+            for head in range(heads):
+
+                def hook(_, arguments, layer=layer, head=head):
+                    z = arguments[0].clone()
+                    width = z.shape[-1] // heads
+                    part = slice(head * width, (head + 1) * width)
+                    z[..., part] = change(layer, head, z[..., part])
+                    return (z, *arguments[1:])
+
+                handle = oracle.output_projection(module).register_forward_pre_hook(hook)
+                logits = model(ids).logits[0, -1]
+                handle.remove()
+                scores[layer, head] = logits[answers[0]] - logits[answers[1]]
+        logits = model(ids).logits[0, -1]
+    return scores, float(logits[answers[0]] - logits[answers[1]])
+
+
+def projections_in(model, ids):
+    """What goes into every output projection."""
+    z, handles = {}, []
+    for layer, module in oracle.attention_modules(model).items():
+        handles.append(
+            oracle.output_projection(module).register_forward_pre_hook(
+                lambda _, a, layer=layer: z.update({layer: a[0]})
+            )
+        )
+    with torch.no_grad():
+        model(ids)
+    for handle in handles:
+        handle.remove()
+    return z
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(request):
+    return load_ICL_model((toy(request.param), words()), verbose=False)
+
+
+@pytest.fixture(scope="module")
+def measured(pair, tmp_path_factory):
+    asked = ioi.request("given:toy")
+    return asked, ioi.example(asked, pair, tmp_path_factory.mktemp("material")).data
+
+
+@pytest.mark.parametrize(("implementation", "bound"), [("sdpa", 1e-12), ("eager", 1e-5)])
+def test_every_part_of_the_seed_equals_its_naive_loop(pair, measured, implementation, bound):
+    """With the class's own attention; in float64 too, Llama's eager softmax is in float32."""
+    asked, data = measured
+    model = copy.deepcopy(pair[0])
+    model.set_attn_implementation(implementation)
+    base, source = (torch.tensor([data[name].tolist()]) for name in ("base", "source"))
+    z, heads = projections_in(model, source), model.config.num_attention_heads
+    width = z[0].shape[-1] // heads
+
+    def patched(layer, head, own):
+        return z[layer][..., head * width : (head + 1) * width]
+
+    scores, plain = naive(model, base, patched, data["answers"])
+    np.testing.assert_allclose(data["patched"], scores, atol=bound)
+    np.testing.assert_allclose(data["scores"][0], plain, atol=1e-5)  # from float32 logits
+    norms = np.empty_like(scores)
+
+    def shuffled(layer, head, own):
+        order = np.random.default_rng((asked["seed"], layer, head)).permutation(own.numel())
+        mixed = own.flatten()[torch.from_numpy(order)]
+        assert not torch.equal(mixed, own.flatten()) and torch.equal(mixed.sort()[0], own.flatten().sort()[0])
+        norms[layer, head] = mixed.norm()
+        return mixed.view(own.shape)
+
+    scores, _ = naive(model, base, shuffled, data["answers"])
+    np.testing.assert_allclose(data["permuted"], scores, atol=bound)
+    np.testing.assert_allclose(data["norms"], norms, rtol=1e-5)
+    stored = np.stack([part[0].view(-1, heads, width).numpy() for part in z.values()])
+    np.testing.assert_allclose(data["z"], stored, rtol=1e-5, atol=max(bound, 1e-6))  # z is kept in float32
+    assert np.abs(data["patched"] - plain).max() > 1e-3 and data["path"] == "replayed layers"
+
+
+def test_the_example_is_the_seeds(measured):
+    asked, data = measured
+    assert asked["texts"][0].endswith("Emma gave a coffee to") and len(data["base"]) == len(data["source"])
+    differing = np.flatnonzero(data["base"] != data["source"])
+    assert differing.tolist() == [data["first"]]
+    mike, emma = data["answers"]
+    assert data["source"][data["first"]] == mike and data["base"][data["first"]] == emma
+    assert (data["source"] == mike).sum() == 2
+    gap = data["log_softmax"][:, mike] - data["log_softmax"][:, emma]
+    np.testing.assert_allclose(data["scores"], gap, atol=1e-5)
+
+
+def test_patching_the_run_itself_changes_nothing(pair):
+    base = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
+    scores, plain, _ = ioi.patch_map(pair[0], base, ioi.heads_of(pair[0], base), torch.tensor([[5, 6], [7, 8]]), 4)
+    assert np.abs(scores - plain[:, None, None]).max() <= 1e-12
+
+
+def test_attribution_is_exact_to_first_order(pair):
+    model, answers = pair[0], torch.tensor([[5, 6]])
+    base = torch.randint(3, 200, (1, 12), generator=torch.Generator().manual_seed(0))
+    z = ioi.heads_of(model, base)
+    noise = {
+        layer: torch.randn(part.shape, generator=torch.Generator().manual_seed(layer)) for layer, part in z.items()
+    }
+    errors = []
+    for scale in (1e-3, 1e-2, 1e-1):
+        moved = {layer: part + scale * noise[layer] for layer, part in z.items()}
+        estimate = ioi.attribution(model, base, z, moved, answers)[0]
+        exact = ioi.patch_map(model, base, moved, answers)
+        change = exact[0][0] - exact[1]
+        errors.append(np.abs(change - estimate).max() / np.abs(change).max())
+    assert errors[0] < 1e-2 and errors[0] < errors[1] < errors[2], errors
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# ------------------------------------------------------------------------------------------------ planted circuits
+
+
+@pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"backup": True}, {"copies": 2}], ids=str)
+def test_a_planted_circuit_is_found_exactly(options, tmp_path):
+    record, truth = ioi.planted_control(ioi.request(prompts=16), tmp_path, **options)
+    data = record.data
+    for name, base, source in (("noised", "base", "source"), ("denoised", "source", "base")):
+        found = measures.normalised(data[name], data[base], data[source], data["clusters"]).value
+        expected = np.zeros_like(found)
+        for head, (value, _) in truth.expected["s2_swap_effect"].items():
+            expected[head] = value
+        np.testing.assert_allclose(found, expected, atol=0.02)
+        assert (expected > 0.4).sum() == options.get("copies", 1)
+    assert (data["base"] > 5).all() and (data["source"] < -5).all()
+
+
+def test_the_backup_stands_in_for_a_mover_that_is_gone_and_not_for_one_that_is_patched(tmp_path):
+    """Why the map does not name the backup: it acts where the mover is silent, not where it says something else."""
+    record, truth = ioi.planted_control(ioi.request(prompts=16), tmp_path, backup=True)
+    names = [head for head, role in truth.names.items() if role == "mover"]
+    mover, backup = sorted(names)
+    model, tokenizer = load_ICL_model((truth.model, words()), verbose=False)
+    drawn = ioi_prompts(tokenizer, 8, names=sorted(ioi.HELD_OUT_NAMES), frames=sorted(ioi.HELD_OUT_FRAMES)).pairs
+    for pair in drawn:
+        tokens = ioi_tokens(pair, tokenizer)
+
+        def difference(*silent, tokens=tokens):
+            with torch.no_grad(), instrument(model, *(PatchHeads(layer, head, 0.0) for layer, head in silent)):
+                logits = model(torch.tensor([tokens.base])).logits[0, -1]
+            return float(logits[tokens.answers[0]] - logits[tokens.answers[1]])
+
+        whole = difference()
+        assert difference(mover) > 0.9 * whole and difference(backup) > 0.9 * whole
+        assert abs(difference(mover, backup)) < 0.1 * whole
+    effect = measures.normalised(*(record.data[n] for n in ("noised", "base", "source", "clusters"))).value
+    assert effect[mover] == pytest.approx(1, abs=0.02) and effect[backup] == pytest.approx(0, abs=0.02)
+
+
+# ------------------------------------------------------------------------------------------------ measures
+
+
+def test_a_normalised_effect_is_0_for_the_base_and_1_for_the_source():
+    rng = np.random.default_rng(0)
+    base, source, clusters = rng.normal(3, 1, 40), rng.normal(-3, 1, 40), np.repeat(np.arange(20), 2)
+    patched = np.stack([base, source, (base + source) / 2], axis=1)[:, None]
+    found = measures.normalised(patched, base, source, clusters)
+    np.testing.assert_allclose(found.value, [[0, 1, 0.5]], atol=1e-12)
+    np.testing.assert_allclose(found.high - found.low, 0, atol=1e-9)
+    swapped = measures.normalised(-patched, -base, -source, clusters)
+    np.testing.assert_allclose(swapped.value, found.value)
+    one = measures.normalised(patched[:, 0, 2], base, source, clusters)
+    assert one.value == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="clusters"):
+        measures.normalised(patched, base, source, np.zeros(40, int))
+
+
+def test_intervals_cover_at_their_level_and_know_clusters():
+    """Prompts of one cluster say the same here: 10 clusters of 8 are worth 10 prompts, not 80."""
+    rng, covered, widths = np.random.default_rng(0), [], []
+    for _ in range(200):
+        change = np.repeat(rng.normal(0.3, 0.3, 10), 8)
+        base, source, clusters = np.zeros(80), np.ones(80), np.repeat(np.arange(10), 8)
+        found = measures.normalised(change, base, source, clusters, draws=300)
+        covered.append(found.low < 0.3 < found.high)
+        widths.append(float(found.high - found.low))
+    assert 0.86 <= np.mean(covered) <= 0.98
+    assert np.mean(widths) == pytest.approx(2 * 1.96 * 0.3 / math.sqrt(10), rel=0.15)
+
+
+def test_selectivity_and_limits_by_hand():
+    difference = np.zeros((2, 5, 4))
+    difference[0] = np.array([1, 2, 3, 4, 6])[:, None] * [1, -1, 1, -1]
+    difference[1, 4] = 1
+    ratio = measures.selectivity(difference)
+    assert ratio[0] == pytest.approx(5 / 1.5) and np.isnan(ratio[1])
+    with pytest.raises(ValueError, match="at least 4"):
+        measures.selectivity(difference[:, :3])
+    assert measures.colour_limit(np.array([[1.0, -3.0]])) == 6 and measures.colour_limit(np.zeros((2, 2))) == 1
+
+
+def test_agreement_by_hand():
+    exact = np.array([[4.0, -3.0, 2.0], [1.0, 0.5, 0.0]])
+    same = measures.agreement(exact, 2 * exact, top=(2,))
+    assert same.spearman == pytest.approx(1) and same.pearson == pytest.approx(1)
+    assert (same.overlap, same.signs, same.worst[2]) == ({2: 1.0}, 1.0, 0)
+    other = exact.copy()
+    other[0, 1] = 0.1  # the second strongest becomes the second weakest, and changes its sign
+    found = measures.agreement(exact, other, top=(2,), least=1)
+    assert found.overlap == {2: 0.5} and found.worst == (0, 1, 3) and found.signs == 0.75
+    with pytest.raises(ValueError, match="shapes"):
+        measures.agreement(exact, exact[:1])
+
+
+# ------------------------------------------------------------------------------------------------ records
+
+
+def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
+    folder = tmp_path / "tiny"
+    toy("gpt2").float().save_pretrained(folder)
+    words().save_pretrained(folder)
+    asked = ioi.request(str(folder), prompts=12, corruption="abc")
+
+    def never():
+        raise AssertionError("a cached record must not load a model")
+
+    source = LazyModel(str(folder), verbose=False)
+    first = ioi.population(asked, source, tmp_path), ioi.example(asked, source, tmp_path)
+    again = ioi.population(asked, never, tmp_path), ioi.example({**asked, "prompts": 99}, never, tmp_path)
+    for one, two in zip(first, again, strict=True):
+        for name, value in one.data.items():
+            np.testing.assert_array_equal(value, two.data[name])
+    data = first[0].data
+    assert data["noised"].shape == (len(data["base"]), 3, 4) and data["clusters"].max() > 5
+    with pytest.raises(AssertionError, match="must not load"):
+        ioi.population({**asked, "corruption": "s2_rand"}, never, tmp_path)
+
+
+def test_bad_input_is_refused_before_work(pair, tmp_path):
+    base, source = ioi.EXAMPLE
+    for texts, names in (
+        ((base, base), ("Mike", "Emma")),
+        ((base, source + " the"), ("Mike", "Emma")),
+        ((base, source), ("Mike", "Mike")),
+        ((base, source), ("Mike", "Anna")),
+    ):
+        with pytest.raises(ValueError):
+            ioi.example(ioi.request("given:toy", texts, names), pair, tmp_path)
+    with pytest.raises(ValueError, match="corruption"):
+        ioi.population(ioi.request("given:toy", corruption="swap"), pair, tmp_path)
+    assert not list(tmp_path.rglob("*.pickle"))
+
+
+def test_the_method_has_not_changed_without_a_new_version(tmp_path):
+    """A golden record. If it fails because the method was changed on purpose, raise method_version and renew it."""
+    asked = ioi.request(prompts=8)
+    data = ioi.example(asked, None, tmp_path).data
+    assert asked["method_version"] == 1
+    np.testing.assert_allclose(data["scores"], GOLDEN["scores"], atol=1e-3)
+    np.testing.assert_allclose(data["patched"][2], GOLDEN["patched, layer 2"], atol=1e-3)
+    np.testing.assert_allclose(data["permuted"][2], GOLDEN["permuted, layer 2"], atol=1e-3)
+    assert ioi.population(asked, None, tmp_path).data["base"].mean() == pytest.approx(GOLDEN["mean"], abs=1e-3)
+
+
+GOLDEN: dict = {
+    "scores": [9.430700302124023, -10.418399810791016],
+    "patched, layer 2": [
+        9.37440013885498,
+        9.473699569702148,
+        9.448200225830078,
+        9.350000381469727,
+        9.447500228881836,
+        -10.597200393676758,
+        9.431400299072266,
+        9.468799591064453,
+    ],
+    "permuted, layer 2": [
+        14.82450008392334,
+        7.675600051879883,
+        17.01180076599121,
+        9.095999717712402,
+        -0.5787000060081482,
+        0.015200000256299973,
+        5.185699939727783,
+        8.842100143432617,
+    ],
+    "mean": 9.4287,
+}
