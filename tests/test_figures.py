@@ -8,7 +8,9 @@ import pytest
 
 from util import paths, report
 from util.measures import forerunner as f
+from util.measures import ioi as m
 from util.plots import forerunner as plots
+from util.plots import ioi
 
 
 @pytest.fixture(params=[(4, 4, 32), (80, 64, 32)], ids=["laptop", "70B"])
@@ -63,6 +65,32 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
         contents.append([file.read_bytes() for file in files])
     assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
     assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (36, 20, 14), (80, 64, 20)])
+def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_path):
+    rng = np.random.default_rng(0)
+    effects, z = rng.normal(size=(layers, heads)), rng.normal(size=(layers, tokens, heads, 8))
+    effect = m.Effect(effects, effects - 1, effects + 1)
+    words = ["<s>", " $a", "\n", *(f" {n}" for n in range(tokens - 3))]
+    figures = {
+        "p1": ioi.predictions(rng.normal(size=(2, 500)), (3, 5), ("Mike", "Emma"), ("one text", "another text")),
+        "p2": ioi.permutation(effects, effects**2, "title"),
+        "p3a": ioi.activations(z[1], words, "title"),
+        "p3b": ioi.norms(np.linalg.norm(z, axis=3).mean(2), words, "title"),
+        "p4a": ioi.token_differences(z[:, 0] - z[:, 1], "title"),
+        "p4b": ioi.head_selectivity(m.selectivity(z[:, 0] - z[:, 1]), "title"),
+        "p5": ioi.patching(effects, "title"),
+        "population": ioi.population(effect, effect, effects, effects / 2, "title", {(1, 2): "1.2", (0, 0): "0.0"}),
+    }
+    assert len(figures["p4a"].axes) == -(-layers // 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, figure in figures.items():
+            figure.savefig(tmp_path / f"{name}.png")
+            assert figure.get_size_inches()[0] <= 5.5
+    for name, place in (("p2", 0), ("p5", 0)):  # layers across, heads up: the image is the transposed map
+        np.testing.assert_array_equal(figures[name].axes[place].get_images()[0].get_array(), effects.T)
 
 
 def test_effects_are_marked_where_their_interval_excludes_0():

@@ -17,7 +17,7 @@ COLOURS = ("#2c7d59", "#c02d45")  # the answer of the source, that of the base
 def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str], titles: Sequence[str]) -> Figure:
     """P1: the log-probabilities [2, V] after both prompts, the two names marked, and one against the other."""
     with style():
-        figure = new_figure(WIDTH, 1.9)
+        figure = new_figure(WIDTH, 1.8)
         axes = figure.subplots(1, 3, width_ratios=(2, 2, 1.4))
         for ax, values, title in zip(axes, log_softmax, titles, strict=False):
             ax.plot(values, ".", color="0.3", alpha=0.2, ms=2, rasterized=True)
@@ -84,7 +84,7 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
 def activations(z: Floats, tokens: Sequence[str], title: str, bounds: tuple[float, float] = (2.5, 97.5)) -> Figure:
     """P3a: the head outputs of one layer, [T, H, dv], a panel for each token, colours between two percentiles of it."""
     with style():
-        figure = new_figure(WIDTH, 1.7)
+        figure = new_figure(WIDTH, 1.5)
         axes = figure.subplots(1, len(tokens), squeeze=False)[0]
         for ax, values, token in zip(axes, z, tokens, strict=True):
             low, high = np.percentile(values, bounds)
