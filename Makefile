@@ -29,6 +29,7 @@ CELL_TIMEOUT = 600
 SHELL := bash
 PY := .venv/bin/python
 STAMP := .venv/.installed
+ORACLES := .venv-oracles
 EXECUTED := experiment_material/executed
 # what the reference outputs of notebooks and the tests have in common
 QUIET := TQDM_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
@@ -36,7 +37,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test check format notebooks lock bench-forerunner bench-memory clean clean-cache environment
+.PHONY: help figures test test-oracles check format notebooks lock bench-forerunner bench-ioi bench-memory clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -106,11 +107,17 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 bench-forerunner: $(STAMP) ## time the forerunner experiment against the published code
 	@$(PY) tests/benchmarks/bench_forerunner.py $(BENCH_ARGS)
 
+bench-ioi: $(STAMP) $(ORACLES)/.installed ## time head patching against TransformerLens, nnsight, pyvene and the loop (40 minutes)
+	@$(PY) tests/benchmarks/bench_ioi.py --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
+
 bench-memory: $(STAMP) ## what a run takes of memory, beside what util.memory says
 	@$(PY) tests/benchmarks/bench_memory.py $(BENCH_ARGS)
 
+test-oracles: $(STAMP) $(ORACLES)/.installed ## compare head patching with TransformerLens, nnsight and pyvene (2 GB of their own)
+	@$(QUIET) $(PY) -m pytest tests/test_oracles.py $(PYTEST_ARGS)
+
 clean: ## delete .venv and the caches of tools; cached results stay
-	@rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv $(ORACLES) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find util tests notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 	@echo "Deleted .venv and the caches of tools. Kept: experiment_material/ ($$(du -sh experiment_material | cut -f1)); make clean-cache deletes that."
 
@@ -150,6 +157,14 @@ $(STAMP): requirements.lock pyproject.toml $(STALE)
 		exit 1; }
 	@mkdir -p .venv/etc/ipython && echo 'c.IPKernelApp.log_level = "ERROR"' > .venv/etc/ipython/ipython_kernel_config.py # notebooks: no chatter
 	@rm -f .venv/.unfinished; touch $@; echo "Installed."
+
+$(ORACLES)/.installed: tests/oracles.txt requirements.lock | $(STAMP)
+	@rm -rf $(ORACLES); echo "Making $(ORACLES) (minutes; all of pip's words: $(ORACLES)/install.log)"
+	@$(PY) -m venv $(ORACLES)
+	@$(ORACLES)/bin/python -m pip install --no-input --progress-bar off -r tests/oracles.txt \
+		$$(grep -E '^(torch|transformers)==' requirements.lock) > $(ORACLES)/install.log 2>&1 || \
+		{ tail -n 8 $(ORACLES)/install.log | cut -c 1-300 >&2; exit 1; }
+	@touch $@
 
 define preflight
 @command -v $(PYTHON) >/dev/null || \

@@ -11,6 +11,7 @@ from tests import architectures, oracle
 from util.attention import PatchHeads, instrument
 from util.experiments import ioi
 from util.experiments.runs import LazyModel
+from util.handshake import prepare
 from util.load_model_and_data import load_ICL_model
 from util.measures import ioi as measures
 from util.tasks.ioi import ioi_prompts, ioi_tokens
@@ -314,3 +315,34 @@ GOLDEN: dict = {
     ],
     "mean": 9.4287,
 }
+
+
+def test_a_slice_of_the_attentions_output_is_no_head():
+    """The negative control: cut after the output projection, where the heads are summed, the map is another one."""
+    model, width = toy("gpt2"), 16
+    base, source = torch.randint(3, 200, (2, 1, 12), generator=torch.Generator().manual_seed(0)).unbind()
+    source[:, :6] = base[:, :6]
+    modules, outputs, scores = oracle.attention_modules(model), {}, np.empty((3, 4))
+    with torch.no_grad():
+        hooks = [
+            m.register_forward_hook(lambda _, a, out, n=n: outputs.update({n: out[0]})) for n, m in modules.items()
+        ]
+        model(source)
+        for hook in hooks:
+            hook.remove()
+        for layer, module in modules.items():
+            for head in range(4):
+                part = slice(head * width, (head + 1) * width)
+
+                def mix(_, arguments, out, layer=layer, part=part):
+                    mixed = out[0].clone()
+                    mixed[..., part] = outputs[layer][..., part]
+                    return (mixed, *out[1:])
+
+                hook = module.register_forward_hook(mix)
+                logits = model(base).logits[0, -1]
+                hook.remove()
+                scores[layer, head] = logits[5] - logits[6]
+    prepare(model)
+    ours, _, _ = ioi.patch_map(model, base, ioi.heads_of(model, source), torch.tensor([[5, 6]]), 6)
+    assert np.corrcoef(scores.ravel(), ours.ravel())[0, 1] < 0.9

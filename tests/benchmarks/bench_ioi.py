@@ -1,0 +1,317 @@
+"""All single-head patches of a model, side by side: ours, the loop of hooks, TransformerLens, nnsight, pyvene.
+
+    python tests/benchmarks/bench_ioi.py [--oracles .venv-oracles/bin/python] [--rounds 9] [--save FILE]
+
+A random GPT-2 (small; weights with a spread of 0.1, float32, two threads) and the pair of prompts of the project, as
+GPT-2's tokens. Every contestant is a process of its own that runs once per round; the order within a round is drawn.
+Times are CPU seconds; a ratio is the median over rounds with its bootstrap interval. All maps are compared with the
+loop's. The opponents run eager attention, ours the engine (sdpa). They are called as their own documents recommend, and
+live in an environment of their own, `make .venv-oracles`.
+
+    ours       `experiments.ioi.patch_map`, with the capture of the source
+    naive      a pre-hook on one output projection, batch 1, all logits: L x H forward passes
+    tl         transformer_lens.patching.get_act_patch_attn_head_out_all_pos
+    nnsight    one trace with an invoke for every head
+    pyvene     VanillaIntervention on one head's output; two forward passes for every head
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+OWN, OPPONENTS = ("ours", "naive"), ("tl", "nnsight", "pyvene")
+SHAPES = {"gpt2": (12, 12, 768), "gpt2-large": (36, 20, 1280), "tiny": (3, 4, 64)}
+BASE = [2215, 4995, 290, 18966, 1816, 284, 262, 26725, 11, 18966, 2921, 257, 6891, 284]  # ... Emma gave a coffee to
+SOURCE = [*BASE[:9], 4995, *BASE[10:]]  # ... Mike gave a coffee to
+MIKE, EMMA, FIRST = 4995, 18966, 9
+
+
+def model_of(shape: str) -> Any:
+    layers, heads, width = SHAPES[shape]
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=layers, n_head=heads, n_embd=width, initializer_range=0.1)
+    return GPT2LMHeadModel(config).eval()
+
+
+def difference(logits: Any) -> Any:
+    return logits[..., -1, MIKE] - logits[..., -1, EMMA]
+
+
+# ---------------------------------------------------------------------------------------- the contestants
+
+
+def ours(model: Any) -> Callable[[], Any]:
+    from util.experiments import ioi
+    from util.handshake import prepare
+
+    prepare(model)
+
+    def run() -> Any:
+        z = ioi.heads_of(model, torch.tensor([SOURCE]))
+        return ioi.patch_map(model, torch.tensor([BASE]), z, torch.tensor([[MIKE, EMMA]]), FIRST)[0][0]
+
+    return run
+
+
+def naive(model: Any, some: int | None = None) -> Callable[[], Any]:
+    """some: only so many heads of each layer."""
+    model.set_attn_implementation("eager")
+    base, source = torch.tensor([BASE]), torch.tensor([SOURCE])
+    heads, width = model.config.n_head, model.config.n_embd // model.config.n_head
+    projections = [block.attn.c_proj for block in model.transformer.h]
+
+    @torch.no_grad()
+    def run() -> Any:
+        z: dict[Any, Any] = {}
+        hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in projections]
+        model(source)
+        for hook in hooks:
+            hook.remove()
+        scores = np.full((len(projections), heads), np.nan)
+        for layer, projection in enumerate(projections):
+            for head in range(some or heads):
+                part = slice(head * width, (head + 1) * width)
+
+                def patch(p: Any, x: Any, part: slice = part) -> Any:
+                    mixed = x[0].clone()
+                    mixed[..., part] = z[p][..., part]
+                    return (mixed, *x[1:])
+
+                hook = projection.register_forward_pre_hook(patch)
+                scores[layer, head] = difference(model(base).logits)[0]
+                hook.remove()
+        return scores
+
+    return run
+
+
+def tl(model: Any) -> Callable[[], Any]:
+    from transformer_lens import patching
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    model.set_attn_implementation("eager")
+    bridge = build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config, model_name="random")
+    bridge.eval()
+
+    @torch.no_grad()
+    def run() -> Any:
+        _, cache = bridge.run_with_cache(torch.tensor([SOURCE]), names_filter=lambda name: name.endswith("attn.hook_z"))
+        metric = lambda logits: difference(logits)[0]  # noqa: E731
+        return patching.get_act_patch_attn_head_out_all_pos(bridge, torch.tensor([BASE]), cache, metric).numpy()
+
+    return run
+
+
+def nnsight(model: Any) -> Callable[[], Any]:
+    import nnsight as library
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    model.set_attn_implementation("eager")
+    raw = Tokenizer(models.WordLevel({"<pad>": 0}, unk_token="<pad>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>")
+    nn = library.TransformersModel(model, tokenizer=tokenizer, task="text-generation")
+    base, source = torch.tensor([BASE]), torch.tensor([SOURCE])
+    layers, heads = model.config.n_layer, model.config.n_head
+    width = model.config.n_embd // heads
+
+    @torch.no_grad()
+    def run() -> Any:
+        z = {}
+        with nn.trace(source):
+            for layer in range(layers):
+                z[layer] = nn.transformer.h[layer].attn.c_proj.input.save()
+        with nn.trace() as tracer:
+            found = library.save([])
+            for layer in range(layers):
+                for head in range(heads):
+                    with tracer.invoke(base):
+                        part = slice(head * width, (head + 1) * width)
+                        nn.transformer.h[layer].attn.c_proj.input[:, :, part] = z[layer][:, :, part]
+                        logits = nn.lm_head.output[:, -1]
+                        found.append(logits[0, MIKE] - logits[0, EMMA])
+        return np.array([float(value) for value in found]).reshape(layers, heads)
+
+    return run
+
+
+def pyvene(model: Any) -> Callable[[], Any]:
+    import pyvene as library
+
+    model.set_attn_implementation("eager")
+    base, source = {"input_ids": torch.tensor([BASE])}, {"input_ids": torch.tensor([SOURCE])}
+    layers, heads, positions = model.config.n_layer, model.config.n_head, list(range(len(BASE)))
+
+    def patched(layer: int) -> Any:
+        one = {
+            "layer": layer,
+            "component": "head_attention_value_output",
+            "unit": "h.pos",
+            "max_number_of_units": 1,
+            "intervention_type": library.VanillaIntervention,
+        }
+        return library.IntervenableModel(library.IntervenableConfig([one]), model)
+
+    @torch.no_grad()
+    def run() -> Any:
+        scores = np.empty((layers, heads))
+        for layer in range(layers):
+            intervenable = patched(layer)
+            for head in range(heads):
+                at = [[[[head]], [positions]]]
+                _, out = intervenable(base, [source], {"sources->base": (at, at)})
+                scores[layer, head] = difference(out.logits)[0]
+        return scores
+
+    return run
+
+
+# ---------------------------------------------------------------------------------------- a contestant's process
+
+
+def contest(name: str, shape: str, some: int | None) -> None:
+    """Answer "time" with CPU seconds, "map" with the map, "peak" with bytes above the steady state."""
+    torch.set_num_threads(2)
+    answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
+    model = model_of(shape)
+    run = naive(model, some) if name == "naive" else globals()[name](model)
+    if name != "naive":
+        run()  # first-call costs
+    for line in sys.stdin:
+        start = time.process_time()
+        if line.strip() == "peak":
+            Path("/proc/self/clear_refs").write_text("5")
+            before = _status("VmRSS")
+            run()
+            found: Any = _status("VmHWM") - before
+        elif line.strip() == "map":
+            found = np.asarray(run()).tolist()
+        else:
+            run()
+            found = time.process_time() - start
+        print(json.dumps(found), file=answer, flush=True)
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+class Contestant:
+    def __init__(self, python: str, name: str, shape: str, some: int | None = None) -> None:
+        command = [python, __file__, "--contestant", name, "--shape", shape]
+        command += [] if some is None else ["--some", str(some)]
+        root = str(Path(__file__).resolve().parents[2])
+        environment = os.environ | {"OMP_NUM_THREADS": "2", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+        if name in OWN:
+            environment["PYTHONPATH"] = root
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+
+    def ask(self, question: str) -> Any:
+        assert self.process.stdin and self.process.stdout
+        try:
+            self.process.stdin.write(question + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError((self.process.communicate()[1] or "a contestant died")[-2000:])
+        return json.loads(line)
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+# ---------------------------------------------------------------------------------------- the referee
+
+
+def maps(oracles: str, shape: str, names: tuple[str, ...] = (*OWN, *OPPONENTS)) -> dict[str, Any]:
+    """Every contestant's map [L, H]."""
+    found = {}
+    for name in names:
+        contestant = Contestant(sys.executable if name in OWN else oracles, name, shape)
+        found[name] = np.array(contestant.ask("map"))
+        contestant.close()
+    return found
+
+
+def interval(ratios: list[float]) -> dict[str, float]:
+    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
+
+
+def times(oracles: str, shape: str, rounds: int, names: tuple[str, ...], some: int | None) -> dict[str, Any]:
+    contestants = {n: Contestant(sys.executable if n in OWN else oracles, n, shape, some) for n in names}
+    scale = SHAPES[shape][1] / some if some else 1.0  # of the loop, where only a sample of its heads is timed
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    random = np.random.default_rng(0)
+    for number in range(rounds):
+        for name in random.permutation(names):
+            seconds[name].append(contestants[name].ask("time") * (scale if name == "naive" else 1))
+        shown = ", ".join(f"{name} {seconds[name][-1]:.1f}" for name in names)
+        print(f"{shape}, round {number + 1}/{rounds}: {shown} s", flush=True)
+    peak = contestants["ours"].ask("peak") / 2**20
+    for contestant in contestants.values():
+        contestant.close()
+    ratios = {
+        f"{name} / ours": interval([a / b for a, b in zip(seconds[name], seconds["ours"], strict=True)])
+        for name in names
+        if name != "ours"
+    }
+    medians = {name: float(np.median(values)) for name, values in seconds.items()}
+    sampled = {"heads of each layer timed in the loop, the rest extrapolated": some} if some else {}
+    return {"cpu_seconds": medians, **ratios, **sampled, "ours, extra peak memory, MiB": peak}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--oracles", default=".venv-oracles/bin/python", help="the Python that has the opponents")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--large", type=int, default=1, help="rounds of gpt2-large, the loop from a sample")
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--contestant", choices=(*OWN, *OPPONENTS), help=argparse.SUPPRESS)
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="gpt2", help=argparse.SUPPRESS)
+    parser.add_argument("--some", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contestant:
+        contest(options.contestant, options.shape, options.some)
+        return
+
+    import transformers
+
+    names = (*OWN, *OPPONENTS)
+    found = maps(options.oracles, "gpt2", names)
+    report: dict[str, Any] = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, two threads per process",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "rounds": options.rounds,
+        "spread of the loop's map": float(found["naive"].std()),
+        "largest difference to the loop's map": {n: float(np.abs(found[n] - found["naive"]).max()) for n in names[2:]}
+        | {"ours": float(np.abs(found["ours"] - found["naive"]).max())},
+        "gpt2": times(options.oracles, "gpt2", options.rounds, names, None),
+    }
+    if options.large:
+        report["gpt2-large"] = times(options.oracles, "gpt2-large", options.large, OWN, 1)
+    print(json.dumps(report, indent=1))
+    if options.save:
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        options.save.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Head patching against TransformerLens, nnsight and pyvene, each called as its own documents say.
+
+They live in an environment of their own, which `make test-oracles` makes; without it these tests are skipped.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.benchmarks import bench_ioi
+
+PYTHON = Path(os.environ.get("ICL_ORACLES", Path(__file__).resolve().parent.parent / ".venv-oracles/bin/python"))
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.skipif(not PYTHON.exists(), reason="needs the environment that `make test-oracles` makes"),
+]
+
+
+@pytest.fixture(scope="module")
+def loop():
+    return bench_ioi.maps(str(PYTHON), "tiny", ("naive",))["naive"]
+
+
+@pytest.mark.parametrize("library", bench_ioi.OPPONENTS)
+def test_the_library_has_the_loops_map_and_so_have_we(library, loop):
+    found = bench_ioi.maps(str(PYTHON), "tiny", ("ours", library))
+    assert loop.shape == (3, 4) and loop.std() > 1e-2
+    np.testing.assert_allclose(found[library], loop, atol=1e-4)
+    np.testing.assert_allclose(found["ours"], found[library], atol=1e-4)
