@@ -186,6 +186,121 @@ def test_the_backup_stands_in_for_a_mover_that_is_gone_and_not_for_one_that_is_p
     assert effect[mover] == pytest.approx(1, abs=0.02) and effect[backup] == pytest.approx(0, abs=0.02)
 
 
+# ------------------------------------------------------------------------------------------------ circuits
+
+
+@torch.no_grad()
+def with_heads(model, ids, change, record=None):
+    """The last logits where change(layer, z [N, T, H, dv]) replaces what goes into each output projection."""
+    heads, handles = model.config.num_attention_heads, []
+    for layer, module in oracle.attention_modules(model).items():
+
+        def hook(_, arguments, layer=layer):
+            z = arguments[0].unflatten(-1, (heads, -1)).clone()
+            if record is not None:
+                record[layer] = z.clone()
+            return (change(layer, z).flatten(-2), *arguments[1:])
+
+        handles.append(oracle.output_projection(module).register_forward_pre_hook(hook))
+    logits = model(ids).logits[:, -1]
+    for handle in handles:
+        handle.remove()
+    return logits
+
+
+def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
+    asked = {**ioi.request("given:toy", prompts=12), "held_out": True}
+    kept = [(0, 1), (1, 0), (1, 3), (2, 2)]
+    everything = [(layer, head) for layer in range(3) for head in range(4)]
+    found = ioi.circuit(asked, {"some": kept, "all": everything, "none": []}, pair, tmp_path)
+    np.testing.assert_allclose(found["all"], found["whole"], atol=1e-5)
+    drawn = ioi_prompts(pair[1], 12, 0, "abc", sorted(ioi.HELD_OUT_FRAMES), sorted(ioi.HELD_OUT_NAMES)).pairs
+    tokens = [ioi_tokens(each, pair[1]) for each in drawn]
+    for number, each in enumerate(tokens):
+        alike = [t.source for t, p in zip(tokens, drawn, strict=True) if p.frame == drawn[number].frame]
+        z = projections_in(pair[0], torch.tensor(alike))
+        means = {layer: part.unflatten(-1, (4, -1)).mean(0, keepdim=True) for layer, part in z.items()}
+        for name, heads in (("some", kept), ("none", []), ("whole", everything)):
+
+            def ablate(layer, z, heads=heads, means=means):
+                gone = [head for head in range(4) if (layer, head) not in heads]
+                z[:, :, gone] = means[layer][:, :, gone]
+                return z
+
+            logits = with_heads(pair[0], torch.tensor([each.base]), ablate)[0]
+            expected = float(logits[each.answers[0]] - logits[each.answers[1]])
+            assert found[name][number] == pytest.approx(expected, abs=1e-5)
+    assert np.abs(found["some"] - found["whole"]).min() > 1e-3
+    with pytest.raises(ValueError, match="layers"):
+        ioi.circuit(asked, {"wrong": [(0, 99)]}, pair, tmp_path)
+
+
+def test_path_patching_equals_two_runs_by_hooks(pair):
+    model, (base, source) = pair[0], torch.randint(3, 200, (2, 2, 12), generator=torch.Generator().manual_seed(0))
+    answers = torch.tensor([[5, 6], [7, 8]])
+    z = [
+        {layer: part.unflatten(-1, (4, -1)) for layer, part in projections_in(model, ids).items()}
+        for ids in (base, source)
+    ]
+    values = [ioi.heads_of(model, ids) for ids in (base, source)]
+    senders, receivers = [(0, 1), (1, 2), (2, 0)], [(1, 0), (2, 3), (0, 2)]
+    plain = with_heads(model, base, lambda layer, z: z)
+    for to in ((), receivers):
+        found = ioi.path_effects(model, base, *values, answers, senders, to)
+        for place, (at, head) in enumerate(senders):
+
+            def freeze(layer, own, at=at, head=head):
+                if layer < at:
+                    return own
+                frozen = z[0][layer].clone()
+                if layer == at:
+                    frozen[:, :, head] = z[1][layer][:, :, head]
+                return frozen
+
+            record: dict = {}
+            logits = with_heads(model, base, freeze, record)
+            if to:
+
+                def hear(layer, own, at=at, record=record):
+                    for receiver, h in receivers:
+                        if receiver == layer and receiver > at:
+                            own[:, :, h] = record[layer][:, :, h]
+                    return own
+
+                logits = with_heads(model, base, hear)
+            change = (logits - plain).gather(1, answers)
+            np.testing.assert_allclose(found[:, place], change[:, 0] - change[:, 1], atol=1e-5)
+        assert np.abs(found[:, :2]).min() > 1e-3
+        assert (np.abs(found[:, 2]).max() < 1e-6) == bool(to)  # nobody listens behind the last layer
+
+
+def test_the_edges_and_the_circuit_of_a_planted_model(tmp_path):
+    asked = ioi.request(prompts=16)
+    truth = ioi.planted_control(asked, tmp_path)[1]
+    model = load_ICL_model((truth.model, words()), verbose=False)
+    asked = {**asked, "model": "given:planted", "held_out": True}
+    roles = {role: head for head, role in truth.names.items()}
+    members, order = list(roles.values()), list(roles)
+    found = ioi.circuit(asked, {"circuit": members, "decoys": truth.decoys}, model, tmp_path)
+    whole = found["whole"].mean()
+    assert found["circuit"].mean() == pytest.approx(whole, rel=0.02) and abs(found["decoys"].mean()) < 0.1 * whole
+    paths = ioi.path_patching(asked, members, [roles["mover"]], model, tmp_path).data
+    total = (paths["source"] - paths["base"]).mean()
+    direct, edges = (dict(zip(order, paths[name].mean(axis=0) / total, strict=True)) for name in ("direct", "edges"))
+    assert direct == pytest.approx({"duplicate token": 0, "copier": 0, "mover": 1}, abs=0.02)
+    assert edges == pytest.approx(dict.fromkeys(order, 0), abs=0.02)  # the mark is the same; the name under it is not
+    listeners = [roles["copier"], roles["mover"]]
+    asked = {**asked, "corruption": "s2_rand"}  # no second name, no mark
+    paths = ioi.path_patching(asked, members, listeners, model, tmp_path).data
+    data = ioi.population(asked, model, tmp_path).data
+    whole = (data["noised"][:, *roles["duplicate token"]] - data["base"]).mean()  # they are all that listen to it
+    total = (paths["source"] - paths["base"]).mean()
+    direct, edges = (dict(zip(order, paths[name].mean(axis=0) / total, strict=True)) for name in ("direct", "edges"))
+    assert edges == pytest.approx({"duplicate token": whole / total, "copier": 0, "mover": 0}, abs=0.02)
+    assert whole / total > 0.9
+    assert direct["duplicate token"] == pytest.approx(0, abs=0.02)
+
+
 # ------------------------------------------------------------------------------------------------ measures
 
 

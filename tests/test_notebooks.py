@@ -91,7 +91,7 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
     printed = "".join(o.get("text", "") for cell in code_cells(tmp_path / "out.ipynb") for o in cell.outputs)
     assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
     parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("ioi_patching_*.pdf")}
-    assert parts == {"p1", "p2", "p3a", "p3b", "p4a", "p4b", "p5", "population"}
+    assert parts == {"p1", "p2", "p3a", "p3b", "p4a", "p4b", "p5", "population", "circuit"}
 
 
 @pytest.mark.notebook

@@ -1,6 +1,7 @@
 """Indirect object identification: what each head carries, by patching it (Cohen, project 41; Wang et al. 2022)."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from util.embedded.words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
 from util.handshake import input_device, prepare
 from util.inference import check_context
+from util.instruments import Instrument
 from util.load_model_and_data import load_ICL_model
 from util.replay import Edit, Place, Replayed, replay
-from util.tasks.ioi import IOIPair, group_by_shape, ioi_prompts, ioi_tokens, pair_from_texts
+from util.tasks.ioi import IOIPair, IOIPrompts, group_by_shape, ioi_prompts, ioi_tokens, pair_from_texts
 
 STEM = "ioi_patching"
+Head = tuple[int, int]  # (layer, head)
 EXAMPLE = (
     "When Mike and Emma went to the cafe, Emma gave a coffee to",
     "When Mike and Emma went to the cafe, Mike gave a coffee to",
@@ -192,8 +195,7 @@ def population(
 
     def compute() -> tuple[dict[str, Any], dict[str, Any]]:
         net, tokenizer = obtain(model, asked)
-        kept = {"frames": sorted(HELD_OUT_FRAMES), "names": sorted(HELD_OUT_NAMES)} if asked["held_out"] else {}
-        drawn = ioi_prompts(tokenizer, asked["prompts"], asked["seed"], asked["corruption"], **kept)
+        drawn = _drawn(asked, tokenizer)
         data = measure(net, tokenizer, drawn.pairs)
         data |= {"dropped": dict(drawn.dropped), "rejected": dict(drawn.words.rejected)}
         texts = [prompt.text for pair in drawn.pairs for prompt in (pair.base, pair.source)]
@@ -232,6 +234,172 @@ def measure(model: PreTrainedModel, tokenizer: Any, pairs: Sequence[IOIPair]) ->
 
 def _cluster(pair: IOIPair) -> tuple[str, str]:
     return pair.frame, " ".join(sorted(pair.base.labels))
+
+
+# ------------------------------------------------------------------------------------------------ circuits
+
+
+def circuit(
+    asked: cache.Request,
+    sets: Mapping[str, Sequence[Head]],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> dict[str, np.ndarray]:
+    """Logit differences [N] of the base prompts where each set of heads alone does its work, and "whole": all heads.
+
+    Every head outside of a set is ablated at all positions: its outputs become their mean over prompts of one frame
+    with three unrelated names (Wang et al. 2022, section 2.1, p_ABC; there a head counts at some positions only). Each
+    set is cached on its own. Raises ValueError for a head that there is not.
+    """
+    folder = Path(folder) if folder is not None else paths.material()
+    run = _Circuit(asked, model)
+    own = {name: value for name, value in asked.items() if name not in ("texts", "names", "corruption")}
+
+    def record(heads: list[list[int]] | None) -> np.ndarray:
+        request = own | {"part": "circuit", "kept": heads}
+        expected = expectation(asked, model)
+        return cache.load_or_compute(request, lambda: run(heads), folder, expected, redo).data["scores"]
+
+    found = {"whole": record(None)}
+    for name, heads in tqdm(sets.items(), desc="circuits", leave=False):
+        found[name] = record(sorted([int(layer), int(head)] for layer, head in set(heads)))
+    return found
+
+
+class _Circuit:
+    """What all sets share: the prompts, and the mean outputs of heads; made when the first result is missing."""
+
+    def __init__(self, asked: cache.Request, model: ModelSource) -> None:
+        self.asked, self.model = asked, model
+
+    @cached_property
+    def pair(self) -> tuple[Any, Any]:
+        return obtain(self.model, self.asked)
+
+    @cached_property
+    def pairs(self) -> tuple[IOIPair, ...]:
+        return _pairs(self.asked, self.pair[1], "abc")
+
+    @cached_property
+    def groups(self) -> list[tuple[list[int], Tensor, Tensor, dict[int, Tensor]]]:
+        """By frame: the numbers of its prompts, their ids and answers, the mean of z by layer [1, T, H, dv]."""
+        tokens = [ioi_tokens(pair, self.pair[1]) for pair in self.pairs]
+        found = []
+        for frame in sorted({pair.frame for pair in self.pairs}):
+            numbers = [i for i, pair in enumerate(self.pairs) if pair.frame == frame]
+            base, source, answers = (
+                torch.tensor([getattr(tokens[i], name) for i in numbers]) for name in ("base", "source", "answers")
+            )
+            means = {layer: z.mean(0, keepdim=True) for layer, z in heads_of(self.pair[0], source).items()}
+            found.append((numbers, base, answers, means))
+        return found
+
+    @cached_property
+    def origin(self) -> dict[str, Any]:
+        texts = [prompt.text for pair in self.pairs for prompt in (pair.base, pair.source)]
+        return provenance(self.asked, self.pair, texts)
+
+    def __call__(self, kept: list[list[int]] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        model, found = self.pair[0], prepare(self.pair[0])
+        there = {(layer, head) for layer in found.layers for head in range(found.heads)}
+        gone = set() if kept is None else there - {(layer, head) for layer, head in kept}
+        if kept is not None and len(gone) != len(there) - len(kept):
+            raise ValueError(f"the model has layers {found.layers} of {found.heads} heads, not all of {kept}")
+        scores = np.empty(len(self.pairs), np.float32)
+        for numbers, base, answers, means in self.groups:
+            patches = []
+            for layer in found.layers:
+                if heads := sorted(head for at, head in gone if at == layer):
+                    patches.append(PatchHeads(layer, heads, means[layer][:, :, heads]))
+            scores[numbers] = _difference(model, base, answers, *patches).numpy()
+        return {"scores": scores}, self.origin
+
+
+def path_patching(
+    asked: cache.Request,
+    senders: Sequence[Head],
+    receivers: Sequence[Head],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> cache.Record:
+    """The record of `path_effects` on a generated data set: direct [N, S], to the output; edges [N, S], to receivers.
+
+    Also base and source [N], the logit differences of both runs. Raises like `population`.
+    """
+    folder = Path(folder) if folder is not None else paths.material()
+    own = {name: value for name, value in asked.items() if name not in ("texts", "names")}
+    edges = {"senders": [list(map(int, s)) for s in senders], "receivers": [list(map(int, r)) for r in receivers]}
+
+    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
+        net, tokenizer = obtain(model, asked)
+        pairs = _pairs(asked, tokenizer)
+        tokens = [ioi_tokens(pair, tokenizer) for pair in pairs]
+        found = {name: np.empty((len(pairs), len(senders)), np.float32) for name in ("direct", "edges")}
+        runs = {name: np.empty(len(pairs), np.float32) for name in ("base", "source")}
+        for numbers in group_by_shape(tokens).values():
+            ids = {name: torch.tensor([getattr(tokens[i], name) for i in numbers]) for name in ("base", "source")}
+            answers = torch.tensor([tokens[i].answers for i in numbers])
+            z = {name: heads_of(net, of) for name, of in ids.items()}
+            for name, to in (("direct", ()), ("edges", receivers)):
+                found[name][numbers] = path_effects(net, ids["base"], z["base"], z["source"], answers, senders, to)
+            for name, of in ids.items():
+                runs[name][numbers] = _difference(net, of, answers).numpy()
+        texts = [prompt.text for pair in pairs for prompt in (pair.base, pair.source)]
+        return {**found, **runs}, provenance(asked, (net, tokenizer), texts)
+
+    return cache.load_or_compute(own | {"part": "paths", **edges}, compute, folder, expectation(asked, model), redo)
+
+
+@torch.inference_mode()
+def _difference(model: PreTrainedModel, ids: Tensor, answers: Tensor, *attached: Instrument) -> Tensor:
+    """The logit differences [N] under instruments."""
+    with instrument(model, *attached):
+        logits = model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
+    pair = logits.gather(1, answers)
+    return pair[:, 0] - pair[:, 1]
+
+
+def _pairs(asked: cache.Request, tokenizer: Any, corruption: str | None = None) -> tuple[IOIPair, ...]:
+    return _drawn(asked, tokenizer, corruption).pairs
+
+
+def _drawn(asked: cache.Request, tokenizer: Any, corruption: str | None = None) -> IOIPrompts:
+    kept = {"frames": sorted(HELD_OUT_FRAMES), "names": sorted(HELD_OUT_NAMES)} if asked["held_out"] else {}
+    return ioi_prompts(tokenizer, asked["prompts"], asked["seed"], corruption or asked["corruption"], **kept)
+
+
+def path_effects(
+    model: PreTrainedModel,
+    ids: Tensor,
+    base: Mapping[int, Tensor],
+    source: Mapping[int, Tensor],
+    answers: Tensor,
+    senders: Sequence[Head],
+    receivers: Sequence[Head] = (),
+) -> np.ndarray:
+    """Path patching: the change of the logit difference by what each sender tells the receivers, [N, senders].
+
+    base, source: all heads' outputs in both runs, by layer [N, T, H, dv]. A first run takes the sender from the source
+    and freezes all other heads to the base, so that what it says spreads through MLPs and norms alone; it gives the
+    outputs that the receivers would have had. A second one patches those in, all else free (Wang et al. 2022, appendix
+    B; there the receivers' queries, keys or values are patched one kind at a time, here all three together). Without
+    receivers the first run's logits count: the direct path to the output.
+    """
+    found = prepare(model)
+    difference = partial(_difference, model, ids, answers)
+    plain, changes = difference(), []
+    for layer, head in senders:
+        z = {at: base[at].clone() for at in found.layers if at >= layer}
+        z[layer][:, :, head] = source[layer][:, :, head]
+        heard = CaptureHeads()  # before the patches, which freeze
+        seen = difference(heard, *(PatchHeads(at, range(found.heads), value) for at, value in z.items()))
+        if receivers:
+            later = [(at, h) for at, h in receivers if at > layer]
+            seen = difference(*(PatchHeads(at, h, heard.z[at][:, :, [h]]) for at, h in later))
+        changes.append(seen - plain)
+    return torch.stack(changes, dim=1).numpy()
 
 
 def planted_control(

@@ -17,7 +17,7 @@ COLOURS = ("#2c7d59", "#c02d45")  # the answer of the source, that of the base
 def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str], titles: Sequence[str]) -> Figure:
     """P1: the log-probabilities [2, V] after both prompts, the two names marked, and one against the other."""
     with style():
-        figure = new_figure(WIDTH, 1.8)
+        figure = new_figure(WIDTH, 1.65)
         axes = figure.subplots(1, 3, width_ratios=(2, 2, 1.4))
         for ax, values, title in zip(axes, log_softmax, titles, strict=False):
             ax.plot(values, ".", color="0.3", alpha=0.2, ms=2, rasterized=True)
@@ -84,7 +84,7 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
 def activations(z: Floats, tokens: Sequence[str], title: str, bounds: tuple[float, float] = (2.5, 97.5)) -> Figure:
     """P3a: the head outputs of one layer, [T, H, dv], a panel for each token, colours between two percentiles of it."""
     with style():
-        figure = new_figure(WIDTH, 1.5)
+        figure = new_figure(WIDTH, 1.25)
         axes = figure.subplots(1, len(tokens), squeeze=False)[0]
         for ax, values, token in zip(axes, z, tokens, strict=True):
             low, high = np.percentile(values, bounds)
@@ -119,7 +119,7 @@ def token_differences(difference: Floats, title: str, skip: int = 3) -> Figure:
     """P4a: the difference [L, H, dv] of two tokens' head outputs in every `skip`-th layer, each to its own 99 %."""
     with style():
         shown = range(0, len(difference), skip)
-        figure = new_figure(WIDTH, 1.8)
+        figure = new_figure(WIDTH, 1.65)
         axes = figure.subplots(1, len(shown), squeeze=False)[0]
         for ax, layer in zip(axes, shown, strict=True):
             limit = float(np.percentile(np.abs(difference[layer]), 99)) or 1.0
@@ -158,6 +158,20 @@ def patching(effects: Floats, title: str) -> Figure:
         axes[2].xaxis.set_ticks(_ticks(len(effects)))
         axes[2].spines.right.set_visible(False)
         figure.suptitle(title, fontsize=8)
+    return figure
+
+
+def circuit(scores: Mapping[str, tuple[float, float, float]], title: str) -> Figure:
+    """The mean logit difference, (value, low, high), where only some heads work, from top to bottom."""
+    with style():
+        figure = new_figure(WIDTH * 0.75, 0.6 + 0.17 * len(scores))
+        ax, places = figure.subplots(), np.arange(len(scores))
+        value, low, high = np.array(list(scores.values())).T
+        ax.errorbar(value, places, xerr=[value - low, high - value], fmt="o", ms=3, lw=0.9, color="#023858")
+        ax.axvline(0, color="0.7", lw=0.7, zorder=0)
+        ax.set_yticks(places, list(scores))
+        ax.set(ylim=(len(scores) - 0.5, -0.5), xlabel="logit difference, mean of the prompts", title=title)
+        ax.spines.right.set_visible(False)
     return figure
 
 
