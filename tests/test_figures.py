@@ -34,7 +34,7 @@ def test_every_figure_draws_without_a_warning(arrays, tmp_path):
         plots.layer_curves(curves, largest, 0.03, 0.006, "title"),
         plots.specificity([panel, panel._replace(names={(0, 1): "a role"})]),
         plots.head_effects(counts["correct"], len(n_t), magnitude.mean(0), panel.found, "title"),
-        plots.changes({"all layers": table, "0% to 25%": table}, table, "title", "nats"),
+        plots.changes({"all layers": table, "0% to 25%": table}, {"all layers": table}, "title", "nats"),
         plots.induction_layers({"heads": curve}, {"best head": curve}, {"uniform": 0.4}, "title"),
         plots.count_grid({"glue_sst2": counts, "trec": counts}, len(n_t), "title"),
     ]

@@ -246,7 +246,7 @@ def test_path_patching_equals_two_runs_by_hooks(pair):
     senders, receivers = [(0, 1), (1, 2), (2, 0)], [(1, 0), (2, 3), (0, 2)]
     plain = with_heads(model, base, lambda layer, z: z)
     for to in ((), receivers):
-        found = ioi.path_effects(model, base, *values, answers, senders, to)
+        found = ioi.path_effects(model, base, values[0], values[1], answers, senders, to)
         for place, (at, head) in enumerate(senders):
 
             def freeze(layer, own, at=at, head=head):

@@ -53,6 +53,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "grid_datasets": ["sst5"],
         "ablated": 8,
         "single_heads": 4,
+        "full_grid": True,
     }
     for untrained_control in (True, False):
         parameters["untrained_control"] = untrained_control

@@ -164,23 +164,24 @@ def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: int, ti
 
 def changes(
     found: Mapping[str, Mapping[str, tuple[float, float, float]]],
-    controls: Mapping[str, tuple[float, float, float]],
+    controls: Mapping[str, Mapping[str, tuple[float, float, float]]],
     title: str,
     unit: str,
 ) -> Figure:
     """What each ablation changes: found[part of the layers][ablation] is (value, low, high), one panel per part.
 
-    controls, the mean of the matched random cells, are drawn beside the first part, in which they were measured.
+    controls, the mean of the matched random cells, are drawn beside the parts in which they were measured.
     """
     with style():
         names = list(next(iter(found.values())))
         figure = new_figure(WIDTH, 0.75 + 0.24 * len(names))
         axes = figure.subplots(1, len(found), squeeze=False, sharey=True, sharex=True)[0]
         places = np.arange(len(names))
-        for number, (ax, (part, values)) in enumerate(zip(axes, found.items(), strict=True)):
-            series = [("cut", np.array([values[name] for name in names]), -0.12 * (number == 0), "#c02d45", "o")]
-            if number == 0:
-                series.append(("as many random cells", np.array([controls[name] for name in names]), 0.18, "0.55", "s"))
+        for ax, (part, values) in zip(axes, found.items(), strict=True):
+            drawn = controls.get(part)
+            series = [("cut", np.array([values[name] for name in names]), -0.12 * bool(drawn), "#c02d45", "o")]
+            if drawn:
+                series.append(("as many random cells", np.array([drawn[name] for name in names]), 0.18, "0.55", "s"))
             for label, points, shift, colour, marker in series:
                 value, low, high = points.T
                 error = np.maximum([value - low, high - value], 0)

@@ -88,7 +88,9 @@ def activations(z: Floats, tokens: Sequence[str], title: str, bounds: tuple[floa
         axes = figure.subplots(1, len(tokens), squeeze=False)[0]
         for ax, values, token in zip(axes, z, tokens, strict=True):
             low, high = np.percentile(values, bounds)
-            ax.imshow(values.T, origin="lower", aspect="auto", cmap="plasma", vmin=low, vmax=high)
+            ax.imshow(
+                values.T, origin="lower", aspect="auto", interpolation="nearest", cmap="plasma", vmin=low, vmax=high
+            )
             ax.set(xticks=[], yticks=[])
             ax.set_title(_shown(token), fontsize=6, rotation=45, ha="left")
         axes[0].set(xlabel="head", ylabel="dimension")
@@ -123,7 +125,9 @@ def token_differences(difference: Floats, title: str, skip: int = 3) -> Figure:
         axes = figure.subplots(1, len(shown), squeeze=False)[0]
         for ax, layer in zip(axes, shown, strict=True):
             limit = float(np.percentile(np.abs(difference[layer]), 99)) or 1.0
-            ax.imshow(difference[layer].T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit)
+            ax.imshow(
+                difference[layer].T, aspect="auto", interpolation="nearest", cmap="RdBu_r", vmin=-limit, vmax=limit
+            )
             ax.set(title=f"L{layer}", xticks=[], yticks=[])
             ax.spines[:].set_visible(True)
         axes[0].set(xlabel="head", ylabel="dimension")
