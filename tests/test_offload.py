@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 from transformers import AutoModelForCausalLM
 
 from tests import architectures, toys
-from util import inference
+from util import inference, replay
 from util import load_model_and_data as loading
 from util.attention import CaptureHeads, CaptureRows, Knockout, PatchHeads, instrument
 from util.handshake import input_device
@@ -189,6 +189,28 @@ def test_device_maps_change_no_bit(family, folder, kind):
     model, _ = load_ICL_model(folder, device_map=chosen, dtype="float32", verbose=False)
     assert ("meta" in {p.device.type for p in model.parameters()}) == (kind in {"disk", "layers"} or "second" in kind)
     assert_same(model, plain, tokenizer)
+
+
+def test_replayed_runs_of_offloaded_layers_are_those_of_the_plain_model(tmp_path):
+    folder = save("gpt2", tmp_path)
+    ids = torch.randint(3, 99, (2, 9), generator=torch.Generator().manual_seed(0))
+
+    def silenced(layer):
+        def instruments(place):
+            return [PatchHeads(layer, 1, 0.0, examples=place.examples)] if place.layer == layer else []
+
+        return replay.Edit(layer, instruments)
+
+    found = []
+    for device_map in (None, spread("gpt2"), spread("gpt2", "disk", "cpu")):
+        where = {"device": "cpu"} if device_map is None else {"device_map": device_map, "dtype": "float32"}
+        model, _ = load_ICL_model(folder, verbose=False, **where)
+        seen = replay.replay(model, ids, [silenced(layer) for layer in range(3)], torch.tensor([[1, 2], [3, 4]]))
+        assert seen.path == "replayed layers"
+        found.append(seen.logits)
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-5, rtol=0)
+    assert (found[0] - seen.base).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("kind", ["cpu_offload", "disk_offload"])

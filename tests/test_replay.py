@@ -114,6 +114,23 @@ def test_chunks_and_single_prompts_change_nothing(name, rows, count):
     check(model, FIRST, 1e-12, rows * room._row_bytes(model, LENGTH, LENGTH), count)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "falcon_7b"])
+def test_prompts_that_differ_in_their_last_token_alone(name):
+    model, (base, _) = prepared(name), prompts()
+    source = torch.cat([base[:, :-1], base[:, -1:] % 50 + 3], dim=1)
+    edits = every_head(model, heads_of(model, source))
+    wanted, _ = naive(model, base, edits, ANSWERS)
+    found = replay(model, base, edits, ANSWERS, LENGTH - 1)
+    assert (found.logits - wanted).abs().max() <= 1e-12 and (wanted - found.base).abs().max() > 1e-3
+
+
+def test_a_row_takes_what_is_said_of_it():
+    """Keys, values and activations of one run: no more than four times what its tensors hold at the widest place."""
+    model = prepared("gpt2", torch.float32, hidden_size=256, num_attention_heads=8)
+    widest = 4 * (5 * 256 * (2 + 3 + 4 + 4) + 3 * LENGTH * 256)
+    assert widest / 2 < room._row_bytes(model, 5, LENGTH) < 4 * widest
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
 def test_a_patch_of_itself_changes_nothing(name):
     model, (base, _) = prepared(name), prompts()

@@ -77,11 +77,10 @@ def replay(
 ) -> Replayed:
     """The logits of `answers` [N, A] after prompts `ids` [N, T] under each edit alone, float32 (float64 if it is).
 
-    first: no edit touches a token before it, and what it patches in is the base run's there. log_probabilities:
-    these instead of logits, which takes the whole unembedding. budget: bytes of one batch.
-    Raises ValueError for ids or answers of another
-    shape, for a `first` outside the prompt, and for what instruments refuse; MemoryError where one run of one prompt
-    takes more than the budget.
+    first: no edit touches a token before it, and what it patches in is the base run's there. log_probabilities: these
+    instead of logits, which takes the whole unembedding. budget: bytes of one batch. Raises ValueError for ids or
+    answers of another shape, for a `first` outside the prompt, and for what instruments refuse; MemoryError where one
+    run of one prompt takes more than the budget.
     """
     prepare(model)
     if ids.ndim != 2 or answers.ndim != 2 or len(ids) != len(answers) or not 0 <= first < ids.shape[1]:
@@ -115,8 +114,10 @@ def replay(
 
 def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
     config = model.config.get_text_config(decoder=True)
-    width = 3 * config.num_attention_heads * (getattr(config, "head_dim", None) or config.hidden_size)
-    return max(memory.estimate(model, [length], 1).activations.values()) + keys * width * model.dtype.itemsize
+    heads = config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    kept = 3 * keys * width * model.dtype.itemsize  # keys and values of all tokens, and what makes them
+    return max(memory.estimate(model, [length], 1).activations.values()) + kept
 
 
 # ------------------------------------------------------------------------------------------------ the calls of layers
