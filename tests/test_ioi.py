@@ -2,12 +2,14 @@
 
 import copy
 import math
+import os
 
 import numpy as np
 import pytest
 import torch
 
 from tests import architectures, oracle
+from util import report
 from util.attention import PatchHeads, instrument
 from util.experiments import ioi
 from util.experiments.runs import LazyModel
@@ -461,3 +463,25 @@ def test_a_slice_of_the_attentions_output_is_no_head():
     prepare(model)
     ours, _, _ = ioi.patch_map(model, base, ioi.heads_of(model, source), torch.tensor([[5, 6]]), 6)
     assert np.corrcoef(scores.ravel(), ours.ravel())[0, 1] < 0.9
+
+
+@pytest.mark.skipif("ICL_GPT2" not in os.environ, reason="needs GPT-2 small: set ICL_GPT2 to gpt2, or to its folder")
+def test_gpt2_small_has_the_published_map(tmp_path):
+    """The numbers of data/published/ioi_patching.json that were printed for one pair without BOS."""
+    text = "When Mary and John went to the store, {} gave a drink to"
+    asked = ioi.request(os.environ["ICL_GPT2"], (text.format("Mary"), text.format("John")), ("John", "Mary"))
+    data = ioi.example(asked, None, tmp_path).data
+    published = {row["id"]: row["value"] for row in report.published(ioi.STEM)["values"]}
+    base, source = data["scores"]
+    assert -source == pytest.approx(published["nnsight_base"], abs=0.01)
+    assert -base == pytest.approx(published["nnsight_source"], abs=0.01)
+    share = (data["patched"] - base) / (source - base)
+    named = {
+        name.split("_")[1]: value for name, value in published.items() if "." in name and name.startswith("nnsight")
+    }
+    for name, value in named.items():
+        layer, head = map(int, name.split("."))
+        assert share[layer, head] == pytest.approx(value, abs=0.01), name
+    assert share.sum() == pytest.approx(published["nnsight_sum"], abs=0.05)
+    strongest = np.argsort(-np.abs(share), axis=None)[:5]
+    assert {(8, 10), (10, 7), (7, 3), (7, 9)} <= {divmod(int(place), share.shape[1]) for place in strongest}
