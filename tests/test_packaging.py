@@ -122,13 +122,13 @@ def test_make_help_lists_every_target_and_all_are_phony() -> None:
         assert re.findall(r"^ +make ([a-z-]+) ", shown, flags=re.MULTILINE) == described
 
 
-def test_ci_runs_check_and_test() -> None:
+def test_ci_runs_check_and_all_tests() -> None:
     script = REPO / ".ci" / "run"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text()
     assert "set -euo pipefail" in text
-    assert "for target in check test; do" in text
+    assert "for target in check test test-oracles; do" in text
 
 
 # ---- contents ----

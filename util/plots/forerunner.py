@@ -114,7 +114,7 @@ def specificity(panels: Sequence[Panel], name_at_most: int = 8) -> Figure:
     names are named layer.head, from 0.
     """
     with style():
-        figure = new_figure(WIDTH, 3.1)
+        figure = new_figure(WIDTH, 3.4)
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for ax, (title, found, verdicts, names) in zip(axes, panels, strict=True):
             ax.plot([0, 1], [0, 1], color="0.7", lw=0.8, zorder=0)
