@@ -91,11 +91,12 @@ def replay(
     plan = _plan(model)
     first = first if plan.cached else 0
     length = ids.shape[1] - (first if plan.replays else 0)
-    rows = budget // _row_bytes(model, length, ids.shape[1])
+    needed = _row_bytes(model, length, ids.shape[1])
+    rows = budget // needed
     if not rows:
         raise MemoryError(
-            f"one run of {length} tokens takes {_row_bytes(model, length, ids.shape[1]) / 1e6:.0f} MB, the budget is "
-            f"{budget / 1e6:.0f} MB; raise it, or take shorter prompts"
+            f"one run of {length} tokens takes {needed / 1e6:.0f} MB, the budget is {budget / 1e6:.0f} MB; raise it, "
+            "or take shorter prompts"
         )
     # as many prompts as fit with all edits, or else one, and as many edits as fit with these
     together = max(1, min(len(ids), rows // max(1, len(edits))))
@@ -451,14 +452,14 @@ def _found(model: PreTrainedModel) -> _Plan:
     ids = torch.randint(config.vocab_size, (2, 6), generator=torch.Generator().manual_seed(0))
     answers = torch.tensor([[0, 1], [2, 3]])
     edits = [_probe(layer) for layer in found.layers]
+    plan = _Plan(True, "replayed layers", lists[0], _scaled(model, lists[0], ids, cached), cached, trims)
+    coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
     for first in (2, 0):
-        plan = _Plan(True, "replayed layers", lists[0], _scaled(model, lists[0], ids, cached), cached, trims)
         try:
             ours = _Run(model, plan, False)(ids, slice(0, 2), [edits], answers, first if cached else 0)
         except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
         theirs = _Run(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
-        coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
         for mine, reference in zip(ours, theirs, strict=True):
             difference = (mine - reference).abs()
             # in 16 bits a rounding error may send a token of a mixture of experts to another expert
