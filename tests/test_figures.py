@@ -82,7 +82,8 @@ def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_pat
         "p4b": ioi.head_selectivity(m.selectivity(z[:, 0] - z[:, 1]), "title"),
         "p5": ioi.patching(effects, "title"),
         "circuit": ioi.circuit({"whole": (1.0, 0.5, 1.5), "circuit": (0.9, 0.4, 1.4)}, "title"),
-        "population": ioi.population(effect, effect, effects, effects / 2, "title", {(1, 2): "1.2", (0, 0): "0.0"}),
+        "population": ioi.population(effect, effect, effects, effects / 2, effects / 3, "title", {(0, 0): "0.0"}),
+        "no direct": ioi.population(effect, effect, effects, effects / 2, effects * np.nan, "title", {(0, 0): "0.0"}),
     }
     assert len(figures["p4a"].axes) == -(-layers // 3)
     with warnings.catch_warnings():

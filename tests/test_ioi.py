@@ -164,6 +164,9 @@ def test_a_planted_circuit_is_found_exactly(options, tmp_path):
         np.testing.assert_allclose(found, expected, atol=0.02)
         assert (expected > 0.4).sum() == options.get("copies", 1)
     assert (data["base"] > 5).all() and (data["source"] < -5).all()
+    # of the noised map, only what movers say goes to the output directly, and for them it is all of it
+    base, whole = data["base"][:, None, None], (data["source"] - data["base"])[:, None, None]
+    np.testing.assert_allclose(data["direct"] / whole, (data["noised"] - base) / whole, atol=0.02)
 
 
 def test_the_backup_stands_in_for_a_mover_that_is_gone_and_not_for_one_that_is_patched(tmp_path):

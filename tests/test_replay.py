@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
 from util import replay as room
-from util.attention import CaptureHeads, Knockout, PatchHeads, instrument, support
+from util.attention import CaptureHeads, Knockout, PatchHeads, head_writes, instrument, support
 from util.handshake import prepare
-from util.replay import Edit, Place, replay
+from util.replay import Edit, Place, direct_effects, replay
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 
@@ -321,3 +321,59 @@ def test_a_copy_is_another_model():
     twin = copy.deepcopy(model)
     prepare(twin)
     assert torch.equal(replay(twin, base, edits, ANSWERS, FIRST).logits, ours.logits)
+
+
+# ------------------------------------------------------------------------------------------------ direct effects
+
+REWRITES = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4", "granite"}  # a norm behind attention, or a multiplier
+
+
+def direct(model, base, source):
+    z = [heads_of(model, ids) for ids in (base, source)]
+    found = support(model)
+    writes = {at: head_writes(found.projections[at], z[1][at][:, -1] - z[0][at][:, -1]) for at in found.layers}
+    return direct_effects(model, base, writes, ANSWERS)
+
+
+def frozen(model, base, source, layer, head):
+    """The logits with one head from the source at the last token, all other heads and the MLPs as in the base run."""
+    z, other = heads_of(model, base), heads_of(model, source)
+    z[layer][:, -1, head] = other[layer][:, -1, head]
+    mlps = [module for name, module in model.named_modules() if name.endswith(".mlp")]
+    assert len(mlps) == len(support(model).layers)
+    kept = []
+    # Falcon adds to it in place
+    hooks = [mlp.register_forward_hook(lambda _, __, out: kept.append(out.clone())) for mlp in mlps]
+    with torch.no_grad():
+        model(base, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+        values = dict(zip(mlps, kept, strict=True))
+        hooks = [mlp.register_forward_hook(lambda mlp, _, __: values[mlp].clone()) for mlp in mlps]
+        with instrument(model, *(PatchHeads(at, range(HEADS), value) for at, value in z.items())):
+            logits = model(base, use_cache=False).logits[:, -1].gather(1, ANSWERS)
+    for hook in hooks:
+        hook.remove()
+    return logits
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "phi", "gptj", "gpt_neox", "falcon_7b"])
+def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
+    model, (base, source) = prepared(name), prompts()
+    logits, plain = direct(model, base, source)
+    assert logits.shape == (3, HEADS, 2, 2)
+    with torch.no_grad():
+        wanted = model(base, use_cache=False).logits[:, -1].gather(1, ANSWERS)
+    assert (plain - wanted).abs().max() < 1e-12
+    for layer in support(model).layers:
+        for head in range(HEADS):
+            assert (logits[layer, head] - frozen(model, base, source, layer, head)).abs().max() < 1e-12
+    assert (logits - plain).abs().amax((2, 3)).min() > 1e-6  # not vacuous
+
+
+@names
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_classes_that_keep_what_heads_write_have_direct_effects(name, dtype):
+    model = prepared(name, dtype)
+    keeps = all(support(model).projections.values()) and room._keeps_writes(model, room._plan(model))
+    assert keeps == (name not in REWRITES | {"qwen3_next"})

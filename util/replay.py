@@ -13,7 +13,7 @@ Not for two threads on one model: for the end of a run its layers and its unembe
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -111,6 +111,69 @@ def replay(
     base, logits = (torch.cat(found, dim=-2) for found in zip(*parts, strict=True))
     back = torch.argsort(torch.tensor(order, dtype=torch.long))
     return Replayed(logits[back], base, plan.path)
+
+
+def direct_effects(
+    model: PreTrainedModel, ids: Tensor, writes: Mapping[int, Tensor], answers: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """What heads tell the output directly: the logits of `answers` [N, A] where their writes change, and nothing else.
+
+    writes: by layer [N, H, d], what each head adds more to the residual stream of the last token. The final norm and
+    the unembedding see the stream of the base run with one such change: no later layer takes part, so that one pass
+    serves all heads. Returns logits [L, H, N, A] and base [N, A]; None for a class whose stream does not keep what
+    heads write as it is (a norm behind attention, a multiplier), or whose layers cannot be bypassed.
+    """
+    prepare(model)
+    plan = _plan(model)
+    if not plan.replays or not _keeps_writes(model, plan):
+        return None
+    run = _Run(model, plan, False)
+    with torch.inference_mode(), run.unembedding(answers) as columns:
+        with _recorded(plan.layers) as calls:
+            model.base_model(ids.to(input_device(model)), use_cache=False)
+        out = calls[-1].out
+        last = _first(out)[:, -1:]  # [N, 1, d]
+        changed = [last + part.to(last)[:, None] for layer in writes.values() for part in layer.unbind(1)]
+        found = [run.read(run.end(part, out), columns) for part in changed]
+        base = run.read(run.end(last, out), columns)
+    return torch.stack(found).unflatten(0, (len(writes), -1)), base
+
+
+@torch.inference_mode()
+def _keeps_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
+    """Whether what attention writes reaches the end unchanged.
+
+    Beside a huge vector that one layer is made to write, all that norms let through vanishes.
+    """
+    found = support(model)
+    if any(found.projections.get(layer) is None for layer in found.layers):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(model.config.get_text_config(decoder=True).vocab_size, (1, 3), generator=generator)
+    ids = ids.repeat(len(found.layers) + 1, 1).to(input_device(model))
+    with _recorded(plan.layers) as calls:
+        model.base_model(ids[:1], use_cache=False)
+    last = _first(calls[-1].out)[0, -1]
+    huge = torch.randn(last.shape, generator=generator).to(last) * 1e4 * last.std()
+
+    def writing(row: int) -> Callable[..., Tensor]:
+        def hook(_: nn.Module, __: Any, out: Tensor) -> Tensor:
+            out = out.clone()
+            out[row] += huge.to(out)
+            return out
+
+        return hook
+
+    hooks = [found.projections[layer].register_forward_hook(writing(row)) for row, layer in enumerate(found.layers)]  # type: ignore[union-attr]
+    try:
+        with _recorded(plan.layers) as calls:
+            model.base_model(ids, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    ends = _first(calls[-1].out)[:, -1]
+    gaps = (ends[:-1] - ends[-1] - huge).norm(dim=1) / huge.norm()
+    return bool((gaps < 0.05).all())
 
 
 def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:

@@ -35,6 +35,7 @@ SHAPES = {"gpt2": (12, 12, 768), "gpt2-large": (36, 20, 1280), "tiny": (3, 4, 64
 BASE = [2215, 4995, 290, 18966, 1816, 284, 262, 26725, 11, 18966, 2921, 257, 6891, 284]  # ... Emma gave a coffee to
 SOURCE = [*BASE[:9], 4995, *BASE[10:]]  # ... Mike gave a coffee to
 MIKE, EMMA, FIRST = 4995, 18966, 9
+MANY = 32  # prompts at a time: random tokens, each pair with one that differs
 
 
 def model_of(shape: str) -> Any:
@@ -44,6 +45,17 @@ def model_of(shape: str) -> Any:
     return GPT2LMHeadModel(config).eval()
 
 
+def pairs(count: int) -> tuple[Any, Any]:
+    """Tokens [N, T] of base and source: the project's pair, or that many random ones."""
+    if count == 1:
+        return torch.tensor([BASE]), torch.tensor([SOURCE])
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randint(50257, (count, len(BASE)), generator=generator)
+    source = base.clone()
+    source[:, FIRST] = torch.randint(50257, (count,), generator=generator)
+    return base, source
+
+
 def difference(logits: Any) -> Any:
     return logits[..., -1, MIKE] - logits[..., -1, EMMA]
 
@@ -51,15 +63,16 @@ def difference(logits: Any) -> Any:
 # ---------------------------------------------------------------------------------------- the contestants
 
 
-def ours(model: Any) -> Callable[[], Any]:
+def ours(model: Any, count: int = 1) -> Callable[[], Any]:
     from util.experiments import ioi
     from util.handshake import prepare
 
     prepare(model)
+    base, source = pairs(count)
+    answers = torch.tensor([[MIKE, EMMA]] * count)
 
     def run() -> Any:
-        z = ioi.heads_of(model, torch.tensor([SOURCE]))
-        return ioi.patch_map(model, torch.tensor([BASE]), z, torch.tensor([[MIKE, EMMA]]), FIRST)[0][0]
+        return ioi.patch_map(model, base, ioi.heads_of(model, source), answers, FIRST)[0].mean(0)
 
     return run
 
@@ -96,19 +109,20 @@ def naive(model: Any, some: int | None = None) -> Callable[[], Any]:
     return run
 
 
-def tl(model: Any) -> Callable[[], Any]:
+def tl(model: Any, count: int = 1) -> Callable[[], Any]:
     from transformer_lens import patching
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
     model.set_attn_implementation("eager")
     bridge = build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config, model_name="random")
     bridge.eval()
+    base, source = pairs(count)
 
     @torch.no_grad()
     def run() -> Any:
-        _, cache = bridge.run_with_cache(torch.tensor([SOURCE]), names_filter=lambda name: name.endswith("attn.hook_z"))
-        metric = lambda logits: difference(logits)[0]  # noqa: E731
-        return patching.get_act_patch_attn_head_out_all_pos(bridge, torch.tensor([BASE]), cache, metric).numpy()
+        _, cache = bridge.run_with_cache(source, names_filter=lambda name: name.endswith("attn.hook_z"))
+        metric = lambda logits: difference(logits).mean()  # noqa: E731
+        return patching.get_act_patch_attn_head_out_all_pos(bridge, base, cache, metric).numpy()
 
     return run
 
@@ -180,12 +194,13 @@ def pyvene(model: Any) -> Callable[[], Any]:
 # ---------------------------------------------------------------------------------------- a contestant's process
 
 
-def contest(name: str, shape: str, some: int | None) -> None:
+def contest(name: str, shape: str, some: int | None, count: int) -> None:
     """Answer "time" with CPU seconds, "map" with the map, "peak" with bytes above the steady state."""
     torch.set_num_threads(2)
     answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
     model = model_of(shape)
-    run = naive(model, some) if name == "naive" else globals()[name](model)
+    numbers = {"naive": (some,), "ours": (count,), "tl": (count,)}.get(name, ())
+    run = globals()[name](model, *numbers)
     if name != "naive":
         run()  # first-call costs
     for line in sys.stdin:
@@ -209,8 +224,8 @@ def _status(field: str) -> int:
 
 
 class Contestant:
-    def __init__(self, python: str, name: str, shape: str, some: int | None = None) -> None:
-        command = [python, __file__, "--contestant", name, "--shape", shape]
+    def __init__(self, python: str, name: str, shape: str, some: int | None = None, count: int = 1) -> None:
+        command = [python, __file__, "--contestant", name, "--shape", shape, "--count", str(count)]
         command += [] if some is None else ["--some", str(some)]
         root = str(Path(__file__).resolve().parents[2])
         environment = os.environ | {"OMP_NUM_THREADS": "2", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
@@ -255,8 +270,10 @@ def interval(ratios: list[float]) -> dict[str, float]:
     return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
 
 
-def times(oracles: str, shape: str, rounds: int, names: tuple[str, ...], some: int | None) -> dict[str, Any]:
-    contestants = {n: Contestant(sys.executable if n in OWN else oracles, n, shape, some) for n in names}
+def times(
+    oracles: str, shape: str, rounds: int, names: tuple[str, ...], some: int | None, count: int = 1
+) -> dict[str, Any]:
+    contestants = {n: Contestant(sys.executable if n in OWN else oracles, n, shape, some, count) for n in names}
     scale = SHAPES[shape][1] / some if some else 1.0  # of the loop, where only a sample of its heads is timed
     seconds: dict[str, list[float]] = {name: [] for name in names}
     random = np.random.default_rng(0)
@@ -265,6 +282,7 @@ def times(oracles: str, shape: str, rounds: int, names: tuple[str, ...], some: i
             seconds[name].append(contestants[name].ask("time") * (scale if name == "naive" else 1))
         shown = ", ".join(f"{name} {seconds[name][-1]:.1f}" for name in names)
         print(f"{shape}, round {number + 1}/{rounds}: {shown} s", flush=True)
+    maps_of = {name: np.array(contestants[name].ask("map")) for name in names} if count > 1 else {}
     peak = contestants["ours"].ask("peak") / 2**20
     for contestant in contestants.values():
         contestant.close()
@@ -274,7 +292,11 @@ def times(oracles: str, shape: str, rounds: int, names: tuple[str, ...], some: i
         if name != "ours"
     }
     medians = {name: float(np.median(values)) for name, values in seconds.items()}
-    sampled = {"heads of each layer timed in the loop, the rest extrapolated": some} if some else {}
+    sampled: dict[str, Any] = {"heads of each layer timed in the loop, the rest extrapolated": some} if some else {}
+    if count > 1:
+        layers, heads, _ = SHAPES[shape]
+        sampled["prompt-heads per CPU second"] = {n: count * layers * heads / s for n, s in medians.items()}
+        sampled["largest difference of the mean maps"] = float(np.abs(maps_of["ours"] - maps_of["tl"]).max())
     return {"cpu_seconds": medians, **ratios, **sampled, "ours, extra peak memory, MiB": peak}
 
 
@@ -283,13 +305,15 @@ def main() -> None:
     parser.add_argument("--oracles", default=".venv-oracles/bin/python", help="the Python that has the opponents")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--large", type=int, default=1, help="rounds of gpt2-large, the loop from a sample")
+    parser.add_argument("--many", type=int, default=3, help=f"rounds with {MANY} prompts")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--contestant", choices=(*OWN, *OPPONENTS), help=argparse.SUPPRESS)
     parser.add_argument("--shape", choices=tuple(SHAPES), default="gpt2", help=argparse.SUPPRESS)
     parser.add_argument("--some", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--count", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        contest(options.contestant, options.shape, options.some)
+        contest(options.contestant, options.shape, options.some, options.count)
         return
 
     import transformers
@@ -305,6 +329,8 @@ def main() -> None:
         | {"ours": float(np.abs(found["ours"] - found["naive"]).max())},
         "gpt2": times(options.oracles, "gpt2", options.rounds, names, None),
     }
+    if options.many:
+        report[f"gpt2, {MANY} prompts"] = times(options.oracles, "gpt2", options.many, ("ours", "tl"), None, MANY)
     if options.large:
         report["gpt2-large"] = times(options.oracles, "gpt2-large", options.large, OWN, 1)
     print(json.dumps(report, indent=1))

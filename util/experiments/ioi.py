@@ -12,7 +12,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import cache, paths
-from util.attention import AddHeads, CaptureHeads, PatchHeads, instrument, support
+from util.attention import AddHeads, CaptureHeads, PatchHeads, head_writes, instrument, support
 from util.embedded import planted
 from util.embedded.words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
@@ -20,7 +20,7 @@ from util.handshake import input_device, prepare
 from util.inference import check_context
 from util.instruments import Instrument
 from util.load_model_and_data import load_ICL_model
-from util.replay import Edit, Place, Replayed, replay
+from util.replay import Edit, Place, Replayed, direct_effects, replay
 from util.tasks.ioi import IOIPair, IOIPrompts, group_by_shape, ioi_prompts, ioi_tokens, pair_from_texts
 
 STEM = "ioi_patching"
@@ -47,7 +47,7 @@ def request(
     """
     return {
         "stem": STEM,
-        "schema": 1,
+        "schema": 2,
         "method_version": 1,
         **model_request(model, **which),
         "texts": list(texts),
@@ -125,6 +125,28 @@ def attribution(
     return torch.stack([part.float().cpu() for part in layers], dim=1).numpy()
 
 
+def direct_map(
+    model: PreTrainedModel, ids: Tensor, base: Mapping[int, Tensor], source: Mapping[int, Tensor], answers: Tensor
+) -> np.ndarray:
+    """The change of the logit difference by what each head alone tells the output directly, [N, L, H].
+
+    The last token's residual stream of the base run gets one head's write of the source instead of the base's; the
+    final norm and the unembedding see the change, later layers do not. NaN where `replay.direct_effects` has none.
+    """
+    found = prepare(model)
+    projections = {layer: found.projections.get(layer) for layer in found.layers}
+    writes = {
+        layer: head_writes(projection, source[layer][:, -1] - base[layer][:, -1])
+        for layer, projection in projections.items()
+        if projection is not None
+    }
+    seen = direct_effects(model, ids, writes, answers)
+    if seen is None:
+        return np.full((len(ids), len(found.layers), found.heads), np.nan, np.float32)
+    scores, plain = (part[..., 0] - part[..., 1] for part in seen)
+    return (scores - plain).permute(2, 0, 1).numpy()
+
+
 # ------------------------------------------------------------------------------------------------ one pair
 
 
@@ -188,7 +210,8 @@ def population(
 
     base, source [N]; denoised [N, L, H]: the source run (which the corruption has made) with one head from the base;
     noised [N, L, H]: the base run with one head from the source; attribution [N, L, H]: the first-order estimate of
-    noised minus base; clusters [N]: which frame and pair of names; order [N], an index into `orders`; dropped and
+    noised minus base; direct [N, L, H]: that part of it which goes to the output directly, see `direct_map`; clusters
+    [N]: which frame and pair of names; order [N], an index into `orders`; dropped and
     rejected: what `ioi_prompts` left out, and why; path.
     """
     folder = Path(folder) if folder is not None else paths.material()
@@ -211,7 +234,7 @@ def measure(model: PreTrainedModel, tokenizer: Any, pairs: Sequence[IOIPair]) ->
     tokens = [ioi_tokens(pair, tokenizer) for pair in pairs]
     check_context(model, [len(each.base) for each in tokens])
     shape = (len(pairs), len(found.layers), found.heads)
-    maps = {name: np.empty(shape, np.float32) for name in ("denoised", "noised", "attribution")}
+    maps = {name: np.empty(shape, np.float32) for name in ("denoised", "noised", "attribution", "direct")}
     runs = {name: np.empty(len(pairs), np.float32) for name in ("base", "source")}
     for (_, first), numbers in tqdm(group_by_shape(tokens).items(), desc="prompts by shape", leave=False):
         base, source, answers = (
@@ -221,6 +244,7 @@ def measure(model: PreTrainedModel, tokenizer: Any, pairs: Sequence[IOIPair]) ->
         maps["noised"][numbers], runs["base"][numbers], how = patch_map(model, base, other, answers, first)
         maps["denoised"][numbers], runs["source"][numbers], _ = patch_map(model, source, z, answers, first)
         maps["attribution"][numbers] = attribution(model, base, z, other, answers)
+        maps["direct"][numbers] = direct_map(model, base, z, other, answers)
     kinds = {kind: number for number, kind in enumerate(sorted({_cluster(pair) for pair in pairs}))}
     return {
         **maps,

@@ -180,24 +180,34 @@ def circuit(scores: Mapping[str, tuple[float, float, float]], title: str) -> Fig
 
 
 def population(
-    noised: Effect, denoised: Effect, exact: Floats, estimate: Floats, title: str, names: Mapping[tuple[int, int], str]
+    noised: Effect,
+    denoised: Effect,
+    exact: Floats,
+    estimate: Floats,
+    direct: Floats,
+    title: str,
+    names: Mapping[tuple[int, int], str],
 ) -> Figure:
-    """Many pairs: the normalised map [L, H] of noising; leave-one-out against leave-one-in; the estimate against it.
+    """Many pairs: the normalised map [L, H] of noising; against it, leave-one-in; the estimate; the direct part.
 
-    Dots in the map: the 95 % interval, for all heads together, excludes 0. names: what is written beside which
-    (layer, head).
+    Dots in the map: the 95 % interval, for all heads together, excludes 0. direct: NaN where there is none. names: what
+    is written beside which (layer, head).
     """
     with style():
-        figure = new_figure(WIDTH, 2.3)
-        axes = figure.subplots(1, 3)
+        figure = new_figure(WIDTH, 3.9)
+        axes = figure.subplots(2, 2).ravel()
         _effects(axes[0], noised.value, float(np.abs(noised.value).max()) or 1.0)
         axes[0].plot(*((noised.low > 0) | (noised.high < 0)).nonzero(), ".", color="black", ms=2)
         axes[0].set_title("A) share of the whole effect")
         points = (
             (axes[1], denoised.value, noised.value, ("restored by it alone", "lost without it", "B) both directions")),
             (axes[2], exact, estimate, ("exact patch, logits", "first-order estimate", "C) attribution")),
+            (axes[3], exact, direct, ("exact patch, logits", "to the output directly", "D) direct effect")),
         )
         for ax, x, y, (across, up, name) in points:
+            if np.isnan(y).any():
+                ax.set(xticks=[], yticks=[], xlabel="none: this class changes what heads write", title=name)
+                continue
             low, high = min(x.min(), y.min()), max(x.max(), y.max())
             ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
             ax.plot(x.ravel(), y.ravel(), "o", color="#023858", ms=3, alpha=0.7)
