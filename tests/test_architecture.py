@@ -56,7 +56,7 @@ def test_import_rules(file):
         assert "StaICC" not in packages, f"{name}: data come in through load_model_and_data"
     if not name.startswith(("util.load_model_and_data", "util.embedded")):
         assert "from_pretrained" not in file.read_text(), f"{name}: models come in through load_model_and_data"
-    if name not in {"util.attention", "util.adapters", "util.replay"}:
+    if name not in {"util.attention", "util.adapters"}:
         assert not [i for i in found if i.startswith(INTERNALS)], f"{name}: only the engine knows transformers' insides"
     if not name.startswith(("util.experiments", "util.embedded", "util.__main__")):
         both = rooms(file) & {"measures", "plots", "cache"} and rooms(file) & {"inference", "attention"}

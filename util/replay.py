@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from util import memory
 from util.attention import instrument, support
 from util.handshake import input_device, prepare
 from util.instruments import Instrument, PatchHeads
+from util.layer_calls import Before, Call, FewRows, Stop, bypassed, first_of, in_place_of, leaves, recorded
 
 BUDGET = 2**30  # bytes of activations at a time
 
@@ -129,10 +129,10 @@ def direct_effects(
         return None
     run = _Run(model, plan, False)
     with torch.inference_mode(), run.unembedding(answers) as columns:
-        with _recorded(plan.layers) as calls:
+        with recorded(plan.layers) as calls:
             model.base_model(ids.to(input_device(model)), use_cache=False)
         out = calls[-1].out
-        last = _first(out)[:, -1:]  # [N, 1, d]
+        last = first_of(out)[:, -1:]  # [N, 1, d]
         changed = [last + part.to(last)[:, None] for layer in writes.values() for part in layer.unbind(1)]
         found = [run.read(run.end(part, out), columns) for part in changed]
         base = run.read(run.end(last, out), columns)
@@ -151,9 +151,9 @@ def _keeps_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.get_text_config(decoder=True).vocab_size, (1, 3), generator=generator)
     ids = ids.repeat(len(found.layers) + 1, 1).to(input_device(model))
-    with _recorded(plan.layers) as calls:
+    with recorded(plan.layers) as calls:
         model.base_model(ids[:1], use_cache=False)
-    last = _first(calls[-1].out)[0, -1]
+    last = first_of(calls[-1].out)[0, -1]
     huge = torch.randn(last.shape, generator=generator).to(last) * 1e4 * last.std()
 
     def writing(row: int) -> Callable[..., Tensor]:
@@ -166,12 +166,12 @@ def _keeps_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
 
     hooks = [found.projections[layer].register_forward_hook(writing(row)) for row, layer in enumerate(found.layers)]  # type: ignore[union-attr]
     try:
-        with _recorded(plan.layers) as calls:
+        with recorded(plan.layers) as calls:
             model.base_model(ids, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    ends = _first(calls[-1].out)[:, -1]
+    ends = first_of(calls[-1].out)[:, -1]
     gaps = (ends[:-1] - ends[-1] - huge).norm(dim=1) / huge.norm()
     return bool((gaps < 0.05).all())
 
@@ -182,156 +182,6 @@ def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
     width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
     kept = 3 * keys * width * model.dtype.itemsize  # keys and values of all tokens, and what makes them
     return max(memory.estimate(model, [length], 1).activations.values()) + kept
-
-
-# ------------------------------------------------------------------------------------------------ the calls of layers
-
-
-class _Stop(Exception):
-    pass
-
-
-class _Before(DynamicCache):
-    """What stands for the cache in a replayed call: the keys and values of the tokens before, for all rows.
-
-    keys, values: [N, H, P, d], of which the rows of the call are repetitions, or None. stop: do not go on with the
-    layer once its own keys and values are here.
-    """
-
-    def __init__(self, keys: Tensor | None, values: Tensor | None, stop: bool = False) -> None:
-        super().__init__()
-        self.before, self.stop = (keys, values), stop
-        self.own: tuple[Tensor, Tensor]
-
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        self.own = key_states, value_states
-        if self.stop:
-            raise _Stop
-        return self.together()
-
-    def together(self) -> tuple[Tensor, ...]:
-        """Keys and values of all tokens."""
-        return tuple(
-            own if before is None else torch.cat([_repeated(before, len(own)), own], dim=2)
-            for before, own in zip(self.before, self.own, strict=True)
-        )
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0 if self.before[0] is None else self.before[0].shape[2]
-
-
-def _repeated(tensor: Tensor, rows: int) -> Tensor:
-    """As many rows, in the order of the tensor's, one round after the other."""
-    if len(tensor) == 1:
-        return tensor.expand(rows, *tensor.shape[1:])
-    return tensor.repeat(rows // len(tensor), *[1] * (tensor.ndim - 1))
-
-
-def _leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, tuple | list) else None
-    if items is None:
-        yield path, tree
-    else:
-        for key, branch in items:
-            yield from _leaves(branch, (*path, key))
-
-
-def _mapped(function: Callable[[tuple[Any, ...], Any], Any], tree: Any, path: tuple[Any, ...] = ()) -> Any:
-    if isinstance(tree, dict):
-        return {key: _mapped(function, branch, (*path, key)) for key, branch in tree.items()}
-    if isinstance(tree, tuple | list):
-        return type(tree)(_mapped(function, branch, (*path, i)) for i, branch in enumerate(tree))
-    return function(path, tree)
-
-
-@dataclass
-class _Call:
-    """How the base run called a layer: the hidden states [N, S, d] that went in and came out, and what came with it."""
-
-    hidden: Tensor
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    out: Any = None
-
-    @property
-    def rest(self) -> tuple[Any, Any]:
-        return self.arguments, self.keywords
-
-    def again(self, layer: nn.Module, hidden: Tensor, cache: Cache | None, scaled: set[tuple[Any, ...]]) -> Tensor:
-        """The same call for other hidden states [R, S, d], R a multiple of N."""
-
-        def fitted(path: tuple[Any, ...], value: Any) -> Any:
-            if isinstance(value, Cache):
-                return cache
-            if isinstance(value, Tensor) and path in scaled:
-                return _repeated(value, value.shape[0] * len(hidden) // len(self.hidden))
-            return value
-
-        arguments, keywords = _mapped(fitted, self.rest)
-        if "hidden_states" in keywords:
-            out = layer(*arguments, **keywords | {"hidden_states": hidden})
-        else:
-            out = layer(hidden, *arguments[1:], **keywords)
-        return _first(out)
-
-
-def _first(out: Any) -> Tensor:
-    return out[0] if isinstance(out, tuple) else out
-
-
-def _as(out: Any, hidden: Tensor) -> Any:
-    """Hidden states in the form in which a layer returned `out`."""
-    return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
-
-
-@contextmanager
-def _recorded(layers: nn.ModuleList) -> Iterator[list[_Call]]:
-    """The calls of the layers in the forward passes inside."""
-    calls: list[_Call] = []
-
-    def before(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        hidden = keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
-        calls.append(_Call(hidden, arguments, dict(keywords)))
-
-    def after(_: nn.Module, arguments: tuple[Any, ...], out: Any) -> None:
-        calls[-1].out = out
-
-    hooks = [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in layers]
-    hooks += [layer.register_forward_hook(after) for layer in layers]
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-@contextmanager
-def _bypassed(layers: nn.ModuleList, out: Any) -> Iterator[None]:
-    """Layers that return `out` without doing anything."""
-    old = [vars(layer).get("forward") for layer in layers]
-    for layer in layers:
-        layer.forward = lambda *_, **__: out
-    try:
-        yield
-    finally:
-        for layer, forward in zip(layers, old, strict=True):
-            if forward is None:
-                del layer.forward
-            else:
-                layer.forward = forward
-
-
-class _FewRows(nn.Module):
-    """An unembedding of some tokens, in float32 or better: differences of logits are lost in 16 bits."""
-
-    def __init__(self, head: nn.Linear, tokens: Tensor) -> None:
-        super().__init__()
-        dtype = torch.promote_types(head.weight.dtype, torch.float32)
-        self.weight = nn.Parameter(head.weight[tokens].to(dtype), requires_grad=False)
-        self.bias = None if head.bias is None else nn.Parameter(head.bias[tokens].to(dtype), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
 # ------------------------------------------------------------------------------------------------ one batch of prompts
@@ -350,7 +200,7 @@ class _Run:
         with self.unembedding(answers) as columns:
             if self.plan.replays:
                 base = _Base(self.model, self.plan, ids, prompts, first)
-                whole = self.read(self.end(_first(base.calls[-1].out)[:, -1:], base.calls[-1].out), columns)
+                whole = self.read(self.end(first_of(base.calls[-1].out)[:, -1:], base.calls[-1].out), columns)
                 found = [self.read(self.end(base.run(edits), base.calls[-1].out), columns) for edits in chunks]
             else:
                 whole = self.read(self.model(ids, use_cache=False).logits[:, -1], columns)
@@ -372,7 +222,7 @@ class _Run:
 
     def end(self, hidden: Tensor, out: Any) -> Tensor:
         """The logits [R, A] behind the last layer's hidden states [R, 1, d]."""
-        with _bypassed(self.plan.layers, _as(out, hidden)):
+        with bypassed(self.plan.layers, in_place_of(out, hidden)):
             ids = torch.zeros(len(hidden), 1, dtype=torch.long, device=input_device(self.model))
             return self.model(ids, use_cache=False).logits[:, -1]
 
@@ -392,7 +242,7 @@ class _Run:
             yield answers
             return
         tokens, columns = answers.unique(return_inverse=True)
-        self.model.set_output_embeddings(_FewRows(head, tokens.to(head.weight.device)))
+        self.model.set_output_embeddings(FewRows(head, tokens.to(head.weight.device)))
         try:
             yield columns
         finally:
@@ -414,15 +264,15 @@ class _Base:
         if first:
             model.base_model(ids[:, :first], **options)
         self.prefix = [_kept(cache, number, first) for number in range(len(plan.layers))]
-        with _recorded(plan.layers) as self.calls:
+        with recorded(plan.layers) as self.calls:
             model.base_model(ids[:, first:], **options)
-        self.last: _Call | None = None
+        self.last: Call | None = None
         if plan.trims and len(self.queries) > 1:
             assert cache is not None
             cache.crop(-1)
             out = self.calls[-1].out
-            passed = _first(out)[:, -1:]
-            with _bypassed(plan.layers[:-1], _as(out, passed)), _recorded(plan.layers) as calls:
+            passed = first_of(out)[:, -1:]
+            with bypassed(plan.layers[:-1], in_place_of(out, passed)), recorded(plan.layers) as calls:
                 model.base_model(ids[:, -1:], **options)
             self.last = calls[-1]
 
@@ -441,8 +291,8 @@ class _Base:
             keys, values = self.prefix[number]
             scaled = self.plan.scaled[number]
             if self.last is not None and number == len(self.plan.layers) - 1:
-                before = _Before(keys, values, stop=True)
-                with suppress(_Stop):  # up to its keys and values for all tokens, then all of it for the last one
+                before = Before(keys, values, stop=True)
+                with suppress(Stop):  # up to its keys and values for all tokens, then all of it for the last one
                     call.again(layer, hidden, before, scaled)
                 keys, values = (part[:, :, :-1] for part in before.together())
                 hidden, call = hidden[:, -1:], self.last
@@ -454,7 +304,7 @@ class _Base:
                 for place, edit in enumerate(edits[:entered])
                 for each in edit.instruments(Place(number, self.prompts, _examples(place, self.rows), queries))
             ]
-            cache = _Before(keys, values) if self.plan.cached else None
+            cache = Before(keys, values) if self.plan.cached else None
             with instrument(self.model, *attached):
                 hidden = call.again(layer, hidden, cache, scaled)
         if hidden is None:
@@ -552,10 +402,10 @@ def _scaled(
     for rows in (ids[:1], ids):
         rows = rows.to(input_device(model))
         cache = DynamicCache() if cached else None
-        with torch.inference_mode(), _recorded(layers) as calls:
+        with torch.inference_mode(), recorded(layers) as calls:
             for part in (rows[:, :3], rows[:, 3:5], rows[:, 5:])[: 3 if cached else 1]:
                 model.base_model(part, past_key_values=cache, use_cache=cached)
-        shapes.append([{p: v.shape for p, v in _leaves(call.rest) if isinstance(v, Tensor)} for call in calls])
+        shapes.append([{p: v.shape for p, v in leaves(call.rest) if isinstance(v, Tensor)} for call in calls])
     scaled: list[set[tuple[Any, ...]]] = [set() for _ in layers]
     for number, (one, two) in enumerate(zip(*shapes, strict=True)):
         own = {p for p in one if len(one[p]) and two[p][0] == 2 * one[p][0]}
