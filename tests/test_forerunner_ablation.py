@@ -8,7 +8,7 @@ import torch
 
 from tests import toys
 from util import cache, scoring
-from util.attention import CaptureRows, Knockout, PatchHeads, instrument
+from util.attention import CaptureRows, Knockout, PatchHeads, instrument, support
 from util.experiments import ablation, runs
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.measures import forerunner as measures
@@ -191,9 +191,10 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
     plan = scoring.scoring(model, tokenizer, staicc_prompts("sst5", 2)[:5])
     cuts = [ablation.cells("si_to_yi", tokens) for tokens in plan.tokens]
     whole = scoring.label_logits(model, plan, text=True)
-    cut = scoring.label_logits(model, plan, cuts, token_budget=150, text=True)
+    attach = scoring.knockouts(cuts, dict.fromkeys(support(model).layers))
+    cut = scoring.label_logits(model, plan, attach, token_budget=150, text=True)
     for found, cells in ((whole, None), (cut, cuts)):
-        plain = scoring.label_logits(model, plan, cells)
+        plain = scoring.label_logits(model, plan, scoring.nothing if cells is None else attach)
         for name in ("logits", "log_normaliser"):
             np.testing.assert_allclose(found[name], plain[name], atol=1e-9)
         for number, tokens in enumerate(plan.tokens):
@@ -213,10 +214,11 @@ def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
     whole = scoring.label_logits(pair[0], plan)
     nothing = [np.empty((0, 2), np.int64)] * 6
     full = [ablation.cells("yi_to_sq", tokens) for tokens in plan.tokens]
-    for cells, layers in ((nothing, None), (full, [])):
-        again = scoring.label_logits(pair[0], plan, cells, layers)
+    every = dict.fromkeys(support(pair[0]).layers)
+    for cells, layers in ((nothing, every), (full, {})):
+        again = scoring.label_logits(pair[0], plan, scoring.knockouts(cells, layers))
         np.testing.assert_array_equal(again["logits"], whole["logits"])
-    cut = scoring.label_logits(pair[0], plan, full, token_budget=100)
+    cut = scoring.label_logits(pair[0], plan, scoring.knockouts(full, every), token_budget=100)
     assert np.abs(cut["logits"] - whole["logits"]).max() > 1e-3
     for number in range(6):  # each prompt got its own cells, whatever batch it ran in
         ids = torch.tensor([plan.ids[number]])

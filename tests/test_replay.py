@@ -331,14 +331,18 @@ REWRITES = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4", "granite"}  # a n
 def direct(model, base, source):
     z = [heads_of(model, ids) for ids in (base, source)]
     found = support(model)
-    writes = {at: head_writes(found.projections[at], z[1][at][:, -1] - z[0][at][:, -1]) for at in found.layers}
-    return direct_effects(model, base, writes, ANSWERS)
+    writes = {at: head_writes(found.projections[at], z[1][at] - z[0][at]) for at in found.layers}
+    places = [11, LENGTH - 1]
+    logits, plain = direct_effects(model, base, {at: w[:, places] for at, w in writes.items()}, ANSWERS, places)
+    alone = direct_effects(model, base, {at: w[:, -1:] for at, w in writes.items()}, ANSWERS)
+    assert torch.equal(alone[0][..., 0, :], logits[..., 1, :]) and torch.equal(alone[1][:, 0], plain[:, 1])
+    return logits, plain
 
 
-def frozen(model, base, source, layer, head):
-    """The logits with one head from the source at the last token, all other heads and the MLPs as in the base run."""
+def frozen(model, base, source, layer, head, place):
+    """The logits with one head from the source at one token, all other heads and the MLPs as in the base run."""
     z, other = heads_of(model, base), heads_of(model, source)
-    z[layer][:, -1, head] = other[layer][:, -1, head]
+    z[layer][:, place, head] = other[layer][:, place, head]
     mlps = [module for name, module in model.named_modules() if name.endswith(".mlp")]
     assert len(mlps) == len(support(model).layers)
     kept = []
@@ -351,7 +355,7 @@ def frozen(model, base, source, layer, head):
         values = dict(zip(mlps, kept, strict=True))
         hooks = [mlp.register_forward_hook(lambda mlp, _, __: values[mlp].clone()) for mlp in mlps]
         with instrument(model, *(PatchHeads(at, range(HEADS), value) for at, value in z.items())):
-            logits = model(base, use_cache=False).logits[:, -1].gather(1, ANSWERS)
+            logits = model(base, use_cache=False).logits[:, place].gather(1, ANSWERS)
     for hook in hooks:
         hook.remove()
     return logits
@@ -361,14 +365,16 @@ def frozen(model, base, source, layer, head):
 def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
     model, (base, source) = prepared(name), prompts()
     logits, plain = direct(model, base, source)
-    assert logits.shape == (3, HEADS, 2, 2)
+    assert logits.shape == (3, HEADS, 2, 2, 2)
     with torch.no_grad():
-        wanted = model(base, use_cache=False).logits[:, -1].gather(1, ANSWERS)
-    assert (plain - wanted).abs().max() < 1e-12
-    for layer in support(model).layers:
-        for head in range(HEADS):
-            assert (logits[layer, head] - frozen(model, base, source, layer, head)).abs().max() < 1e-12
-    assert (logits - plain).abs().amax((2, 3)).min() > 1e-6  # not vacuous
+        whole = model(base, use_cache=False).logits
+    for number, place in enumerate((11, LENGTH - 1)):
+        assert (plain[:, number] - whole[:, place].gather(1, ANSWERS)).abs().max() < 1e-12
+        for layer in support(model).layers:
+            for head in range(HEADS):
+                wanted = frozen(model, base, source, layer, head, place)
+                assert (logits[layer, head, :, number] - wanted).abs().max() < 1e-12
+    assert (logits - plain).abs().amax((2, 3, 4)).min() > 1e-6  # not vacuous
 
 
 @names

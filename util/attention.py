@@ -41,6 +41,8 @@ from util.instruments import (
     Instrument,
     Knockout,
     PatchHeads,
+    ScoreRows,
+    SumHeads,
     take,
     writable,
 )
@@ -54,6 +56,8 @@ __all__ = [
     "Instrument",
     "Knockout",
     "PatchHeads",
+    "ScoreRows",
+    "SumHeads",
     "Support",
     "UnsupportedModel",
     "head_writes",

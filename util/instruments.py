@@ -5,7 +5,7 @@ suffices, otherwise in the first call, against its shapes.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -113,6 +113,41 @@ class CaptureRows(Instrument):
         return out
 
 
+class ScoreRows(Instrument):
+    """The attention that chosen query rows give to chosen keys, summed up as it is computed: no matrix is kept.
+
+    rows: [R]; cells: by name, which keys of which row count, [R, S] of booleans or weights. After the forward pass
+    `scores[name][layer]` is [B, H]: float32 (float64 in a float64 model), on the layer's device.
+    """
+
+    def __init__(self, rows: Tensor, cells: Mapping[str, Tensor], layers: int | Iterable[int] | None = None) -> None:
+        self.rows = _index("ScoreRows rows", rows, (1,))
+        self.names = tuple(cells)
+        self.cells = torch.stack([torch.as_tensor(cells[name]) for name in self.names], dim=-1)
+        self.layers = _layers(layers)
+        self.scores: dict[str, dict[int, Tensor]] = {name: {} for name in self.names}
+
+    def check_call(self, call: "Call") -> None:
+        _check_positions("ScoreRows rows", self.rows, call.queries, call.batch)
+        if self.cells.shape[:2] != (len(self.rows), call.keys):
+            raise ValueError(
+                f"ScoreRows cells: {tuple(self.cells.shape[:2])} for {len(self.rows)} rows of {call.keys} keys"
+            )
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        total, start = None, 0
+        for rows in call.chunks(self.rows):
+            weights = call.rows(rows)[1]
+            weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+            cells = self.cells[start : start + len(rows)].to(weights)
+            part = weights.flatten(2) @ cells.flatten(0, 1)
+            total, start = part if total is None else total + part, start + len(rows)
+        assert total is not None
+        for name, scores in zip(self.names, total.unbind(-1), strict=True):
+            self.scores[name][call.layer] = scores.clone()
+        return out
+
+
 class CaptureHeads(Instrument):
     """Outputs z of every head before the output projection (and before a gate, where the class has one).
 
@@ -217,6 +252,42 @@ class PatchHeads(Instrument):
         out = writable(out)
         out[examples, positions, heads] = value
         return out
+
+
+class SumHeads(Instrument):
+    """The outputs z of every head, summed over chosen tokens and over forward passes, for means over many prompts.
+
+    weights: [B, T], how often each token of the next batch counts; set it anew for every forward pass. by_position:
+    keep positions apart. `sums[layer]` is [H, dv], or [T, H, dv] of the longest batch so far: float64, on the layer's
+    device.
+    """
+
+    def __init__(self, layers: int | Iterable[int] | None = None, by_position: bool = False) -> None:
+        self.layers, self.by_position = _layers(layers), by_position
+        self.weights = torch.empty(0, 0)
+        self.sums: dict[int, Tensor] = {}
+
+    def check_call(self, call: "Call") -> None:
+        if self.weights.shape != (call.batch, call.queries):
+            raise ValueError(
+                f"SumHeads weights: {tuple(self.weights.shape)} for {call.batch} rows of {call.queries} tokens"
+            )
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        what = "bt,bthd->thd" if self.by_position else "bt,bthd->hd"
+        new = torch.einsum(what, self.weights.to(out.device, torch.float64), out.double())
+        self.sums[call.layer] = added(self.sums.get(call.layer), new)
+        return out
+
+
+def added(before: Tensor | None, new: Tensor) -> Tensor:
+    """The sum of two tensors of which one may be longer along the first dimension than the other."""
+    if before is None or before.ndim == 2 or len(before) == len(new):
+        return new if before is None else before + new
+    short, long = sorted((before, new), key=len)
+    long = long.clone()
+    long[: len(short)] += short
+    return long
 
 
 class AddHeads(Instrument):

@@ -114,14 +114,18 @@ def replay(
 
 
 def direct_effects(
-    model: PreTrainedModel, ids: Tensor, writes: Mapping[int, Tensor], answers: Tensor
+    model: PreTrainedModel,
+    ids: Tensor,
+    writes: Mapping[int, Tensor],
+    answers: Tensor,
+    positions: Sequence[int] = (-1,),
 ) -> tuple[Tensor, Tensor] | None:
     """What heads tell the output directly: the logits of `answers` [N, A] where their writes change, and nothing else.
 
-    writes: by layer [N, H, d], what each head adds more to the residual stream of the last token. The final norm and
-    the unembedding see the stream of the base run with one such change: no later layer takes part, so that one pass
-    serves all heads. Returns logits [L, H, N, A] and base [N, A]; None for a class whose stream does not keep what
-    heads write as it is (a norm behind attention, a multiplier), or whose layers cannot be bypassed.
+    writes: by layer [N, P, H, d], what each head adds more to the residual stream at P positions of ids [N, T]. The
+    final norm and the unembedding see the stream of the base run with one such change: no later layer takes part, so
+    that one pass serves all heads. Returns logits [L, H, N, P, A] and base [N, P, A]; None for a class whose stream
+    does not keep what heads write as it is (a norm behind attention, a multiplier), or whose layers cannot be bypassed.
     """
     prepare(model)
     plan = _plan(model)
@@ -132,11 +136,14 @@ def direct_effects(
         with recorded(plan.layers) as calls:
             model.base_model(ids.to(input_device(model)), use_cache=False)
         out = calls[-1].out
-        last = first_of(out)[:, -1:]  # [N, 1, d]
-        changed = [last + part.to(last)[:, None] for layer in writes.values() for part in layer.unbind(1)]
-        found = [run.read(run.end(part, out), columns) for part in changed]
-        base = run.read(run.end(last, out), columns)
-    return torch.stack(found).unflatten(0, (len(writes), -1)), base
+        stream = first_of(out)[:, list(positions)]  # [N, P, d]
+
+        def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
+            rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
+            return run.read(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
+
+        found = [read(stream + part.to(stream)) for layer in writes.values() for part in layer.unbind(2)]
+        return torch.stack(found).unflatten(0, (len(writes), -1)), read(stream)
 
 
 @torch.inference_mode()

@@ -1,6 +1,6 @@
 """Which label a model gives: the logits of the label tokens where an answer is due, under instruments or without."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,13 @@ from util.attention import CaptureRows, Instrument, Knockout, instrument
 from util.handshake import input_device, prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.prompts import Appended, LabelledTokens, Prompt, check_first_tokens, tokenize
+
+Attach = Callable[[Batch], Sequence[Instrument]]
+
+
+def nothing(batch: Batch) -> Sequence[Instrument]:
+    """The instruments of the whole model: none."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -61,18 +68,15 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
 def label_logits(
     model: PreTrainedModel,
     plan: Scoring,
-    cells: Sequence[np.ndarray] | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    attach: Attach = nothing,
     token_budget: int = TOKEN_BUDGET,
     text: bool = False,
 ) -> dict[str, np.ndarray]:
-    """The logits of every label after every prompt, [N, C], with the attention `cells` of each prompt knocked out.
+    """The logits of every label after every prompt, [N, C], under the instruments that `attach` gives for each batch.
 
-    cells: [C_n, 2] (query, key) of prompt n, cut in these layers and heads (None: all). Also returns log_normaliser
-    [N], the log of the sum over the whole vocabulary, so that logits minus it are log-probabilities; float32, or
-    float64 with a float64 model. text: also text_loss [N], the mean next-token loss of each prompt, in nats, over all
-    its tokens but the labels: what the same knockout does to language modelling.
+    Also returns log_normaliser [N], the log of the sum over the whole vocabulary, so that logits minus it are
+    log-probabilities; float32, or float64 with a float64 model. text: also text_loss [N], the mean next-token loss of
+    each prompt, in nats, over all its tokens but the labels: what the instruments do to language modelling.
     """
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     found = {"logits": np.empty(plan.answers.shape, dtype), "log_normaliser": np.empty(len(plan.ids), dtype)}
@@ -80,7 +84,7 @@ def label_logits(
         found["text_loss"] = np.empty(len(plan.ids), dtype)
 
     def visit(batch: Batch) -> None:
-        attached = _knockout(batch.numbers, cells, layers, heads)
+        attached = attach(batch)
         if text:
             every = all_logits(model, batch, *attached)
             for place, number in enumerate(batch.numbers):
@@ -103,14 +107,38 @@ def _text_loss(logits: Tensor, tokens: LabelledTokens) -> float:
     return float(cross_entropy(_float(logits[(targets - 1).to(logits.device)]), ids))
 
 
-def _knockout(
-    numbers: np.ndarray, cells: Sequence[np.ndarray] | None, layers: Sequence[int] | None, heads: Sequence[int] | None
-) -> list[Knockout]:
-    if cells is None or layers == []:
-        return []
-    parts = [np.insert(cells[number], 0, place, axis=1) for place, number in enumerate(numbers)]
-    together = torch.from_numpy(np.concatenate(parts))
-    return [Knockout(together, layers, heads)] if len(together) else []
+def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | None]) -> Attach:
+    """Knock out the cells [C_n, 2] (query, key) of each prompt n, by layer in these heads (None: in all of them)."""
+
+    def attach(batch: Batch) -> list[Knockout]:
+        parts = [np.insert(cells[number], 0, place, axis=1) for place, number in enumerate(batch.numbers)]
+        together = torch.from_numpy(np.concatenate(parts))
+        sets: dict[tuple[int, ...] | None, list[int]] = {}
+        for layer, chosen in heads.items():
+            sets.setdefault(None if chosen is None else tuple(chosen), []).append(layer)
+        return [Knockout(together, layers, chosen) for chosen, layers in sets.items()] if len(together) else []
+
+    return attach
+
+
+def text_losses(
+    model: PreTrainedModel,
+    texts: Sequence[Sequence[int]],
+    attach: Attach = nothing,
+    token_budget: int = TOKEN_BUDGET,
+) -> np.ndarray:
+    """The mean next-token loss of each text, given as tokens, in nats: [N]. Raises ValueError where one is too long."""
+    check_context(model, [len(ids) for ids in texts])
+    found = np.empty(len(texts), np.float64 if model.dtype == torch.float64 else np.float32)
+
+    def visit(batch: Batch) -> None:
+        logits = all_logits(model, batch, *attach(batch))
+        for place, number in enumerate(batch.numbers):
+            ids = torch.tensor(texts[number])[1:].to(logits.device)
+            found[number] = float(cross_entropy(_float(logits[place, : len(ids)]), ids))
+
+    run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
+    return found
 
 
 def next_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:

@@ -40,9 +40,10 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from util import inference
+    from util.attention import support
     from util.handshake import prepare
     from util.prompts import LabelledTokens
-    from util.scoring import Scoring, label_logits
+    from util.scoring import Scoring, knockouts, label_logits, nothing
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -69,8 +70,10 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
         answers, gold = np.array([[1, 2]] * prompts), np.zeros(prompts, int)
         scored = Scoring([roles] * prompts, [tuple(row[:length]) for row in ids], answers, gold)
         ends = [length * i // 5 for i in range(1, 5)]
-        cells = [np.array([(end, end - 1) for end in ends])] * prompts if contestant == "cut" else None
-        return lambda: label_logits(model, scored, cells, token_budget=token_budget)
+        cells = [np.array([(end, end - 1) for end in ends])] * prompts
+        every = dict.fromkeys(support(model).layers)
+        attach = knockouts(cells, every) if contestant == "cut" else nothing
+        return lambda: label_logits(model, scored, attach, token_budget)
 
     tokens = {
         c: [

@@ -25,7 +25,7 @@ from util.measures.forerunner import gold_log_probability, right
 from util.measures.statistics import t_interval
 from util.prompts import LabelledTokens, Prompt, with_bos
 from util.replay import Edit, Place, replay
-from util.scoring import Scoring, label_logits, label_reads, scoring
+from util.scoring import Scoring, knockouts, label_logits, label_reads, nothing, scoring
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 
@@ -212,11 +212,11 @@ def run(
     def compute(condition: Condition) -> dict[str, Any]:
         layers = list(support(shared.pair[0]).layers)
         part = layer_range(layers, condition.part)
+        cut = shared.cells(condition, draws)
         found = label_logits(
             shared.pair[0],
             shared.plan,
-            shared.cells(condition, draws),
-            part,
+            nothing if cut is None else knockouts(cut, dict.fromkeys(part)),
             token_budget=asked["token_budget"],
             text=condition.part == WHOLE.part and condition.draw is None,
         )

@@ -136,14 +136,14 @@ def direct_map(
     found = prepare(model)
     projections = {layer: found.projections.get(layer) for layer in found.layers}
     writes = {
-        layer: head_writes(projection, source[layer][:, -1] - base[layer][:, -1])
+        layer: head_writes(projection, source[layer][:, -1:] - base[layer][:, -1:])
         for layer, projection in projections.items()
         if projection is not None
     }
     seen = direct_effects(model, ids, writes, answers)
     if seen is None:
         return np.full((len(ids), len(found.layers), found.heads), np.nan, np.float32)
-    scores, plain = (part[..., 0] - part[..., 1] for part in seen)
+    scores, plain = (part[..., 0, 0] - part[..., 0, 1] for part in seen)
     return (scores - plain).permute(2, 0, 1).numpy()
 
 

@@ -1,16 +1,28 @@
-"""Induction heads, from arrays alone: attention scores on repeated sequences (`tasks.sequences`).
+"""Induction heads, from arrays alone: attention scores on repeated sequences, sets of heads, what ablating them costs.
 
-A sequence is `copies` times the same `length` tokens, a BOS in front where `bos`. A head's row of attention at a token
-of the second or a later copy is scored by what it gives to chosen keys (Crosbie & Shutova 2024, section 4.2, after
-Olsson et al. 2022 and Bansal et al. 2023).
+A sequence (`tasks.sequences`) is `copies` times the same `length` tokens, a BOS in front where `bos`. A head's row of
+attention at a token of the second or a later copy is scored by what it gives to chosen keys (Crosbie & Shutova 2024,
+section 4.2, after Olsson et al. 2022 and Bansal et al. 2023). Heads are (layer, head), both places in the arrays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
+from math import ceil, comb, prod
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 Floats = NDArray[np.floating]
+Bools = NDArray[np.bool_]
+Head = tuple[int, int]  # (layer, head)
+
+INDUCTION_HEAD = 0.3  # the prefix-matching score from which Crosbie & Shutova speak of induction heads
+
+
+# ------------------------------------------------------------------------------------------------ attention scores
 
 
 def queries(length: int, copies: int, bos: bool = True) -> NDArray[np.int64]:
@@ -18,29 +30,226 @@ def queries(length: int, copies: int, bos: bool = True) -> NDArray[np.int64]:
     return np.arange(length, copies * length) + bos
 
 
-def successors(length: int, copies: int, bos: bool = True) -> NDArray[np.bool_]:
-    """Which keys follow an earlier occurrence of a query's own token, [Q, T]: one for each copy before the query's."""
+def successors(length: int, copies: int, bos: bool = True, bansal_boundary: bool = False) -> Bools:
+    """Which keys follow an earlier occurrence of a query's own token, [Q, T]: one for each copy before the query's.
+
+    bansal_boundary: as in Bansal et al.'s code, and Crosbie & Shutova's after it, the first token too for the last
+    query of each copy, where nothing matches.
+    """
     asked = queries(length, copies, bos)
     keys = np.arange(copies * length + bos)
     distance = asked[:, None] - keys[None]
-    return (distance >= 0) & (distance % length == length - 1) & (keys[None] > bos)
+    first = bos and bansal_boundary
+    return (distance >= 0) & (distance % length == length - 1) & (keys[None] > bos - first)
+
+
+def cells(length: int, copies: int, bos: bool = True) -> dict[str, Bools]:
+    """The keys [Q, T] that each score counts, by its name.
+
+    prefix_matching, and bansal with the boundary of their code; duplicate_token: earlier occurrences of the query's own
+    token; previous_token: the one before it; sink: the first token of all, BOS where there is one.
+    """
+    distance = queries(length, copies, bos)[:, None] - np.arange(copies * length + bos)[None]
+    position = np.broadcast_to(np.arange(copies * length + bos), distance.shape)
+    return {
+        "prefix_matching": successors(length, copies, bos),
+        "bansal": successors(length, copies, bos, bansal_boundary=True),
+        "duplicate_token": (distance > 0) & (distance % length == 0) & (position >= bos),
+        "previous_token": distance == 1,
+        "sink": position == 0,
+    }
 
 
 def prefix_matching(rows: Floats, length: int, copies: int, bos: bool = True) -> NDArray[np.float64]:
     """The prefix-matching score of attention rows [..., Q, T], the rows of `queries`: [...], from 0 to 1.
 
-    The attention to all `successors` of a query, summed over them and averaged over queries. Bansal et al.'s code, and
-    Crosbie & Shutova's after it, adds the first token for the last query of each copy, where nothing matches; this does
-    not. Raises ValueError for rows of another shape.
+    The attention to all `successors` of a query, summed over them and averaged over queries. Raises ValueError for rows
+    of another shape.
     """
-    cells = successors(length, copies, bos)
-    if rows.shape[-2:] != cells.shape:
-        raise ValueError(f"rows of shape {rows.shape}: the last two of {copies} x {length} tokens are {cells.shape}")
-    return np.einsum("...qt,qt->...", rows, cells, dtype=np.float64) / len(cells)
+    found = successors(length, copies, bos)
+    if rows.shape[-2:] != found.shape:
+        raise ValueError(f"rows of shape {rows.shape}: the last two of {copies} x {length} tokens are {found.shape}")
+    return np.einsum("...qt,qt->...", rows, found, dtype=np.float64) / len(found)
 
 
-def uniform_prefix_matching(length: int, copies: int, bos: bool = True) -> float:
+def uniform_prefix_matching(length: int, copies: int, bos: bool = True, bansal_boundary: bool = False) -> float:
     """The score of attention that is uniform over the keys that can be seen: what an untrained head has."""
     asked = queries(length, copies, bos)
     rows = np.tri(copies * length + bos)[asked] / (asked[:, None] + 1)
-    return float(prefix_matching(rows, length, copies, bos))
+    return float((rows * successors(length, copies, bos, bansal_boundary)).sum() / len(asked))
+
+
+def variants(score: Floats, length: int, copies: int, bos: bool = True) -> dict[str, NDArray[np.float64]]:
+    """What other definitions make of prefix-matching scores [...], by name; tokens of a sequence are distinct.
+
+    "mean over entries": averaged over (query, key) pairs, a literal reading of Olsson et al.; a perfect head has
+    2 / copies. "TransformerLens mul", "TransformerLens abs": its `detect_head` for "induction_head", whose average runs
+    over the first copy and BOS as well.
+    """
+    asked, total = len(queries(length, copies, bos)), copies * length + bos
+    entries = successors(length, copies, bos).sum()
+    given = np.asarray(score, np.float64) * asked
+    return {
+        "mean over entries": given / entries,
+        "TransformerLens mul": given / total,
+        "TransformerLens abs": (2 * given - entries) / total,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ output scores
+
+
+def copying(raised: Floats, attended: NDArray[np.integer]) -> NDArray[np.float64]:
+    """The copying (OV) score of heads on sequences of distinct tokens: [N, L, H].
+
+    raised [N, L, H, P, P]: what a head's write at token i, directly, adds to the logit of the token at j; attended
+    [N, L, H, P]: the token that i attends to most. Candidates are the tokens 0 to i, BOS not among them: of what is
+    raised above their mean, the share of the attended token, 0 where nothing is; averaged over i from 1 on (Bansal et
+    al. 2023, section 4, with the head's true output and without their softmax).
+    """
+    places = raised.shape[-1]
+    shares = []
+    for i in range(1, places):
+        logits = raised[..., i, : i + 1].astype(np.float64)
+        above = np.maximum(logits - logits.mean(axis=-1, keepdims=True), 0)
+        own = np.take_along_axis(above, attended[..., i, None], axis=-1)[..., 0]
+        total = above.sum(axis=-1)
+        shares.append(np.divide(own, total, out=np.zeros_like(own), where=total > 0))
+    return np.mean(shares, axis=0)
+
+
+def chance_copying(places: int) -> float:
+    """The copying score of writes that have nothing to do with what is attended: the mean of 1 / candidates."""
+    return float(np.mean(1 / np.arange(2, places + 1)))
+
+
+def repeated_attribution(change: Floats, wanted: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Direct logit attribution to the token that comes next, [..., P]: how much more it is raised than the others.
+
+    change [..., P, A]: what a head adds to the logits of A tokens at P places; wanted [..., P]: which of them is next.
+    """
+    own = np.take_along_axis(change, wanted[..., None], axis=-1)[..., 0]
+    return own - (change.sum(axis=-1) - own) / (change.shape[-1] - 1)
+
+
+# ------------------------------------------------------------------------------------------------ sets of heads
+
+
+def how_many(share: float, heads: int) -> int:
+    """Heads in the top `share` of them, rounded up as Crosbie & Shutova do."""
+    return ceil(round(share * heads, 9))
+
+
+def top(score: Floats, n: int) -> list[Head]:
+    """The n heads of the highest score [L, H], highest first, equals in the order of layer and head.
+
+    Raises ValueError for more heads than there are.
+    """
+    if not 0 <= n <= score.size:
+        raise ValueError(f"n = {n}: the model has {score.size} heads")
+    order = np.argsort(-score, axis=None, kind="stable")[:n]
+    return [(int(place) // score.shape[1], int(place) % score.shape[1]) for place in order]
+
+
+def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int]]:
+    """Layers in which there are fewer eligible [L, H] heads outside of a set than it has: (needed, there) by layer."""
+    layers = sorted({layer for layer, _ in heads})
+    counts = {at: (sum(layer == at for layer, _ in heads), len(_free(heads, eligible, at))) for at in layers}
+    return {at: count for at, count in counts.items() if count[0] > count[1]}
+
+
+def _free(heads: Sequence[Head], eligible: Bools, layer: int) -> list[Head]:
+    return [(layer, int(h)) for h in np.flatnonzero(eligible[layer]) if (layer, int(h)) not in heads]
+
+
+def layer_matched(heads: Sequence[Head], eligible: Bools, draws: int, seed: int = 0) -> list[list[Head]]:
+    """Control sets: in each layer as many other heads, of those eligible [L, H], as the set has there.
+
+    No set comes twice. Where there are no more than `draws` such sets, all of them. Raises ValueError that names the
+    layers with too few.
+    """
+    if short := shortage(heads, eligible):
+        places = ", ".join(f"layer {at} has {there} heads for {needed}" for at, (needed, there) in short.items())
+        raise ValueError(
+            f"no layer-matched controls: {places}; take fewer heads, or a higher bound on what is no induction head"
+        )
+    counts = {layer: sum(at == layer for at, _ in heads) for layer, _ in sorted(heads)}
+    free = {layer: _free(heads, eligible, layer) for layer in counts}
+    if prod(comb(len(free[layer]), count) for layer, count in counts.items()) <= draws:
+        parts = product(*(combinations(free[layer], count) for layer, count in counts.items()))
+        return [[head for part in parts_ for head in part] for parts_ in parts]
+    rng = np.random.default_rng(seed)
+
+    def one() -> list[Head]:
+        return [
+            free[layer][i]
+            for layer, count in counts.items()
+            for i in sorted(rng.choice(len(free[layer]), count, replace=False))
+        ]
+
+    return _different(one, draws)
+
+
+def norm_matched(
+    heads: Sequence[Head], eligible: Bools, norms: Floats, draws: int, seed: int = 0, nearest: int = 6
+) -> list[list[Head]]:
+    """Control sets from any layer: for each head of the set one whose writes are as long, by norms [L, H].
+
+    It is drawn from the `nearest` eligible ones, in the logarithm of the norm, that this control has not yet; heads
+    of longer writes choose first. No set comes twice; fewer where no more are found. Raises ValueError where there are
+    fewer eligible heads than the set has.
+    """
+    free = [(int(a), int(b)) for a, b in np.argwhere(eligible) if (int(a), int(b)) not in heads]
+    if len(free) < len(heads):
+        raise ValueError(f"no norm-matched controls: {len(free)} eligible heads for a set of {len(heads)}")
+    rng, order = np.random.default_rng(seed), sorted(heads, key=lambda head: -norms[head])
+
+    def one() -> list[Head]:
+        drawn: list[Head] = []
+        for head in order:
+            left = [other for other in free if other not in drawn]
+            left.sort(key=lambda other: abs(np.log(norms[other] / norms[head])))
+            drawn.append(left[rng.integers(min(nearest, len(left)))])
+        return sorted(drawn)
+
+    return _different(one, draws)
+
+
+def _different(one: Callable[[], list[Head]], draws: int) -> list[list[Head]]:
+    found: list[list[Head]] = []
+    for _ in range(200 * draws):
+        drawn = one()
+        if drawn not in found:
+            found.append(drawn)
+        if len(found) == draws:
+            break
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ what it costs
+
+
+def rank_p(value: float, controls: Sequence[float]) -> tuple[float, float]:
+    """How rare it is among control sets that a score is as low, (1 + #{control <= value}) / (1 + n); and the least
+    that so many controls can give."""
+    n = len(controls)
+    return (1 + sum(control <= value for control in controls)) / (1 + n), 1 / (1 + n)
+
+
+def mcnemar(before: Bools, after: Bools) -> float:
+    """McNemar's exact test (two-sided p) that the same prompts are answered right as often, [N] each."""
+    lost, gained = int((before & ~after).sum()), int((~before & after).sum())
+    return 1.0 if lost + gained == 0 else float(stats.binomtest(lost, lost + gained).pvalue)
+
+
+def benefit_change(
+    full: tuple[float, float], ablated: tuple[float, float], error: float = 0.0
+) -> tuple[float, float | None]:
+    """What an ablation changes of the benefit of demonstrations (Crosbie & Shutova 2024, Fig. 4).
+
+    full, ablated: accuracy with demonstrations and without. Returns the difference of the benefits, and as a share of
+    the full model's in per cent; None where that is no more than twice its standard error `error`, or not positive.
+    """
+    whole, left = full[0] - full[1], ablated[0] - ablated[1]
+    share = 100 * (left - whole) / whole if whole > max(0.0, 2 * error) else None
+    return left - whole, share
