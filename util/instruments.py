@@ -255,16 +255,14 @@ class PatchHeads(Instrument):
 
 
 class SumHeads(Instrument):
-    """The outputs z of every head, summed over chosen tokens and over forward passes, for means over many prompts.
+    """The outputs z of every head, summed over chosen tokens as they are computed: nothing else is kept.
 
-    weights: [B, T], how often each token of the next batch counts; set it anew for every forward pass. by_position:
-    keep positions apart. `sums[layer]` is [H, dv], or [T, H, dv] of the longest batch so far: float64, on the layer's
-    device.
+    weights: [B, T], how often each token counts. by_position: sum over the batch alone. After the forward pass
+    `sums[layer]` is [H, dv], or [T, H, dv]: float64, on the layer's device.
     """
 
-    def __init__(self, layers: int | Iterable[int] | None = None, by_position: bool = False) -> None:
-        self.layers, self.by_position = _layers(layers), by_position
-        self.weights = torch.empty(0, 0)
+    def __init__(self, weights: Tensor, layers: int | Iterable[int] | None = None, by_position: bool = False) -> None:
+        self.weights, self.layers, self.by_position = weights, _layers(layers), by_position
         self.sums: dict[int, Tensor] = {}
 
     def check_call(self, call: "Call") -> None:
@@ -275,19 +273,8 @@ class SumHeads(Instrument):
 
     def visit(self, call: "Call", out: Tensor) -> Tensor:
         what = "bt,bthd->thd" if self.by_position else "bt,bthd->hd"
-        new = torch.einsum(what, self.weights.to(out.device, torch.float64), out.double())
-        self.sums[call.layer] = added(self.sums.get(call.layer), new)
+        self.sums[call.layer] = torch.einsum(what, self.weights.to(out.device, torch.float64), out.double())
         return out
-
-
-def added(before: Tensor | None, new: Tensor) -> Tensor:
-    """The sum of two tensors of which one may be longer along the first dimension than the other."""
-    if before is None or before.ndim == 2 or len(before) == len(new):
-        return new if before is None else before + new
-    short, long = sorted((before, new), key=len)
-    long = long.clone()
-    long[: len(short)] += short
-    return long
 
 
 class AddHeads(Instrument):

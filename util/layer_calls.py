@@ -3,7 +3,7 @@
 What `replay` is built on. Every layer is the model's own; only what it is called with changes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -112,8 +112,8 @@ def in_place_of(out: Any, hidden: Tensor) -> Any:
 
 
 @contextmanager
-def recorded(layers: nn.ModuleList) -> Iterator[list[Call]]:
-    """The calls of the layers in the forward passes inside."""
+def recorded(layers: Iterable[nn.Module]) -> Iterator[list[Call]]:
+    """The calls of the layers, or of other modules of hidden states, in the forward passes inside."""
     calls: list[Call] = []
 
     def before(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -130,6 +130,12 @@ def recorded(layers: nn.ModuleList) -> Iterator[list[Call]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def called_again(modules: Sequence[nn.Module], calls: Sequence[Call], hidden: Sequence[Tensor]) -> None:
+    """Call modules as they were called, for other hidden states [R, S, d]; what they return is dropped."""
+    for module, call, states in zip(modules, calls, hidden, strict=True):
+        call.again(module, states.to(call.hidden), None, set())
 
 
 @contextmanager

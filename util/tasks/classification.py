@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from random import Random
 from string import ascii_uppercase
@@ -108,6 +108,12 @@ def task(name: str, hard_negatives: bool = False) -> Task:
         )
     classes = [[" ".join(words) for words in product(*map(category, pair))] for pair in pairs]
     return Task(name, _labelled(classes), LABELS[: len(pairs)], forbids=shares_word)
+
+
+def relabelled(task: Task, labels: Sequence[str]) -> Task:
+    """The same rows with other labels, in the order of the task's. Raises what `Task` raises."""
+    new = dict(zip(task.labels, labels, strict=True))
+    return replace(task, rows=tuple((x, new[y]) for x, y in task.rows), labels=tuple(labels))
 
 
 def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> list[Prompt]:

@@ -69,6 +69,15 @@ def repeated_sequences(
     return Sequences(ids, length, copies, bos, ranking)
 
 
+def matched_cells(ids: np.ndarray) -> np.ndarray:
+    """The cells [C, 2] (query, key) of one text [T] in which the token before the key is the query's own.
+
+    What an induction head reads, token by token; a key is earlier than its query.
+    """
+    follows = np.insert(ids[None, :-1] == ids[:, None], 0, False, axis=1)
+    return np.argwhere(np.tril(follows, -1))
+
+
 def ranked_tokens(tokenizer: Any) -> tuple[list[int], str]:
     """The ordinary tokens' ids from frequent to rare, and in words what stands for their frequency.
 

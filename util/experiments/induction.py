@@ -1,0 +1,241 @@
+"""Induction heads: their scores, what they are made of, and what a model cannot do without them.
+
+Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 2022 and Bansal et al. 2023. A head is
+(layer, head), the layer counted among those that have attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from util import cache, paths
+from util.attention import CaptureHeads, CaptureRows, PatchHeads, ScoreRows, Support, head_writes, instrument
+from util.embedded import planted
+from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
+from util.handshake import input_device, prepare
+from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.instruments import Instrument
+from util.load_model_and_data import load_ICL_model
+from util.measures import induction as measures
+from util.measures.induction import Head
+from util.replay import direct_effects
+from util.tasks.sequences import Sequences, repeated_sequences
+
+STEM = "induction_scores"
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+def sequence_request(
+    model: str = "embedded", length: int = 50, copies: int = 4, sequences: int = 5, bos: bool = True, **which: Any
+) -> cache.Request:
+    """Random sequences to score heads on: see `tasks.sequences`; which: see `model_request`."""
+    own = {"length": length, "copies": copies, "seeds": list(range(sequences)), "bos": bos}
+    return {"stem": STEM, "schema": 1, "method_version": 1, **model_request(model, **which), **own}
+
+
+def plain_heads(heads: Sequence[Head]) -> list[list[int]]:
+    return sorted([int(layer), int(head)] for layer, head in set(heads))
+
+
+def heads_by_layer(found: Support, heads: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Heads by the model's own layer numbers. Raises ValueError for a head that there is not."""
+    wrong = [head for head in heads if not (0 <= head[0] < len(found.layers) and 0 <= head[1] < found.heads)]
+    if wrong:
+        raise ValueError(f"the model has {len(found.layers)} layers of {found.heads} heads, not {wrong}")
+    by_layer: dict[int, list[int]] = {}
+    for layer, head in heads:
+        by_layer.setdefault(found.layers[layer], []).append(head)
+    return by_layer
+
+
+# ------------------------------------------------------------------------------------------------ scores
+
+
+def head_scores(
+    model: PreTrainedModel, drawn: Sequences, *attached: Instrument, token_budget: int = TOKEN_BUDGET
+) -> dict[str, np.ndarray]:
+    """Every score of `measures.induction.cells` of every head on every sequence, [N, L, H]; no matrix is kept.
+
+    attached: instruments that act before the scores are read.
+    """
+    found = prepare(model)
+    rows = torch.from_numpy(measures.queries(drawn.length, drawn.copies, drawn.bos))
+    cells = measures.cells(drawn.length, drawn.copies, drawn.bos)
+    tensors = {name: torch.from_numpy(cell) for name, cell in cells.items()}
+    check_context(model, [drawn.ids.shape[1]])
+    scores = {name: np.empty((len(drawn.ids), len(found.layers), found.heads)) for name in cells}
+
+    def visit(batch: Batch) -> None:
+        read = ScoreRows(rows, tensors)
+        forward(model, batch, *attached, read)
+        for name, by_layer in read.scores.items():
+            stacked = np.stack([by_layer[layer].double().cpu().numpy() for layer in found.layers], axis=1)
+            scores[name][batch.numbers] = stacked / len(rows)
+
+    run_rows(model, [Row(tuple(ids)) for ids in drawn.ids.tolist()], visit, token_budget)
+    return scores
+
+
+def scores(
+    asked: cache.Request,
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+    ablated: Sequence[Head] = (),
+) -> cache.Record:
+    """The record of a `sequence_request`. Its data: every score [N, L, H] by name (see `measures.induction.cells`), ids
+    [N, T], ranking (how tokens were ranked), layers.
+
+    ablated: with the outputs of these heads at zero. Raises what `tasks.sequences` raises.
+    """
+    folder = Path(folder) if folder is not None else paths.material()
+
+    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
+        net, tokenizer = obtain(model, asked)
+        found = prepare(net)
+        drawn = _sequences(asked, tokenizer)
+        removed = heads_by_layer(found, plain_heads(ablated))
+        gone = [PatchHeads(layer, heads, 0.0) for layer, heads in removed.items()]
+        data: dict[str, Any] = {
+            **head_scores(net, drawn, *gone),
+            "ids": drawn.ids,
+            "ranking": drawn.ranking,
+            "layers": list(found.layers),
+        }
+        return data, provenance(asked, (net, tokenizer), map(str, drawn.ids.tolist()))
+
+    own = {**asked, "part": "scores", "ablated": plain_heads(ablated)}
+    return cache.load_or_compute(own, compute, folder, expectation(asked, model), redo)
+
+
+def _sequences(asked: cache.Request, tokenizer: Any, copies: int | None = None) -> Sequences:
+    return repeated_sequences(tokenizer, asked["length"], copies or asked["copies"], asked["seeds"], asked["bos"])
+
+
+def outputs(
+    asked: cache.Request, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
+) -> cache.Record:
+    """The record of what heads write on the sequences of a request. Its data, each [N, L, H]:
+
+    copying: the OV score on sequences that are not repeated, see `measures.induction.copying`; attribution: what a
+    head's write adds directly to the logit of the token that comes next in the last copy, beyond what it adds to the
+    sequence's other tokens, mean of all places. NaN where `replay.direct_effects` has none.
+    """
+    folder = Path(folder) if folder is not None else paths.material()
+
+    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
+        net, tokenizer = obtain(model, asked)
+        plain, drawn = _sequences(asked, tokenizer, copies=1), _sequences(asked, tokenizer)
+        data = {"copying": head_copying(net, plain), "attribution": head_attribution(net, drawn)}
+        return data, provenance(asked, (net, tokenizer), map(str, drawn.ids.tolist()))
+
+    return cache.load_or_compute({**asked, "part": "outputs"}, compute, folder, expectation(asked, model), redo)
+
+
+def _writes(
+    model: PreTrainedModel, ids: Tensor, positions: Sequence[int], *attached: Instrument
+) -> dict[int, Tensor] | None:
+    """What every head adds to the residual stream at these positions, by layer [N, P, H, d]."""
+    found = prepare(model)
+    projections = {layer: found.projections.get(layer) for layer in found.layers}
+    heads = CaptureHeads(torch.tensor(positions))
+    with torch.inference_mode(), instrument(model, heads, *attached):
+        model.base_model(ids.to(input_device(model)), use_cache=False)
+        written = {
+            layer: head_writes(projection, heads.z[layer])
+            for layer, projection in projections.items()
+            if projection is not None
+        }
+    return written if len(written) == len(projections) else None
+
+
+def _direct(
+    model: PreTrainedModel, ids: np.ndarray, tokens: np.ndarray, positions: Sequence[int], *attached: Instrument
+) -> np.ndarray | None:
+    """What every head adds to the logits of tokens [N, A] at P positions of ids [N, T]: [N, L, H, P, A]."""
+    rows = torch.from_numpy(ids)
+    written = _writes(model, rows, positions, *attached)
+    if written is None:
+        return None
+    gone = {layer: -write for layer, write in written.items()}  # as what is lost without it: the norm's scale is real
+    seen = direct_effects(model, rows, gone, torch.from_numpy(tokens), positions)
+    return None if seen is None else (seen[1] - seen[0]).movedim(2, 0).numpy()
+
+
+def head_copying(model: PreTrainedModel, drawn: Sequences) -> np.ndarray:
+    """The copying score of every head on sequences that are not repeated, [N, L, H]; NaN where there is none."""
+    found = prepare(model)
+    places = range(drawn.bos, drawn.ids.shape[1])
+    scores = np.full((len(drawn.ids), len(found.layers), found.heads), np.nan)
+    for number, ids in enumerate(tqdm(drawn.ids, desc="copying", leave=False)):
+        rows = CaptureRows(torch.tensor(places))
+        raised = _direct(model, ids[None], ids[None, drawn.bos :], places, rows)
+        if raised is None:
+            return scores
+        attended = [rows.weights[layer][0, :, :, drawn.bos :].argmax(-1).cpu().numpy() for layer in found.layers]
+        scores[number] = measures.copying(raised, np.stack(attended)[None])[0]
+    return scores
+
+
+def head_attribution(model: PreTrainedModel, drawn: Sequences) -> np.ndarray:
+    """Direct logit attribution of every head to the next token in the last copy, [N, L, H]; NaN where there is none."""
+    found = prepare(model)
+    start = drawn.bos + (drawn.copies - 1) * drawn.length
+    places, wanted = range(start, start + drawn.length - 1), np.arange(1, drawn.length)
+    scores = np.full((len(drawn.ids), len(found.layers), found.heads), np.nan)
+    for number, ids in enumerate(tqdm(drawn.ids, desc="attribution", leave=False)):
+        change = _direct(model, ids[None], ids[None, drawn.bos : drawn.bos + drawn.length], places)
+        if change is None:
+            return scores
+        next_ = np.broadcast_to(wanted, change.shape[:-1])
+        scores[number] = measures.repeated_attribution(change, next_).mean(-1)[0]
+    return scores
+
+
+# ------------------------------------------------------------------------------------------------ planted heads
+
+
+def planted_control(
+    asked: cache.Request, folder: str | Path | None = None, **options: Any
+) -> tuple[cache.Record, planted.Planted]:
+    """The same sequences put to heads that are known: `planted.induction`, on the embedded model's tokenizer.
+
+    options: those of the planted circuit (family, copies, noise, seed).
+    """
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    truth = planted.induction(len(tokenizer), **{"bos": tokenizer.bos_token_id} | options)
+    pair = load_ICL_model((truth.model, tokenizer), verbose=False)
+    name = " ".join(["given:planted induction", *(f"{key}={value}" for key, value in sorted(options.items()))])
+    return scores({**asked, **model_request(name)}, pair, folder), truth
+
+
+def planted_errors(
+    asked: cache.Request,
+    noises: Sequence[float] = (0.5, 1.0, 2.0),
+    seeds: Sequence[int] = (0, 1),
+    folder: str | Path | None = None,
+) -> dict[float, dict[str, tuple[int, int]]]:
+    """How often planted heads are misjudged by a score of 0.3, by the noise on their weights (see `planted.Plan`):
+    "false alarms" among heads that are no induction heads, and "misses", each of how many."""
+    errors = {}
+    for noise in noises:
+        alarms: list[bool] = []
+        misses: list[bool] = []
+        for seed in seeds:
+            record, truth = planted_control(asked, folder, noise=noise, seed=seed)
+            found = record.data["prefix_matching"].mean(0) >= measures.INDUCTION_HEAD
+            for place in np.ndindex(found.shape):
+                known = place in truth.heads["induction"]
+                (misses if known else alarms).append(bool(found[place]) != known)
+        errors[noise] = {name: (sum(e), len(e)) for name, e in (("false alarms", alarms), ("misses", misses))}
+    return errors

@@ -1,0 +1,281 @@
+"""What in-context learning loses without induction heads: ablation, knockout, controls (Crosbie & Shutova 2024).
+
+Everywhere here a head is (layer, head), the layer counted among those that have attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from util import cache, paths
+from util.attention import CaptureRows, PatchHeads, support
+from util.experiments.induction import STEM, heads_by_layer, plain_heads
+from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
+from util.handshake import prepare
+from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward
+from util.load_model_and_data import staicc_prompts
+from util.means import mean_outputs, outputs_of_mean_inputs, position_means
+from util.measures.induction import Head
+from util.prompts import Prompt, with_bos
+from util.scoring import Attach, Scoring, knockouts, label_logits, nothing, scoring, text_losses
+from util.tasks import classification, induction_pattern
+
+MODES = ("mean", "zero", "mean_pos", "input_mean")
+TASKS = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")
+TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
+REFERENCES = ("task", "staicc")
+REFERENCE = 64  # prompts of a reference, and texts
+Edit = Mapping[str, Any]  # what is done to a model, in JSON: see `ablation`, `knockout`
+WHOLE: Edit = {}
+
+
+def task_request(
+    model: str = "embedded",
+    task: str = "wordseq1",
+    k: int = 10,
+    items: int = 60,
+    seed: int = 42,
+    hard_negatives: bool = False,
+    labels: Sequence[str] | None = None,
+    reference: str = "task",
+    **which: Any,
+) -> cache.Request:
+    """A classification task to answer: `items` queries with k demonstrations each, drawn by `seed`.
+
+    labels: other words than Foo, Bar, Mur, Res. reference: what means are taken over, other prompts of the task or
+    StaICC's. which: see `model_request`. Raises ValueError for unknown names and numbers out of range.
+    """
+    if reference not in REFERENCES:
+        raise ValueError(f"unknown reference {reference!r}; there are {', '.join(REFERENCES)}")
+    found = classification.task(task, hard_negatives)
+    if not 1 <= items <= len(found.rows) or k < 0:
+        raise ValueError(f"items = {items}, k = {k}: {task} has {len(found.rows)} rows, and k is at least 0")
+    if labels is not None and len(set(labels)) != len(found.labels):
+        raise ValueError(
+            f"labels = {list(labels)}: {task} has {len(found.labels)} classes, give each a word of its own"
+        )
+    own = {
+        "dataset": found.name,
+        "task": task,
+        "hard_negatives": hard_negatives,
+        "k": k,
+        "items": items,
+        "seed": seed,
+        "labels": None if labels is None else list(labels),
+        "reference": reference,
+        "skipped_positions": 8,
+        "token_budget": TOKEN_BUDGET,
+    }
+    return {"stem": STEM, "schema": 1, "method_version": 1, **model_request(model, **which), **own}
+
+
+def ablation(heads: Sequence[Head], mode: str = "mean") -> Edit:
+    """Replace what these heads write at all positions, by one of MODES.
+
+    "zero"; "mean": their mean output over tokens of the reference; "mean_pos": the same position by position;
+    "input_mean": what they make of the mean input of their layer, position by position, which is what Crosbie &
+    Shutova's code does (queries, keys and values of the ablated heads alone come from it).
+    """
+    if mode not in MODES:
+        raise ValueError(f"unknown mode {mode!r}; there are {', '.join(MODES)}")
+    return {"ablate": plain_heads(heads), "mode": mode}
+
+
+def knockout(heads: Sequence[Head], pattern: str = "induction", seed: int = 0) -> Edit:
+    """Forbid these heads the cells of a pattern, see `tasks.induction_pattern`."""
+    return {"knock_out": plain_heads(heads), "pattern": pattern, "seed": seed}
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+class _Run:
+    """What all edits of a task request share; prompts, model and means are there once they are called for."""
+
+    def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
+        self.asked, self.model, self.redo = asked, model, redo
+        self.folder = Path(folder) if folder is not None else paths.material()
+        self.expected = expectation(asked, model)
+
+    @cached_property
+    def pair(self) -> tuple[Any, Any]:
+        return obtain(self.model, self.asked)
+
+    @cached_property
+    def drawn(self) -> tuple[list[Prompt], list[Prompt]]:
+        """The prompts to answer, and those of the reference, which ask for other rows."""
+        asked = self.asked
+        task = classification.task(asked["task"], asked["hard_negatives"])
+        if asked["labels"] is not None:
+            task = classification.relabelled(task, asked["labels"])
+        prompts = classification.prompts(task, asked["k"], asked["seed"], asked["items"])
+        if asked["reference"] == "staicc":
+            return prompts, staicc_prompts(TEXTS, 4)[:REFERENCE]
+        others = classification.prompts(task, asked["k"], asked["seed"] + 1000, asked["items"] + REFERENCE)
+        return prompts, others[asked["items"] :] or others[:REFERENCE]
+
+    @cached_property
+    def plan(self) -> Scoring:
+        plan = scoring(*self.pair, self.drawn[0])
+        longest = max(tokens.label_lengths[-1] for tokens in plan.tokens)
+        if longest > 1:
+            raise ValueError(
+                f"a label of {self.asked['dataset']} has {longest} tokens in this tokenizer; choose other words that "
+                'follow a colon as one token each: labels=("A", "B", ...)'
+            )
+        return plan
+
+    @cached_property
+    def texts(self) -> list[tuple[int, ...]]:
+        prompts = staicc_prompts(TEXTS, 0)[:REFERENCE]
+        return [with_bos(p.text[slice(*p.spans["x"][-1])], self.pair[1]).ids for p in prompts]
+
+    @cached_property
+    def origin(self) -> dict[str, Any]:
+        return provenance(self.asked, self.pair, [prompt.text for part in self.drawn for prompt in part])
+
+    def record(self, own: Mapping[str, Any], compute: Any) -> cache.Record:
+        return cache.load_or_compute(
+            {**self.asked, **own}, lambda: (compute(), self.origin), self.folder / STEM, self.expected, self.redo
+        )
+
+    def means(self, mode: str, heads: Sequence[Sequence[int]] | None = None) -> dict[str, Any]:
+        own: dict[str, Any] = {"part": "means", "mode": mode, "heads": heads}
+        return self.record(own, partial(self.measured_means, mode, heads)).data
+
+    def measured_means(self, mode: str, heads: Sequence[Sequence[int]] | None) -> dict[str, Any]:
+        net, tokenizer = self.pair
+        rows = [Row(with_bos(prompt.text, tokenizer).ids) for prompt in self.drawn[1]]
+        check_context(net, [len(row) for row in rows])
+        budget = self.asked["token_budget"]
+        if mode == "mean":
+            return mean_outputs(net, rows, self.asked["skipped_positions"], budget)
+        measure = position_means if mode == "mean_pos" else outputs_of_mean_inputs
+        by_layer = heads_by_layer(support(net), heads or [])
+        values = measure(net, rows, list(by_layer), budget)
+        chosen = [values[layer][:, own] for layer, own in by_layer.items()]
+        return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
+
+    def instruments(self, edit: Edit) -> Attach:
+        """What an edit attaches. Raises ValueError before any forward pass of a prompt."""
+        if not edit:
+            return nothing
+        net, tokenizer = self.pair
+        found = prepare(net)
+        heads = edit["ablate"] if "ablate" in edit else edit["knock_out"]
+        by_layer = heads_by_layer(found, heads)
+        if not heads:
+            return nothing
+        if "knock_out" in edit:
+            cut = [induction_pattern.cells(p, tokenizer, edit["pattern"], edit["seed"]) for p in self.drawn[0]]
+            return knockouts(cut, by_layer)
+        mode = edit["mode"]
+        if mode == "zero":
+            return lambda batch: [PatchHeads(layer, own, 0.0) for layer, own in by_layer.items()]
+        if mode == "mean":
+            mean = torch.from_numpy(self.means("mean")["mean"])
+            values = {layer: mean[found.layers.index(layer)][own] for layer, own in by_layer.items()}
+            return lambda batch: [PatchHeads(layer, own, values[layer]) for layer, own in by_layer.items()]
+        kept = torch.from_numpy(self.means(mode, edit["ablate"])["values"])  # [T, heads, dv]
+        longest = max(len(ids) for ids in [*self.plan.ids, *self.texts])
+        if longest > len(kept):
+            raise ValueError(
+                f"the longest prompt has {longest} tokens, the reference of {mode} {len(kept)}; take mode 'mean', or a "
+                "reference of longer prompts"
+            )
+        parts = dict(zip(by_layer, kept.split([len(own) for own in by_layer.values()], dim=1), strict=True))
+
+        def attach(batch: Batch) -> list[PatchHeads]:
+            length = batch.inputs["input_ids"].shape[1]
+            return [PatchHeads(layer, own, parts[layer][:length]) for layer, own in by_layer.items()]
+
+        return attach
+
+
+def answers(
+    asked: cache.Request,
+    edits: Mapping[str, Edit],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """What the model answers to a `task_request` under each edit, by its name; each is cached on its own.
+
+    logits [N, C] of the labels, log_normaliser [N], gold [N]. Raises ValueError, before any forward pass, for labels
+    that have several tokens or begin alike, for prompts that are too long, and for what an edit cannot do.
+    """
+    run = _Run(asked, model, folder, redo)
+
+    def compute(edit: Edit) -> dict[str, Any]:
+        found = label_logits(run.pair[0], run.plan, run.instruments(edit), token_budget=asked["token_budget"])
+        return {**found, "gold": run.plan.gold}
+
+    bar = tqdm(edits.items(), desc=f"{asked['dataset']}, {asked['k']} shots", leave=False)
+    return {name: run.record({"part": "answers", "edit": dict(e)}, partial(compute, e)).data for name, e in bar}
+
+
+def language_losses(
+    asked: cache.Request,
+    edits: Mapping[str, Edit],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> dict[str, np.ndarray]:
+    """The mean next-token loss of plain texts (StaICC's) under each ablation, in nats, [N] by name."""
+    run = _Run(asked, model, folder, redo)
+    if any("knock_out" in edit for edit in edits.values()):
+        raise ValueError("plain texts have no induction pattern to knock out; give ablations alone")
+
+    def compute(edit: Edit) -> dict[str, Any]:
+        return {"loss": text_losses(run.pair[0], run.texts, run.instruments(edit), asked["token_budget"])}
+
+    bar = tqdm(edits.items(), desc="plain text", leave=False)
+    return {n: run.record({"part": "text", "edit": dict(e)}, partial(compute, e)).data["loss"] for n, e in bar}
+
+
+def means(
+    asked: cache.Request, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
+) -> dict[str, Any]:
+    """Mean outputs over the reference of a `task_request`: mean [L, H, dv], norms [L, H], tokens, prompts.
+
+    norms: how long what each head writes is, at the last token of a prompt, on average.
+    """
+    return _Run(asked, model, folder, redo).means("mean")
+
+
+def pattern(
+    asked: cache.Request,
+    head: Head,
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> dict[str, Any]:
+    """What one head attends to in the first prompt of a task: attention [T, T], tokens as text, ids, kinds of parts."""
+    run = _Run(asked, model, folder, redo)
+
+    def compute() -> dict[str, Any]:
+        net, tokenizer = run.pair
+        found = support(net)
+        ((layer, (place,)),) = heads_by_layer(found, [head]).items()
+        prompt = run.drawn[0][0]
+        tokens = with_bos(prompt.text, tokenizer)
+        rows = CaptureRows(torch.arange(len(tokens.ids)), layers=layer)
+        forward(net, Batch.of([Row(tokens.ids)], [0]), rows)
+        kinds = [""] * len(tokens.ids)
+        for part in induction_pattern.parts(prompt):
+            for token in tokens.under(part.span):
+                kinds[token] = part.kind or "text"
+        return {
+            "attention": rows.weights[layer][0, place].cpu().numpy(),
+            "tokens": [tokenizer.decode([token]) for token in tokens.ids],
+            "kinds": kinds,
+        }
+
+    return run.record({"part": "pattern", "head": [int(part) for part in head]}, compute).data
