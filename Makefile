@@ -37,7 +37,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test test-oracles check format notebooks lock bench-forerunner bench-ioi bench-memory clean clean-cache environment
+.PHONY: help figures test test-oracles check format notebooks lock bench-forerunner bench-induction bench-ioi bench-memory clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -105,10 +105,13 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 	"$$scratch/env/bin/python" -c "$$WRITE_PINS" "$$scratch/report.json"
 
 bench-forerunner: $(STAMP) ## time the forerunner experiment against the published code
-	@$(PY) tests/benchmarks/bench_forerunner.py $(BENCH_ARGS)
+	@$(PY) -m tests.benchmarks.bench_forerunner $(BENCH_ARGS)
 
 bench-ioi: $(STAMP) $(ORACLES)/.installed ## time head patching against TransformerLens, nnsight, pyvene and the loop (40 minutes)
-	@$(PY) tests/benchmarks/bench_ioi.py --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
+	@$(PY) -m tests.benchmarks.bench_ioi --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
+
+bench-induction: $(STAMP) $(ORACLES)/.installed ## time induction scores, ablation and knockout against plain runs
+	@$(PY) -m tests.benchmarks.bench_induction --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
 
 bench-memory: $(STAMP) ## what a run takes of memory, beside what util.memory says
 	@$(PY) tests/benchmarks/bench_memory.py $(BENCH_ARGS)

@@ -96,6 +96,43 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
 
 
 @pytest.mark.notebook
+def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    model = architectures.build("gemma2", vocab_size=len(tokenizer), max_position_embeddings=512)
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    for name in ("ICL_MATERIAL", "ICL_OUTPUT"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "sequences": 2,
+        "tasks": ["centre_embedding", "wordseq1"],
+        "k": 3,
+        "items": 6,
+        "demonstration_seeds": [42, 43],
+        "hard_negatives": True,
+        "labels": ["Foo", "Res"],
+        "sizes": [1, 2],
+        "primary": 2,
+        "control_sets": 3,
+        "full_grid": True,
+        "reference": "staicc",
+    }
+    papermill.execute_notebook(
+        ROOT / "notebooks" / "02_induction_scores.ipynb",
+        tmp_path / "out.ipynb",
+        parameters,
+        kernel_name="python3",
+        cwd=ROOT / "notebooks",
+        progress_bar=False,
+    )
+    printed = "".join(o.get("text", "") for cell in code_cells(tmp_path / "out.ipynb") for o in cell.outputs)
+    assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed
+    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("induction_scores_*.pdf")}
+    assert parts == {"scores", "companions", "pattern", "mechanism", "ablation", "doses"}
+
+
+@pytest.mark.notebook
 def test_a_broken_measure_makes_nbval_fail(tmp_path):
     shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
     measure = tmp_path / "util" / "measures" / "forerunner.py"

@@ -1,6 +1,6 @@
 """Copy magnitudes side by side: our pass, a bare forward pass, and eager attention with everything switched on.
 
-    python tests/benchmarks/bench_forerunner.py [--rounds 9] [--save data/benchmarks/forerunner_cpu.json]
+    python -m tests.benchmarks.bench_forerunner [--rounds 9] [--save data/benchmarks/forerunner_cpu.json]
 
 A random Llama (8 layers, 16 heads, width 512, vocabulary 32,000, fp32, one thread) reads prompts with two label
 conditions each. Every contestant is a process of its own that runs once per round; the rounds are paired, the order
@@ -15,17 +15,14 @@ interval.
 """
 
 import argparse
-import json
-import os
 import platform
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
 
 CONTESTANTS = ("ours", "bare", "opponent", "scored", "cut")
 MEMORY = ("ours", "opponent")
@@ -99,85 +96,35 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
 
 
 def contest(contestant: str, length: int, prompts: int, token_budget: int) -> None:
-    """Serve "time" (CPU seconds of one run) and "peak" (bytes above the steady state) until stdin closes."""
     run = work(contestant, length, prompts, token_budget)
     work_once = work(contestant, length, 1, token_budget) if prompts > 1 else run
     work_once()  # first-call costs
-    for line in sys.stdin:
-        start = time.process_time()
-        if line.strip() == "peak":
-            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
-            before = _status("VmRSS")
-            run()
-            print(_status("VmHWM") - before, flush=True)
-        else:
-            run()
-            print(time.process_time() - start, flush=True)
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    serve(run)
 
 
 # ------------------------------------------------------------------------------------------------ the referee
 
 
-class Contestant:
-    def __init__(self, name: str, length: int, prompts: int, token_budget: int, memory: bool = False) -> None:
-        command = [sys.executable, __file__, "--contestant", name]
-        command += ["--length", str(length), "--prompts", str(prompts), "--budget", str(token_budget)]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
-        if memory:  # freed buffers go back to the system at once, so that the peak is what is alive, not fragmentation
-            environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def ask(self, question: str) -> float:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(question + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError("a contestant died; its message is above")
-        return float(answer)
-
-    def close(self) -> None:
-        self.process.communicate()
+def contestant_of(name: str, length: int, prompts: int, token_budget: int, memory: bool = False) -> Contestant:
+    options = ("--contestant", name, "--length", length, "--prompts", prompts, "--budget", token_budget)
+    return Contestant("bench_forerunner", options, threads=1, memory=memory)
 
 
-def interval(ratios: list[float]) -> dict[str, float]:
-    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
-    return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
-
-
-def times(length: int, prompts: int, rounds: int, token_budget: int) -> dict[str, Any]:
-    contestants = {name: Contestant(name, length, prompts, token_budget) for name in CONTESTANTS}
-    seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
-    random = np.random.default_rng(0)
-    for number in range(rounds):
-        for name in random.permutation(CONTESTANTS):
-            seconds[name].append(contestants[name].ask("time"))
-        shown = ", ".join(f"{name} {seconds[name][-1]:.2f}" for name in CONTESTANTS)
-        print(f"{length} tokens, {prompts} prompts, round {number + 1}/{rounds}: {shown} s", flush=True)
+def times(length: int, prompts: int, count: int, token_budget: int) -> dict[str, Any]:
+    contestants = {name: contestant_of(name, length, prompts, token_budget) for name in CONTESTANTS}
+    seconds = rounds(contestants, count, f"{length} tokens, {prompts} prompts")
     for contestant in contestants.values():
         contestant.close()
-
-    def ratio(above: str, below: str) -> dict[str, float]:
-        return interval([a / b for a, b in zip(seconds[above], seconds[below], strict=True)])
-
     return {
         "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
-        "ours / bare": ratio("ours", "bare"),
-        "opponent / ours": ratio("opponent", "ours"),
-        "cut / scored": ratio("cut", "scored"),
+        "ours / bare": ratio(seconds["ours"], seconds["bare"]),
+        "opponent / ours": ratio(seconds["opponent"], seconds["ours"]),
+        "cut / scored": ratio(seconds["cut"], seconds["scored"]),
     }
 
 
 def extra_peak(name: str, length: int, prompts: int, token_budget: int) -> float:
-    contestant = Contestant(name, length, prompts, token_budget, memory=True)
+    contestant = contestant_of(name, length, prompts, token_budget, memory=True)
     peak = contestant.ask("peak")
     contestant.close()
     return peak
@@ -218,10 +165,7 @@ def main() -> None:
         "extra peak memory, MiB": (many - few) / 2**20,
         "allowed, MiB": (results + ids) / 2**20 + 16,
     }
-    print(json.dumps(report, indent=1))
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    save(report, options.save)
 
 
 if __name__ == "__main__":

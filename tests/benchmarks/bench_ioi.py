@@ -1,6 +1,6 @@
 """All single-head patches of a model, side by side: ours, the loop of hooks, TransformerLens, nnsight, pyvene.
 
-    python tests/benchmarks/bench_ioi.py [--oracles .venv-oracles/bin/python] [--rounds 9] [--save FILE]
+    python -m tests.benchmarks.bench_ioi [--oracles .venv-oracles/bin/python] [--rounds 9] [--save FILE]
 
 A random GPT-2 (small; weights with a spread of 0.1, float32, two threads) and the pair of prompts of the project, as
 GPT-2's tokens. Every contestant is a process of its own that runs once per round; the order within a round is drawn.
@@ -16,12 +16,9 @@ live in an environment of their own, `make .venv-oracles`.
 """
 
 import argparse
-import json
 import os
 import platform
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
+
+from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
 
 OWN, OPPONENTS = ("ours", "naive"), ("tl", "nnsight", "pyvene")
 SHAPES = {"gpt2": (12, 12, 768), "gpt2-large": (36, 20, 1280), "tiny": (3, 4, 64)}
@@ -195,109 +194,53 @@ def pyvene(model: Any) -> Callable[[], Any]:
 
 
 def contest(name: str, shape: str, some: int | None, count: int) -> None:
-    """Answer "time" with CPU seconds, "map" with the map, "peak" with bytes above the steady state."""
     torch.set_num_threads(2)
-    answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
     model = model_of(shape)
     numbers = {"naive": (some,), "ours": (count,), "tl": (count,)}.get(name, ())
     run = globals()[name](model, *numbers)
     if name != "naive":
         run()  # first-call costs
-    for line in sys.stdin:
-        start = time.process_time()
-        if line.strip() == "peak":
-            Path("/proc/self/clear_refs").write_text("5")
-            before = _status("VmRSS")
-            run()
-            found: Any = _status("VmHWM") - before
-        elif line.strip() == "map":
-            found = np.asarray(run()).tolist()
-        else:
-            run()
-            found = time.process_time() - start
-        print(json.dumps(found), file=answer, flush=True)
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-
-
-class Contestant:
-    def __init__(self, python: str, name: str, shape: str, some: int | None = None, count: int = 1) -> None:
-        command = [python, __file__, "--contestant", name, "--shape", shape, "--count", str(count)]
-        command += [] if some is None else ["--some", str(some)]
-        root = str(Path(__file__).resolve().parents[2])
-        environment = os.environ | {"OMP_NUM_THREADS": "2", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
-        if name in OWN:
-            environment["PYTHONPATH"] = root
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-
-    def ask(self, question: str) -> Any:
-        assert self.process.stdin and self.process.stdout
-        try:
-            self.process.stdin.write(question + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError((self.process.communicate()[1] or "a contestant died")[-2000:])
-        return json.loads(line)
-
-    def close(self) -> None:
-        self.process.communicate()
+    serve(run)
 
 
 # ---------------------------------------------------------------------------------------- the referee
+
+
+def contestant_of(oracles: str, name: str, shape: str, some: int | None = None, count: int = 1) -> Contestant:
+    options = ["--contestant", name, "--shape", shape, "--count", count, *([] if some is None else ["--some", some])]
+    return Contestant("bench_ioi", options, threads=2, python=sys.executable if name in OWN else oracles)
 
 
 def maps(oracles: str, shape: str, names: tuple[str, ...] = (*OWN, *OPPONENTS)) -> dict[str, Any]:
     """Every contestant's map [L, H]."""
     found = {}
     for name in names:
-        contestant = Contestant(sys.executable if name in OWN else oracles, name, shape)
-        found[name] = np.array(contestant.ask("map"))
+        contestant = contestant_of(oracles, name, shape)
+        found[name] = np.array(contestant.ask("value"))
         contestant.close()
     return found
 
 
-def interval(ratios: list[float]) -> dict[str, float]:
-    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
-    return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
-
-
 def times(
-    oracles: str, shape: str, rounds: int, names: tuple[str, ...], some: int | None, count: int = 1
+    oracles: str, shape: str, repeats: int, names: tuple[str, ...], some: int | None, count: int = 1
 ) -> dict[str, Any]:
-    contestants = {n: Contestant(sys.executable if n in OWN else oracles, n, shape, some, count) for n in names}
-    scale = SHAPES[shape][1] / some if some else 1.0  # of the loop, where only a sample of its heads is timed
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    random = np.random.default_rng(0)
-    for number in range(rounds):
-        for name in random.permutation(names):
-            seconds[name].append(contestants[name].ask("time") * (scale if name == "naive" else 1))
-        shown = ", ".join(f"{name} {seconds[name][-1]:.1f}" for name in names)
-        print(f"{shape}, round {number + 1}/{rounds}: {shown} s", flush=True)
-    maps_of = {name: np.array(contestants[name].ask("map")) for name in names} if count > 1 else {}
+    contestants = {name: contestant_of(oracles, name, shape, some, count) for name in names}
+    seconds = rounds(contestants, repeats, f"{shape}, {count} prompts")
+    layers, heads, _ = SHAPES[shape]
+    extra: dict[str, Any] = {}
+    if some:  # of the loop only a sample of its heads is timed
+        seconds["naive"] = [heads / some * each for each in seconds["naive"]]
+        extra["heads of each layer timed in the loop, the rest extrapolated"] = some
+    medians = {name: float(np.median(values)) for name, values in seconds.items()}
+    if count > 1:
+        both = [np.array(contestants[name].ask("value")) for name in ("ours", "tl")]
+        extra["prompt-heads per CPU second"] = {n: count * layers * heads / s for n, s in medians.items()}
+        extra["largest difference of the mean maps"] = float(np.abs(both[0] - both[1]).max())
     peak = contestants["ours"].ask("peak") / 2**20
     for contestant in contestants.values():
         contestant.close()
-    ratios = {
-        f"{name} / ours": interval([a / b for a, b in zip(seconds[name], seconds["ours"], strict=True)])
-        for name in names
-        if name != "ours"
-    }
-    medians = {name: float(np.median(values)) for name, values in seconds.items()}
-    sampled: dict[str, Any] = {"heads of each layer timed in the loop, the rest extrapolated": some} if some else {}
-    if count > 1:
-        layers, heads, _ = SHAPES[shape]
-        sampled["prompt-heads per CPU second"] = {n: count * layers * heads / s for n, s in medians.items()}
-        sampled["largest difference of the mean maps"] = float(np.abs(maps_of["ours"] - maps_of["tl"]).max())
-    return {"cpu_seconds": medians, **ratios, **sampled, "ours, extra peak memory, MiB": peak}
+    ratios = {f"{name} / ours": ratio(seconds[name], seconds["ours"]) for name in names if name != "ours"}
+    return {"cpu_seconds": medians, **ratios, **extra, "ours, extra peak memory, MiB": peak}
 
 
 def main() -> None:
@@ -333,10 +276,7 @@ def main() -> None:
         report[f"gpt2, {MANY} prompts"] = times(options.oracles, "gpt2", options.many, ("ours", "tl"), None, MANY)
     if options.large:
         report["gpt2-large"] = times(options.oracles, "gpt2-large", options.large, OWN, 1)
-    print(json.dumps(report, indent=1))
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    save(report, options.save)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
-"""Command line: `python -m util.embedded train NAME` and `python -m util.embedded evaluate NAME`."""
+"""Command line: `python -m util.embedded train NAME`, `... evaluate NAME` and `... phase-change`."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import platform
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from util import paths
@@ -32,6 +36,23 @@ def train(name: str, out: Path, minutes: float, seed: int) -> None:
         print(f"saved to {out}")
 
 
+def phase_change(out: Path, seeds: Sequence[int], machine: str) -> None:
+    """Write the log of how induction heads form, a minute for each seed; machine: what trains, in words."""
+    import torch
+
+    from .phase_change import formed_at, train
+
+    begun = time.monotonic()
+    runs = {str(seed): train(seed=seed) for seed in seeds}
+    took = (time.monotonic() - begun) / len(runs)
+    about = f"python -m util.embedded phase-change: {took:.0f} s a seed, on one thread of {machine}, torch "
+    log = {"about": about + torch.__version__.partition("+")[0], "seeds": runs}
+    out.write_text(json.dumps(log) + "\n", encoding="utf-8")
+    for seed, run in runs.items():
+        print(f"seed {seed}: best prefix-matching score above 0.5 after {formed_at(run)} tokens")
+    print(f"saved to {out}")
+
+
 def main() -> None:
     """Parse the arguments and run one command."""
     parser = argparse.ArgumentParser(prog="python -m util.embedded", description=__doc__)
@@ -44,10 +65,16 @@ def main() -> None:
     command = commands.add_parser("evaluate", help="print the model card's table")
     command.add_argument("name", help="an embedded model's name, a folder, or a hub id")
     command.add_argument("--prompts", type=int, default=512, help="fewer for a quick look; the card has 512")
+    command = commands.add_parser("phase-change", help="watch induction heads form; write the log")
+    command.add_argument("--out", type=Path, help="default: data/phase_change.json")
+    command.add_argument("--seed", type=int, nargs="+", default=[0, 1, 2])
+    command.add_argument("--machine", default=platform.machine(), help="what trains, in words, for the log")
     arguments = parser.parse_args()
     if arguments.command == "train":
         out = arguments.out or home() / arguments.name
         train(arguments.name, out, arguments.minutes, arguments.seed)
+    elif arguments.command == "phase-change":
+        phase_change(arguments.out or paths.root() / "data" / "phase_change.json", arguments.seed, arguments.machine)
     else:
         from .evaluate import HEADER, rows
 

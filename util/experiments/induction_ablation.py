@@ -22,6 +22,7 @@ from util.handshake import prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.load_model_and_data import staicc_prompts
 from util.means import mean_outputs, outputs_of_mean_inputs, position_means
+from util.measures.forerunner import right
 from util.measures.induction import Head
 from util.prompts import Prompt, with_bos
 from util.scoring import Attach, Scoring, knockouts, label_logits, nothing, scoring, text_losses
@@ -163,8 +164,8 @@ class _Run:
         chosen = [values[layer][:, own] for layer, own in by_layer.items()]
         return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
-    def instruments(self, edit: Edit) -> Attach:
-        """What an edit attaches. Raises ValueError before any forward pass of a prompt."""
+    def instruments(self, edit: Edit, ids: Sequence[Sequence[int]]) -> Attach:
+        """What an edit attaches to the texts `ids`. Raises ValueError before any forward pass of one of them."""
         if not edit:
             return nothing
         net, tokenizer = self.pair
@@ -184,7 +185,7 @@ class _Run:
             values = {layer: mean[found.layers.index(layer)][own] for layer, own in by_layer.items()}
             return lambda batch: [PatchHeads(layer, own, values[layer]) for layer, own in by_layer.items()]
         kept = torch.from_numpy(self.means(mode, edit["ablate"])["values"])  # [T, heads, dv]
-        longest = max(len(ids) for ids in [*self.plan.ids, *self.texts])
+        longest = max(map(len, ids))
         if longest > len(kept):
             raise ValueError(
                 f"the longest prompt has {longest} tokens, the reference of {mode} {len(kept)}; take mode 'mean', or a "
@@ -214,11 +215,24 @@ def answers(
     run = _Run(asked, model, folder, redo)
 
     def compute(edit: Edit) -> dict[str, Any]:
-        found = label_logits(run.pair[0], run.plan, run.instruments(edit), token_budget=asked["token_budget"])
+        attach = run.instruments(edit, run.plan.ids)
+        found = label_logits(run.pair[0], run.plan, attach, token_budget=asked["token_budget"])
         return {**found, "gold": run.plan.gold}
 
     bar = tqdm(edits.items(), desc=f"{asked['dataset']}, {asked['k']} shots", leave=False)
     return {name: run.record({"part": "answers", "edit": dict(e)}, partial(compute, e)).data for name, e in bar}
+
+
+def answered_right(
+    requests: Sequence[cache.Request],
+    edits: Mapping[str, Edit],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> dict[str, np.ndarray]:
+    """Which queries are answered right under each edit, [R, N] by name: a row for each request, one per seed say."""
+    runs = [answers(asked, edits, model, folder, redo) for asked in requests]
+    return {name: np.stack([right(run[name]["logits"], run[name]["gold"]) for run in runs]) for name in edits}
 
 
 def language_losses(
@@ -234,7 +248,8 @@ def language_losses(
         raise ValueError("plain texts have no induction pattern to knock out; give ablations alone")
 
     def compute(edit: Edit) -> dict[str, Any]:
-        return {"loss": text_losses(run.pair[0], run.texts, run.instruments(edit), asked["token_budget"])}
+        attach = run.instruments(edit, run.texts)
+        return {"loss": text_losses(run.pair[0], run.texts, attach, asked["token_budget"])}
 
     bar = tqdm(edits.items(), desc="plain text", leave=False)
     return {n: run.record({"part": "text", "edit": dict(e)}, partial(compute, e)).data["loss"] for n, e in bar}

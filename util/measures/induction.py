@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from util.measures.statistics import bootstrap_mean, wilson
+
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
 Head = tuple[int, int]  # (layer, head)
@@ -227,6 +229,15 @@ def _different(one: Callable[[], list[Head]], draws: int) -> list[list[Head]]:
 
 
 # ------------------------------------------------------------------------------------------------ what it costs
+
+
+def accuracy(right: Bools) -> tuple[float, float, float]:
+    """The share of right answers [R, N] and its 95 % interval: Wilson's for one run, else bootstrapped over queries."""
+    if len(right) > 1:
+        value, low, high = bootstrap_mean(right.mean(axis=0))
+    else:
+        value, (low, high) = right.mean(), wilson(right.sum(), right.size)
+    return float(value), float(low), float(high)
 
 
 def rank_p(value: float, controls: Sequence[float]) -> tuple[float, float]:

@@ -49,7 +49,8 @@ def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[n
     share, z = np.asarray(successes, dtype=np.float64) / n, stats.norm.ppf((1 + level) / 2)
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     width = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return np.clip(centre - width, 0, 1), np.clip(centre + width, 0, 1)
+    # at 0 and n the interval ends at the share itself, but for rounding
+    return np.minimum(np.clip(centre - width, 0, 1), share), np.maximum(np.clip(centre + width, 0, 1), share)
 
 
 def halves(n: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,0 +1,192 @@
+"""Induction scores, ablation and knockout beside plain runs of the same work, and beside TransformerLens' detect_head.
+
+    python -m tests.benchmarks.bench_induction [--oracles .venv-oracles/bin/python] [--rounds 9] [--save FILE]
+
+Two models: a random GPT-2 (small; two threads, float32) and the embedded one. Every contestant is a process of its own
+that runs once per round; the order within a round is drawn. Times are CPU seconds; a ratio is the median over rounds
+with its bootstrap interval.
+
+    scores     `experiments.induction.head_scores` of all heads, five sequences of 201 tokens
+    bare       the same batches through the same base model, nothing read
+    tl         transformer_lens.head_detector.detect_head, "induction_head", the same sequences (eager, one at a time)
+    plain      `scoring.label_logits` of 16 prompts of 10 demonstrations
+    ablated    the same with eight heads at their mean
+    knocked    the same with the induction pattern knocked out in eight heads, cells planned beforehand
+    planned    the planning of these cells
+    one        `knocked`, one prompt to a batch
+"""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+
+SHAPES = ("gpt2", "embedded")
+SCORES, TASK = ("scores", "bare"), ("plain", "ablated", "knocked", "planned", "one")
+LENGTH, COPIES, SEQUENCES, PROMPTS = 50, 4, 5, 16
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(initializer_range=0.1)).eval()
+
+
+def ids_of(vocabulary: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    rows = [np.tile(rng.choice(np.arange(1, vocabulary), LENGTH, replace=False), COPIES) for _ in range(SEQUENCES)]
+    return np.insert(np.array(rows), 0, 0, axis=1)
+
+
+def tl() -> Callable[[], Any]:
+    from transformer_lens.head_detector import detect_head
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    model = gpt2()
+    model.set_attn_implementation("eager")
+    bridge = build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config, model_name="random")
+    bridge.eval()
+    ids = torch.from_numpy(ids_of(model.config.vocab_size))
+    bridge.to_tokens = lambda text, **_: ids[int(text)][None]  # it has no tokenizer
+
+    @torch.no_grad()
+    def run() -> Any:
+        return torch.stack([detect_head(bridge, str(i), "induction_head") for i in range(SEQUENCES)]).mean(0).numpy()
+
+    return run
+
+
+def work(name: str, shape: str) -> Callable[[], Any]:
+    from util import inference
+    from util.attention import PatchHeads, support
+    from util.experiments import induction
+    from util.handshake import prepare
+    from util.load_model_and_data import load_ICL_model
+    from util.measures import induction as measures
+    from util.scoring import knockouts, label_logits, scoring
+    from util.tasks import classification, induction_pattern
+    from util.tasks.sequences import Sequences
+
+    embedded = load_ICL_model("embedded", device="cpu", verbose=False)
+    model, tokenizer = (gpt2(), embedded[1]) if shape == "gpt2" else embedded
+    prepare(model)
+    if name in SCORES:
+        ids = ids_of(model.config.vocab_size)
+        budget = inference.TOKEN_BUDGET
+
+        def scores() -> Any:
+            drawn = Sequences(ids, LENGTH, COPIES, True, "")
+            mean = induction.head_scores(model, drawn)["prefix_matching"].mean(0)
+            return measures.variants(mean, LENGTH, COPIES)["TransformerLens mul"]
+
+        def bare() -> None:
+            for numbers in inference.plan([ids.shape[1]] * SEQUENCES, budget):
+                with torch.inference_mode():
+                    model.base_model(torch.from_numpy(ids[numbers]), use_cache=False)
+
+        return scores if name == "scores" else bare
+
+    # ten demonstrations of equal length, so that batches of sixteen have no padding
+    prompts = classification.prompts(classification.task("repetition"), 10, limit=PROMPTS)
+    plan = scoring(model, tokenizer, prompts)
+    assert len({len(ids) for ids in plan.ids}) == 1
+    found = support(model)
+    heads = {layer: list(range(min(4, found.heads))) for layer in found.layers[1:3]}
+    if name == "planned":
+        return lambda: [len(induction_pattern.cells(prompt, tokenizer)) for prompt in prompts]
+    if name in ("knocked", "one"):
+        attach: Any = knockouts([induction_pattern.cells(prompt, tokenizer) for prompt in prompts], heads)
+    elif name == "ablated":
+        config = model.config
+        mean = torch.zeros(4, getattr(config, "head_dim", config.hidden_size // config.num_attention_heads))
+        attach = lambda batch: [PatchHeads(layer, own, mean) for layer, own in heads.items()]  # noqa: E731
+    else:
+        attach = lambda batch: []  # noqa: E731
+    budget = 1 if name == "one" else 16 * len(plan.ids[0])
+    return lambda: label_logits(model, plan, attach, budget)["logits"]
+
+
+def times(oracles: str, shape: str, count: int) -> dict[str, Any]:
+    names = [*SCORES, *(["tl"] if shape == "gpt2" else []), *TASK]
+    contestants = {
+        name: Contestant(
+            "bench_induction",
+            ("--contestant", name, "--shape", shape),
+            threads=2,
+            python=oracles if name == "tl" else sys.executable,
+        )
+        for name in names
+    }
+    seconds = rounds(contestants, count, shape)
+    found: dict[str, Any] = {
+        "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
+        "scores / bare": ratio(seconds["scores"], seconds["bare"]),
+        "ablated / plain": ratio(seconds["ablated"], seconds["plain"]),
+        "planned / plain": ratio(seconds["planned"], seconds["plain"]),
+        "knocked / plain": ratio(seconds["knocked"], seconds["plain"]),
+        "tokens per second, batches of 16 / of 1": ratio(seconds["one"], seconds["knocked"]),
+    }
+    if shape == "gpt2":
+        found["tl / scores"] = ratio(seconds["tl"], seconds["scores"])
+        both = [np.array(contestants[name].ask("value")) for name in ("tl", "scores")]
+        found["largest difference to TransformerLens"] = float(np.abs(both[0] - both[1]).max())
+    for contestant in contestants.values():
+        contestant.close()
+    return found
+
+
+def extra_peak(shape: str) -> dict[str, float]:
+    """Bytes above the bare pass, in units of one layer's read weights in float32."""
+    peaks = {}
+    for name in SCORES:
+        contestant = Contestant("bench_induction", ("--contestant", name, "--shape", shape), threads=2, memory=True)
+        peaks[name] = contestant.ask("peak")
+        contestant.close()
+    heads = 12 if shape == "gpt2" else 8
+    unit = SEQUENCES * heads * (COPIES - 1) * LENGTH * (COPIES * LENGTH + 1) * 4
+    return {
+        "scores, MiB": peaks["scores"] / 2**20,
+        "bare, MiB": peaks["bare"] / 2**20,
+        "difference / weights of one layer": (peaks["scores"] - peaks["bare"]) / unit,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--oracles", default=".venv-oracles/bin/python", help="the Python that has TransformerLens")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--contestant", choices=(*SCORES, "tl", *TASK), help=argparse.SUPPRESS)
+    parser.add_argument("--shape", choices=SHAPES, default="gpt2", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contestant:
+        torch.set_num_threads(2)
+        run = tl() if options.contestant == "tl" else work(options.contestant, options.shape)
+        run()  # first-call costs
+        serve(run)
+        return
+
+    import transformers
+
+    report: dict[str, Any] = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, two threads per process",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "rounds": options.rounds,
+    }
+    for shape in SHAPES:
+        report[shape] = times(options.oracles, shape, options.rounds)
+        report[shape]["extra peak memory"] = extra_peak(shape)
+    save(report, options.save)
+
+
+if __name__ == "__main__":
+    main()
