@@ -5,6 +5,7 @@ And planted heads: what is known of them is found, and what they do goes when th
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from functools import cache
@@ -18,12 +19,13 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tests import architectures, oracle, toys
-from util import attention
+from util import attention, report
 from util.attention import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.attention import instrument as instrumented
 from util.embedded import planted
 from util.experiments import induction as experiment
 from util.experiments import induction_ablation as ablation
+from util.experiments.runs import LazyModel
 from util.handshake import prepare
 from util.inference import Batch, Row
 from util.load_model_and_data import load_ICL_model, staicc_prompts
@@ -1177,3 +1179,27 @@ def test_the_method_has_not_changed_without_a_new_version(tmp_path):
 GOLDEN: dict = {
     "prefix-matching, layer 2": [0.887453, 0.014390, 0.879658, 0.016945, 0.896254, 0.016694, 0.926196, 0.015720]
 }
+
+
+# ------------------------------------------------------------------------------------------------ published models
+
+
+@pytest.mark.skipif("ICL_GPT2" not in os.environ, reason="needs GPT-2 small: set ICL_GPT2 to gpt2, or to its folder")
+def test_gpt2_small_has_its_known_induction_heads(tmp_path):
+    asked = experiment.sequence_request(os.environ["ICL_GPT2"])
+    score = experiment.scores(asked, None, tmp_path).data["prefix_matching"].mean(0)
+    assert {(5, 1), (5, 5), (6, 9), (7, 2), (7, 10)} <= set(measures.top(score, 8))
+
+
+@pytest.mark.skipif("ICL_LLAMA3" not in os.environ, reason="needs Llama-3-8B: set ICL_LLAMA3 to its hub id, or folder")
+def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_path):
+    model, published = LazyModel(os.environ["ICL_LLAMA3"]), report.published(experiment.STEM)["tables"]
+    score = experiment.scores(experiment.sequence_request(model.name), model, tmp_path).data["prefix_matching"].mean(0)
+    assert measures.top(score, 1) == [(15, 30)] and abs(score.max() - 0.98) <= 0.02
+    assert 25 <= (score >= measures.INDUCTION_HEAD).sum() <= 40
+    edits = {"full": ablation.WHOLE, "mean": ablation.ablation(measures.top(score, 11), "input_mean")}
+    requests = [ablation.task_request(model.name, "repetition", 10, 500, seed) for seed in (42, 43, 44)]
+    right = ablation.answered_right(requests, edits, model, tmp_path)
+    row = published["meta-llama/Meta-Llama-3-8B"]["repetition, 10 shots"]
+    assert abs(100 * right["full"].mean() - row["full"]) <= 4
+    assert abs(100 * right["mean"].mean() - row["mean"]["ind 1 %"]) <= 4

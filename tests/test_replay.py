@@ -333,8 +333,10 @@ def direct(model, base, source):
     found = support(model)
     writes = {at: head_writes(found.projections[at], z[1][at] - z[0][at]) for at in found.layers}
     places = [11, LENGTH - 1]
-    logits, plain = direct_effects(model, base, {at: w[:, places] for at, w in writes.items()}, ANSWERS, places)
+    both = direct_effects(model, base, {at: w[:, places] for at, w in writes.items()}, ANSWERS, places)
     alone = direct_effects(model, base, {at: w[:, -1:] for at, w in writes.items()}, ANSWERS)
+    assert both is not None and alone is not None
+    logits, plain = both
     assert torch.equal(alone[0][..., 0, :], logits[..., 1, :]) and torch.equal(alone[1][:, 0], plain[:, 1])
     return logits, plain
 

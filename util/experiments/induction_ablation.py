@@ -71,6 +71,7 @@ def task_request(
         "seed": seed,
         "labels": None if labels is None else list(labels),
         "reference": reference,
+        "reference_prompts": REFERENCE,
         "skipped_positions": 8,
         "token_budget": TOKEN_BUDGET,
     }
@@ -104,6 +105,7 @@ class _Run:
         self.asked, self.model, self.redo = asked, model, redo
         self.folder = Path(folder) if folder is not None else paths.material()
         self.expected = expectation(asked, model)
+        self.known: dict[str, dict[str, Any]] = {}  # means
 
     @cached_property
     def pair(self) -> tuple[Any, Any]:
@@ -147,15 +149,20 @@ class _Run:
             {**self.asked, **own}, lambda: (compute(), self.origin), self.folder / STEM, self.expected, self.redo
         )
 
+    @cached_property
+    def reference(self) -> list[Row]:
+        rows = [Row(with_bos(prompt.text, self.pair[1]).ids) for prompt in self.drawn[1]]
+        check_context(self.pair[0], [len(row) for row in rows])
+        return rows
+
     def means(self, mode: str, heads: Sequence[Sequence[int]] | None = None) -> dict[str, Any]:
         own: dict[str, Any] = {"part": "means", "mode": mode, "heads": heads}
-        return self.record(own, partial(self.measured_means, mode, heads)).data
+        if (name := repr(own)) not in self.known:  # once for all edits, redo or not
+            self.known[name] = self.record(own, partial(self.measured_means, mode, heads)).data
+        return self.known[name]
 
     def measured_means(self, mode: str, heads: Sequence[Sequence[int]] | None) -> dict[str, Any]:
-        net, tokenizer = self.pair
-        rows = [Row(with_bos(prompt.text, tokenizer).ids) for prompt in self.drawn[1]]
-        check_context(net, [len(row) for row in rows])
-        budget = self.asked["token_budget"]
+        net, rows, budget = self.pair[0], self.reference, self.asked["token_budget"]
         if mode == "mean":
             return mean_outputs(net, rows, self.asked["skipped_positions"], budget)
         measure = position_means if mode == "mean_pos" else outputs_of_mean_inputs
@@ -165,7 +172,7 @@ class _Run:
         return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
     def instruments(self, edit: Edit, ids: Sequence[Sequence[int]]) -> Attach:
-        """What an edit attaches to the texts `ids`. Raises ValueError before any forward pass of one of them."""
+        """What an edit attaches to the texts `ids`. Raises ValueError before any forward pass."""
         if not edit:
             return nothing
         net, tokenizer = self.pair
@@ -184,13 +191,13 @@ class _Run:
             mean = torch.from_numpy(self.means("mean")["mean"])
             values = {layer: mean[found.layers.index(layer)][own] for layer, own in by_layer.items()}
             return lambda batch: [PatchHeads(layer, own, values[layer]) for layer, own in by_layer.items()]
-        kept = torch.from_numpy(self.means(mode, edit["ablate"])["values"])  # [T, heads, dv]
-        longest = max(map(len, ids))
-        if longest > len(kept):
+        longest, there = max(map(len, ids)), max(map(len, self.reference))
+        if longest > there:
             raise ValueError(
-                f"the longest prompt has {longest} tokens, the reference of {mode} {len(kept)}; take mode 'mean', or a "
+                f"the longest prompt has {longest} tokens, the reference of {mode} {there}; take mode 'mean', or a "
                 "reference of longer prompts"
             )
+        kept = torch.from_numpy(self.means(mode, edit["ablate"])["values"])  # [T, heads, dv]
         parts = dict(zip(by_layer, kept.split([len(own) for own in by_layer.values()], dim=1), strict=True))
 
         def attach(batch: Batch) -> list[PatchHeads]:
