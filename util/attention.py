@@ -42,6 +42,7 @@ from util.instruments import (
     Knockout,
     PatchHeads,
     ScoreRows,
+    Splice,
     SumHeads,
     take,
     writable,
@@ -57,6 +58,7 @@ __all__ = [
     "Knockout",
     "PatchHeads",
     "ScoreRows",
+    "Splice",
     "SumHeads",
     "Support",
     "UnsupportedModel",
@@ -128,6 +130,7 @@ class Call:
     mask: Tensor | None
     options: dict[str, Any]
     knockouts: tuple["Knockout", ...] = ()
+    splice: "Splice | None" = None
 
     @property
     def batch(self) -> int:
@@ -153,17 +156,25 @@ class Call:
         return rows.split(max(1, EAGER_CHUNK // (self.batch * self.query.shape[1] * self.keys)), dim=-1)
 
     def rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs [B, R, H, dv] and weights [B, H, R, S] of the query rows [R] or [B, R], knockouts applied."""
+        """Outputs [B, R, H, dv] and weights [B, H, R, S] of the query rows [R] or [B, R], all edits applied."""
         own = additive = self._additive(rows)
         for knockout in self.knockouts:
             additive = knockout.apply(self, rows, own, additive)
-        return self._eager(rows, additive)
+        if self.splice is None:
+            return self._eager(rows, additive)
+        # each donor's keys and values stand behind the own ones, and the mask opens one of them for every cell
+        keys, values, additive = self.splice.apply(self, rows, additive)
+        out, weights = self._eager(rows, additive, keys, values)
+        return out, weights.unflatten(-1, (-1, self.keys)).sum(-2)
 
-    def _eager(self, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor]:
+    def _eager(
+        self, rows: Tensor, additive: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         module_class: Any = type(self.module)
         function = _eager_function(module_class)
         query = take(self.query, rows, dim=2)
-        return function(self.module, query, self.key, self.value, additive, **self.options)
+        key, value = self.key if key is None else key, self.value if value is None else value
+        return function(self.module, query, key, value, additive, **self.options)
 
     def _additive(self, rows: Tensor) -> Tensor:
         """The model's mask for these rows as an additive float mask [B or 1, H or 1, R, S]."""
@@ -194,11 +205,14 @@ def _attention(
             layer = support.modules[module]
             instruments += [i for i in attached if i.layers is None or layer in i.layers]
     knockouts = tuple(i for i in instruments if isinstance(i, Knockout))
-    call = Call(module, layer, query, key, value, attention_mask, options, knockouts)
+    splices = [i for i in instruments if isinstance(i, Splice)]
+    if len(splices) > 1:
+        raise ValueError("two splices at once: put their donors and tables into one")
+    call = Call(module, layer, query, key, value, attention_mask, options, knockouts, *splices)
     for instrument_ in instruments:
         instrument_.check_call(call)
     out = call.plain()
-    if knockouts:
+    if knockouts or splices:
         out = _recompute_cut_rows(call, out)
     for instrument_ in instruments:
         out = instrument_.visit(call, out)
@@ -206,7 +220,9 @@ def _attention(
 
 
 def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
-    cut = torch.cat([k.cells_for(call.batch)[:, :2] for k in call.knockouts]).unique(dim=0)
+    parts = [k.cells_for(call.batch)[:, :2] for k in call.knockouts]
+    parts += [call.splice.rows_of(call)] if call.splice else []
+    cut = torch.cat(parts).unique(dim=0)
     if not len(cut):
         return out
     example, row = cut.unbind(1)

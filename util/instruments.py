@@ -356,3 +356,67 @@ class Knockout(Instrument):
         if not self._warned and not bool(before.expand(after.shape)[example, :, place, key].any(-1).all()):
             self._warned = True
             warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
+
+
+CHANNELS = ("kv", "k", "v")
+
+
+class Splice(Instrument):
+    """Let chosen queries read chosen keys, values or both from other rows of the same batch (resample ablation).
+
+    codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example, 0 for none. tables: by
+    layer [H, U + 1] integers from 0 to D, where a head reads cells of a kind from: 0 the example itself, m its donor
+    number m; layers without a table are left alone. donors: [B, D], the rows of the batch that are an example's
+    donors. channel: what comes from there, keys and values ("kv"), keys ("k") or values ("v") alone.
+
+    Queries are an example's own, the softmax runs over what is read, and donors are read in the same layer of the same
+    forward pass, where splices of their own may have changed them. A token always reads itself. Raises ValueError for
+    indices out of range, and for cells on the diagonal that are not of kind 0.
+    """
+
+    def __init__(self, codes: Tensor, tables: dict[int, Tensor], donors: Tensor, channel: str = "kv") -> None:
+        if channel not in CHANNELS:
+            raise ValueError(f"Splice: unknown channel {channel!r}; there are {', '.join(CHANNELS)}")
+        self.codes, self.donors = _index("Splice codes", codes, (3,)), _index("Splice donors", donors, (2,))
+        self.tables = {layer: _index("Splice table", table, (2,)) for layer, table in tables.items()}
+        self.layers, self.channel = frozenset(self.tables), channel
+        kinds = int(self.codes.max()) + 1 if self.codes.numel() else 1
+        for table in self.tables.values():
+            _check_index("Splice table", table, self.donors.shape[1] + 1)
+            if table.shape[1] < kinds or bool(table[:, 0].any()):
+                raise ValueError(
+                    f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
+                )
+        _check_index("Splice donors", self.donors, len(self.codes), len(self.codes))
+        if bool(self.codes.diagonal(dim1=1, dim2=2).any()):
+            raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
+
+    def attach(self, support: "Support") -> None:
+        super().attach(support)
+        if wrong := [tuple(table.shape) for table in self.tables.values() if table.shape[0] != support.heads]:
+            raise ValueError(f"Splice tables {wrong}: the model has {support.heads} heads in a layer")
+
+    def check_call(self, call: "Call") -> None:
+        if self.codes.shape != (call.batch, call.queries, call.keys):
+            raise ValueError(
+                f"Splice codes {tuple(self.codes.shape)}: the batch is {(call.batch, call.queries, call.keys)}"
+            )
+
+    def rows_of(self, call: "Call") -> Tensor:
+        """The (example, query) pairs [C, 2] that read anything from a donor in this layer."""
+        spliced = self.tables[call.layer].any(0)
+        return spliced[self.codes].any(-1).nonzero()
+
+    def apply(self, call: "Call", rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values [B, Hkv, (1 + D) S, d], and a mask [B, H, R, (1 + D) S] that opens one of 1 + D each."""
+        device, lowest = call.query.device, torch.finfo(additive.dtype).min
+        kinds = take(self.codes, rows, dim=1).to(device)
+        source = self.tables[call.layer].to(device)[:, kinds].transpose(0, 1)  # [B, H, R, S]
+        masks, keys, values = [], [call.key], [call.value]
+        for number in range(self.donors.shape[1] + 1):
+            masks.append(additive.expand(source.shape).masked_fill(source != number, lowest))
+            if number:
+                donor = self.donors[:, number - 1].to(device)
+                keys.append(call.key[donor] if "k" in self.channel else call.key)
+                values.append(call.value[donor] if "v" in self.channel else call.value)
+        return torch.cat(keys, 2), torch.cat(values, 2), torch.cat(masks, 3)

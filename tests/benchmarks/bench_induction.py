@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.bench_induction [--oracles .venv-oracles/bin/python] [--rounds 9] [--save FILE]
 
-Two models: a random GPT-2 (small; two threads, float32) and the embedded one. Every contestant is a process of its own
+Two models: a random GPT-2 (small; one thread, float32) and the embedded one. Every contestant is a process of its own
 that runs once per round; the order within a round is drawn. Times are CPU seconds; a ratio is the median over rounds
 with its bootstrap interval.
 
@@ -121,7 +121,7 @@ def times(oracles: str, shape: str, count: int) -> dict[str, Any]:
         name: Contestant(
             "bench_induction",
             ("--contestant", name, "--shape", shape),
-            threads=2,
+            threads=1,
             python=oracles if name == "tl" else sys.executable,
         )
         for name in names
@@ -148,7 +148,7 @@ def extra_peak(shape: str) -> dict[str, float]:
     """Bytes above the bare pass, in units of one layer's read weights in float32."""
     peaks = {}
     for name in SCORES:
-        contestant = Contestant("bench_induction", ("--contestant", name, "--shape", shape), threads=2, memory=True)
+        contestant = Contestant("bench_induction", ("--contestant", name, "--shape", shape), threads=1, memory=True)
         peaks[name] = contestant.ask("peak")
         contestant.close()
     heads = 12 if shape == "gpt2" else 8
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="gpt2", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        torch.set_num_threads(2)
+        torch.set_num_threads(1)
         run = tl() if options.contestant == "tl" else work(options.contestant, options.shape)
         run()  # first-call costs
         serve(run)
@@ -178,7 +178,7 @@ def main() -> None:
     import transformers
 
     report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, two threads per process",
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one thread per process",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "rounds": options.rounds,
     }
