@@ -10,7 +10,7 @@ from util import paths, report
 from util.measures import forerunner as f
 from util.measures import ioi as m
 from util.plots import forerunner as plots
-from util.plots import ioi
+from util.plots import induction, ioi
 
 
 @pytest.fixture(params=[(4, 4, 32), (80, 64, 32)], ids=["laptop", "70B"])
@@ -136,7 +136,58 @@ def test_the_match_rule(tmp_path, monkeypatch):
     assert second.endswith("0.100 (nothing to compare with)")
 
 
-def test_the_published_file_is_complete():
-    for row in report.published("forerunner_heads")["values"]:
+@pytest.mark.parametrize("stem", ["forerunner_heads", "induction_scores", "ioi_patching"])
+def test_the_published_file_is_complete(stem):
+    values = report.published(stem)["values"]
+    for row in values:
         assert {"id", "quantity", "model", "source", "value", "reading_error"} <= set(row)
         assert (row["value"] is None) == (row["reading_error"] is None)
+    assert len({(row["model"], row["id"]) for row in values}) == len(values)
+
+
+def test_the_published_tables_of_induction_heads_and_their_rows_agree():
+    published = report.published("induction_scores")
+    columns = {
+        "full": lambda row: row["full"],
+        "mean ablation, top 1 %": lambda row: row["mean"]["ind 1 %"],
+        "mean ablation, random 1 %": lambda row: row["mean"]["rnd 1 %"],
+        "knockout, top 1 %": lambda row: row["knockout"]["ind 1 %"],
+    }
+    rows = {(row["model"], row["id"]): row["value"] for row in published["values"]}
+    for model, table in published["tables"].items():
+        assert len(table) == 12
+        for task in ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2"):
+            for name, of in columns.items():
+                assert rows[model, f"{task} {name}"] == of(table[f"{task}, 10 shots"])
+    llama, intern = (published["tables"][model] for model in published["tables"])
+    # the paper's text: 31.6 points on repetition; InternLM's knockout always costs more than its ablation
+    row = llama["repetition, 10 shots"]
+    assert row["full"] - row["mean"]["ind 1 %"] == pytest.approx(31.6)
+    assert all(r["knockout"]["ind 1 %"] < r["mean"]["ind 1 %"] for r in intern.values())
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(4, 8), (32, 32)])
+def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
+    rng = np.random.default_rng(0)
+    mean = rng.random((layers, heads))
+    signed = rng.normal(size=(layers, heads))
+    chosen = [(0, 1), (1, 0), (2, 3)]
+    interval = (0.5, 0.4, 0.6)
+    figures = {
+        "scores": induction.scores(mean, mean - 0.1, mean + 0.1, 0.02, 0.3, "title"),
+        "companions": induction.companions({"one": mean, "two": signed, "three": mean * np.nan, "four": mean}, "title"),
+        "pattern": induction.pattern(np.tri(30) / 30, ["a"] * 30, ["", *["label", "colon"] * 14, "x"], "title"),
+        "mechanism": induction.mechanism(mean[0, :3], {"out": mean[0, :3], "other": mean[1, :3]}, signed, chosen, "t"),
+        "ablation": induction.accuracies(
+            {"a_b": {"whole": interval, "cut": (np.nan,) * 3}}, {"a_b": {"cut": [0.1, 0.2]}}, {"a_b": 0.5}, "title"
+        ),
+        "doses": induction.doses({"a": [1.0, 0.5]}, [0, 1], {"w": interval, "c": interval}, {"w": interval}, "title"),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, figure in figures.items():
+            figure.savefig(tmp_path / f"{name}.png")
+            assert figure.get_size_inches()[0] <= 5.5
+    np.testing.assert_array_equal(figures["scores"].axes[0].get_images()[0].get_array(), mean.T)
+    shown = figures["scores"].axes[1].patches
+    np.testing.assert_allclose([bar.get_height() for bar in shown], np.sort(mean, axis=None)[::-1][:12])

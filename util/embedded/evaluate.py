@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from util.attention import instrument, support
+from util.attention import support
 from util.experiments import forerunner as experiment
-from util.instruments import CaptureRows, Instrument, PatchHeads
+from util.experiments.induction import head_scores
+from util.instruments import Instrument, PatchHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
 from util.measures import forerunner, induction
 from util.measures.statistics import t_interval, wilson
@@ -35,7 +36,6 @@ from .words import HELD_OUT_FRAMES, HELD_OUT_LABELS, HELD_OUT_NAMES, LABEL_WORDS
 
 SEED = 1_000_003  # of the evaluation: not a seed of any training step
 LENGTH, COPIES = 50, 4
-INDUCTION_HEAD = 0.3  # heads below this prefix-matching score are drawn as controls
 TOP = (1, 2, 4, 8)
 Pair = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 
@@ -104,14 +104,8 @@ def prefix_matching(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sequences: int = 32
 ) -> NDArray[np.float64]:
     """The prefix-matching score of every head on every sequence, [N, L, H]."""
-    ids = repeated_sequences(tokenizer, LENGTH, COPIES, range(SEED, SEED + sequences)).ids
-    asked, layers, found = torch.from_numpy(induction.queries(LENGTH, COPIES)), support(model).layers, []
-    for sequence in torch.from_numpy(ids):
-        with instrument(model, read := CaptureRows(asked)), torch.inference_mode():
-            model.base_model(sequence[None], use_cache=False)
-        weights = np.stack([read.weights[layer][0].numpy() for layer in layers])
-        found.append(induction.prefix_matching(weights, LENGTH, COPIES))
-    return np.array(found)
+    drawn = repeated_sequences(tokenizer, LENGTH, COPIES, range(SEED, SEED + sequences))
+    return head_scores(model, drawn)["prefix_matching"]
 
 
 def induction_rows(pair: Pair, scores: NDArray[np.float64], n: int) -> Iterator[Row]:
@@ -119,9 +113,9 @@ def induction_rows(pair: Pair, scores: NDArray[np.float64], n: int) -> Iterator[
     mean, sequences = scores.mean(0), max(4, n // 16)
     best = np.unravel_index(mean.argmax(), mean.shape)
     yield _mean("induction", f"prefix-matching score of head {best[0]}.{best[1]}, the best", scores[:, *best], 0.6)
-    heads = (mean >= INDUCTION_HEAD).sum()
+    heads = (mean >= induction.INDUCTION_HEAD).sum()
     met = bool(0.01 <= heads / mean.size <= 0.4)
-    what = f"heads with a score >= {INDUCTION_HEAD}, of {mean.size}"
+    what = f"heads with a score >= {induction.INDUCTION_HEAD}, of {mean.size}"
     yield _single("", what, len(scores), heads, "1 to 40 %", met)
     twin = prefix_matching(untrained_twin(model), tokenizer, 8).mean(0).max()
     uniform = induction.uniform_prefix_matching(LENGTH, COPIES)
@@ -229,7 +223,7 @@ def word_sequences(name: str, k: int, n: int, labels: Sequence[str] | None = Non
 
 def causal_rows(pair: Pair, scores: NDArray[np.float64], n: int, sets: int = 10) -> Iterator[Row]:
     """What zeroing the heads of the best scores [L, H] costs, beyond zeroing as many that are no induction heads."""
-    ranked, others = np.argsort(-scores, axis=None), np.flatnonzero(scores < INDUCTION_HEAD)
+    ranked, others = np.argsort(-scores, axis=None), np.flatnonzero(scores < induction.INDUCTION_HEAD)
 
     def without(heads: NDArray[np.int64]) -> list[PatchHeads]:
         layers, places = support(pair[0]).layers, [divmod(int(head), scores.shape[1]) for head in heads]
