@@ -78,7 +78,8 @@ def by_token(model, ids, codes, tables, channel="kv"):
     for donor in ids[:-1]:
         stock(donor[None], past_key_values=(cache := DynamicCache()), use_cache=True)
         donors.append([(layer.keys, layer.values) for layer in cache.layers])
-    own, logits = {}, []
+    own: dict = {}
+    logits = []
     for q in range(LENGTH):
         cache = DynamicCache()
         for number, layer in enumerate(layers if q else ()):

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -166,6 +166,10 @@ class Call:
         keys, values, additive = self.splice.apply(self, rows, additive)
         out, weights = self._eager(rows, additive, keys, values)
         return out, weights.unflatten(-1, (-1, self.keys)).sum(-2)
+
+    def weights(self, rows: Tensor) -> Tensor:
+        """The weights [B, H, R, S] of query rows alone: of values that have no width no outputs are computed."""
+        return replace(self, value=self.value[..., :0]).rows(rows)[1]
 
     def _eager(
         self, rows: Tensor, additive: Tensor, key: Tensor | None = None, value: Tensor | None = None

@@ -103,7 +103,7 @@ class CaptureRows(Instrument):
                 raise ValueError(f"CaptureRows keys: {self.keys.shape[-2]} rows of keys for {self.rows.shape[-1]} rows")
 
     def visit(self, call: "Call", out: Tensor) -> Tensor:
-        _, weights = call.rows(self.rows)
+        weights = call.weights(self.rows)
         if self.keys is not None:
             keys = self.keys.to(weights.device)
             keys = keys if keys.ndim == 3 else keys[None]
@@ -137,7 +137,7 @@ class ScoreRows(Instrument):
     def visit(self, call: "Call", out: Tensor) -> Tensor:
         total, start = None, 0
         for rows in call.chunks(self.rows):
-            weights = call.rows(rows)[1]
+            weights = call.weights(rows)
             weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
             cells = self.cells[start : start + len(rows)].to(weights)
             part = weights.flatten(2) @ cells.flatten(0, 1)
