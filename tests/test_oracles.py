@@ -1,4 +1,4 @@
-"""Head patching against TransformerLens, nnsight and pyvene, each called as its own documents say.
+"""Head patching and induction scores against TransformerLens, nnsight and pyvene, called as their own documents say.
 
 They live in an environment of their own, which `make test-oracles` makes; without it these tests are skipped.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmarks import bench_ioi
+from tests.benchmarks import bench_induction, bench_ioi
 
 PYTHON = Path(os.environ.get("ICL_ORACLES", Path(__file__).resolve().parent.parent / ".venv-oracles/bin/python"))
 pytestmark = [
@@ -29,3 +29,9 @@ def test_the_library_has_the_loops_map_and_so_have_we(library, loop):
     assert loop.shape == (3, 4) and loop.std() > 1e-2
     np.testing.assert_allclose(found[library], loop, atol=1e-4)
     np.testing.assert_allclose(found["ours"], found[library], atol=1e-4)
+
+
+def test_prefix_matching_scores_are_those_of_transformer_lens():
+    theirs, ours = bench_induction.scores_of(str(PYTHON), "tiny")
+    assert theirs.shape == (3, 4) and np.ptp(theirs) > 1e-4
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)

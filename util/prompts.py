@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 Span = tuple[int, int]
 Appended = int | str  # what stands after the query: a label, counted from the gold one in the label space, or a word
 CUTS = ("none", "label_words", "last_sentence_token")
@@ -226,7 +228,12 @@ class Tokens:
 
     def under(self, span: Span) -> tuple[int, ...]:
         """The positions of the tokens that share a character with `span`."""
-        return tuple(t for t, at in enumerate(self.spans) if at and at[0] < span[1] and span[0] < at[1])
+        return self.under_each([span])[0]
+
+    def under_each(self, spans: Sequence[Span]) -> list[tuple[int, ...]]:
+        """The same for many spans."""
+        starts, ends = np.array([at or (-1, -1) for at in self.spans]).reshape(-1, 2).T
+        return [tuple(np.flatnonzero((starts < end) & (start < ends)).tolist()) for start, end in spans]
 
 
 def with_bos(text: str, tokenizer: Any, bos: bool | None = None) -> Tokens:

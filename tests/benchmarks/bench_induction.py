@@ -29,16 +29,17 @@ import torch
 
 from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
 
-SHAPES = ("gpt2", "embedded")
+SHAPES = ("gpt2", "embedded", "tiny")  # the last for tests
 SCORES, TASK = ("scores", "bare"), ("plain", "ablated", "knocked", "planned", "one")
 LENGTH, COPIES, SEQUENCES, PROMPTS = 50, 4, 5, 16
 
 
-def gpt2() -> Any:
+def gpt2(shape: str) -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(initializer_range=0.1)).eval()
+    layers, heads, width = (3, 4, 64) if shape == "tiny" else (12, 12, 768)
+    return GPT2LMHeadModel(GPT2Config(n_layer=layers, n_head=heads, n_embd=width, initializer_range=0.1)).eval()
 
 
 def ids_of(vocabulary: int) -> np.ndarray:
@@ -47,11 +48,11 @@ def ids_of(vocabulary: int) -> np.ndarray:
     return np.insert(np.array(rows), 0, 0, axis=1)
 
 
-def tl() -> Callable[[], Any]:
+def tl(shape: str) -> Callable[[], Any]:
     from transformer_lens.head_detector import detect_head
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    model = gpt2()
+    model = gpt2(shape)
     model.set_attn_implementation("eager")
     bridge = build_bridge_from_module(model, "GPT2LMHeadModel", hf_config=model.config, model_name="random")
     bridge.eval()
@@ -77,7 +78,7 @@ def work(name: str, shape: str) -> Callable[[], Any]:
     from util.tasks.sequences import Sequences
 
     embedded = load_ICL_model("embedded", device="cpu", verbose=False)
-    model, tokenizer = (gpt2(), embedded[1]) if shape == "gpt2" else embedded
+    model, tokenizer = embedded if shape == "embedded" else (gpt2(shape), embedded[1])
     prepare(model)
     if name in SCORES:
         ids = ids_of(model.config.vocab_size)
@@ -115,17 +116,25 @@ def work(name: str, shape: str) -> Callable[[], Any]:
     return lambda: label_logits(model, plan, attach, budget)["logits"]
 
 
+def contestant_of(oracles: str, name: str, shape: str, memory: bool = False) -> Contestant:
+    options = ("--contestant", name, "--shape", shape)
+    python = oracles if name == "tl" else sys.executable
+    return Contestant("bench_induction", options, threads=1, python=python, memory=memory)
+
+
+def scores_of(oracles: str, shape: str) -> tuple[np.ndarray, np.ndarray]:
+    """The scores [L, H] of TransformerLens and ours, by its definition."""
+    found = []
+    for name in ("tl", "scores"):
+        contestant = contestant_of(oracles, name, shape)
+        found.append(np.array(contestant.ask("value")))
+        contestant.close()
+    return found[0], found[1]
+
+
 def times(oracles: str, shape: str, count: int) -> dict[str, Any]:
     names = [*SCORES, *(["tl"] if shape == "gpt2" else []), *TASK]
-    contestants = {
-        name: Contestant(
-            "bench_induction",
-            ("--contestant", name, "--shape", shape),
-            threads=1,
-            python=oracles if name == "tl" else sys.executable,
-        )
-        for name in names
-    }
+    contestants = {name: contestant_of(oracles, name, shape) for name in names}
     seconds = rounds(contestants, count, shape)
     found: dict[str, Any] = {
         "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
@@ -148,7 +157,7 @@ def extra_peak(shape: str) -> dict[str, float]:
     """Bytes above the bare pass, in units of one layer's read weights in float32."""
     peaks = {}
     for name in SCORES:
-        contestant = Contestant("bench_induction", ("--contestant", name, "--shape", shape), threads=1, memory=True)
+        contestant = contestant_of(sys.executable, name, shape, memory=True)
         peaks[name] = contestant.ask("peak")
         contestant.close()
     heads = 12 if shape == "gpt2" else 8
@@ -170,7 +179,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.contestant:
         torch.set_num_threads(1)
-        run = tl() if options.contestant == "tl" else work(options.contestant, options.shape)
+        run = tl(options.shape) if options.contestant == "tl" else work(options.contestant, options.shape)
         run()  # first-call costs
         serve(run)
         return
@@ -182,7 +191,7 @@ def main() -> None:
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "rounds": options.rounds,
     }
-    for shape in SHAPES:
+    for shape in SHAPES[:2]:
         report[shape] = times(options.oracles, shape, options.rounds)
         report[shape]["extra peak memory"] = extra_peak(shape)
     save(report, options.save)

@@ -68,7 +68,7 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(PATTERNS)}")
     tokens = with_bos(prompt.text, tokenizer)
     found = parts(prompt)
-    at = [tokens.under(part.span) for part in found]
+    at = tokens.under_each([part.span for part in found])
     twice = [t for a, b in zip(at, at[1:], strict=False) for t in a if t in b]
     if twice or not all(at):
         where = tokens.spans[twice[0]] if twice else found[at.index(())].span
@@ -77,13 +77,17 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
         raise ValueError(
             f"{type(tokenizer).__name__} does not split a prompt at its parts, so they cannot be cut: {around!r}"
         )
-    cut = []
+    cut: list[tuple[int, int]] = []
+    read: dict[str, list[int]] = {}  # by kind: the tokens that followed its parts so far
     for i, part in enumerate(found):
-        earlier = [j for j in range(i) if part.kind is not None and found[j].kind == part.kind]
-        keys = [k for j in earlier for k in at[j + 1][: 1 if part.kind in FIRST_TOKEN_ONLY else None]]
-        if pattern == "previous part" and keys:
-            keys = list(at[i - 1])
-        cut += [(query, key) for query in at[i] for key in keys if key < query]
+        if part.kind is None:
+            continue
+        keys = read.setdefault(part.kind, [])
+        if keys:
+            given = at[i - 1] if pattern == "previous part" else keys
+            cut += [(query, key) for query in at[i] for key in given if key < query]
+        if i + 1 < len(found):
+            keys += at[i + 1][: 1 if part.kind in FIRST_TOKEN_ONLY else None]
     own = np.array(cut, dtype=np.int64).reshape(-1, 2)
     return _random_keys(own, tokens.spans.count(None), (seed, len(prompt.text))) if pattern == "random keys" else own
 
