@@ -32,6 +32,7 @@ from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.measures import induction as measures
 from util.prompts import with_bos
+from util.replay import bare_writes
 from util.scoring import knockouts, label_logits, scoring
 from util.tasks import classification, induction_pattern
 from util.tasks.sequences import Sequences, matched_cells, repeated_sequences
@@ -1179,6 +1180,52 @@ def test_the_method_has_not_changed_without_a_new_version(tmp_path):
 GOLDEN: dict = {
     "prefix-matching, layer 2": [0.887453, 0.014390, 0.879658, 0.016945, 0.896254, 0.016694, 0.926196, 0.015720]
 }
+
+
+# ------------------------------------------------------------------------------------------------ weights alone
+
+
+def by_hand_gpt2(model, ids):
+    """The logits [L, H, S, S] of what heads write of bare embeddings, from GPT-2's own parameters."""
+    stream = model.transformer.wte.weight[ids] + model.transformer.wpe.weight[0]
+    width = model.config.n_embd // model.config.n_head
+    layers = []
+    for block in model.transformer.h:
+        mixed = block.ln_1(stream) @ block.attn.c_attn.weight + block.attn.c_attn.bias
+        values = mixed[:, 2 * model.config.n_embd :].unflatten(-1, (-1, width))
+        parts = block.attn.c_proj.weight.unflatten(0, (-1, width))
+        heads = [model.lm_head(model.transformer.ln_f(values[:, h] @ parts[h]))[:, ids] for h in range(len(parts))]
+        layers.append(torch.stack(heads))
+    return torch.stack(layers)
+
+
+def test_bare_writes_are_the_weights_product_by_hand():
+    model = architectures.build("gpt2", torch.float64)
+    prepare(model)
+    ids = torch.randperm(90, generator=torch.Generator().manual_seed(0))[:20] + 3
+    with torch.no_grad():
+        wanted = by_hand_gpt2(model, ids)
+    assert (bare_writes(model, ids) - wanted).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("family", planted.FAMILIES)
+def test_only_the_planted_induction_head_copies_by_its_weights(family, tmp_path):
+    asked = experiment.sequence_request(length=20, copies=2, sequences=1)
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    truth = planted.induction(len(tokenizer), family=family, bos=tokenizer.bos_token_id)
+    pair = load_ICL_model((truth.model, tokenizer), verbose=False)
+    record = experiment.outputs({**asked, "model": "given:planted"}, pair, tmp_path)
+    found = record.data["weights_copying"]
+    [head] = truth.heads["induction"]
+    assert found[head] == 1
+    found[head] = 0
+    assert found.max() < 0.05
+
+
+def test_classes_that_change_what_heads_write_have_no_bare_writes():
+    model = architectures.build("gemma2")
+    prepare(model)
+    assert bare_writes(model, torch.arange(3, 9)) is None
 
 
 # ------------------------------------------------------------------------------------------------ published models

@@ -177,6 +177,16 @@ def test_the_variants_of_a_perfect_head():
     assert found["TransformerLens abs"][0, 0] == pytest.approx(expected) == pytest.approx(0)
 
 
+def test_copying_by_weights_alone_counts_the_diagonal():
+    """The identity copies all, its negative nothing, and random weights one token in as many as there are."""
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(size=(400, 25, 25))
+    found = induction.weights_copying(np.stack([np.eye(25), -np.eye(25)]))
+    assert found.tolist() == [1, 0]
+    shares = induction.weights_copying(drawn)
+    assert abs(shares.mean() - 1 / 25) < 3 * shares.std(ddof=1) / 20
+
+
 def test_rows_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"\(30, 41\)"):
         induction.prefix_matching(np.zeros((2, 40, 40)), 10, 4)

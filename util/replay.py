@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from util import memory
-from util.attention import instrument, support
+from util.attention import CaptureValues, head_writes, instrument, support
 from util.handshake import input_device, prepare
 from util.instruments import Instrument, PatchHeads
 from util.layer_calls import Before, Call, FewRows, Stop, bypassed, first_of, in_place_of, leaves, recorded
@@ -144,6 +144,32 @@ def direct_effects(
 
         found = [read(stream + part.to(stream)) for layer in writes.values() for part in layer.unbind(2)]
         return torch.stack(found).unflatten(0, (len(writes), -1)), read(stream)
+
+
+def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
+    """What every head makes of tokens by its weights alone: their logits [L, H, S, S] for tokens [S].
+
+    Entry s, s' is the logit of token s' behind what the head writes where it reads the bare embedding of token s: the
+    layer's own norm, values, output projection, the final norm and the unembedding (the OV circuit of Elhage et al.
+    2021). Rows are comparable within themselves only. None as for `direct_effects`.
+    """
+    found = prepare(model)
+    plan = _plan(model)
+    if not plan.replays or not _keeps_writes(model, plan):
+        return None
+    run, rows = _Run(model, plan, False), tokens[:, None].to(input_device(model))
+    with torch.inference_mode(), run.unembedding(tokens[None]) as columns:
+        with recorded(plan.layers) as calls:
+            model.base_model(rows, use_cache=False)
+        logits = []
+        for layer in found.layers:
+            with instrument(model, values := CaptureValues(layers=layer)):
+                calls[layer].again(plan.layers[layer], calls[0].hidden, None, plan.scaled[layer])
+            projection = found.projections[layer]
+            assert projection is not None  # or it would not keep writes
+            written = head_writes(projection, values.values[layer][:, 0])
+            logits.append([run.read(run.end(w[:, None], calls[-1].out), columns) for w in written.unbind(1)])
+    return torch.stack([torch.stack(heads) for heads in logits])
 
 
 @torch.inference_mode()

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import cache, paths
-from util.attention import CaptureHeads, CaptureRows, PatchHeads, ScoreRows, Support, head_writes, instrument
+from util.attention import CaptureHeads, CaptureRows, PatchHeads, ScoreRows, Support, head_writes, instrument, support
 from util.embedded import planted
 from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
 from util.handshake import input_device, prepare
@@ -26,10 +26,11 @@ from util.instruments import Instrument
 from util.load_model_and_data import load_ICL_model
 from util.measures import induction as measures
 from util.measures.induction import Head
-from util.replay import direct_effects
+from util.replay import bare_writes, direct_effects
 from util.tasks.sequences import Sequences, repeated_sequences
 
 STEM = "induction_scores"
+OV_TOKENS = 256
 
 
 # ------------------------------------------------------------------------------------------------ requests
@@ -129,7 +130,8 @@ def outputs(
 
     copying: the OV score on sequences that are not repeated, see `measures.induction.copying`; attribution: what a
     head's write adds directly to the logit of the token that comes next in the last copy, beyond what it adds to the
-    sequence's other tokens, mean of all places. NaN where `replay.direct_effects` has none.
+    sequence's other tokens, mean of all places; weights_copying [L, H] without sequences: the share of 256 tokens that
+    a head copies by its weights alone, see `replay.bare_writes`. NaN where `replay.direct_effects` has none.
     """
     folder = Path(folder) if folder is not None else paths.material()
 
@@ -137,6 +139,12 @@ def outputs(
         net, tokenizer = obtain(model, asked)
         plain, drawn = _sequences(asked, tokenizer, copies=1), _sequences(asked, tokenizer)
         data = {"copying": head_copying(net, plain), "attribution": head_attribution(net, drawn)}
+        ids = repeated_sequences(tokenizer, OV_TOKENS, 1, [0], bos=False).ids[0]
+        alone = bare_writes(net, torch.from_numpy(ids))
+        shape = (len(support(net).layers), support(net).heads)
+        data["weights_copying"] = (
+            np.full(shape, np.nan) if alone is None else measures.weights_copying(alone.float().numpy())
+        )
         return data, provenance(asked, (net, tokenizer), map(str, drawn.ids.tolist()))
 
     return cache.load_or_compute({**asked, "part": "outputs"}, compute, folder, expectation(asked, model), redo)

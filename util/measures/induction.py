@@ -120,6 +120,11 @@ def copying(raised: Floats, attended: NDArray[np.integer]) -> NDArray[np.float64
     return np.mean(shares, axis=0)
 
 
+def weights_copying(logits: Floats) -> NDArray[np.float64]:
+    """The share of tokens that a head raises most where it reads them, by its weights alone: [...] of [..., S, S]."""
+    return (logits.argmax(axis=-1) == np.arange(logits.shape[-1])).mean(axis=-1)
+
+
 def chance_copying(places: int) -> float:
     """The copying score of writes that have nothing to do with what is attended: the mean of 1 / candidates."""
     return float(np.mean(1 / np.arange(2, places + 1)))
