@@ -1,0 +1,89 @@
+"""Edges between token types against their definition in loops, and what circuits keep."""
+
+import numpy as np
+import pytest
+
+from tests import toys
+from util import edges
+from util.edges import CIRCUITS, FAMILIES, Edge
+from util.prompts import Layout, type_tokens
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    """Three demonstrations, some of whose parts are several tokens."""
+    prompt = Layout().prompt([("Hank Aaron", "baseball"), ("put", "put"), ("adapt", "adapted")], "window", "windows")
+    found = type_tokens(prompt, toys.tokenizer("bpe", on_tasks=True), target=True)
+    assert max(found.sizes) > 1
+    return found
+
+
+def by_loops(edge, tokens):
+    cells = np.zeros((len(tokens.ids),) * 2, bool)
+    for q in range(len(tokens.ids)):
+        for k in range(q):
+            inside = tokens.slots[q] == tokens.slots[k]
+            lag = tokens.examples[q] - tokens.examples[k]
+            related = {
+                "any": not inside,
+                "same": lag == 0 and not inside,
+                "prev": lag == 1,
+                "earlier": lag > 0,
+                "lag=2": lag == 2,
+                "slot": inside,
+            }[edge.relation]
+            source = edge.source in ("*", tokens.types[k])
+            cells[q, k] = related and source and edge.target in ("*", tokens.types[q])
+    return cells
+
+
+@pytest.mark.parametrize("relation", ["any", "same", "prev", "earlier", "lag=2", "slot"])
+@pytest.mark.parametrize("pair", [("x", "y"), ("y", "last_separator"), ("*", "*"), ("bos", "*"), ("query", "target")])
+def test_an_edge_is_its_definition(pair, relation, tokens):
+    edge = Edge(*pair, relation)
+    np.testing.assert_array_equal(edge.cells(tokens), by_loops(edge, tokens))
+    assert Edge.of(str(edge)) == edge
+
+
+def test_circuits_keep_what_their_names_say(tokens):
+    kept = {name: edges.together(found, tokens) for name, found in CIRCUITS.items()}
+    everything = np.tri(len(tokens.ids), k=-1, dtype=bool)
+    assert (kept["FULL"] == everything).all() and not edges.removed_by(CIRCUITS["FULL"], tokens).any()
+    for smaller, larger in (
+        ("NONE", "AGG-ONLY"),
+        ("AGG-ONLY", "CTX+AGG"),
+        ("CTX+AGG", "FULL"),
+        ("CTX_IO+AGG", "CTX+AGG"),
+    ):
+        assert (kept[smaller] <= kept[larger]).all() and (kept[smaller] != kept[larger]).any(), (smaller, larger)
+    context = edges.together(FAMILIES["CONTEXT"], tokens)
+    assert (kept["AGG-ONLY"] | context == kept["CTX+AGG"]).all() and not (kept["AGG-ONLY"] & context).any()
+    for name, found in CIRCUITS.items():
+        assert (edges.removed_by(found, tokens) == everything & ~kept[name]).all()
+
+
+def test_codes_are_a_union_that_knows_no_order_and_no_overlap(tokens):
+    removed, probed = edges.edges("t->y", "n->x"), edges.edges("x->y", "y->last_separator")
+    codes = edges.kinds(removed, probed, tokens)
+    assert (codes == edges.kinds(removed[::-1], probed, tokens)).all()
+    assert ((codes == 1) == edges.together(removed, tokens)).all()
+    for number, edge in enumerate(probed, 2):
+        assert ((codes == number) == edge.cells(tokens)).all()
+    assert not codes.diagonal().any()
+    with pytest.raises(ValueError, match="x->y and what is removed"):
+        edges.kinds(edges.edges("*->y"), probed, tokens)
+    with pytest.raises(ValueError, match="x->y:same and x->y"):
+        edges.kinds((), (*edges.edges("x->y"), Edge("x", "y", "same")), tokens)
+
+
+def test_unknown_edges_are_refused_with_the_nearest_that_there_is(tokens):
+    with pytest.raises(ValueError, match="'last_seperator', did you mean 'last_separator'"):
+        Edge("y", "last_seperator")
+    with pytest.raises(ValueError, match="relation 'earliest', did you mean 'earlier'"):
+        Edge.of("x->y:earliest")
+    with pytest.raises(ValueError, match="is no edge"):
+        Edge.of("x to y")
+    with pytest.raises(ValueError, match="lag=0"):
+        Edge("x", "y", "lag=0")
+    with pytest.warns(UserWarning, match="target->x is in none of the 1 prompts"):
+        edges.check_matched([Edge("target", "x"), Edge("x", "y")], [tokens])
