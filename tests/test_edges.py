@@ -40,7 +40,8 @@ def by_loops(edge, tokens):
 @pytest.mark.parametrize("relation", ["any", "same", "prev", "earlier", "lag=2", "slot"])
 @pytest.mark.parametrize("pair", [("x", "y"), ("y", "last_separator"), ("*", "*"), ("bos", "*"), ("query", "target")])
 def test_an_edge_is_its_definition(pair, relation, tokens):
-    edge = Edge(*pair, relation)
+    source, target = pair
+    edge = Edge(source, target, relation)
     np.testing.assert_array_equal(edge.cells(tokens), by_loops(edge, tokens))
     assert Edge.of(str(edge)) == edge
 
