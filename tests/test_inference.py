@@ -168,8 +168,11 @@ def test_control_tokens_are_seeded_and_never_labels():
     assert not set(drawn) & set(labelled.labels)
 
 
-def test_reference_doors_give_eager_attention_and_hidden_states():
-    model, tokenizer = toys.model("llama"), toys.tokenizer()
+def test_reference_doors_give_eager_attention_and_hidden_states(monkeypatch):
+    """In float64, eager softmax too: in float32, batches and kernels differ by 1e-5 on some machines."""
+    own = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None: own(x, dim=dim))
+    model, tokenizer = toys.model("llama").double(), toys.tokenizer()
     texts = [p.with_label() for p in staicc_prompts(4, 2)[:5]]
     twin = copy.deepcopy(model)
     twin.set_attn_implementation("eager")
@@ -178,11 +181,11 @@ def test_reference_doors_give_eager_attention_and_hidden_states():
         with torch.no_grad():
             out = twin(**tokenizer(text, return_tensors="pt"), output_attentions=True, output_hidden_states=True)
         for layer, expected in enumerate(out.hidden_states):
-            torch.testing.assert_close(hidden[n][layer], expected[0, -2:], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(hidden[n][layer], expected[0, -2:], atol=1e-10, rtol=0)
         for layer, expected in enumerate(out.attentions):
             got = inference.get_copy_magnitude_for_single_layer(attention, n, layer)
-            np.testing.assert_allclose(got, expected[0, :, -1, -2].numpy(), atol=1e-6)
-            np.testing.assert_allclose([float(h[1]) for h in attention[n][layer]], expected[0, :, -1, -1], atol=1e-6)
+            np.testing.assert_allclose(got, expected[0, :, -1, -2].numpy(), atol=1e-10)
+            np.testing.assert_allclose([float(h[1]) for h in attention[n][layer]], expected[0, :, -1, -1], atol=1e-10)
     assert len(hidden[0]) == len(attention[0]) + 1
 
 
