@@ -40,11 +40,18 @@ def test_a_notebook_is_thin_executed_and_comparable(file):
     assert f"notebooks/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
 
 
+def executed(name, parameters, tmp_path, monkeypatch):
+    """What a notebook prints when it runs with these parameters; its files go to tmp_path / "ICL_OUTPUT"."""
+    for variable in ("ICL_MATERIAL", "ICL_OUTPUT"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    source, out = ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out.ipynb"
+    papermill.execute_notebook(source, out, parameters, kernel_name="python3", cwd=source.parent, progress_bar=False)
+    return "".join(output.get("text", "") for cell in code_cells(out) for output in cell.outputs)
+
+
 @pytest.mark.notebook
 def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     toys.save(tmp_path / "tiny", toys.model("gpt2"))
-    for name in ("ICL_MATERIAL", "ICL_OUTPUT"):
-        monkeypatch.setenv(name, str(tmp_path / name))
     parameters = {
         "model_name": str(tmp_path / "tiny"),
         "dataset": 4,
@@ -57,15 +64,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
     }
     for untrained_control in (True, False):
         parameters["untrained_control"] = untrained_control
-        papermill.execute_notebook(
-            ROOT / "notebooks" / "01_forerunner_heads.ipynb",
-            tmp_path / "out.ipynb",
-            parameters,
-            kernel_name="python3",
-            cwd=ROOT / "notebooks",
-            progress_bar=False,
-        )
-        printed = "".join(o.get("text", "") for cell in code_cells(tmp_path / "out.ipynb") for o in cell.outputs)
+        printed = executed("01_forerunner_heads", parameters, tmp_path, monkeypatch)
         assert "heads 3 x 4; prompts 8" in printed and "findfont" not in printed
         assert "labels only -> forerunner head; any token -> previous-token head; never -> neither" in printed
     values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "forerunner_heads.json").read_text())
@@ -79,17 +78,8 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
     model = architectures.build("opt", vocab_size=len(tokenizer), num_hidden_layers=5)
     model.save_pretrained(tmp_path / "tiny")
     tokenizer.save_pretrained(tmp_path / "tiny")
-    for name in ("ICL_MATERIAL", "ICL_OUTPUT"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    papermill.execute_notebook(
-        ROOT / "notebooks" / "03_ioi_patching.ipynb",
-        tmp_path / "out.ipynb",
-        {"model_name": str(tmp_path / "tiny"), "prompts": 16, "corruption": "abc", "layer_skip": 3},
-        kernel_name="python3",
-        cwd=ROOT / "notebooks",
-        progress_bar=False,
-    )
-    printed = "".join(o.get("text", "") for cell in code_cells(tmp_path / "out.ipynb") for o in cell.outputs)
+    parameters = {"model_name": str(tmp_path / "tiny"), "prompts": 16, "corruption": "abc", "layer_skip": 3}
+    printed = executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
     assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
     parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("ioi_patching_*.pdf")}
     assert parts == {"p1", "p2", "p3a", "p3b", "p4a", "p4b", "p5", "population", "circuit"}
@@ -101,8 +91,6 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
     model = architectures.build("gemma2", vocab_size=len(tokenizer), max_position_embeddings=512)
     model.save_pretrained(tmp_path / "tiny")
     tokenizer.save_pretrained(tmp_path / "tiny")
-    for name in ("ICL_MATERIAL", "ICL_OUTPUT"):
-        monkeypatch.setenv(name, str(tmp_path / name))
     parameters = {
         "model_name": str(tmp_path / "tiny"),
         "sequences": 2,
@@ -118,15 +106,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
         "full_grid": True,
         "reference": "staicc",
     }
-    papermill.execute_notebook(
-        ROOT / "notebooks" / "02_induction_scores.ipynb",
-        tmp_path / "out.ipynb",
-        parameters,
-        kernel_name="python3",
-        cwd=ROOT / "notebooks",
-        progress_bar=False,
-    )
-    printed = "".join(o.get("text", "") for cell in code_cells(tmp_path / "out.ipynb") for o in cell.outputs)
+    printed = executed("02_induction_scores", parameters, tmp_path, monkeypatch)
     assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("induction_scores_*.pdf")}
     assert parts == {"scores", "companions", "pattern", "mechanism", "ablation", "doses"}
