@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
 from util import replay as room
-from util.attention import CaptureHeads, Knockout, PatchHeads, head_writes, instrument, support
+from util.attention import CaptureHeads, Knockout, PatchHeads, instrument, support
 from util.handshake import prepare
 from util.replay import Edit, Place, direct_effects, replay
 
@@ -330,11 +330,10 @@ REWRITES = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4", "granite"}  # a n
 
 def direct(model, base, source):
     z = [heads_of(model, ids) for ids in (base, source)]
-    found = support(model)
-    writes = {at: head_writes(found.projections[at], z[1][at] - z[0][at]) for at in found.layers}
+    changes = {at: z[1][at] - z[0][at] for at in support(model).layers}
     places = [11, LENGTH - 1]
-    both = direct_effects(model, base, {at: w[:, places] for at, w in writes.items()}, ANSWERS, places)
-    alone = direct_effects(model, base, {at: w[:, -1:] for at, w in writes.items()}, ANSWERS)
+    both = direct_effects(model, base, {at: z[:, places] for at, z in changes.items()}, ANSWERS, places)
+    alone = direct_effects(model, base, {at: z[:, -1:] for at, z in changes.items()}, ANSWERS)
     assert both is not None and alone is not None
     logits, plain = both
     assert torch.equal(alone[0][..., 0, :], logits[..., 1, :]) and torch.equal(alone[1][:, 0], plain[:, 1])

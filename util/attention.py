@@ -164,21 +164,18 @@ class Call:
             return self._eager(rows, additive)
         # each donor's keys and values stand behind the own ones, and the mask opens one of them for every cell
         keys, values, additive = self.splice.apply(self, rows, additive)
-        out, weights = self._eager(rows, additive, keys, values)
+        out, weights = replace(self, key=keys, value=values)._eager(rows, additive)
         return out, weights.unflatten(-1, (-1, self.keys)).sum(-2)
 
     def weights(self, rows: Tensor) -> Tensor:
         """The weights [B, H, R, S] of query rows alone: of values that have no width no outputs are computed."""
         return replace(self, value=self.value[..., :0]).rows(rows)[1]
 
-    def _eager(
-        self, rows: Tensor, additive: Tensor, key: Tensor | None = None, value: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _eager(self, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor]:
         module_class: Any = type(self.module)
         function = _eager_function(module_class)
         query = take(self.query, rows, dim=2)
-        key, value = self.key if key is None else key, self.value if value is None else value
-        return function(self.module, query, key, value, additive, **self.options)
+        return function(self.module, query, self.key, self.value, additive, **self.options)
 
     def _additive(self, rows: Tensor) -> Tensor:
         """The model's mask for these rows as an additive float mask [B or 1, H or 1, R, S]."""

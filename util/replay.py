@@ -116,18 +116,19 @@ def replay(
 def direct_effects(
     model: PreTrainedModel,
     ids: Tensor,
-    writes: Mapping[int, Tensor],
+    changes: Mapping[int, Tensor],
     answers: Tensor,
     positions: Sequence[int] = (-1,),
 ) -> tuple[Tensor, Tensor] | None:
     """What heads tell the output directly: the logits of `answers` [N, A] where their writes change, and nothing else.
 
-    writes: by layer [N, P, H, d], what each head adds more to the residual stream at P positions of ids [N, T]. The
-    final norm and the unembedding see the stream of the base run with one such change: no later layer takes part, so
-    that one pass serves all heads. Returns logits [L, H, N, P, A] and base [N, P, A]; None for a class whose stream
-    does not keep what heads write as it is (a norm behind attention, a multiplier), or whose layers cannot be bypassed.
+    changes: by layer [N, P, H, dv], what is added to each head's output z at P positions of ids [N, T]. The final norm
+    and the unembedding see the residual stream of the base run with what one such change writes: no later layer takes
+    part, so that one pass serves all heads. Returns logits [L, H, N, P, A] and base [N, P, A]; None for a class whose
+    stream does not keep what heads write as it is (a norm behind attention, a multiplier), or whose layers cannot be
+    bypassed.
     """
-    prepare(model)
+    found = prepare(model)
     plan = _plan(model)
     if not plan.replays or not _keeps_writes(model, plan):
         return None
@@ -142,8 +143,12 @@ def direct_effects(
             rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
             return run.read(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
 
-        found = [read(stream + part.to(stream)) for layer in writes.values() for part in layer.unbind(2)]
-        return torch.stack(found).unflatten(0, (len(writes), -1)), read(stream)
+        logits = []
+        for layer, change in changes.items():
+            projection = found.projections[layer]
+            assert projection is not None  # or it would not keep writes
+            logits.append(torch.stack([read(stream + w.to(stream)) for w in head_writes(projection, change).unbind(2)]))
+        return torch.stack(logits), read(stream)
 
 
 def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
@@ -172,12 +177,19 @@ def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
     return torch.stack([torch.stack(heads) for heads in logits])
 
 
-@torch.inference_mode()
-def _keeps_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
-    """Whether what attention writes reaches the end unchanged.
+_KEEPS_WRITES: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
 
-    Beside a huge vector that one layer is made to write, all that norms let through vanishes.
-    """
+
+def _keeps_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
+    """Whether what attention writes reaches the end unchanged; found out once."""
+    if model not in _KEEPS_WRITES:
+        _KEEPS_WRITES[model] = _found_to_keep_writes(model, plan)
+    return _KEEPS_WRITES[model]
+
+
+@torch.inference_mode()
+def _found_to_keep_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
+    """Beside a huge vector that one layer is made to write, all that norms let through vanishes."""
     found = support(model)
     if any(found.projections.get(layer) is None for layer in found.layers):
         return False

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import cache, paths
-from util.attention import CaptureHeads, CaptureRows, PatchHeads, ScoreRows, Support, head_writes, instrument, support
+from util.attention import CaptureHeads, CaptureRows, PatchHeads, ScoreRows, Support, instrument, support
 from util.embedded import planted
 from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
 from util.handshake import input_device, prepare
@@ -150,32 +149,14 @@ def outputs(
     return cache.load_or_compute({**asked, "part": "outputs"}, compute, folder, expectation(asked, model), redo)
 
 
-def _writes(
-    model: PreTrainedModel, ids: Tensor, positions: Sequence[int], *attached: Instrument
-) -> dict[int, Tensor] | None:
-    """What every head adds to the residual stream at these positions, by layer [N, P, H, d]."""
-    found = prepare(model)
-    projections = {layer: found.projections.get(layer) for layer in found.layers}
-    heads = CaptureHeads(torch.tensor(positions))
-    with torch.inference_mode(), instrument(model, heads, *attached):
-        model.base_model(ids.to(input_device(model)), use_cache=False)
-        written = {
-            layer: head_writes(projection, heads.z[layer])
-            for layer, projection in projections.items()
-            if projection is not None
-        }
-    return written if len(written) == len(projections) else None
-
-
 def _direct(
     model: PreTrainedModel, ids: np.ndarray, tokens: np.ndarray, positions: Sequence[int], *attached: Instrument
 ) -> np.ndarray | None:
     """What every head adds to the logits of tokens [N, A] at P positions of ids [N, T]: [N, L, H, P, A]."""
-    rows = torch.from_numpy(ids)
-    written = _writes(model, rows, positions, *attached)
-    if written is None:
-        return None
-    gone = {layer: -write for layer, write in written.items()}  # as what is lost without it: the norm's scale is real
+    rows, heads = torch.from_numpy(ids), CaptureHeads(torch.tensor(positions))
+    with torch.inference_mode(), instrument(model, heads, *attached):
+        model.base_model(rows.to(input_device(model)), use_cache=False)
+    gone = {layer: -z for layer, z in heads.z.items()}  # as what is lost without it: the norm's scale is real
     seen = direct_effects(model, rows, gone, torch.from_numpy(tokens), positions)
     return None if seen is None else (seen[1] - seen[0]).movedim(2, 0).numpy()
 

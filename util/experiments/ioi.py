@@ -12,7 +12,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import cache, paths
-from util.attention import AddHeads, CaptureHeads, PatchHeads, head_writes, instrument, support
+from util.attention import AddHeads, CaptureHeads, PatchHeads, instrument, support
 from util.embedded import planted
 from util.embedded.words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
@@ -134,13 +134,8 @@ def direct_map(
     final norm and the unembedding see the change, later layers do not. NaN where `replay.direct_effects` has none.
     """
     found = prepare(model)
-    projections = {layer: found.projections.get(layer) for layer in found.layers}
-    writes = {
-        layer: head_writes(projection, source[layer][:, -1:] - base[layer][:, -1:])
-        for layer, projection in projections.items()
-        if projection is not None
-    }
-    seen = direct_effects(model, ids, writes, answers)
+    changes = {layer: source[layer][:, -1:] - base[layer][:, -1:] for layer in found.layers}
+    seen = direct_effects(model, ids, changes, answers)
     if seen is None:
         return np.full((len(ids), len(found.layers), found.heads), np.nan, np.float32)
     scores, plain = (part[..., 0, 0] - part[..., 0, 1] for part in seen)
