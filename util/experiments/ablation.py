@@ -14,11 +14,10 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from util import cache, paths
+from util import cache
 from util.attention import support
-from util.experiments.forerunner import STEM
 from util.experiments.forerunner import request as forerunner_request
-from util.experiments.runs import ModelSource, expectation, obtain, provenance
+from util.experiments.runs import ModelSource, Run, provenance
 from util.instruments import Knockout
 from util.load_model_and_data import staicc_prompts
 from util.measures.forerunner import gold_log_probability, right
@@ -138,22 +137,16 @@ def request(model: str = "embedded", prompts: int = 64, variant: str = "correcte
     return {name: value for name, value in asked.items() if name not in ("appended", "control_tokens")}
 
 
-class _Run:
-    """What all conditions of a request share; prompts and model are there once the first result is missing."""
+class _Run(Run):
+    """What all conditions of a request share."""
 
     def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
-        self.asked, self.model, self.redo = asked, model, redo
-        self.folder = Path(folder) if folder is not None else paths.material()
-        self.expected = expectation(asked, model)
+        super().__init__(asked, model, folder, redo)
         self.controls: dict[str, list[list[Cells]]] = {}  # by cut: of each prompt, its draws
 
     @cached_property
     def prompts(self) -> list[Prompt]:
         return staicc_prompts(self.asked["dataset"], self.asked["k"])[: self.asked["prompts"]]
-
-    @cached_property
-    def pair(self) -> tuple[Any, Any]:
-        return obtain(self.model, self.asked)
 
     @cached_property
     def plan(self) -> Scoring:
@@ -171,11 +164,6 @@ class _Run:
     @cached_property
     def origin(self) -> dict[str, Any]:
         return provenance(self.asked, self.pair, [p.with_label() for p in self.prompts])
-
-    def record(self, own: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
-        return cache.load_or_compute(
-            self.asked | own, lambda: (compute(), self.origin), self.folder / STEM, self.expected, self.redo
-        )
 
     def cells(self, condition: Condition, draws: int) -> list[Cells] | None:
         """Those of each prompt; draws: how many controls of it will be asked for, of which it is one."""

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from util import cache, paths
+from util import cache
 from util.attention import CaptureRows, PatchHeads, support
 from util.experiments.induction import STEM, heads_by_layer, plain_heads
-from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
+from util.experiments.runs import ModelSource, Run, model_request, provenance
 from util.handshake import prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.load_model_and_data import staicc_prompts
@@ -98,18 +98,12 @@ def knockout(heads: Sequence[Head], pattern: str = "induction", seed: int = 0) -
 # ------------------------------------------------------------------------------------------------ answers
 
 
-class _Run:
-    """What all edits of a task request share; prompts, model and means are there once they are called for."""
+class _Run(Run):
+    """What all edits of a task request share; prompts and means are there once they are called for."""
 
     def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
-        self.asked, self.model, self.redo = asked, model, redo
-        self.folder = Path(folder) if folder is not None else paths.material()
-        self.expected = expectation(asked, model)
+        super().__init__(asked, model, folder, redo)
         self.known: dict[str, dict[str, Any]] = {}  # means
-
-    @cached_property
-    def pair(self) -> tuple[Any, Any]:
-        return obtain(self.model, self.asked)
 
     @cached_property
     def drawn(self) -> tuple[list[Prompt], list[Prompt]]:
@@ -143,11 +137,6 @@ class _Run:
     @cached_property
     def origin(self) -> dict[str, Any]:
         return provenance(self.asked, self.pair, [prompt.text for part in self.drawn for prompt in part])
-
-    def record(self, own: Mapping[str, Any], compute: Any) -> cache.Record:
-        return cache.load_or_compute(
-            {**self.asked, **own}, lambda: (compute(), self.origin), self.folder / STEM, self.expected, self.redo
-        )
 
     @cached_property
     def reference(self) -> list[Row]:

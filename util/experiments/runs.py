@@ -4,14 +4,15 @@ import hashlib
 import importlib.metadata
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from util import cache
+from util import cache, paths
 from util.handshake import input_device
 from util.load_model_and_data import (
     describe,
@@ -102,6 +103,34 @@ def obtain(source: ModelSource, request: dict[str, Any]) -> tuple[PreTrainedMode
             "to measure a model of your own, ask for it under a name that begins with 'given:'"
         )
     return pair
+
+
+class Run:
+    """What all results of one request share, each cached on its own; the model is there once the first is missing."""
+
+    def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
+        self.asked, self.model, self.redo = asked, model, redo
+        self.folder = Path(folder) if folder is not None else paths.material()
+        self.expected = expectation(asked, model)
+
+    @cached_property
+    def pair(self) -> tuple[PreTrainedModel, Any]:
+        return obtain(self.model, self.asked)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The provenance of every result."""
+        raise NotImplementedError
+
+    def record(self, own: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
+        """The result of the request and what is its `own`: from the cache, or computed now."""
+        return cache.load_or_compute(
+            {**self.asked, **own},
+            lambda: (compute(), self.origin),
+            self.folder / self.asked["stem"],
+            self.expected,
+            self.redo,
+        )
 
 
 def digest(texts: Iterable[str]) -> str:
