@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from util.measures import induction
+from util.measures import induction, statistics
 
 SHAPES = [(7, 4, True), (5, 2, False), (2, 3, True)]
 PAPER = (50, 4)  # Crosbie & Shutova
@@ -353,10 +353,10 @@ def test_norm_matched_controls_need_enough_heads():
 def test_the_interval_of_an_accuracy():
     """Of one run Wilson's; of several the bootstrap over queries, which are the same in each."""
     right = np.random.default_rng(0).random((1, 60)) < 0.8
-    value, low, high = induction.accuracy(right)
+    value, low, high = statistics.accuracy(right)
     expected = stats.binomtest(int(right.sum()), 60).proportion_ci(method="wilson")
     assert (value, low, high) == pytest.approx((right.mean(), expected.low, expected.high))
-    same = induction.accuracy(np.repeat(right, 3, axis=0))  # three runs that agree are worth one
+    same = statistics.accuracy(np.repeat(right, 3, axis=0))  # three runs that agree are worth one
     assert same[0] == value and same[1:] == pytest.approx((low, high), abs=0.03)
 
 
@@ -370,10 +370,10 @@ def test_mcnemar_looks_at_changed_answers_alone():
     before = np.array([1] * 10 + [0] * 5 + [1] * 30 + [0] * 7, bool)
     after = np.array([0] * 10 + [1] * 5 + [1] * 30 + [0] * 7, bool)
     exact = 2 * sum(comb(15, n) for n in range(6)) / 2**15
-    assert induction.mcnemar(before, after) == pytest.approx(exact) == pytest.approx(induction.mcnemar(after, before))
+    assert statistics.mcnemar(before, after) == pytest.approx(exact) == pytest.approx(statistics.mcnemar(after, before))
     assert exact == pytest.approx(stats.binomtest(5, 15).pvalue)
-    assert induction.mcnemar(before, before) == 1
-    assert induction.mcnemar(np.ones(8, bool), np.zeros(8, bool)) == pytest.approx(2 / 2**8)
+    assert statistics.mcnemar(before, before) == 1
+    assert statistics.mcnemar(np.ones(8, bool), np.zeros(8, bool)) == pytest.approx(2 / 2**8)
 
 
 # printed for mean ablation, with 10 shots and with none: accuracy of the full model, induction 1 %, random 1 %, and 3 %

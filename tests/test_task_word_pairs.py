@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests import toys
 from util import paths
-from util.prompts import Layout, Misaligned, type_tokens
+from util.prompts import Layout, Misaligned, check_aligned, type_tokens
 from util.tasks import word_pair_prompts, word_pairs
 from util.tasks.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
 
@@ -383,12 +383,12 @@ def test_a_donor_of_other_sizes_is_refused():
             ([("call", "called")], ("*",)),
         )
     )
-    word_pair_prompts.check_aligned(clean, clean)
+    check_aligned(clean, clean)
     with pytest.raises(Misaligned, match=r"slot 1 has 1 tokens in the clean prompt, \d+ in its donor") as caught:
-        word_pair_prompts.check_aligned(clean, wide)
+        check_aligned(clean, wide)
     assert caught.value.reason == "unequal sizes"
     with pytest.raises(Misaligned, match="differ in their slots or marks"):
-        word_pair_prompts.check_aligned(clean, marked)
+        check_aligned(clean, marked)
 
 
 @pytest.mark.parametrize("separator, layout", [("\\t", TAB), (":", COLON)])

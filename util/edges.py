@@ -11,7 +11,10 @@ import difflib
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import comb
+from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +30,9 @@ RELATIONS = ("any", "same", "prev", "earlier", "slot")
 class Edge:
     """All tokens of type `target` reading all of type `source` that stand before them, in a relation of examples.
 
-    "*": any type. relation: "any"; "same" example; "prev", the example before; "earlier" examples; "lag=2" and so on,
-    so many before; these leave out what lies within one slot (a name of several tokens), and "slot" is that alone.
+    "*": any type; "x" includes the x of marked demonstrations, "x*" is these alone and "x-" the others. relation:
+    "any"; "same" example; "prev", the example before; "earlier" examples; "lag=2" and so on, so many before; these
+    leave out what lies within one slot (a name of several tokens), and "slot" is that alone.
     Raises ValueError for an unknown type or relation, with the nearest that there is.
     """
 
@@ -38,7 +42,7 @@ class Edge:
 
     def __post_init__(self) -> None:
         for name in (self.source, self.target):
-            _check(name.removesuffix("*") or "*", (*TYPES, "*"), "token type")
+            _check(name.rstrip("*-") or "*", (*TYPES, "*"), "token type")
         if not re.fullmatch(r"lag=[1-9]\d*", self.relation):
             _check(self.relation, RELATIONS, "relation")
 
@@ -79,7 +83,11 @@ def _check(name: str, known: Sequence[str], what: str) -> None:
 
 
 def _are(types: NDArray[np.str_], name: str) -> Cells:
-    return np.ones(len(types), bool) if name == "*" else types == name
+    if name == "*":
+        return np.ones(len(types), bool)
+    bare = name.rstrip("*-")
+    chosen = {"*": (f"{bare}*",), "-": (bare,)}.get(name[-1], (bare, f"{bare}*"))
+    return np.isin(types, chosen)
 
 
 def edges(*texts: str, relation: str = "") -> tuple[Edge, ...]:
@@ -115,12 +123,36 @@ _KEPT = {
     "CTX_IO+AGG": ("AGG_Y", "QUERY", "ANCHOR", "WITHIN", "CONTEXT_IO"),
     "AGG-ONLY": _AGGREGATE,
 }
+ALWAYS = FAMILIES["ANCHOR"] + _WHOLE_SLOTS  # every circuit has them: what nothing could be read without
 # what is kept; all other edges are taken out
 CIRCUITS: Mapping[str, tuple[Edge, ...]] = {
     "FULL": edges("*->*") + _WHOLE_SLOTS,
     **{name: tuple(edge for family in kept for edge in FAMILIES[family]) for name, kept in _KEPT.items()},
-    "NONE": FAMILIES["ANCHOR"] + _WHOLE_SLOTS,
+    "NONE": ALWAYS,
 }
+# All type pairs but those: what a prompt can lose one by one, and what circuits are searched and drawn from.
+_NAMES = ("WITHIN", "CONTEXT", "TOQUERY", "AGG", "QUERY")
+TYPE_PAIRS = tuple(edge for name in _NAMES for edge in FAMILIES[name] if edge.relation != "slot")
+
+
+def type_pairs(kept: Sequence[Edge]) -> tuple[Edge, ...]:
+    """Those of TYPE_PAIRS that a circuit keeps whole."""
+    k = 4  # demonstrations of an example that has every pair
+    types = ("bos", *(kind for _ in range(k) for kind in "xtyn"), "query", "last_separator")
+    examples = (0, *(i for i in range(1, k + 1) for _ in "xtyn"), k + 1, k + 1)
+    drawn = TypedTokens((0,) * len(types), types, examples, tuple(range(len(types))))
+    cells = together(kept, drawn)
+    return tuple(edge for edge in TYPE_PAIRS if cells[edge.cells(drawn)].all())
+
+
+def random_circuits(like: Sequence[Edge], count: int, seed: int = 0) -> list[tuple[Edge, ...]]:
+    """Up to `count` other circuits with as many of TYPE_PAIRS as `like` keeps, none twice, drawn by `seed`."""
+    own = frozenset(type_pairs(like))
+    random, found = Random(f"circuits/{seed}"), dict[frozenset[Edge], None]()
+    while len(found) < min(count, comb(len(TYPE_PAIRS), len(own)) - 1):
+        drawn = frozenset(random.sample(TYPE_PAIRS, len(own)))
+        found |= {} if drawn == own else {drawn: None}
+    return [ALWAYS + tuple(edge for edge in TYPE_PAIRS if edge in drawn) for drawn in found]
 
 
 # ------------------------------------------------------------------------------------------------ sets of edges
@@ -133,8 +165,9 @@ def together(found: Sequence[Edge], tokens: TypedTokens) -> Cells:
 
 
 def removed_by(kept: Sequence[Edge], tokens: TypedTokens) -> Cells:
-    """The cells that are taken out where only `kept` is left."""
-    return np.tri(len(tokens.ids), k=-1, dtype=bool) & ~together(kept, tokens)
+    """The cells that are taken out where only `kept` is left: none of those in which the answer reads."""
+    asks = np.array(tokens.types) != "target"
+    return np.tri(len(tokens.ids), k=-1, dtype=bool) & ~together(kept, tokens) & asks[:, None]
 
 
 def kinds(removed: Sequence[Edge] | Cells, probed: Sequence[Edge], tokens: TypedTokens) -> NDArray[np.int64]:
@@ -159,3 +192,92 @@ def check_matched(found: Sequence[Edge], prompts: Sequence[TypedTokens]) -> None
     for edge in found:
         if not any(edge.cells(tokens).any() for tokens in prompts):
             warnings.warn(f"the edge {edge} is in none of the {len(prompts)} prompts", stacklevel=2)
+
+
+# ------------------------------------------------------------------------------------------------ ablations
+
+MODES = ("resample", "knockout")
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is done to the edges of a model (Bakalova et al. 2025).
+
+    Edges may be given as text, "x->y:earlier", and by the names of FAMILIES and CIRCUITS.
+
+    removed: edges whose keys and values come from corruption 0; or kept: all edges but these are. probed: edges, kept
+    ones, with the number of the corruption that they are read from; inside: that donor is run with the removed edges
+    taken out of it too, so that it cannot use what the circuit has not, otherwise it is a plain run. layers, heads
+    (layer, head): where this is done, None for everywhere. channel: what comes from the donor, "kv", "k" or "v".
+    mode "knockout": the removed edges are not read at all, instead of from a donor.
+    Raises ValueError for what does not go together.
+    """
+
+    removed: tuple[Edge, ...] = ()
+    kept: tuple[Edge, ...] | None = None
+    probed: tuple[tuple[Edge, int], ...] = ()
+    inside: bool = True
+    layers: tuple[int, ...] | None = None
+    heads: tuple[tuple[int, int], ...] | None = None
+    channel: str = "kv"
+    mode: str = MODES[0]
+
+    def __post_init__(self) -> None:
+        probed = self.probed.items() if isinstance(self.probed, Mapping) else self.probed
+        tidy: dict[str, Any] = {
+            "removed": _named(self.removed),
+            "kept": None if self.kept is None else _named(self.kept),
+            "probed": tuple((edge, int(number)) for given, number in probed for edge in _named([given])),
+            "layers": None if self.layers is None else tuple(sorted(set(self.layers))),
+            "heads": None if self.heads is None else tuple(sorted({(layer, head) for layer, head in self.heads})),
+        }
+        for name, value in tidy.items():
+            object.__setattr__(self, name, value)
+        _check(self.mode, MODES, "mode")
+        if self.removed and self.kept is not None:
+            raise ValueError("give either the edges that are removed or those that are kept")
+        if wrong := [str(edge) for edge, number in self.probed if number < 1]:
+            raise ValueError(f"corruption 0 removes edges; list {wrong} as removed, or probe from corruption 1 on")
+        if self.mode == "knockout" and (self.probed or self.channel != "kv"):
+            raise ValueError("a knocked-out edge is not read at all: neither probed edges nor channels go with it")
+
+    @property
+    def corruptions(self) -> tuple[int, ...]:
+        """The corruptions that it needs donors of, in order."""
+        removes = (self.removed or self.kept is not None) and self.mode != "knockout"
+        return tuple(sorted({number for _, number in self.probed} | ({0} if removes else set())))
+
+    @property
+    def named(self) -> tuple[Edge, ...]:
+        """The edges that it names."""
+        return (*self.removed, *(self.kept or ()), *(edge for edge, _ in self.probed))
+
+    def codes(self, tokens: TypedTokens) -> NDArray[np.int64]:
+        """See `kinds`."""
+        removed = self.removed if self.kept is None else removed_by(self.kept, tokens)
+        return kinds(removed, [edge for edge, _ in self.probed], tokens)
+
+    def plain(self) -> dict[str, Any]:
+        """The same in JSON; `Ablation(**plain)` is equal."""
+        fields = {name: value for name, value in asdict(self).items() if name not in ("removed", "kept", "probed")}
+        lists = {name: None if fields[name] is None else [*map(_listed, fields[name])] for name in ("layers", "heads")}
+        return {
+            "removed": [str(edge) for edge in self.removed],
+            "kept": None if self.kept is None else [str(edge) for edge in self.kept],
+            "probed": [[str(edge), number] for edge, number in self.probed],
+            **fields,
+            **lists,
+        }
+
+
+def _named(given: Sequence[Edge | str]) -> tuple[Edge, ...]:
+    sets = {**FAMILIES, **CIRCUITS}
+    parts = [(edge,) if isinstance(edge, Edge) else sets.get(edge) or (Edge.of(edge),) for edge in given]
+    return tuple(edge for part in parts for edge in part)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+WHOLE = Ablation()

@@ -191,6 +191,21 @@ class CaptureValues(Instrument):
         return out
 
 
+class CaptureStates(Instrument):
+    """Keys and values as attention takes them: what a `Splice` of another forward pass can read.
+
+    After the forward pass `states[layer]` is the pair of keys [B, Hkv, S, d] and values [B, Hkv, S, dv], copies.
+    """
+
+    def __init__(self, layers: int | Iterable[int] | None = None) -> None:
+        self.layers = _layers(layers)
+        self.states: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def visit(self, call: "Call", out: Tensor) -> Tensor:
+        self.states[call.layer] = call.key.clone(), call.value.clone()
+        return out
+
+
 class PatchHeads(Instrument):
     """Replace the output z of some heads of one layer.
 
@@ -370,16 +385,24 @@ class Splice(Instrument):
     donors. channel: what comes from there, keys and values ("kv"), keys ("k") or values ("v") alone.
 
     Queries are an example's own, the softmax runs over what is read, and donors are read in the same layer of the same
-    forward pass, where splices of their own may have changed them. A token always reads itself. Raises ValueError for
-    indices out of range, and for cells on the diagonal that are not of kind 0.
+    forward pass, where splices of their own may have changed them; or, with states, those of `CaptureStates`, in an
+    earlier one, of which donors are the rows. A token always reads itself. Raises ValueError for indices out of range,
+    and for cells on the diagonal that are not of kind 0.
     """
 
-    def __init__(self, codes: Tensor, tables: dict[int, Tensor], donors: Tensor, channel: str = "kv") -> None:
+    def __init__(
+        self,
+        codes: Tensor,
+        tables: dict[int, Tensor],
+        donors: Tensor,
+        channel: str = "kv",
+        states: Mapping[int, tuple[Tensor, Tensor]] | None = None,
+    ) -> None:
         if channel not in CHANNELS:
             raise ValueError(f"Splice: unknown channel {channel!r}; there are {', '.join(CHANNELS)}")
         self.codes, self.donors = _index("Splice codes", codes, (3,)), _index("Splice donors", donors, (2,))
         self.tables = {layer: _index("Splice table", table, (2,)) for layer, table in tables.items()}
-        self.layers, self.channel = frozenset(self.tables), channel
+        self.layers, self.channel, self.states = frozenset(self.tables), channel, states
         kinds = int(self.codes.max()) + 1 if self.codes.numel() else 1
         for table in self.tables.values():
             _check_index("Splice table", table, self.donors.shape[1] + 1)
@@ -387,7 +410,8 @@ class Splice(Instrument):
                 raise ValueError(
                     f"Splice table {tuple(table.shape)}: a column for each of {kinds} kinds, zeros for kind 0"
                 )
-        _check_index("Splice donors", self.donors, len(self.codes), len(self.codes))
+        rows = len(self.codes) if states is None else min((len(pair[0]) for pair in states.values()), default=0)
+        _check_index("Splice donors", self.donors, rows, len(self.codes))
         if bool(self.codes.diagonal(dim1=1, dim2=2).any()):
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
 
@@ -413,10 +437,11 @@ class Splice(Instrument):
         kinds = take(self.codes, rows, dim=1).to(device)
         source = self.tables[call.layer].to(device)[:, kinds].transpose(0, 1)  # [B, H, R, S]
         masks, keys, values = [], [call.key], [call.value]
+        there = (call.key, call.value) if self.states is None else self.states[call.layer]
         for number in range(self.donors.shape[1] + 1):
             masks.append(additive.expand(source.shape).masked_fill(source != number, lowest))
             if number:
                 donor = self.donors[:, number - 1].to(device)
-                keys.append(call.key[donor] if "k" in self.channel else call.key)
-                values.append(call.value[donor] if "v" in self.channel else call.value)
+                keys.append(there[0][donor] if "k" in self.channel else call.key)
+                values.append(there[1][donor] if "v" in self.channel else call.value)
         return torch.cat(keys, 2), torch.cat(values, 2), torch.cat(masks, 3)

@@ -285,6 +285,14 @@ class TypedTokens:
         return tuple(self.slots.count(slot) for slot in range(self.slots[-1] + 1))
 
 
+def check_aligned(clean: TypedTokens, donor: TypedTokens) -> None:
+    """Raises Misaligned (reason "unequal sizes") unless the tokens of two prompts lie in the same slots and types."""
+    if (clean.slots, clean.types) != (donor.slots, donor.types):
+        both = enumerate(zip(clean.sizes, donor.sizes, strict=False))
+        slots = [f"slot {slot} has {a} tokens in the clean prompt, {b} in its donor" for slot, (a, b) in both if a != b]
+        raise Misaligned("unequal sizes", slots[0] if slots else "the prompts differ in their slots or marks")
+
+
 def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTokens:
     """The tokens of a prompt with their types; BOS always stands first (see `with_bos`), with `target` the answer last.
 

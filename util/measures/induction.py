@@ -13,9 +13,6 @@ from math import ceil, comb, prod
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
-
-from util.measures.statistics import bootstrap_mean, wilson
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -236,26 +233,11 @@ def _different(one: Callable[[], list[Head]], draws: int) -> list[list[Head]]:
 # ------------------------------------------------------------------------------------------------ what it costs
 
 
-def accuracy(right: Bools) -> tuple[float, float, float]:
-    """The share of right answers [R, N] and its 95 % interval: Wilson's for one run, else bootstrapped over queries."""
-    if len(right) > 1:
-        value, low, high = bootstrap_mean(right.mean(axis=0))
-    else:
-        value, (low, high) = right.mean(), wilson(right.sum(), right.size)
-    return float(value), float(low), float(high)
-
-
 def rank_p(value: float, controls: Sequence[float]) -> tuple[float, float]:
     """How rare it is among control sets that a score is as low, (1 + #{control <= value}) / (1 + n); and the least
     that so many controls can give."""
     n = len(controls)
     return (1 + sum(control <= value for control in controls)) / (1 + n), 1 / (1 + n)
-
-
-def mcnemar(before: Bools, after: Bools) -> float:
-    """McNemar's exact test (two-sided p) that the same prompts are answered right as often, [N] each."""
-    lost, gained = int((before & ~after).sum()), int((~before & after).sum())
-    return 1.0 if lost + gained == 0 else float(stats.binomtest(lost, lost + gained).pvalue)
 
 
 def benefit_change(

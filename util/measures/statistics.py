@@ -53,6 +53,22 @@ def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[n
     return np.minimum(np.clip(centre - width, 0, 1), share), np.maximum(np.clip(centre + width, 0, 1), share)
 
 
+def accuracy(right: NDArray[np.bool_]) -> tuple[float, float, float]:
+    """The share of right answers [N] or [R, N] and its 95 % interval: Wilson's for one run, else bootstrap over N."""
+    right = np.atleast_2d(right)
+    if len(right) > 1:
+        value, low, high = bootstrap_mean(right.mean(axis=0))
+    else:
+        value, (low, high) = right.mean(), wilson(right.sum(), right.size)
+    return float(value), float(low), float(high)
+
+
+def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
+    """McNemar's exact test (two-sided p) that the same prompts are answered right as often, [N] each."""
+    lost, gained = int((before & ~after).sum()), int((~before & after).sum())
+    return 1.0 if lost + gained == 0 else float(stats.binomtest(lost, lost + gained).pvalue)
+
+
 def halves(n: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """A seeded split of n units into two halves: choose on the first, measure on the second."""
     order = np.random.default_rng(seed).permutation(n)

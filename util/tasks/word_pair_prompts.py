@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from util.prompts import Layout, Misaligned, Prompt, TypedTokens, type_tokens
+from util.prompts import Layout, Misaligned, Prompt, TypedTokens, check_aligned, type_tokens
 from util.tasks.word_pairs import CORRUPTIONS, WordPairTask, fault, find
 from util.tasks.words import table
 
@@ -73,14 +73,6 @@ def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
     if whole.ids[: len(alone.ids)] != alone.ids:
         raise Misaligned("answer merges", f"the tokens of {prompt.text[-30:]!r} change before {prompt.label()!r}")
     return whole
-
-
-def check_aligned(clean: TypedTokens, donor: TypedTokens) -> None:
-    """Raises Misaligned (reason "unequal sizes") unless the tokens of two prompts lie in the same slots and types."""
-    if (clean.slots, clean.types) != (donor.slots, donor.types):
-        both = enumerate(zip(clean.sizes, donor.sizes, strict=False))
-        slots = [f"slot {slot} has {a} tokens in the clean prompt, {b} in its donor" for slot, (a, b) in both if a != b]
-        raise Misaligned("unequal sizes", slots[0] if slots else "the prompts differ in their slots or marks")
 
 
 @cache

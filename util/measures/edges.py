@@ -1,0 +1,82 @@
+"""Edge ablation, from arrays alone: accuracies, what edges cost, how well a circuit stands for the whole model.
+
+Bakalova et al., COLM 2025; right [N] or, with several draws of donors, [D, N] says which prompts are answered right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from util.measures.statistics import mcnemar, t_interval
+
+Floats = NDArray[np.floating]
+Interval = tuple[float, float, float]  # value, low, high
+
+
+def line_right(written: str, answer: str) -> bool:
+    """Whether the first line that was written is the answer (acc_line)."""
+    return written.strip().partition("\n")[0].strip() == answer
+
+
+def prefix_right(written: str, answer: str) -> bool:
+    """Whether it begins with the answer, as the reference code counts (acc_prefix), even as "running" for "run"."""
+    return written.strip().startswith(answer)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an ablation costs: accuracy, with a p-value, and log-probability of the answer (nats), with an interval."""
+
+    accuracy: float
+    p: float
+    log_prob: float
+    low: float
+    high: float
+
+
+def costs(whole: Mapping[str, NDArray], ablated: Mapping[str, Mapping[str, NDArray]]) -> dict[str, Cost]:
+    """The cost of each ablation of a map, of `right` and `log_prob` [N], corrected for the whole map (Bonferroni).
+
+    McNemar's exact test for the accuracy, Student's t for the log-probability.
+    """
+    found = {}
+    for name, each in ablated.items():
+        lost = whole["log_prob"] - each["log_prob"]
+        found[name] = Cost(
+            float(whole["right"].mean() - each["right"].mean()),
+            min(1.0, len(ablated) * mcnemar(whole["right"], each["right"])),
+            *map(float, t_interval(lost, comparisons=len(ablated))),
+        )
+    return found
+
+
+def score(circuit: Floats, full: Floats, none: Floats, draws: int = 2000, seed: int = 0) -> Interval:
+    """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)) of right or any measure [N] or [D, N], prompts resampled together.
+
+    Raises ValueError where the whole model is not better than NONE: there is nothing that a circuit could keep.
+    """
+    parts = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in (circuit, full, none)]
+    if parts[1].mean() <= parts[2].mean():
+        raise ValueError("the whole model does no better than with every edge removed, so circuits have no score")
+    n = len(parts[0])
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
+    kept, whole, nothing = (weights @ part for part in parts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = (kept - nothing) / (whole - nothing)
+    low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
+    value = (parts[0].mean() - parts[2].mean()) / (parts[1].mean() - parts[2].mean())
+    return float(value), float(low), float(high)
+
+
+def ratio(circuit: Floats, full: Floats) -> Interval:
+    """acc(C) / acc(FULL), the same way: the share of the model's performance that a circuit explains."""
+    return score(circuit, full, np.zeros_like(full))
+
+
+def rank_p(value: float, controls: Sequence[float]) -> float:
+    """How rare it is among random circuits to score as high, (1 + #{control >= value}) / (1 + n)."""
+    return (1 + sum(control >= value for control in controls)) / (1 + len(controls))
