@@ -37,7 +37,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test test-oracles check format notebooks lock bench-forerunner bench-induction bench-ioi bench-memory clean clean-cache environment
+.PHONY: help figures test test-oracles check format notebooks lock bench-edges bench-forerunner bench-induction bench-ioi bench-memory clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -103,6 +103,9 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 		--dry-run --ignore-installed --report "$$scratch/report.json" \
 		--python-version 3.11.0 --only-binary :all: --target "$$scratch/none"; \
 	"$$scratch/env/bin/python" -c "$$WRITE_PINS" "$$scratch/report.json"
+
+bench-edges: $(STAMP) ## time edge ablation in lock-step against plain runs of the same rows
+	@$(PY) -m tests.benchmarks.bench_edges $(BENCH_ARGS)
 
 bench-forerunner: $(STAMP) ## time the forerunner experiment against the published code
 	@$(PY) -m tests.benchmarks.bench_forerunner $(BENCH_ARGS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmarks import bench_induction, bench_ioi
+from tests.benchmarks import bench_edges, bench_induction, bench_ioi
 
 PYTHON = Path(os.environ.get("ICL_ORACLES", Path(__file__).resolve().parent.parent / ".venv-oracles/bin/python"))
 pytestmark = [
@@ -35,3 +35,10 @@ def test_prefix_matching_scores_are_those_of_transformer_lens():
     theirs, ours = bench_induction.scores_of(str(PYTHON), "tiny")
     assert theirs.shape == (3, 4) and np.ptp(theirs) > 1e-4
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_contestants_of_the_edge_benchmark_find_the_same():
+    found = bench_edges.values_of("tiny")
+    np.testing.assert_allclose(found["sdpa"], found["plain"], atol=1e-4)
+    np.testing.assert_allclose(found["two_pass"], found["lock_step"], atol=1e-4)
+    assert all(np.abs(found[name] - found["plain"]).max() > 1e-2 for name in ("lock_step", "single"))

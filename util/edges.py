@@ -42,9 +42,9 @@ class Edge:
 
     def __post_init__(self) -> None:
         for name in (self.source, self.target):
-            _check(name.rstrip("*-") or "*", (*TYPES, "*"), "token type")
+            check_known(name.rstrip("*-") or "*", (*TYPES, "*"), "token type")
         if not re.fullmatch(r"lag=[1-9]\d*", self.relation):
-            _check(self.relation, RELATIONS, "relation")
+            check_known(self.relation, RELATIONS, "relation")
 
     def __str__(self) -> str:
         return f"{self.source}->{self.target}" + ("" if self.relation == "any" else f":{self.relation}")
@@ -75,7 +75,8 @@ class Edge:
         return before & relation & reads
 
 
-def _check(name: str, known: Sequence[str], what: str) -> None:
+def check_known(name: str, known: Sequence[str], what: str) -> None:
+    """Raises ValueError, with the nearest that there is, for a name that is unknown."""
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         meant = f", did you mean {near[0]!r}" if near else ""
@@ -233,7 +234,7 @@ class Ablation:
         }
         for name, value in tidy.items():
             object.__setattr__(self, name, value)
-        _check(self.mode, MODES, "mode")
+        check_known(self.mode, MODES, "mode")
         if self.removed and self.kept is not None:
             raise ValueError("give either the edges that are removed or those that are kept")
         if wrong := [str(edge) for edge, number in self.probed if number < 1]:
@@ -281,3 +282,42 @@ def _listed(value: Any) -> Any:
 
 
 WHOLE = Ablation()
+
+
+def circuit_ablations(
+    circuits: Mapping[str, Sequence[Edge]], random: int = 0, seed: int = 0, like: str | None = None
+) -> dict[str, Ablation]:
+    """What circuits are compared by, by name: FULL and NONE; each circuit; the model "without" its type pairs.
+
+    random: and so many random circuits, "random 1" and so on, with as many type pairs as the circuit `like`.
+    """
+    found = {name: Ablation(kept=CIRCUITS[name]) for name in ("FULL", "NONE")}
+    for name, kept in circuits.items():
+        found[name] = Ablation(kept=tuple(kept))
+        if name not in ("FULL", "NONE"):
+            found[f"without {name}"] = Ablation(removed=type_pairs(kept))
+    drawn = random_circuits(circuits[like], random, seed) if like is not None else []
+    return found | {f"random {number}": Ablation(kept=kept) for number, kept in enumerate(drawn, 1)}
+
+
+def windows(layers: int) -> dict[str, Ablation]:
+    """Contextualisation taken out from a layer on, and aggregation below a layer, by name, for every layer."""
+    found = {}
+    for layer in range(layers + 1):
+        found[f"CONTEXT from {layer}"] = Ablation(removed=FAMILIES["CONTEXT"], layers=tuple(range(layer, layers)))
+        found[f"AGG below {layer}"] = Ablation(removed=FAMILIES["AGG"], layers=tuple(range(layer)))
+    return found
+
+
+def probes(kept: Sequence[Edge], probed: Sequence[Edge], corruptions: Sequence[int]) -> dict[str, Ablation]:
+    """Inside a circuit, "circuit", each edge read from each corruption, "x->y:earlier from 2" and so on."""
+    found = {"circuit": Ablation(kept=tuple(kept))}
+    for edge in probed:
+        for number in corruptions:
+            found[f"{edge} from {number}"] = Ablation(kept=tuple(kept), probed=((edge, number),))
+    return found
+
+
+def single_edges() -> dict[str, Ablation]:
+    """Each of TYPE_PAIRS removed alone, by its name."""
+    return {str(edge): Ablation(removed=(edge,)) for edge in TYPE_PAIRS}

@@ -17,13 +17,19 @@ from tqdm import tqdm
 
 from util import cache
 from util.attention import support
-from util.edges import ALWAYS, TYPE_PAIRS, WHOLE, Ablation, Edge
+from util.edges import ALWAYS, TYPE_PAIRS, WHOLE, Ablation, Edge, type_pairs
+from util.embedded import planted
 from util.experiments.runs import ModelSource, Run, digest, model_request, provenance
 from util.inference import TOKEN_BUDGET
+from util.load_model_and_data import load_ICL_model
+from util.measures.edges import line_right, prefix_right
 from util.prompts import Layout, with_bos
 from util.scoring import next_token_logits
 from util.splicing import Group, continuations, groups_of, outcomes
 from util.tasks import word_pair_prompts, word_pairs
+from util.tasks.classification import associative_map_prompts
+from util.tasks.word_pair_prompts import typed_tokens
+from util.tasks.words import column
 
 STEM = "edge_ablation"
 DONOR_SEEDS = (0, 1, 2)
@@ -127,7 +133,11 @@ class _Run(Run):
         (net, tokenizer), budget = self.pair, self.asked["token_budget"]
         found: dict[str, Any] = outcomes(net, self.groups, ablation, self.whole, budget, self.asked["two_pass"])
         if generate:
-            found["written"] = continuations(net, tokenizer, self.groups, ablation, budget)
+            written = continuations(net, tokenizer, self.groups, ablation, budget)
+            pairs = list(zip(written, self.about["answers"], strict=True))
+            found["line_right"] = np.array([line_right(*pair) for pair in pairs])
+            found["prefix_right"] = np.array([prefix_right(*pair) for pair in pairs])
+            found["written"] = written
         return {**found, **self.about}
 
 
@@ -144,8 +154,9 @@ def records(
     Their data, [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; target and copy, the first
     tokens of the answer and of the query where it is said again; queries and answers as text; layers; left_out, what of
     the lists was rejected, resampled, dropped, and how often a donor has the clean output. generate: also written, what
-    the model goes on to write. Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward
-    pass.
+    the model goes on to write, and whether its first line is the answer (line_right: acc_line), or it begins with the
+    answer (prefix_right: acc_prefix). Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any
+    forward pass.
     """
     run = _Run(asked, model, folder, redo)
     found = {}
@@ -174,17 +185,25 @@ def over_donors(
     folder: str | Path | None = None,
     redo: bool = False,
 ) -> dict[str, dict[str, np.ndarray]]:
-    """right, log_prob, kl, agrees [D, N] by name, with D draws of donors: those prompts that there are with all of them."""
-    runs = [answers({**asked, "donor_seed": seed}, ablations, model, folder, redo) for seed in donor_seeds]
+    """The same with several draws of donors, see `aligned`."""
+    return aligned([answers({**asked, "donor_seed": each}, ablations, model, folder, redo) for each in donor_seeds])
+
+
+def aligned(runs: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
+    """Answers under several draws of donors as one: by ablation every field that is a measure, [D, N].
+
+    The prompts are those that all draws have.
+    """
     every = [next(iter(run.values()))["index"] for run in runs]
     common = [index for index in every[0] if all(index in other for other in every)]
     places = [np.searchsorted(index, common) for index in every]
     return {
         name: {
-            field: np.stack([run[name][field][place] for run, place in zip(runs, places, strict=True)])
-            for field in ("right", "log_prob", "kl", "agrees")
+            measure: np.stack([run[name][measure][place] for run, place in zip(runs, places, strict=True)])
+            for measure, values in found.items()
+            if isinstance(values, np.ndarray) and values.dtype.kind in "bf"
         }
-        for name in ablations
+        for name, found in runs[0].items()
     }
 
 
@@ -223,7 +242,7 @@ def greedy_circuit(
     for edge in sorted(pairs, key=lambda edge: (*costs[edge], edge)):
         fewer = [other for other in kept if other != edge]
         accuracy = float(evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean())
-        gone = accuracy >= share * whole["right"].mean()
+        gone = accuracy >= share * float(whole["right"].mean())
         kept = fewer if gone else kept
         trace.append((edge, gone, accuracy))
     return Search((*ALWAYS, *kept), {edge: cost for edge, (cost, _) in costs.items()}, tuple(trace))
@@ -237,9 +256,58 @@ def search(
     redo: bool = False,
 ) -> Search:
     """`greedy_circuit` on the prompts of a request, of which the split should be "search"; each step is cached."""
-    run = _Run(asked, model, folder, redo)
+    return _search(_Run(asked, model, folder, redo), share)
+
+
+def _search(run: _Run, share: float) -> Search:
+    steps = tqdm(desc=f"{run.asked['dataset']}, search", total=2 * len(TYPE_PAIRS) + 1, leave=False)
 
     def evaluate(ablation: Ablation) -> dict[str, np.ndarray]:
+        steps.update()
         return run.answer(ablation, generate=False).data
 
-    return greedy_circuit(evaluate, share)
+    with steps:
+        return greedy_circuit(evaluate, share)
+
+
+# ------------------------------------------------------------------------------------------------ the planted circuit
+
+
+class _LookUp(_Run):
+    """Look-up prompts, each with one of other words as its donor, instead of those of a word-pair task."""
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        tokenizer, layout = self.pair[1], word_pairs.TAB
+        sizes = {w: typed_tokens(layout.prompt([(w, w)], w, w), tokenizer).sizes for w in column("categories", "word")}
+        words = [word for word, found in sizes.items() if set(found) == {1}]
+        keys, labels = (len(words) // 3, len(words) // 6)
+        drawn = []
+        for start in (0, keys + labels):  # prompts and donors have no word in common
+            own, outputs = words[start : start + keys], words[start + keys : start + keys + labels]
+            drawn.append(associative_map_prompts(own, outputs, 6, 6, self.asked["prompts"], layout=layout))
+        typed = [[typed_tokens(prompt, tokenizer) for prompt in part] for part in drawn]
+        return [Group(base, {0: donor}) for base, donor in zip(*typed, strict=True)]
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        return {"index": np.arange(len(self.groups))}
+
+    @cached_property
+    def origin(self) -> dict[str, Any]:
+        return provenance(self.asked, self.pair, [str(group.base.ids) for group in self.groups])
+
+
+def planted_control(
+    prompts: int = 24, folder: str | Path | None = None, **options: Any
+) -> tuple[Search, frozenset[Edge]]:
+    """A circuit that is known, `planted.lookup` on the embedded model's tokenizer, searched; and its true type pairs.
+
+    options: those of the planted circuit (family, copies, noise, seed).
+    """
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    truth = planted.lookup(len(tokenizer), **{"bos": tokenizer.bos_token_id} | options)
+    name = " ".join(["given:planted look-up", *(f"{key}={value}" for key, value in sorted(options.items()))])
+    asked = {**request(name, prompts=prompts, k=6), "dataset": "look-up", "pairs": ""}
+    run = _LookUp(asked, load_ICL_model((truth.model, tokenizer), verbose=False), folder, redo=False)
+    return _search(run, 0.9), frozenset(type_pairs([Edge(*names) for names in truth.edges]))

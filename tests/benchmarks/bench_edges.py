@@ -1,0 +1,145 @@
+"""Ablation of edges beside plain runs of the same rows: what donors in lock-step cost.
+
+    python -m tests.benchmarks.bench_edges [--rounds 9] [--shape gpt2] [--save FILE]
+
+Two models, float32 on one thread: a random GPT-2 (small) and the embedded one. Eight prompts of 128 tokens with one
+donor each, all of random ids, in batches of eight rows. Every contestant is a process of its own that runs once per
+round; the order within a round is drawn. Times are CPU seconds; a ratio is the median over rounds with its bootstrap
+interval. Peak memory is what one run takes above what the process holds between runs.
+
+    lock_step  `splicing.outcomes` with all edges but the circuit AGG-ONLY from the donors: most rows are cut
+    plain      the same rows, prompts and donors, through the class's own eager attention, nothing attached
+    sdpa       the same with the fast attention of transformers
+    two_pass   `lock_step` with the donors before the prompts, not beside them
+    single     `lock_step` with one edge from the donors, y->last_separator: one row of each prompt is cut
+"""
+
+import argparse
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.benchmarks.bench_induction import SHAPES, gpt2
+from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+
+PLAIN = {"plain": "eager", "sdpa": "sdpa"}  # by contestant, the attention it runs
+NAMES = ("lock_step", "plain", "sdpa", "two_pass", "single")
+RATIOS = (("lock_step", "plain"), ("lock_step", "sdpa"), ("two_pass", "lock_step"), ("single", "plain"))
+PROMPTS, ROWS, DEMONSTRATIONS, LONG = 8, 8, 30, 5  # the x of LONG demonstrations has two tokens
+LENGTH = 1 + 4 * DEMONSTRATIONS + LONG + 2  # bos, x t y n of each, query and last separator; the answer is not run
+
+
+def groups_of(vocabulary: int) -> list[Any]:
+    """Prompts with a donor of corruption 0: one layout, random ids."""
+    from util.prompts import TypedTokens
+    from util.splicing import Group
+
+    k = DEMONSTRATIONS
+    parts = [("bos", 0)] + [(kind, i) for i in range(1, k + 1) for kind in "xtyn"]
+    parts += [(kind, k + 1) for kind in ("query", "last_separator", "target")]
+    laid = [
+        (kind, example, slot)
+        for slot, (kind, example) in enumerate(parts)
+        for _ in range(2 if kind == "x" and example <= LONG else 1)
+    ]
+    types, examples, slots = zip(*laid, strict=True)
+    assert len(types) == LENGTH + 1
+    drawn = np.random.default_rng(0).integers(1, vocabulary, (PROMPTS, 2, len(types))).tolist()
+    typed = [[TypedTokens(tuple(ids), types, examples, slots) for ids in pair] for pair in drawn]
+    return [Group(base, {0: donor}) for base, donor in typed]
+
+
+def work(name: str, shape: str) -> Callable[[], Any]:
+    """What a contestant runs: it returns the log-probability of each prompt's answer, [N]."""
+    from util.edges import CIRCUITS, Ablation, edges
+    from util.handshake import prepare
+    from util.load_model_and_data import load_ICL_model
+    from util.splicing import outcomes
+
+    model = load_ICL_model("embedded", device="cpu", verbose=False)[0] if shape == "embedded" else gpt2(shape)
+    groups = groups_of(model.config.vocab_size)
+    if name in PLAIN:
+        model.set_attn_implementation(PLAIN[name])
+        rows = [tokens.ids[:LENGTH] for group in groups for tokens in (group.donors[0], group.base)]
+        batches = torch.tensor(rows).split(ROWS)
+        answers = torch.tensor([group.target for group in groups])
+
+        def plain() -> Any:
+            with torch.inference_mode():
+                logits = [model(input_ids=ids, use_cache=False, logits_to_keep=1).logits[1::2, 0] for ids in batches]
+                return torch.cat(logits).log_softmax(-1).gather(1, answers)[:, 0].numpy()
+
+        return plain
+
+    prepare(model)
+    ablation = Ablation(removed=edges("y->last_separator")) if name == "single" else Ablation(kept=CIRCUITS["AGG-ONLY"])
+    options: dict[str, Any] = {"token_budget": ROWS * LENGTH, "two_pass": name == "two_pass"}
+    return lambda: outcomes(model, groups, ablation, **options)["log_prob"]
+
+
+def contestant_of(name: str, shape: str, memory: bool = False) -> Contestant:
+    return Contestant("bench_edges", ("--contestant", name, "--shape", shape), threads=1, memory=memory)
+
+
+def values_of(shape: str) -> dict[str, np.ndarray]:
+    """The log-probabilities [N] that every contestant finds."""
+    found = {}
+    for name in NAMES:
+        contestant = contestant_of(name, shape)
+        found[name] = np.array(contestant.ask("value"))
+        contestant.close()
+    return found
+
+
+def times(shape: str, count: int) -> dict[str, Any]:
+    contestants = {name: contestant_of(name, shape) for name in NAMES}
+    seconds = rounds(contestants, count, shape)
+    for contestant in contestants.values():
+        contestant.close()
+    ratios = {f"{above} / {below}": ratio(seconds[above], seconds[below]) for above, below in RATIOS}
+    return {"cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()}, **ratios}
+
+
+def extra_peak(shape: str) -> dict[str, float]:
+    peaks = {}
+    for name in ("lock_step", "plain", "two_pass"):
+        contestant = contestant_of(name, shape, memory=True)
+        peaks[f"{name}, MiB"] = contestant.ask("peak") / 2**20
+        contestant.close()
+    return peaks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--shape", choices=SHAPES, help="one model alone")
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--contestant", choices=NAMES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contestant:
+        torch.set_num_threads(1)
+        run = work(options.contestant, options.shape)
+        run()  # first-call costs
+        serve(run)
+        return
+
+    import transformers
+
+    report: dict[str, Any] = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one thread per process",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "rounds": options.rounds,
+    }
+    for shape in [options.shape] if options.shape else SHAPES[:2]:
+        report[shape] = times(shape, options.rounds)
+        report[shape]["extra peak memory"] = extra_peak(shape)
+    save(report, options.save)
+
+
+if __name__ == "__main__":
+    main()
