@@ -146,6 +146,14 @@ class Call:
     def keys(self) -> int:
         return self.key.shape[2]
 
+    def only(self, examples: Tensor) -> "Call":
+        """The same call for some examples of a splice, without knockouts."""
+        mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[examples.to(self.mask.device)]
+        there = examples.to(self.query.device)
+        query, key, value = (part[there] for part in (self.query, self.key, self.value))
+        splice = self.splice and self.splice.only(examples, self)
+        return replace(self, query=query, key=key, value=value, mask=mask, splice=splice)
+
     def plain(self) -> Tensor:
         """Outputs of all heads [B, T, H, dv], by the fast kernel where the class allows one."""
         if self.options.get("softcap") is None and self.options.get("s_aux") is None:
@@ -225,7 +233,7 @@ def _attention(
 def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
     parts = [k.cells_for(call.batch)[:, :2] for k in call.knockouts]
     parts += [call.splice.rows_of(call)] if call.splice else []
-    cut = torch.cat(parts).unique(dim=0)
+    cut = torch.cat(parts).unique(dim=0) if call.knockouts else parts[0]  # those of a splice are in order already
     if not len(cut):
         return out
     example, row = cut.unbind(1)
@@ -234,10 +242,14 @@ def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
     place = torch.arange(len(cut)) - first[example]
     rows = torch.zeros(call.batch, int(place.max()) + 1, dtype=torch.long)
     rows[example, place] = row
+    which = torch.arange(call.batch)
+    if call.splice and not call.knockouts:  # donors often have no cut rows
+        chosen, which[example] = example.unique(return_inverse=True)
+        call, rows = call.only(chosen), rows[chosen]
     recomputed = torch.cat([call.rows(part)[0] for part in call.chunks(rows)], dim=1)
-    example, row, place = (t.to(out.device) for t in (example, row, place))
+    number, example, row, place = (t.to(out.device) for t in (which[example], example, row, place))
     out = writable(out)
-    out[example, row] = recomputed[example, place]
+    out[example, row] = recomputed[number, place]
     return out
 
 

@@ -6,6 +6,7 @@ suffices, otherwise in the first call, against its shapes.
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -431,15 +432,23 @@ class Splice(Instrument):
         spliced = self.tables[call.layer].any(0)
         return spliced[self.codes].any(-1).nonzero()
 
+    def only(self, examples: Tensor, call: "Call") -> "Splice":
+        """The same for some examples of a call, whose donors may be among the others."""
+        part = copy(self)
+        part.codes, part.donors = self.codes[examples], self.donors[examples]
+        part.states = {call.layer: (call.key, call.value)} if self.states is None else self.states
+        return part
+
     def apply(self, call: "Call", rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values [B, Hkv, (1 + D) S, d], and a mask [B, H, R, (1 + D) S] that opens one of 1 + D each."""
-        device, lowest = call.query.device, torch.finfo(additive.dtype).min
-        kinds = take(self.codes, rows, dim=1).to(device)
-        source = self.tables[call.layer].to(device)[:, kinds].transpose(0, 1)  # [B, H, R, S]
-        masks, keys, values = [], [call.key], [call.value]
+        """Keys and values [B, Hkv, (1 + D) S, d], and a mask [B, H or 1, R, (1 + D) S] that opens one of 1 + D each."""
+        device, closed = call.query.device, additive.new_tensor(torch.finfo(additive.dtype).min)
+        table = self.tables[call.layer]
+        table = table[:1] if bool((table == table[:1]).all()) else table  # one mask will do for heads that choose alike
+        source = table.to(device)[:, take(self.codes, rows, dim=1).to(device)].transpose(0, 1)  # [B, H or 1, R, S]
         there = (call.key, call.value) if self.states is None else self.states[call.layer]
+        masks, keys, values = [], [call.key], [call.value]
         for number in range(self.donors.shape[1] + 1):
-            masks.append(additive.expand(source.shape).masked_fill(source != number, lowest))
+            masks.append(torch.where(source == number, additive, closed))
             if number:
                 donor = self.donors[:, number - 1].to(device)
                 keys.append(there[0][donor] if "k" in self.channel else call.key)

@@ -33,6 +33,7 @@ from util.tasks.words import column
 
 STEM = "edge_ablation"
 DONOR_SEEDS = (0, 1, 2)
+MEASURES = ("right", "log_prob", "kl", "agrees", "line_right", "prefix_right")
 
 
 def request(
@@ -190,9 +191,9 @@ def over_donors(
 
 
 def aligned(runs: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
-    """Answers under several draws of donors as one: by ablation every field that is a measure, [D, N].
+    """Answers under several draws of donors as one: by ablation those of MEASURES that all draws have, [D, N].
 
-    The prompts are those that all draws have.
+    The prompts, too, are those that all draws have.
     """
     every = [next(iter(run.values()))["index"] for run in runs]
     common = [index for index in every[0] if all(index in other for other in every)]
@@ -200,10 +201,10 @@ def aligned(runs: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[s
     return {
         name: {
             measure: np.stack([run[name][measure][place] for run, place in zip(runs, places, strict=True)])
-            for measure, values in found.items()
-            if isinstance(values, np.ndarray) and values.dtype.kind in "bf"
+            for measure in MEASURES
+            if all(measure in run[name] for run in runs)
         }
-        for name, found in runs[0].items()
+        for name in runs[0]
     }
 
 

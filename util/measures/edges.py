@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from util.measures.statistics import mcnemar, t_interval
+from util.measures.statistics import bootstrap_mean, mcnemar, t_interval
 
 Floats = NDArray[np.floating]
 Interval = tuple[float, float, float]  # value, low, high
@@ -75,6 +75,30 @@ def score(circuit: Floats, full: Floats, none: Floats, draws: int = 2000, seed: 
 def ratio(circuit: Floats, full: Floats) -> Interval:
     """acc(C) / acc(FULL), the same way: the share of the model's performance that a circuit explains."""
     return score(circuit, full, np.zeros_like(full))
+
+
+def deficit(circuit: Floats, full: Floats) -> Interval:
+    """acc(FULL) - acc(C) of right [N] or [D, N], prompts resampled together."""
+    lost = np.atleast_2d(full).mean(axis=0, dtype=np.float64) - np.atleast_2d(circuit).mean(axis=0, dtype=np.float64)
+    value, low, high = bootstrap_mean(lost)
+    return float(value), float(low), float(high)
+
+
+def growth(more: Interval, less: Interval) -> Interval:
+    """How much larger one of two values is that were measured on different prompts; their errors add in squares."""
+    value = more[0] - less[0]
+    return (
+        value,
+        value - float(np.hypot(more[0] - more[1], less[2] - less[0])),
+        value + float(np.hypot(more[2] - more[0], less[0] - less[1])),
+    )
+
+
+def verdict(found: Interval, bound: float, at_least: bool = True) -> str:
+    """Whether a value is at least (or at most) a bound: "holds" and "refuted" where its whole interval says so."""
+    value, low, high = found if at_least else (-found[0], -found[2], -found[1])
+    bound = bound if at_least else -bound
+    return "holds" if low >= bound else "refuted" if high < bound else "undecided"
 
 
 def rank_p(value: float, controls: Sequence[float]) -> float:

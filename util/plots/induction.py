@@ -143,6 +143,7 @@ def accuracies(
     controls: Mapping[str, Mapping[str, Sequence[float]]],
     chance: Mapping[str, float],
     title: str,
+    label: str = "accuracy (dotted: chance; grey: control sets)",
 ) -> Figure:
     """Accuracy by task: what was measured of each name with its interval, and in grey of its control sets."""
     with style():
@@ -161,7 +162,7 @@ def accuracies(
             ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
             ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
         axes[0].set_yticks(range(len(names)), names)
-        axes[len(axes) // 2].set_xlabel("accuracy (dotted: chance; grey: control sets)")
+        axes[len(axes) // 2].set_xlabel(label)
         figure.suptitle(title, fontsize=8)
     return figure
 
