@@ -60,7 +60,7 @@ def edge_map(
         for place, name in ((1, "same example"), (4.5, "later example")):
             ax.annotate(name, (place, len(SOURCES) - 0.5), (0, -18), textcoords="offset points", ha="center", va="top")
         ax.set(ylabel="is read", title=title)
-        ax.set_xlabel("reads", labelpad=12)
+        ax.set_xlabel("reads", labelpad=20)
         ax.spines[:].set_visible(True)
         bar = figure.colorbar(image, ax=ax, pad=0.02)
         ticks = [-limit, -limit / 4, 0, limit / 4, limit]
@@ -90,7 +90,7 @@ def circuit(
     B: accuracy by pairs left, (pairs, accuracy) at each step, with the floor. C: scores on the other split.
     """
     with style():
-        figure = new_figure(WIDTH, 3.4)
+        figure = new_figure(WIDTH, 3.2)
         axes = figure.subplot_mosaic([["draw", "draw"], ["steps", "scores"]], height_ratios=(1.25, 1))
         _draw(axes["draw"], kept, widths)
         left, accuracy = np.array(steps).T
@@ -114,7 +114,7 @@ def circuit(
 def _draw(ax: Axes, kept: Sequence[Pair], widths: Mapping[Pair, float]) -> None:
     """Two demonstrations and the query: reading within an example below, across examples and to the end above."""
     slots = [(kind, example) for example in (1, 2) for kind in "xtyn"] + [("query", 3), ("last_separator", 3)]
-    place = {slot: float(i + slot[1] * 0.5) for i, slot in enumerate(slots)}
+    place = {slot: i + 0.5 * slot[1] + 0.6 * (slot[0] == "last_separator") for i, slot in enumerate(slots)}
     largest = max([widths.get(pair, 0.0) for pair in kept], default=1.0) or 1.0
     for pair in kept:
         source, target, relation = pair
@@ -125,23 +125,23 @@ def _draw(ax: Axes, kept: Sequence[Pair], widths: Mapping[Pair, float]) -> None:
                 if (a[0], b[0]) != (source, target) or not related or place[a] >= place[b]:
                     continue
                 width = 0.6 + 3.4 * max(0.0, widths.get(pair, 0.0)) / largest
-                bend = 0.45 if lag == 0 else -0.35
+                bend = 0.5 if lag == 0 else -0.33
                 arrow = FancyArrowPatch(
                     (place[a], 0.0),
                     (place[b], 0.0),
                     connectionstyle=f"arc3,rad={bend}",
-                    arrowstyle=f"-|>,head_length={2.5 + width},head_width={1.2 + 0.5 * width}",
+                    arrowstyle=f"-|>,head_length={2.5 + 0.5 * width},head_width={1.2 + 0.4 * width}",
                     lw=width,
                     color=RED if target == "last_separator" else DARK,
                     alpha=0.75,
-                    shrinkA=9,
-                    shrinkB=9,
+                    shrinkA=11,
+                    shrinkB=11,
                 )
                 ax.add_patch(arrow)
     for (kind, example), x in place.items():
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6"}
         ax.text(x, 0, SHORT.get(kind, f"${kind}_{example}$"), ha="center", va="center", fontsize=8, bbox=box)
-    ax.set(xlim=(0, max(place.values()) + 0.7), ylim=(-1.4, 3.0))
+    ax.set(xlim=(0, max(place.values()) + 0.5), ylim=(-1.3, 2.7))
     ax.set_title("A) what is kept, as wide as what it costs alone")
     ax.axis("off")
 

@@ -162,7 +162,7 @@ def accuracies(
             ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
             ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
         axes[0].set_yticks(range(len(names)), names)
-        axes[len(axes) // 2].set_xlabel(label)
+        figure.supxlabel(label, fontsize=8)
         figure.suptitle(title, fontsize=8)
     return figure
 
