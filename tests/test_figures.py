@@ -6,9 +6,10 @@ import warnings
 import numpy as np
 import pytest
 
-from util import paths, report
+from util import edges, paths, report
 from util.measures import forerunner as f
 from util.measures import ioi as m
+from util.plots import edges as edge_plots
 from util.plots import forerunner as plots
 from util.plots import induction, ioi
 
@@ -191,3 +192,35 @@ def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
     np.testing.assert_array_equal(figures["scores"].axes[0].get_images()[0].get_array(), mean.T)
     [bars] = figures["scores"].axes[1].containers[:1]
     np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:12])
+
+
+def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
+    interval = (0.5, 0.4, 0.6)
+    pairs = [(edge.source, edge.target, edge.relation) for edge in edges.TYPE_PAIRS]
+    costs = {pair: float(number) for number, pair in enumerate(pairs)}
+    figures = {
+        "map": edge_plots.edge_map(costs, dict.fromkeys(pairs, 0.25), {pairs[3]}, "title"),
+        "circuit": edge_plots.circuit(
+            pairs, costs, [(2, 1.0), (1, 0.1)], 0.9, {"found": interval}, [0.1, 0.2], "title"
+        ),
+        "nothing kept": edge_plots.circuit([], {}, [(2, 1.0)], 0.9, {"found": interval}, [], "title"),
+        "windows": edge_plots.windows([interval] * 33, [interval] * 33, 0.6, "title"),
+        "probes": edge_plots.probes(np.eye(6, 5), list("abcdef"), ["same_task", "b", "c", "d", "e"], "title"),
+        "ambiguous": edge_plots.ambiguous([0, 5, 10], {"FULL": [interval] * 3}, {"FULL": [0.1] * 3}, "title"),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, figure in figures.items():
+            figure.savefig(tmp_path / f"{name}.png")
+            assert figure.get_size_inches()[0] <= 5.5
+    ax = figures["map"].axes[0]
+    shown = ax.get_images()[0].get_array()
+    rows, columns = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
+    for (source, target, relation), cost in costs.items():
+        group = {"same": range(3), "earlier": range(3, 7), "any": range(7, 9)}[relation]
+        [column] = [c for c in group if columns[c] == {"last_separator": "last"}.get(target, target)]
+        assert shown[rows.index(source), column] == pytest.approx(np.sqrt(cost))
+    assert int(np.isfinite(np.ma.filled(shown, np.nan)).sum()) == len(pairs)
+    assert [patch.get_x() for patch in ax.patches] == [-0.46 + 2]  # x -> n, framed
+    arrows = len(figures["circuit"].axes[0].patches) - len(figures["nothing kept"].axes[0].patches)
+    assert arrows == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the query, to the end
