@@ -74,7 +74,7 @@ class Ablated:
             raise ValueError(f"the prompts have no donors of corruption {lacking}; ask for them: corruptions=(0, ...)")
         check_matched([*ablation.removed, *(edge for edge, _ in ablation.probed)], [group.base for group in groups])
         self.lengths = [len(group.base.ids) - 1 if target else group.length for group in groups]
-        check_context(model, [length + (0 if target else NEW_TOKENS) for length in self.lengths])
+        check_context(model, [length + (0 if target else NEW_TOKENS - 1) for length in self.lengths])
         known: dict[Any, Tensor] = {}  # by layout, of which there are few
         for group in groups:
             key = group.base.types, group.base.examples, group.base.slots
@@ -82,8 +82,10 @@ class Ablated:
                 known[key] = torch.from_numpy(ablation.codes(group.base))
         self.codes = [known[group.base.types, group.base.examples, group.base.slots] for group in groups]
         # where nothing is taken out, the prompt runs alone: it is the whole model to the last bit
-        self.donors = ablation.corruptions if any(bool(codes.any()) for codes in self.codes) else ()
+        self.donors = ablation.corruptions if any(bool(codes.any()) for codes in known.values()) else ()
         self.tables = self._tables()
+        if not any(bool(table.any()) for table in self.tables.values()):
+            self.donors = ()
 
     @property
     def members(self) -> int:

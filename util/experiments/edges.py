@@ -25,7 +25,7 @@ from util.load_model_and_data import load_ICL_model
 from util.measures.edges import line_right, prefix_right
 from util.prompts import Layout, with_bos
 from util.scoring import next_token_logits
-from util.splicing import Group, continuations, groups_of, outcomes
+from util.splicing import Ablated, Group, continuations, groups_of, outcomes
 from util.tasks import word_pair_prompts, word_pairs
 from util.tasks.classification import associative_map_prompts
 from util.tasks.word_pair_prompts import typed_tokens
@@ -55,9 +55,11 @@ def request(
     """Prompts of a word-pair task and their donors, see `word_pair_prompts.prompts`.
 
     layout: fields of `prompts.Layout` other than the task's, such as {"separator": ":", "join": " "}. two_pass: donors
-    run before the prompts, not beside them. which: see `model_request`. Raises ValueError for an unknown task.
+    run before the prompts, not beside them. which: see `model_request`. Raises ValueError for a task,
+    split, order, corruption or number that there is not.
     """
     found = word_pairs.find(task)
+    word_pair_prompts.marked_demonstrations(found, prompts, k, corruptions, split, ambiguous, order)
     own = {
         "dataset": found.name,
         "pairs": digest("\t".join(pair) for pair in found.pairs),
@@ -77,7 +79,22 @@ def request(
 
 
 class _Run(Run):
-    """What all ablations of a request share; prompts are there once they are called for."""
+    """What all ablations of a request share; prompts are there once they are called for.
+
+    planned: ablations that are to be looked at before the first forward pass, so that a bad one stops nothing halfway.
+    """
+
+    def __init__(
+        self,
+        asked: cache.Request,
+        model: ModelSource,
+        folder: str | Path | None,
+        redo: bool,
+        planned: Sequence[Ablation] = (),
+        generate: bool = False,
+    ) -> None:
+        super().__init__(asked, model, folder, redo)
+        self.planned, self.generate = planned, generate
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
@@ -94,6 +111,8 @@ class _Run(Run):
 
     @cached_property
     def whole(self) -> np.ndarray:
+        for ablation in self.planned:
+            Ablated(self.pair[0], self.groups, ablation, target=not self.generate)
         prompts = [group.base.ids[: group.length] for group in self.groups]
         return next_token_logits(self.pair[0], prompts, token_budget=self.asked["token_budget"])
 
@@ -102,14 +121,15 @@ class _Run(Run):
         """What does not depend on the ablation."""
         drawn = self.drawn
         asked = [item.clean.text[slice(*item.clean.spans["x"][-1])] for item in drawn.items]
-        copies = [
-            with_bos(item.clean.with_label(word), self.pair[1], bos=True).ids
-            for item, word in zip(drawn.items, asked, strict=True)
-        ]
+        copies = []
+        for item, group, word in zip(drawn.items, self.groups, asked, strict=True):
+            ids = with_bos(item.clean.with_label(word), self.pair[1], bos=True).ids
+            told = len(ids) > group.length and ids[: group.length] == group.base.ids[: group.length]
+            copies.append(ids[group.length] if told else -1)
         return {
             "index": np.array([item.index for item in drawn.items]),
             "target": np.array([group.target[0] for group in self.groups]),
-            "copy": np.array([ids[group.length] for ids, group in zip(copies, self.groups, strict=True)]),
+            "copy": np.array(copies),
             "layers": len(support(self.pair[0]).layers),
             "queries": asked,
             "answers": [item.clean.label().strip() for item in drawn.items],
@@ -126,14 +146,14 @@ class _Run(Run):
         texts = [p.text for item in self.drawn.items for p in (item.clean, *item.donors.values())]
         return provenance(self.asked, self.pair, texts)
 
-    def answer(self, ablation: Ablation, generate: bool) -> cache.Record:
-        own = {"ablation": ablation.plain(), "generate": generate}
-        return self.record(own, partial(self.measured, ablation, generate))
+    def answer(self, ablation: Ablation) -> cache.Record:
+        own = {"ablation": ablation.plain(), "generate": self.generate}
+        return self.record(own, partial(self.measured, ablation))
 
-    def measured(self, ablation: Ablation, generate: bool) -> dict[str, Any]:
+    def measured(self, ablation: Ablation) -> dict[str, Any]:
         (net, tokenizer), budget = self.pair, self.asked["token_budget"]
         found: dict[str, Any] = outcomes(net, self.groups, ablation, self.whole, budget, self.asked["two_pass"])
-        if generate:
+        if self.generate:
             written = continuations(net, tokenizer, self.groups, ablation, budget)
             pairs = list(zip(written, self.about["answers"], strict=True))
             found["line_right"] = np.array([line_right(*pair) for pair in pairs])
@@ -153,16 +173,16 @@ def records(
     """The record of each ablation, by its name; each is cached on its own.
 
     Their data, [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; target and copy, the first
-    tokens of the answer and of the query where it is said again; queries and answers as text; layers; left_out, what of
-    the lists was rejected, resampled, dropped, and how often a donor has the clean output. generate: also written, what
-    the model goes on to write, and whether its first line is the answer (line_right: acc_line), or it begins with the
-    answer (prefix_right: acc_prefix). Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any
-    forward pass.
+    tokens of the answer and of the query said again (-1 where that would change the prompt); queries and answers as
+    text; layers; left_out, what of the lists was rejected, resampled, dropped, and how often a donor has the clean
+    output. generate: also written, what the model goes on to write, and whether its first line is the answer
+    (line_right: acc_line), or it begins with the answer (prefix_right: acc_prefix). Raises what
+    `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
     """
-    run = _Run(asked, model, folder, redo)
+    run = _Run(asked, model, folder, redo, list(ablations.values()), generate)
     found = {}
     for name, ablation in tqdm(ablations.items(), desc=f"{asked['dataset']}, {asked['k']} shots", leave=False):
-        found[name] = run.answer(ablation, generate)
+        found[name] = run.answer(ablation)
     return found
 
 
@@ -265,7 +285,7 @@ def _search(run: _Run, share: float) -> Search:
 
     def evaluate(ablation: Ablation) -> dict[str, np.ndarray]:
         steps.update()
-        return run.answer(ablation, generate=False).data
+        return run.answer(ablation).data
 
     with steps:
         return greedy_circuit(evaluate, share)

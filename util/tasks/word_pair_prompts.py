@@ -282,6 +282,42 @@ class WordPairPrompts:
     coincidences: Mapping[int, int]
 
 
+def marked_demonstrations(
+    task: WordPairTask,
+    n: int,
+    k: int,
+    corruptions: Sequence[int] = (0,),
+    split: str = "all",
+    ambiguous: int | None = None,
+    order: str = "random",
+) -> int:
+    """How many of k demonstrations are marked pairs, see `prompts`.
+
+    Raises ValueError for a split, order, corruption or number that there is not, whatever the tokenizer.
+    """
+    if missing := [c for c in corruptions if c not in task.corruptions or (c == SHUFFLED and k == 1)]:
+        known = ", ".join(f"{c} ({CORRUPTIONS[c]})" for c in task.corruptions)
+        raise ValueError(f"missing corruption index {missing}: task {task.name!r} has {known}, and 2 from k = 2 on")
+    if order not in ORDERS:
+        raise ValueError(f"unknown order {order!r}; choose one of {', '.join(ORDERS)}")
+    marked = sum(bool(pair.kind) for pair in task.pairs)
+    task.queries(split)
+    m = (round(2 * k / 3) if marked else 0) if ambiguous is None else ambiguous
+    if n < 1 or k < 1 or not 0 <= m <= k:
+        raise ValueError(f"n = {n}, k = {k}, ambiguous = {m}: choose n and k of 1 or more, and 0 to k ambiguous")
+    times = 2 if {1, 3, 4, 5} & {*corruptions} else 1  # the pairs of a donor are others
+    for kind, has, needs in (
+        ("ambiguous", marked, times * m),
+        ("clear", len(task.pairs) - marked, times * (k - m) + 1),
+    ):
+        if has < needs:
+            raise ValueError(
+                f"task {task.name!r} has {has} {kind} pairs; k = {k} with {m} ambiguous needs {needs}, query and pairs "
+                "for donors included: choose a smaller k, or another number of ambiguous ones"
+            )
+    return m
+
+
 def prompts(
     task: str | WordPairTask,
     tokenizer: Any,
@@ -319,25 +355,7 @@ def prompts(
     character offsets, and where no prompt at all can be made.
     """
     task = find(task) if layout is None else replace(find(task), layout=layout)
-    if missing := [c for c in corruptions if c not in task.corruptions or (c == SHUFFLED and k == 1)]:
-        known = ", ".join(f"{c} ({CORRUPTIONS[c]})" for c in task.corruptions)
-        raise ValueError(f"missing corruption index {missing}: task {task.name!r} has {known}, and 2 from k = 2 on")
-    if order not in ORDERS:
-        raise ValueError(f"unknown order {order!r}; choose one of {', '.join(ORDERS)}")
-    marked = sum(bool(pair.kind) for pair in task.pairs)
-    m = (round(2 * k / 3) if marked else 0) if ambiguous is None else ambiguous
-    if n < 1 or k < 1 or not 0 <= m <= k:
-        raise ValueError(f"n = {n}, k = {k}, ambiguous = {m}: choose n and k of 1 or more, and 0 to k ambiguous")
-    times = 2 if {1, 3, 4, 5} & {*corruptions} else 1  # the pairs of a donor are others
-    for kind, has, needs in (
-        ("ambiguous", marked, times * m),
-        ("clear", len(task.pairs) - marked, times * (k - m) + 1),
-    ):
-        if has < needs:
-            raise ValueError(
-                f"task {task.name!r} has {has} {kind} pairs; k = {k} with {m} ambiguous needs {needs}, query and pairs "
-                "for donors included: choose a smaller k, or another number of ambiguous ones"
-            )
+    m = marked_demonstrations(task, n, k, corruptions, split, ambiguous, order)
     stock, queries = _Stock(task, tokenizer, corruptions), task.queries(split)
     items: list[WordPairPrompt] = []
     resampled, dropped, coincidences = Counter[str](), Counter[str](), Counter[int]()
