@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from tests import oracle, toys
 from tests.architectures import HEADS, LAYERS, build
-from util import attention, edges
+from util import attention, edges, splicing
 from util.attention import CaptureRows, CaptureStates, Splice, instrument
 from util.edges import CIRCUITS, FAMILIES, WHOLE, Ablation
 from util.handshake import prepare
@@ -607,3 +607,22 @@ def test_window_and_softcap_bind():
     )
     for other in (wide, mild):
         assert gap(ours(model, few()), ours(other, few())) > 1e-3
+
+
+def test_plain_donors_that_are_kept_run_once(monkeypatch):
+    """And give what donors that run again give; those inside a circuit depend on the ablation and are not kept."""
+    model, passes = toy("llama"), list[int]()
+    store: splicing.Store = {}
+    others = len(ABLATIONS["inside"].corruptions) - 1
+    expected = [("circuit", 1), ("family", 0), ("inside", others), ("not inside", others), ("not inside", 0)]
+    for case, donors in (*expected, ("inside", others)):
+        again = outcomes(model, few(), ABLATIONS[case], two_pass=True)
+        del passes[:]
+        with watched(model, lambda ids: passes.append(len(ids))):
+            found = outcomes(model, few(), ABLATIONS[case], two_pass=True, store=store)
+        assert len(passes) == donors + 1, case
+        np.testing.assert_array_equal(found["log_prob"], again["log_prob"])
+    monkeypatch.setattr(splicing, "STORED", 0)
+    small: splicing.Store = {}
+    outcomes(model, few(), ABLATIONS["circuit"], two_pass=True, store=small)
+    assert not small

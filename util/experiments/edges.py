@@ -25,7 +25,7 @@ from util.load_model_and_data import load_ICL_model
 from util.measures.edges import line_right, prefix_right
 from util.prompts import Layout, with_bos
 from util.scoring import next_token_logits
-from util.splicing import Ablated, Group, continuations, groups_of, outcomes
+from util.splicing import Ablated, Group, Store, continuations, groups_of, outcomes
 from util.tasks import word_pair_prompts, word_pairs
 from util.tasks.classification import associative_map_prompts
 from util.tasks.word_pair_prompts import typed_tokens
@@ -55,8 +55,8 @@ def request(
     """Prompts of a word-pair task and their donors, see `word_pair_prompts.prompts`.
 
     layout: fields of `prompts.Layout` other than the task's, such as {"separator": ":", "join": " "}. two_pass: donors
-    run before the prompts, not beside them. which: see `model_request`. Raises ValueError for a task,
-    split, order, corruption or number that there is not.
+    run before the prompts, not beside them, and once for all ablations: faster where there are many. which: see
+    `model_request`. Raises ValueError for a task, split, order, corruption or number that there is not.
     """
     found = word_pairs.find(task)
     word_pair_prompts.marked_demonstrations(found, prompts, k, corruptions, split, ambiguous, order)
@@ -95,6 +95,7 @@ class _Run(Run):
     ) -> None:
         super().__init__(asked, model, folder, redo)
         self.planned, self.generate = planned, generate
+        self.store: Store = {}
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
@@ -152,7 +153,9 @@ class _Run(Run):
 
     def measured(self, ablation: Ablation) -> dict[str, Any]:
         (net, tokenizer), budget = self.pair, self.asked["token_budget"]
-        found: dict[str, Any] = outcomes(net, self.groups, ablation, self.whole, budget, self.asked["two_pass"])
+        found: dict[str, Any] = outcomes(
+            net, self.groups, ablation, self.whole, budget, self.asked["two_pass"], self.store
+        )
         if self.generate:
             written = continuations(net, tokenizer, self.groups, ablation, budget)
             pairs = list(zip(written, self.about["answers"], strict=True))
