@@ -1,5 +1,7 @@
 """Edges between token types against their definition in loops, and what circuits keep."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -90,3 +92,53 @@ def test_unknown_edges_are_refused_with_the_nearest_that_there_is(tokens):
         Edge("x", "y", "lag=0")
     with pytest.warns(UserWarning, match="target->x is in none of the 1 prompts"):
         edges.check_matched([Edge("target", "x"), Edge("x", "y")], [tokens])
+
+
+def test_marked_demonstrations_can_be_named_and_their_types_are_types_all_the_same():
+    prompt = Layout().prompt([("put", "put"), ("walk", "walked")], "swim", "swam", marks=("*", ""))
+    tokens = type_tokens(prompt, toys.tokenizer("bpe", on_tasks=True))
+    marked = np.array([kind.endswith("*") for kind in tokens.types])
+    assert marked.any() and not marked.all()
+    for relation in ("same", "earlier"):
+        every = Edge("x", "y", relation).cells(tokens)
+        parts = [Edge(*pair, relation).cells(tokens) for pair in (("x*", "y*"), ("x-", "y"), ("x*", "y-"))]
+        assert every.any() and (every == np.any(parts, axis=0)).all()
+    across = Edge("y*", "x-", "earlier").cells(tokens)
+    assert across.any() and across[:, ~marked].sum() == across[marked].sum() == 0
+    assert (edges.removed_by(CIRCUITS["FULL"], tokens) == 0).all()
+
+
+def test_random_circuits_keep_as_many_type_pairs_and_none_comes_twice():
+    for name in ("CTX+AGG", "CTX_IO+AGG", "AGG-ONLY"):
+        drawn = edges.random_circuits(CIRCUITS[name], 20, seed=1)
+        kept = [frozenset(edges.type_pairs(circuit)) for circuit in drawn]
+        own = frozenset(edges.type_pairs(CIRCUITS[name]))
+        assert {len(pairs) for pairs in kept} == {len(own)} and len(set(kept) - {own}) == 20
+        assert drawn == edges.random_circuits(CIRCUITS[name], 20, seed=1) != edges.random_circuits(CIRCUITS[name], 20)
+    assert not edges.random_circuits(CIRCUITS["NONE"], 20) and not edges.random_circuits(CIRCUITS["FULL"], 20)
+    assert len(edges.random_circuits(edges.TYPE_PAIRS[1:], 99)) == len(edges.TYPE_PAIRS) - 1  # all that there are
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"removed": ["AGG"], "kept": ["QUERY"]}, "either"),
+        ({"probed": [("x->y", 0)]}, "corruption 0 removes"),
+        ({"mode": "zero"}, "unknown mode 'zero'"),
+        ({"mode": "knockout", "probed": {"x->y": 1}}, "not read at all"),
+        ({"mode": "knockout", "removed": ["AGG"], "channel": "v"}, "not read at all"),
+        ({"removed": ["AG"]}, "is no edge"),
+    ],
+)
+def test_ablations_that_cannot_be_are_refused(fields, words):
+    with pytest.raises(ValueError, match=words):
+        edges.Ablation(**fields)
+
+
+def test_an_ablation_survives_json_and_takes_names():
+    given = {"kept": ["CTX+AGG"], "probed": [["x->y:earlier", 2]], "layers": [1, 0], "heads": [[0, 3]], "channel": "k"}
+    ablation = edges.Ablation(**given)
+    assert ablation.kept == CIRCUITS["CTX+AGG"] and ablation.layers == (0, 1) and ablation.corruptions == (0, 2)
+    assert edges.Ablation(**json.loads(json.dumps(ablation.plain()))) == ablation
+    assert edges.Ablation(removed=["CONTEXT", "y->query"]).removed == (*FAMILIES["CONTEXT"], Edge("y", "query"))
+    assert edges.Ablation(removed=["AGG"], mode="knockout").corruptions == () == edges.WHOLE.corruptions

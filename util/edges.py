@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import comb
 from random import Random
 from typing import Any
@@ -59,20 +60,22 @@ class Edge:
 
     def cells(self, tokens: TypedTokens) -> Cells:
         """Which (query, key) cells of a prompt it is, [T, T]."""
-        types, examples, slots = (np.array(part) for part in (tokens.types, tokens.examples, tokens.slots))
-        place = np.arange(len(types))
-        before, inside = place[None] < place[:, None], slots[:, None] == slots[None]
-        lag = examples[:, None] - examples[None]
-        related = {
-            "any": ~inside,
-            "same": (lag == 0) & ~inside,
-            "prev": (lag == 1) & ~inside,
-            "earlier": (lag > 0) & ~inside,
-            "slot": inside,
-        }
-        relation = related[self.relation] if self.relation in related else lag == int(self.relation[4:])
-        reads = _are(types, self.target)[:, None] & _are(types, self.source)[None]
-        return before & relation & reads
+        types, before, inside, lag = _grid(tokens.types, tokens.examples, tokens.slots)
+        if self.relation == "slot":
+            related = inside
+        else:
+            earlier = {"any": lag >= 0, "same": lag == 0, "prev": lag == 1, "earlier": lag > 0}
+            found = earlier.get(self.relation)
+            related = ~inside & (lag == int(self.relation[4:]) if found is None else found)
+        return before & related & _are(types, self.target)[:, None] & _are(types, self.source)[None]
+
+
+@lru_cache(maxsize=256)
+def _grid(types: tuple[str, ...], examples: tuple[int, ...], slots: tuple[int, ...]) -> tuple[NDArray[Any], ...]:
+    """Of a layout, which many edges ask for: its types [T]; of (query, key) cells [T, T], whether the key stands before
+    the query, whether both are in one slot, and how many examples later the query is."""
+    place, slot, example = np.arange(len(types)), np.array(slots), np.array(examples)
+    return np.array(types), place[None] < place[:, None], slot[:, None] == slot[None], example[:, None] - example[None]
 
 
 def check_known(name: str, known: Sequence[str], what: str) -> None:
@@ -87,8 +90,8 @@ def _are(types: NDArray[np.str_], name: str) -> Cells:
     if name == "*":
         return np.ones(len(types), bool)
     bare = name.rstrip("*-")
-    chosen = {"*": (f"{bare}*",), "-": (bare,)}.get(name[-1], (bare, f"{bare}*"))
-    return np.isin(types, chosen)
+    plain, marked = types == bare, types == f"{bare}*"
+    return {"*": marked, "-": plain}.get(name[-1], plain | marked)
 
 
 def edges(*texts: str, relation: str = "") -> tuple[Edge, ...]:
