@@ -113,6 +113,34 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
 
 
 @pytest.mark.notebook
+def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
+    """On a model, too, that answers nothing right, so that circuits have no score and the search keeps nothing."""
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    model = architectures.build("gemma2", vocab_size=len(tokenizer), max_position_embeddings=512)
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "tasks": ["copying", "person_sport"],
+        "primary_task": "present_past",
+        "k": 3,
+        "prompts": 4,
+        "donor_seeds": [3, 4],
+        "random_circuits": 2,
+        "ambiguous_counts": [0, 2],
+        "corruptions": [2, 4],
+        "other_models": ["embedded"],
+        "two_pass": False,
+    }
+    printed = executed("04_edge_ablation", parameters, tmp_path, monkeypatch)
+    assert "layers 3; prompts 4, 4, 4" in printed and "planted circuit found exactly: True" in printed
+    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("edge_ablation_*.pdf")}
+    assert parts == {"circuits", "map", "circuit", "windows", "probes", "ambiguous", "models"}
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "edge_ablation.json").read_text())
+    assert values["models"]["embedded"]["FULL"][0] > 0.5
+
+
+@pytest.mark.notebook
 def test_a_broken_measure_makes_nbval_fail(tmp_path):
     shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
     measure = tmp_path / "util" / "measures" / "forerunner.py"

@@ -170,7 +170,7 @@ def _results(runs: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Inter
             measure: accuracy(values) if values.dtype == bool else tuple(map(float, bootstrap_mean(values.mean(0))))
             for measure, values in row.items()
         }
-        if "NONE" in every:
+        if "NONE" in every and every["FULL"]["right"].sum() > every["NONE"]["right"].sum():
             found[name]["score"] = measures.score(row["right"], every["FULL"]["right"], every["NONE"]["right"])
     return found
 

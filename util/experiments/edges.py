@@ -218,6 +218,8 @@ def aligned(runs: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[s
 
     The prompts, too, are those that all draws have.
     """
+    if not runs[0]:
+        return {}
     every = [next(iter(run.values()))["index"] for run in runs]
     common = [index for index in every[0] if all(index in other for other in every)]
     places = [np.searchsorted(index, common) for index in every]

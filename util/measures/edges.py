@@ -57,11 +57,11 @@ def costs(whole: Mapping[str, NDArray], ablated: Mapping[str, Mapping[str, NDArr
 def score(circuit: Floats, full: Floats, none: Floats, draws: int = 2000, seed: int = 0) -> Interval:
     """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)) of right or any measure [N] or [D, N], prompts resampled together.
 
-    Raises ValueError where the whole model is not better than NONE: there is nothing that a circuit could keep.
+    NaN where the whole model is no better than NONE: there is nothing that a circuit could keep.
     """
     parts = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in (circuit, full, none)]
     if parts[1].mean() <= parts[2].mean():
-        raise ValueError("the whole model does no better than with every edge removed, so circuits have no score")
+        return (np.nan,) * 3
     n = len(parts[0])
     weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
     kept, whole, nothing = (weights @ part for part in parts)
