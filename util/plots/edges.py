@@ -36,7 +36,7 @@ def edge_map(
 ) -> Figure:
     """What every type pair costs when it alone is ablated: by colour in nats, written beside it in accuracy.
 
-    Framed: those of which the 95 % interval in nats, corrected for the map, excludes 0.
+    Framed: those whose loss of accuracy is beyond chance.
     """
     with style():
         figure = new_figure(WIDTH, 2.3)
