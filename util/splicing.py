@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel
 
 from util.attention import CaptureStates, Instrument, Knockout, Splice, instrument
@@ -195,8 +196,9 @@ def outcomes(
     top: the first token it would say; right: whether that is the answer's (acc_first); log_prob: of the whole answer,
     teacher-forced, in nats. whole: the logits [N, V] of the whole model after the prompts; with them also kl, that of
     the ablated model's next token from the whole one's, in nats, and agrees, whether both say the same.
-    two_pass: run the donors before the prompts, not beside them: less memory, the same values up to rounding. store: a
-    dictionary in which plain donors are kept, up to STORED bytes, for the next ablation of the very same prompts.
+    two_pass: run the donors before the prompts, not beside them, and hold their keys and values meanwhile: the same
+    values up to rounding. store: a dictionary that keeps plain donors, up to STORED bytes, so that they need not run
+    again for the next ablation of the very same prompts.
     Raises what `Ablated` raises.
     """
     run, n = Ablated(model, groups, ablation), len(groups)
@@ -213,7 +215,7 @@ def outcomes(
         kept, which = wanted.unique(return_inverse=True)
         logits = all_logits(model, batch, *instruments, logits_to_keep=kept.to(input_device(model)))
         rows = logits[(1 if two_pass else run.members) * (torch.tensor(owners) + 1) - 1, which.to(logits.device)]
-        said = rows.double().log_softmax(-1).cpu()
+        said = rows.cpu().double().log_softmax(-1)
         targets = torch.tensor([token for number in numbers for token in groups[number].target])
         scores = said.gather(1, targets[:, None])[:, 0]
         first = [owners.index(place) for place in range(len(numbers))]
@@ -226,8 +228,13 @@ def outcomes(
             found["agrees"][numbers] = found["top"][numbers] == whole[numbers].argmax(-1)
 
     rows = [Row(group.base.ids[:length]) for group, length in zip(groups, run.lengths, strict=True)]
-    run_rows(model, rows, visit, token_budget // (1 if two_pass else run.members))
+    with _bar(n) as bar:
+        run_rows(model, rows, visit, token_budget // (1 if two_pass else run.members), bar)
     return found
+
+
+def _bar(prompts: int) -> tqdm:
+    return tqdm(total=prompts, unit="prompt", leave=False, delay=5)  # for what takes long
 
 
 def continuations(
@@ -250,6 +257,7 @@ def continuations(
         text = tokenizer.decode(written[number])
         return not ends & {*written[number]} and "\n" not in text.lstrip() and len(written[number]) < NEW_TOKENS
 
+    bar = _bar(len(groups))
     for length in sorted(set(run.lengths)):  # rows of one length, so that nothing is padded
         chosen = [number for number, own in enumerate(run.lengths) if own == length]
 
@@ -261,7 +269,7 @@ def continuations(
             with instrument(model, *run.instruments(numbers)):
                 logits = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
             logits = logits[base.to(logits.device)]
-            cache.batch_select_indices(base.to(ids.device))
+            cache.batch_select_indices(base)
             for number in numbers:
                 written[number].clear()
             while True:
@@ -274,5 +282,6 @@ def continuations(
                 logits = model(input_ids=token[:, None], past_key_values=cache, use_cache=True).logits
 
         rows = [Row(groups[number].base.ids[:length]) for number in chosen]
-        run_rows(model, rows, visit, token_budget // run.members)
+        run_rows(model, rows, visit, token_budget // run.members, bar)
+    bar.close()
     return [tokenizer.decode([token for token in own if token not in ends]) for own in written]
