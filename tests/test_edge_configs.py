@@ -75,6 +75,24 @@ def test_an_equal_config_is_loaded_and_another_refused(model, tmp_path):
     assert json.loads((tmp_path / "out" / "result.json").read_text())["config"] == other.plain() == replaced["config"]
 
 
+def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(model, tmp_path):
+    config = Config("accuracy", {**FEW, "model": "given:mine"}, donor_seeds=(0,), out_dir=str(tmp_path / "out"))
+    trained, untrained = model(), model.twin()()
+    first = edge_configs.run(config, trained, tmp_path)
+    again = edge_configs.run(config, trained, tmp_path / "elsewhere")
+    assert again == json.loads(json.dumps(first))
+    with pytest.raises(FileExistsError, match="another config \\(weights\\)"):
+        edge_configs.run(config, untrained, tmp_path)
+    second = edge_configs.run(config, untrained, tmp_path, overwrite=True)
+    assert second["results"]["FULL"]["right"][0] == 0 and first["results"]["FULL"]["right"][0] == 1
+    (tmp_path / "out" / "result.json").unlink()
+    with pytest.raises(FileExistsError):  # rows.csv alone is not to be replaced either
+        edge_configs.run(config, missing, tmp_path / "elsewhere")
+    (tmp_path / "out" / "result.json").write_text("{}")
+    with pytest.raises(FileExistsError):
+        edge_configs.run(config, missing, tmp_path / "elsewhere")
+
+
 def test_without_a_folder_the_records_are_the_result(model, tmp_path):
     config = Config("accuracy", FEW, donor_seeds=(0,))
     first = edge_configs.run(config, model, tmp_path)
@@ -114,7 +132,19 @@ def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
         ({"action": "ablation", "ablation": {"probed": [["x->y", 0]]}}, "corruption 0 removes"),
         ({"action": "ablation", "ablation": {"mode": "zero"}}, "unknown mode"),
         ({"action": "search", "share": 0}, "share = 0"),
-        ({"action": "accuracy", "donor_seeds": []}, "give a seed"),
+        ({"action": "accuracy", "donor_seeds": []}, "give a list"),
+        ({"action": "accuracy", "donor_seeds": 0}, "give a list"),
+        ({"action": "circuits", "circuits": []}, "give a list"),
+        ({"action": "search", "random": "5"}, "give a number"),
+        ({"action": "accuracy", "request": {"prompts": 1}}, "two prompts or more"),
+        ({"action": "accuracy", "request": {"donor_seed": 7}}, "donor_seeds"),
+        ({"action": "accuracy", "request": {"layout": {"sep": ":"}}}, "prompts.Layout"),
+        ({"action": "probes", "request": {"corruptions": [0, 1]}}, "lacks ['x->x:earlier'"),
+        ({"action": "probes", "circuits": ["CTX+AGG"]}, "corruptions are [0]"),
+        (
+            [{"action": "accuracy", "out_dir": "a"}, {"action": "windows", "out_dir": "a"}],
+            "two configs have one out_dir",
+        ),
         ({}, "action"),
         ([["accuracy"]], "no object"),
     ],

@@ -166,7 +166,20 @@ def test_other_pairs_under_a_name_are_another_request(monkeypatch):
         monkeypatch.setitem(word_pairs._REGISTERED, "mine", word_pairs.WordPairTask("mine", tuple(own)))
         requests.append(experiment.request("given:toy", "mine", k=1))
     assert requests[0] == requests[1] != requests[2]
-    assert {key for key in requests[0] if requests[0][key] != requests[2][key]} == {"pairs"}
+    assert {key for key in requests[0] if requests[0][key] != requests[2][key]} == {"words"}
+    for change in (
+        {"other_rule": str.upper},
+        {"other_rule": str.title},
+        {"balanced": True},
+        {"layout": word_pairs.COLON},
+    ):
+        task = word_pairs.WordPairTask("mine", tuple(pairs), **change)
+        monkeypatch.setitem(word_pairs._REGISTERED, "mine", task)
+        requests.append(experiment.request("given:toy", "mine", k=1))
+    assert len({request["words"] for request in requests}) == 6
+    with monkeypatch.context() as patch:  # corrupted prompts are made of them
+        patch.setattr(experiment, "table", lambda name: [{"word": "other"}])
+        assert experiment.request("given:toy", "mine", k=1)["words"] != requests[-1]["words"]
 
 
 @contextmanager
@@ -253,12 +266,17 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts(monkeypatch):
 
     def answers(asked, ablations, *_):
         numbers, seed = np.array(index[asked["donor_seed"]]), asked["donor_seed"]
-        own = {"index": numbers, "log_prob": 10.0 * seed + numbers, "right": numbers > 1, "queries": ["a"] * 4}
+        own = {
+            "index": numbers,
+            "log_prob": 10.0 * seed + numbers,
+            "right": numbers > 1,
+            "queries": ["a", "b", "a", "c"],
+        }
         return {name: {**own, "log_prob": place + own["log_prob"]} for place, name in enumerate(ablations)}
 
     monkeypatch.setattr(experiment, "answers", answers)
     found = experiment.over_donors({"donor_seed": 9}, {"one": WHOLE, "two": WHOLE})
-    assert {*found["one"]} == {"log_prob", "right"}
+    assert {*found["one"]} == {"log_prob", "right", "query"}
     np.testing.assert_array_equal(found["one"]["log_prob"], [[1, 3], [11, 13], [21, 23]])
     np.testing.assert_array_equal(found["two"]["log_prob"], [[2, 4], [12, 14], [22, 24]])
     np.testing.assert_array_equal(found["one"]["right"], [[False, True]] * 3)
@@ -349,7 +367,9 @@ def test_a_score_is_a_share_of_what_edges_are_worth(draws_of_donors):
         found.append((circuit[drawn] - none[drawn]).sum() / (full[drawn] - none[drawn]).sum())
     np.testing.assert_allclose((low, high), np.quantile(found, [0.025, 0.975]), atol=0.03)
     assert low < value < high and measures.score(some, every, nothing) == measures.score(some, every, nothing)
-    assert measures.score(every, every, nothing) == (1, 1, 1) and measures.score(nothing, every, nothing) == (0, 0, 0)
+    width = measures.least_width(n) / (full.mean() - none.mean())  # where all agree, what so many prompts can show
+    assert measures.score(every, every, nothing) == pytest.approx((1, 1 - width, 1 + width))
+    assert measures.score(nothing, every, nothing) == pytest.approx((0, -width, width))
     assert measures.ratio(some, every)[0] == pytest.approx(circuit.mean() / full.mean())
     assert measures.ratio(some, every) == measures.score(some, every, np.zeros(n))
 
@@ -371,17 +391,24 @@ def test_deficits_are_paired_and_growth_is_not():
     circuit[:, :10] = False
     value, low, high = measures.deficit(circuit, full)
     assert value == 0.25 and 0.1 < low < value < high < 0.4
-    assert measures.deficit(full, full) == (0, 0, 0)  # what both answer says nothing of a loss
+    least = measures.least_width(40)
+    assert measures.deficit(full, full) == pytest.approx((0, -least, least)) and (1 - least) ** 40 == pytest.approx(
+        0.025
+    )
+    twice = np.repeat(circuit, 2, axis=1), np.repeat(full, 2, axis=1)
+    once = measures.deficit(circuit, full)  # each prompt asked twice is no more than once
+    assert measures.deficit(*twice, np.repeat(np.arange(40), 2)) == pytest.approx(once)
+    assert measures.deficit(*twice)[2] < once[2]
     value, low, high = measures.growth((0.3, 0.2, 0.5), (0.1, 0.0, 0.4))
     assert (value, low, high) == pytest.approx((0.2, 0.2 - np.hypot(0.1, 0.3), 0.2 + np.hypot(0.2, 0.1)))
 
 
 @pytest.mark.parametrize(
-    ("found", "at_least", "at_most"),
-    [((0.5, 0.4, 0.6), "undecided", "undecided"), ((0.5, 0.5, 0.6), "holds", "undecided")]
-    + [((0.4, 0.3, 0.5), "undecided", "holds"), ((0.3, 0.2, 0.4), "refuted", "holds")]
-    + [((0.7, 0.6, 0.8), "holds", "refuted")],
+    ("found", "above", "below"),
+    [((0.5, 0.4, 0.6), "undecided", "undecided"), ((0.5, 0.5, 0.5), "undecided", "undecided")]
+    + [((0.3, 0.2, 0.4), "refuted", "holds"), ((0.7, 0.6, 0.8), "holds", "refuted")]
+    + [((np.nan,) * 3, "undecided", "undecided")],
 )
-def test_a_verdict_needs_the_whole_interval(found, at_least, at_most):
-    assert measures.verdict(found, 0.5) == at_least
-    assert measures.verdict(found, 0.5, at_least=False) == at_most
+def test_a_verdict_needs_the_whole_interval(found, above, below):
+    assert measures.verdict(found, 0.5) == above
+    assert measures.verdict(found, 0.5, above=False) == below

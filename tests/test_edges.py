@@ -35,7 +35,8 @@ def by_loops(edge, tokens):
                 "slot": inside,
             }[edge.relation]
             source = edge.source in ("*", tokens.types[k])
-            cells[q, k] = related and source and edge.target in ("*", tokens.types[q])
+            reads = tokens.types[q] != "target" if edge.target == "*" else edge.target == tokens.types[q]
+            cells[q, k] = related and source and reads  # what the answer reads is to be named
     return cells
 
 
@@ -50,7 +51,9 @@ def test_an_edge_is_its_definition(pair, relation, tokens):
 
 def test_circuits_keep_what_their_names_say(tokens):
     kept = {name: edges.together(found, tokens) for name, found in CIRCUITS.items()}
-    everything = np.tri(len(tokens.ids), k=-1, dtype=bool)
+    asks = np.array([kind != "target" for kind in tokens.types])[:, None]  # what the answer reads is never taken out
+    assert not asks.all()
+    everything = np.tri(len(tokens.ids), k=-1, dtype=bool) & asks
     assert (kept["FULL"] == everything).all() and not edges.removed_by(CIRCUITS["FULL"], tokens).any()
     for smaller, larger in (
         ("NONE", "AGG-ONLY"),
@@ -61,10 +64,8 @@ def test_circuits_keep_what_their_names_say(tokens):
         assert (kept[smaller] <= kept[larger]).all() and (kept[smaller] != kept[larger]).any(), (smaller, larger)
     context = edges.together(FAMILIES["CONTEXT"], tokens)
     assert (kept["AGG-ONLY"] | context == kept["CTX+AGG"]).all() and not (kept["AGG-ONLY"] & context).any()
-    asks = np.array([kind != "target" for kind in tokens.types])[:, None]  # what the answer reads is never taken out
-    assert not asks.all()
     for name, found in CIRCUITS.items():
-        assert (edges.removed_by(found, tokens) == everything & ~kept[name] & asks).all()
+        assert (edges.removed_by(found, tokens) == everything & ~kept[name]).all()
 
 
 def test_codes_are_a_union_that_knows_no_order_and_no_overlap(tokens):
@@ -142,3 +143,12 @@ def test_an_ablation_survives_json_and_takes_names():
     assert edges.Ablation(**json.loads(json.dumps(ablation.plain()))) == ablation
     assert edges.Ablation(removed=["CONTEXT", "y->query"]).removed == (*FAMILIES["CONTEXT"], Edge("y", "query"))
     assert edges.Ablation(removed=["AGG"], mode="knockout").corruptions == () == edges.WHOLE.corruptions
+
+
+def test_kept_edges_that_are_in_no_prompt_are_warned_of_but_not_those_of_families(tokens, recwarn):
+    assert Edge("t", "x", "same") in edges.Ablation(kept=["t->x:same", "CTX+AGG"]).named
+    assert not edges.Ablation(kept=["CTX+AGG", "NONE"]).named
+    for name in ("-", "t*", "y**", "target-"):
+        with pytest.raises(ValueError, match="unknown token type"):
+            Edge(name, "y")
+    assert edges.Ablation(removed="CONTEXT", layers=3) == edges.Ablation(removed=("CONTEXT",), layers=(3,))

@@ -163,7 +163,8 @@ class Call:
 
     def chunks(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Query rows [R] or [B, R] in parts that hold at most EAGER_CHUNK weights each."""
-        return rows.split(max(1, EAGER_CHUNK // (self.batch * self.query.shape[1] * self.keys)), dim=-1)
+        keys = self.keys * (1 + (self.splice.donors.shape[1] if self.splice else 0))
+        return rows.split(max(1, EAGER_CHUNK // (self.batch * self.query.shape[1] * keys)), dim=-1)
 
     def rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs [B, R, H, dv] and weights [B, H, R, S] of the query rows [R] or [B, R], all edits applied."""

@@ -31,9 +31,10 @@ RELATIONS = ("any", "same", "prev", "earlier", "slot")
 class Edge:
     """All tokens of type `target` reading all of type `source` that stand before them, in a relation of examples.
 
-    "*": any type; "x" includes the x of marked demonstrations, "x*" is these alone and "x-" the others. relation:
-    "any"; "same" example; "prev", the example before; "earlier" examples; "lag=2" and so on, so many before; these
-    leave out what lies within one slot (a name of several tokens), and "slot" is that alone.
+    "*": any type, except that the answer's reading (target) is to be named; "x" includes the x of marked examples, "x*"
+    is these alone and "x-" the others. relation: "any"; "same" example; "prev", the example before; "earlier" examples;
+    "lag=2" and so on, so many before; these leave out what lies within one slot (a name of several tokens), and "slot"
+    is that alone.
     Raises ValueError for an unknown type or relation, with the nearest that there is.
     """
 
@@ -43,7 +44,9 @@ class Edge:
 
     def __post_init__(self) -> None:
         for name in (self.source, self.target):
-            check_known(name.rstrip("*-") or "*", (*TYPES, "*"), "token type")
+            check_known(
+                name[:-1] if name[:-1] in "xy" and name[1:] in ("*", "-") else name, (*TYPES, "*"), "token type"
+            )
         if not re.fullmatch(r"lag=[1-9]\d*", self.relation):
             check_known(self.relation, RELATIONS, "relation")
 
@@ -67,7 +70,8 @@ class Edge:
             earlier = {"any": lag >= 0, "same": lag == 0, "prev": lag == 1, "earlier": lag > 0}
             found = earlier.get(self.relation)
             related = ~inside & (lag == int(self.relation[4:]) if found is None else found)
-        return before & related & _are(types, self.target)[:, None] & _are(types, self.source)[None]
+        reads = _are(types, self.target) & ((types != "target") | (self.target == "target"))
+        return before & related & reads[:, None] & _are(types, self.source)[None]
 
 
 @lru_cache(maxsize=256)
@@ -212,8 +216,9 @@ class Ablation:
     removed: edges whose keys and values come from corruption 0; or kept: all edges but these are. probed: edges, kept
     ones, with the number of the corruption that they are read from; inside: that donor is run with the removed edges
     taken out of it too, so that it cannot use what the circuit has not, otherwise it is a plain run. layers, heads
-    (layer, head): where this is done, None for everywhere. channel: what comes from the donor, "kv", "k" or "v".
-    mode "knockout": the removed edges are not read at all, instead of from a donor.
+    (layer, head): where this is done, None for everywhere; layers are counted among those that have attention. channel:
+    what comes from the donor, "kv", "k" or "v". mode "knockout": the removed edges are not read at all, instead of from
+    a donor.
     Raises ValueError for what does not go together.
     """
 
@@ -228,11 +233,12 @@ class Ablation:
 
     def __post_init__(self) -> None:
         probed = self.probed.items() if isinstance(self.probed, Mapping) else self.probed
+        layers = (self.layers,) if isinstance(self.layers, int) else self.layers
         tidy: dict[str, Any] = {
             "removed": _named(self.removed),
             "kept": None if self.kept is None else _named(self.kept),
             "probed": tuple((edge, int(number)) for given, number in probed for edge in _named([given])),
-            "layers": None if self.layers is None else tuple(sorted(set(self.layers))),
+            "layers": None if layers is None else tuple(sorted(set(layers))),
             "heads": None if self.heads is None else tuple(sorted({(layer, head) for layer, head in self.heads})),
         }
         for name, value in tidy.items():
@@ -253,8 +259,10 @@ class Ablation:
 
     @property
     def named(self) -> tuple[Edge, ...]:
-        """The edges that it names."""
-        return (*self.removed, *(self.kept or ()), *(edge for edge, _ in self.probed))
+        """The edges that it names, but for what circuits keep of every prompt, whether it is there or not."""
+        usual = {edge for circuit in CIRCUITS.values() for edge in circuit}
+        kept = [edge for edge in self.kept or () if edge not in usual]
+        return (*self.removed, *kept, *(edge for edge, _ in self.probed))
 
     def codes(self, tokens: TypedTokens) -> NDArray[np.int64]:
         """See `kinds`."""
@@ -274,8 +282,8 @@ class Ablation:
         }
 
 
-def _named(given: Sequence[Edge | str]) -> tuple[Edge, ...]:
-    sets = {**FAMILIES, **CIRCUITS}
+def _named(given: Sequence[Edge | str] | str) -> tuple[Edge, ...]:
+    sets, given = {**FAMILIES, **CIRCUITS}, [given] if isinstance(given, str) else given
     parts = [(edge,) if isinstance(edge, Edge) else sets.get(edge) or (Edge.of(edge),) for edge in given]
     return tuple(edge for part in parts for edge in part)
 

@@ -76,7 +76,7 @@ class Ablated:
         lacking = sorted({c for group in groups for c in ablation.corruptions if c not in group.donors})
         if lacking:
             raise ValueError(f"the prompts have no donors of corruption {lacking}; ask for them: corruptions=(0, ...)")
-        check_matched([*ablation.removed, *(edge for edge, _ in ablation.probed)], [group.base for group in groups])
+        check_matched(ablation.named, [group.base for group in groups])
         self.lengths = [len(group.base.ids) - 1 if target else group.length for group in groups]
         check_context(model, [length + (0 if target else NEW_TOKENS - 1) for length in self.lengths])
         known: dict[Any, Tensor] = {}  # by layout, of which there are few
@@ -111,7 +111,7 @@ class Ablated:
         return tables
 
     def batch(self, numbers: Sequence[int], donors: bool = True) -> Batch:
-        """The rows of these prompts, each behind its donors, or alone."""
+        """The rows of these prompts, [donor ..., prompt] for one after the other, or the prompts alone."""
         rows = []
         for number in numbers:
             group = self.groups[number]

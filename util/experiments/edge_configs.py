@@ -14,11 +14,12 @@ from util import edges
 from util.cache import Record
 from util.edges import CIRCUITS, FAMILIES, WHOLE, Ablation
 from util.experiments import edges as experiment
-from util.experiments.runs import ModelSource
+from util.experiments.runs import ModelSource, expectation
 from util.measures import edges as measures
 from util.measures.statistics import accuracy, bootstrap_mean
 
 ACTIONS = ("accuracy", "ablation", "single_edges", "circuits", "windows", "probes", "search")
+PROBED = (*FAMILIES["CONTEXT_IO"], *FAMILIES["AGG_Y"])
 Interval = tuple[float, ...]  # value, low, high
 
 
@@ -48,17 +49,30 @@ class Config:
     out_dir: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "circuits", tuple(self.circuits))
-        object.__setattr__(self, "donor_seeds", tuple(self.donor_seeds))
+        for name in ("circuits", "donor_seeds"):
+            if not isinstance(getattr(self, name), list | tuple) or not getattr(self, name):
+                raise ValueError(f"{name} = {getattr(self, name)!r}: give a list")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         edges.check_known(self.action, ACTIONS, "action")
         for name in self.circuits:
             edges.check_known(name, tuple(CIRCUITS), "circuit")
-        if not self.donor_seeds or not 0 < self.share <= 1:
-            raise ValueError(f"donor_seeds = {self.donor_seeds}, share = {self.share}: give a seed, and 0 < share <= 1")
+        if not isinstance(self.random, int) or self.random < 0 or not 0 < self.share <= 1:
+            raise ValueError(
+                f"random = {self.random!r}, share = {self.share}: give a number from 0 on, and 0 < share <= 1"
+            )
         if (self.action == "ablation") != bool(self.ablation):
             raise ValueError('`ablation` says what action "ablation" does, and no other action')
-        self.asked  # noqa: B018 - unknown tasks and fields are refused here
+        asked = self.asked  # unknown tasks and fields are refused here
+        if self.request.get("prompts", 2) < 2 or "donor_seed" in self.request:
+            raise ValueError("request: two prompts or more have intervals; draws of donors are said by donor_seeds")
         Ablation(**self.ablation)
+        if self.action == "probes":
+            lacking = {*map(str, PROBED)} - {*map(str, edges.type_pairs(CIRCUITS[self.circuits[-1]]))}
+            if lacking or not {*asked["corruptions"]} - {0}:
+                raise ValueError(
+                    f"probes: circuit {self.circuits[-1]!r} lacks {sorted(lacking) or 'nothing'}, corruptions are "
+                    f'{asked["corruptions"]}; take "CTX+AGG", and corruptions from 1 on beside 0'
+                )
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -66,14 +80,19 @@ class Config:
 
     def plain(self) -> dict[str, Any]:
         """The same in JSON, without out_dir: what makes two runs the same run."""
-        return json.loads(json.dumps({name: value for name, value in asdict(self).items() if name != "out_dir"}))
+        named = {name: value for name, value in asdict(self).items() if name != "out_dir"}
+        return json.loads(json.dumps({**named, "request": self.asked}))
 
 
 def load(file: str | Path) -> list[Config]:
     """The runs of a JSON file: one object, or a list of them. Raises ValueError naming the file and what is wrong."""
     try:
         given = json.loads(Path(file).read_text(encoding="utf-8"))
-        return [_config(each) for each in (given if isinstance(given, list) else [given])]
+        configs = [_config(each) for each in (given if isinstance(given, list) else [given])]
+        folders = [config.out_dir for config in configs if config.out_dir is not None]
+        if len(set(folders)) < len(folders):
+            raise ValueError("two configs have one out_dir; give each a folder of its own")
+        return configs
     except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"cannot run {file}: {error}") from error
 
@@ -113,11 +132,7 @@ def run(
     holds the result of another config; the result of an equal one is loaded.
     """
     file = None if config.out_dir is None else Path(config.out_dir) / "result.json"
-    if file is not None and file.exists() and not overwrite:
-        there = json.loads(file.read_text(encoding="utf-8"))
-        if there["config"] != config.plain():
-            other = [name for name, value in config.plain().items() if there["config"].get(name) != value]
-            raise FileExistsError(f"{file} is of another config ({', '.join(other)}); choose another out_dir")
+    if file is not None and not overwrite and (there := _exported(file, config, model)):
         return there
     asked, found, ablations = config.asked, None, {"FULL": WHOLE}
     source = (model, folder, overwrite)
@@ -131,11 +146,12 @@ def run(
     elif config.action == "windows":
         ablations |= edges.windows(experiment.answers(asked, ablations, *source)["FULL"]["layers"])
     elif config.action == "probes":
-        inside = [*FAMILIES["CONTEXT_IO"], *FAMILIES["AGG_Y"]]
         kept = CIRCUITS[config.circuits[-1]]
-        ablations |= edges.probes(kept, inside, [c for c in asked["corruptions"] if c])
+        ablations |= edges.probes(kept, PROBED, [c for c in asked["corruptions"] if c])
     elif config.action == "search":
-        found = experiment.search({**asked, "split": "search"}, config.share, *source)
+        found = experiment.search(
+            {**asked, "split": "search", "donor_seed": config.donor_seeds[0]}, config.share, *source
+        )
         asked = {**asked, "split": "test"}
         ablations = edges.circuit_ablations({"found": found.kept}, config.random, like="found")
     seeds = config.donor_seeds if any(each.corruptions for each in ablations.values()) else config.donor_seeds[:1]
@@ -162,16 +178,35 @@ def run(
     return result
 
 
+def _exported(file: Path, config: Config, model: ModelSource) -> dict[str, Any] | None:
+    """What is there already, if it is the result of an equal config and the same weights. Raises FileExistsError."""
+    there = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    other = []
+    if file.exists() or file.with_name("rows.csv").exists():
+        own, was = config.plain(), there.get("config", {})
+        other = [name for name in own if was.get(name) != own[name]]
+        known = expectation(config.asked, model)
+        of = there.get("provenance", {})
+        other += [n for n in ("revision", "weights", "tokenizer_digest") if known[n] and known[n] != of.get(n)]
+    if other:
+        raise FileExistsError(f"{file} is of another config ({', '.join(other)}); choose another out_dir")
+    return there or None
+
+
 def _results(runs: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Interval]]:
     """(value, low, high) of every measure by ablation, and the score of circuits."""
-    every, found = experiment.aligned(runs), {}
+    every, found = experiment.aligned(runs), dict[str, dict[str, Interval]]()
     for name, row in every.items():
+        query = row.pop("query")
         found[name] = {
-            measure: accuracy(values) if values.dtype == bool else tuple(map(float, bootstrap_mean(values.mean(0))))
+            measure: accuracy(values, len(set(query)))
+            if values.dtype == bool
+            else tuple(map(float, bootstrap_mean(values.mean(0))))
             for measure, values in row.items()
         }
         if "NONE" in every and every["FULL"]["right"].sum() > every["NONE"]["right"].sum():
-            found[name]["score"] = measures.score(row["right"], every["FULL"]["right"], every["NONE"]["right"])
+            parts = (row["right"], every["FULL"]["right"], every["NONE"]["right"])
+            found[name]["score"] = measures.score(*parts, query)
     return found
 
 

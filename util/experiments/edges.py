@@ -29,7 +29,7 @@ from util.splicing import Ablated, Group, Store, continuations, groups_of, outco
 from util.tasks import word_pair_prompts, word_pairs
 from util.tasks.classification import associative_map_prompts
 from util.tasks.word_pair_prompts import typed_tokens
-from util.tasks.words import column
+from util.tasks.words import column, table
 
 STEM = "edge_ablation"
 DONOR_SEEDS = (0, 1, 2)
@@ -60,9 +60,15 @@ def request(
     """
     found = word_pairs.find(task)
     word_pair_prompts.marked_demonstrations(found, prompts, k, corruptions, split, ambiguous, order)
+    try:
+        written = found.layout if layout is None else Layout(**layout)
+    except TypeError as error:
+        raise ValueError(f"layout = {dict(layout or {})}: its fields are those of prompts.Layout ({error})") from error
+    rules = [found.other(pair.x) for pair in found.pairs]
+    words = [table(name) for name in word_pair_prompts.LISTS]  # what corrupted prompts are made of
     own = {
         "dataset": found.name,
-        "pairs": digest("\t".join(pair) for pair in found.pairs),
+        "words": digest([repr((found.pairs, rules, found.balanced, found.list_name, written)), repr(words)]),
         "prompts": prompts,
         "k": k,
         "seed": seed,
@@ -216,6 +222,7 @@ def over_donors(
 def aligned(runs: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
     """Answers under several draws of donors as one: by ablation those of MEASURES that all draws have, [D, N].
 
+    And query [N], a number for the query of each prompt: prompts that ask the same are not independent.
     The prompts, too, are those that all draws have.
     """
     if not runs[0]:
@@ -225,9 +232,12 @@ def aligned(runs: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[s
     places = [np.searchsorted(index, common) for index in every]
     return {
         name: {
-            measure: np.stack([run[name][measure][place] for run, place in zip(runs, places, strict=True)])
-            for measure in MEASURES
-            if all(measure in run[name] for run in runs)
+            "query": np.unique(np.array(runs[0][name]["queries"])[places[0]], return_inverse=True)[1],
+            **{
+                measure: np.stack([run[name][measure][place] for run, place in zip(runs, places, strict=True)])
+                for measure in MEASURES
+                if all(measure in run[name] for run in runs)
+            },
         }
         for name in runs[0]
     }
@@ -334,6 +344,6 @@ def planted_control(
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
     truth = planted.lookup(len(tokenizer), **{"bos": tokenizer.bos_token_id} | options)
     name = " ".join(["given:planted look-up", *(f"{key}={value}" for key, value in sorted(options.items()))])
-    asked = {**request(name, prompts=prompts, k=6), "dataset": "look-up", "pairs": ""}
+    asked = {**request(name, prompts=prompts, k=6), "dataset": "look-up", "words": ""}
     run = _LookUp(asked, load_ICL_model((truth.model, tokenizer), verbose=False), folder, redo=False)
     return _search(run, 0.9), frozenset(type_pairs([Edge(*names) for names in truth.edges]))

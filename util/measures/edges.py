@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from util.measures.statistics import bootstrap_mean, mcnemar, t_interval
+from util.measures.statistics import mcnemar, t_interval
 
 Floats = NDArray[np.floating]
 Interval = tuple[float, float, float]  # value, low, high
@@ -54,51 +54,75 @@ def costs(whole: Mapping[str, NDArray], ablated: Mapping[str, Mapping[str, NDArr
     return found
 
 
-def score(circuit: Floats, full: Floats, none: Floats, draws: int = 2000, seed: int = 0) -> Interval:
-    """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)) of right or any measure [N] or [D, N], prompts resampled together.
+def score(
+    circuit: Floats, full: Floats, none: Floats, queries: NDArray | None = None, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)) of right or any measure [N] or [D, N].
 
-    NaN where the whole model is no better than NONE: there is nothing that a circuit could keep.
+    The 95 % interval resamples prompts for all three together; queries [N]: those that share one, together. Where they
+    agree so well that it would have less width, it has that of `least_width`. NaN where the whole model is no better
+    than NONE: there is nothing that a circuit could keep.
     """
-    parts = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in (circuit, full, none)]
-    if parts[1].mean() <= parts[2].mean():
+    kept, whole, nothing = _by_query([circuit, full, none], queries)
+    worth = (whole - nothing).sum()
+    if worth <= 0:
         return (np.nan,) * 3
-    n = len(parts[0])
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
-    kept, whole, nothing = (weights @ part for part in parts)
+    weights = _draws(len(kept), draws, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = (kept - nothing) / (whole - nothing)
-    low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
-    value = (parts[0].mean() - parts[2].mean()) / (parts[1].mean() - parts[2].mean())
-    return float(value), float(low), float(high)
+        ratios = weights @ (kept - nothing) / (weights @ (whole - nothing))
+    width = least_width(len(kept)) * np.atleast_2d(full).shape[1] / worth
+    return _interval((kept - nothing).sum() / worth, ratios[np.isfinite(ratios)], width)
 
 
-def ratio(circuit: Floats, full: Floats) -> Interval:
+def ratio(circuit: Floats, full: Floats, queries: NDArray | None = None) -> Interval:
     """acc(C) / acc(FULL), the same way: the share of the model's performance that a circuit explains."""
-    return score(circuit, full, np.zeros_like(full))
+    return score(circuit, full, np.zeros_like(full), queries)
 
 
-def deficit(circuit: Floats, full: Floats) -> Interval:
-    """acc(FULL) - acc(C) of right [N] or [D, N], prompts resampled together."""
-    lost = np.atleast_2d(full).mean(axis=0, dtype=np.float64) - np.atleast_2d(circuit).mean(axis=0, dtype=np.float64)
-    value, low, high = bootstrap_mean(lost)
-    return float(value), float(low), float(high)
+def deficit(
+    circuit: Floats, full: Floats, queries: NDArray | None = None, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """acc(FULL) - acc(C) of right [N] or [D, N], the same way."""
+    kept, whole, counts = _by_query([circuit, full, np.ones(np.shape(full))], queries)
+    weights = _draws(len(kept), draws, seed)
+    lost = weights @ (whole - kept) / (weights @ counts)
+    return _interval((whole - kept).sum() / counts.sum(), lost, least_width(len(kept)))
+
+
+def least_width(n: int) -> float:
+    """How common something can be that none of n prompts shows (exact 95 % bound): 1 - 0.025^(1/n)."""
+    return 1 - 0.025 ** (1 / n)
+
+
+def _by_query(parts: Sequence[Floats], queries: NDArray | None) -> list[NDArray[np.float64]]:
+    """Sums over the prompts of each query, of the means over draws of donors."""
+    means = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in parts]
+    which = np.arange(len(means[0])) if queries is None else np.unique(queries, return_inverse=True)[1]
+    return [np.bincount(which, part).astype(np.float64) for part in means]
+
+
+def _draws(n: int, draws: int, seed: int) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
+
+
+def _interval(value: float, drawn: NDArray[np.float64], width: float) -> Interval:
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(value), float(min(low, value - width)), float(max(high, value + width))
 
 
 def growth(more: Interval, less: Interval) -> Interval:
-    """How much larger one of two values is that were measured on different prompts; their errors add in squares."""
+    """How much larger one value is than another: their errors add in squares, as if on prompts of their own (where they
+    share prompts, the interval is wider than it need be)."""
     value = more[0] - less[0]
-    return (
-        value,
-        value - float(np.hypot(more[0] - more[1], less[2] - less[0])),
-        value + float(np.hypot(more[2] - more[0], less[0] - less[1])),
-    )
+    low, high = np.hypot(more[0] - more[1], less[2] - less[0]), np.hypot(more[2] - more[0], less[0] - less[1])
+    return value, value - float(low), value + float(high)
 
 
-def verdict(found: Interval, bound: float, at_least: bool = True) -> str:
-    """Whether a value is at least (or at most) a bound: "holds" and "refuted" where its whole interval says so."""
-    value, low, high = found if at_least else (-found[0], -found[2], -found[1])
-    bound = bound if at_least else -bound
-    return "holds" if low >= bound else "refuted" if high < bound else "undecided"
+def verdict(found: Interval, bound: float, above: bool = True) -> str:
+    """Whether a value is above (or below) a bound: "holds" and "refuted" where its whole interval says so."""
+    value, low, high = found
+    holds, refuted = (low > bound, high < bound) if above else (high < bound, low > bound)
+    return "holds" if holds else "refuted" if refuted else "undecided"
 
 
 def rank_p(value: float, controls: Sequence[float]) -> float:

@@ -53,14 +53,16 @@ def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[n
     return np.minimum(np.clip(centre - width, 0, 1), share), np.maximum(np.clip(centre + width, 0, 1), share)
 
 
-def accuracy(right: NDArray[np.bool_]) -> tuple[float, float, float]:
+def accuracy(right: NDArray[np.bool_], units: int | None = None) -> tuple[float, float, float]:
     """The share of right answers [N] and its 95 % interval by Wilson; of several runs [R, N], their mean's, as of one.
 
-    So runs that share their prompts make the interval no narrower.
+    So runs that share their prompts make the interval no narrower. units: how many of the prompts are independent, by
+    default all.
     """
     right = np.atleast_2d(right)
-    value, (low, high) = right.mean(), wilson(right.mean(axis=0).sum(), right.shape[1])
-    return float(value), float(low), float(high)
+    n = right.shape[1] if units is None else units
+    low, high = wilson(right.mean() * n, n)
+    return float(right.mean()), float(low), float(high)
 
 
 def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
