@@ -77,7 +77,7 @@ def code_lines(source: str) -> int:
 
 def test_the_package_can_be_read_in_one_sitting():
     assert code_lines('"""What\n\nfor."""\n\nx = [  # why\n    1,\n]\n') == 3
-    assert sum(code_lines(f.read_text()) for f in FILES if not name_of(f).startswith("util.embedded")) <= 7000
+    assert sum(code_lines(f.read_text()) for f in FILES if not name_of(f).startswith("util.embedded")) <= 7100
     lines = {name_of(f): [line for line in f.read_text().splitlines() if line.strip()] for f in FILES}
     long = {k: len(v) for k, v in lines.items() if len(v) > 450}
     assert not long, f"perhaps two rooms: {long}"
