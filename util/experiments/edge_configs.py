@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Config:
                     f'{asked["corruptions"]}; take "CTX+AGG", and corruptions from 1 on beside 0'
                 )
 
-    @property
+    @cached_property
     def asked(self) -> dict[str, Any]:
         return experiment.request(**self.request)
 
