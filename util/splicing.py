@@ -80,11 +80,12 @@ class Ablated:
         self.lengths = [len(group.base.ids) - 1 if target else group.length for group in groups]
         check_context(model, [length + (0 if target else NEW_TOKENS - 1) for length in self.lengths])
         known: dict[Any, Tensor] = {}  # by layout, of which there are few
+        self.codes = []
         for group in groups:
             key = group.base.types, group.base.examples, group.base.slots
             if key not in known:
                 known[key] = torch.from_numpy(ablation.codes(group.base))
-        self.codes = [known[group.base.types, group.base.examples, group.base.slots] for group in groups]
+            self.codes.append(known[key])
         # where nothing is taken out, the prompt runs alone: it is the whole model to the last bit
         self.donors = ablation.corruptions if any(bool(codes.any()) for codes in known.values()) else ()
         self.tables = self._tables()
