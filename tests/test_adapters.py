@@ -15,8 +15,9 @@ from tests import oracle, test_attention
 from tests.architectures import ADAPTED, ALIBI, LAYERS, build
 from tests.test_attention import batch, close, layouts, logits, moved, noise, prepared, random_ids
 from util import adapters
-from util.attention import CaptureHeads, CaptureRows, Knockout, PatchHeads, UnsupportedModel, support
+from util.attention import UnsupportedModel, support
 from util.handshake import prepare, refuse_bypassing
+from util.instruments import CaptureHeads, CaptureRows, Knockout, PatchHeads
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 names = pytest.mark.parametrize("name", ADAPTED)

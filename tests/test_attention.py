@@ -41,19 +41,9 @@ from tests.architectures import (
     attention_layers,
     build,
 )
-from util.attention import (
-    IMPLEMENTATION,
-    CaptureHeads,
-    CaptureRows,
-    CaptureValues,
-    Knockout,
-    PatchHeads,
-    UnsupportedModel,
-    head_writes,
-    instrument,
-    support,
-)
+from util.attention import IMPLEMENTATION, UnsupportedModel, head_writes, instrument, support
 from util.handshake import prepare
+from util.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads
 
 pytestmark = [
     pytest.mark.oracle,

@@ -351,6 +351,12 @@ def test_costs_by_hand():
     np.testing.assert_allclose((worse_.log_prob, worse_.low, worse_.high), (1, *interval))
     assert (found["same"].log_prob, found["same"].low, found["same"].high) == (0, 0, 0)
     assert measures.costs(whole, {"worse": worse})["worse"].p == pytest.approx(2 / 2**8)
+    queries = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]  # what is lost of them: two of four, all, all, and nothing
+    by_query = measures.costs(whole, {"worse": worse}, queries)["worse"]
+    assert by_query.p == pytest.approx(2 / 2**3) and by_query.accuracy == worse_.accuracy
+    means = [lost[:4].mean(), lost[4:7].mean(), lost[7:10].mean(), lost[10:].mean()]
+    interval = stats.t.interval(0.95, 3, np.mean(means), stats.sem(means))
+    np.testing.assert_allclose((by_query.log_prob, by_query.low, by_query.high), (np.mean(means), *interval))
 
 
 @pytest.mark.parametrize("draws_of_donors", [None, 3])

@@ -8,8 +8,9 @@ import torch
 
 from tests import toys
 from util import cache, scoring
-from util.attention import CaptureRows, Knockout, PatchHeads, instrument, support
+from util.attention import instrument, support
 from util.experiments import ablation, runs
+from util.instruments import CaptureRows, Knockout, PatchHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.measures import forerunner as measures
 from util.prompts import LabelledTokens, tokenize

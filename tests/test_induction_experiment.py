@@ -20,7 +20,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from tests import architectures, oracle, toys
 from util import attention, report
-from util.attention import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.attention import instrument as instrumented
 from util.embedded import planted
 from util.experiments import induction as experiment
@@ -28,6 +27,7 @@ from util.experiments import induction_ablation as ablation
 from util.experiments.runs import LazyModel
 from util.handshake import prepare
 from util.inference import Batch, Row
+from util.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.measures import induction as measures

@@ -377,6 +377,19 @@ def test_mcnemar_looks_at_changed_answers_alone():
     assert statistics.mcnemar(np.ones(8, bool), np.zeros(8, bool)) == pytest.approx(2 / 2**8)
 
 
+def test_mcnemar_counts_what_is_not_independent_once():
+    before = np.array([1] * 10 + [0] * 5 + [1] * 30 + [0] * 7, bool)
+    after = np.array([0] * 10 + [1] * 5 + [1] * 30 + [0] * 7, bool)
+    alone = statistics.mcnemar(before, after)
+    assert statistics.mcnemar(np.tile(before, 3), np.tile(after, 3)) < alone  # the same prompts are no more evidence
+    assert statistics.mcnemar(np.tile(before, 3), np.tile(after, 3), np.tile(np.arange(52), 3)) == alone
+    assert statistics.mcnemar(np.tile(before, (3, 1)), np.tile(after, (3, 1))) == alone
+    # of four queries two lose, one of them in two of its three prompts, one gains, one does as much of either
+    before, after = np.array([1, 1, 1, 1, 0, 0, 1, 0], bool), np.array([0, 0, 1, 0, 0, 1, 0, 1], bool)
+    by_query = statistics.mcnemar(before, after, ["a", "a", "a", "b", "b", "c", "d", "d"])
+    assert by_query == pytest.approx(stats.binomtest(2, 3).pvalue)
+
+
 # printed for mean ablation, with 10 shots and with none: accuracy of the full model, induction 1 %, random 1 %, and 3 %
 BENEFITS = [
     ("Llama BoolQ", (79.6, 78.2, 77.1, 69.9, 75.6), (77.8, 76.7, 71.9, 75.7, 70.5), 1.8, (-16.7, 188.9, -422.2, 183.3)),

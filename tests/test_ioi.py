@@ -10,10 +10,11 @@ import torch
 
 from tests import architectures, oracle
 from util import report
-from util.attention import PatchHeads, instrument
+from util.attention import instrument
 from util.experiments import ioi
 from util.experiments.runs import LazyModel
 from util.handshake import prepare
+from util.instruments import PatchHeads
 from util.load_model_and_data import load_ICL_model
 from util.measures import ioi as measures
 from util.tasks.ioi import ioi_prompts, ioi_tokens

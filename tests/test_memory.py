@@ -10,9 +10,10 @@ from transformers import AutoConfig, Gemma2Config, GPT2Config, LlamaConfig, Llam
 from tests import architectures, toys
 from tests.benchmarks import bench_memory
 from util import inference, memory
-from util.attention import CaptureRows, instrument
+from util.attention import instrument
 from util.experiments import forerunner
 from util.handshake import prepare
+from util.instruments import CaptureRows
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.memory import Estimate, check, estimate
 

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM
 from tests import architectures, toys
 from util import inference, replay
 from util import load_model_and_data as loading
-from util.attention import CaptureHeads, CaptureRows, Knockout, PatchHeads, instrument
+from util.attention import instrument
 from util.handshake import input_device
+from util.instruments import CaptureHeads, CaptureRows, Knockout, PatchHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 
 CPU = torch.device("cpu")

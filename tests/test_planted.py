@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests import toys
-from util.attention import CaptureHeads, Knockout, PatchHeads, instrument
+from util.attention import instrument
 from util.embedded import planted
 from util.experiments import forerunner
+from util.instruments import CaptureHeads, Knockout, PatchHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.measures import forerunner as measures
 from util.prompts import Layout, type_tokens

@@ -9,8 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
 from util import replay as room
-from util.attention import CaptureHeads, Knockout, PatchHeads, instrument, support
+from util.attention import instrument, support
 from util.handshake import prepare
+from util.instruments import CaptureHeads, Knockout, PatchHeads
 from util.replay import Edit, Place, direct_effects, replay
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
@@ -336,7 +337,8 @@ def direct(model, base, source):
     alone = direct_effects(model, base, {at: z[:, -1:] for at, z in changes.items()}, ANSWERS)
     assert both is not None and alone is not None
     logits, plain = both
-    assert torch.equal(alone[0][..., 0, :], logits[..., 1, :]) and torch.equal(alone[1][:, 0], plain[:, 1])
+    for one, two in ((alone[0][..., 0, :], logits[..., 1, :]), (alone[1][:, 0], plain[:, 1])):
+        assert (one - two).abs().max() < 1e-12  # not to the bit: some CPUs multiply as many rows in another order
     return logits, plain
 
 

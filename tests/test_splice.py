@@ -6,8 +6,9 @@ from transformers import DynamicCache
 
 from tests import oracle
 from tests.architectures import HEADS, VOCABULARY, build
-from util.attention import CaptureRows, Knockout, Splice, instrument, support
+from util.attention import instrument, support
 from util.handshake import prepare
+from util.instruments import CaptureRows, Knockout, Splice
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 

@@ -16,9 +16,10 @@ from transformers import DynamicCache
 from tests import oracle, toys
 from tests.architectures import HEADS, LAYERS, build
 from util import attention, edges, splicing
-from util.attention import CaptureRows, CaptureStates, Splice, instrument
+from util.attention import instrument
 from util.edges import CIRCUITS, FAMILIES, WHOLE, Ablation
 from util.handshake import prepare
+from util.instruments import CaptureRows, CaptureStates, Splice
 from util.prompts import Misaligned
 from util.scoring import all_logits, next_token_logits
 from util.splicing import NEW_TOKENS, Ablated, Group, continuations, groups_of, outcomes

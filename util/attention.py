@@ -33,41 +33,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from util.instruments import (
-    AddHeads,
-    CaptureHeads,
-    CaptureRows,
-    CaptureStates,
-    CaptureValues,
-    Instrument,
-    Knockout,
-    PatchHeads,
-    ScoreRows,
-    Splice,
-    SumHeads,
-    take,
-    writable,
-)
-
-__all__ = [
-    "IMPLEMENTATION",
-    "AddHeads",
-    "CaptureHeads",
-    "CaptureRows",
-    "CaptureStates",
-    "CaptureValues",
-    "Instrument",
-    "Knockout",
-    "PatchHeads",
-    "ScoreRows",
-    "Splice",
-    "SumHeads",
-    "Support",
-    "UnsupportedModel",
-    "head_writes",
-    "instrument",
-    "support",
-]
+from util.instruments import Instrument, Knockout, Splice, take, writable
 
 IMPLEMENTATION = "icl_instrumented"
 

@@ -11,8 +11,9 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import memory
-from util.attention import CaptureRows, CaptureValues, Instrument, Knockout, Support, head_writes, instrument
+from util.attention import Support, head_writes, instrument
 from util.handshake import input_device, prepare
+from util.instruments import CaptureRows, CaptureValues, Instrument, Knockout
 from util.load_model_and_data import context_length
 from util.prompts import Appended, LabelledTokens, Prompt, check_conditions, check_first_tokens, tokenize
 

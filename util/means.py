@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from util.attention import CaptureHeads, SumHeads, head_writes, instrument
+from util.attention import head_writes, instrument
 from util.handshake import prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, forward, run_rows
+from util.instruments import CaptureHeads, SumHeads
 from util.layer_calls import called_again, recorded
 
 

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from util import memory
-from util.attention import CaptureValues, head_writes, instrument, support
+from util.attention import head_writes, instrument, support
 from util.handshake import input_device, prepare
-from util.instruments import Instrument, PatchHeads
+from util.instruments import CaptureValues, Instrument, PatchHeads
 from util.layer_calls import Before, Call, FewRows, Stop, bypassed, first_of, in_place_of, leaves, recorded
 
 BUDGET = 2**30  # bytes of activations at a time

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from util.attention import CaptureRows, Instrument, Knockout, instrument
+from util.attention import instrument
 from util.handshake import input_device, prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.instruments import CaptureRows, Instrument, Knockout
 from util.prompts import Appended, LabelledTokens, Prompt, check_first_tokens, tokenize
 
 Attach = Callable[[Batch], Sequence[Instrument]]

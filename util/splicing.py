@@ -16,10 +16,11 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel
 
-from util.attention import CaptureStates, Instrument, Knockout, Splice, instrument
+from util.attention import instrument
 from util.edges import WHOLE, Ablation, check_matched
 from util.handshake import input_device, prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.instruments import CaptureStates, Instrument, Knockout, Splice
 from util.prompts import TypedTokens, check_aligned
 from util.scoring import all_logits
 from util.tasks.word_pair_prompts import WordPairPrompt, typed_tokens
@@ -86,11 +87,10 @@ class Ablated:
             if key not in known:
                 known[key] = torch.from_numpy(ablation.codes(group.base))
             self.codes.append(known[key])
-        # where nothing is taken out, the prompt runs alone: it is the whole model to the last bit
-        self.donors = ablation.corruptions if any(bool(codes.any()) for codes in known.values()) else ()
         self.tables = self._tables()
-        if not any(bool(table.any()) for table in self.tables.values()):
-            self.donors = ()
+        parts = known.values(), self.tables.values()
+        # where nothing is read from donors, the prompt runs alone: it is the whole model to the last bit
+        self.donors = ablation.corruptions if all(any(map(torch.any, part)) for part in parts) else ()
 
     @property
     def members(self) -> int:
@@ -102,7 +102,7 @@ class Ablated:
         there = {(layer, head) for layer in range(len(self.found.layers)) for head in range(self.found.heads)}
         if wrong := sorted({*((layer, 0) for layer in layers or ()), *(chosen or ())} - there):
             raise ValueError(f"the model has {len(self.found.layers)} layers of {self.found.heads} heads, not {wrong}")
-        number = {c: place for place, c in enumerate(self.donors, 1)}
+        number = {c: place for place, c in enumerate(self.ablation.corruptions, 1)}
         row = torch.tensor([0, number.get(0, 0), *(number.get(c, 0) for _, c in self.ablation.probed)])
         tables = {}
         for place, layer in enumerate(self.found.layers):

@@ -68,9 +68,10 @@ def tl(shape: str) -> Callable[[], Any]:
 
 def work(name: str, shape: str) -> Callable[[], Any]:
     from util import inference
-    from util.attention import PatchHeads, support
+    from util.attention import support
     from util.experiments import induction
     from util.handshake import prepare
+    from util.instruments import PatchHeads
     from util.load_model_and_data import load_ICL_model
     from util.measures import induction as measures
     from util.scoring import knockouts, label_logits, scoring

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from util import cache
 from util.attention import support
 from util.experiments.forerunner import request as forerunner_request
-from util.experiments.runs import ModelSource, Run, provenance
+from util.experiments.runs import ModelSource, Run
 from util.instruments import Knockout
 from util.load_model_and_data import staicc_prompts
 from util.measures.forerunner import gold_log_probability, right
@@ -161,9 +161,9 @@ class _Run(Run):
         shown = np.array([p.demonstrations for p in self.prompts], np.int64).reshape(len(self.prompts), -1)
         return {"gold": self.plan.gold, "demonstrations": shown}
 
-    @cached_property
-    def origin(self) -> dict[str, Any]:
-        return provenance(self.asked, self.pair, [p.with_label() for p in self.prompts])
+    @property
+    def texts(self) -> list[str]:
+        return [p.with_label() for p in self.prompts]
 
     def cells(self, condition: Condition, draws: int) -> list[Cells] | None:
         """Those of each prompt; draws: how many controls of it will be asked for, of which it is one."""

@@ -150,9 +150,7 @@ def run(
         kept = CIRCUITS[config.circuits[-1]]
         ablations |= edges.probes(kept, PROBED, [c for c in asked["corruptions"] if c])
     elif config.action == "search":
-        found = experiment.search(
-            {**asked, "split": "search", "donor_seed": config.donor_seeds[0]}, config.share, *source
-        )
+        found = experiment.search({**asked, "split": "search"}, config.share, config.donor_seeds, *source)
         asked = {**asked, "split": "test"}
         ablations = edges.circuit_ablations({"found": found.kept}, config.random, like="found")
     seeds = config.donor_seeds if any(each.corruptions for each in ablations.values()) else config.donor_seeds[:1]

@@ -19,9 +19,8 @@ from util import cache
 from util.attention import support
 from util.edges import ALWAYS, TYPE_PAIRS, WHOLE, Ablation, Edge, type_pairs
 from util.embedded import planted
-from util.experiments.runs import ModelSource, Run, digest, model_request, provenance
+from util.experiments.runs import ModelSource, Run, digest, model_request, planted_model
 from util.inference import TOKEN_BUDGET
-from util.load_model_and_data import load_ICL_model
 from util.measures.edges import line_right, prefix_right
 from util.prompts import Layout, with_bos
 from util.scoring import next_token_logits
@@ -148,10 +147,9 @@ class _Run(Run):
             },
         }
 
-    @cached_property
-    def origin(self) -> dict[str, Any]:
-        texts = [p.text for item in self.drawn.items for p in (item.clean, *item.donors.values())]
-        return provenance(self.asked, self.pair, texts)
+    @property
+    def texts(self) -> list[str]:
+        return [p.text for item in self.drawn.items for p in (item.clean, *item.donors.values())]
 
     def answer(self, ablation: Ablation) -> cache.Record:
         own = {"ablation": ablation.plain(), "generate": self.generate}
@@ -287,20 +285,22 @@ def greedy_circuit(
 def search(
     asked: cache.Request,
     share: float = 0.9,
+    donor_seeds: Sequence[int] = DONOR_SEEDS,
     model: ModelSource = None,
     folder: str | Path | None = None,
     redo: bool = False,
 ) -> Search:
     """`greedy_circuit` on the prompts of a request, of which the split should be "search"; each step is cached."""
-    return _search(_Run(asked, model, folder, redo), share)
+    return _search([_Run({**asked, "donor_seed": each}, model, folder, redo) for each in donor_seeds], share)
 
 
-def _search(run: _Run, share: float) -> Search:
-    steps = tqdm(desc=f"{run.asked['dataset']}, search", total=2 * len(TYPE_PAIRS) + 1, leave=False)
+def _search(runs: Sequence[_Run], share: float) -> Search:
+    steps = tqdm(desc=f"{runs[0].asked['dataset']}, search", total=2 * len(TYPE_PAIRS) + 1, leave=False)
 
     def evaluate(ablation: Ablation) -> dict[str, np.ndarray]:
         steps.update()
-        return run.answer(ablation).data
+        found = [run.answer(ablation).data for run in runs]
+        return {name: np.concatenate([data[name] for data in found]) for name in ("right", "log_prob")}
 
     with steps:
         return greedy_circuit(evaluate, share)
@@ -329,9 +329,9 @@ class _LookUp(_Run):
     def about(self) -> dict[str, Any]:
         return {"index": np.arange(len(self.groups))}
 
-    @cached_property
-    def origin(self) -> dict[str, Any]:
-        return provenance(self.asked, self.pair, [str(group.base.ids) for group in self.groups])
+    @property
+    def texts(self) -> list[str]:
+        return [str(group.base.ids) for group in self.groups]
 
 
 def planted_control(
@@ -341,9 +341,7 @@ def planted_control(
 
     options: those of the planted circuit (family, copies, noise, seed).
     """
-    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
-    truth = planted.lookup(len(tokenizer), **{"bos": tokenizer.bos_token_id} | options)
-    name = " ".join(["given:planted look-up", *(f"{key}={value}" for key, value in sorted(options.items()))])
-    asked = {**request(name, prompts=prompts, k=6), "dataset": "look-up", "words": ""}
-    run = _LookUp(asked, load_ICL_model((truth.model, tokenizer), verbose=False), folder, redo=False)
-    return _search(run, 0.9), frozenset(type_pairs([Edge(*names) for names in truth.edges]))
+    pair, truth, which = planted_model(planted.lookup, options)
+    asked = {**request(prompts=prompts, k=6), **which, "dataset": "look-up", "words": ""}
+    run = _LookUp(asked, pair, folder, redo=False)
+    return _search([run], 0.9), frozenset(type_pairs([Edge(*names) for names in truth.edges]))

@@ -1,6 +1,7 @@
 """Forerunner token heads: from a request to a record of copy magnitudes (Cho et al. 2025, Fig. 5 middle, 22-25)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -8,19 +9,21 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from util import cache, inference, paths
+from util import cache, inference
 from util.attention import support
 from util.embedded import planted
-from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
-from util.load_model_and_data import (
-    DATASETS,
-    dataset_index,
-    load_ICL_model,
-    staicc_prompts,
-    staicc_version,
+from util.experiments.runs import (
+    ModelSource,
+    Run,
+    errors_by_noise,
+    expectation,
+    folder_of,
+    model_request,
+    planted_model,
 )
+from util.load_model_and_data import DATASETS, dataset_index, staicc_prompts, staicc_version
 from util.measures.forerunner import VERDICTS, verdicts
-from util.prompts import Appended, check_conditions, tokenize
+from util.prompts import Appended, Prompt, check_conditions, tokenize
 
 STEM = "forerunner_heads"
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
@@ -88,19 +91,16 @@ def run(
 
     Raises what loading, `inference.label_run` and `cache` raise, all before the first forward pass.
     """
-    folder = Path(folder) if folder is not None else paths.material()
-    expected = expectation(asked, model)
+    shared = _Run(asked, model, folder, redo)
 
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        prompts = staicc_prompts(asked["dataset"], asked["k"])[: asked["prompts"]]
-        pair = obtain(model, asked)
-        origin = provenance(asked, pair, [p.with_label(o) for o in asked["appended"] for p in prompts])
-        plan = inference.label_run(*pair, prompts, asked["appended"])
+    def compute() -> dict[str, Any]:
+        prompts = shared.prompts
+        plan = inference.label_run(*shared.pair, prompts, asked["appended"])
         blocks = []
         with tqdm(total=len(plan.rows), desc=asked["dataset"], unit="row", leave=False) as bar:
             for start in range(0, len(prompts), BLOCK):
                 part = range(start, min(start + BLOCK, len(prompts)))
-                blocks.append(_block(asked, plan, pair, part, origin, folder / "blocks", bar))
+                blocks.append(shared.block(plan, part, bar))
                 bar.n = sum(owner < part.stop for owner in plan.owners)  # a cached block moves it too
                 bar.refresh()
         data: dict[str, Any] = {
@@ -113,15 +113,15 @@ def run(
             "gold": np.array([p.gold for p in prompts]),
             "demonstrations": np.array([p.demonstrations for p in prompts], np.int64).reshape(len(prompts), -1),
             "labels": list(prompts[0].labels),
-            "layers": list(support(pair[0]).layers),
+            "layers": list(support(shared.pair[0]).layers),
         }
-        origin["oom_backoff"] = any(block["oom_backoff"] for block in blocks)
-        return data, origin
+        shared.origin["oom_backoff"] = any(block["oom_backoff"] for block in blocks)
+        return data
 
-    record = cache.load_or_compute(asked, compute, folder, expect=expected, redo=redo)
-    whole = cache.record_path(asked, folder)
+    record = shared.record({}, compute)
+    whole = cache.record_path(asked, shared.folder)
     for start in range(0, asked["prompts"], BLOCK):  # only a whole record that is no older makes a block superfluous
-        file = cache.record_path(_part(asked, start), folder / "blocks")
+        file = cache.record_path(_part(asked, start), shared.folder / "blocks")
         if whole.exists() and file.exists() and file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
             file.unlink()
             Path(f"{file}.lock").unlink(missing_ok=True)
@@ -132,33 +132,30 @@ def _part(asked: cache.Request, start: int) -> cache.Request:
     return {**asked, "block": [start, min(start + BLOCK, asked["prompts"])]}
 
 
-def _block(
-    asked: cache.Request,
-    plan: inference.LabelRun,
-    pair: tuple[Any, Any],
-    numbers: range,
-    origin: Mapping[str, Any],
-    folder: Path,
-    bar: tqdm,
-) -> dict[str, Any]:
-    expected = {
-        name: origin[name]
-        for name in ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
-    }
+class _Run(Run):
+    """A request's prompts, and blocks of them."""
 
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        data = inference.copy_magnitudes(
-            pair[0],
-            plan,
-            control_tokens=asked["control_tokens"],
-            seed=asked["seed"],
-            numbers=numbers,
-            token_budget=asked["token_budget"],
-            bar=bar,
-        )
-        return data, dict(origin)
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        return staicc_prompts(self.asked["dataset"], self.asked["k"])[: self.asked["prompts"]]
 
-    return cache.load_or_compute(_part(asked, numbers.start), compute, folder, expect=expected).data
+    @property
+    def texts(self) -> list[str]:
+        return [prompt.with_label(appended) for appended in self.asked["appended"] for prompt in self.prompts]
+
+    def block(self, plan: inference.LabelRun, numbers: range, bar: tqdm) -> dict[str, Any]:
+        """What some of the prompts give; never measured again where it is there, not even by redo."""
+        known = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
+        options = {name: self.asked[name] for name in ("control_tokens", "seed", "token_budget")}
+
+        def compute() -> tuple[dict[str, Any], dict[str, Any]]:
+            data = inference.copy_magnitudes(self.pair[0], plan, numbers=numbers, bar=bar, **options)
+            return data, dict(self.origin)
+
+        expected = {name: self.origin[name] for name in known}
+        return cache.load_or_compute(
+            _part(self.asked, numbers.start), compute, self.folder / "blocks", expect=expected
+        ).data
 
 
 def condition(record: cache.Record, appended: Appended = 0) -> dict[str, np.ndarray]:
@@ -183,14 +180,13 @@ def planted_control(
 
     options: those of the planted circuit (family, copies, noise, seed). Returns the record and the planted truth.
     """
-    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
     prompt = staicc_prompts(asked["dataset"], asked["k"])[0]
-    labels = [tokenize([prompt], tokenizer, label)[0].ids[-1] for label in prompt.labels]
-    truth = planted.forerunner(len(tokenizer), labels, **{"bos": tokenizer.bos_token_id} | options)
-    pair = load_ICL_model((truth.model, tokenizer), verbose=False)
-    name = " ".join(["given:planted", *(f"{key}={value}" for key, value in sorted(options.items()))])
-    own = {"model": name, "revision": None, "dtype": "auto", "quantized": False, "untrained_seed": None}
-    return run({**asked, **own}, pair, folder), truth
+
+    def labels(tokenizer: Any) -> list[int]:
+        return [tokenize([prompt], tokenizer, label)[0].ids[-1] for label in prompt.labels]
+
+    pair, truth, which = planted_model(planted.forerunner, options, labels)
+    return run({**asked, **which}, pair, folder), truth
 
 
 # what is to be found of the planted heads, by role
@@ -208,25 +204,20 @@ def planted_errors(
     A false alarm is a decoy, or the head that never reads the previous token, with a verdict other than "neither"; a
     miss is one of the other two without the verdict it deserves. noises and seeds: see `planted.Plan`.
     """
-    errors = {}
-    for noise in noises:
-        alarms, misses = [], []
-        for seed in seeds:
-            record, truth = planted_control(asked, folder, noise=noise, seed=seed)
-            arrays = condition(record)
-            found = verdicts(arrays["magnitude"], arrays["control"], arrays["n_t"])
-            wanted = {head: PLANTED[role] for head, role in truth.names.items()} | dict.fromkeys(
-                truth.decoys, VERDICTS[2]
-            )
-            alarms += [found[head] != verdict for head, verdict in wanted.items() if verdict == VERDICTS[2]]
-            misses += [found[head] != verdict for head, verdict in wanted.items() if verdict != VERDICTS[2]]
-        errors[noise] = {name: (int(sum(e)), len(e)) for name, e in (("false alarms", alarms), ("misses", misses))}
-    return errors
+
+    def judge(noise: float, seed: int) -> list[tuple[bool, bool]]:
+        record, truth = planted_control(asked, folder, noise=noise, seed=seed)
+        arrays = condition(record)
+        found = verdicts(arrays["magnitude"], arrays["control"], arrays["n_t"])
+        wanted = {head: PLANTED[role] for head, role in truth.names.items()}
+        wanted |= dict.fromkeys(truth.decoys, VERDICTS[2])
+        return [(verdict != VERDICTS[2], bool(found[head] != verdict)) for head, verdict in wanted.items()]
+
+    return errors_by_noise(judge, noises, seeds)
 
 
 def cached_grid(asked: cache.Request, folder: str | Path | None = None) -> dict[str, cache.Record]:
     """The records of all data sets that are cached for a request that differs in nothing else, by data set."""
-    folder = Path(folder) if folder is not None else paths.material()
-    expected = expectation(asked, None)
-    found = {name: cache.load({**asked, "dataset": name}, folder, expected) for name in DATASETS}
+    place, expected = folder_of(asked, folder), expectation(asked, None)
+    found = {name: cache.load({**asked, "dataset": name}, place, expected) for name in DATASETS}
     return {name: record for name, record in found.items() if record is not None}

@@ -15,14 +15,13 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from util import cache, paths
-from util.attention import CaptureHeads, CaptureRows, PatchHeads, ScoreRows, Support, instrument, support
+from util import cache
+from util.attention import Support, instrument, support
 from util.embedded import planted
-from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
+from util.experiments.runs import ModelSource, Run, errors_by_noise, model_request, plain_heads, planted_model
 from util.handshake import input_device, prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
-from util.instruments import Instrument
-from util.load_model_and_data import load_ICL_model
+from util.instruments import CaptureHeads, CaptureRows, Instrument, PatchHeads, ScoreRows
 from util.measures import induction as measures
 from util.measures.induction import Head
 from util.replay import bare_writes, direct_effects
@@ -41,10 +40,6 @@ def sequence_request(
     """Random sequences to score heads on: see `tasks.sequences`; which: see `model_request`."""
     own = {"length": length, "copies": copies, "seeds": list(range(sequences)), "bos": bos}
     return {"stem": STEM, "schema": 1, "method_version": 1, **model_request(model, **which), **own}
-
-
-def plain_heads(heads: Sequence[Head]) -> list[list[int]]:
-    return sorted([int(layer), int(head)] for layer, head in set(heads))
 
 
 def heads_by_layer(found: Support, heads: Sequence[Sequence[int]]) -> dict[int, list[int]]:
@@ -98,28 +93,33 @@ def scores(
 
     ablated: with the outputs of these heads at zero. Raises what `tasks.sequences` raises.
     """
-    folder = Path(folder) if folder is not None else paths.material()
+    run = _Run(asked, model, folder, redo)
 
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        net, tokenizer = obtain(model, asked)
-        found = prepare(net)
-        drawn = _sequences(asked, tokenizer)
+    def compute() -> dict[str, Any]:
+        found, drawn = prepare(run.pair[0]), run.drawn()
         removed = heads_by_layer(found, plain_heads(ablated))
         gone = [PatchHeads(layer, heads, 0.0) for layer, heads in removed.items()]
-        data: dict[str, Any] = {
-            **head_scores(net, drawn, *gone),
+        return {
+            **head_scores(run.pair[0], drawn, *gone),
             "ids": drawn.ids,
             "ranking": drawn.ranking,
             "layers": list(found.layers),
         }
-        return data, provenance(asked, (net, tokenizer), map(str, drawn.ids.tolist()))
 
-    own = {**asked, "part": "scores", "ablated": plain_heads(ablated)}
-    return cache.load_or_compute(own, compute, folder, expectation(asked, model), redo)
+    return run.record({"part": "scores", "ablated": plain_heads(ablated)}, compute)
 
 
-def _sequences(asked: cache.Request, tokenizer: Any, copies: int | None = None) -> Sequences:
-    return repeated_sequences(tokenizer, asked["length"], copies or asked["copies"], asked["seeds"], asked["bos"])
+class _Run(Run):
+    """A request's sequences."""
+
+    def drawn(self, copies: int | None = None) -> Sequences:
+        asked = self.asked
+        copies = copies or asked["copies"]
+        return repeated_sequences(self.pair[1], asked["length"], copies, asked["seeds"], asked["bos"])
+
+    @property
+    def texts(self) -> list[str]:
+        return list(map(str, self.drawn().ids.tolist()))
 
 
 def outputs(
@@ -132,21 +132,20 @@ def outputs(
     sequence's other tokens, mean of all places; weights_copying [L, H] without sequences: the share of 256 tokens that
     a head copies by its weights alone, see `replay.bare_writes`. NaN where `replay.direct_effects` has none.
     """
-    folder = Path(folder) if folder is not None else paths.material()
+    run = _Run(asked, model, folder, redo)
 
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        net, tokenizer = obtain(model, asked)
-        plain, drawn = _sequences(asked, tokenizer, copies=1), _sequences(asked, tokenizer)
-        data = {"copying": head_copying(net, plain), "attribution": head_attribution(net, drawn)}
+    def compute() -> dict[str, Any]:
+        net, tokenizer = run.pair
+        data = {"copying": head_copying(net, run.drawn(copies=1)), "attribution": head_attribution(net, run.drawn())}
         ids = repeated_sequences(tokenizer, OV_TOKENS, 1, [0], bos=False).ids[0]
         alone = bare_writes(net, torch.from_numpy(ids))
         shape = (len(support(net).layers), support(net).heads)
         data["weights_copying"] = (
             np.full(shape, np.nan) if alone is None else measures.weights_copying(alone.float().numpy())
         )
-        return data, provenance(asked, (net, tokenizer), map(str, drawn.ids.tolist()))
+        return data
 
-    return cache.load_or_compute({**asked, "part": "outputs"}, compute, folder, expectation(asked, model), redo)
+    return run.record({"part": "outputs"}, compute)
 
 
 def _direct(
@@ -201,11 +200,8 @@ def planted_control(
 
     options: those of the planted circuit (family, copies, noise, seed).
     """
-    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
-    truth = planted.induction(len(tokenizer), **{"bos": tokenizer.bos_token_id} | options)
-    pair = load_ICL_model((truth.model, tokenizer), verbose=False)
-    name = " ".join(["given:planted induction", *(f"{key}={value}" for key, value in sorted(options.items()))])
-    return scores({**asked, **model_request(name)}, pair, folder), truth
+    pair, truth, which = planted_model(planted.induction, options)
+    return scores({**asked, **which}, pair, folder), truth
 
 
 def planted_errors(
@@ -216,15 +212,11 @@ def planted_errors(
 ) -> dict[float, dict[str, tuple[int, int]]]:
     """How often planted heads are misjudged by a score of 0.3, by the noise on their weights (see `planted.Plan`):
     "false alarms" among heads that are no induction heads, and "misses", each of how many."""
-    errors = {}
-    for noise in noises:
-        alarms: list[bool] = []
-        misses: list[bool] = []
-        for seed in seeds:
-            record, truth = planted_control(asked, folder, noise=noise, seed=seed)
-            found = record.data["prefix_matching"].mean(0) >= measures.INDUCTION_HEAD
-            for place in np.ndindex(found.shape):
-                known = place in truth.heads["induction"]
-                (misses if known else alarms).append(bool(found[place]) != known)
-        errors[noise] = {name: (sum(e), len(e)) for name, e in (("false alarms", alarms), ("misses", misses))}
-    return errors
+
+    def judge(noise: float, seed: int) -> list[tuple[bool, bool]]:
+        record, truth = planted_control(asked, folder, noise=noise, seed=seed)
+        found = record.data["prefix_matching"].mean(0) >= measures.INDUCTION_HEAD
+        known = {place: place in truth.heads["induction"] for place in np.ndindex(found.shape)}
+        return [(one, bool(found[place]) != one) for place, one in known.items()]
+
+    return errors_by_noise(judge, noises, seeds)

@@ -15,11 +15,12 @@ import torch
 from tqdm import tqdm
 
 from util import cache
-from util.attention import CaptureRows, PatchHeads, support
-from util.experiments.induction import STEM, heads_by_layer, plain_heads
-from util.experiments.runs import ModelSource, Run, model_request, provenance
+from util.attention import support
+from util.experiments.induction import STEM, heads_by_layer
+from util.experiments.runs import ModelSource, Run, model_request, plain_heads
 from util.handshake import prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward
+from util.instruments import CaptureRows, PatchHeads
 from util.load_model_and_data import staicc_prompts
 from util.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.measures.forerunner import right
@@ -130,13 +131,13 @@ class _Run(Run):
         return plan
 
     @cached_property
-    def texts(self) -> list[tuple[int, ...]]:
+    def plain_texts(self) -> list[tuple[int, ...]]:
         prompts = staicc_prompts(TEXTS, 0)[:REFERENCE]
         return [with_bos(p.text[slice(*p.spans["x"][-1])], self.pair[1]).ids for p in prompts]
 
-    @cached_property
-    def origin(self) -> dict[str, Any]:
-        return provenance(self.asked, self.pair, [prompt.text for part in self.drawn for prompt in part])
+    @property
+    def texts(self) -> list[str]:
+        return [prompt.text for part in self.drawn for prompt in part]
 
     @cached_property
     def reference(self) -> list[Row]:
@@ -244,8 +245,8 @@ def language_losses(
         raise ValueError("plain texts have no induction pattern to knock out; give ablations alone")
 
     def compute(edit: Edit) -> dict[str, Any]:
-        attach = run.instruments(edit, run.texts)
-        return {"loss": text_losses(run.pair[0], run.texts, attach, asked["token_budget"])}
+        attach = run.instruments(edit, run.plain_texts)
+        return {"loss": text_losses(run.pair[0], run.plain_texts, attach, asked["token_budget"])}
 
     bar = tqdm(edits.items(), desc="plain text", leave=False)
     return {n: run.record({"part": "text", "edit": dict(e)}, partial(compute, e)).data["loss"] for n, e in bar}

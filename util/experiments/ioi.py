@@ -11,15 +11,14 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from util import cache, paths
-from util.attention import AddHeads, CaptureHeads, PatchHeads, instrument, support
+from util import cache
+from util.attention import instrument, support
 from util.embedded import planted
 from util.embedded.words import HELD_OUT_FRAMES, HELD_OUT_NAMES
-from util.experiments.runs import ModelSource, expectation, model_request, obtain, provenance
+from util.experiments.runs import ModelSource, Run, model_request, plain_heads, planted_model
 from util.handshake import input_device, prepare
 from util.inference import check_context
-from util.instruments import Instrument
-from util.load_model_and_data import load_ICL_model
+from util.instruments import AddHeads, CaptureHeads, Instrument, PatchHeads
 from util.replay import Edit, Place, Replayed, direct_effects, replay
 from util.tasks.ioi import IOIPair, IOIPrompts, group_by_shape, ioi_prompts, ioi_tokens, pair_from_texts
 
@@ -156,10 +155,11 @@ def example(
     with one head shuffled, or from the source; layers; path, see `replay.Replayed`.
     Raises ValueError for texts that do not make a pair (`tasks.ioi.pair_from_texts`, `ioi_tokens`).
     """
-    folder = Path(folder) if folder is not None else paths.material()
+    own = {name: value for name, value in asked.items() if name not in ("prompts", "corruption", "held_out")}
+    run = _Example(own, model, folder, redo)
 
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        net, tokenizer = obtain(model, asked)
+    def compute() -> dict[str, Any]:
+        net, tokenizer = run.pair
         prepare(net)
         tokens = ioi_tokens(pair_from_texts(*asked["texts"], *asked["names"]), tokenizer)
         check_context(net, [len(tokens.base)])
@@ -171,7 +171,7 @@ def example(
         patched, plain, how = patch_map(net, base, z, answers, tokens.first)
         shuffled, _, _ = patch_map(net, base, permuted(own, asked["seed"]), answers)
         pairs = logits[:, list(tokens.answers)]
-        data = {
+        return {
             "log_softmax": logits.log_softmax(1).numpy(),
             "scores": (pairs[:, 0] - pairs[:, 1]).numpy(),
             "base": np.array(tokens.base),
@@ -189,10 +189,14 @@ def example(
             "layers": list(support(net).layers),
             "path": how,
         }
-        return data, provenance(asked, (net, tokenizer), asked["texts"])
 
-    own = {name: value for name, value in asked.items() if name not in ("prompts", "corruption", "held_out")}
-    return cache.load_or_compute(own | {"part": "example"}, compute, folder, expectation(asked, model), redo)
+    return run.record({"part": "example"}, compute)
+
+
+class _Example(Run):
+    @property
+    def texts(self) -> list[str]:
+        return self.asked["texts"]
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -209,18 +213,31 @@ def population(
     [N]: which frame and pair of names; order [N], an index into `orders`; dropped and
     rejected: what `ioi_prompts` left out, and why; path.
     """
-    folder = Path(folder) if folder is not None else paths.material()
+    run = _Pairs(asked, model, folder, redo)
 
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        net, tokenizer = obtain(model, asked)
-        drawn = _drawn(asked, tokenizer)
-        data = measure(net, tokenizer, drawn.pairs)
-        data |= {"dropped": dict(drawn.dropped), "rejected": dict(drawn.words.rejected)}
-        texts = [prompt.text for pair in drawn.pairs for prompt in (pair.base, pair.source)]
-        return data, provenance(asked, (net, tokenizer), texts)
+    def compute() -> dict[str, Any]:
+        left_out = {"dropped": dict(run.drawn.dropped), "rejected": dict(run.drawn.words.rejected)}
+        return measure(*run.pair, run.drawn.pairs) | left_out
 
-    own = {name: value for name, value in asked.items() if name not in ("texts", "names")}
-    return cache.load_or_compute(own | {"part": "population"}, compute, folder, expectation(asked, model), redo)
+    return run.record({"part": "population"}, compute)
+
+
+class _Pairs(Run):
+    """The generated pairs of a request, on which its example does not depend."""
+
+    def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
+        own = {name: value for name, value in asked.items() if name not in ("texts", "names")}
+        super().__init__(own, model, folder, redo)
+
+    @cached_property
+    def drawn(self) -> IOIPrompts:
+        asked = self.asked
+        kept = {"frames": sorted(HELD_OUT_FRAMES), "names": sorted(HELD_OUT_NAMES)} if asked["held_out"] else {}
+        return ioi_prompts(self.pair[1], asked["prompts"], asked["seed"], asked["corruption"], **kept)
+
+    @property
+    def texts(self) -> list[str]:
+        return [prompt.text for pair in self.drawn.pairs for prompt in (pair.base, pair.source)]
 
 
 def measure(model: PreTrainedModel, tokenizer: Any, pairs: Sequence[IOIPair]) -> dict[str, Any]:
@@ -271,42 +288,25 @@ def circuit(
     with three unrelated names (Wang et al. 2022, section 2.1, p_ABC; there a head counts at some positions only). Each
     set is cached on its own. Raises ValueError for a head that there is not.
     """
-    folder = Path(folder) if folder is not None else paths.material()
-    run = _Circuit(asked, model)
-    own = {name: value for name, value in asked.items() if name not in ("texts", "names", "corruption")}
-
-    def record(heads: list[list[int]] | None) -> np.ndarray:
-        request = own | {"part": "circuit", "kept": heads}
-        expected = expectation(asked, model)
-        return cache.load_or_compute(request, lambda: run(heads), folder, expected, redo).data["scores"]
-
-    found = {"whole": record(None)}
-    for name, heads in tqdm(sets.items(), desc="circuits", leave=False):
-        found[name] = record(sorted([int(layer), int(head)] for layer, head in set(heads)))
-    return found
+    run = _Circuit({**asked, "corruption": "abc"}, model, folder, redo)
+    every = {"whole": None} | {name: plain_heads(heads) for name, heads in sets.items()}
+    return {
+        name: run.record({"part": "circuit", "kept": heads}, partial(run.scores, heads)).data["scores"]
+        for name, heads in tqdm(every.items(), desc="circuits", leave=False)
+    }
 
 
-class _Circuit:
+class _Circuit(_Pairs):
     """What all sets share: the prompts, and the mean outputs of heads; made when the first result is missing."""
-
-    def __init__(self, asked: cache.Request, model: ModelSource) -> None:
-        self.asked, self.model = asked, model
-
-    @cached_property
-    def pair(self) -> tuple[Any, Any]:
-        return obtain(self.model, self.asked)
-
-    @cached_property
-    def pairs(self) -> tuple[IOIPair, ...]:
-        return _pairs(self.asked, self.pair[1], "abc")
 
     @cached_property
     def groups(self) -> list[tuple[list[int], Tensor, Tensor, dict[int, Tensor]]]:
         """By frame: the numbers of its prompts, their ids and answers, the mean of z by layer [1, T, H, dv]."""
-        tokens = [ioi_tokens(pair, self.pair[1]) for pair in self.pairs]
+        pairs = self.drawn.pairs
+        tokens = [ioi_tokens(pair, self.pair[1]) for pair in pairs]
         found = []
-        for frame in sorted({pair.frame for pair in self.pairs}):
-            numbers = [i for i, pair in enumerate(self.pairs) if pair.frame == frame]
+        for frame in sorted({pair.frame for pair in pairs}):
+            numbers = [i for i, pair in enumerate(pairs) if pair.frame == frame]
             base, source, answers = (
                 torch.tensor([getattr(tokens[i], name) for i in numbers]) for name in ("base", "source", "answers")
             )
@@ -314,25 +314,20 @@ class _Circuit:
             found.append((numbers, base, answers, means))
         return found
 
-    @cached_property
-    def origin(self) -> dict[str, Any]:
-        texts = [prompt.text for pair in self.pairs for prompt in (pair.base, pair.source)]
-        return provenance(self.asked, self.pair, texts)
-
-    def __call__(self, kept: list[list[int]] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def scores(self, kept: list[list[int]] | None) -> dict[str, Any]:
         model, found = self.pair[0], prepare(self.pair[0])
         there = {(layer, head) for layer in found.layers for head in range(found.heads)}
         gone = set() if kept is None else there - {(layer, head) for layer, head in kept}
         if kept is not None and len(gone) != len(there) - len(kept):
             raise ValueError(f"the model has layers {found.layers} of {found.heads} heads, not all of {kept}")
-        scores = np.empty(len(self.pairs), np.float32)
+        scores = np.empty(len(self.drawn.pairs), np.float32)
         for numbers, base, answers, means in self.groups:
             patches = []
             for layer in found.layers:
                 if heads := sorted(head for at, head in gone if at == layer):
                     patches.append(PatchHeads(layer, heads, means[layer][:, :, heads]))
             scores[numbers] = _difference(model, base, answers, *patches).numpy()
-        return {"scores": scores}, self.origin
+        return {"scores": scores}
 
 
 def path_patching(
@@ -347,16 +342,14 @@ def path_patching(
 
     Also base and source [N], the logit differences of both runs. Raises like `population`.
     """
-    folder = Path(folder) if folder is not None else paths.material()
-    own = {name: value for name, value in asked.items() if name not in ("texts", "names")}
+    run = _Pairs(asked, model, folder, redo)
     edges = {"senders": [list(map(int, s)) for s in senders], "receivers": [list(map(int, r)) for r in receivers]}
 
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        net, tokenizer = obtain(model, asked)
-        pairs = _pairs(asked, tokenizer)
-        tokens = [ioi_tokens(pair, tokenizer) for pair in pairs]
-        found = {name: np.empty((len(pairs), len(senders)), np.float32) for name in ("direct", "edges")}
-        runs = {name: np.empty(len(pairs), np.float32) for name in ("base", "source")}
+    def compute() -> dict[str, Any]:
+        net, tokenizer = run.pair
+        tokens = [ioi_tokens(pair, tokenizer) for pair in run.drawn.pairs]
+        found = {name: np.empty((len(tokens), len(senders)), np.float32) for name in ("direct", "edges")}
+        runs = {name: np.empty(len(tokens), np.float32) for name in ("base", "source")}
         for numbers in group_by_shape(tokens).values():
             ids = {name: torch.tensor([getattr(tokens[i], name) for i in numbers]) for name in ("base", "source")}
             answers = torch.tensor([tokens[i].answers for i in numbers])
@@ -365,10 +358,9 @@ def path_patching(
                 found[name][numbers] = path_effects(net, ids["base"], z["base"], z["source"], answers, senders, to)
             for name, of in ids.items():
                 runs[name][numbers] = _difference(net, of, answers).numpy()
-        texts = [prompt.text for pair in pairs for prompt in (pair.base, pair.source)]
-        return {**found, **runs}, provenance(asked, (net, tokenizer), texts)
+        return {**found, **runs}
 
-    return cache.load_or_compute(own | {"part": "paths", **edges}, compute, folder, expectation(asked, model), redo)
+    return run.record({"part": "paths", **edges}, compute)
 
 
 @torch.inference_mode()
@@ -378,15 +370,6 @@ def _difference(model: PreTrainedModel, ids: Tensor, answers: Tensor, *attached:
         logits = model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
     pair = logits.gather(1, answers)
     return pair[:, 0] - pair[:, 1]
-
-
-def _pairs(asked: cache.Request, tokenizer: Any, corruption: str | None = None) -> tuple[IOIPair, ...]:
-    return _drawn(asked, tokenizer, corruption).pairs
-
-
-def _drawn(asked: cache.Request, tokenizer: Any, corruption: str | None = None) -> IOIPrompts:
-    kept = {"frames": sorted(HELD_OUT_FRAMES), "names": sorted(HELD_OUT_NAMES)} if asked["held_out"] else {}
-    return ioi_prompts(tokenizer, asked["prompts"], asked["seed"], corruption or asked["corruption"], **kept)
 
 
 def path_effects(
@@ -428,9 +411,9 @@ def planted_control(
 
     options: those of the planted circuit (backup, family, copies, noise, seed).
     """
-    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
-    names = [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in sorted(HELD_OUT_NAMES)]
-    truth = planted.ioi(len(tokenizer), names, **{"bos": tokenizer.bos_token_id} | options)
-    pair = load_ICL_model((truth.model, tokenizer), verbose=False)
-    name = " ".join(["given:planted ioi", *(f"{key}={value}" for key, value in sorted(options.items()))])
-    return population({**asked, **model_request(name), "held_out": True}, pair, folder), truth
+
+    def names(tokenizer: Any) -> list[int]:
+        return [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in sorted(HELD_OUT_NAMES)]
+
+    pair, truth, which = planted_model(planted.ioi, options, names)
+    return population({**asked, **which, "held_out": True}, pair, folder), truth

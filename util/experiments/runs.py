@@ -4,7 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from util import cache, paths
+from util.embedded.planted import Planted
 from util.handshake import input_device
 from util.load_model_and_data import (
     describe,
@@ -110,7 +111,7 @@ class Run:
 
     def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
         self.asked, self.model, self.redo = asked, model, redo
-        self.folder = Path(folder) if folder is not None else paths.material()
+        self.folder = folder_of(asked, folder)
         self.expected = expectation(asked, model)
 
     @cached_property
@@ -118,19 +119,65 @@ class Run:
         return obtain(self.model, self.asked)
 
     @property
+    def texts(self) -> Iterable[str]:
+        """The prompts, or what says which they are, for the provenance."""
+        raise NotImplementedError
+
+    @cached_property
     def origin(self) -> dict[str, Any]:
         """The provenance of every result."""
-        raise NotImplementedError
+        return provenance(self.asked, self.pair, self.texts)
 
     def record(self, own: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
         """The result of the request and what is its `own`: from the cache, or computed now."""
         return cache.load_or_compute(
             {**self.asked, **own},
             lambda: (compute(), self.origin),
-            self.folder / self.asked["stem"],
+            self.folder,
             self.expected,
             self.redo,
         )
+
+
+def plain_heads(heads: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """A set of heads, (layer, head), in the one form that a request has for it."""
+    return sorted([int(layer), int(head)] for layer, head in set(heads))
+
+
+def folder_of(asked: cache.Request, folder: str | Path | None) -> Path:
+    """Where the records of a request lie: in the folder of its stem, in `folder` or among the cached intermediates."""
+    return (Path(folder) if folder is not None else paths.material()) / asked["stem"]
+
+
+def planted_model(
+    build: Callable[..., Planted], options: Mapping[str, Any], tokens: Callable[[Any], list[int]] | None = None
+) -> tuple[tuple[PreTrainedModel, Any], Planted, cache.Request]:
+    """A model whose circuit is known, on the embedded model's tokenizer, the truth, and the request's part on models.
+
+    build: a circuit of `embedded.planted`; options: of its own (family, copies, noise, seed); tokens: those that it is
+    about, by the tokenizer.
+    """
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    about = [] if tokens is None else [tokens(tokenizer)]
+    truth = build(len(tokenizer), *about, **{"bos": tokenizer.bos_token_id, **options})
+    given = " ".join([f"given:planted {build.__name__}", *(f"{key}={value}" for key, value in sorted(options.items()))])
+    return load_ICL_model((truth.model, tokenizer), verbose=False), truth, model_request(given)
+
+
+def errors_by_noise(
+    judge: Callable[[float, int], Iterable[tuple[bool, bool]]], noises: Sequence[float], seeds: Sequence[int]
+) -> dict[float, dict[str, tuple[int, int]]]:
+    """How often planted heads are misjudged, by the noise on their weights: "false alarms" and "misses", of how many.
+
+    judge(noise, seed): of every head whether it should be found, and whether it was misjudged.
+    """
+    errors = {}
+    for noise in noises:
+        judged = [each for seed in seeds for each in judge(noise, seed)]
+        alarms = [wrong for one, wrong in judged if not one]
+        misses = [wrong for one, wrong in judged if one]
+        errors[noise] = {"false alarms": (sum(alarms), len(alarms)), "misses": (sum(misses), len(misses))}
+    return errors
 
 
 def digest(texts: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from util.measures.statistics import mcnemar, t_interval
 
@@ -38,18 +38,21 @@ class Cost:
     high: float
 
 
-def costs(whole: Mapping[str, NDArray], ablated: Mapping[str, Mapping[str, NDArray]]) -> dict[str, Cost]:
-    """The cost of each ablation of a map, of `right` and `log_prob` [N], corrected for the whole map (Bonferroni).
+def costs(
+    whole: Mapping[str, NDArray], ablated: Mapping[str, Mapping[str, NDArray]], queries: ArrayLike | None = None
+) -> dict[str, Cost]:
+    """The cost of each ablation of a map, of `right` and `log_prob` [N] or [D, N], corrected for the map (Bonferroni).
 
-    McNemar's exact test for the accuracy, Student's t for the log-probability.
+    McNemar's exact test for the accuracy, Student's t for the log-probability. queries [N]: prompts that share one are
+    one unit to both, and the log-probability is a mean of queries.
     """
     found = {}
     for name, each in ablated.items():
-        lost = whole["log_prob"] - each["log_prob"]
+        lost, size = _by_query([whole["log_prob"] - each["log_prob"], np.ones(np.shape(each["right"]))], queries)
         found[name] = Cost(
             float(whole["right"].mean() - each["right"].mean()),
-            min(1.0, len(ablated) * mcnemar(whole["right"], each["right"])),
-            *map(float, t_interval(lost, comparisons=len(ablated))),
+            min(1.0, len(ablated) * mcnemar(whole["right"], each["right"], queries)),
+            *map(float, t_interval(lost / size, comparisons=len(ablated))),
         )
     return found
 
@@ -94,7 +97,7 @@ def least_width(n: int) -> float:
     return 1 - 0.025 ** (1 / n)
 
 
-def _by_query(parts: Sequence[Floats], queries: NDArray | None) -> list[NDArray[np.float64]]:
+def _by_query(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np.float64]]:
     """Sums over the prompts of each query, of the means over draws of donors."""
     means = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in parts]
     which = np.arange(len(means[0])) if queries is None else np.unique(queries, return_inverse=True)[1]

@@ -65,9 +65,16 @@ def accuracy(right: NDArray[np.bool_], units: int | None = None) -> tuple[float,
     return float(right.mean()), float(low), float(high)
 
 
-def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> float:
-    """McNemar's exact test (two-sided p) that the same prompts are answered right as often, [N] each."""
-    lost, gained = int((before & ~after).sum()), int((~before & after).sum())
+def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_], units: ArrayLike | None = None) -> float:
+    """McNemar's exact test (two-sided p) that the same prompts are answered right as often, [N] or, in runs, [R, N].
+
+    A prompt counts once, by whether more of its runs are lost or gained; so do prompts that share a unit of `units`
+    [N], which are not independent.
+    """
+    change = np.atleast_2d(before).sum(axis=0) - np.atleast_2d(after).sum(axis=0)
+    if units is not None:
+        change = np.bincount(np.unique(units, return_inverse=True)[1], change)
+    lost, gained = int((change > 0).sum()), int((change < 0).sum())
     return 1.0 if lost + gained == 0 else float(stats.binomtest(lost, lost + gained).pvalue)
 
 
