@@ -610,17 +610,21 @@ def test_window_and_softcap_bind():
         assert gap(ours(model, few()), ours(other, few())) > 1e-3
 
 
-def test_plain_donors_that_are_kept_run_once(monkeypatch):
-    """And give what donors that run again give; those inside a circuit depend on the ablation and are not kept."""
+def test_donors_that_are_kept_run_once(monkeypatch):
+    """And give what donors that run again give; those inside a circuit are kept for that circuit alone."""
     model, passes = toy("llama"), list[int]()
     store: splicing.Store = {}
     others = len(ABLATIONS["inside"].corruptions) - 1
+    exchanged = Ablation(kept=CIRCUIT, probed=dict(zip(PROBED, list(PROBED.values())[::-1], strict=True)))
+    assert exchanged != ABLATIONS["inside"] and exchanged.corruptions == ABLATIONS["inside"].corruptions
+    cases = {**ABLATIONS, "exchanged": exchanged, "less": Ablation(kept=CIRCUIT[:-1], probed=PROBED)}
     expected = [("circuit", 1), ("family", 0), ("inside", others), ("not inside", others), ("not inside", 0)]
-    for case, donors in (*expected, ("inside", others)):
-        again = outcomes(model, few(), ABLATIONS[case], two_pass=True)
+    expected += [("inside", 0), ("exchanged", 0), *((name, others) for name in ("keys", "values", "layers", "heads"))]
+    for case, donors in (*expected, ("less", others), ("inside", 0)):
+        again = outcomes(model, few(), cases[case], two_pass=True)
         del passes[:]
         with watched(model, lambda ids: passes.append(len(ids))):
-            found = outcomes(model, few(), ABLATIONS[case], two_pass=True, store=store)
+            found = outcomes(model, few(), cases[case], two_pass=True, store=store)
         assert len(passes) == donors + 1, case
         np.testing.assert_array_equal(found["log_prob"], again["log_prob"])
     monkeypatch.setattr(splicing, "STORED", 0)

@@ -209,9 +209,9 @@ def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
     place = torch.arange(len(cut)) - first[example]
     rows = torch.zeros(call.batch, int(place.max()) + 1, dtype=torch.long)
     rows[example, place] = row
-    which = torch.arange(call.batch)
-    if call.splice and not call.knockouts:  # donors often have no cut rows
-        chosen, which[example] = example.unique(return_inverse=True)
+    which, chosen = torch.arange(call.batch), example.unique()
+    if call.splice and not call.knockouts and len(chosen) < call.batch:  # donors often have no cut rows
+        which[chosen] = torch.arange(len(chosen))
         call, rows = call.only(chosen), rows[chosen]
     recomputed = torch.cat([call.rows(part)[0] for part in call.chunks(rows)], dim=1)
     number, example, row, place = (t.to(out.device) for t in (which[example], example, row, place))

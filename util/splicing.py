@@ -7,7 +7,7 @@ values of the same layer. What is done is said by `edges.Ablation`, how attentio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from util.tasks.word_pair_prompts import WordPairPrompt, typed_tokens
 NEW_TOKENS = 10  # of a continuation, as in the reference code
 STORED = 2**30  # bytes of donors' keys and values that are kept for the next ablation
 States = dict[int, tuple[Tensor, Tensor]]  # keys and values by layer
-Store = dict[tuple[int, ...], States]
+Store = dict[tuple[int, Ablation | None, tuple[int, ...]], States]  # by corruption, what the donor is inside, prompts
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,14 @@ class Ablated:
             if self.ablation.inside and c != 0 and 0 in self.donors:
                 removal = {layer: table[:, :2] for layer, table in self.tables.items()}
                 within = [Splice(codes * (codes == 1), removal, base[:, None], self.ablation.channel, ran[0])]
-            kept = CaptureStates()
-            if (known := (store or {}).get((c, *numbers))) and not within:
-                kept.states = known
+            kept, key = CaptureStates(), (c, replace(self.ablation, probed=()) if within else None, tuple(numbers))
+            if store is not None and key in store:
+                kept.states = store[key]
             else:
                 rows = [Row(self.groups[n].donors[c].ids[: self.lengths[n]]) for n in numbers]
                 forward(self.model, Batch.of(rows, range(len(rows))), *within, kept)
-            if store is not None and not within and _size([*store.values(), kept.states]) <= STORED:
-                store[c, *numbers] = kept.states
+                if store is not None and _size([*store.values(), kept.states]) <= STORED:
+                    store[key] = kept.states
             ran.append(kept.states)
         if not ran:
             return self.instruments(numbers)
@@ -198,7 +198,7 @@ def outcomes(
     teacher-forced, in nats. whole: the logits [N, V] of the whole model after the prompts; with them also kl, that of
     the ablated model's next token from the whole one's, in nats, and agrees, whether both say the same.
     two_pass: run the donors before the prompts, not beside them, and hold their keys and values meanwhile: the same
-    values up to rounding. store: a dictionary that keeps plain donors, up to STORED bytes, so that they need not run
+    values up to rounding. store: a dictionary that keeps donors, up to STORED bytes, so that they need not run
     again for the next ablation of the very same prompts.
     Raises what `Ablated` raises.
     """
