@@ -341,7 +341,7 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     source = runs.LazyModel(str(model_folder), verbose=False)
     found = ablation.run(asked, conditions, source, tmp_path)
     effects = ablation.head_effects(asked, source, tmp_path)
-    files = sorted((tmp_path / "forerunner_heads").glob("*.pickle"))
+    files = sorted(tmp_path.glob("*.pickle"))
     assert len(files) == 9 + 1
     again = ablation.run(asked, conditions, never, tmp_path)
     for condition, record in found.items():
@@ -369,7 +369,7 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     asked["variant"] = "reference"
     assert (
         ablation.run(asked, conditions[:1], source, tmp_path)
-        and len([*(tmp_path / "forerunner_heads").glob("*.pickle")]) == len(files) + 2  # with the induction reads
+        and len([*tmp_path.glob("*.pickle")]) == len(files) + 2  # with the induction reads
     )
 
 

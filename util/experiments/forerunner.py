@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from util import cache, inference
+from util import cache, inference, paths
 from util.attention import support
 from util.embedded import planted
 from util.experiments.runs import (
@@ -17,7 +17,6 @@ from util.experiments.runs import (
     Run,
     errors_by_noise,
     expectation,
-    folder_of,
     model_request,
     planted_model,
 )
@@ -218,6 +217,6 @@ def planted_errors(
 
 def cached_grid(asked: cache.Request, folder: str | Path | None = None) -> dict[str, cache.Record]:
     """The records of all data sets that are cached for a request that differs in nothing else, by data set."""
-    place, expected = folder_of(asked, folder), expectation(asked, None)
+    place, expected = Path(folder) if folder is not None else paths.material(), expectation(asked, None)
     found = {name: cache.load({**asked, "dataset": name}, place, expected) for name in DATASETS}
     return {name: record for name, record in found.items() if record is not None}

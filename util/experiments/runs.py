@@ -111,7 +111,7 @@ class Run:
 
     def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
         self.asked, self.model, self.redo = asked, model, redo
-        self.folder = folder_of(asked, folder)
+        self.folder = Path(folder) if folder is not None else paths.material()
         self.expected = expectation(asked, model)
 
     @cached_property
@@ -142,11 +142,6 @@ class Run:
 def plain_heads(heads: Iterable[tuple[int, int]]) -> list[list[int]]:
     """A set of heads, (layer, head), in the one form that a request has for it."""
     return sorted([int(layer), int(head)] for layer, head in set(heads))
-
-
-def folder_of(asked: cache.Request, folder: str | Path | None) -> Path:
-    """Where the records of a request lie: in the folder of its stem, in `folder` or among the cached intermediates."""
-    return (Path(folder) if folder is not None else paths.material()) / asked["stem"]
 
 
 def planted_model(
