@@ -275,7 +275,7 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts(monkeypatch):
         return {name: {**own, "log_prob": place + own["log_prob"]} for place, name in enumerate(ablations)}
 
     monkeypatch.setattr(experiment, "answers", answers)
-    found = experiment.over_donors({"donor_seed": 9}, {"one": WHOLE, "two": WHOLE})
+    found = experiment.over_donors({"donor_seed": 9, "model": "given:toy"}, {"one": WHOLE, "two": WHOLE})
     assert {*found["one"]} == {"log_prob", "right", "query"}
     np.testing.assert_array_equal(found["one"]["log_prob"], [[1, 3], [11, 13], [21, 23]])
     np.testing.assert_array_equal(found["two"]["log_prob"], [[2, 4], [12, 14], [22, 24]])
@@ -287,6 +287,19 @@ def test_draws_of_donors_leave_the_prompts_and_the_whole_model(tmp_path):
     assert found["NONE"]["right"].shape == (3, 6) and found["NONE"]["right"].dtype == bool
     np.testing.assert_array_equal(found["FULL"]["log_prob"][1:], found["FULL"]["log_prob"][:1].repeat(2, 0))
     assert np.ptp(found["NONE"]["log_prob"], axis=0).min() > 1e-3
+
+
+def test_draws_of_donors_share_one_model(tmp_path):
+    loads = list[int]()
+
+    def source():
+        loads.append(1)
+        return pair()
+
+    experiment.over_donors(asking(prompts=2), {"NONE": ABLATIONS["NONE"]}, model=source, folder=tmp_path)
+    assert len(loads) == 1
+    experiment.over_donors(asking(prompts=2), {"NONE": ABLATIONS["NONE"]}, model=source, folder=tmp_path)
+    assert len(loads) == 1  # cached: not even once
 
 
 def test_a_search_is_cached_by_steps(tmp_path, monkeypatch):
@@ -357,6 +370,22 @@ def test_costs_by_hand():
     means = [lost[:4].mean(), lost[4:7].mean(), lost[7:10].mean(), lost[10:].mean()]
     interval = stats.t.interval(0.95, 3, np.mean(means), stats.sem(means))
     np.testing.assert_allclose((by_query.log_prob, by_query.low, by_query.high), (np.mean(means), *interval))
+
+
+def test_costs_over_draws_of_donors_are_those_of_their_mean():
+    rng = np.random.default_rng(0)
+    whole = {"right": np.arange(12) < 10, "log_prob": np.linspace(-2, -1, 12)}
+    drawn = {"right": rng.random((3, 12)) < 0.4, "log_prob": rng.normal(-3, 1, (3, 12))}
+    several = {name: np.tile(values, (3, 1)) for name, values in whole.items()}
+    same = {"right": np.tile(drawn["right"][:1], (3, 1)), "log_prob": np.tile(drawn["log_prob"][:1], (3, 1))}
+    one = measures.costs(whole, {"a": {name: values[0] for name, values in drawn.items()}})["a"]
+    for base in (whole, several):  # as often as the same draw is there, it is one
+        assert vars(measures.costs(base, {"a": same})["a"]) == pytest.approx(vars(one))
+        found = measures.costs(base, {"a": drawn})["a"]
+        assert found.accuracy == pytest.approx(10 / 12 - drawn["right"].mean())
+        lost = whole["log_prob"] - drawn["log_prob"].mean(0)
+        interval = stats.t.interval(0.95, 11, lost.mean(), stats.sem(lost))
+        np.testing.assert_allclose((found.log_prob, found.low, found.high), (lost.mean(), *interval))
 
 
 @pytest.mark.parametrize("draws_of_donors", [None, 3])

@@ -264,6 +264,29 @@ def test_blocks_of_other_code_or_weights_are_not_taken_up(asked, model_folder, t
     assert len(calls) == 3
 
 
+def test_records_beside_one_that_was_measured_now_are_of_the_same_weights(tmp_path):
+    """Of a model that is loaded when it is needed, the weights are known from then on."""
+
+    class Sums(runs.Run):
+        texts: tuple[str, ...] = ()
+
+        def sums(self, name):
+            def compute():
+                return {"sum": float(sum(p.detach().double().sum() for p in self.pair[0].parameters()))}
+
+            return self.record({"name": name}, compute).data["sum"]
+
+    asked = forerunner.request("given:toy")
+    old = Sums(asked, lambda: (toys.model("llama", 0), toys.tokenizer()), tmp_path, False)
+    first = old.sums("a")
+    new = Sums(asked, lambda: (toys.model("llama", 1), toys.tokenizer()), tmp_path, False)
+    assert new.sums("a") == first  # nothing is known of the weights yet
+    second = new.sums("b")
+    assert second != first
+    with pytest.warns(cache.CacheWarning, match="weights"):
+        assert new.sums("a") == second
+
+
 def test_seed_and_conditions_reach_the_measurement(asked, model_folder, tmp_path):
     base = forerunner.run(asked, quiet(model_folder), tmp_path)
     seeded = forerunner.run({**asked, "seed": 1}, quiet(model_folder), tmp_path)

@@ -5,7 +5,7 @@ Also what is made of scores: sets of heads with their controls, and the price of
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
 
 import numpy as np
@@ -382,12 +382,27 @@ def test_mcnemar_counts_what_is_not_independent_once():
     after = np.array([0] * 10 + [1] * 5 + [1] * 30 + [0] * 7, bool)
     alone = statistics.mcnemar(before, after)
     assert statistics.mcnemar(np.tile(before, 3), np.tile(after, 3)) < alone  # the same prompts are no more evidence
-    assert statistics.mcnemar(np.tile(before, 3), np.tile(after, 3), np.tile(np.arange(52), 3)) == alone
-    assert statistics.mcnemar(np.tile(before, (3, 1)), np.tile(after, (3, 1))) == alone
-    # of four queries two lose, one of them in two of its three prompts, one gains, one does as much of either
-    before, after = np.array([1, 1, 1, 1, 0, 0, 1, 0], bool), np.array([0, 0, 1, 0, 0, 1, 0, 1], bool)
-    by_query = statistics.mcnemar(before, after, ["a", "a", "a", "b", "b", "c", "d", "d"])
-    assert by_query == pytest.approx(stats.binomtest(2, 3).pvalue)
+    once = statistics.mcnemar(np.tile(before, 3), np.tile(after, 3), np.tile(np.arange(52), 3))
+    runs = statistics.mcnemar(np.tile(before, (3, 1)), np.tile(after, (3, 1)))
+    mixed = statistics.mcnemar(before, np.tile(after, (3, 1)))  # one run against three
+    assert once == runs == mixed == pytest.approx(alone)
+    assert statistics.mcnemar(np.ones(32, bool), np.ones((3, 32), bool)) == 1
+    with pytest.raises(ValueError):
+        statistics.mcnemar(np.ones((2, 4), bool), np.ones((3, 4), bool))
+
+
+def test_mcnemar_of_units_equals_all_signs_tried():
+    """And asks whether as many answers are right, not whether as many units gain as lose."""
+    rng = np.random.default_rng(0)
+    units = np.sort(rng.integers(0, 9, 30))
+    before, after = rng.random((3, 30)) < 0.7, rng.random((3, 30)) < 0.5
+    change = np.array([(before[:, units == u].sum() - after[:, units == u].sum()) for u in np.unique(units)])
+    sums = np.array(list(product((-1, 1), repeat=len(change)))) @ change
+    expected = (np.abs(sums) >= abs(change.sum())).mean()
+    assert statistics.mcnemar(before, after, units) == pytest.approx(expected) and 0 < expected < 0.5
+    before, after = np.zeros((3, 40), bool), np.zeros((3, 40), bool)
+    before[0, :30], after[:, 30:] = True, True  # thirty lose one run of three, ten gain all three
+    assert statistics.mcnemar(before, after) == 1
 
 
 # printed for mean ablation, with 10 shots and with none: accuracy of the full model, induction 1 %, random 1 %, and 3 %

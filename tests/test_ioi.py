@@ -384,6 +384,16 @@ def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
     assert data["noised"].shape == (len(data["base"]), 3, 4) and data["clusters"].max() > 5
     with pytest.raises(AssertionError, match="must not load"):
         ioi.population({**asked, "corruption": "s2_rand"}, never, tmp_path)
+    sets = {"some": [(0, 1), (2, 3)], "none": []}
+    kept = ioi.circuit(asked, sets, source, tmp_path)
+    for name, scores in ioi.circuit({**asked, "texts": ["a", "b"]}, sets, never, tmp_path).items():
+        np.testing.assert_array_equal(scores, kept[name])
+    roads = [([(0, 1)], [(2, 3)]), ([(0, 1), (1, 1)], [(2, 3)]), ([(0, 1)], [(2, 2)]), ([(0, 2)], [(2, 3)])]
+    found = [ioi.path_patching(asked, *road, source, tmp_path).data for road in roads]
+    for road, data in zip(roads, found, strict=True):  # each in a record of its own
+        loaded = ioi.path_patching(asked, *road, never, tmp_path).data
+        np.testing.assert_array_equal(loaded["edges"], data["edges"])
+    assert len({data["edges"].tobytes() for data in found}) == len(roads)
 
 
 def test_bad_input_is_refused_before_work(pair, tmp_path):

@@ -140,9 +140,10 @@ def request(model: str = "embedded", prompts: int = 64, variant: str = "correcte
 class _Run(Run):
     """What all conditions of a request share."""
 
-    def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
-        super().__init__(asked, model, folder, redo)
-        self.controls: dict[str, list[list[Cells]]] = {}  # by cut: of each prompt, its draws
+    @cached_property
+    def controls(self) -> dict[str, list[list[Cells]]]:
+        """By cut: of each prompt, its draws."""
+        return {}
 
     @cached_property
     def prompts(self) -> list[Prompt]:

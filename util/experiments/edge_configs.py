@@ -15,7 +15,7 @@ from util import edges
 from util.cache import Record
 from util.edges import CIRCUITS, FAMILIES, WHOLE, Ablation
 from util.experiments import edges as experiment
-from util.experiments.runs import ModelSource, expectation
+from util.experiments.runs import ModelSource, expectation, once
 from util.measures import edges as measures
 from util.measures.statistics import accuracy, bootstrap_mean
 
@@ -136,7 +136,7 @@ def run(
     if file is not None and not overwrite and (there := _exported(file, config, model)):
         return there
     asked, found, ablations = config.asked, None, {"FULL": WHOLE}
-    source = (model, folder, overwrite)
+    source = (once(model, asked), folder, overwrite)
     if config.action == "ablation":
         ablations["ablated"] = Ablation(**config.ablation)
     elif config.action == "single_edges":
@@ -150,7 +150,8 @@ def run(
         kept = CIRCUITS[config.circuits[-1]]
         ablations |= edges.probes(kept, PROBED, [c for c in asked["corruptions"] if c])
     elif config.action == "search":
-        found = experiment.search({**asked, "split": "search"}, config.share, config.donor_seeds, *source)
+        first_draw = {**asked, "split": "search", "donor_seed": config.donor_seeds[0]}
+        found = experiment.search(first_draw, config.share, *source)
         asked = {**asked, "split": "test"}
         ablations = edges.circuit_ablations({"found": found.kept}, config.random, like="found")
     seeds = config.donor_seeds if any(each.corruptions for each in ablations.values()) else config.donor_seeds[:1]
@@ -200,7 +201,7 @@ def _results(runs: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Inter
         found[name] = {
             measure: accuracy(values, len(set(query)))
             if values.dtype == bool
-            else tuple(map(float, bootstrap_mean(values.mean(0))))
+            else tuple(map(float, bootstrap_mean(measures.by_query(values, query if len(set(query)) > 1 else None))))
             for measure, values in row.items()
         }
         if "NONE" in every and every["FULL"]["right"].sum() > every["NONE"]["right"].sum():

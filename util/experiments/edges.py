@@ -19,7 +19,7 @@ from util import cache
 from util.attention import support
 from util.edges import ALWAYS, TYPE_PAIRS, WHOLE, Ablation, Edge, type_pairs
 from util.embedded import planted
-from util.experiments.runs import ModelSource, Run, digest, model_request, planted_model
+from util.experiments.runs import ModelSource, Run, digest, model_request, once, planted_model
 from util.inference import TOKEN_BUDGET
 from util.measures.edges import line_right, prefix_right
 from util.prompts import Layout, with_bos
@@ -54,7 +54,7 @@ def request(
     """Prompts of a word-pair task and their donors, see `word_pair_prompts.prompts`.
 
     layout: fields of `prompts.Layout` other than the task's, such as {"separator": ":", "join": " "}. two_pass: donors
-    run before the prompts, not beside them, and once for all ablations: faster where there are many. which: see
+    run before the prompts, not beside them, and once for many ablations: faster where there are many. which: see
     `model_request`. Raises ValueError for a task, split, order, corruption or number that there is not.
     """
     found = word_pairs.find(task)
@@ -214,6 +214,7 @@ def over_donors(
     redo: bool = False,
 ) -> dict[str, dict[str, np.ndarray]]:
     """The same with several draws of donors, see `aligned`."""
+    model = once(model, asked)
     return aligned([answers({**asked, "donor_seed": each}, ablations, model, folder, redo) for each in donor_seeds])
 
 
@@ -285,22 +286,20 @@ def greedy_circuit(
 def search(
     asked: cache.Request,
     share: float = 0.9,
-    donor_seeds: Sequence[int] = DONOR_SEEDS,
     model: ModelSource = None,
     folder: str | Path | None = None,
     redo: bool = False,
 ) -> Search:
     """`greedy_circuit` on the prompts of a request, of which the split should be "search"; each step is cached."""
-    return _search([_Run({**asked, "donor_seed": each}, model, folder, redo) for each in donor_seeds], share)
+    return _search(_Run(asked, model, folder, redo), share)
 
 
-def _search(runs: Sequence[_Run], share: float) -> Search:
-    steps = tqdm(desc=f"{runs[0].asked['dataset']}, search", total=2 * len(TYPE_PAIRS) + 1, leave=False)
+def _search(run: _Run, share: float) -> Search:
+    steps = tqdm(desc=f"{run.asked['dataset']}, search", total=2 * len(TYPE_PAIRS) + 1, leave=False)
 
     def evaluate(ablation: Ablation) -> dict[str, np.ndarray]:
         steps.update()
-        found = [run.answer(ablation).data for run in runs]
-        return {name: np.concatenate([data[name] for data in found]) for name in ("right", "log_prob")}
+        return run.answer(ablation).data
 
     with steps:
         return greedy_circuit(evaluate, share)
@@ -344,4 +343,4 @@ def planted_control(
     pair, truth, which = planted_model(planted.lookup, options)
     asked = {**request(prompts=prompts, k=6), **which, "dataset": "look-up", "words": ""}
     run = _LookUp(asked, pair, folder, redo=False)
-    return _search([run], 0.9), frozenset(type_pairs([Edge(*names) for names in truth.edges]))
+    return _search(run, 0.9), frozenset(type_pairs([Edge(*names) for names in truth.edges]))

@@ -7,6 +7,7 @@ Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 2022 and B
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def scores(
     run = _Run(asked, model, folder, redo)
 
     def compute() -> dict[str, Any]:
-        found, drawn = prepare(run.pair[0]), run.drawn()
+        found, drawn = prepare(run.pair[0]), run.drawn
         removed = heads_by_layer(found, plain_heads(ablated))
         gone = [PatchHeads(layer, heads, 0.0) for layer, heads in removed.items()]
         return {
@@ -112,14 +113,16 @@ def scores(
 class _Run(Run):
     """A request's sequences."""
 
-    def drawn(self, copies: int | None = None) -> Sequences:
-        asked = self.asked
-        copies = copies or asked["copies"]
-        return repeated_sequences(self.pair[1], asked["length"], copies, asked["seeds"], asked["bos"])
+    @cached_property
+    def drawn(self) -> Sequences:
+        return self.repeated(self.asked["copies"])
+
+    def repeated(self, copies: int) -> Sequences:
+        return repeated_sequences(self.pair[1], self.asked["length"], copies, self.asked["seeds"], self.asked["bos"])
 
     @property
     def texts(self) -> list[str]:
-        return list(map(str, self.drawn().ids.tolist()))
+        return list(map(str, self.drawn.ids.tolist()))
 
 
 def outputs(
@@ -136,7 +139,7 @@ def outputs(
 
     def compute() -> dict[str, Any]:
         net, tokenizer = run.pair
-        data = {"copying": head_copying(net, run.drawn(copies=1)), "attribution": head_attribution(net, run.drawn())}
+        data = {"copying": head_copying(net, run.repeated(1)), "attribution": head_attribution(net, run.drawn)}
         ids = repeated_sequences(tokenizer, OV_TOKENS, 1, [0], bos=False).ids[0]
         alone = bare_writes(net, torch.from_numpy(ids))
         shape = (len(support(net).layers), support(net).heads)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from util import cache
 from util.attention import support
 from util.experiments.induction import STEM, heads_by_layer
-from util.experiments.runs import ModelSource, Run, model_request, plain_heads
+from util.experiments.runs import ModelSource, Run, model_request, once, plain_heads
 from util.handshake import prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.instruments import CaptureRows, PatchHeads
@@ -102,9 +102,10 @@ def knockout(heads: Sequence[Head], pattern: str = "induction", seed: int = 0) -
 class _Run(Run):
     """What all edits of a task request share; prompts and means are there once they are called for."""
 
-    def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
-        super().__init__(asked, model, folder, redo)
-        self.known: dict[str, dict[str, Any]] = {}  # means
+    @cached_property
+    def known(self) -> dict[str, dict[str, Any]]:
+        """Means that were asked for."""
+        return {}
 
     @cached_property
     def drawn(self) -> tuple[list[Prompt], list[Prompt]]:
@@ -228,6 +229,7 @@ def answered_right(
     redo: bool = False,
 ) -> dict[str, np.ndarray]:
     """Which queries are answered right under each edit, [R, N] by name: a row for each request, one per seed say."""
+    model = once(model, requests[0])
     runs = [answers(asked, edits, model, folder, redo) for asked in requests]
     return {name: np.stack([right(run[name]["logits"], run[name]["gold"]) for run in runs]) for name in edits}
 

@@ -223,7 +223,7 @@ def population(
 
 
 class _Pairs(Run):
-    """The generated pairs of a request, on which its example does not depend."""
+    """The generated pairs of a request, which do not depend on its example."""
 
     def __init__(self, asked: cache.Request, model: ModelSource, folder: str | Path | None, redo: bool) -> None:
         own = {name: value for name, value in asked.items() if name not in ("texts", "names")}

@@ -1,4 +1,4 @@
-"""What every experiment shares: where a model comes from, and the provenance of a record."""
+"""What every experiment shares: where a model comes from, its records and their provenance, planted controls."""
 
 import hashlib
 import importlib.metadata
@@ -106,6 +106,15 @@ def obtain(source: ModelSource, request: dict[str, Any]) -> tuple[PreTrainedMode
     return pair
 
 
+def once(source: ModelSource, request: cache.Request) -> ModelSource:
+    """The same source, which is asked for its model once at most, for several requests of one model."""
+    if isinstance(source, tuple | LazyModel):
+        return source
+    lazy = LazyModel(request["model"])
+    lazy._load = lambda: obtain(source, request)
+    return lazy
+
+
 class Run:
     """What all results of one request share, each cached on its own; the model is there once the first is missing."""
 
@@ -116,7 +125,9 @@ class Run:
 
     @cached_property
     def pair(self) -> tuple[PreTrainedModel, Any]:
-        return obtain(self.model, self.asked)
+        pair = obtain(self.model, self.asked)
+        self.expected = expectation(self.asked, pair)  # all that follows is to be of these weights
+        return pair
 
     @property
     def texts(self) -> Iterable[str]:
@@ -132,7 +143,7 @@ class Run:
         """The result of the request and what is its `own`: from the cache, or computed now."""
         return cache.load_or_compute(
             {**self.asked, **own},
-            lambda: (compute(), self.origin),
+            lambda: (compute(), self.origin | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}),
             self.folder,
             self.expected,
             self.redo,
@@ -232,5 +243,4 @@ def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], promp
         "code_digest": code_digest(),
         "model": describe(model, request["model"]),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-        "finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     }

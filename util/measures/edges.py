@@ -48,13 +48,19 @@ def costs(
     """
     found = {}
     for name, each in ablated.items():
-        lost, size = _by_query([whole["log_prob"] - each["log_prob"], np.ones(np.shape(each["right"]))], queries)
+        lost = by_query(whole["log_prob"] - each["log_prob"], queries)
         found[name] = Cost(
             float(whole["right"].mean() - each["right"].mean()),
             min(1.0, len(ablated) * mcnemar(whole["right"], each["right"], queries)),
-            *map(float, t_interval(lost / size, comparisons=len(ablated))),
+            *map(float, t_interval(lost, comparisons=len(ablated))),
         )
     return found
+
+
+def by_query(values: Floats, queries: ArrayLike | None = None) -> NDArray[np.float64]:
+    """The means of values [N] or [D, N] over the prompts of each query."""
+    sums, sizes = _by_query([values, np.ones(np.shape(values))], queries)
+    return sums / sizes
 
 
 def score(

@@ -1,4 +1,4 @@
-"""Intervals. Every plotted number of the suite gets one from here."""
+"""Intervals, of which every plotted number of the suite gets one from here; a test; a split."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -68,14 +68,21 @@ def accuracy(right: NDArray[np.bool_], units: int | None = None) -> tuple[float,
 def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_], units: ArrayLike | None = None) -> float:
     """McNemar's exact test (two-sided p) that the same prompts are answered right as often, [N] or, in runs, [R, N].
 
-    A prompt counts once, by whether more of its runs are lost or gained; so do prompts that share a unit of `units`
-    [N], which are not independent.
+    How rare is it that as many answers change in sum, were each unit's change as likely in the other direction? All the
+    runs of a prompt are one unit, and so are prompts that share one of `units` [N]: they are not independent.
     """
-    change = np.atleast_2d(before).sum(axis=0) - np.atleast_2d(after).sum(axis=0)
+    first, second = np.broadcast_arrays(np.atleast_2d(before), np.atleast_2d(after))
+    change = first.sum(axis=0) - second.sum(axis=0)
     if units is not None:
-        change = np.bincount(np.unique(units, return_inverse=True)[1], change)
-    lost, gained = int((change > 0).sum()), int((change < 0).sum())
-    return 1.0 if lost + gained == 0 else float(stats.binomtest(lost, lost + gained).pvalue)
+        change = np.bincount(np.unique(units, return_inverse=True)[1], change).astype(int)
+    likely = np.ones(1)  # of every sum of the changes with either sign, the smallest first
+    for size in np.abs(change):
+        step = np.zeros(2 * size + 1)
+        step[0] += 0.5
+        step[-1] += 0.5
+        likely = np.convolve(likely, step)
+    sums = np.abs(np.arange(len(likely)) - len(likely) // 2)
+    return min(1.0, float(likely[sums >= abs(change.sum())].sum()))
 
 
 def halves(n: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -105,9 +105,7 @@ def circuit(
         ax.plot(random, len(scores) + spread, "o", ms=2.5, color=GREY, alpha=0.7)
         ax.set_yticks(range(len(scores) + 1), [*scores, "random"])
         ax.set(ylim=(len(scores) + 0.5, -0.5), xlabel="score", title="C) other split")
-        for name in ("steps", "scores"):
-            axes[name].spines.right.set_visible(False)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -157,7 +155,6 @@ def windows(context: Sequence[Interval], aggregation: Sequence[Interval], whole:
         ax.axhline(whole, color="0.6", lw=0.8, ls=":")
         ax.set(xlabel="L (layers from 0; dotted: nothing removed)", ylabel="accuracy", ylim=(-0.05, 1.05), title=title)
         ax.set_xticks(layers[:: max(1, len(layers) // 10)])
-        ax.spines.right.set_visible(False)
         figure.legend(loc="outside lower left")
     return figure
 
@@ -196,7 +193,6 @@ def ambiguous(
         for ax in (left, other):
             ax.set_xlabel("ambiguous demonstrations")
             ax.set_xticks(counts)
-            ax.spines.right.set_visible(False)
         figure.legend(loc="outside lower left", ncols=len(right))
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure

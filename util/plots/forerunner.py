@@ -29,8 +29,7 @@ def _map(ax: Axes, counts: NDArray[np.integer], n: int, name: str, numbers: bool
     layer_axis(ax.yaxis, len(counts))
     step = max(1, round(counts.shape[1] / 8))
     ax.xaxis.set_ticks(np.arange(0, counts.shape[1], step))
-    for side in ax.spines.values():
-        side.set_visible(True)
+    ax.spines[:].set_visible(True)
     if numbers and counts.shape[1] <= 8:  # few enough heads for three digits
         for layer, head in zip(*counts.nonzero(), strict=True):
             count = counts[layer, head]
@@ -55,7 +54,7 @@ def count_maps(counts: Mapping[str, NDArray[np.integer]], n: int, title: str) ->
             bar = figure.colorbar(image, ax=ax, shrink=0.8, extend="min", ticks=[n // 4, n // 2, 3 * n // 4, n])
             bar.outline.set_visible(False)
         axes[0].set_ylabel("transformer block (from 1)")
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -88,12 +87,13 @@ def layer_curves(
             left.set_ylim(bottom=0, top=1.1 * max(0.2, *(float(c.high.max()) for c in heads.values())))
             left.xaxis.set_major_locator(MaxNLocator(integer=True))
             right.set_ylim(0, 1.1)
+            right.spines.right.set_visible(True)
             if left is not panels[-1]:
                 right.set_yticklabels([])
             else:
                 right.set_ylabel("largest copy magnitude (area)")
         panels[0].set_ylabel("forerunner token heads (line)")
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -133,7 +133,6 @@ def specificity(panels: Sequence[Panel], name_at_most: int = 8) -> Figure:
                 name_point(ax, name, found.second[place], found.first[place])
             ticks = np.linspace(0, 1, 5)
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xticks=ticks, yticks=ticks)
-            ax.spines.right.set_visible(False)
             ax.set_xlabel(r"at other tokens: mean $A[t,\,t-1]$")
             ax.set_title(title)
         axes[0].set_ylabel(r"at the label: mean $A[y_q,\,s_q]$")
@@ -158,7 +157,7 @@ def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: int, ti
                     )
                     bar.outline.set_visible(False)
             axes[-1, column].set_xlabel("head")
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -188,11 +187,10 @@ def changes(
                 ax.errorbar(value, places + shift, xerr=error, fmt=marker, ms=3, lw=0.9, color=colour, label=label)
             ax.axvline(0, color="0.7", lw=0.7, zorder=0)
             ax.set_title(part)
-            ax.spines.right.set_visible(False)
         axes[0].set_yticks(places, names)
         axes[0].set_ylim(len(names) - 0.5, -0.5)
         axes[len(axes) // 2].set_xlabel(unit)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
@@ -215,7 +213,6 @@ def induction_layers(
             ax.set_xlabel("transformer block")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             ax.set_ylim(bottom=0, top=1.25 * max(curve.high.max() for curve in curves.values()))
-            ax.spines.right.set_visible(False)
             ax.legend(loc="upper right")
         right.set_ylim(0, 1.05)
         right.legend(loc="lower left")
@@ -224,7 +221,7 @@ def induction_layers(
             right.text(0.02, level, name, fontsize=6, color="0.35", transform=right.get_yaxis_transform(), va="bottom")
         left.set_ylabel("heads on a prompt, mean")
         right.set_ylabel("share of the query's label")
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -253,5 +250,5 @@ def head_effects(counts: NDArray[np.integer], n: int, moved: NDArray[np.floating
             ax.spines[:].set_visible(True)
             figure.colorbar(bar, ax=ax, shrink=0.8).outline.set_visible(False)
         axes[0].set_ylabel("transformer block (from 1)")
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure

@@ -49,8 +49,7 @@ def scores(
         names = ["{}.{}".format(*np.unravel_index(place, mean.shape)) for place in order]
         right.set_xticks(x, names, rotation=60)
         right.set(xlabel="layer.head", ylim=(0, 1.02), title="B) best heads, mean of the sequences")
-        right.spines.right.set_visible(False)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -74,7 +73,7 @@ def companions(maps: Mapping[str, Floats], title: str) -> Figure:
             ax.set_xlabel("layer (from 0)")
         for ax in axes[::columns]:
             ax.set_ylabel("head (from 0)")
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -98,8 +97,7 @@ def pattern(attention: Floats, tokens: Sequence[str], kinds: Sequence[str], titl
             title=f"B) the labels, first to last; all else {rest:.2f}",
             ylim=(len(shown) - 0.5, -0.5),
         )
-        right.spines.right.set_visible(False)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -123,7 +121,6 @@ def mechanism(
         left.set_xticks(x, [f"{layer}.{head}" for layer, head in chosen])
         left.set(xlabel="layer.head", ylim=(0, 1.02), title="A) prefix-matching score")
         figure.legend(loc="outside lower left", ncols=3)
-        left.spines.right.set_visible(False)
         others = np.ones(attribution.shape, bool)
         for place in chosen:
             others[place] = False
@@ -133,8 +130,7 @@ def mechanism(
         right.axhline(0, color="0.7", lw=0.7, zorder=0)
         right.set_xticks([0, 1], ["chosen", "others"])
         right.set(xlim=(-0.6, 1.6), ylabel="logits", title="B) direct, to the next token")
-        right.spines.right.set_visible(False)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -162,8 +158,8 @@ def accuracies(
             ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
             ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
         axes[0].set_yticks(range(len(names)), names)
-        figure.supxlabel(label, fontsize=8)
-        figure.suptitle(title, fontsize=8)
+        figure.supxlabel(label)
+        figure.suptitle(title)
     return figure
 
 
@@ -199,7 +195,5 @@ def doses(
             ax.set_yticks(y, list(rows) if ax is axes[1] else [""] * len(rows))
             ax.set(xlabel=label, title=name, ylim=(len(rows) - 0.5, -0.5))
         axes[1].set_xlim(-0.05, 1.05)
-        for ax in axes:
-            ax.spines.right.set_visible(False)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure

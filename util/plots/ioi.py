@@ -30,8 +30,6 @@ def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str
         for token, colour, marker in zip(answers, COLOURS, "os", strict=True):
             axes[2].plot(log_softmax[1, token], log_softmax[0, token], marker, color=colour, ms=5)
         axes[2].set(xlabel="after the source", ylabel="after the base", title="both")
-        for ax in axes:
-            ax.spines.right.set_visible(False)
     return figure
 
 
@@ -61,7 +59,6 @@ def _layers(ax: Axes, effects: Floats) -> None:
     ax.plot(x, mean, "o-", color="#023858", ms=3)
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set(xlabel="layer (from 0)", ylabel="mean and SD of heads")
-    ax.spines.right.set_visible(False)
 
 
 def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
@@ -76,8 +73,7 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
         colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "edgecolor": "black"}
         axes[2].scatter(norms.ravel(), effects.ravel(), 14, c=effects.ravel(), linewidth=0.4, alpha=0.7, **colours)
         axes[2].set(xlabel="norm of the head's outputs", ylabel="change, logits", title="C) by norm")
-        axes[2].spines.right.set_visible(False)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -92,9 +88,10 @@ def activations(z: Floats, tokens: Sequence[str], title: str, bounds: tuple[floa
                 values.T, origin="lower", aspect="auto", interpolation="nearest", cmap="plasma", vmin=low, vmax=high
             )
             ax.set(xticks=[], yticks=[])
+            ax.spines[:].set_visible(True)
             ax.set_title(_shown(token), fontsize=6, rotation=45, ha="left")
         axes[0].set(xlabel="head", ylabel="dimension")
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -131,7 +128,7 @@ def token_differences(difference: Floats, title: str, skip: int = 3) -> Figure:
             ax.set(title=f"L{layer}", xticks=[], yticks=[])
             ax.spines[:].set_visible(True)
         axes[0].set(xlabel="head", ylabel="dimension")
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -144,7 +141,6 @@ def head_selectivity(ratio: Floats, title: str) -> Figure:
         ax.xaxis.set_ticks(_ticks(len(ratio)))
         ax.set(xlabel="layer (from 0)", ylabel="head selectivity ratio", title=title)
         ax.set_ylim(bottom=0)
-        ax.spines.right.set_visible(False)
     return figure
 
 
@@ -160,8 +156,7 @@ def patching(effects: Floats, title: str) -> Figure:
         axes[2].plot(np.arange(len(effects)), effects.std(axis=1), "o-", color="#023858", ms=3)
         axes[2].set(xlabel="layer (from 0)", ylabel="SD of heads", title="C) variability")
         axes[2].xaxis.set_ticks(_ticks(len(effects)))
-        axes[2].spines.right.set_visible(False)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure
 
 
@@ -175,7 +170,6 @@ def circuit(scores: Mapping[str, tuple[float, float, float]], title: str) -> Fig
         ax.axvline(0, color="0.7", lw=0.7, zorder=0)
         ax.set_yticks(places, list(scores))
         ax.set(ylim=(len(scores) - 0.5, -0.5), xlabel="logit difference, mean of the prompts", title=title)
-        ax.spines.right.set_visible(False)
     return figure
 
 
@@ -216,6 +210,5 @@ def population(
                 at, aligned, up_or_down = (x[place], y[place]), "right" if side < 0 else "left", (4, -8)[number % 2]
                 ax.annotate(text, at, (side, up_or_down), textcoords="offset points", fontsize=6, ha=aligned)
             ax.set(xlabel=across, ylabel=up, title=name)
-            ax.spines.right.set_visible(False)
-        figure.suptitle(title, fontsize=8)
+        figure.suptitle(title)
     return figure

@@ -162,6 +162,5 @@ def phase_change(runs: Sequence[Mapping[str, Any]], title: str, level: float = 0
         above.set_ylim(bottom=0)
         below.set(xlabel="tokens read, millions", ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
         for ax in (above, below):
-            ax.spines.right.set_visible(False)
             ax.legend(loc="upper left")
     return figure
