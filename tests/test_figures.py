@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from matplotlib import image
 from matplotlib.patches import Rectangle
 
 from util import edges, paths, report
@@ -22,6 +23,13 @@ def arrays(request):
     magnitude = (random.random((n, layers, heads)) ** 6).astype(np.float32)
     magnitude[:, -1, -1] = 0.9
     return magnitude, (0.1 * random.random((n, layers, heads))).astype(np.float32), random.integers(100, 200, n)
+
+
+@pytest.mark.parametrize("file", sorted((paths.root() / "figures").glob("*.png")), ids=lambda file: file.stem)
+def test_nothing_of_a_default_figure_is_cut_off_at_its_edge(file):
+    pixels = image.imread(file)[..., :3]
+    rim = [pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]]
+    assert all((part > 0.99).all() for part in rim)
 
 
 def test_every_figure_draws_without_a_warning(arrays, tmp_path):

@@ -90,6 +90,7 @@ def pattern(attention: Floats, tokens: Sequence[str], kinds: Sequence[str], titl
         shown = places[-12:]
         y = np.arange(len(shown))
         right.barh(y, row[shown], color=DARK, height=0.7)
+        right.margins(x=0.1)  # or the last tick's number is cut off
         right.set_yticks(y, [tokens[t].strip() for t in shown])
         rest = 1 - float(row[places].sum())
         right.set(

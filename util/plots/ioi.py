@@ -72,7 +72,7 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
         axes[1].set_title("B) by layer")
         colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit, "edgecolor": "black"}
         axes[2].scatter(norms.ravel(), effects.ravel(), 14, c=effects.ravel(), linewidth=0.4, alpha=0.7, **colours)
-        axes[2].set(xlabel="norm of the head's outputs", ylabel="change, logits", title="C) by norm")
+        axes[2].set(xlabel="norm of the outputs", ylabel="change, logits", title="C) by norm")
         figure.suptitle(title)
     return figure
 
@@ -89,7 +89,7 @@ def activations(z: Floats, tokens: Sequence[str], title: str, bounds: tuple[floa
             )
             ax.set(xticks=[], yticks=[])
             ax.spines[:].set_visible(True)
-            ax.set_title(_shown(token), fontsize=6, rotation=45, ha="left")
+            ax.set_title(_shown(token), fontsize=6, rotation=90)
         axes[0].set(xlabel="head", ylabel="dimension")
         figure.suptitle(title)
     return figure
