@@ -16,13 +16,13 @@ from tqdm import tqdm
 
 from util import cache
 from util.attention import support
+from util.experiments.forerunner import StaiccRun
 from util.experiments.forerunner import request as forerunner_request
-from util.experiments.runs import ModelSource, Run
+from util.experiments.runs import ModelSource
 from util.instruments import Knockout
-from util.load_model_and_data import staicc_prompts
 from util.measures.forerunner import gold_log_probability, right
 from util.measures.statistics import t_interval
-from util.prompts import LabelledTokens, Prompt, with_bos
+from util.prompts import LabelledTokens, with_bos
 from util.replay import Edit, Place, replay
 from util.scoring import Scoring, knockouts, label_logits, label_reads, nothing, scoring
 
@@ -137,17 +137,13 @@ def request(model: str = "embedded", prompts: int = 64, variant: str = "correcte
     return {name: value for name, value in asked.items() if name not in ("appended", "control_tokens")}
 
 
-class _Run(Run):
+class _Run(StaiccRun):
     """What all conditions of a request share."""
 
     @cached_property
     def controls(self) -> dict[str, list[list[Cells]]]:
         """By cut: of each prompt, its draws."""
         return {}
-
-    @cached_property
-    def prompts(self) -> list[Prompt]:
-        return staicc_prompts(self.asked["dataset"], self.asked["k"])[: self.asked["prompts"]]
 
     @cached_property
     def plan(self) -> Scoring:

@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from util import cache, inference, paths
+from util import cache, inference
 from util.attention import support
 from util.embedded import planted
-from util.experiments.runs import (
-    ModelSource,
-    Run,
-    errors_by_noise,
-    expectation,
-    model_request,
-    planted_model,
-)
+from util.experiments.runs import ModelSource, Run, errors_by_noise, model_request, planted_model
 from util.load_model_and_data import DATASETS, dataset_index, staicc_prompts, staicc_version
 from util.measures.forerunner import VERDICTS, verdicts
 from util.prompts import Appended, Prompt, check_conditions, tokenize
@@ -131,12 +124,16 @@ def _part(asked: cache.Request, start: int) -> cache.Request:
     return {**asked, "block": [start, min(start + BLOCK, asked["prompts"])]}
 
 
-class _Run(Run):
-    """A request's prompts, and blocks of them."""
+class StaiccRun(Run):
+    """What is measured on StaICC's prompts."""
 
     @cached_property
     def prompts(self) -> list[Prompt]:
         return staicc_prompts(self.asked["dataset"], self.asked["k"])[: self.asked["prompts"]]
+
+
+class _Run(StaiccRun):
+    """Copy magnitudes, in blocks of prompts."""
 
     @property
     def texts(self) -> list[str]:
@@ -217,6 +214,6 @@ def planted_errors(
 
 def cached_grid(asked: cache.Request, folder: str | Path | None = None) -> dict[str, cache.Record]:
     """The records of all data sets that are cached for a request that differs in nothing else, by data set."""
-    place, expected = Path(folder) if folder is not None else paths.material(), expectation(asked, None)
-    found = {name: cache.load({**asked, "dataset": name}, place, expected) for name in DATASETS}
+    shared = StaiccRun(asked, None, folder, redo=False)
+    found = {name: cache.load({**asked, "dataset": name}, shared.folder, shared.expected) for name in DATASETS}
     return {name: record for name, record in found.items() if record is not None}

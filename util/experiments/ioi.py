@@ -167,9 +167,9 @@ def example(
         with torch.inference_mode():
             both = torch.cat([base, source]).to(input_device(net))
             logits = net(both, use_cache=False).logits[:, -1].float().cpu()
-        z, own = heads_of(net, source), heads_of(net, base)
+        z, base_z = heads_of(net, source), heads_of(net, base)
         patched, plain, how = patch_map(net, base, z, answers, tokens.first)
-        shuffled, _, _ = patch_map(net, base, permuted(own, asked["seed"]), answers)
+        shuffled, _, _ = patch_map(net, base, permuted(base_z, asked["seed"]), answers)
         pairs = logits[:, list(tokens.answers)]
         return {
             "log_softmax": logits.log_softmax(1).numpy(),
@@ -181,7 +181,7 @@ def example(
             "first": tokens.first,
             "z": np.stack([part[0].float().cpu().numpy() for part in z.values()]),
             "norms": np.stack(
-                [torch.linalg.vector_norm(part[0].float(), dim=(0, 2)).cpu().numpy() for part in own.values()]
+                [torch.linalg.vector_norm(part[0].float(), dim=(0, 2)).cpu().numpy() for part in base_z.values()]
             ),
             "unpatched": plain,
             "permuted": shuffled[0],

@@ -59,7 +59,7 @@ def costs(
 
 def by_query(values: Floats, queries: ArrayLike | None = None) -> NDArray[np.float64]:
     """The means of values [N] or [D, N] over the prompts of each query."""
-    sums, sizes = _by_query([values, np.ones(np.shape(values))], queries)
+    sums, sizes = _sums([values, np.ones(np.shape(values))], queries)
     return sums / sizes
 
 
@@ -72,7 +72,7 @@ def score(
     agree so well that it would have less width, it has that of `least_width`. NaN where the whole model is no better
     than NONE: there is nothing that a circuit could keep.
     """
-    kept, whole, nothing = _by_query([circuit, full, none], queries)
+    kept, whole, nothing = _sums([circuit, full, none], queries)
     worth = (whole - nothing).sum()
     if worth <= 0:
         return (np.nan,) * 3
@@ -92,7 +92,7 @@ def deficit(
     circuit: Floats, full: Floats, queries: NDArray | None = None, draws: int = 2000, seed: int = 0
 ) -> Interval:
     """acc(FULL) - acc(C) of right [N] or [D, N], the same way."""
-    kept, whole, counts = _by_query([circuit, full, np.ones(np.shape(full))], queries)
+    kept, whole, counts = _sums([circuit, full, np.ones(np.shape(full))], queries)
     weights = _draws(len(kept), draws, seed)
     lost = weights @ (whole - kept) / (weights @ counts)
     return _interval((whole - kept).sum() / counts.sum(), lost, least_width(len(kept)))
@@ -103,7 +103,7 @@ def least_width(n: int) -> float:
     return 1 - 0.025 ** (1 / n)
 
 
-def _by_query(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np.float64]]:
+def _sums(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np.float64]]:
     """Sums over the prompts of each query, of the means over draws of donors."""
     means = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in parts]
     which = np.arange(len(means[0])) if queries is None else np.unique(queries, return_inverse=True)[1]
