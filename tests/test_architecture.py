@@ -1,8 +1,6 @@
 """The rooms of the house and who may know whom, checked on the source."""
 
 import ast
-import io
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -61,23 +59,3 @@ def test_import_rules(file):
     if not name.startswith(("util.experiments", "util.embedded", "util.__main__")):
         both = rooms(file) & {"measures", "plots", "cache"} and rooms(file) & {"inference", "attention"}
         assert not both, f"{name}: only experiments see both halves"
-
-
-def code_lines(source: str) -> int:
-    """Lines that hold code: neither blank, nor comment, nor docstring, of which there cannot be too many."""
-    texts = {"COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"}
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    code = {n for t in tokens if tokenize.tok_name[t.type] not in texts for n in range(t.start[0], t.end[0] + 1)}
-    described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, described) and ast.get_docstring(node) is not None:
-            code -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(code)
-
-
-def test_the_package_can_be_read_in_one_sitting():
-    assert code_lines('"""What\n\nfor."""\n\nx = [  # why\n    1,\n]\n') == 3
-    assert sum(code_lines(f.read_text()) for f in FILES if not name_of(f).startswith("util.embedded")) <= 7100
-    lines = {name_of(f): [line for line in f.read_text().splitlines() if line.strip()] for f in FILES}
-    long = {k: len(v) for k, v in lines.items() if len(v) > 450}
-    assert not long, f"perhaps two rooms: {long}"

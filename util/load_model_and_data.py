@@ -153,6 +153,12 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     )
 
 
+def shown_name(name: str | Path) -> str:
+    """How a model is called in titles, values and records: a folder or file by its own name, never by its path."""
+    place = Path(_folder(name))
+    return place.name if place.exists() and not str(name).startswith("embedded") else str(name)
+
+
 def context_length(model: PreTrainedModel) -> int | None:
     """The most tokens the model can place, None where its class sets no limit."""
     config = model.config.get_text_config(decoder=True)
