@@ -73,6 +73,11 @@ def model_request(
     }
 
 
+def twin_request(request: cache.Request, seed: int = 0) -> cache.Request:
+    """The same request for the model's untrained twin, which is never quantised (see `untrained_twin`)."""
+    return {**request, "untrained_seed": seed, "quantized": False}
+
+
 def loaded(source: ModelSource) -> tuple[PreTrainedModel, Any] | None:
     """The (model, tokenizer) of a source where it is there without loading anything."""
     return source.loaded if isinstance(source, LazyModel) else source if isinstance(source, tuple) else None
