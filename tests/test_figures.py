@@ -126,6 +126,37 @@ def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
     }
 
 
+def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    nan = float("nan")
+    values = {
+        "direct": np.array([[nan, 0.5]]),
+        "search": {"best": (nan, nan, nan), "kept": ["a"]},
+        "mine": f.LayerCurve(np.array([nan]), np.array([0.0]), np.array([1.0])),
+        "fine": 1.0,
+    }
+    text = report.save_values(values, "stem", undefined={"mine": "no prompt"}).read_text()
+    stored = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert stored == {
+        "direct": [[None, 0.5]],
+        "search": {"best": [None] * 3, "kept": ["a"]},
+        "mine": {"mean": [None], "low": [0.0], "high": [1.0]},
+        "fine": 1.0,
+        "undefined": {
+            "direct": report.UNDEFINED["direct"],
+            "search: best": report.UNDEFINED["search"],
+            "mine: mean": "no prompt",
+        },
+    }
+    with pytest.warns(UserWarning, match="mine: mean is NaN .* nothing says why"):
+        stored = json.loads(report.save_values({"mine": values["mine"]}, "stem").read_text())
+    assert stored["undefined"] == {"mine: mean": "not known"}
+    with pytest.raises(ValueError, match="search: best is infinite"):
+        report.save_values({"search": {"best": np.inf}}, "stem")
+    with pytest.raises(ValueError, match='"undefined"'):
+        report.save_values({"undefined": 1, "direct": nan}, "stem")
+
+
 def test_the_match_rule(tmp_path, monkeypatch):
     rows = [
         {"id": "a", "quantity": "first", "model": "big", "source": "Fig. 1", "value": 0.5, "reading_error": 0.01},
