@@ -73,6 +73,20 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
 
 
 @pytest.mark.notebook
+def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch):
+    toys.save(tmp_path / "tiny")
+    parameters = {"model_name": str(tmp_path / "tiny"), "length": 10, "copies": 3, "sequences": 4}
+    for untrained_control in (True, False):
+        parameters["untrained_control"] = untrained_control
+        printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
+        assert "planted GPT-2, L1H5: induction" in printed and "tiny, L" in printed and "tmp" not in printed
+        assert ("untrained twin, L" in printed) == untrained_control
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "toy_induction_head.json").read_text())
+    assert values["request"]["model"] == "tiny" and len(values["heads"]) == 4
+    assert len(list((tmp_path / "ICL_OUTPUT" / "figures").glob("toy_induction_head_*.pdf"))) == 5
+
+
+@pytest.mark.notebook
 def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
     model = architectures.build("opt", vocab_size=len(tokenizer), num_hidden_layers=5)

@@ -7,16 +7,19 @@ section 4.2, after Olsson et al. 2022 and Bansal et al. 2023). Heads are (layer,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, product
 from math import ceil, comb, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from util.measures.statistics import t_interval
+
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
 Head = tuple[int, int]  # (layer, head)
+Interval = tuple[float, float, float]  # mean, low, high
 
 INDUCTION_HEAD = 0.3  # the prefix-matching score from which Crosbie & Shutova speak of induction heads
 
@@ -153,6 +156,30 @@ def top(score: Floats, n: int) -> list[Head]:
         raise ValueError(f"n = {n}: the model has {score.size} heads")
     order = np.argsort(-score, axis=None, kind="stable")[:n]
     return [(int(place) // score.shape[1], int(place) % score.shape[1]) for place in order]
+
+
+def best_heads(
+    scores: Mapping[str, Floats], names: Sequence[str] = ("previous_token", "prefix_matching")
+) -> dict[str, tuple[Head, dict[str, Interval]]]:
+    """For each score [N, L, H] of `names` the head where it is highest, and what that head has of all of them.
+
+    Mean and 95 % t interval, over N sequences. The head is chosen on the first half of the sequences and measured on
+    the others, so that the best of many heads has no head start. Raises ValueError for fewer than four sequences.
+    """
+    half = len(scores[names[0]]) // 2
+    if half < 2:
+        raise ValueError(f"{2 * half} sequences: at least two to choose a head on and two to measure it on are needed")
+    held_out = {name: scores[name][half:] for name in names}
+    best = {name: top(scores[name][:half].mean(axis=0), 1)[0] for name in names}
+    return {name: (head, scores_of(held_out, head, names)) for name, head in best.items()}
+
+
+def scores_of(
+    scores: Mapping[str, Floats], head: Head, names: Sequence[str] = ("previous_token", "prefix_matching")
+) -> dict[str, Interval]:
+    """One head's mean and 95 % t interval over the sequences of each score [N, L, H]."""
+    intervals = {name: t_interval(scores[name][:, head[0], head[1]]) for name in names}
+    return {name: (float(mean), float(low), float(high)) for name, (mean, low, high) in intervals.items()}
 
 
 def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int]]:
