@@ -177,9 +177,12 @@ def best_heads(
 def scores_of(
     scores: Mapping[str, Floats], head: Head, names: Sequence[str] = ("previous_token", "prefix_matching")
 ) -> dict[str, Interval]:
-    """One head's mean and 95 % t interval over the sequences of each score [N, L, H]."""
+    """One head's mean and 95 % t interval over the sequences of each score [N, L, H], within 0 and 1 as scores are."""
     intervals = {name: t_interval(scores[name][:, head[0], head[1]]) for name in names}
-    return {name: (float(mean), float(low), float(high)) for name, (mean, low, high) in intervals.items()}
+    return {
+        name: (float(mean), max(float(low), 0.0), min(float(high), 1.0))
+        for name, (mean, low, high) in intervals.items()
+    }
 
 
 def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int]]:

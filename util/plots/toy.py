@@ -52,7 +52,9 @@ def shifts(patterns: Mapping[str, Floats]) -> Figure:
             offset = len(values) - 1 - int(values[-1].argmax())
             _matrix(ax, values, f"reads {offset} back\n({shifted})" if offset else f"reads itself\n({shifted})")
             ticks = np.arange(0, len(values), 2)
-            ax.set(xticks=ticks, yticks=ticks, xlabel="key position")
+            ax.xaxis.set_ticks(ticks, list(map(str, ticks)))
+            ax.set_xlabel("key position")
+        axes[0].yaxis.set_ticks(ticks, list(map(str, ticks)))
         axes[0].set_ylabel("query position")
     return figure
 
@@ -122,7 +124,7 @@ def circuits(
             start, end, slot = composed
             titles = list(panels)
             column = (list(slots).index(slot) + 0.5) * len(tokens) - 0.5
-            rows_of_token, rows_below = len(tokens) / 2, len(slots) * len(tokens) - 0.5
+            rows_of_token, rows_below = len(tokens) / 2, len(slots) * len(tokens) - 1
             figure.add_artist(
                 ConnectionPatch(
                     (column, rows_of_token),
@@ -200,8 +202,8 @@ def phase_change(
         above.set(ylabel="loss, nats per token", title=title, ylim=(0, top))
         below.set(xlabel="tokens read, millions", ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
         below.plot([], [], ":", color="0.4", lw=0.8, label="other heads of this run")
-        for ax in (above, below):
+        for ax, place in ((above, "lower left"), (below, "center left")):
             if len(runs) > 1:
                 ax.plot([], [], color="0.4", lw=0.7, alpha=0.5, label="the other seeds")
-            ax.legend(loc="center left", fontsize=TEXT)
+            ax.legend(loc=place, fontsize=TEXT)
     return figure
