@@ -58,7 +58,7 @@ def write(file: Path, model: PreTrainedModel, tokenizer: Any, split: str = "gpt-
 
 
 def _converted(kind: str, name: str, values: np.ndarray, config: Any) -> np.ndarray:
-    """As llama.cpp stores it: Llama's rotary dimensions interleaved, Gemma's norms plus one, GPT-2's matrices as W^T."""
+    """As llama.cpp stores it: rotary dimensions interleaved, Gemma's norms plus one, GPT-2's matrices transposed."""
     if kind == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         values = values.reshape(heads, 2, values.shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(values.shape)
