@@ -81,9 +81,9 @@ def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch)
         printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
         assert "planted GPT-2, L1H5: induction" in printed and "tiny, L" in printed and "tmp" not in printed
         assert ("untrained twin, L" in printed) == untrained_control
-    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "toy_induction_head.json").read_text())
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "toy_induction_head.json").read_text())
     assert values["request"]["model"] == "tiny" and len(values["heads"]) == 4
-    assert len(list((tmp_path / "ICL_OUTPUT" / "figures").glob("toy_induction_head_*.pdf"))) == 5
+    assert len(list((tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("toy_induction_head_*.pdf"))) == 5
 
 
 @pytest.mark.notebook

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from util import paths
 
 
-def save_figure(figure: Figure, stem: str, panel: str) -> list[Path]:
-    """Write <stem>_<panel>.png and .pdf into the output folder; the same figure gives the same bytes."""
-    folder = paths.output("figures")
+def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") -> list[Path]:
+    """Write <stem>_<panel>.png and .pdf into a model's output folder; the same figure gives the same bytes."""
+    folder = paths.output("figures", model)
     files = [folder / f"{stem}_{panel}{suffix}" for suffix in (".png", ".pdf")]
     with mpl.rc_context({"savefig.dpi": 300, "pdf.fonttype": 42}):  # for print; fonts stay editable text
         figure.savefig(files[0], metadata={"Software": None})
@@ -40,9 +40,13 @@ UNDEFINED = {
 
 
 def save_values(
-    values: Mapping[str, Any], stem: str, decimals: int = 6, undefined: Mapping[str, str] | None = None
+    values: Mapping[str, Any],
+    stem: str,
+    model: str = "embedded",
+    decimals: int = 6,
+    undefined: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the plotted numbers to <stem>.json in the output folder, floats rounded to `decimals`.
+    """Write the plotted numbers to <stem>.json in a model's output folder, floats rounded to `decimals`.
 
     JSON has no NaN: such an entry is null, and "undefined" says why, by place, in the words of `undefined`, by name,
     or of `UNDEFINED`. Warns where neither has any for it. Raises ValueError for an infinity and for values that have an
@@ -54,7 +58,7 @@ def save_values(
         if "undefined" in plain:
             raise ValueError('the values have an entry "undefined", which is to say why others are null')
         plain["undefined"] = places
-    file = paths.output("values") / f"{stem}.json"
+    file = paths.output("values", model) / f"{stem}.json"
     file.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return file
 
