@@ -1,5 +1,7 @@
 """What is not finite stops a run, and is named: no accuracy of 0 comes of a NaN, and nothing of it is stored."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -212,7 +214,12 @@ def test_nothing_is_stored(tmp_path):
 
 def test_a_record_holds_nan_only_where_it_is_declared():
     model = toys.model()
-    data = {"ids": np.arange(3), "value_norm": np.array([[1.0, NAN]]), "layers": [0], "scores": np.ones((2, 2), "f4")}
+    data: dict[str, Any] = {
+        "ids": np.arange(3),
+        "value_norm": np.array([[1.0, NAN]]),
+        "layers": [0],
+        "scores": np.ones((2, 2), "f4"),
+    }
     assert check_record(data, model) == data
     for name, value in (("scores", NAN), ("scores", np.inf), ("value_norm", np.inf)):
         wrong = data | {name: data[name].copy()}

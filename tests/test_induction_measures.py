@@ -455,7 +455,7 @@ def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
     scores["previous_token"][:, 1, 2] = 0.7
     best = induction.best_heads(scores)
     head, found = best["prefix_matching"]
-    assert head == (0, 1) and found["previous_token"] == (0, 0, 0)
+    assert head == (0, 1) and max(found["previous_token"]) == 0
     half_width = 4.302653 * 0.1 / np.sqrt(3)  # Student's t, two degrees of freedom
     np.testing.assert_allclose(found["prefix_matching"], (0.2, 0.2 - half_width, 0.2 + half_width), atol=1e-6)
     assert best["previous_token"][0] == (1, 2)

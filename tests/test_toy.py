@@ -5,6 +5,7 @@ import math
 import random
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,8 @@ def test_the_figure_of_the_change_draws_every_head_of_the_first_run(log):
     drawn = [[line for line in ax.get_lines() if len(np.asarray(line.get_xdata()))] for ax in (above, below)]
     assert len(drawn[0]) == 2 * 3 + 1 and len(drawn[1]) == 2 * heads + 2 * 2 + 1  # and the levels
     assert above.get_ylim() == (0, 6) and "guess" in [text.get_text() for text in above.texts]
-    names = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in (above, below)]
+    legends: list[Any] = [ax.get_legend() for ax in (above, below)]
+    names = [[text.get_text() for text in legend.get_texts()] for legend in legends]
     assert "the other seeds" in names[0] and {"the other seeds", "other heads of this run"} <= {*names[1]}
     best = np.array(log["seeds"]["0"]["prefix_matching"]).max(axis=(1, 2))[-1]
     assert np.asarray(below.get_lines()[0].get_ydata())[-1] == best
@@ -157,10 +159,8 @@ def test_equal_logits_are_a_tie():
         [False, False, True],
     ]
     figure = plots.residual_stream(np.eye(4, k=-1), {"logits": stream}, ["a", "b", "c", "ab"], "abc")
-    frames = {
-        tuple(np.round(np.array(patch.get_xy()) + 0.44).astype(int)): patch.get_linestyle()
-        for patch in figure.axes[-1].patches
-    }
+    patches: Any = figure.axes[-1].patches
+    frames = {tuple(np.round(np.array(patch.get_xy()) + 0.44).astype(int)): patch.get_linestyle() for patch in patches}
     assert frames == {(0, 0): "-", (0, 1): "--", (1, 1): "--", (1, 2): "--", (2, 2): "--", (2, 3): "-"}
 
 
@@ -176,6 +176,6 @@ def test_an_arrow_leads_from_the_slot_that_is_written_to_the_one_that_is_read():
     stream = np.kron(np.eye(3), np.eye(4))
     panels = {name: (stream, "down", "across") for name in ("one", "two")}
     figure = plots.circuits(panels, ["token", "previous", "output"], "abcd", ("two", "one", "previous"))
-    [arrow] = figure.artists
+    arrow: Any = figure.artists[0]
     assert (arrow.coords1, arrow.coords2) == (figure.axes[1].transData, figure.axes[0].transData)
     assert 4 - 0.5 < arrow.xy1[0] == arrow.xy2[0] < 8 - 0.5

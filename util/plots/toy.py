@@ -124,7 +124,7 @@ def circuits(
             start, end, slot = composed
             titles = list(panels)
             column = (list(slots).index(slot) + 0.5) * len(tokens) - 0.5
-            rows_of_token, rows_below = len(tokens) / 2, len(slots) * len(tokens) - 1
+            rows_of_token, rows_below = len(tokens) / 2, len(slots) * len(tokens) - 0.8
             figure.add_artist(
                 ConnectionPatch(
                     (column, rows_of_token),
