@@ -22,6 +22,7 @@ from util.handshake import input_device, prepare
 from util.inference import check_context
 from util.instruments import AddHeads, CaptureHeads, Instrument, PatchHeads
 from util.load_model_and_data import origin
+from util.measures import ioi as measures
 from util.measures.head_sets import Head
 from util.replay import Edit, Place, Replayed, direct_effects, replay
 from util.tasks.ioi import (
@@ -248,6 +249,22 @@ def example(
         }
 
     return run.record({"part": "example"}, compute)
+
+
+TUTORIAL = "When Mary and John went to the store, {} gave a drink to"
+
+
+def tutorial(
+    request: cache.Request,
+    published: Mapping[str, Any],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> dict[str, tuple[float, float]]:
+    """The numbers of the nnsight tutorial on its pair of prompts, (value, 0) by id of data/published."""
+    texts = [TUTORIAL.format(name) for name in ("Mary", "John")]
+    data = example({**request, "texts": texts, "names": ["John", "Mary"]}, model, folder, redo).data
+    return measures.tutorial_values(data, [row["id"] for row in published["values"]])
 
 
 class _Example(Run):
