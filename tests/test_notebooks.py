@@ -78,11 +78,19 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
     model = architectures.build("opt", vocab_size=len(tokenizer), num_hidden_layers=5)
     model.save_pretrained(tmp_path / "tiny")
     tokenizer.save_pretrained(tmp_path / "tiny")
-    parameters = {"model_name": str(tmp_path / "tiny"), "prompts": 16, "corruption": "abc", "layer_skip": 3}
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "prompts": 16,
+        "corruption": "abc",
+        "layer_skip": 3,
+        "shown_layer": 1,
+        "path_heads": 5,
+        "untrained_control": False,
+    }
     printed = executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
     assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
     parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("ioi_patching_*.pdf")}
-    assert parts == {"p1", "p2", "p3a", "p3b", "p4a", "p4b", "p5", "population", "circuit"}
+    assert parts == {"p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths"}
 
 
 @pytest.mark.notebook

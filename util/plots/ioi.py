@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from util.measures.head_sets import Head, head_name, top
@@ -15,7 +17,7 @@ Floats = NDArray[np.floating]
 COLOURS = ("#2c7d59", "#c02d45")  # the answer of the base, the other name
 BLUE, GREY, RED = "#023858", "0.55", "#b2182b"
 LAYER, HEAD = "layer (from 0)", "head (from 0)"
-NAMED = 4  # heads named in panels of dots
+NAMED = 5  # heads named in panels of dots
 PRINTED = 12  # cells of a map whose value is printed
 RANKED = 12  # heads shown with intervals
 
@@ -63,7 +65,7 @@ def _map(ax: Axes, effects: Floats, width: float, unit: str, sign: str = "") -> 
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.colorbar(image, ax=ax, pad=0.01, label=unit)
-    size = min(6.0, 72 * width / effects.shape[0] / 2.1)  # points, of numbers of three characters
+    size = min(6.0, 72 * width / effects.shape[0] / 2.4)  # points, of numbers of three characters
     for head in top(np.abs(effects), min(PRINTED, effects.size)):
         value = float(effects[head])
         if size >= 3.5 and abs(value) >= 0.05 * limit:
@@ -187,6 +189,7 @@ def token_differences(difference: Floats, ratio: Floats, title: str, step: int) 
         ax = below.subplots()
         ax.plot(np.arange(len(ratio)), ratio, "h-", color=BLUE, markerfacecolor=(0.7, 0.9, 0.9), ms=6, lw=0.8)
         ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(numticks=12))
         ax.margins(y=0.12)
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if str(value)[0] in "25" else "")
@@ -219,7 +222,7 @@ def patching(effects: Floats, whole: float, title: str) -> Figure:
 def population(found: Population, control: Untrained | None, title: str, roles: Mapping[Head, str]) -> Figure:
     """Many pairs, in shares of the whole effect: the map; the strongest heads; both directions; estimate; direct part.
 
-    Dots in the map: the interval, for all heads together, lies beyond a hundredth. control: of the untrained twin, in
+    Framed in the map: the interval, for all heads together, lies beyond a hundredth. control: of the untrained twin, in
     shares of the trained model's effect. roles: published ones, by head.
     """
     with style():
@@ -231,8 +234,9 @@ def population(found: Population, control: Untrained | None, title: str, roles: 
         panels = [*above, *rows[1].subplots(1, 3)]
         axes = dict(zip(("map", "heads", "both", "estimate", "direct"), panels, strict=True))
         _map(axes["map"], effects, 4.6 if wide else 2.0, "share")
-        layer, head = carriers(found.noised).nonzero()
-        axes["map"].plot(layer + 0.32, head + 0.32, ".", color="black", ms=2)
+        for layer, head in np.argwhere(carriers(found.noised)):
+            frame = Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, edgecolor="black", lw=0.6, clip_on=False)
+            axes["map"].add_patch(frame)
         axes["map"].set_title("A) patched from the source")
         _ranked(axes["heads"], found, control, roles)
         direct = np.isfinite(found.direct).all()
