@@ -39,6 +39,7 @@ from util.tasks.ioi import (
 STEM = "ioi_patching"
 FEWEST = 8  # pairs of prompts: a half of them chooses heads, the other half needs intervals
 UNTRAINED = 16  # pairs for the untrained twin
+CIRCUIT = 64  # pairs for sets of heads
 PATHS = 32  # pairs for path patching
 BLOCK = 4096  # heads patched, all pairs together, in one cached block: seconds to a minute, which a kill can cost
 WHOLE = "whole"  # the run of all heads, beside sets of heads
@@ -428,14 +429,15 @@ def circuit(
 ) -> dict[Hashable, np.ndarray]:
     """Logit differences [N] of the base prompts where each set of heads alone does its work, and WHOLE: all heads.
 
-    sets: by any name but WHOLE; a head is its place in arrays [L, H]. Every head outside of a set is ablated at all
+    Of CIRCUIT prompts at most. sets: by any name but WHOLE; a head is its place in arrays [L, H]. Every head outside of a set is ablated at all
     positions: its outputs become their mean over prompts of one frame with three unrelated names (Wang et al. 2022,
     section 2.1, p_ABC; there a head counts at some positions only). Each set is cached on its own. Raises ValueError
     for a set called WHOLE, and before the first forward pass for a head that there is not or that comes twice.
     """
     if WHOLE in sets:
         raise ValueError(f"{WHOLE!r} is the run of all heads; call this set of heads something else")
-    run = _Circuit({**request, "corruption": "abc"}, model, folder, redo)
+    asked = {**request, "corruption": "abc", "prompts": min(CIRCUIT, request["prompts"])}
+    run = _Circuit(asked, model, folder, redo)
     every = {WHOLE: None} | {name: sorted([int(a), int(b)] for a, b in heads) for name, heads in sets.items()}
     run.sets = [heads for heads in every.values() if heads is not None]
     return {
