@@ -1,6 +1,6 @@
 """Indirect object identification: what each head carries, by patching it (Cohen, project 41; Wang et al. 2022)."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from operator import index
@@ -100,12 +100,9 @@ def heads_in_stack(heads: Iterable[Head], layers: Sequence[int], count: int) -> 
     """Heads by the model's own layer numbers, of heads by their place in the stack of layers that have attention.
 
     layers: the model's own numbers of these layers; count: heads of each. Raises ValueError for a head that there is
-    not, or that comes twice, and for a place that is no integer.
+    not, or that comes twice, TypeError for a place that is no integer.
     """
-    try:
-        places = [(index(layer), index(head)) for layer, head in heads]
-    except TypeError as error:
-        raise ValueError(f"{heads!r}: write heads as (layer, head), two integers") from error
+    places = [(index(layer), index(head)) for layer, head in heads]
     wrong = [place for place in places if not (0 <= place[0] < len(layers) and 0 <= place[1] < count)]
     if wrong or len(set(places)) < len(places):
         raise ValueError(
@@ -422,23 +419,26 @@ def _cluster(pair: IOIPair) -> tuple[str, str]:
 
 def circuit(
     request: cache.Request,
-    sets: Mapping[Hashable, Sequence[Head]],
+    sets: Mapping[Any, Sequence[Head]],
     model: ModelSource = None,
     folder: str | Path | None = None,
     redo: bool = False,
-) -> dict[Hashable, np.ndarray]:
+) -> dict[Any, np.ndarray]:
     """Logit differences [N] of the base prompts where each set of heads alone does its work, and WHOLE: all heads.
 
-    Of CIRCUIT prompts at most. sets: by any name but WHOLE; a head is its place in arrays [L, H]. Every head outside of a set is ablated at all
-    positions: its outputs become their mean over prompts of one frame with three unrelated names (Wang et al. 2022,
-    section 2.1, p_ABC; there a head counts at some positions only). Each set is cached on its own. Raises ValueError
-    for a set called WHOLE, and before the first forward pass for a head that there is not or that comes twice.
+    N is CIRCUIT at most. sets: by any name but WHOLE; a head is its place in arrays [L, H]. Every head outside of a set
+    is ablated at all positions: its outputs become their mean over prompts of one frame with three unrelated names
+    (Wang et al. 2022, section 2.1, p_ABC; there a head counts at some positions only). Each set is cached on its own.
+    Raises ValueError for a set called WHOLE, and before the first forward pass for a head that there is not or that
+    comes twice.
     """
     if WHOLE in sets:
         raise ValueError(f"{WHOLE!r} is the run of all heads; call this set of heads something else")
     asked = {**request, "corruption": "abc", "prompts": min(CIRCUIT, request["prompts"])}
     run = _Circuit(asked, model, folder, redo)
-    every = {WHOLE: None} | {name: sorted([int(a), int(b)] for a, b in heads) for name, heads in sets.items()}
+    every = {WHOLE: None} | {
+        name: sorted([index(layer), index(head)] for layer, head in heads) for name, heads in sets.items()
+    }
     run.sets = [heads for heads in every.values() if heads is not None]
     return {
         name: run.record({"part": "circuit", "kept": heads}, partial(run.scores, heads)).data["scores"]
@@ -492,7 +492,7 @@ def path_patching(
     clusters [N] as in `population`. Raises ValueError for a head that there is not or that comes twice.
     """
     run = _Pairs({**request, "prompts": min(PATHS, request["prompts"])}, model, folder, redo)
-    plain = [[int(layer), int(head)] for layer, head in heads]
+    plain = [[index(layer), index(head)] for layer, head in heads]
 
     def compute() -> dict[str, Any]:
         net = run.pair[0]

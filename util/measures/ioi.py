@@ -7,7 +7,7 @@ with one head from the source. A head is its place (layer, head) in such an arra
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,7 +33,13 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        value, low, high = (f"{round(part, 2) + 0.0:.2f}" for part in self)  # without -0.00
+        return f"{value} [{low}, {high}]"
+
+
+def signed(value: float) -> str:
+    """A value with its sign and two digits, 0 as +0.00."""
+    return f"{round(float(value), 2) + 0.0:+.2f}"
 
 
 # ------------------------------------------------------------------------------------------------ what is shown
@@ -184,7 +190,7 @@ class Population:
         return top(np.abs(self.chosen), min(count, self.chosen.size))
 
     def share(self, head: Head) -> Interval:
-        """The share of a head on the half that did not choose it, with an interval of its own."""
+        """The share of a head on the half that did not choose it; such intervals hold for all heads together."""
         return Interval(*(float(part[head]) for part in (self.measured.value, self.measured.low, self.measured.high)))
 
 
@@ -262,7 +268,7 @@ def remarks(found: Population, control: Untrained | None) -> list[str]:
     """What the figure of many pairs says, in words: the direct part, the estimate, the untrained twin."""
     [best], alike = found.strongest(1), found.agreement
     name, exact = head_name(best), found.noised.value[best]
-    said = [f"{name} tells the output directly {found.direct[best]:+.2f} of its {exact:+.2f}"]
+    said = [f"{name} tells the output directly {signed(found.direct[best])} of its {signed(exact)}"]
     if not np.isfinite(found.direct).all():
         said = ["direct effects: not measured, this class changes what heads write"]
     shared = ", ".join(f"{share:.1f} of the top {k}" for k, share in alike.overlap.items())
@@ -281,6 +287,7 @@ def remarks(found: Population, control: Untrained | None) -> list[str]:
 # ------------------------------------------------------------------------------------------------ circuits and paths
 
 STRONGEST, WITHOUT, RANDOM = "strongest", "without", "random"
+SetName = tuple[str, int] | tuple[str, int, int]  # kind and size, of random sets their number besides
 
 
 def set_sizes(heads: int) -> list[int]:
@@ -288,11 +295,11 @@ def set_sizes(heads: int) -> list[int]:
     return [2**power for power in range(heads.bit_length()) if 2**power < heads]
 
 
-def curve_sets(chosen: Floats, draws: int = RANDOM_SETS, seed: int = 0) -> dict[Hashable, list[Head]]:
+def curve_sets(chosen: Floats, draws: int = RANDOM_SETS, seed: int = 0) -> dict[SetName, list[Head]]:
     """The sets of heads of `Curve`, of a map [L, H] by which heads are chosen: for every size the strongest, all but
     these, and random sets with as many heads in the same layers."""
     order = top(np.abs(chosen), chosen.size)
-    sets: dict[Hashable, list[Head]] = {}
+    sets: dict[SetName, list[Head]] = {}
     for size in set_sizes(chosen.size):
         heads = order[:size]
         sets[STRONGEST, size] = heads
@@ -348,7 +355,7 @@ def _heads(count: int) -> str:
     return "head" if count == 1 else f"{count} heads"
 
 
-def curve(scores: Mapping[Hashable, Floats]) -> Curve:
+def curve(scores: Mapping[Any, Floats]) -> Curve:
     """The curve, of the logit differences [N] of `curve_sets` and "whole", as `experiments.ioi.circuit` gives them."""
     parts: dict[str, dict[int, Interval]] = {STRONGEST: {}, WITHOUT: {}}
     surplus: dict[int, Interval] = {}
@@ -383,8 +390,8 @@ class Paths:
         sure, told, silent = carriers(self.edges), carriers(self.direct), list[str]()
         said = []
         for row, sender in enumerate(self.heads):
-            at = [f"{head_name(self.heads[c])} {self.edges.value[row, c]:+.2f}" for c in np.flatnonzero(sure[row])]
-            at += [f"the output {self.direct.value[row]:+.2f}"] if told[row] else []
+            at = [f"{head_name(self.heads[c])} {signed(self.edges.value[row, c])}" for c in np.flatnonzero(sure[row])]
+            at += [f"the output {signed(self.direct.value[row])}"] if told[row] else []
             if at:
                 said.append(f"{head_name(sender)} tells " + ", ".join(at))
             else:
@@ -428,7 +435,7 @@ def wang_values(data: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 def roles(circuit: Mapping[str, Any], model: str) -> dict[Head, str]:
-    """The published role of heads, "L9H9 name mover", where `circuit` of data/published is this model's."""
+    """The published role of heads, such as "name mover", where `circuit` of data/published is this model's."""
     if circuit["model"] != model:
         return {}
     named = {}

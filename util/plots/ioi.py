@@ -119,8 +119,9 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
     with style():
         wide = _wide(len(effects))
         figure = new_figure(WIDTH, 3.7 if wide else 2.1)
-        layout = [["map", "map"], ["layers", "norms"]] if wide else [["map", "layers", "norms"]]
-        axes = figure.subplot_mosaic(layout)
+        axes = figure.subplot_mosaic("AA;BC" if wide else "ABC")
+        names = dict(zip("ABC", ("map", "layers", "norms"), strict=True))
+        axes = {names[letter]: ax for letter, ax in axes.items()}
         _map(axes["map"], effects, 4.6 if wide else 1.2, "logits")
         axes["map"].set_title("A) shuffled - base")
         _by_layer(axes["layers"], effects, "change, logits")
@@ -174,7 +175,7 @@ def token_differences(difference: Floats, ratio: Floats, title: str, step: int) 
     with style():
         shown = range(0, len(difference), step)
         figure = new_figure(WIDTH, 3.2)
-        above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+        above, below = np.atleast_1d(figure.subfigures(2, 1, height_ratios=(1.15, 1)))
         axes = above.subplots(1, len(shown), squeeze=False, sharey=True)[0]
         limit = float(np.percentile(np.abs(difference[list(shown)]), 99)) or 1.0
         colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
@@ -229,7 +230,7 @@ def population(found: Population, control: Untrained | None, title: str, roles: 
         effects = found.noised.value
         wide = _wide(len(effects))
         figure = new_figure(WIDTH, 5.6 if wide else 4.2)
-        rows = figure.subfigures(2, 1, height_ratios=(2.1 if wide else 1.2, 1))
+        rows = np.atleast_1d(figure.subfigures(2, 1, height_ratios=(2.1 if wide else 1.2, 1)))
         above = rows[0].subplots(2, 1) if wide else rows[0].subplots(1, 2)
         panels = [*above, *rows[1].subplots(1, 3)]
         axes = dict(zip(("map", "heads", "both", "estimate", "direct"), panels, strict=True))
