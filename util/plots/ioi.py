@@ -175,7 +175,8 @@ def token_differences(difference: Floats, ratio: Floats, title: str, step: int) 
     with style():
         shown = range(0, len(difference), step)
         figure = new_figure(WIDTH, 3.2)
-        above, below = np.atleast_1d(figure.subfigures(2, 1, height_ratios=(1.15, 1)))
+        grid = figure.add_gridspec(2, 1, height_ratios=(1.15, 1))
+        above, below = (figure.add_subfigure(grid[row]) for row in range(2))
         axes = above.subplots(1, len(shown), squeeze=False, sharey=True)[0]
         limit = float(np.percentile(np.abs(difference[list(shown)]), 99)) or 1.0
         colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
@@ -230,7 +231,8 @@ def population(found: Population, control: Untrained | None, title: str, roles: 
         effects = found.noised.value
         wide = _wide(len(effects))
         figure = new_figure(WIDTH, 5.6 if wide else 4.2)
-        rows = np.atleast_1d(figure.subfigures(2, 1, height_ratios=(2.1 if wide else 1.2, 1)))
+        grid = figure.add_gridspec(2, 1, height_ratios=(2.1 if wide else 1.2, 1))
+        rows = [figure.add_subfigure(grid[row]) for row in range(2)]
         above = rows[0].subplots(2, 1) if wide else rows[0].subplots(1, 2)
         panels = [*above, *rows[1].subplots(1, 3)]
         axes = dict(zip(("map", "heads", "both", "estimate", "direct"), panels, strict=True))
