@@ -39,7 +39,7 @@ from util.tasks.ioi import (
 STEM = "ioi_patching"
 FEWEST = 8  # pairs of prompts: a half of them chooses heads, the other half needs intervals
 UNTRAINED = 16  # pairs for the untrained twin
-CIRCUIT = 64  # pairs for sets of heads
+CIRCUIT = 128  # pairs for sets of heads
 PATHS = 32  # pairs for path patching
 BLOCK = 4096  # heads patched, all pairs together, in one cached block: seconds to a minute, which a kill can cost
 WHOLE = "whole"  # the run of all heads, beside sets of heads

@@ -22,7 +22,7 @@ Floats = NDArray[np.floating]
 
 SHOWN = 12  # layers in one row of panels
 CARRIES = 0.01  # share of the whole effect from which on a head is marked, if its interval lies beyond
-RANDOM_SETS = 5
+RANDOM_SETS = 3
 
 
 class Interval(NamedTuple):

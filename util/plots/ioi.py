@@ -261,9 +261,10 @@ def population(found: Population, control: Untrained | None, title: str, roles: 
             ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
             ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
             ax.set(xlabel=across, ylabel=up, xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
+        named = [head for head in found.strongest(NAMED) if abs(effects[head]) >= 0.05 * colour_limit(effects)]
         for name, (x, y, *_) in points.items():
             if name != "direct" or direct:
-                _name(axes[name], {head: (float(x[head]), float(y[head])) for head in found.strongest(NAMED)})
+                _name(axes[name], {head: (float(x[head]), float(y[head])) for head in named})
         figure.suptitle(title)
     return figure
 
@@ -285,7 +286,7 @@ def _ranked(ax: Axes, found: Population, control: Untrained | None, roles: Mappi
     names = [head_name(h) + (f"\n{roles[h]}" if h in roles else "") for h in strongest]
     ax.set_xticks(x, names, rotation=60 if not roles else 90, fontsize=6)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
-    ax.set(ylabel="share", title="B) strongest heads, other half of the pairs")
+    ax.set(ylabel="share", title="B) strongest heads, other half")
     if control:
         ax.legend(loc="best")
 
