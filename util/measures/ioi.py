@@ -333,6 +333,8 @@ class Curve:
     def sentences(self) -> list[str]:
         """What the curve says, in words."""
         said = [f"all heads: logit difference {self.whole}"]
+        alone = ", ".join(f"{size}: {round(interval.value, 2) + 0.0:.2f}" for size, interval in self.alone.items())
+        said.append(f"the strongest alone, by their number: {alone}")
         if self.enough is None:
             largest = max(self.alone)
             said.append(f"even the {largest} strongest heads alone keep less than nine tenths: {self.alone[largest]}")
