@@ -86,7 +86,13 @@ def _by_layer(ax: Axes, effects: Floats, unit: str) -> None:
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
     ax.xaxis.set_ticks(_ticks(len(effects)))
     ax.set(xlabel=LAYER, ylabel=unit)
-    _name(ax, {head: (head[0], float(effects[head])) for head in top(np.abs(effects), min(NAMED, effects.size))})
+    _name(ax, {head: (head[0], float(effects[head])) for head in _named(effects)})
+
+
+def _named(effects: Floats) -> list[Head]:
+    """The strongest heads of a map that are worth a name: none below a twentieth of the largest."""
+    strongest = top(np.abs(effects), min(NAMED, effects.size))
+    return [head for head in strongest if abs(effects[head]) >= 0.05 * colour_limit(effects)]
 
 
 def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
@@ -129,9 +135,8 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
         ax = axes["norms"]
         ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=3, alpha=0.5, mew=0)
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
-        strongest = top(np.abs(effects), min(NAMED, effects.size))
         ax.set(xlabel="norm of the outputs", ylabel="change, logits", title="C) by norm")
-        _name(ax, {head: (float(norms[head]), float(effects[head])) for head in strongest})
+        _name(ax, {head: (float(norms[head]), float(effects[head])) for head in _named(effects)})
         figure.suptitle(title)
     return figure
 
@@ -213,8 +218,8 @@ def patching(effects: Floats, whole: float, title: str) -> Figure:
         _map(axes[0], effects, 4.6 if wide else 2.1, "logits")
         axes[0].set_title("A) patched - base")
         _by_layer(axes[1], effects, "change, logits")
-        axes[1].set_title(f"B) by layer; red: mean; source - base: {whole:+.1f}")
-        figure.suptitle(title)
+        axes[1].set_title("B) by layer; red: mean")
+        figure.suptitle(f"{title}; source - base: {whole:+.1f}")
     return figure
 
 
@@ -261,10 +266,9 @@ def population(found: Population, control: Untrained | None, title: str, roles: 
             ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
             ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
             ax.set(xlabel=across, ylabel=up, xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
-        named = [head for head in found.strongest(NAMED) if abs(effects[head]) >= 0.05 * colour_limit(effects)]
         for name, (x, y, *_) in points.items():
             if name != "direct" or direct:
-                _name(axes[name], {head: (float(x[head]), float(y[head])) for head in named})
+                _name(axes[name], {head: (float(x[head]), float(y[head])) for head in _named(effects)})
         figure.suptitle(title)
     return figure
 
