@@ -104,7 +104,7 @@ def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_pat
         "p4": ioi.token_differences(z[:, 0] - z[:, 1], ratio, "title", step),
         "p5": ioi.patching(effects, -10.0, "title"),
         "circuit": ioi.circuit(curve, "title"),
-        "paths": ioi.paths(edges, dict.fromkeys(members, 0.4), "title"),
+        "paths": ioi.paths(edges, dict.fromkeys(members, one), "title"),
         "population": ioi.population(found, twin, "title", {}),
         "roles": ioi.population(found, None, "title", {members[0]: "negative name mover"}),
         "no direct": ioi.population(blind, twin, "title", {}),

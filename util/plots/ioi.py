@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from util.measures.head_sets import Head, head_name, top
-from util.measures.ioi import SHOWN, Curve, Paths, Population, Untrained, carriers, colour_limit
+from util.measures.ioi import SHOWN, Curve, Effect, Interval, Paths, Population, Untrained, carriers, colour_limit
 from util.plots import WIDTH, new_figure, style
 
 Floats = NDArray[np.floating]
@@ -323,7 +323,7 @@ def circuit(curve: Curve, title: str) -> Figure:
     return figure
 
 
-def paths(found: Paths, total: Mapping[Head, float], title: str) -> Figure:
+def paths(found: Paths, total: Mapping[Head, Interval], title: str) -> Figure:
     """What every sender (row) tells every receiver (column) and the output, beside its total effect, in shares.
 
     Grey: no edge, for the receiver is in no later layer. Values whose interval, for all edges together, lies beyond a
@@ -333,8 +333,9 @@ def paths(found: Paths, total: Mapping[Head, float], title: str) -> Figure:
         names, count = [head_name(head) for head in found.heads], len(found.heads)
         values = np.full((count, count + 2), np.nan)
         values[:, :count], values[:, count] = found.edges.value, found.direct.value
-        values[:, count + 1] = [total[head] for head in found.heads]
-        sure = np.column_stack([carriers(found.edges), carriers(found.direct), np.ones(count, bool)])
+        whole = Effect(*np.array([total[head] for head in found.heads]).T)
+        values[:, count + 1] = whole.value
+        sure = np.column_stack([carriers(part) for part in (found.edges, found.direct, whole)])
         limit = colour_limit(values)
         figure = new_figure(WIDTH, 0.9 + 0.24 * count)
         ax = figure.subplots()
@@ -344,7 +345,9 @@ def paths(found: Paths, total: Mapping[Head, float], title: str) -> Figure:
             if np.isfinite(value):
                 strong = abs(value) > 0.6 * limit
                 colour = "0.6" if not sure[row, column] else "white" if strong else "black"
-                ax.text(column, row, f"{value:.2f}", fontsize=6.5, ha="center", va="center", color=colour)
+                ax.text(
+                    column, row, f"{round(value, 2) + 0.0:.2f}", fontsize=6.5, ha="center", va="center", color=colour
+                )
         for edge in (count - 0.5, count + 0.5):
             ax.axvline(edge, color="black", lw=0.9)
         ax.set_xticks(range(count + 2), [*names, "output", "in all"], rotation=45, ha="right")
