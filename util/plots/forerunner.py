@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
@@ -30,6 +31,7 @@ MARKS = dict(zip(VERDICTS, (("#c02d45", "o"), ("#257ab6", "s"), ("#8a8a8a", ".")
 READERS = {"best head": "#2c7d59", "mean of heads": "#257ab6", "similarity of states": "#ff7f0e"}  # as in the paper
 INDUCTION = {"induction heads": "#257ab6", "of the query's label": "#2c7d59"}
 NOT_SIGNIFICANT = "0.88"
+FLOOR = 1e-4  # attention that is smaller is drawn as this much
 
 
 def head_name(head: tuple[int, int]) -> str:
@@ -50,7 +52,7 @@ class _Sheet(NamedTuple):
 
     @classmethod
     def of(cls, maps: int, layers: int, heads: int) -> "_Sheet":
-        columns = 1 if layers > 2 * heads else min(maps, 3)
+        columns = 1 if layers > 2 * heads else min(maps, 4)
         width = (WIDTH - 0.9) / columns
         return cls(columns, -(-maps // columns), width, min(1.5, max(0.75, 0.13 * heads)))
 
@@ -59,18 +61,22 @@ class _Sheet(NamedTuple):
         return self.width / layers >= 0.24 and self.height / heads >= 0.11
 
 
-def _ticks(ax: Axes, layers: int, heads: int) -> None:
-    ax.xaxis.set_ticks(np.arange(0, layers, max(1, round(layers / 8))))
+def _ticks(ax: Axes, layers: int, heads: int, width: float) -> None:
+    most = max(2, int(width / 0.24))  # numbers of two digits that stand side by side
+    ax.xaxis.set_ticks(np.arange(0, layers, -(-layers // most)))
     ax.yaxis.set_ticks(np.arange(0, heads, max(1, round(heads / 4))))
     ax.spines[:].set_visible(True)
 
 
-def _map(ax: Axes, values: NDArray[np.number], colours: str, limits: tuple[float, float]) -> AxesImage:
+def _map(
+    ax: Axes, values: NDArray[np.number], colours: str, limits: tuple[float, float], width: float = 0.9
+) -> AxesImage:
+    """A map of heads [L, H]; width: of its panel, in inches, for its ticks."""
     low, high = limits
     image = ax.imshow(
         values.T, cmap=colours, vmin=low, vmax=high, aspect="auto", origin="lower", interpolation="nearest"
     )
-    _ticks(ax, *values.shape)
+    _ticks(ax, *values.shape, width)
     return image
 
 
@@ -81,27 +87,34 @@ def _count_bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], n: int, *
     bar.outline.set_visible(False)
 
 
-def count_maps(counts: Mapping[str, NDArray[np.integer]], n: Mapping[str, int], title: str) -> Figure:
+def count_maps(
+    counts: Mapping[str, NDArray[np.integer]],
+    n: Mapping[str, int],
+    frequent: Mapping[str, tuple[int, int, int]],
+    title: str,
+) -> Figure:
     """Heat maps of forerunner-head counts [L, H], one per condition (keys of CONDITION) (Fig. 22-25).
 
-    n: prompts of each condition. The colour scale runs from a quarter of the prompts to all of them, as in the paper.
-    The counts are printed where the cells are large enough to read them.
+    n: prompts of each condition; frequent: how many heads pass on most of them, with an interval. The colour scale runs
+    from a quarter of the prompts to all of them, as in the paper. The counts are printed where the cells are large
+    enough to read them.
     """
     layers, heads = next(iter(counts.values())).shape
     sheet = _Sheet.of(len(counts), layers, heads)
     with style():
-        figure = new_figure(WIDTH, 0.55 + sheet.rows * (sheet.height + 0.35))
+        figure = new_figure(WIDTH, 0.75 + sheet.rows * (sheet.height + 0.35))
         axes = figure.subplots(sheet.rows, sheet.columns, squeeze=False, sharex=True, sharey=True)
         for ax in axes.flat[len(counts) :]:
             ax.set_axis_off()
         for ax, (name, values) in zip(axes.flat, counts.items(), strict=False):
-            image = _map(ax, values / n[name], "Blues", (0.25, 1))
+            image = _map(ax, values / n[name], "Blues", (0.25, 1), sheet.width)
             if sheet.digits(layers, heads):
                 for layer, head in zip(*values.nonzero(), strict=True):
                     count = values[layer, head]
                     colour = "white" if count > 0.7 * n[name] else "black"
                     ax.text(layer, head, count, ha="center", va="center", fontsize=5, color=colour)
-            ax.set_title(CONDITION[name])
+            between = ": " if sheet.columns == 1 else "\n"
+            ax.set_title(f"{CONDITION[name]}{between}{frequent[name][0]} {list(frequent[name][1:])} heads", fontsize=7)
         for ax in axes[-1]:
             ax.set_xlabel("layer")
         for ax in axes[:, 0]:
@@ -124,16 +137,11 @@ def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: Mapping
             axes[0, column].set_title(dataset.replace("_", "\n", 1), fontsize=7)
             for row, name in enumerate(conditions):
                 image = _map(axes[row, column], maps[name] / n[dataset], "Blues", (0.25, 1))
-                axes[row, column].xaxis.set_ticks(_few(maps[name].shape[0]))
                 axes[row, 0].set_ylabel(f"{CONDITION[name]}\nhead")
             axes[-1, column].set_xlabel("layer")
         _count_bar(figure, image, list(axes.flat), 1, shrink=0.9, pad=0.01)
         figure.suptitle(title)
     return figure
-
-
-def _few(layers: int) -> NDArray[np.integer]:
-    return np.arange(0, layers, max(1, round(layers / 3)))
 
 
 # ------------------------------------------------------------------------------------------------ curves
@@ -147,7 +155,7 @@ def _curve(ax: Axes, x: NDArray[np.number] | Sequence[int], curve: LayerCurve, *
 
 def _level(ax: Axes, value: float, text: str) -> None:
     ax.axhline(value, color="0.35", lw=0.7, ls=":")
-    ax.text(1.0, value, text, fontsize=6, color="0.35", transform=ax.get_yaxis_transform(), ha="right", va="bottom")
+    ax.text(1.01, value, text, fontsize=6, color="0.35", transform=ax.get_yaxis_transform(), va="center")
 
 
 def layer_curves(
@@ -171,8 +179,10 @@ def layer_curves(
         above.set_ylim(0, 1.1 * max(0.2, *(float(curve.high.max()) for curve in heads.values())))
         below.set(ylim=(0, 1.05), xlabel="layer", ylabel="largest\ncopy magnitude")
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _level(below, threshold, f"threshold c / n_t = {threshold:.3f}; uniform {uniform:.3f}")
-        below.axhline(uniform, color="0.35", lw=0.7, ls=":")
+        for level in (threshold, uniform):
+            below.axhline(level, color="0.35", lw=0.7, ls=":")
+        said = f"dotted: threshold $c / n_t$ = {threshold:.3f}, uniform {uniform:.3f}"
+        below.text(0.99, 0.97, said, transform=below.transAxes, fontsize=6, color="0.35", ha="right", va="top")
         figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=4)
         figure.suptitle(title)
     return figure
@@ -191,7 +201,6 @@ def by_demonstrations(
     correct label and one threshold for all k; maps[k]: counts [L, H] of the correct label, of n prompts.
     """
     with style():
-        layers, heads = next(iter(maps.values())).shape
         figure = new_figure(WIDTH, 3.6)
         upper, lower = figure.subfigures(2, 1, height_ratios=(1.25, 1))
         ax = upper.subplots()
@@ -199,13 +208,13 @@ def by_demonstrations(
         for name, values in counts.items():
             _points(ax, values, shift[name], COLOURS[name], f"{CONDITION[name]}, c / n_t", "o-")
         _points(ax, fixed, shift["fixed"], "black", "correct label, one threshold", "s:")
-        ax.set(xlabel="demonstrations k", ylabel="heads above threshold\non a prompt, mean", ylim=(0, None))
+        top = 1.1 * max(high for values in [*counts.values(), fixed] for _, _, high in values.values())
+        ax.set(xlabel="demonstrations k", ylabel="heads above threshold\non a prompt, mean", ylim=(0, top or 1))
         ax.set_xticks(list(maps))
-        ax.legend(loc="lower right", fontsize=6)
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6)
         axes = lower.subplots(1, len(maps), squeeze=False, sharey=True)[0]
         for part, (k, values) in zip(axes, maps.items(), strict=True):
             image = _map(part, values / n, "Blues", (0.25, 1))
-            part.xaxis.set_ticks(_few(layers))
             part.set(title=f"k = {k}", xlabel="layer")
         axes[0].set_ylabel("head")
         _count_bar(lower, image, list(axes), 1, pad=0.01)  # type: ignore[arg-type]
@@ -236,28 +245,26 @@ def specificity(panels: Sequence[Panel], threshold: float, title: str) -> Figure
     """Each head's attention to the previous token at the query's label against that at other tokens, both logarithmic.
 
     On the diagonal a head attends to the previous token wherever it is; above it, more so before a label; dotted: the
-    mean threshold. Bars, of the named heads: 95 % interval of the difference, for all heads together. Names stand in
-    a column on the left, in the order of their heads' heights.
+    mean threshold. Bars, of the named heads: 95 % interval of the difference, for all heads together. What is smaller
+    than FLOOR stands at it. Names stand in a column on the left, in the order of their heads' heights.
     """
     with style():
-        figure = new_figure(WIDTH, 3.4)
+        figure = new_figure(WIDTH, 3.7)
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
         for ax, (name, found, verdicts, names) in zip(axes, panels, strict=True):
-            both = np.concatenate([found.first.ravel(), found.second.ravel()])
-            floor = max(1e-5, float(both[both > 0].min(initial=1e-2)))
-            x, y = np.maximum(found.second, floor), np.maximum(found.first, floor)
-            ax.plot([floor / 2, 1], [floor / 2, 1], color="0.7", lw=0.8, zorder=0)
+            x, y = np.maximum(found.second, FLOOR), np.maximum(found.first, FLOOR)
+            ax.plot([FLOOR, 1], [FLOOR, 1], color="0.7", lw=0.8, zorder=0)
             for verdict, (colour, marker) in MARKS.items():
                 chosen = verdicts == verdict
                 size = 3 if verdict == VERDICTS[2] else 3.5
                 ax.plot(x[chosen], y[chosen], marker, color=colour, ms=size, mew=0, alpha=0.8, label=verdict)
             for place in names:
-                low = np.maximum(found.second[place] + found.low[place], floor)
-                high = np.maximum(found.second[place] + found.high[place], floor)
+                low = np.maximum(found.second[place] + found.low[place], FLOOR)
+                high = np.maximum(found.second[place] + found.high[place], FLOOR)
                 ax.plot([x[place]] * 2, [low, high], color="black", lw=0.8)
             ax.axhline(threshold, color="0.35", lw=0.7, ls=":")
-            limits = (floor / 2, 1.6)
-            ax.set(xscale="log", yscale="log", xlim=limits, ylim=limits, box_aspect=1, title=name)
+            limits = (0.7 * FLOOR, 1.5)
+            ax.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=name)
             ax.set_xlabel(r"at other tokens: mean $A[t,\,t-1]$")
             _name_column(ax, {text: (x[place], y[place]) for place, text in names.items()}, limits)
         at = axes[0].get_yaxis_transform()
@@ -273,16 +280,11 @@ def _name_column(ax: Axes, points: Mapping[str, tuple[float, float]], limits: tu
     low, high = np.log(limits)
     gap, at = 0.055, 1.0
     for name, (x, y) in sorted(points.items(), key=lambda entry: -entry[1][1]):
-        at = min(at - gap, (np.log(y) - low) / (high - low))
-        ax.annotate(
-            name,
-            (x, y),
-            (0.03, at),
-            textcoords="axes fraction",
-            fontsize=6,
-            va="center",
-            arrowprops={"arrowstyle": "-", "lw": 0.4, "color": "0.5", "shrinkA": 0, "shrinkB": 1},
-        )
+        across, up = (np.log([x, y]) - low) / (high - low)
+        at = min(at - gap, up)
+        place = (across + 0.05, up) if across < 0.25 else (0.03, at)  # beside a point that stands in the column's way
+        line = {"arrowstyle": "-", "lw": 0.4, "color": "0.5", "shrinkA": 0, "shrinkB": 1}
+        ax.annotate(name, (x, y), place, textcoords="axes fraction", fontsize=6, va="center", arrowprops=line)
 
 
 # ------------------------------------------------------------------------------------------------ what it is worth
@@ -313,17 +315,21 @@ def ablation_map(lost: Table, controls: Table, names: Mapping[str, str], title: 
             value, mark = table[row, column, 0], significant[row, column]
             if np.isfinite(value):
                 colour = "white" if mark and abs(value) > 0.6 * limit else "black" if mark else "0.35"
-                text = f"{value:+.2f}{'*' if mark else ''}"
+                text = f"{value:+.2f}{'*' if mark else ''}".replace("-0.00", "0.00").replace("+0.00", "0.00")
                 weight = "bold" if mark else "normal"
                 ax.text(column, row, text, ha="center", va="center", fontsize=6, color=colour, weight=weight)
         ax.set_xticks(range(len(columns)), [name for name, _ in columns])
-        ax.set_yticks(range(len(cuts)), [names[cut] for cut in cuts])
+        ax.set_yticks(range(len(cuts)), [_typeset(names[cut]) for cut in cuts])
         ax.tick_params(length=0)
         ax.spines[:].set_visible(True)
         bar = figure.colorbar(image, ax=ax, pad=0.01, label="change, nats")
         bar.outline.set_visible(False)
         figure.suptitle(title)
     return figure
+
+
+def _typeset(name: str) -> str:
+    return "$" + name.replace("->", r"\to").replace("<=", r"\leq").replace(", ", r",\; ") + "$"
 
 
 def _part_name(part: tuple[float, float]) -> str:
@@ -381,18 +387,23 @@ def head_effects(counts: NDArray[np.integer], n: int, moved: NDArray[np.floating
         significant = (cut.low > 0) | (cut.high < 0)
         largest = float(np.abs(cut.difference[significant]).max(initial=0)) or 1.0
         top = float(np.nanmax(moved)) if np.isfinite(moved).any() else 1.0
-        bars = [_map(axes[0], counts / n, "Blues", (0.25, 1)), _map(axes[1], moved, "Greens", (0, top))]
+        bars = [
+            _map(axes[0], counts / n, "Blues", (0.25, 1), sheet.width),
+            _map(axes[1], moved, "Greens", (0, top), sheet.width),
+        ]
         tested = np.where(np.isfinite(cut.difference), 1.0, np.nan)
-        _map(axes[2], tested, "Greys", (0, 8))
-        bars.append(_map(axes[2], np.where(significant, cut.difference, np.nan), "RdBu_r", (-largest, largest)))
+        _map(axes[2], tested, "Greys", (0, 8), sheet.width)
+        coloured, limits = np.where(significant, cut.difference, np.nan), (-largest, largest)
+        bars.append(_map(axes[2], coloured, "RdBu_r", limits, sheet.width))
         titles = ("share of prompts above threshold", "length of what is moved", "nats lost without its cells")
         for ax, bar, name in zip(axes, bars, titles, strict=True):
             ax.set_title(name, fontsize=7)
             figure.colorbar(bar, ax=ax, pad=0.02).outline.set_visible(False)
+        outline = [withStroke(linewidth=1.2, foreground="white")]  # where a cell is smaller than its value
         for layer, head in zip(*significant.nonzero(), strict=True):
+            side = "left" if layer < 0.1 * layers else "right" if layer > 0.9 * layers else "center"
             text = f"{cut.difference[layer, head]:+.2f}"
-            dark = abs(cut.difference[layer, head]) > 0.6 * largest and sheet.digits(layers, heads)
-            axes[2].text(layer, head, text, fontsize=5, ha="center", va="center", color="white" if dark else "black")
+            axes[2].text(layer, head, text, fontsize=5, ha=side, va="center", path_effects=outline)
         for ax in axes.reshape(sheet.rows, -1)[-1]:
             ax.set_xlabel("layer")
         for ax in axes.reshape(sheet.rows, -1)[:, 0]:
