@@ -1,4 +1,4 @@
-"""Figures and reports: every drawing at laptop and at 70 B size, without a warning, and the rules of the table."""
+"""Figures and reports: every drawing from 4 x 8 heads to 48 x 32, without a warning, and the rules of the table."""
 
 import json
 import warnings
@@ -16,9 +16,7 @@ from util.plots import forerunner as plots
 from util.plots import induction, ioi
 
 
-@pytest.fixture(
-    params=[(4, 8, 32), (12, 12, 32), (30, 9, 32), (48, 32, 32), (80, 64, 32)], ids=lambda p: f"{p[0]}x{p[1]}"
-)
+@pytest.fixture(params=[(4, 8, 32), (12, 12, 32), (30, 9, 32), (48, 32, 32)], ids=lambda p: f"{p[0]}x{p[1]}")
 def arrays(request):
     layers, heads, n = request.param
     random = np.random.default_rng(0)
