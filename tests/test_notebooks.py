@@ -57,19 +57,30 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "dataset": 4,
         "k": 1,
         "prompts": 8,
-        "grid_datasets": ["sst5"],
+        "grid_datasets": "['sst5', 4]",  # as papermill -p passes it
+        "grid_k": [0, 2],
+        "grid_prompts": 8,
+        "causal_datasets": ["trec"],
+        "choice_prompts": 8,
         "ablated": 8,
         "single_heads": 4,
+        "heads_cut": 3,
         "full_grid": True,
     }
-    for untrained_control in (True, False):
-        parameters["untrained_control"] = untrained_control
+    panels = {"counts", "layers", "specificity", "ablation", "induction", "effects", "grid", "k"}
+    place = tmp_path / "ICL_OUTPUT" / "figures" / "tiny"
+    for k, untrained_control in ((1, True), (0, False)):
+        shutil.rmtree(place, ignore_errors=True)
+        parameters |= {"k": k, "untrained_control": untrained_control}
         printed = executed("01_forerunner_heads", parameters, tmp_path, monkeypatch)
         assert "heads 3 x 4; prompts 8" in printed and "findfont" not in printed
         assert "labels only -> forerunner head; any token -> previous-token head; never -> neither" in printed
-    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "forerunner_heads.json").read_text())
+        assert ("trec: task" in printed) == (k > 0) and ("k = 0: without demonstrations" in printed) == (k == 0)
+        drawn = {file.stem.removeprefix("forerunner_heads_") for file in place.glob("*.pdf")}
+        assert drawn == (panels if k else panels - {"ablation", "induction", "effects"})
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "forerunner_heads.json").read_text())
     assert list(values["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in values["model"]
-    assert len(list((tmp_path / "ICL_OUTPUT" / "figures").glob("forerunner_heads_*.pdf"))) == 7
+    assert list(values["by_k"]["fixed"]) == ["0", "2"]
 
 
 @pytest.mark.notebook
