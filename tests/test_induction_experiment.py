@@ -33,7 +33,7 @@ from util.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.measures import induction as measures
 from util.prompts import with_bos
 from util.replay import bare_writes
-from util.scoring import knockouts, label_logits, scoring
+from util.scoring import knockouts, label_log_probs, scoring
 from util.tasks import classification, induction_pattern
 from util.tasks.sequences import Sequences, matched_cells, repeated_sequences
 
@@ -537,10 +537,10 @@ def test_the_answers_of_the_whole_model_are_its_logits(pair, folder):
     for number, prompt in enumerate(prompts_of(asked)):
         with torch.no_grad():
             logits = pair[0](torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1]
-        np.testing.assert_allclose(found["logits"][number], logits[label_ids(pair[1], prompt)], atol=1e-9)
-        assert found["log_normaliser"][number] == pytest.approx(float(logits.logsumexp(0)), abs=1e-9)
+        scores = logits.log_softmax(0)[label_ids(pair[1], prompt)]
+        np.testing.assert_allclose(found["log_prob"][number], scores, atol=1e-9)
         assert found["gold"][number] == prompt.gold
-    assert found["logits"].dtype == np.float64
+    assert found["log_prob"].dtype == np.float64
 
 
 def test_right_answers_come_by_request_and_query(pair, folder):
@@ -549,7 +549,7 @@ def test_right_answers_come_by_request_and_query(pair, folder):
     found = ablation.answered_right(requests, edits, pair, folder)
     for row, asked in enumerate(requests):
         for name, each in ablation.answers(asked, edits, pair, folder).items():
-            np.testing.assert_array_equal(found[name][row], each["logits"].argmax(1) == each["gold"])
+            np.testing.assert_array_equal(found[name][row], each["log_prob"].argmax(1) == each["gold"])
     assert found["whole"].shape == (2, 5)
 
 
@@ -573,7 +573,7 @@ def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
     edits |= {"real": ablation.ablation(HEADS, "zero"), "whole": ablation.WHOLE}
     found = ablation.answers(asked, edits, pair, folder)
     real, whole = found.pop("real"), found.pop("whole")
-    assert (real["logits"] != whole["logits"]).all()
+    assert (real["log_prob"] != whole["log_prob"]).all()
     for each in found.values():
         for name, values in each.items():
             np.testing.assert_array_equal(values, whole[name])
@@ -582,17 +582,71 @@ def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
 def test_nothing_is_left_of_an_edit_not_even_after_an_error(pair):
     model, prompts = pair[0], prompts_of(request_of(pair))
     plan = scoring(model, pair[1], prompts)
-    whole = label_logits(model, plan)["logits"]
+    whole = label_log_probs(model, plan)["log_prob"]
 
     def breaking(_, arguments):
         raise RuntimeError("in the last layer")
 
     handle = oracle.output_projection(oracle.attention_modules(model)[2]).register_forward_pre_hook(breaking)
     with pytest.raises(RuntimeError, match="in the last layer"):
-        label_logits(model, plan, lambda batch: [PatchHeads(0, [1], 0.0), Knockout(torch.tensor([[3, 2]]))])
+        label_log_probs(model, plan, lambda batch: [PatchHeads(0, [1], 0.0), Knockout(torch.tensor([[3, 2]]))])
     handle.remove()
-    label_logits(model, plan, lambda batch: [PatchHeads(0, [1], 0.0)])
-    np.testing.assert_array_equal(label_logits(model, plan)["logits"], whole)
+    label_log_probs(model, plan, lambda batch: [PatchHeads(0, [1], 0.0)])
+    np.testing.assert_array_equal(label_log_probs(model, plan)["log_prob"], whole)
+
+
+def several(tokenizer, prompt):
+    """The tokens of the prompt, and of each label behind it."""
+    ids = tokenizer(prompt.text)["input_ids"]
+    return ids, [tokenizer(prompt.text + label)["input_ids"][len(ids) :] for label in prompt.labels]
+
+
+def label_scores(pair, prompt, edits_of):
+    """The log-probabilities of the labels by whole passes over prompt and label; edits_of: of so many tokens."""
+    ids, labels = several(pair[1], prompt)
+    scores = []
+    for label in labels:
+        logits = slow(pair[0], [[*ids, *label]], **edits_of(len(ids) + len(label))).logits[0].log_softmax(-1)
+        scores.append(sum(float(logits[len(ids) + i - 1, token]) for i, token in enumerate(label)))
+    return scores
+
+
+def test_labels_of_several_tokens_under_every_edit(pair, tmp_path, monkeypatch):
+    """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
+    monkeypatch.setattr(ablation, "REFERENCE", 20)
+    model, tokenizer = pair
+    asked = request_of(pair, items=3, labels=None)
+    edits = {mode: ablation.ablation(HEADS, mode) for mode in ("zero", "mean_pos", "input_mean")}
+    edits |= {"knockout": ablation.knockout(HEADS), "whole": ablation.WHOLE}
+    found = {name: each["log_prob"] for name, each in ablation.answers(asked, edits, pair, tmp_path).items()}
+    prompts = prompts_of({**asked, "labels": ("Foo", "Bar")})
+    others = prompts_of({**asked, "labels": ("Foo", "Bar"), "seed": asked["seed"] + 1000, "items": 23})[3:]
+    reference_ = [Row(tuple(tokenizer(prompt.text)["input_ids"])) for prompt in others]
+    means = position_means(model, reference_, [0, 2])
+    inputs = outputs_of_mean_inputs(model, reference_, [0, 2])
+    assert all(len(label) == 2 for prompt in prompts for label in several(tokenizer, prompt)[1])
+
+    def writes(values):
+        def of(length):
+            places = product(HEADS, range(length - 1))  # the label's last token changes nothing
+            return {"writes": {(la, 0, t, h): values(la, h, t) for (la, h), t in places}}
+
+        return of
+
+    for number, prompt in enumerate(prompts):
+        cells = induction_pattern.cells(prompt, tokenizer).tolist()
+        cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
+        wanted = {
+            "whole": label_scores(pair, prompt, lambda length: {}),
+            "zero": label_scores(pair, prompt, writes(lambda la, h, t: torch.zeros(16, dtype=F64))),
+            "mean_pos": label_scores(pair, prompt, writes(lambda la, h, t: torch.from_numpy(means[la][t, h]))),
+            "input_mean": label_scores(pair, prompt, writes(lambda la, h, t: torch.from_numpy(inputs[la][t, h]))),
+            "knockout": label_scores(pair, prompt, lambda length, cuts=cuts: {"cuts": cuts}),
+        }
+        for name, scores in wanted.items():
+            np.testing.assert_allclose(found[name][number], scores, atol=20 * bound(pair), err_msg=name)
+    for name in edits:
+        assert name == "whole" or np.abs(found[name] - found["whole"]).max() > 1e-4
 
 
 def reference_rows(pair, asked):
@@ -606,7 +660,7 @@ def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
     """Against the class's own attention, one prompt at a time, with vectors that are computed naively."""
     model, tokenizer = pair
     asked = request_of(pair, items=3)
-    found = ablation.answers(asked, {mode: ablation.ablation(HEADS[::-1], mode)}, pair, folder)[mode]["logits"]
+    found = ablation.answers(asked, {mode: ablation.ablation(HEADS[::-1], mode)}, pair, folder)[mode]["log_prob"]
     others = reference_rows(pair, asked)
     assert len(others) == ablation.REFERENCE
     z = naive_heads(model, others) if mode in ("mean", "mean_pos") else []
@@ -627,21 +681,21 @@ def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
             own = [inputs_of(model, layer, row.ids) for row in others]
             rest = [torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(len(longest))]
             inputs[layer] = given_inputs(model, layer, longest, torch.stack(rest)[None])
-    whole = ablation.answers(asked, {"whole": ablation.WHOLE}, pair, folder)["whole"]["logits"]
+    whole = ablation.answers(asked, {"whole": ablation.WHOLE}, pair, folder)["whole"]["log_prob"]
     constant = {head: value(*head, 0) for head in HEADS} if mode in ("zero", "mean") else {}
     for number, prompt in enumerate(prompts_of(asked)):
         ids = tokenizer(prompt.text)["input_ids"]
         places = product(HEADS, range(len(ids)))
         writes = {(la, 0, t, h): constant[la, h] if constant else value(la, h, t) for (la, h), t in places}
-        logits = slow(model, [ids], writes=writes).logits[0, -1, label_ids(tokenizer, prompt)]
-        np.testing.assert_allclose(found[number], logits, atol=10 * bound(pair))
+        scores = slow(model, [ids], writes=writes).logits[0, -1].log_softmax(0)[label_ids(tokenizer, prompt)]
+        np.testing.assert_allclose(found[number], scores, atol=10 * bound(pair))
     assert np.abs(found - whole).min() > 1e-4
 
 
 def test_zero_is_a_model_without_these_rows_of_the_output_projection(pair, folder):
     asked = request_of(pair)
     edits = {"zero": ablation.ablation(HEADS, "zero")}
-    found = ablation.answers(asked, edits, pair, folder)["zero"]["logits"]
+    found = ablation.answers(asked, edits, pair, folder)["zero"]["log_prob"]
     less = architectures.build(pair[0].config.model_type, F64, vocab_size=len(words()), max_position_embeddings=1024)
     for layer, head in HEADS:
         weight = oracle.output_projection(oracle.attention_modules(less)[layer]).weight
@@ -649,8 +703,8 @@ def test_zero_is_a_model_without_these_rows_of_the_output_projection(pair, folde
         (weight if less.config.model_type == "gpt2" else weight.T)[part] = 0
     for number, prompt in enumerate(prompts_of(asked)):
         with torch.no_grad():
-            logits = less(torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1]
-        np.testing.assert_allclose(found[number], logits[label_ids(pair[1], prompt)], atol=1e-12)
+            scores = less(torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1].log_softmax(0)
+        np.testing.assert_allclose(found[number], scores[label_ids(pair[1], prompt)], atol=1e-12)
 
 
 def test_of_a_layer_without_heads_the_bias_is_left(pair, tmp_path):
@@ -955,10 +1009,10 @@ def test_the_knockout_of_the_pattern_equals_the_classs_own_attention(pair, folde
         for name in edits:
             cells = induction_pattern.cells(prompt, tokenizer, name, 3).tolist()
             cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
-            logits = slow(model, [ids], cuts=cuts).logits[0, -1, label_ids(tokenizer, prompt)]
-            np.testing.assert_allclose(found[name]["logits"][number], logits, atol=10 * bound(pair))
+            scores = slow(model, [ids], cuts=cuts).logits[0, -1].log_softmax(0)[label_ids(tokenizer, prompt)]
+            np.testing.assert_allclose(found[name]["log_prob"][number], scores, atol=10 * bound(pair))
     for name in edits:
-        assert np.abs(found[name]["logits"] - found["whole"]["logits"]).max(1).min() > 1e-4
+        assert np.abs(found[name]["log_prob"] - found["whole"]["log_prob"]).max(1).min() > 1e-4
 
 
 def test_prompts_of_different_lengths_are_edited_as_if_alone(pair, tmp_path):
@@ -1066,7 +1120,7 @@ def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
     found = ablation.answers(asked, edits, (model, words()), tmp_path)
     most = np.array([np.bincount(prompt.demonstrations).argmax() for prompt in prompts_of(asked)])
     assert set(most) == {0, 1}
-    gaps = {name: np.diff(each["logits"], axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
+    gaps = {name: np.diff(each["log_prob"], axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
     for name in ("whole", "decoy", "decoy knockout"):
         assert (gaps[name] > 3).all(), name
     for name in ("zero", "knockout"):
@@ -1093,7 +1147,7 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
             np.testing.assert_array_equal(values, again[f"again {name}"][part])
     mixed = {"mean": ablation.ablation([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
     np.testing.assert_array_equal(
-        ablation.answers(asked, mixed, never, tmp_path)["mean"]["logits"], first["mean"]["logits"]
+        ablation.answers(asked, mixed, never, tmp_path)["mean"]["log_prob"], first["mean"]["log_prob"]
     )
     assert ablation.means(asked, never, tmp_path)["prompts"] == 64
     losses = ablation.language_losses(asked, {"whole": ablation.WHOLE}, pair, tmp_path)["whole"]
@@ -1166,8 +1220,8 @@ def test_bad_requests_are_refused_before_work(pair, tmp_path):
     for edit, match in bad_edits:
         with pytest.raises(ValueError, match=match):
             ablation.answers(asked, {"bad": edit}, pair, tmp_path)
-    with pytest.raises(ValueError, match=r'several tokens|tokens in this tokenizer.*labels=\("A", "B", ...\)'):
-        ablation.answers(request_of(pair, labels=None), {"whole": ablation.WHOLE}, pair, tmp_path)
+    with pytest.raises(ValueError, match="the tokens of the label 'A' begin those of 'AA'"):
+        ablation.answers(request_of(pair, labels=("A", "AA")), {"whole": ablation.WHOLE}, pair, tmp_path)
     with pytest.raises(ValueError, match="plain texts have no induction pattern"):
         ablation.language_losses(asked, {"cut": ablation.knockout(HEADS)}, pair, tmp_path)
     with pytest.raises(ValueError, match="places 1024"):

@@ -26,7 +26,7 @@ from util.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.measures.forerunner import right
 from util.measures.induction import Head
 from util.prompts import Prompt, with_bos
-from util.scoring import Attach, Scoring, knockouts, label_logits, nothing, scoring, text_losses
+from util.scoring import Attach, Scoring, knockouts, label_log_probs, nothing, scoring, text_losses
 from util.tasks import classification, induction_pattern
 
 MODES = ("mean", "zero", "mean_pos", "input_mean")
@@ -76,7 +76,7 @@ def task_request(
         "skipped_positions": 8,
         "token_budget": TOKEN_BUDGET,
     }
-    return {"stem": STEM, "schema": 1, "method_version": 1, **model_request(model, **which), **own}
+    return {"stem": STEM, "schema": 2, "method_version": 1, **model_request(model, **which), **own}
 
 
 def ablation(heads: Sequence[Head], mode: str = "mean") -> Edit:
@@ -122,14 +122,7 @@ class _Run(Run):
 
     @cached_property
     def plan(self) -> Scoring:
-        plan = scoring(*self.pair, self.drawn[0])
-        longest = max(tokens.label_lengths[-1] for tokens in plan.tokens)
-        if longest > 1:
-            raise ValueError(
-                f"a label of {self.asked['dataset']} has {longest} tokens in this tokenizer; choose other words that "
-                'follow a colon as one token each: labels=("A", "B", ...)'
-            )
-        return plan
+        return scoring(*self.pair, self.drawn[0])
 
     @cached_property
     def plain_texts(self) -> list[tuple[int, ...]]:
@@ -162,8 +155,8 @@ class _Run(Run):
         chosen = [values[layer][:, own] for layer, own in by_layer.items()]
         return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
-    def instruments(self, edit: Edit, ids: Sequence[Sequence[int]]) -> Attach:
-        """What an edit attaches to the texts `ids`. Raises ValueError before any forward pass."""
+    def instruments(self, edit: Edit, lengths: Sequence[int]) -> Attach:
+        """What an edit attaches to texts of so many tokens. Raises ValueError before any forward pass."""
         if not edit:
             return nothing
         net, tokenizer = self.pair
@@ -182,7 +175,7 @@ class _Run(Run):
             mean = torch.from_numpy(self.means("mean")["mean"])
             values = {layer: mean[found.layers.index(layer)][own] for layer, own in by_layer.items()}
             return lambda batch: [PatchHeads(layer, own, values[layer]) for layer, own in by_layer.items()]
-        longest, there = max(map(len, ids)), max(map(len, self.reference))
+        longest, there = max(lengths), max(map(len, self.reference))
         if longest > there:
             raise ValueError(
                 f"the longest prompt has {longest} tokens, the reference of {mode} {there}; take mode 'mean', or a "
@@ -192,8 +185,8 @@ class _Run(Run):
         parts = dict(zip(by_layer, kept.split([len(own) for own in by_layer.values()], dim=1), strict=True))
 
         def attach(batch: Batch) -> list[PatchHeads]:
-            length = batch.inputs["input_ids"].shape[1]
-            return [PatchHeads(layer, own, parts[layer][:length]) for layer, own in by_layer.items()]
+            places = batch.positions.clamp(max=there - 1)  # those of padding may be larger
+            return [PatchHeads(layer, own, parts[layer][places]) for layer, own in by_layer.items()]
 
         return attach
 
@@ -207,14 +200,15 @@ def answers(
 ) -> dict[str, dict[str, Any]]:
     """What the model answers to a `task_request` under each edit, by its name; each is cached on its own.
 
-    logits [N, C] of the labels, log_normaliser [N], gold [N]. Raises ValueError, before any forward pass, for labels
-    that have several tokens or begin alike, for prompts that are too long, and for what an edit cannot do.
+    log_prob [N, C] of the labels (see `label_log_probs`), gold [N]. An ablation acts on the tokens of a label as on all
+    others; a knockout on the prompt's alone. Raises ValueError, before any forward pass, for what `scoring` refuses in
+    labels, for prompts that are too long, and for what an edit cannot do.
     """
     run = _Run(asked, model, folder, redo)
 
     def compute(edit: Edit) -> dict[str, Any]:
-        attach = run.instruments(edit, run.plan.ids)
-        found = label_logits(run.pair[0], run.plan, attach, token_budget=asked["token_budget"])
+        attach = run.instruments(edit, run.plan.lengths)
+        found = label_log_probs(run.pair[0], run.plan, attach, token_budget=asked["token_budget"])
         return {**found, "gold": run.plan.gold}
 
     bar = tqdm(edits.items(), desc=f"{asked['dataset']}, {asked['k']} shots", leave=False)
@@ -231,7 +225,7 @@ def answered_right(
     """Which queries are answered right under each edit, [R, N] by name: a row for each request, one per seed say."""
     model = once(model, requests[0])
     runs = [answers(asked, edits, model, folder, redo) for asked in requests]
-    return {name: np.stack([right(run[name]["logits"], run[name]["gold"]) for run in runs]) for name in edits}
+    return {name: np.stack([right(run[name]["log_prob"], run[name]["gold"]) for run in runs]) for name in edits}
 
 
 def language_losses(
@@ -247,7 +241,7 @@ def language_losses(
         raise ValueError("plain texts have no induction pattern to knock out; give ablations alone")
 
     def compute(edit: Edit) -> dict[str, Any]:
-        attach = run.instruments(edit, run.plain_texts)
+        attach = run.instruments(edit, list(map(len, run.plain_texts)))
         return {"loss": text_losses(run.pair[0], run.plain_texts, attach, asked["token_budget"])}
 
     bar = tqdm(edits.items(), desc="plain text", leave=False)
