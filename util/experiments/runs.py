@@ -22,7 +22,9 @@ from util.load_model_and_data import (
     dtype_name,
     load_ICL_model,
     origin,
+    request_name,
     resolved_revision,
+    shown_name,
     untrained_twin,
 )
 
@@ -67,7 +69,7 @@ def model_request(
 ) -> cache.Request:
     """The part of every request that says which model; untrained_seed: its architecture with fresh weights instead."""
     return {
-        "model": str(Path(model).expanduser()),
+        "model": request_name(model),
         "revision": revision,
         "dtype": dtype_name(dtype),
         "quantized": quantized,
@@ -107,7 +109,8 @@ def obtain(source: ModelSource, request: dict[str, Any]) -> tuple[PreTrainedMode
     wanted = origin(request["model"], seed)
     if not request["model"].startswith("given:") and model.name_or_path != wanted:
         raise ValueError(
-            f"the request is for {wanted!r}, but the model given is {model.name_or_path or 'built, not loaded'!r}; "
+            f"the request is for {shown_name(request['model'])!r}, but the model given is "
+            f"{shown_name(model.name_or_path) if model.name_or_path else 'built, not loaded'!r}; "
             "to measure a model of your own, ask for it under a name that begins with 'given:'"
         )
     return pair
