@@ -24,7 +24,7 @@ from util.attention import instrument as instrumented
 from util.embedded import planted
 from util.experiments import induction as experiment
 from util.experiments import induction_ablation as ablation
-from util.experiments.runs import LazyModel
+from util.experiments.runs import LazyModel, planted_model
 from util.handshake import prepare
 from util.inference import Batch, Row
 from util.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
@@ -1313,3 +1313,128 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
     row = published["meta-llama/Meta-Llama-3-8B"]["repetition, 10 shots"]
     assert abs(100 * right["full"].mean() - row["full"]) <= 4
     assert abs(100 * right["mean"].mean() - row["mean"]["ind 1 %"]) <= 4
+
+
+# ------------------------------------------------------------------------------------------------ what to measure
+
+
+def test_settings_are_checked_before_any_work():
+    for name, given, match in (
+        ("default", {"tasks": ["wordseq2"], "primary_task": "wordseq1"}, "primary_task = 'wordseq1' is none of tasks"),
+        ("default", {"tasks": ["palindrome"]}, r"no task \['palindrome'\]; there are repetition"),
+        ("default", {"tasks": '["wordseq1"]'}, "is a text, not a list; papermill takes lists with -y"),
+        ("default", {"mode": "median"}, "unknown mode 'median'"),
+        ("mine", {}, "there are default, paper"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            ablation.settings(name, **given)
+    with pytest.raises(ValueError, match=r"sizes = \[1, 2\], primary = 3"):
+        ablation.settings(sizes=[1, 2], primary=3).for_model(32)
+    with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
+        ablation.settings(sizes=[1, 20]).for_model(12)
+
+
+def test_what_is_not_given_follows_from_the_model():
+    small, large = (ablation.settings(tasks=None, items=None).for_model(heads) for heads in (32, 270))
+    assert small.tasks == ablation.TASKS and small.seeds == (42,) and small.mode == "mean"
+    assert (small.items, small.sizes, small.primary, small.control_sets, small.other_sets) == (
+        60,
+        (1, 2, 4, 8),
+        4,
+        20,
+        20,
+    )
+    assert (large.items, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
+    assert 1 / (1 + 2 * large.control_sets) < 0.05
+    paper = ablation.settings("paper", seeds=[1]).for_model(1024)
+    assert (paper.items, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
+    assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3
+    assert ablation.settings(sizes=[2], control_sets=7).for_model(32).primary == 2
+
+
+def test_a_plan_has_every_control_and_fewer_on_other_tasks():
+    rng = np.random.default_rng(0)
+    score = rng.random((12, 12)) * 0.2
+    best = [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
+    score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
+    setup = ablation.settings("paper", tasks=["wordseq1", "wordseq2", "recursion"], other_sets=1).for_model(144)
+    plan = ablation.plan(score, rng.random((12, 12)) + 1, setup)
+    assert plan.chosen == best[:2] and setup.sizes == (2, 5) and not plan.short
+    layers = sorted(layer for layer, _ in best[:2])
+    for heads in plan.controls["layer-matched"]:
+        assert sorted(layer for layer, _ in heads) == layers and not {*heads} & {*best}
+    assert plan.edits["top 2 ablated"] == plan.edits["n = 2"] == ablation.ablation(best[:2], "input_mean")
+    assert plan.edits["n = 5"] == ablation.ablation(best, "input_mean")
+    assert plan.edits["n = 5, pattern knocked out"] == ablation.knockout(best)
+    assert plan.family("n = 5, layer-matched") == [f"n = 5, layer-matched {i}" for i in (1, 2, 3)]
+    assert plan.of_task("wordseq1", []) == plan.edits and plan.of_task("wordseq2", []) == {"whole model": {}}
+    fewer = plan.of_task("wordseq2", ["wordseq2"])
+    assert {*plan.edits} - {*fewer} == {f"{kind} {i}" for kind in plan.controls for i in (2, 3)}
+    assert list(plan.few()) == ["whole model", "top 2 ablated", *(f"norm-matched {i}" for i in (1, 2, 3))]
+    assert list(plan.few(done=False)) == ["whole model"]
+    right = {
+        "wordseq1": {name: np.ones((1, 4), bool) for name in plan.edits},
+        "recursion": {"whole model": np.eye(2) > 0},
+    }
+    accuracies, drawn = plan.shown(right)
+    assert set(accuracies["wordseq1"]) == set(accuracies["recursion"]) == set(plan.rows)
+    assert accuracies["wordseq1"]["random keys"][0] == 1 and accuracies["recursion"]["whole model"][0] == 0.5
+    assert np.isnan(accuracies["recursion"]["random keys"]).all() and np.isnan(
+        accuracies["wordseq1"]["layer-matched"][0]
+    )
+    assert drawn["wordseq1"]["layer-matched"] == [1, 1, 1] and drawn["recursion"]["layer-matched"] == []
+    assert [value for value, *_ in plan.by_size(right["wordseq1"])] == [1, 1, 1]
+
+
+def test_heads_without_layer_matched_controls_are_compared_by_norm_alone():
+    score = np.full((2, 3), 0.5)
+    score[1] = 0.1
+    plan = ablation.plan(score, np.ones((2, 3)), ablation.settings(sizes=[2], control_sets=2).for_model(6))
+    assert plan.short == {0: (2, 0)} and plan.controls["layer-matched"] == []
+    assert plan.family("layer-matched") == [] and len(plan.family("pattern in others")) == 2
+
+
+def test_tasks_are_chosen_by_queries_that_are_not_measured(pair, tmp_path, monkeypatch):
+    seen = []
+
+    def answered(requests, edits, *rest):
+        seen.extend(requests)
+        share = 0.9 if requests[0]["task"] == "wordseq2" else 0.6
+        return {"whole": np.arange(20)[None] < 20 * share}
+
+    monkeypatch.setattr(ablation, "answered_right", answered)
+    requests = [request_of(pair, task=task, items=20) for task in ("wordseq1", "wordseq2")]
+    done = ablation.tasks_done(requests, pair, tmp_path)
+    assert list(done) == ["wordseq2"] and done["wordseq2"][0] == 0.9
+    assert [(asked["start"], asked["items"]) for asked in seen] == [(20, 20)] * 2
+    monkeypatch.undo()
+    own, others = ({p.text for p in ablation._Run(r, pair, tmp_path, False).drawn[0]} for r in (requests[0], seen[0]))
+    assert len(own) == len(others) == 20 and not own & others
+    queries = [{p.text[slice(*p.spans["x"][-1])] for p in ablation._Run(r, pair, tmp_path, False).drawn[0]} for r in
+               (requests[0], seen[0])]  # fmt: skip
+    assert not queries[0] & queries[1]
+    with pytest.raises(ValueError, match="start = 500"):
+        request_of(pair, items=20, start=500)
+
+
+def test_the_uniform_loss_is_that_of_all_tokens_of_the_vocabulary(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation, "REFERENCE", 3)
+    asked = request_of(pair)
+    assert ablation.uniform_loss(asked, pair, tmp_path) == pytest.approx(np.log(pair[0].config.vocab_size))
+    assert len(ablation.language_losses(asked, {"whole": ablation.WHOLE}, never, tmp_path)["whole"]) == 3
+
+
+def test_the_agreement_of_scores_with_those_of_other_settings(tmp_path):
+    asked = experiment.sequence_request(length=12, copies=3, sequences=2)
+    lazy, truth, which = planted_model(planted.induction, {"family": "llama"})
+    table = experiment.stability({**asked, **which}, 1, lazy, tmp_path)
+    assert list(table.index) == ["without BOS", "length 25", "length 100", "single sequences"]
+    assert (table["of the best 1"] == 1).all() and (table["rank correlation"] <= 1).all()
+    score = experiment.scores({**asked, **which}, never, tmp_path).data["prefix_matching"].mean(0)
+    assert truth.found_exactly("induction", score, 0.3) and not truth.found_exactly("previous token", score, 0.3)
+
+
+def test_the_untrained_twin_of_a_quantised_request_is_asked_for_unquantised(tmp_path, monkeypatch):
+    asked = {**experiment.sequence_request("embedded", length=5, copies=2, sequences=1), "quantized": True}
+    untrained = experiment.untrained_scores(asked, LazyModel("embedded", device="cpu"), tmp_path)
+    assert untrained.shape == (4, 8) and untrained.max() < 0.3
