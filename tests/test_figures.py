@@ -213,6 +213,18 @@ def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
     np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:12])
 
 
+def test_the_tokens_of_a_label_are_one_bar():
+    attention = np.zeros((6, 6))
+    attention[-1] = [0.1, 0.2, 0.3, 0.0, 0.25, 0.15]
+    figure = induction.pattern(
+        attention, ["x", " F", "oo", ":", " Bar", ":"], ["", "label", "label", "colon", "label", ""], "t"
+    )
+    [bars] = figure.axes[1].containers
+    assert [bar.get_width() for bar in bars] == pytest.approx([0.5, 0.25])
+    assert [tick.get_text() for tick in figure.axes[1].get_yticklabels()] == ["Foo", "Bar"]
+    assert figure.axes[1].get_title().endswith("all else 0.25")
+
+
 def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
     interval = (0.5, 0.4, 0.6)
     pairs = [(edge.source, edge.target, edge.relation) for edge in edges.TYPE_PAIRS]

@@ -105,6 +105,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
         "control_sets": 3,
         "full_grid": True,
         "reference": "staicc",
+        "untrained_control": False,
     }
     printed = executed("02_induction_scores", parameters, tmp_path, monkeypatch)
     assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed

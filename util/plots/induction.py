@@ -1,6 +1,7 @@
 """The figures of induction scores, head ablation and attention knockout (Crosbie & Shutova 2024)."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -82,7 +83,7 @@ def companions(maps: Mapping[str, Floats], title: str) -> Figure:
                 continue
             largest = float(np.nanmax(np.abs(values))) or 1.0
             signed = bool((values < -0.05 * largest).any())
-            limits = (-largest, largest) if signed else (0, 1 if largest > 0.5 else largest)
+            limits = (-largest, largest) if signed else (0, 1 if largest > 0.5 else max(largest, 0.25))
             _map(ax, values, name, limits, "RdBu_r" if signed else "viridis")
         for ax in axes[len(maps) :]:
             ax.set_visible(False)
@@ -95,7 +96,7 @@ def companions(maps: Mapping[str, Floats], title: str) -> Figure:
 
 
 def pattern(attention: Floats, tokens: Sequence[str], kinds: Sequence[str], title: str) -> Figure:
-    """What one head attends to: the whole matrix [T, T], and from the last token to the parts that have a kind."""
+    """What one head attends to: the whole matrix [T, T], and from the last token to the labels, all tokens of each."""
     with style():
         figure = new_figure(WIDTH, 2.4)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
@@ -103,13 +104,14 @@ def pattern(attention: Floats, tokens: Sequence[str], kinds: Sequence[str], titl
         left.set(xlabel="key", ylabel="query", title="A) every token")
         left.spines[:].set_visible(True)
         row = attention[-1]
-        places = [t for t, kind in enumerate(kinds) if kind == "label"]
-        shown = places[-12:]
+        labels = [list(part) for kind, part in groupby(range(len(kinds)), lambda t: kinds[t]) if kind == "label"]
+        read = [float(row[part].sum()) for part in labels]
+        shown = labels[-12:]
         y = np.arange(len(shown))
-        right.barh(y, row[shown], color=DARK, height=0.7)
+        right.barh(y, read[-12:], color=DARK, height=0.7)
         right.margins(x=0.1)  # or the last tick's number is cut off
-        right.set_yticks(y, [tokens[t].strip() for t in shown])
-        rest = 1 - float(row[places].sum())
+        right.set_yticks(y, ["".join(tokens[t] for t in part).strip() for part in shown])
+        rest = 1 - sum(read)
         right.set(
             xlabel="attention from the last colon",
             title=f"B) the labels, first to last; all else {rest:.2f}",
@@ -180,7 +182,8 @@ def accuracies(
                     ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
             ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
             if task in (notes or {}):
-                ax.text(0.5, 0.5, (notes or {})[task], transform=ax.transAxes, ha="center", va="center", color=GREY)
+                place = {"transform": ax.transAxes, "ha": "center", "va": "center"}
+                ax.text(0.5, 0.5, (notes or {})[task], color=GREY, backgroundcolor="white", **place)
             ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
         axes[0].set_yticks(range(len(names)), names)
         figure.supxlabel(label)
@@ -217,7 +220,7 @@ def doses(
         axes[0].set(xlabel="heads ablated", ylabel="accuracy", ylim=(-0.05, 1.05), title="A) with demonstrations")
         figure.legend(loc="outside lower left", ncols=len(accuracy))
         for ax, rows, label, name, level, of in (
-            (axes[1], zero_shot, "accuracy", "B) without", chance, "chance"),
+            (axes[1], zero_shot, "accuracy", "B) 0 shots", chance, "chance"),
             (axes[2], losses, "nats per token", "C) plain text", uniform, "uniform"),
         ):
             value, low, high = np.array(list(rows.values())).T
