@@ -210,7 +210,7 @@ def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
             assert figure.get_size_inches()[0] <= 5.5
     np.testing.assert_array_equal(figures["scores"].axes[0].get_images()[0].get_array(), mean.T)
     [bars] = figures["scores"].axes[1].containers[:1]
-    np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:12])
+    np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:16])
 
 
 def test_the_tokens_of_a_label_are_one_bar():

@@ -1324,6 +1324,7 @@ def test_settings_are_checked_before_any_work():
         ("default", {"tasks": ["palindrome"]}, r"no task \['palindrome'\]; there are repetition"),
         ("default", {"tasks": '["wordseq1"]'}, "is a text, not a list; papermill takes lists with -y"),
         ("default", {"mode": "median"}, "unknown mode 'median'"),
+        ("default", {"reference": "wikipedia"}, "unknown reference 'wikipedia'; there are task, staicc"),
         ("mine", {}, "there are default, paper"),
     ):
         with pytest.raises(ValueError, match=match):
@@ -1348,7 +1349,7 @@ def test_what_is_not_given_follows_from_the_model():
     assert 1 / (1 + 2 * large.control_sets) < 0.05
     paper = ablation.settings("paper", seeds=[1]).for_model(1024)
     assert (paper.items, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
-    assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3
+    assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3 and paper.reference == "staicc"
     assert ablation.settings(sizes=[2], control_sets=7).for_model(32).primary == 2
 
 

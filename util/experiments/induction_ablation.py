@@ -111,9 +111,10 @@ def knockout(heads: Sequence[Head], pattern: str = "induction", seed: int = 0) -
 class Settings:
     """What is ablated and how it is measured. What is None follows from the model, see `for_model`.
 
-    items: queries of each task; seeds: of their demonstrations; sizes: of the sets of best heads; primary: the one with
-    controls; control_sets: of either kind on the primary task, other_sets: on others; all_tasks: ablations on tasks
-    too that the whole model does not do; all_sizes: knockout and layer-matched controls for every size.
+    items: queries of each task; seeds: of their demonstrations; mode, reference: of an ablation; sizes: of the sets of
+    best heads; primary: the one with controls; control_sets: of either kind on the primary task, other_sets: on others;
+    all_tasks: ablations on tasks too that the whole model does not do; all_sizes: knockout and layer-matched controls
+    for every size.
     """
 
     tasks: tuple[str, ...]
@@ -121,6 +122,7 @@ class Settings:
     items: int | None
     seeds: tuple[int, ...]
     mode: str
+    reference: str
     sizes: tuple[int, ...] | None
     primary: int | None
     control_sets: int | None
@@ -153,12 +155,14 @@ class Settings:
 
 PAPER_SHARES = (0.01, 0.03)
 SETTINGS: dict[str, dict[str, Any]] = {
-    "default": {"seeds": (42,), "mode": "mean", "all_tasks": False, "all_sizes": False},
-    # Crosbie & Shutova: all queries, three draws of demonstrations and of random heads, the mode of their code
+    "default": {"seeds": (42,), "mode": "mean", "reference": "task", "all_tasks": False, "all_sizes": False},
+    # Crosbie & Shutova: all queries, three draws of demonstrations and of random heads, the mode of their code with
+    # means over other texts than the tasks'
     "paper": {
         "items": 500,
         "seeds": (42, 43, 44),
         "mode": "input_mean",
+        "reference": "staicc",
         "control_sets": 3,
         "all_tasks": True,
         "all_sizes": True,
@@ -184,8 +188,9 @@ def settings(name: str = "default", **given: Any) -> Settings:
         raise ValueError(f"no task {unknown}; there are {', '.join(classification.NAMES)}")
     if fields["primary_task"] not in fields["tasks"]:
         raise ValueError(f"primary_task = {fields['primary_task']!r} is none of tasks = {list(fields['tasks'])}")
-    if fields["mode"] not in MODES:
-        raise ValueError(f"unknown mode {fields['mode']!r}; there are {', '.join(MODES)}")
+    for field, known in (("mode", MODES), ("reference", REFERENCES)):
+        if fields[field] not in known:
+            raise ValueError(f"unknown {field} {fields[field]!r}; there are {', '.join(known)}")
     return Settings(**fields)
 
 

@@ -41,9 +41,8 @@ def scores(
     bound: float,
     title: str,
     untrained: float | None = None,
-    shown: int = 12,
 ) -> Figure:
-    """Prefix-matching scores [L, H] with their intervals: a map, and the best heads in their order.
+    """Prefix-matching scores [L, H] with their intervals: a map, and the best 12 to 16 heads in their order.
 
     Dotted: what uniform attention has; dashed: the bound from which a head counts as an induction head. untrained: the
     best score of the untrained twin.
@@ -53,6 +52,7 @@ def scores(
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
         _map(left, mean, "A) prefix-matching score", (0, 1))
         left.set(xlabel="layer (from 0)", ylabel="head (from 0)")
+        shown = int(np.clip((mean >= bound).sum() + 3, 12, 16))
         order = np.argsort(-mean, axis=None, kind="stable")[:shown]
         value, down, up = (part.ravel()[order] for part in (mean, low, high))
         x = np.arange(len(order))
