@@ -1346,7 +1346,7 @@ def test_what_is_not_given_follows_from_the_model():
         20,
     )
     assert (large.items, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
-    assert 1 / (1 + 2 * large.control_sets) < 0.05
+    assert large.control_sets and 1 / (1 + 2 * large.control_sets) < 0.05
     paper = ablation.settings("paper", seeds=[1]).for_model(1024)
     assert (paper.items, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
     assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3 and paper.reference == "staicc"

@@ -37,8 +37,8 @@ def exact(monkeypatch):
     """Eager attention takes its softmax in float32 in many classes, which would hide what is compared."""
     softmax = torch.nn.functional.softmax
 
-    def wide(values, *args, dtype=None, **options):
-        return softmax(values, *args, dtype=torch.promote_types(values.dtype, dtype or values.dtype), **options)
+    def wide(values, dim=-1, dtype=None):
+        return softmax(values, dim=dim, dtype=torch.promote_types(values.dtype, dtype or values.dtype))
 
     monkeypatch.setattr(torch.nn.functional, "softmax", wide)
 
@@ -124,7 +124,7 @@ def reference_width(reference, name):
 def test_the_labels_of_a_prompt_share_its_pass_where_that_is_exact(monkeypatch):
     for name in NAMES:
         model, _ = built(name)
-        ran = []
+        ran: list[torch.Tensor] = []
         handle = model.get_input_embeddings().register_forward_pre_hook(lambda _, args, ran=ran: ran.append(args[0]))
         plan = planned()
         label_log_probs(model, plan, token_budget=1)

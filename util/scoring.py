@@ -102,7 +102,7 @@ def label_log_probs(
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     rows = _rows(model, plan)
     owners = np.array([row.prompt for row in rows])
-    found = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
+    found: dict[str, np.ndarray] = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
     if text:
         found["text_loss"] = np.empty(len(plan.ids), dtype)
 

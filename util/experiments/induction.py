@@ -135,7 +135,11 @@ def stability(
     """How prefix-matching scores agree with those of other settings: rank correlation over heads, and the heads that
     are among the best n both times. Single sequences: the least of any."""
     model = once(model, asked)
-    settings = {"without BOS": {"bos": False}, "length 25": {"length": 25}, "length 100": {"length": 100}}
+    settings: dict[str, dict[str, Any]] = {
+        "without BOS": {"bos": False},
+        "length 25": {"length": 25},
+        "length 100": {"length": 100},
+    }
     own = scores(asked, model, folder, redo).data["prefix_matching"]
     others = {
         name: scores({**asked, **changed}, model, folder, redo).data["prefix_matching"].mean(0)

@@ -178,7 +178,9 @@ def settings(name: str = "default", **given: Any) -> Settings:
     """
     if name not in SETTINGS:
         raise ValueError(f"unknown settings {name!r}; there are {', '.join(SETTINGS)}")
-    fields = dict.fromkeys(Settings.__annotations__) | {"tasks": TASKS, "primary_task": "wordseq1"} | SETTINGS[name]
+    fields: dict[str, Any] = (
+        dict.fromkeys(Settings.__annotations__) | {"tasks": TASKS, "primary_task": "wordseq1"} | SETTINGS[name]
+    )
     fields |= {field: value for field, value in given.items() if value is not None}
     for field in ("tasks", "seeds", "sizes"):
         if isinstance(fields[field], str):

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.plots import WIDTH, new_figure, style
+from util.plots import WIDTH, name_point, new_figure, style
 
 Floats = NDArray[np.floating]
 Interval = tuple[float, float, float]  # value, low, high
@@ -127,7 +127,7 @@ def mechanism(
     """Where induction heads come from and what they do.
 
     A: the scores of the chosen heads in the whole model, and by name with other heads ablated, [heads] each. B: direct
-    attribution [L, H] of the chosen heads, of all others beside them.
+    attribution [L, H] of the chosen heads, of all others beside them, the largest with their names.
     """
     with style():
         figure = new_figure(WIDTH, 2.4)
@@ -145,8 +145,14 @@ def mechanism(
         for place in chosen:
             others[place] = False
         rng = np.random.default_rng(0)
-        for at, (values, colour) in enumerate(((attribution[~others], DARK), (attribution[others], GREY))):
-            right.plot(at + rng.uniform(-0.15, 0.15, len(values)), values, "o", color=colour, ms=3, alpha=0.8)
+        for at, (own, colour) in enumerate(((~others, DARK), (others, GREY))):
+            values, x = attribution[own], at + rng.uniform(-0.15, 0.15, own.sum())
+            right.plot(x, values, "o", color=colour, ms=3, alpha=0.8)
+            largest, last = np.nanmax(np.abs(attribution), initial=0), np.inf
+            for place in np.argsort(-np.nan_to_num(values))[: 3 * at]:  # the chosen ones are named in A
+                if 0.25 * largest < values[place] < last - 0.08 * largest:  # or their names lie on each other
+                    name_point(right, head_name(*np.argwhere(own)[place]), x[place], values[place])
+                    last = values[place]
         right.axhline(0, color="0.7", lw=0.7, zorder=0)
         right.set_xticks([0, 1], ["chosen", "others"])
         right.set(xlim=(-0.6, 1.6), ylabel="logits", title="B) direct, to the next token")
@@ -209,8 +215,8 @@ def doses(
         axes = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
         shades = ("#023858", "#3690c0", "#c02d45", "#2c7d59", "#d99a2b", "0.5", "0.2")
         width = 0.06 * (len(sizes) - 1)
-        for i, ((task, rows), colour, marker) in enumerate(zip(accuracy.items(), shades, "os^Dvx+", strict=False)):
-            value, low, high = np.array(rows).T
+        for i, ((task, by_size), colour, marker) in enumerate(zip(accuracy.items(), shades, "os^Dvx+", strict=False)):
+            value, low, high = np.array(by_size).T
             x = np.arange(len(sizes)) + width * (i - (len(accuracy) - 1) / 2)  # or their intervals hide each other
             error = [value - low, high - value]
             axes[0].errorbar(
