@@ -64,7 +64,8 @@ def test_ablated_and_knocked_out_heads_answer_as_under_hooks(
     edits |= {mode: induction_ablation.ablation(HEADS, mode) for mode in MODES}
     ours = induction_ablation.answers(asked, edits, real.pair, tmp_path)
     stand_ins = means(real, [prompt.text for prompt in prompts[1]])
-    tokens = [int(ids_of(real, f" {label}")[0, 0]) for label in LABELS]
+    before = prompts[0][0].text  # which ends in a colon: no space before a label
+    tokens = [int(ids_of(real, f"{before}{label}")[0, -1]) for label in LABELS]
     theirs: dict[str, list[Tensor]] = {name: [] for name in edits}
     for prompt in prompts[0]:
         ids = ids_of(real, prompt.text)
