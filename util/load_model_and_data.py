@@ -66,10 +66,10 @@ def load_ICL_model(
     built (model, tokenizer). gguf_file: the GGUF file to take from a hub id or folder; "ORG/REPOSITORY/FILE.gguf" as
     name says the same. Its weights are dequantised. device: "auto" takes a CUDA GPU if there is one. quantized: 4-bit
     NF4 with bfloat16 compute, the same numbers on every CPU. dtype: None or "auto" is float32 on the CPU and for models
-    up to 1 B parameters, else bfloat16; or a name such as "float16". device_map: handed to accelerate instead of `device`,
-    for several GPUs or offload: "auto", or modules to GPU numbers, "cpu" and "disk". max_memory: with device_map="auto"
-    the most to use by device, as {0: "20GB", "cpu": "64GB"}. offload_folder: for "disk", where weights that cannot be
-    read from the checkpoint as they are get written; safetensors mostly can.
+    up to 1 B parameters, else bfloat16; or a name such as "float16". device_map: handed to accelerate instead of
+    `device`, for several GPUs or offload: "auto", or modules to GPU numbers, "cpu" and "disk". max_memory: with
+    device_map="auto" the most to use by device, as {0: "20GB", "cpu": "64GB"}. offload_folder: for "disk", where
+    weights that cannot be read from the checkpoint as they are get written; safetensors mostly can.
     The token is this argument, else HF_TOKEN, else the hub's login; it is never stored.
 
     Returns (model, tokenizer), the model in eval mode and checked by `handshake.prepare`. Raises before any weight is

@@ -52,10 +52,16 @@ def output(kind: str, model: str = "embedded") -> Path:
         raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
     place = _named("ICL_OUTPUT")
     folder = place / KINDS[kind] if place else material() / "output" / kind
-    if not model.startswith("embedded"):
-        folder /= re.sub(r"[^a-z0-9._]+", "-", PurePath(model.rstrip("/\\")).name.lower()).strip("-.") or "model"
+    folder /= model_folder(model)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def model_folder(model: str) -> str:
+    """The folder of a model's figures and values in the output folder: its name in plain characters, "" if embedded."""
+    if model.partition("/")[0] == "embedded":
+        return ""
+    return re.sub(r"[^a-z0-9._]+", "-", PurePath(model.rstrip("/\\")).name.lower()).strip("-.") or "model"
 
 
 def _named(variable: str) -> Path | None:

@@ -46,8 +46,8 @@ def check_file(file: str | Path) -> dict[str, Any]:
     architecture = str(fields.get("general.architecture"))
     if architecture not in ARCHITECTURES:
         raise GGUFError(
-            f"{file.name} holds a model of the architecture {architecture!r}, which transformers cannot dequantise "
-            f"(it can: {', '.join(sorted(ARCHITECTURES))}); {CURE}"
+            f"{file.name} holds a model of the architecture {architecture!r}, which is not known to load right "
+            f"(these are: {', '.join(sorted(ARCHITECTURES))}); {CURE}"
         )
     _refuse_lost_positions(file.name, architecture, fields, [tensor.name for tensor in reader.tensors])
     _refuse_lost_scale(file.name, architecture, fields)

