@@ -97,8 +97,8 @@ def cut(cells: Mapping[int, Sequence[tuple[int, int]]], where: Mapping[int, Sequ
         all_scores = scores(q, k)
         for head in where.get(layer, ()):
             for example, closed in cells.items():
-                for query, key in closed:
-                    all_scores[example, head, query, key] = -torch.inf
+                queries, keys = zip(*closed, strict=True)
+                all_scores[example, head, queries, keys] = -torch.inf
         return all_scores.softmax(-1) @ v
 
     return attend
@@ -167,7 +167,9 @@ def heads(twin: Any, edits: Mapping[int, Edit]) -> Iterator[None]:
 def outputs(twin: Any, ids: Tensor) -> dict[int, Tensor]:
     """The outputs z [B, T, H, d] of all heads, by layer."""
     kept: dict[int, Tensor] = {}
-    with heads(twin, {layer: lambda z, layer=layer: kept.update({layer: z}) for layer in range(len(twin.model.layers))}):
+    with heads(
+        twin, {layer: lambda z, layer=layer: kept.update({layer: z}) for layer in range(len(twin.model.layers))}
+    ):
         twin(ids, use_cache=False)
     return kept
 
