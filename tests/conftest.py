@@ -38,7 +38,7 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The tests on a real model want it fetched and minutes: they run where they are named, as `make test-real` does."""
+    """The tests on a real model want it fetched and minutes: they run where named, as by `make test-real`."""
     return True if collection_path == REAL_MODEL and not names_real_model(config) else None
 
 

@@ -7,8 +7,8 @@ drawn. Times are CPU seconds; a ratio is the median over rounds with its bootstr
 transformers' own sdpa attention, ours the engine. Both maps are compared.
 
     map        `experiments.ioi.patch_map` of the project's pair, with the capture of the source
-    loop       a pre-hook on one output projection, all logits: a forward pass for every head, of which SOME heads of each
-               layer are timed and the rest extrapolated
+    loop       a pre-hook on one output projection, all logits: a forward pass for every head; SOME heads of each layer
+               are timed and the rest extrapolated
     last       the same with the last token's logits alone
     rows       `CaptureRows` of 35 rows of each of four prompts of 256 tokens: as many as notebook 01 reads
     bare       the same batch through the same base model, nothing attached
