@@ -1,4 +1,4 @@
-"""One part of a notebook in NF4: induction scores of 4-bit weights beside an eager model of these weights, dequantised."""
+"""One part of a notebook in NF4: induction scores of 4-bit weights beside an eager model that has them dequantised."""
 
 from typing import Any
 

@@ -115,9 +115,8 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
             divergence.append(float((before.exp() * (before - said)).sum()))
         tops = [int(logits[length - 1].argmax()) for logits, length in zip(theirs[name], lengths, strict=True)]
         for two_pass in (False, True):
-            found = outcomes(
-                subject.model, groups, ablation, whole, two_pass=two_pass, store=store if two_pass else None
-            )
+            options: dict[str, Any] = {"two_pass": True, "store": store} if two_pass else {}
+            found = outcomes(subject.model, groups, ablation, whole, **options)
             what = f"{name}, donors {'before' if two_pass else 'beside'} the prompts"
             subject.check(f"{what}: log-probability", found["log_prob"], expected[name])
             if name != "whole":

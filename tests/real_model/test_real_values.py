@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -35,6 +35,7 @@ FOLDER = paths.root() / "data" / "values" / paths.model_folder(NAME)
 
 Place = tuple[str | int, ...]
 Again = Callable[[Place], float]  # where in an array -> the number measured again
+Figure = tuple[str, dict[str, Any], dict[str, Again]]  # stem, values, what measures them again
 
 TOO_DEAR = {
     "induction_scores": {
@@ -226,7 +227,7 @@ def again_forerunner(real: Subject, stored: dict[str, Any], folder: Any) -> dict
     @cache
     def magnitudes() -> dict[str, dict[str, np.ndarray]]:
         if tokens > MOST_TOKENS:
-            pytest.skip(f"a table of {request['prompts']} prompts with {tokens} tokens together: more than two minutes")
+            pytest.skip(f"a table of {request['prompts']} prompts with {tokens} tokens together is too dear")
         record = forerunner.run(request, real.pair, folder)
         return {
             n: forerunner.condition(record, what) for n, what in (("correct", 0), ("wrong", 1), ("other word", "the"))
@@ -259,16 +260,14 @@ def stored_values(stem: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=sorted(AGAIN))
-def figure(
-    request: Any, real: Subject, tmp_path_factory: Any
-) -> Iterator[tuple[str, dict[str, Any], dict[str, Again]]]:
+def figure(request: Any, real: Subject, tmp_path_factory: Any) -> Figure:
     stem = request.param
     values = stored_values(stem)
     more = [tmp_path_factory.mktemp(stem)] if stem == "forerunner_heads" else []
     return stem, values, AGAIN[stem](real, values, *more)
 
 
-def test_stored_numbers_are_measured_again(figure: tuple[str, dict[str, Any], dict[str, Again]]) -> None:
+def test_stored_numbers_are_measured_again(figure: Figure) -> None:
     stem, values, rules = figure
     for name, measure in rules.items():
         array = at(values, tuple(name.split("/")))
