@@ -1,5 +1,6 @@
 """Knockouts and head ablations of SmolLM2, as in notebooks 01 and 02, against hooks and attention written out."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,17 +135,20 @@ def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject,
 
 def test_what_each_heads_copying_is_worth_is_that_of_whole_passes(real: Subject, tmp_path: Path) -> None:
     asked = ablation.request(NAME, 1, dataset="glue_sst2", k=1)
-    ours = ablation.head_effects(asked, real.pair, tmp_path)
+    chosen_by_caller = "heads" in inspect.signature(ablation.head_effects).parameters
+    of_heads: list[Any] = [EVERY] if chosen_by_caller else []
+    ours = ablation.head_effects(asked, *of_heads, real.pair, tmp_path)
+    without = ours["cut"][0].reshape(30, 9)
     prompt = staicc_prompts("glue_sst2", 1)[0]
     ids, s, y = places(real, prompt)
     gold = int(ids_of(real, f" {prompt.labels[prompt.gold]}")[0, 0])
     cells = {0: [(t, s[0]) for t in y[0]]}
     whole = real.written_out(ids)[0, -1].log_softmax(0)[gold]
     real.check("the whole model", ours["whole"], whole[None])
-    strongest = int(abs(ours["cut"][0] - ours["whole"][0]).argmax())
+    strongest = int(abs(without - ours["whole"][0]).argmax())
     chosen = [*HEADS, divmod(strongest, 9)]
     theirs = [
         real.written_out(ids, plain.cut(cells, {layer: [head]}))[0, -1].log_softmax(0)[gold] for layer, head in chosen
     ]
-    real.check("without one head's copying", [ours["cut"][0, *head] for head in chosen], torch.stack(theirs))
+    real.check("without one head's copying", [without[head] for head in chosen], torch.stack(theirs))
     assert float((torch.stack(theirs) - whole).abs().max()) > 1e-4

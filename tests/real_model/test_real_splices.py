@@ -107,7 +107,7 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
         name: [log_probability(*each) for each in zip(logits, targets, lengths, strict=True)]
         for name, logits in theirs.items()
     }
-    store: Store = {}
+    store = Store()
     for name, ablation in ablations.items():
         divergence = []
         for logits, length, full in zip(theirs[name], lengths, torch.from_numpy(whole).double(), strict=True):
