@@ -47,6 +47,9 @@ class Rule:
     error: float = 0.025
 
 
+RULE = Rule()
+
+
 @dataclass(frozen=True)
 class Part:
     """One comparison of a claim, in one task or part of the model: value [low, high] (95 %) against the bound.
@@ -259,7 +262,7 @@ def _loss(part: str, rows: Rows, name: str, rule: Rule, chance: float, available
 
 
 def few_edges(
-    rows: Rows, kept: int, pairs: int, rule: Rule = Rule(), chance: float = 0.0, available: int | None = None
+    rows: Rows, kept: int, pairs: int, rule: Rule = RULE, chance: float = 0.0, available: int | None = None
 ) -> Claim:
     """Claim 1, of the ablations "FULL" and "found", a circuit that keeps some of so many type pairs.
 
@@ -288,7 +291,7 @@ def few_edges(
 
 def some_lose(
     tasks: Mapping[str, Rows],
-    rule: Rule = Rule(),
+    rule: Rule = RULE,
     chance: Mapping[str, float] | None = None,
     available: Mapping[str, int] | None = None,
 ) -> Claim:
@@ -301,7 +304,7 @@ def some_lose(
 
 
 def comes_back(
-    tasks: Mapping[str, Rows], losing: Claim, rule: Rule = Rule(), available: Mapping[str, int] | None = None
+    tasks: Mapping[str, Rows], losing: Claim, rule: Rule = RULE, available: Mapping[str, int] | None = None
 ) -> Claim:
     """Claim 3, of "FULL" and "CTX+AGG" in the tasks where claim 2 holds; undecided where there is none."""
     text = "contextualisation brings it back"
@@ -314,7 +317,7 @@ def comes_back(
 
 
 def more_if_ambiguous(
-    counts: Mapping[int, Rows], k: int, rule: Rule = Rule(), chance: float = 0.0, available: int | None = None
+    counts: Mapping[int, Rows], k: int, rule: Rule = RULE, chance: float = 0.0, available: int | None = None
 ) -> Claim:
     """Claim 4, of "FULL" and "AGG-ONLY" by how many of k demonstrations are ambiguous.
 
@@ -347,7 +350,7 @@ def more_if_ambiguous(
 
 
 def first_then(
-    rows: Rows, late: str, early: str, rule: Rule = Rule(), chance: float = 0.0, available: int | None = None
+    rows: Rows, late: str, early: str, rule: Rule = RULE, chance: float = 0.0, available: int | None = None
 ) -> Claim:
     """Claim 5, of "FULL" and the ablations of CONTEXT in the late, and of AGG in the early layers."""
     parts = [_loss(name, rows, name, rule, chance, available, above=False) for name in (late, early)]
