@@ -143,6 +143,7 @@ def test_a_task_that_the_whole_model_does_not_do_gets_no_verdict():
     assert claims.few_edges(undone, 2, 31, RULE).verdict == NOT_DONE
     assert claims.some_lose({"a": undone}, RULE).verdict == NOT_DONE
     assert claims.more_if_ambiguous({0: undone, 4: undone}, 10, RULE).verdict == NOT_DONE
+    assert claims.more_if_ambiguous({0: undone}, 10, RULE).note == "the whole model: 0.45 of 100 queries"
     assert claims.first_then(undone, "late", "early", RULE).verdict == NOT_DONE
     assert claims.comes_back({}, claims.some_lose({"a": undone}, RULE), RULE).verdict == NOT_DONE
     done = rows(100, wrong=30)

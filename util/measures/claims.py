@@ -339,7 +339,8 @@ def more_if_ambiguous(
             )
     first = counts[least]["FULL"]
     if not does_it(first["right"], first["query"], chance, rule) or least not in solved:
-        return Claim(4, text, NOT_DONE, ())
+        right = by_query(first["right"], first["query"])
+        return Claim(4, text, NOT_DONE, (), f"the whole model: {right.mean():.2f} of {len(right)} queries")
     if max(solved) == least:
         return Claim(4, text, UNDECIDED, (), f"with ambiguous ones the model solves fewer than {rule.solved} prompts")
     most, asked = max(solved), len({*first["query"]})
