@@ -74,6 +74,7 @@ def test_as_many_queries_as_are_needed_decide_and_one_less_does_not(seed):
     values = rng.choice([-1, 0, 1], 20, p=[0.1, 0.6, 0.3])
     bound = 0.1
     needed = claims.queries_needed([Sample.of(values)], bound)
+    assert needed is not None
     sums = {times: claims.tail_p([Sample.of(np.tile(values, times))], bound) for times in range(1, needed // 20 + 3)}
     decided = {times for times, p in sums.items() if min(p) <= 0.025}
     assert needed > 2 and decided == {times for times in sums if 20 * times >= needed}
@@ -101,6 +102,7 @@ def test_nothing_decides_at_the_bound():
 def test_of_two_samples_each_keeps_its_share_of_the_queries():
     first, second = Sample(20, 0.4, 0.4), Sample(40, 0.1, 0.1)
     needed = claims.queries_needed([first, second], 0.1, queries=80)
+    assert needed is not None
     larger = [replace(first, n=needed // 4), replace(second, n=needed // 2)]
     fewer = [replace(first, n=(needed - 1) // 4), replace(second, n=(needed - 1) // 2)]
     assert claims.tail_p(larger, 0.1)[0] <= 0.025 < claims.tail_p(fewer, 0.1)[0]
@@ -209,5 +211,5 @@ def test_prompts_of_one_query_are_one_unit():
 def test_a_claim_cannot_be_changed():
     claim = claims.few_edges(rows(36, found=0), 2, 31, RULE)
     with pytest.raises(FrozenInstanceError):
-        claim.verdict = REFUTED
+        claim.verdict = REFUTED  # type: ignore[misc]
     assert Rule().floor >= 2 * Rule().margin

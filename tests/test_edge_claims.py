@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def small(source, folder, say=lambda line: None):
 
 
 def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path):
-    told = []
+    told: list[str] = []
     values = small(load_ICL_model("embedded", device="cpu", verbose=False), tmp_path, told.append)
     assert [claim.number for claim in values["claims"]] == [1, 2, 3, 4, 5] and values["model"] == "embedded"
     assert len(told) == 2 * 2 + 4 * 2 + 2 and told[-1].startswith("[14/14] capitalization, circuit and layers")
@@ -79,7 +80,8 @@ def test_verdicts_follow_the_rule_that_is_handed_over():
 
 
 def test_progress_counts_only_what_was_not_cached(monkeypatch):
-    told, clock = [], [0.0]
+    told: list[str] = []
+    clock = [0.0]
     monkeypatch.setattr(edge_claims.time, "monotonic", lambda: clock[0])
     progress = edge_claims.Progress([100, 100, 200, 50], told.append)
 
@@ -87,7 +89,7 @@ def test_progress_counts_only_what_was_not_cached(monkeypatch):
         clock[0] += seconds
         return seconds
 
-    assert [progress.run(name, lambda s=s: takes(s)) for name, s in (("a", 0.1), ("b", 60), ("c", 120))] == [
+    assert [progress.run(name, partial(takes, s)) for name, s in (("a", 0.1), ("b", 60), ("c", 120))] == [
         0.1,
         60,
         120,

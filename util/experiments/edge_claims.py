@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,15 @@ def verdicts(
     has = {name: _task(model, name) for name in {*tasks, primary, AMBIGUOUS}}
     chance = {name: 1 / len(task.outputs) for name, task in has.items()}
     queries = {name: len(task.queries("test")) for name, task in has.items()}
-    here = {"rule": rule, "chance": chance[primary], "available": queries[primary]}
+    here = (rule, chance[primary], queries[primary])
     losing = claims.some_lose(tasks, rule, chance, queries)
+    late, early = half_windows(layers)
     return [
-        claims.few_edges(circuit, kept, len(TYPE_PAIRS), **here),
+        claims.few_edges(circuit, kept, len(TYPE_PAIRS), *here),
         losing,
         claims.comes_back(tasks, losing, rule, queries),
         claims.more_if_ambiguous(ambiguous, k, rule, chance[AMBIGUOUS], queries[AMBIGUOUS]),
-        claims.first_then(halves, *half_windows(layers), **here),
+        claims.first_then(halves, late, early, *here),
     ]
 
 
@@ -155,10 +157,11 @@ def measure(
     source = once(source, searching.request)
 
     def answered(steps: Sequence[Step]) -> Rows:
-        return edges.aligned([
-            progress.run(step.title, lambda step=step: edges.answers(step.request, step.ablations, source, folder))
-            for step in steps
-        ])  # fmt: skip
+        runs = []
+        for step in steps:
+            work = partial(edges.answers, step.request, step.ablations, source, folder)
+            runs.append(progress.run(step.title, work))
+        return edges.aligned(runs)
 
     found = {task: answered(steps) for task, steps in by_task.items()}
     unclear = {count: answered(steps) for count, steps in by_count.items()}
