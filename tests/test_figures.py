@@ -2,10 +2,12 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib import image
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from util import edges, paths, report
@@ -128,32 +130,59 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
     assert contents[0] == contents[1]
 
 
-@pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (36, 20, 14), (80, 64, 20)])
+@pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (30, 9, 17), (80, 64, 20)])
 def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_path):
     rng = np.random.default_rng(0)
     effects, z = rng.normal(size=(layers, heads)), rng.normal(size=(layers, tokens, heads, 8))
-    effect = m.Effect(effects, effects - 1, effects + 1)
+    effects[1, 2] = 10.0
+    effect, one = m.Effect(effects, effects - 1, effects + 1), m.Interval(1.0, 0.5, 1.5)
+    agreement = m.agreement(effects, effects)
+    found = m.Population(
+        one, m.Interval(-1.0, -2.0, 0.0), one, one, 8, effect, effect, effects, effects / 2, agreement, effects, effect
+    )
+    blind = replace(found, direct=effects * np.nan)
+    twin = m.Untrained(8, one, one, effect)
     words = ["<s>", " $a", "\n", *(f" {n}" for n in range(tokens - 3))]
+    ratio, step = m.selectivity(z[:, 0] - z[:, 1]), m.layer_step(layers)
+    members = found.strongest(8)
+    square = np.where(np.tri(8), np.nan, 0.5)
+    edges = m.Paths(members, m.Effect(square, square - 0.1, square + 0.1), m.Effect(*3 * [np.full(8, -0.3)]))
+    curve = m.Curve(one, {1: one, 2: one}, {1: one, 2: one}, {1: one, 2: one}, {1: [0.1, 0.2]})
     figures = {
         "p1": ioi.predictions(rng.normal(size=(2, 500)), (3, 5), ("Mike", "Emma"), ("one text", "another text")),
         "p2": ioi.permutation(effects, effects**2, "title"),
-        "p3a": ioi.activations(z[1], words, "title"),
-        "p3b": ioi.norms(np.linalg.norm(z, axis=3).mean(2), words, "title"),
-        "p4a": ioi.token_differences(z[:, 0] - z[:, 1], "title"),
-        "p4b": ioi.head_selectivity(m.selectivity(z[:, 0] - z[:, 1]), "title"),
-        "p5": ioi.patching(effects, "title"),
-        "circuit": ioi.circuit({"whole": (1.0, 0.5, 1.5), "circuit": (0.9, 0.4, 1.4)}, "title"),
-        "population": ioi.population(effect, effect, effects, effects / 2, effects / 3, "title", {(0, 0): "0.0"}),
-        "no direct": ioi.population(effect, effect, effects, effects / 2, effects * np.nan, "title", {(0, 0): "0.0"}),
+        "p3": ioi.activations(z, 1, words, "title"),
+        "p4": ioi.token_differences(z[:, 0] - z[:, 1], ratio, "title", step),
+        "p5": ioi.patching(effects, -10.0, "title"),
+        "circuit": ioi.circuit(curve, "title"),
+        "paths": ioi.paths(edges, dict.fromkeys(members, one), "title"),
+        "population": ioi.population(found, twin, "title", {}),
+        "roles": ioi.population(found, None, "title", {members[0]: "negative name mover"}),
+        "no direct": ioi.population(blind, twin, "title", {}),
     }
-    assert len(figures["p4a"].axes) == -(-layers // 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name, figure in figures.items():
             figure.savefig(tmp_path / f"{name}.png")
             assert figure.get_size_inches()[0] <= 5.5
-    for name, place in (("p2", 0), ("p5", 0)):  # layers across, heads up: the image is the transposed map
-        np.testing.assert_array_equal(figures[name].axes[place].get_images()[0].get_array(), effects.T)
+    for name in ("p2", "p5", "population"):  # layers across, heads up: the image is the transposed map
+        [image, *_] = [image for ax in figures[name].axes for image in ax.get_images()]
+        np.testing.assert_array_equal(image.get_array(), effects.T)
+        assert image.get_clim() == (-10, 10)  # no cell saturates
+        printed = {text.get_text() for text in image.axes.texts}
+        assert "10" in printed if layers < 60 else not printed  # the strongest head's value, where there is room
+
+
+def test_figures_without_direct_effects_say_so_and_print_no_nan(tmp_path):
+    effects = np.random.default_rng(0).normal(size=(4, 8))
+    effect, one = m.Effect(effects, effects - 1, effects + 1), m.Interval(1.0, 0.5, 1.5)
+    alike = m.agreement(effects, effects)
+    found = m.Population(
+        one, m.Interval(-1.0, -2.0, 0.0), one, one, 8, effect, effect, effects, effects * np.nan, alike, effects, effect
+    )
+    figure = ioi.population(found, None, "title", {})
+    written = " ".join(text.get_text() for ax in figure.findobj(Axes) for text in ax.texts)
+    assert "not measured" in written and "nan" not in written
 
 
 def test_effects_are_coloured_where_their_interval_excludes_0():
@@ -179,6 +208,37 @@ def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
         "n": 3,
         "words": ["a"],
     }
+
+
+def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    nan = float("nan")
+    values = {
+        "direct": np.array([[nan, 0.5]]),
+        "search": {"best": (nan, nan, nan), "kept": ["a"]},
+        "mine": f.LayerCurve(np.array([nan]), np.array([0.0]), np.array([1.0])),
+        "fine": 1.0,
+    }
+    text = report.save_values(values, "stem", undefined={"mine": "no prompt"}).read_text()
+    stored = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert stored == {
+        "direct": [[None, 0.5]],
+        "search": {"best": [None] * 3, "kept": ["a"]},
+        "mine": {"mean": [None], "low": [0.0], "high": [1.0]},
+        "fine": 1.0,
+        "undefined": {
+            "direct": report.UNDEFINED["direct"],
+            "search: best": report.UNDEFINED["search"],
+            "mine: mean": "no prompt",
+        },
+    }
+    with pytest.warns(UserWarning, match="mine: mean is NaN .* nothing says why"):
+        stored = json.loads(report.save_values({"mine": values["mine"]}, "stem").read_text())
+    assert stored["undefined"] == {"mine: mean": "not known"}
+    with pytest.raises(ValueError, match="search: best is infinite"):
+        report.save_values({"search": {"best": np.inf}}, "stem")
+    with pytest.raises(ValueError, match='"undefined"'):
+        report.save_values({"undefined": 1, "direct": nan}, "stem")
 
 
 def test_the_match_rule(tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ def code_cells(file):
 def test_a_notebook_is_thin_executed_and_comparable(file):
     cells = code_cells(file)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run `make notebooks`"
-    assert len(cells) <= 18 and file.stat().st_size < 300_000
+    assert len(cells) <= 24 and file.stat().st_size < 450_000  # many short cells rather than a few long ones
     assert sum("parameters" in cell.metadata.get("tags", []) for cell in cells) == 1
     checks = [cell for cell in cells if "NBVAL_CHECK_OUTPUT" in cell.source]
     assert checks and all(cell.outputs and cell.outputs[0].output_type == "stream" for cell in checks)
@@ -85,16 +85,40 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
 
 
 @pytest.mark.notebook
+def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch):
+    toys.save(tmp_path / "tiny")
+    parameters = {"model_name": str(tmp_path / "tiny"), "length": 10, "copies": 3, "sequences": 4}
+    for untrained_control in (True, False):
+        parameters["untrained_control"] = untrained_control
+        printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
+        assert "planted GPT-2, L1H5: induction" in printed and "tiny, L" in printed and "tmp" not in printed
+        assert ("untrained twin, L" in printed) == untrained_control
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "toy_induction_head.json").read_text())
+    assert values["request"]["model"] == "tiny" and len(values["heads"]) == 4
+    assert len(list((tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("toy_induction_head_*.pdf"))) == 5
+
+
+@pytest.mark.notebook
 def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
     model = architectures.build("opt", vocab_size=len(tokenizer), num_hidden_layers=5)
     model.save_pretrained(tmp_path / "tiny")
     tokenizer.save_pretrained(tmp_path / "tiny")
-    parameters = {"model_name": str(tmp_path / "tiny"), "prompts": 16, "corruption": "abc", "layer_skip": 3}
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "prompts": 16,
+        "corruption": "abc",
+        "layer_skip": 3,
+        "shown_layer": 1,
+        "path_heads": 5,
+        "untrained_control": False,
+    }
     printed = executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
     assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
-    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("ioi_patching_*.pdf")}
-    assert parts == {"p1", "p2", "p3a", "p3b", "p4a", "p4b", "p5", "population", "circuit"}
+    parts = {
+        file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("ioi_patching_*.pdf")
+    }
+    assert parts == {"p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths"}
 
 
 @pytest.mark.notebook

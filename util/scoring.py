@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from util.attention import instrument
-from util.handshake import input_device, prepare
+from util.finite import check_finite
+from util.handshake import check_tokenizer, input_device, prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.instruments import CaptureRows, Instrument, Knockout
 from util.prompts import Appended, LabelledTokens, Prompt, check_first_tokens, tokenize
@@ -46,6 +47,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
     the tokens of the prompt before it, and for prompts that are longer than the context.
     """
     prepare(model)
+    check_tokenizer(model, tokenizer)
     labels = range(len(prompts[0].labels))
     tokens: dict[Appended, list[LabelledTokens]] = {offset: tokenize(prompts, tokenizer, offset) for offset in labels}
     check_first_tokens(prompts, tokens)
@@ -90,7 +92,9 @@ def label_logits(
             every = all_logits(model, batch, *attached)
             for place, number in enumerate(batch.numbers):
                 found["text_loss"][number] = _text_loss(every[place], plan.tokens[number])
+            check_finite(found["text_loss"][batch.numbers], "the losses", model, batch.tokens, batch.prompts)
             logits = _float(every[torch.arange(len(every)), batch.lengths - 1])
+            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
         else:
             logits = next_logits(model, batch, *attached)
         rows = torch.from_numpy(plan.answers[batch.numbers]).to(logits.device)
@@ -137,6 +141,7 @@ def text_losses(
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
             found[number] = float(cross_entropy(_float(logits[place, : len(ids)]), ids))
+        check_finite(found[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
     return found
@@ -146,7 +151,9 @@ def next_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) 
     """The logits after every row of a batch, [B, V], float32 at least, on the device of the unembedding."""
     places, which = (batch.lengths - 1).unique(return_inverse=True)
     logits = all_logits(model, batch, *instruments, logits_to_keep=places.to(input_device(model)))
-    return _float(logits[torch.arange(len(which)), which.to(logits.device)])
+    logits = _float(logits[torch.arange(len(which)), which.to(logits.device)])
+    check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+    return logits
 
 
 def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
