@@ -1,8 +1,10 @@
 """Figures and reports: every drawing from 4 x 8 heads to 48 x 32, without a warning, and the rules of the table."""
 
 import json
+import operator
 import warnings
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -254,14 +256,16 @@ def test_the_match_rule(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "root", lambda: tmp_path)
 
     def verdict(model, here):
-        return report.comparison("stem", model, here).splitlines()[2:]
+        return report.comparison("stem", model, here).splitlines()
 
-    assert verdict("big", {"a": (0.529, 0.01)})[0].endswith("0.529 +- 0.010: match")
-    assert verdict("big", {"a": (0.54, 0.01)})[0].endswith("0.540 +- 0.010: NO MATCH")
-    assert verdict("embedded", {"a": (0.5, 0.01)})[0].endswith("not measured here: needs big")
-    first, second = verdict("big", {"b": (0.1, 0.0)})
-    assert first.endswith("not computed by this notebook") and "not available to us" in second
-    assert second.endswith("0.100 (nothing to compare with)")
+    head, _, row, rest = verdict("big", {"a": (0.529, 0.01)})
+    assert head.split() == ["quantity", "source", "published", "here"] and row.endswith("0.529 +- 0.010: match")
+    assert rest == "1 published value not measured with these settings"
+    assert verdict("big", {"a": (0.54, 0.01)})[2].endswith("0.540 +- 0.010: NO MATCH")
+    assert verdict("embedded", {"a": (0.5, 0.01)}) == ["2 published values not measured here: needs big"]
+    row, rest = verdict("big", {"b": (0.1, 0.0)})[2:]
+    assert "not available to us" in row and row.endswith("0.100 (nothing to compare with)")
+    assert rest == "1 published value not measured with these settings"
 
 
 @pytest.mark.parametrize("stem", ["forerunner_heads", "induction_scores", "ioi_patching"])
@@ -275,18 +279,19 @@ def test_the_published_file_is_complete(stem):
 
 def test_the_published_tables_of_induction_heads_and_their_rows_agree():
     published = report.published("induction_scores")
-    columns = {
-        "full": lambda row: row["full"],
-        "mean ablation, top 1 %": lambda row: row["mean"]["ind 1 %"],
-        "mean ablation, random 1 %": lambda row: row["mean"]["rnd 1 %"],
-        "knockout, top 1 %": lambda row: row["knockout"]["ind 1 %"],
-    }
+    columns: dict[str, tuple[str, ...]] = {"full": ("full",)}
+    for size in ("1 %", "3 %"):
+        columns[f"knockout, top {size}"] = ("knockout", f"ind {size}")
+        for kind, short in (("top", "ind"), ("random", "rnd")):
+            for mode in ("mean", "zero"):
+                columns[f"{mode} ablation, {kind} {size}"] = (mode, f"{short} {size}")
     rows = {(row["model"], row["id"]): row["value"] for row in published["values"]}
+    assert len(rows) == 2 * 12 * 11 + 2
     for model, table in published["tables"].items():
         assert len(table) == 12
-        for task in ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2"):
-            for name, of in columns.items():
-                assert rows[model, f"{task} {name}"] == of(table[f"{task}, 10 shots"])
+        for task, values in table.items():
+            for name, place in columns.items():
+                assert rows[model, f"{task}: {name}"] == reduce(operator.getitem, place, values)
     llama, intern = (published["tables"][model] for model in published["tables"])
     # the paper's text: 31.6 points on repetition; InternLM's knockout always costs more than its ablation
     row = llama["repetition, 10 shots"]
@@ -302,14 +307,21 @@ def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
     chosen = [(0, 1), (1, 0), (2, 3)]
     interval = (0.5, 0.4, 0.6)
     figures = {
-        "scores": induction.scores(mean, mean - 0.1, mean + 0.1, 0.02, 0.3, "title"),
+        "scores": induction.scores(mean, mean - 0.1, mean + 0.1, 0.02, 0.3, "title", 0.03),
         "companions": induction.companions({"one": mean, "two": signed, "three": mean * np.nan, "four": mean}, "title"),
         "pattern": induction.pattern(np.tri(30) / 30, ["a"] * 30, ["", *["label", "colon"] * 14, "x"], "title"),
         "mechanism": induction.mechanism(mean[0, :3], {"out": mean[0, :3], "other": mean[1, :3]}, signed, chosen, "t"),
         "ablation": induction.accuracies(
-            {"a_b": {"whole": interval, "cut": (np.nan,) * 3}}, {"a_b": {"cut": [0.1, 0.2]}}, {"a_b": 0.5}, "title"
+            {"a_b": {"whole": interval, "cut": (np.nan,) * 3}},
+            {"a_b": {"cut": [0.1, 0.2]}},
+            {"a_b": 0.5},
+            "title",
+            grey=["cut"],
+            notes={"a_b": "not done"},
         ),
-        "doses": induction.doses({"a": [1.0, 0.5]}, [0, 1], {"w": interval, "c": interval}, {"w": interval}, "title"),
+        "doses": induction.doses(
+            {"a": [interval] * 2}, [0, 1], {"w": interval, "c": interval}, {"w": interval}, "title", 0.5, 8.0
+        ),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -318,7 +330,19 @@ def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
             assert figure.get_size_inches()[0] <= 5.5
     np.testing.assert_array_equal(figures["scores"].axes[0].get_images()[0].get_array(), mean.T)
     [bars] = figures["scores"].axes[1].containers[:1]
-    np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:12])
+    np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:16])
+
+
+def test_the_tokens_of_a_label_are_one_bar():
+    attention = np.zeros((6, 6))
+    attention[-1] = [0.1, 0.2, 0.3, 0.0, 0.25, 0.15]
+    figure = induction.pattern(
+        attention, ["x", " F", "oo", ":", " Bar", ":"], ["", "label", "label", "colon", "label", ""], "t"
+    )
+    [bars] = figure.axes[1].containers
+    assert [bar.get_width() for bar in bars] == pytest.approx([0.5, 0.25])
+    assert [tick.get_text() for tick in figure.axes[1].get_yticklabels()] == ["Foo", "Bar"]
+    assert figure.axes[1].get_title().endswith("all else 0.25")
 
 
 def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):

@@ -132,8 +132,8 @@ def test_an_attention_row_of_nan_is_never_handed_on():
     for read in (
         lambda: inference.copy_magnitudes(model, run, numbers=range(2, 4)),
         lambda: scoring.label_reads(model, plan),
-        lambda: scoring.label_logits(model, plan),
-        lambda: scoring.label_logits(model, plan, text=True),
+        lambda: scoring.label_log_probs(model, plan),
+        lambda: scoring.label_log_probs(model, plan, text=True),
         lambda: inference.step2_get_fl_feature_and_lastftol_attention(model, toys.tokenizer(), [prompts[0].text]),
         lambda: induction.head_scores(model, induction.repeated_sequences(toys.tokenizer(), 6, 3, [0, 1], True)),
     ):
@@ -146,7 +146,7 @@ def test_an_attention_row_of_nan_is_never_handed_on():
 
 def _of_one(model, prompt):
     with pytest.raises(NotFinite) as caught:
-        scoring.label_logits(model, scoring.scoring(model, toys.tokenizer(), [prompt]))
+        scoring.label_log_probs(model, scoring.scoring(model, toys.tokenizer(), [prompt]))
     return caught.value
 
 
@@ -155,7 +155,7 @@ def test_a_label_that_no_prompt_may_be_followed_by_is_named():
     plan = scoring.scoring(model, toys.tokenizer(), staicc_prompts(0, 1)[:2])
     for text in (False, True):
         with pytest.raises(NotFinite, match=r"first in the unembedding, .*lm_head.weight"):
-            scoring.label_logits(model, plan, text=text)
+            scoring.label_log_probs(model, plan, text=text)
 
 
 def test_edited_runs_are_checked_too():

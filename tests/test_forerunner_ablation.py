@@ -174,7 +174,7 @@ def test_labels_are_scored_by_the_tokens_that_follow(kind):
     model, tokenizer = load_ICL_model((toys.model("llama"), toys.tokenizer(kind)), verbose=False)
     prompts = staicc_prompts("financial_phrasebank", 2)[:8]
     plan = scoring.scoring(model, tokenizer, prompts)
-    found = scoring.label_logits(model, plan)
+    found = scoring.label_log_probs(model, plan)
     for number, prompt in enumerate(prompts):
         ids = tokenizer(prompt.text)["input_ids"]
         assert list(plan.ids[number]) == ids and prompt.gold == plan.gold[number]
@@ -182,8 +182,7 @@ def test_labels_are_scored_by_the_tokens_that_follow(kind):
         assert plan.answers[number].tolist() == follow
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, -1]
-        np.testing.assert_allclose(found["logits"][number], logits[follow], atol=1e-4)
-        np.testing.assert_allclose(found["log_normaliser"][number], logits.logsumexp(-1), atol=1e-4)
+        np.testing.assert_allclose(found["log_prob"][number], logits.log_softmax(-1)[follow], atol=1e-4)
     assert len({tuple(row) for row in plan.answers.tolist()}) == 1
 
 
@@ -193,13 +192,12 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
     model, tokenizer = load_ICL_model((toys.model(family).double(), toys.tokenizer()), verbose=False)
     plan = scoring.scoring(model, tokenizer, staicc_prompts("sst5", 2)[:5])
     cuts = [ablation.cells("si_to_yi", tokens) for tokens in plan.tokens]
-    whole = scoring.label_logits(model, plan, text=True)
+    whole = scoring.label_log_probs(model, plan, text=True)
     attach = scoring.knockouts(cuts, dict.fromkeys(support(model).layers))
-    cut = scoring.label_logits(model, plan, attach, token_budget=150, text=True)
+    cut = scoring.label_log_probs(model, plan, attach, token_budget=150, text=True)
     for found, cells in ((whole, None), (cut, cuts)):
-        plain = scoring.label_logits(model, plan, scoring.nothing if cells is None else attach)
-        for name in ("logits", "log_normaliser"):
-            np.testing.assert_allclose(found[name], plain[name], atol=1e-9)
+        plain = scoring.label_log_probs(model, plan, scoring.nothing if cells is None else attach)
+        np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-9)
         for number, tokens in enumerate(plan.tokens):
             knockouts = [] if cells is None else [Knockout(torch.from_numpy(cells[number]))]
             with torch.no_grad(), instrument(model, *knockouts):
@@ -214,20 +212,20 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
 
 
 def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
-    whole = scoring.label_logits(pair[0], plan)
+    whole = scoring.label_log_probs(pair[0], plan)
     nothing = [np.empty((0, 2), np.int64)] * 6
     full = [ablation.cells("yi_to_sq", tokens) for tokens in plan.tokens]
     every = dict.fromkeys(support(pair[0]).layers)
     for cells, layers in ((nothing, every), (full, {})):
-        again = scoring.label_logits(pair[0], plan, scoring.knockouts(cells, layers))
-        np.testing.assert_array_equal(again["logits"], whole["logits"])
-    cut = scoring.label_logits(pair[0], plan, scoring.knockouts(full, every), token_budget=100)
-    assert np.abs(cut["logits"] - whole["logits"]).max() > 1e-3
+        again = scoring.label_log_probs(pair[0], plan, scoring.knockouts(cells, layers))
+        np.testing.assert_array_equal(again["log_prob"], whole["log_prob"])
+    cut = scoring.label_log_probs(pair[0], plan, scoring.knockouts(full, every), token_budget=100)
+    assert np.abs(cut["log_prob"] - whole["log_prob"]).max() > 1e-3
     for number in range(6):  # each prompt got its own cells, whatever batch it ran in
         ids = torch.tensor([plan.ids[number]])
         with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(full[number]))):
-            logits = pair[0](ids).logits[0, -1]
-        np.testing.assert_allclose(cut["logits"][number], logits[plan.answers[number]], atol=1e-9)
+            scores = pair[0](ids).logits[0, -1].log_softmax(-1)
+        np.testing.assert_allclose(cut["log_prob"][number], scores[plan.answers[number]], atol=1e-9)
 
 
 @pytest.mark.parametrize("family", toys.FAMILIES)
@@ -348,7 +346,7 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     assert len(files) == 9 + 1
     again = ablation.run(asked, conditions, never, tmp_path)
     for condition, record in found.items():
-        np.testing.assert_array_equal(record.data["logits"], again[condition].data["logits"])
+        np.testing.assert_array_equal(record.data["log_prob"], again[condition].data["log_prob"])
     turned = ablation.head_effects(asked, heads[::-1], never, tmp_path)  # the order of heads is no other record
     assert all(np.array_equal(effects[name], turned[name][:, ::-1]) for name in ("cut", "control"))
     np.testing.assert_array_equal(turned["whole"], effects["whole"])
@@ -357,16 +355,16 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     with pytest.raises(ValueError, match="each head once"):
         ablation.head_effects(asked, [(0, 1), (0, 1)], never, tmp_path)
     whole, nothing, cut = found[ablation.WHOLE], found[conditions[2]], found[conditions[1]]
-    np.testing.assert_array_equal(whole.data["logits"], nothing.data["logits"])  # a quarter of three layers is none
-    assert np.abs(whole.data["logits"] - cut.data["logits"]).max() > 1e-4
-    logits = np.stack([found[c].data["logits"] for c in conditions[5:]])
-    assert len(np.unique(logits[:, 0, 0])) == 4  # every control is another one
+    np.testing.assert_array_equal(whole.data["log_prob"], nothing.data["log_prob"])  # a quarter of three layers is none
+    assert np.abs(whole.data["log_prob"] - cut.data["log_prob"]).max() > 1e-4
+    scores = np.stack([found[c].data["log_prob"] for c in conditions[5:]])
+    assert len(np.unique(scores[:, 0, 0])) == 4  # every control is another one
     more = ablation.grid(("si_to_yi",), parts=(), draws=ablation.DRAWS + 1)
     again = ablation.run(asked, more, source, tmp_path / "more")
     assert len(again) == ablation.DRAWS + 2
     for draw in range(2):  # the first draws are those of fewer
         control = ablation.Condition("si_to_yi", draw=draw)
-        np.testing.assert_array_equal(again[control].data["logits"], found[control].data["logits"])
+        np.testing.assert_array_equal(again[control].data["log_prob"], found[control].data["log_prob"])
     with_text = {condition for condition, record in found.items() if "text_loss" in record.data}
     assert with_text == {c for c in conditions if c.part == ablation.WHOLE.part and c.draw is None}
     assert effects["cut"].shape == effects["control"].shape == (5, 12)
@@ -386,7 +384,7 @@ def test_changes_are_paired_by_prompt():
     """Against differences computed by hand; the interval of a change that is the same for all prompts has no width."""
 
     def record(score):
-        data = {"logits": np.zeros((4, 2)), "log_normaliser": -np.array(score, float), "gold": np.zeros(4, int)}
+        data = {"log_prob": np.stack([np.array(score, float), np.full(4, -9.0)], axis=1), "gold": np.zeros(4, int)}
         return cache.Record({}, {}, data)
 
     part, quarter = (0.0, 1.0), (0.0, 0.25)
@@ -398,7 +396,6 @@ def test_changes_are_paired_by_prompt():
         ablation.Condition("si_to_yi", part, 1): record([1, 2, 3, 2]),
         ablation.Condition("si_to_yi", quarter, 0): record([2, 3, 4, 5]),
     }
-    # the logits are 0, so the gold label's log-probability is minus the normaliser
     cut, controls = ablation.changes(records)
     assert cut[part]["si_to_yi"] == pytest.approx((-1, -1, -1))
     value, low, high = cut[quarter]["si_to_yi"]

@@ -141,10 +141,14 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
         "control_sets": 3,
         "full_grid": True,
         "reference": "staicc",
+        "untrained_control": False,
     }
     printed = executed("02_induction_scores", parameters, tmp_path, monkeypatch)
     assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed
-    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("induction_scores_*.pdf")}
+    parts = {
+        file.stem.split("_")[-1]
+        for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("induction_scores_*.pdf")
+    }
     assert parts == {"scores", "companions", "pattern", "mechanism", "ablation", "doses"}
 
 

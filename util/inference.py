@@ -27,16 +27,24 @@ TOKEN_BUDGET = 2048
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a batch: tokens `ids`, then alternative next tokens `branches` that all stand at position len(ids).
+    """One row of a batch: tokens `ids`, then a tree of tokens that may follow, `branches`.
 
-    No branch sees another, so each is exactly what the model computes for `ids` followed by that token alone.
+    parents: the branch that each branch follows, by its number, which is smaller than its own; -1, or no parents given:
+    it follows `ids`. A branch sees `ids` and what it follows alone, so that it is exactly what the model computes for
+    this one continuation.
     """
 
     ids: tuple[int, ...]
     branches: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids) + len(self.branches)
+
+    def path(self, branch: int) -> list[int]:
+        """The branches that a branch follows, and itself: the place of a token in its continuation is one less."""
+        parent = self.parents[branch] if self.parents else -1
+        return [*(self.path(parent) if parent >= 0 else []), branch]
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,20 @@ class Batch:
         chosen = [rows[i] for i in numbers]
         width = max(map(len, chosen))
         ids = torch.zeros(len(chosen), width, dtype=torch.long)
+        lengths = torch.tensor([len(row.ids) for row in chosen])
+        places = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None])
         cells = []
         for i, row in enumerate(chosen):
             ids[i, : len(row)] = torch.tensor(row.ids + row.branches)
             start = len(row.ids)
-            cells += [(i, start + b, start + a) for b in range(len(row.branches)) for a in range(b)]
-        lengths = torch.tensor([len(row.ids) for row in chosen])
+            for b in range(len(row.branches)):
+                seen = row.path(b)
+                places[i, start + b] = start + len(seen) - 1
+                cells += [(i, start + b, start + a) for a in range(b) if a not in seen]
         inputs = {"input_ids": ids}
         if cells:
             # An explicit all-ones mask keeps transformers from reading equal positions as packed sequences.
-            inputs["position_ids"] = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None])
+            inputs["position_ids"] = places
             inputs["attention_mask"] = torch.ones_like(ids)
         siblings = Knockout(torch.tensor(cells)) if cells else None
         named = numbers if prompts is None else [prompts[number] for number in numbers]
@@ -77,6 +89,11 @@ class Batch:
     def tokens(self) -> list[list[int]]:
         """The rows' tokens, without padding."""
         return [ids[:end] for ids, end in zip(self.inputs["input_ids"].tolist(), self.ends.tolist(), strict=True)]
+
+    @property
+    def positions(self) -> Tensor:
+        """Where each token stands in its text, [T] or [B, T]: branches stand behind what they follow."""
+        return self.inputs.get("position_ids", torch.arange(self.inputs["input_ids"].shape[1]))
 
 
 def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[int]]:
@@ -148,13 +165,24 @@ def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **op
 
     Raises NotFinite where its last hidden states are not: whatever is not finite before them makes them so.
     """
-    inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
-    attached = instruments if batch.siblings is None else (batch.siblings, *instruments)
-    with torch.inference_mode(), instrument(model, *attached):
-        out = model.base_model(**inputs, use_cache=False, **options)
+    out = _called(model, model.base_model, batch, instruments, options)
     counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
     check_finite(out[0], "the hidden states", model, batch.tokens, batch.prompts, counted)
     return out
+
+
+def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
+    """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
+    return _called(model, model, batch, instruments, options).logits
+
+
+def _called(
+    model: PreTrainedModel, what: Any, batch: Batch, instruments: tuple[Instrument, ...], options: dict[str, Any]
+) -> Any:
+    inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
+    attached = instruments if batch.siblings is None else (batch.siblings, *instruments)
+    with torch.inference_mode(), instrument(model, *attached):
+        return what(**inputs, use_cache=False, **options)
 
 
 def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
@@ -217,7 +245,7 @@ def label_run(
             groups.setdefault(tokens[what][number].ids[:-1], []).append(condition)
         for ids, conditions in groups.items():
             ends = [tokens[appended[condition]][number].ids[-1] for condition in conditions]
-            together = _may_branch(found, len(ids) + len(ends))
+            together = may_branch(found, len(ids) + len(ends))
             for part in [slice(None)] if together else [slice(i, i + 1) for i in range(len(ends))]:
                 run.rows.append(Row(ids, tuple(ends[part])))
                 run.owners.append(number)
@@ -225,7 +253,8 @@ def label_run(
     return run
 
 
-def _may_branch(support: Support, length: int) -> bool:
+def may_branch(support: Support, length: int) -> bool:
+    """Whether a row of so many tokens, branches included, is exact with this model."""
     return support.branches and (support.window is None or length <= support.window)
 
 

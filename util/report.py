@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -97,26 +98,30 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     """A table of published values beside ours, as text.
 
     here: our value and its standard error by quantity id, measured on `model`. Match rule: the gap is at most the
-    reading error plus two standard errors. Quantities of another model are "not measured here", whatever was measured
-    on this one.
+    reading error plus two standard errors. What was not measured is counted in a line of its own: other models' values,
+    whatever was measured on this one, and those of this one that need other settings.
     """
-    lines = []
+    lines, missing = [], Counter[str]()
     for row in published(stem)["values"]:
-        value = "not available to us" if row["value"] is None else f"{row['value']} +- {row['reading_error']}"
-        if row["model"] != model:
-            ours = f"not measured here: needs {row['model']}"
-        elif row["id"] not in here:
-            ours = "not computed by this notebook"
-        elif row["value"] is None:
-            ours = f"{here[row['id']][0]:.3f} (nothing to compare with)"
-        else:
-            mine, error = here[row["id"]]
-            match = abs(mine - row["value"]) <= row["reading_error"] + 2 * error
-            ours = f"{mine:.3f} +- {error:.3f}: {'match' if match else 'NO MATCH'}"
-        lines.append((row["quantity"], row["source"], value, ours))
-    head = ("quantity", "source", "published", "here")
-    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(4)]
-    rows = [head, tuple("-" * width for width in widths), *lines]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+        if row["model"] != model or row["id"] not in here:
+            missing[row["model"]] += 1
+            continue
+        mine, error = here[row["id"]]
+        if row["value"] is None:
+            lines.append(
+                (row["quantity"], row["source"], "not available to us", f"{mine:.3f} (nothing to compare with)")
+            )
+            continue
+        match = abs(mine - row["value"]) <= row["reading_error"] + 2 * error
+        ours = f"{mine:.3f} +- {error:.3f}: {'match' if match else 'NO MATCH'}"
+        lines.append((row["quantity"], row["source"], f"{row['value']} +- {row['reading_error']}", ours))
+    text = []
+    if lines:
+        head = ("quantity", "source", "published", "here")
+        widths = [max(len(line[i]) for line in [head, *lines]) for i in range(4)]
+        rows = [head, tuple("-" * width for width in widths), *lines]
+        text = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    for other, count in missing.items():
+        why = "with these settings" if other == model else f"here: needs {other}"
+        text.append(f"{count} published value{'s' * (count > 1)} not measured {why}")
+    return "\n".join(text)

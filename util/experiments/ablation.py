@@ -32,7 +32,7 @@ from util.measures.forerunner import (
 from util.measures.statistics import accuracy, t_interval
 from util.prompts import LabelledTokens, Prompt, with_bos
 from util.replay import Edit, Place, replay
-from util.scoring import Scoring, knockouts, label_logits, label_reads, nothing, scoring
+from util.scoring import Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 
@@ -143,7 +143,8 @@ def request(model: str = "embedded", prompts: int = 64, variant: str = "correcte
     """What the tables measure; options: those of `forerunner.request`. Raises like it, and for an unknown variant."""
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; there are {', '.join(VARIANTS)}")
-    asked = forerunner_request(model, prompts=prompts, **options) | {"part": "ablation", "variant": variant}
+    own = {"schema": 3, "part": "ablation", "variant": variant}
+    asked = forerunner_request(model, prompts=prompts, **options) | own
     return {name: value for name, value in asked.items() if name not in ("appended", "control_tokens")}
 
 
@@ -233,7 +234,7 @@ def choose_task(
         shared = _Choice(one, model, folder, redo)
 
         def compute(shared: _Choice = shared) -> dict[str, Any]:
-            found = label_logits(shared.pair[0], shared.plan, token_budget=shared.asked["token_budget"])
+            found = label_log_probs(shared.pair[0], shared.plan, token_budget=shared.asked["token_budget"])
             return {**found, **shared.labels}
 
         answers = SCORES["accuracy"](shared.record({}, compute).data)
@@ -256,9 +257,9 @@ def run(
 ) -> dict[Condition, cache.Record]:
     """The records of these conditions, each cached on its own, so that nothing that was measured is lost.
 
-    A record's data: logits [N, C] of the labels at the query's forerunner, log_normaliser [N], gold [N], demonstrations
-    [N, k], and layers, the model's own numbers; of what is no control and spans all layers also text_loss [N], see
-    `label_logits`. For the model, and for what is raised, see `forerunner.run`, `scoring` and `cells`.
+    A record's data: log_prob [N, C] of the labels after the query's forerunner, gold [N], demonstrations [N, k], and
+    layers, the model's own numbers; of what is no control and spans all layers also text_loss [N], see
+    `label_log_probs`. For the model, and for what is raised, see `forerunner.run`, `scoring` and `cells`.
     """
     shared = _Run(asked, model, folder, redo)
     draws = 1 + max((c.draw for c in conditions if c.draw is not None), default=-1)
@@ -267,7 +268,7 @@ def run(
         layers = list(support(shared.pair[0]).layers)
         part = layer_range(layers, condition.part)
         cut = shared.cells(condition, draws)
-        found = label_logits(
+        found = label_log_probs(
             shared.pair[0],
             shared.plan,
             nothing if cut is None else knockouts(cut, dict.fromkeys(part)),
@@ -288,8 +289,8 @@ Interval = tuple[float, float, float]  # value, low, high
 Table = dict[tuple[float, float], dict[str, Interval]]  # by part of the layers and cut
 
 SCORES: dict[str, Callable[[Mapping[str, Any]], NDArray[Any]]] = {
-    "log-probability": lambda data: gold_log_probability(data["logits"], data["log_normaliser"], data["gold"]),
-    "accuracy": lambda data: right(data["logits"], data["gold"]),
+    "log-probability": lambda data: gold_log_probability(data["log_prob"], data["gold"]),
+    "accuracy": lambda data: right(data["log_prob"], data["gold"]),
     "text loss": lambda data: data["text_loss"],
 }
 
@@ -415,8 +416,9 @@ def head_effects(
 
     heads: which, as places (layer, head) of the model's attention layers, each once. whole [N]: the value of the whole
     model; cut [N, M]: where in this head alone no label y_i of the demonstrations may read its forerunner s_i; control
-    [N, M]: where each may not read another token, drawn at random. In nats, over the whole vocabulary. Raises
-    ValueError for a head twice, IndexError for one that the model does not have.
+    [N, M]: where each may not read another token, drawn at random. In nats, over the whole vocabulary; of a
+    label of several tokens, its first. Raises ValueError for a head twice, IndexError for one that the model does not
+    have.
     """
     if len(set(heads)) != len(heads) or not heads:
         raise ValueError(f"give each head once, and at least one: {list(heads)}")

@@ -12,14 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from scipy.stats import spearmanr
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import cache
 from util.attention import Support, instrument, support
 from util.embedded import planted
-from util.experiments.runs import ModelSource, Run, errors_by_noise, model_request, plain_heads, planted_model
+from util.experiments.runs import (
+    LazyModel,
+    ModelSource,
+    Run,
+    errors_by_noise,
+    model_request,
+    once,
+    plain_heads,
+    planted_model,
+    twin_request,
+)
 from util.handshake import input_device, prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.instruments import CaptureHeads, CaptureRows, Instrument, PatchHeads, ScoreRows
@@ -108,6 +120,40 @@ def scores(
         }
 
     return run.record({"part": "scores", "ablated": plain_heads(ablated)}, compute)
+
+
+def untrained_scores(
+    asked: cache.Request, model: LazyModel, folder: str | Path | None = None, redo: bool = False
+) -> np.ndarray:
+    """The prefix-matching scores [L, H] of the model's untrained twin, mean of the sequences."""
+    return scores(twin_request(asked), model.twin(), folder, redo).data["prefix_matching"].mean(0)
+
+
+def stability(
+    asked: cache.Request, n: int, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
+) -> pd.DataFrame:
+    """How prefix-matching scores agree with those of other settings: rank correlation over heads, and the heads that
+    are among the best n both times. Single sequences: the least of any."""
+    model = once(model, asked)
+    settings: dict[str, dict[str, Any]] = {
+        "without BOS": {"bos": False},
+        "length 25": {"length": 25},
+        "length 100": {"length": 100},
+    }
+    own = scores(asked, model, folder, redo).data["prefix_matching"]
+    others = {
+        name: scores({**asked, **changed}, model, folder, redo).data["prefix_matching"].mean(0)
+        for name, changed in settings.items()
+    }
+    pairs = {name: [other] for name, other in others.items()} | {"single sequences": [*own]}
+    best, rows = set(measures.top(own.mean(0), n)), {}
+    for name, several in pairs.items():
+        agree = min(float(spearmanr(own.mean(0).ravel(), other.ravel())[0]) for other in several)
+        rows[name] = {
+            "rank correlation": agree,
+            f"of the best {n}": min(len(best & {*measures.top(o, n)}) for o in several),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 class _Run(Run):

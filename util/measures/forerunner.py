@@ -261,14 +261,14 @@ def published_here(
 # ------------------------------------------------------------------------------------------------ answers
 
 
-def gold_log_probability(logits: Floats, log_normaliser: Floats, gold: NDArray[np.integer]) -> Floats:
-    """The gold label's log-probability among all tokens, [N] in nats; logits [N, C] of the labels."""
-    return np.take_along_axis(logits, gold[:, None], axis=1)[:, 0] - log_normaliser
+def gold_log_probability(log_prob: Floats, gold: NDArray[np.integer]) -> Floats:
+    """The gold label's log-probability, [N] in nats, of those of all labels [N, C]."""
+    return np.take_along_axis(log_prob, gold[:, None], axis=1)[:, 0]
 
 
-def right(logits: Floats, gold: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Whether the gold label has the largest logit of all labels, [N]."""
-    return logits.argmax(axis=1) == gold
+def right(log_prob: Floats, gold: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Whether the gold label is the likeliest of all labels [N, C], [N]."""
+    return log_prob.argmax(axis=1) == gold
 
 
 def majority_right(gold: NDArray[np.integer]) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from util.measures.head_sets import Head as Head
@@ -18,7 +19,7 @@ from util.measures.head_sets import layer_matched as layer_matched
 from util.measures.head_sets import norm_matched as norm_matched
 from util.measures.head_sets import shortage as shortage
 from util.measures.head_sets import top as top
-from util.measures.statistics import t_interval
+from util.measures.statistics import mcnemar, t_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -142,6 +143,23 @@ def repeated_attribution(change: Floats, wanted: NDArray[np.integer]) -> NDArray
     return own - (change.sum(axis=-1) - own) / (change.shape[-1] - 1)
 
 
+def writes(scores: Mapping[str, Floats], chosen: Sequence[Head], score: Floats) -> pd.DataFrame:
+    """What chosen heads write beside the median of those that are no induction heads by their score [L, H].
+
+    scores: maps [L, H] by name. A row for each, of the least and the mean of the chosen, and of the others' median.
+    """
+    at, others = tuple(np.array(chosen).T), score < INDUCTION_HEAD
+    rows = {
+        name: {
+            "chosen, least": values[at].min(),
+            "chosen, mean": values[at].mean(),
+            "others": np.median(values[others]),
+        }
+        for name, values in scores.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
@@ -177,6 +195,19 @@ def scores_of(
     }
 
 
+def previous_token_heads(
+    previous: Floats, score: Floats, draws: int = 3, seed: int = 0, most: int = 4
+) -> tuple[list[Head], list[list[Head]]]:
+    """The heads that give most attention to the token before, and layer-matched sets of others.
+
+    previous: that attention [L, H], 0 where a head is not asked for; those from 0.3 on, `most` of them, or the best.
+    score: prefix-matching scores [L, H]; the others are below 0.3 in both. No others where a layer has too few.
+    """
+    makers = [head for head in top(previous, most) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
+    eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
+    return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, draws, seed)
+
+
 # ------------------------------------------------------------------------------------------------ what it costs
 
 
@@ -198,3 +229,71 @@ def benefit_change(
     whole, left = full[0] - full[1], ablated[0] - ablated[1]
     share = 100 * (left - whole) / whole if whole > max(0.0, 2 * error) else None
     return left - whole, share
+
+
+def costs(
+    right: Mapping[str, Mapping[str, Bools]], bare: Mapping[str, Mapping[str, Bools]], ablated: str, cut: str
+) -> pd.DataFrame:
+    """What an ablation costs, a row for each task.
+
+    right: by task and edit, which queries are answered right, [R, N]; bare: the same without demonstrations. ablated,
+    cut: the names of the ablation and of the knockout; control sets are named layer-matched and norm-matched. p: see
+    `rank_p`; McNemar's is that of the ablation. benefit: of the demonstrations; change: see `benefit_change`, which is
+    not given where the benefit is within two errors of 0.
+    """
+    rows = {}
+    for task, edits in right.items():
+        whole, without = edits["whole model"], bare[task]["whole model"]
+        row: dict[str, object] = {"whole": whole.mean(), "0 shots": without.mean()}
+        row["benefit"] = whole.mean() - without.mean()
+        if ablated in edits:
+            left, bare_left = edits[ablated].mean(), bare[task][ablated].mean()
+            controls = [edits[name].mean() for name in edits if name.startswith(("layer-matched", "norm-matched"))]
+            difference = whole.mean(0) - without.mean(0)
+            error = difference.std(ddof=1) / len(difference) ** 0.5
+            share = benefit_change((whole.mean(), without.mean()), (left, bare_left), error)[1]
+            p, least = rank_p(left, controls)
+            row |= {"ablated": left, "pattern out": edits[cut].mean(), "0 shots, ablated": bare_left}
+            row |= {"controls": f"{min(controls):.2f}-{max(controls):.2f}", "p": p, "least p": least}
+            row |= {"McNemar p": mcnemar(whole, edits[ablated]), "change": "" if share is None else f"{share:+.0f} %"}
+        rows[task] = row
+    columns = ["whole", "ablated", "pattern out", "controls", "p", "least p", "McNemar p"]
+    columns += ["0 shots", "0 shots, ablated", "benefit", "change"]
+    return pd.DataFrame.from_dict(rows, orient="index").reindex(columns=columns).rename_axis("task")
+
+
+MODES_OF_TABLES = {"input_mean": "mean", "zero": "zero"}  # what the paper calls mean is what its code does
+
+
+def comparable(
+    right: Mapping[str, Mapping[str, Bools]], k: int, mode: str, heads: int, primary: int
+) -> dict[str, tuple[float, float]]:
+    """Accuracies in per cent with their standard errors, by the names that the paper's tables have for them.
+
+    right: by task and edit, [R, N], named as in `experiments.induction_ablation.plan`. Ablations in other modes than
+    the paper's, and sets of other sizes than its 1 % and 3 %, are left out.
+    """
+    sizes = {how_many(share, heads): name for share, name in ((0.01, "1 %"), (0.03, "3 %"))}
+    given: dict[str, tuple[float, float]] = {}
+    for task, edits in right.items():
+        where = f"{task}, {k} shots"
+        given[f"{where}: full"] = _per_cent([edits["whole model"]])
+        for n, size in sizes.items():
+            start = "" if n == primary else f"n = {n}, "
+            drawn = [values for name, values in edits.items() if name.startswith(f"{start}layer-matched ")]
+            wanted = {"knockout, top": [edits[name] for name in [f"{start}pattern knocked out"] if name in edits]}
+            if mode in MODES_OF_TABLES:
+                of = f"{MODES_OF_TABLES[mode]} ablation"
+                wanted |= {
+                    f"{of}, top": [edits[name] for name in [f"n = {n}"] if name in edits],
+                    f"{of}, random": drawn,
+                }
+            given |= {f"{where}: {name} {size}": _per_cent(values) for name, values in wanted.items() if values}
+    return given
+
+
+def _per_cent(draws: Sequence[Bools]) -> tuple[float, float]:
+    """The mean of several draws [R, N] each and its standard error, over queries and over draws."""
+    queries = np.mean([draw.mean(0) for draw in draws], axis=0)
+    between = np.var([draw.mean() for draw in draws], ddof=1) / len(draws) if len(draws) > 1 else 0.0
+    return 100 * float(queries.mean()), 100 * float(np.sqrt(queries.var(ddof=1) / len(queries) + between))
