@@ -63,6 +63,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "causal_datasets": ["trec"],
         "choice_prompts": 8,
         "ablated": 8,
+        "read_prompts": 8,
         "single_heads": 4,
         "heads_cut": 3,
         "full_grid": True,
