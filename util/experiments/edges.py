@@ -24,7 +24,7 @@ from util.inference import TOKEN_BUDGET
 from util.measures.edges import line_right, prefix_right
 from util.prompts import Layout, with_bos
 from util.scoring import next_token_logits
-from util.splicing import Ablated, Group, Store, continuations, groups_of, outcomes
+from util.splicing import Ablated, Group, Store, continuations, groups_of, outcomes, whole_logits
 from util.tasks import word_pair_prompts, word_pairs
 from util.tasks.classification import associative_map_prompts
 from util.tasks.word_pair_prompts import typed_tokens
@@ -80,7 +80,7 @@ def request(
         "token_budget": token_budget,
         "two_pass": two_pass,
     }
-    return {"stem": STEM, "schema": 1, "method_version": 1, **model_request(model, **which), **own}
+    return {"stem": STEM, "schema": 1, "method_version": 2, **model_request(model, **which), **own}
 
 
 class _Run(Run):
@@ -97,10 +97,11 @@ class _Run(Run):
         redo: bool,
         planned: Sequence[Ablation] = (),
         generate: bool = False,
+        store: Store | None = None,
     ) -> None:
         super().__init__(asked, model, folder, redo)
         self.planned, self.generate = planned, generate
-        self.store: Store = {}
+        self.store = (Store() if store is None else store) if asked["two_pass"] else None
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
@@ -119,6 +120,8 @@ class _Run(Run):
     def whole(self) -> np.ndarray:
         for ablation in self.planned:
             Ablated(self.pair[0], self.groups, ablation, target=not self.generate)
+        if self.store is not None:
+            return whole_logits(self.pair[0], self.groups, self.asked["token_budget"], self.store)
         prompts = [group.base.ids[: group.length] for group in self.groups]
         return next_token_logits(self.pair[0], prompts, token_budget=self.asked["token_budget"])
 
@@ -161,7 +164,7 @@ class _Run(Run):
             net, self.groups, ablation, self.whole, budget, self.asked["two_pass"], self.store
         )
         if self.generate:
-            written = continuations(net, tokenizer, self.groups, ablation, budget)
+            written = continuations(net, tokenizer, self.groups, ablation, budget, self.store)
             pairs = list(zip(written, self.about["answers"], strict=True))
             found["line_right"] = np.array([line_right(*pair) for pair in pairs])
             found["prefix_right"] = np.array([prefix_right(*pair) for pair in pairs])
@@ -176,6 +179,7 @@ def records(
     folder: str | Path | None = None,
     redo: bool = False,
     generate: bool = False,
+    store: Store | None = None,
 ) -> dict[str, cache.Record]:
     """The record of each ablation, by its name; each is cached on its own.
 
@@ -183,10 +187,11 @@ def records(
     tokens of the answer and of the query said again (-1 where that would change the prompt); queries and answers as
     text; layers; left_out, what of the lists was rejected, resampled, dropped, and how often a donor has the clean
     output. generate: also written, what the model goes on to write, and whether its first line is the answer
-    (line_right: acc_line), or it begins with the answer (prefix_right: acc_prefix). Raises what
-    `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
+    (line_right: acc_line), or it begins with the answer (prefix_right: acc_prefix). store: one for several requests of
+    this model, which then share plain runs. Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise,
+    before any forward pass.
     """
-    run = _Run(asked, model, folder, redo, list(ablations.values()), generate)
+    run = _Run(asked, model, folder, redo, list(ablations.values()), generate, store)
     found = {}
     for name, ablation in tqdm(ablations.items(), desc=f"{asked['dataset']}, {asked['k']} shots", leave=False):
         found[name] = run.answer(ablation)
@@ -200,9 +205,11 @@ def answers(
     folder: str | Path | None = None,
     redo: bool = False,
     generate: bool = False,
+    store: Store | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The data of `records`."""
-    return {name: record.data for name, record in records(asked, ablations, model, folder, redo, generate).items()}
+    measured = records(asked, ablations, model, folder, redo, generate, store)
+    return {name: record.data for name, record in measured.items()}
 
 
 def over_donors(
@@ -214,8 +221,9 @@ def over_donors(
     redo: bool = False,
 ) -> dict[str, dict[str, np.ndarray]]:
     """The same with several draws of donors, see `aligned`."""
-    model = once(model, asked)
-    return aligned([answers({**asked, "donor_seed": each}, ablations, model, folder, redo) for each in donor_seeds])
+    model, store = once(model, asked), Store()
+    draws = [{**asked, "donor_seed": donor_seed} for donor_seed in donor_seeds]
+    return aligned([answers(draw, ablations, model, folder, redo, store=store) for draw in draws])
 
 
 def aligned(runs: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, np.ndarray]]:
