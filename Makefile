@@ -2,12 +2,14 @@
 #
 # Variables, as in `make test PYTHON=python3.12 TESTS=tests/test_paths.py NOTEBOOKS=`:
 #   PYTHON          the interpreter that .venv is made from (3.11 or later; `make clean` first to change it)
+#   MODEL           the model of `make figures`, `make claims`: embedded, smollm2, a hub id, a folder, a GGUF file
 #   NOTEBOOKS       the notebooks to run (default: all; empty: none)
 #   TESTS           the tests to run (default: tests; empty: none)
 #   PYTEST_ARGS     more for pytest over TESTS, for example -x or -m "not slow"
 #   NBVAL_ARGS      more for pytest over NOTEBOOKS
 #   PAPERMILL_ARGS  more for papermill, for example -p prompts 64
 #   BENCH_ARGS      more for the benchmark
+#   CLAIMS_ARGS     more for the claims, for example --prompts 100
 #   TORCH           the PyTorch release that `make lock` pins
 #   DISK_GB         free space that an installation asks for
 #
@@ -16,12 +18,14 @@
 #   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make figures
 
 PYTHON ?= python3
+MODEL = embedded
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 TESTS = tests
 PYTEST_ARGS =
 NBVAL_ARGS =
 PAPERMILL_ARGS =
 BENCH_ARGS =
+CLAIMS_ARGS =
 TORCH = $(shell sed -n 's/^torch==//p' requirements.lock)
 DISK_GB = 6
 CELL_TIMEOUT = 600
@@ -31,28 +35,34 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 ORACLES := .venv-oracles
 EXECUTED := experiment_material/executed
+MODEL_PLACE = $(if $(wildcard $(MODEL)),$(abspath $(MODEL)),$(MODEL)) # notebooks run in a folder of their own
 # what the reference outputs of notebooks and the tests have in common
 QUIET := TQDM_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+# models that packages bring are kept where every target finds them
+export ICL_MODELS ?= $(or $(ICL_MATERIAL),$(CURDIR)/experiment_material)/models
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test test-oracles check format notebooks lock bench-edges bench-forerunner bench-induction bench-ioi bench-memory clean clean-cache environment
+.PHONY: help figures test test-real test-oracles claims check format notebooks lock bench-edges bench-forerunner bench-induction bench-ioi bench-memory clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
 
-figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/
-	@mkdir -p $(EXECUTED)
+figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/; MODEL=smollm2: on a real model
 	@set -- $(NOTEBOOKS); [ $$# -gt 0 ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
-	total=$$#; number=0; trap 'exit 130' INT; \
+	model="$(strip $(MODEL_PLACE))"; case "$$model" in embedded) folder=;; *) folder="$$($(PY) -c "$$OUTPUT_NAME" "$$model")/";; esac; \
+	mkdir -p "$(EXECUTED)/$$folder"; total=$$#; number=0; trap 'exit 130' INT; \
 	for notebook in "$$@"; do \
-		number=$$((number + 1)); copy="$(EXECUTED)/$${notebook##*/}"; \
+		number=$$((number + 1)); copy="$(EXECUTED)/$$folder$${notebook##*/}"; \
 		echo "[$$number/$$total] $$notebook"; \
+		began=$$SECONDS; \
 		ICL_OUTPUT="$(CURDIR)" $(PY) -m papermill --kernel python3 --cwd notebooks --log-level ERROR --progress-bar \
-			"$$notebook" "$$copy" $(PAPERMILL_ARGS) || { echo "$$notebook failed; see $$copy" >&2; exit 1; }; \
+			-r model_name "$$model" "$$notebook" "$$copy" $(PAPERMILL_ARGS) || { echo "$$notebook failed; see $$copy" >&2; exit 1; }; \
+		[ ! -e "$$model" ] || sed -i.bak "s|$$(dirname "$$model")/||g" "$$copy" && rm -f "$$copy.bak"; \
+		echo "        $$((SECONDS - began)) s"; \
 	done; \
-	echo "Figures: figures/   values: data/values/   ($$SECONDS s)"
+	echo "Figures: figures/$$folder   values: data/values/$$folder   ($$SECONDS s)"
 
 test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cache
 	@[ -n "$(strip $(TESTS) $(NOTEBOOKS))" ] || { echo "Nothing to test: TESTS and NOTEBOOKS are empty." >&2; exit 1; }
@@ -69,6 +79,14 @@ test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cach
 	fi; \
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed   ($$SECONDS s in all)" >&2; exit 1; fi; \
 	echo "All passed   ($$SECONDS s in all)"
+
+test-real: $(STAMP) ## measure a real model (SmolLM2, fetched once) and compare with code that does not use the suite
+	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
+	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) \
+		$(PY) -m pytest tests/real_model $(PYTEST_ARGS)
+
+claims: $(STAMP) ## measure what the verdicts of notebook 04 need beyond its defaults (hours; resumes): data/values/
+	@ICL_OUTPUT="$(CURDIR)" $(PY) -m util claims "$(strip $(MODEL_PLACE))" $(CLAIMS_ARGS)
 
 check: $(STAMP) ## ruff and mypy
 	@failed=; \
@@ -213,6 +231,13 @@ renew = lambda m: f"{m[1]}{m[2]}=={version[re.sub('[-_.]+', '-', m[2]).lower()]}
 conda.write_text(re.sub(r"(?m)^( +- )([\w.-]+)==\S+", renew, conda.read_text()))
 endef
 export WRITE_PINS
+
+define OUTPUT_NAME
+import sys
+from util import paths
+print(paths.model_folder(sys.argv[1]))
+endef
+export OUTPUT_NAME
 
 # without what differs from machine to machine and from run to run
 define STRIP_NOTEBOOK

@@ -237,6 +237,15 @@ def test_planted_heads_are_found_exactly(options, tmp_path):
     assert continues(truth.model, sequences, first=True) < 0.1
 
 
+def test_a_planted_model_is_built_for_a_missing_record_alone(tmp_path, monkeypatch):
+    asked = experiment.sequence_request(length=10, copies=2, sequences=1)
+    record, truth = experiment.planted_control(asked, tmp_path)
+    monkeypatch.setattr(planted.Plan, "_model", lambda plan: pytest.fail("the model was built for a cached record"))
+    again, same = experiment.planted_control(asked, tmp_path)
+    assert np.array_equal(again.data["prefix_matching"], record.data["prefix_matching"])
+    assert (same.heads, same.decoys, same.expected) == (truth.heads, truth.decoys, truth.expected)
+
+
 def test_planted_heads_under_noise_are_counted_as_found_or_missed(tmp_path):
     asked = experiment.sequence_request(length=15, copies=3, sequences=1)
     found = experiment.planted_errors(asked, noises=(0.1, 4.0), seeds=(0, 1), folder=tmp_path)

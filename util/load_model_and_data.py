@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from functools import cache
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 
 from util import embedded, memory
 from util.handshake import input_device, prepare, refuse_bypassing
+from util.models import gguf, packaged
+from util.models.files import sha256
 from util.prompts import Prompt, Span
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
@@ -53,24 +56,29 @@ def load_ICL_model(
     max_memory: dict[int | str, int | str] | None = None,
     offload_folder: str | Path | None = None,
     cache_dir: str | Path | None = None,
+    gguf_file: str | None = None,
     verbose: bool = True,
 ) -> tuple[PreTrainedModel, Any]:
     """Load a causal language model and its tokenizer, ready for instruments.
 
-    name: a hub id, a folder, "embedded" (the model of this repository; "embedded/NAME" for another of its family), or
-    an already built (model, tokenizer). device: "auto" takes a CUDA GPU if there is one. quantized: 4-bit NF4 with
-    bfloat16 compute, the same numbers on every CPU. dtype: None or "auto" is float32 on the CPU and for models up to
-    1 B parameters, else bfloat16; or a name such as "float16". device_map: handed to accelerate instead of `device`,
-    for several GPUs or offload: "auto", or modules to GPU numbers, "cpu" and "disk". max_memory: with device_map="auto"
-    the most to use by device, as {0: "20GB", "cpu": "64GB"}. offload_folder: for "disk", where weights that cannot be
-    read from the checkpoint as they are get written; safetensors mostly can.
+    name: a hub id, a folder, a GGUF file, "embedded" (the model of this repository; "embedded/NAME" for another of its
+    family), "smollm2" (a published model that comes in a package, see `models.packaged`: fetched once), or an already
+    built (model, tokenizer). gguf_file: the GGUF file to take from a hub id or folder; "ORG/REPOSITORY/FILE.gguf" as
+    name says the same. Its weights are dequantised. device: "auto" takes a CUDA GPU if there is one. quantized: 4-bit
+    NF4 with bfloat16 compute, the same numbers on every CPU. dtype: None or "auto" is float32 on the CPU and for models
+    up to 1 B parameters, else bfloat16; or a name such as "float16". device_map: handed to accelerate instead of
+    `device`, for several GPUs or offload: "auto", or modules to GPU numbers, "cpu" and "disk". max_memory: with
+    device_map="auto" the most to use by device, as {0: "20GB", "cpu": "64GB"}. offload_folder: for "disk", where
+    weights that cannot be read from the checkpoint as they are get written; safetensors mostly can.
     The token is this argument, else HF_TOKEN, else the hub's login; it is never stored.
 
     Returns (model, tokenizer), the model in eval mode and checked by `handshake.prepare`. Raises before any weight is
     downloaded UnsupportedModel where the class is known not to work and MemoryError where the weights exceed what a
     device has free; PermissionError for a gated model without access, OSError where nothing of this name is found or
     a disk is full, ValueError for a dtype that does not exist, for a missing offload_folder, for 4-bit weights that
-    would be offloaded, and for a built 4-bit model that has run already on a CPU whose kernels repack it.
+    would be offloaded, and for a built 4-bit model that has run already on a CPU whose kernels repack it. Raises
+    IncompleteCheckpoint where a parameter is in no file, models.gguf.GGUFError for a GGUF file that would load as
+    another model, and models.packaged.FetchError where a packaged model cannot be had.
     """
     if isinstance(name, PreTrainedModel):
         raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")
@@ -80,41 +88,55 @@ def load_ICL_model(
     else:
         if str(device).startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device {device!r} was asked for, but no CUDA GPU is usable; pass device='cpu' or 'auto'")
-        source = _folder(name)
-        hub = {
-            "token": huggingface_token,
-            "revision": revision,
-            "cache_dir": cache_dir,
-            "force_download": forcedownload,
-        }
-        with _hub_errors(str(name), device_map):
-            config = AutoConfig.from_pretrained(source, **hub)
+        with _hub_errors(name, device_map):
+            hub = {
+                "token": huggingface_token,
+                "revision": revision,
+                "cache_dir": cache_dir,
+                "force_download": forcedownload,
+            }
+            source = _source(name, gguf_file, hub)
+            if source.gguf:
+                _refuse_with_gguf(shown_name(name), quantized, device_map)
+            config = AutoConfig.from_pretrained(source.place, **source.options)
             _refuse_early(config)
-            tokenizer = AutoTokenizer.from_pretrained(source, **hub)
+            tokenizer = AutoTokenizer.from_pretrained(source.place, **source.options)
             if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
             resolved = resolve_dtype(dtype, device, config)
             if device_map not in memory.AUTO:  # which makes do with what is free
                 places = device if device_map is None else device_map
                 memory.check(memory.estimate(config, dtype=resolved, quantized=quantized, device_map=places))
-            model = AutoModelForCausalLM.from_pretrained(
-                source,
+            model, report = AutoModelForCausalLM.from_pretrained(
+                source.place,
                 config=config,
                 dtype=resolved,
+                attn_implementation="eager" if source.gguf else None,  # the loader may bring kernels of its own
                 quantization_config=_nf4() if quantized else None,
                 device_map=device_map if device_map is not None else {"": device} if quantized else None,
                 max_memory=max_memory,
                 offload_folder=None if offload_folder is None else str(offload_folder),
-                **hub,
+                output_loading_info=True,
+                **source.options,
             )
+            _refuse_incomplete(shown_name(name), report)
+            if source.gguf:
+                gguf.check_all_used(model, source.gguf, source.metadata)
+                gguf.mend_tokenizer(tokenizer, source.metadata, shown_name(name))
+                gguf.forget_file(model)
+            model.name_or_path = origin(name, gguf_file=gguf_file)
         if device_map is None and not quantized:
             model.to(device)
         model.eval()
     _keep_4bit_exact(model)
     prepare(model)
     if verbose:
-        print(describe(model, name if isinstance(name, str | Path) else None))
+        print(describe(model, None if isinstance(name, tuple) else name))
     return model, tokenizer
+
+
+class IncompleteCheckpoint(ValueError):
+    """A checkpoint without some of its model's parameters, which would get random values."""
 
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> torch.dtype:
@@ -145,8 +167,9 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
     unit, scale = ("B", 1e9) if size >= 1e9 else ("M", 1e6)
     bits = ", 4-bit NF4" if getattr(model, "is_loaded_in_4bit", False) else ""
     places = {memory.device_name(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
+    title = type(model).__name__ if name is None else full_name(name)
     return (
-        f"{name or type(model).__name__}: {type(model).__name__}, {config.num_hidden_layers} layers x "
+        f"{title}: {type(model).__name__}, {config.num_hidden_layers} layers x "
         f"{config.num_attention_heads} heads, {size / scale:.1f} {unit} parameters, "
         f"{str(model.dtype).removeprefix('torch.')}{bits} on "
         + (", ".join(sorted(places)) if len(places) > 1 else str(input_device(model)))
@@ -155,8 +178,45 @@ def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
 
 def shown_name(name: str | Path) -> str:
     """How a model is called in titles, values and records: a folder or file by its own name, never by its path."""
-    place = Path(_folder(name))
-    return place.name if place.exists() and not str(name).startswith("embedded") else str(name)
+    name = str(name)
+    if name in packaged.PACKAGED:
+        return packaged.PACKAGED[name].title
+    if name.startswith(LOCAL):
+        return name.removeprefix(LOCAL).partition(":")[2]
+    return Path(name).expanduser().resolve().name if _is_local(name) else name
+
+
+def full_name(name: str | Path) -> str:
+    """The shown name, and for packaged models what was done to them: to be said wherever a number of one stands."""
+    bundled = packaged.PACKAGED.get(str(name))
+    return shown_name(name) if bundled is None else f"{bundled.title}, {bundled.form}"
+
+
+LOCAL = "local:"  # how the requests' names of folders and files begin
+_LOCAL_PLACES: dict[str, str] = {}  # what those names stand for in this process
+
+
+def request_name(name: str | Path) -> str:
+    """What a request calls a model: its name; a folder or file by its own name and a digest of its path.
+
+    So no path gets into records, values and notebooks. A request that was made in another process knows no path: give
+    the model itself along with it.
+    """
+    if not _is_local(name):
+        return str(name)
+    place = Path(name).expanduser().resolve()
+    digest = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    local = f"{LOCAL}{digest}:{place.name}"
+    _LOCAL_PLACES[local] = str(place)
+    return local
+
+
+def _is_local(name: str | Path) -> bool:
+    """Whether a name is that of a folder or file: one that is there, or one that no hub could have."""
+    text = str(name)
+    if text.startswith((LOCAL, "given:")) or text in packaged.PACKAGED or text.partition("/")[0] == "embedded":
+        return False
+    return isinstance(name, Path) or text.startswith((".", "/", "~")) or Path(text).expanduser().exists()
 
 
 def context_length(model: PreTrainedModel) -> int | None:
@@ -168,10 +228,15 @@ def context_length(model: PreTrainedModel) -> int | None:
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
     """Which weights a name stands for: the hub's commit, or a digest of a local folder's files.
 
-    Small folders (the embedded models) are digested by content, large ones by file names, sizes and times. None where
-    it cannot be known without the network.
+    Small folders (the embedded models) are digested by content, large ones by file names, sizes and times; a GGUF file
+    by content, and so is a packaged model by the file that it was made of. None where it cannot be known without the
+    network.
     """
+    if str(name) in packaged.PACKAGED:
+        return f"packaged:{packaged.PACKAGED[str(name)].sha256[:16]}"
     folder = Path(_folder(name))
+    if folder.is_file():
+        return f"file:{sha256(folder)[:16]}"
     if not folder.is_dir():
         return getattr(model.config, "_commit_hash", None) if model is not None else None
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin", ".json", ".model"})
@@ -201,15 +266,75 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     return twin
 
 
-def origin(name: str | Path, untrained_seed: int | None = None) -> str:
+def origin(name: str | Path, untrained_seed: int | None = None, gguf_file: str | None = None) -> str:
     """The name_or_path of a model that was loaded by this name, or of its untrained twin."""
-    return _folder(name) + ("" if untrained_seed is None else f" untrained {untrained_seed}")
+    place = _folder(name) + ("" if gguf_file is None else f"/{gguf_file}")
+    return place + ("" if untrained_seed is None else f" untrained {untrained_seed}")
 
 
 def _folder(name: str | Path) -> str:
-    """The hub id or folder itself, or for "embedded" and "embedded/NAME" the folder of that model."""
-    first, _, rest = str(name).partition("/")
-    return str(embedded.path(rest or "generalist") if first == "embedded" else Path(name).expanduser())
+    """Where a model lies: a folder or file, or the hub id (with a GGUF file behind it) itself."""
+    text = str(name)
+    first, _, rest = text.partition("/")
+    if first == "embedded":
+        return str(embedded.path(rest or "generalist"))
+    if text in packaged.PACKAGED:
+        return str(packaged.place(text))
+    if text.startswith(LOCAL):
+        return _LOCAL_PLACES.get(text, text)
+    return str(Path(name).expanduser().resolve()) if _is_local(name) else text
+
+
+class _Source(NamedTuple):
+    """What transformers is to load: a folder or hub id with the loader's options; of a GGUF file also its metadata."""
+
+    place: str
+    options: dict[str, Any]
+    gguf: Path | None = None
+    metadata: dict[str, Any] = {}
+
+
+def _source(name: str | Path, gguf_file: str | None, hub: dict[str, Any]) -> _Source:
+    """Find a model, fetching what has to be fetched before transformers can look at it."""
+    if str(name) in packaged.PACKAGED:
+        return _Source(str(packaged.folder(str(name), gguf.convert)), hub)
+    place = origin(name, gguf_file=gguf_file)
+    if place.startswith(LOCAL):
+        raise FileNotFoundError(
+            f"the request is for the local model {shown_name(place)!r}, whose folder this process was never told: load "
+            "it by its path, and give it along with the request"
+        )
+    if not place.endswith(".gguf"):
+        return _Source(place, hub)
+    file = Path(place)
+    if not file.is_file():
+        organisation, _, rest = place.partition("/")
+        repository, _, inside = rest.partition("/")
+        if _is_local(name) or not inside:
+            raise FileNotFoundError(f"there is no file {file.name}")
+        file = Path(hf_hub_download(f"{organisation}/{repository}", inside, **hub))
+    return _Source(str(file.parent), {**hub, "gguf_file": file.name}, file, gguf.check_file(file))
+
+
+def _refuse_with_gguf(name: str, quantized: bool, device_map: Any) -> None:
+    if quantized:
+        raise ValueError(
+            f"{name} is a GGUF file, whose weights are quantised already: load it as it is, or the original checkpoint "
+            "with quantized=True"
+        )
+    if "disk" in (device_map.values() if isinstance(device_map, dict) else [device_map]):
+        raise ValueError(f"{name} is a GGUF file, which cannot be offloaded to the disk: choose another device_map")
+
+
+def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
+    """Raises IncompleteCheckpoint for parameters that no file has; tied ones are not missing."""
+    lacking = sorted(report["missing_keys"]) + sorted(str(entry[0]) for entry in report["mismatched_keys"])
+    if lacking:
+        more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+        raise IncompleteCheckpoint(
+            f"the checkpoint of {name} lacks {', '.join(lacking[:5])}{more}, which would get random values. Are all "
+            "its files there, and are they those of this config?"
+        )
 
 
 def _nf4() -> BitsAndBytesConfig:
@@ -250,9 +375,12 @@ def _refuse_early(config: Any) -> None:
 
 
 @contextlib.contextmanager
-def _hub_errors(name: str, device_map: Any = None) -> Any:
+def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
+    name = str(source)
     try:
         yield
+    except packaged.FetchError:  # says it all
+        raise
     except ValueError as error:  # transformers' words on its own arguments
         if "offload_folder" in str(error):
             raise ValueError(
@@ -278,7 +406,8 @@ def _hub_errors(name: str, device_map: Any = None) -> Any:
             ) from error
         raise OSError(
             f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a "
-            f"folder with config.json and weights, or one of {', '.join('embedded/' + n for n in embedded.names())}."
+            "folder with config.json and weights, a GGUF file, or one of "
+            f"{', '.join([*packaged.PACKAGED, *('embedded/' + n for n in embedded.names())])}."
         ) from error
 
 

@@ -1,16 +1,18 @@
 """Where the suite reads and writes: the clone, the cached intermediates, the figures and values.
 
-Three environment variables move these places; a relative value counts from the clone, so that a notebook and a
+Four environment variables move these places; a relative value counts from the clone, so that a notebook and a
 terminal agree whatever folder they run in.
 
     ICL_ROOT      the clone, for an installation that does not point into one
     ICL_MATERIAL  cached intermediates; default: experiment_material/ in the clone
+    ICL_MODELS    models that packages bring; default: models/ under the cached intermediates
     ICL_OUTPUT    receives figures/ and data/values/; default: output/ under the cached intermediates, so that a
                   notebook run by hand leaves the committed figures alone. `make figures` sets it to the clone.
 """
 
 import os
-from pathlib import Path
+import re
+from pathlib import Path, PurePath
 
 KINDS = {"figures": "figures", "values": "data/values"}
 
@@ -36,14 +38,30 @@ def material() -> Path:
     return _named("ICL_MATERIAL") or root() / "experiment_material"
 
 
-def output(kind: str) -> Path:
-    """The folder for "figures" or "values", created if missing; raises ValueError for another kind."""
+def models() -> Path:
+    """The folder of models that packages bring; it need not exist yet."""
+    return _named("ICL_MODELS") or material() / "models"
+
+
+def output(kind: str, model: str = "embedded") -> Path:
+    """The folder for "figures" or "values" of a model, created if missing; raises ValueError for another kind.
+
+    The embedded model's lie in the folder itself, any other model's in one named after it.
+    """
     if kind not in KINDS:
         raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
     place = _named("ICL_OUTPUT")
     folder = place / KINDS[kind] if place else material() / "output" / kind
+    folder /= model_folder(model)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def model_folder(model: str) -> str:
+    """The folder of a model's figures and values in the output folder: its name in plain characters, "" if embedded."""
+    if model.partition("/")[0] == "embedded":
+        return ""
+    return re.sub(r"[^a-z0-9._]+", "-", PurePath(model.rstrip("/\\")).name.lower()).strip("-.") or "model"
 
 
 def _named(variable: str) -> Path | None:

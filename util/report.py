@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from util import paths
 
 
-def save_figure(figure: Figure, stem: str, panel: str) -> list[Path]:
-    """Write <stem>_<panel>.png and .pdf into the output folder; the same figure gives the same bytes."""
-    folder = paths.output("figures")
+def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") -> list[Path]:
+    """Write <stem>_<panel>.png and .pdf into a model's output folder; the same figure gives the same bytes."""
+    folder = paths.output("figures", model)
     files = [folder / f"{stem}_{panel}{suffix}" for suffix in (".png", ".pdf")]
     with mpl.rc_context({"savefig.dpi": 300, "pdf.fonttype": 42}):  # for print; fonts stay editable text
         figure.savefig(files[0], metadata={"Software": None})
@@ -22,9 +22,9 @@ def save_figure(figure: Figure, stem: str, panel: str) -> list[Path]:
     return files
 
 
-def save_values(values: Mapping[str, Any], stem: str, decimals: int = 6) -> Path:
-    """Write the plotted numbers to <stem>.json in the output folder, floats rounded to `decimals`."""
-    file = paths.output("values") / f"{stem}.json"
+def save_values(values: Mapping[str, Any], stem: str, model: str = "embedded", decimals: int = 6) -> Path:
+    """Write the plotted numbers to <stem>.json in a model's output folder, floats rounded to `decimals`."""
+    file = paths.output("values", model) / f"{stem}.json"
     file.write_text(json.dumps(_plain(values, decimals), indent=1) + "\n", encoding="utf-8")
     return file
 

@@ -7,8 +7,9 @@ layer nearly linear. Attention is saturated: a circuit head's weights are 0 or 1
 even within 3 %.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ _DECOY_QK, _DECOY_OV = 0.1, 0.3  # attention of decoys stays near uniform; what 
 
 @dataclass(frozen=True)
 class Planted:
-    """A model and what is known of it.
+    """A model and what is known of it. The model is built when it is first read: what is known is there before.
 
     heads: by role, the heads that play it, one for each copy of the circuit; removing all of one role destroys the
     behaviour, removing any decoy does not. passive: heads with a known pattern that the behaviour does not need.
@@ -43,12 +44,16 @@ class Planted:
     which heads, (value, tolerance); empty where noise was added.
     """
 
-    model: PreTrainedModel
+    build: Callable[[], PreTrainedModel]
     heads: Mapping[str, tuple[Head, ...]]
     passive: Mapping[str, tuple[Head, ...]]
     decoys: tuple[Head, ...]
     edges: tuple[tuple[str, str, str], ...] = ()
     expected: Mapping[str, Mapping[Head, tuple[float, float]]] = field(default_factory=dict)
+
+    @cached_property
+    def model(self) -> PreTrainedModel:
+        return self.build()
 
     @property
     def names(self) -> dict[Head, str]:
@@ -283,7 +288,7 @@ class Plan:
     def build(
         self, edges: Sequence[tuple[str, str, str]] = (), **expected: Mapping[Head, tuple[float, float]]
     ) -> Planted:
-        """The model; every head without a role becomes a decoy."""
+        """The circuit and its model; every head without a role becomes a decoy."""
         decoys = [head for head in self.everyone() if head not in self.weights]
         readable = np.ones((self.size, 1))
         readable[self.place["constant"]] = 0
@@ -293,9 +298,8 @@ class Plan:
             junk = self.place["junk"]
             out[:, junk] = self.rng.normal(size=(WIDTH, junk.stop - junk.start)) / WIDTH
             self.weights[head] = (_DECOY_QK * maps[0], _DECOY_QK * maps[1], _DECOY_OV * maps[2], out)
-        model = self._model()
         return Planted(
-            model,
+            self._model,
             {role: tuple(heads) for role, heads in self.roles.items() if role not in self.passive},
             {role: tuple(heads) for role, heads in self.roles.items() if role in self.passive},
             tuple(decoys),

@@ -1,5 +1,6 @@
 """What every experiment shares: where a model comes from, its records and their provenance, planted controls."""
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -13,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from util import cache, paths
+from util.embedded import planted
 from util.embedded.planted import Planted
 from util.handshake import input_device
 from util.load_model_and_data import (
@@ -20,7 +22,9 @@ from util.load_model_and_data import (
     dtype_name,
     load_ICL_model,
     origin,
+    request_name,
     resolved_revision,
+    shown_name,
     untrained_twin,
 )
 
@@ -65,7 +69,7 @@ def model_request(
 ) -> cache.Request:
     """The part of every request that says which model; untrained_seed: its architecture with fresh weights instead."""
     return {
-        "model": str(Path(model).expanduser()),
+        "model": request_name(model),
         "revision": revision,
         "dtype": dtype_name(dtype),
         "quantized": quantized,
@@ -105,7 +109,8 @@ def obtain(source: ModelSource, request: dict[str, Any]) -> tuple[PreTrainedMode
     wanted = origin(request["model"], seed)
     if not request["model"].startswith("given:") and model.name_or_path != wanted:
         raise ValueError(
-            f"the request is for {wanted!r}, but the model given is {model.name_or_path or 'built, not loaded'!r}; "
+            f"the request is for {shown_name(request['model'])!r}, but the model given is "
+            f"{shown_name(model.name_or_path) if model.name_or_path else 'built, not loaded'!r}; "
             "to measure a model of your own, ask for it under a name that begins with 'given:'"
         )
     return pair
@@ -162,17 +167,26 @@ def plain_heads(heads: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 def planted_model(
     build: Callable[..., Planted], options: Mapping[str, Any], tokens: Callable[[Any], list[int]] | None = None
-) -> tuple[tuple[PreTrainedModel, Any], Planted, cache.Request]:
+) -> tuple[LazyModel, Planted, cache.Request]:
     """A model whose circuit is known, on the embedded model's tokenizer, the truth, and the request's part on models.
 
     build: a circuit of `embedded.planted`; options: of its own (family, copies, noise, seed); tokens: those that it is
-    about, by the tokenizer.
+    about, by the tokenizer. The model is built when it is first called for. As its weights are not known before, the
+    request names what decides them: the code of the circuits, the tokenizer and those tokens.
     """
-    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    tokenizer = _planted_tokenizer()
     about = [] if tokens is None else [tokens(tokenizer)]
     truth = build(len(tokenizer), *about, **{"bos": tokenizer.bos_token_id, **options})
     given = " ".join([f"given:planted {build.__name__}", *(f"{key}={value}" for key, value in sorted(options.items()))])
-    return load_ICL_model((truth.model, tokenizer), verbose=False), truth, model_request(given)
+    code = Path(planted.__file__).read_text(encoding="utf-8")
+    lazy = LazyModel(given)
+    lazy._load = lambda: load_ICL_model((truth.model, tokenizer), verbose=False)
+    return lazy, truth, {**model_request(given), "planted": digest([code, tokenizer_digest(tokenizer), str(about)])}
+
+
+@functools.cache
+def _planted_tokenizer() -> Any:
+    return load_ICL_model("embedded", device="cpu", verbose=False)[1]
 
 
 def errors_by_noise(

