@@ -130,6 +130,7 @@ _KEPT = {
     "CTX+AGG": (*_AGGREGATE, "CONTEXT"),
     "CTX_IO+AGG": ("AGG_Y", "QUERY", "ANCHOR", "WITHIN", "CONTEXT_IO"),
     "AGG-ONLY": _AGGREGATE,
+    "QUERY-ONLY": ("QUERY", "ANCHOR"),  # no demonstration is read: what the query alone tells
 }
 ALWAYS = FAMILIES["ANCHOR"] + _WHOLE_SLOTS  # every circuit has them: what nothing could be read without
 # what is kept; all other edges are taken out

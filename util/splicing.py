@@ -89,6 +89,14 @@ class Group:
         return self.base.ids[self.length :]
 
 
+def without_demonstrations(group: Group) -> Group:
+    """The prompt's query alone, with its answer and without donors."""
+    base, kept = group.base, ("bos", "query", "last_separator", "target")
+    chosen = [place for place, kind in enumerate(base.types) if kind in kept]
+    fields = (base.ids, base.types, base.examples, base.slots)
+    return Group(TypedTokens(*(tuple(field[place] for place in chosen) for field in fields)), {})
+
+
 def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
     """The prompts of a word-pair task as tokens. Raises Misaligned for a tokenizer that they were not made for."""
     return [
