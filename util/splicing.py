@@ -51,10 +51,10 @@ class Store:
         if key not in self._kept:
             states = compute()
             room = self.limit - _size(states)
-            while self._kept and sum(map(_size, self._kept.values())) > room:
-                self._kept.popitem(last=False)
             if room < 0:
                 return states
+            while self._kept and sum(map(_size, self._kept.values())) > room:
+                self._kept.popitem(last=False)
             self._kept[key] = states
         self._kept.move_to_end(key)
         return self._kept[key]

@@ -373,9 +373,9 @@ class Circuits:
         """Distinct queries."""
         return len(set(self.rows["FULL"]["query"].tolist()))
 
-    def accuracy(self) -> dict[str, Interval]:
+    def accuracy(self, *, alone: bool = True) -> dict[str, Interval]:
         """Accuracy of the first token, with intervals by Wilson over distinct queries; "no demonstrations" the last."""
-        rows = {**self.rows, **({} if self.alone is None else {ALONE: self.alone})}
+        rows = {**self.rows, **({} if self.alone is None or not alone else {ALONE: self.alone})}
         return {name: accuracy(row["right"], len(set(row["query"].tolist()))) for name, row in rows.items()}
 
     def kl(self) -> dict[str, Interval]:

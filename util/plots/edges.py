@@ -67,10 +67,10 @@ def circuits(
                 ax.minorticks_off()
                 axes[1, 0].set_yticks(range(len(measured)), list(measured))
         axes[0, 0].set_yticks(range(len(names)), names)
-        middle = axes[0, len(accuracy) // 2]
-        middle.set_xlabel("A) accuracy, first token" if kl is not None else "accuracy, first token")
+        middle = (len(accuracy) - 1) // 2, 0.5 if len(accuracy) % 2 else 1.1  # column, and where in it
+        axes[0, middle[0]].set_xlabel("A) accuracy, first token" if kl is not None else "accuracy", x=middle[1])
         if kl is not None:
-            axes[1, len(accuracy) // 2].set_xlabel("B) divergence from the whole model, nats")
+            axes[1, middle[0]].set_xlabel("B) divergence from the whole model, nats", x=middle[1])
         figure.suptitle(title)
     return figure
 
@@ -171,8 +171,8 @@ def circuit(
         ax.set(ylim=(len(scores) + 0.5, -0.5), xlabel="score", title="C) test split")
         found, true = map(set, planted)
         _draw(axes["planted"], [pair for pair in planted[0] if pair in true], {}, small=True)
-        wrong = f"{len(found - true)} wrong, {len(true - found)} missed" if found != true else "all found, no other"
-        axes["planted"].set_title(f"D) planted circuit:\n{len(true)} pairs, {wrong}")
+        wrong = f", {len(found - true)} wrong" if found - true else ""
+        axes["planted"].set_title(f"D) planted: {len(found & true)} of {len(true)} found{wrong}")
         figure.suptitle(title)
     return figure
 
@@ -207,13 +207,13 @@ def _draw(ax: Axes, kept: Sequence[Pair], widths: Mapping[Pair, float], small: b
     for (kind, example), x in place.items():
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.15 if small else 0.3}
         name = SHORT.get(kind, f"${kind}_{example}$")
-        ax.text(x, 0, name, ha="center", va="center", fontsize=4.5 if small else 8, bbox=box)
-    ax.set(xlim=(0, max(place.values()) + 0.5), ylim=(-1.3, 2.7))
+        ax.text(x, 0, name, ha="center", va="center", fontsize=5 if small else 8, bbox=box)
+    ax.set(xlim=(-0.5 if small else 0, max(place.values()) + 0.5), ylim=(-1.3, 2.2 if small else 2.7))
     ax.axis("off")
     if widths and kept:
         for row, nats in enumerate((largest, largest / 4)):
             y = 2.5 - 0.4 * row
-            ax.plot((0.1, 0.9), (y, y), color=DARK, lw=_width(nats, largest), alpha=0.75, solid_capstyle="butt")
+            ax.plot((0.1, 0.9), (y, y), color=GREY, lw=_width(nats, largest), solid_capstyle="butt")
             ax.text(1.05, y, f"{nats:.2g} nats lost without it" if row == 0 else f"{nats:.2g}", va="center", fontsize=6)
 
 
@@ -259,7 +259,7 @@ def arrow(edge: str) -> str:
     pair, _, relation = edge.partition(":")
     source, _, target = pair.partition("->")
     names = (SHORT.get(name, f"${name}$" if len(name) == 1 else name) for name in (source, target))
-    return " $\to$ ".join(names) + (f" ({relation})" if relation else "")
+    return r" $\to$ ".join(names) + (f" ({relation})" if relation else "")
 
 
 def probes(kept: Floats, edges: Sequence[str], donors: Sequence[str], title: str) -> Figure:
@@ -291,7 +291,7 @@ def ambiguous(
     with style():
         figure = new_figure(WIDTH, 2.2)
         axes = figure.subplots(1, 3, sharey=True)
-        step = 0.04 * (max(counts) - min(counts) or 1)
+        step = 0.025 * (max(counts) - min(counts) or 1)
         for ax, values, name in zip(
             axes,
             (right, copied, other),
