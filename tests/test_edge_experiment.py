@@ -459,10 +459,11 @@ def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message
 
 
 def test_what_a_model_can_test_is_read_from_its_numbers():
-    none, some = {"a": (0.0, -0.1, 0.1), "b": (0.1, -0.1, 0.3)}, {"a": (0.0, -0.1, 0.1), "b": (0.3, 0.1, 0.5)}
-    assert "largest loss, in b: 0.10 [-0.10, 0.30]" in measures.without_context(none, "toy")
-    assert "cannot be tested" in measures.without_context(none, "toy")
-    assert "in 1 of 2 tasks (most in b: 0.30 [0.10, 0.50])" in measures.without_context(some, "toy")
+    none, some = {"a": (0.0, -0.1, 0.1), "b": (0.1, -0.1, 0.15)}, {"a": (0.0, -0.1, 0.1), "b": (0.3, 0.1, 0.5)}
+    assert "largest loss, in b: 0.10 [-0.10, 0.15]" in measures.without_context(none, 0.2, "toy")
+    assert "cannot be tested" in measures.without_context(none, 0.2, "toy")
+    assert "is undecided" in measures.without_context(none, 0.12, "toy")
+    assert "in 1 of 2 tasks (most in b: 0.30 [0.10, 0.50])" in measures.without_context(some, 0.2, "toy")
     row = {"QUERY-ONLY": (0.67, 0.5, 0.8), "no demonstrations": (0.25, 0.1, 0.4)}
     assert "a 0.67 (0.25)." in measures.query_alone({"a": row}, "toy")
 

@@ -178,8 +178,12 @@ def circuit(
 
 
 def _draw(ax: Axes, kept: Sequence[Pair], widths: Mapping[Pair, float], small: bool = False) -> None:
-    """Two demonstrations and the query: reading within an example below, across examples and to the end above."""
-    slots = [(kind, example) for example in (1, 2) for kind in "xtyn"] + [("query", 3), ("last_separator", 3)]
+    """Two demonstrations and the query: reading within an example below, across examples and to the end above.
+
+    small: one demonstration, for circuits that do not read across them.
+    """
+    examples = (1,) if small else (1, 2)
+    slots = [(kind, example) for example in examples for kind in "xtyn"] + [("query", 3), ("last_separator", 3)]
     place = {slot: i + 0.5 * slot[1] + 0.6 * (slot[0] == "last_separator") for i, slot in enumerate(slots)}
     largest = max(0.0, *(widths.get(pair, 0.0) for pair in [*kept, ("", "", "")])) or 1.0
     for pair in kept:
@@ -207,7 +211,7 @@ def _draw(ax: Axes, kept: Sequence[Pair], widths: Mapping[Pair, float], small: b
     for (kind, example), x in place.items():
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.15 if small else 0.3}
         name = SHORT.get(kind, f"${kind}_{example}$")
-        ax.text(x, 0, name, ha="center", va="center", fontsize=5 if small else 8, bbox=box)
+        ax.text(x, 0, name, ha="center", va="center", fontsize=6 if small else 8, bbox=box)
     ax.set(xlim=(-0.5 if small else 0, max(place.values()) + 0.5), ylim=(-1.3, 2.2 if small else 2.7))
     ax.axis("off")
     if widths and kept:
