@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from tests import toys
 from util import cache, scoring
 from util.attention import instrument, support
-from util.experiments import ablation, runs
+from util.experiments import ablation, forerunner, runs
 from util.instruments import CaptureRows, Knockout, PatchHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.measures import forerunner as measures
@@ -172,7 +174,7 @@ def test_labels_are_scored_by_the_tokens_that_follow(kind):
     model, tokenizer = load_ICL_model((toys.model("llama"), toys.tokenizer(kind)), verbose=False)
     prompts = staicc_prompts("financial_phrasebank", 2)[:8]
     plan = scoring.scoring(model, tokenizer, prompts)
-    found = scoring.label_logits(model, plan)
+    found = scoring.label_log_probs(model, plan)
     for number, prompt in enumerate(prompts):
         ids = tokenizer(prompt.text)["input_ids"]
         assert list(plan.ids[number]) == ids and prompt.gold == plan.gold[number]
@@ -180,8 +182,7 @@ def test_labels_are_scored_by_the_tokens_that_follow(kind):
         assert plan.answers[number].tolist() == follow
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, -1]
-        np.testing.assert_allclose(found["logits"][number], logits[follow], atol=1e-4)
-        np.testing.assert_allclose(found["log_normaliser"][number], logits.logsumexp(-1), atol=1e-4)
+        np.testing.assert_allclose(found["log_prob"][number], logits.log_softmax(-1)[follow], atol=1e-4)
     assert len({tuple(row) for row in plan.answers.tolist()}) == 1
 
 
@@ -191,13 +192,12 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
     model, tokenizer = load_ICL_model((toys.model(family).double(), toys.tokenizer()), verbose=False)
     plan = scoring.scoring(model, tokenizer, staicc_prompts("sst5", 2)[:5])
     cuts = [ablation.cells("si_to_yi", tokens) for tokens in plan.tokens]
-    whole = scoring.label_logits(model, plan, text=True)
+    whole = scoring.label_log_probs(model, plan, text=True)
     attach = scoring.knockouts(cuts, dict.fromkeys(support(model).layers))
-    cut = scoring.label_logits(model, plan, attach, token_budget=150, text=True)
+    cut = scoring.label_log_probs(model, plan, attach, token_budget=150, text=True)
     for found, cells in ((whole, None), (cut, cuts)):
-        plain = scoring.label_logits(model, plan, scoring.nothing if cells is None else attach)
-        for name in ("logits", "log_normaliser"):
-            np.testing.assert_allclose(found[name], plain[name], atol=1e-9)
+        plain = scoring.label_log_probs(model, plan, scoring.nothing if cells is None else attach)
+        np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-9)
         for number, tokens in enumerate(plan.tokens):
             knockouts = [] if cells is None else [Knockout(torch.from_numpy(cells[number]))]
             with torch.no_grad(), instrument(model, *knockouts):
@@ -212,20 +212,20 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
 
 
 def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
-    whole = scoring.label_logits(pair[0], plan)
+    whole = scoring.label_log_probs(pair[0], plan)
     nothing = [np.empty((0, 2), np.int64)] * 6
     full = [ablation.cells("yi_to_sq", tokens) for tokens in plan.tokens]
     every = dict.fromkeys(support(pair[0]).layers)
     for cells, layers in ((nothing, every), (full, {})):
-        again = scoring.label_logits(pair[0], plan, scoring.knockouts(cells, layers))
-        np.testing.assert_array_equal(again["logits"], whole["logits"])
-    cut = scoring.label_logits(pair[0], plan, scoring.knockouts(full, every), token_budget=100)
-    assert np.abs(cut["logits"] - whole["logits"]).max() > 1e-3
+        again = scoring.label_log_probs(pair[0], plan, scoring.knockouts(cells, layers))
+        np.testing.assert_array_equal(again["log_prob"], whole["log_prob"])
+    cut = scoring.label_log_probs(pair[0], plan, scoring.knockouts(full, every), token_budget=100)
+    assert np.abs(cut["log_prob"] - whole["log_prob"]).max() > 1e-3
     for number in range(6):  # each prompt got its own cells, whatever batch it ran in
         ids = torch.tensor([plan.ids[number]])
         with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(full[number]))):
-            logits = pair[0](ids).logits[0, -1]
-        np.testing.assert_allclose(cut["logits"][number], logits[plan.answers[number]], atol=1e-9)
+            scores = pair[0](ids).logits[0, -1].log_softmax(-1)
+        np.testing.assert_allclose(cut["log_prob"][number], scores[plan.answers[number]], atol=1e-9)
 
 
 @pytest.mark.parametrize("family", toys.FAMILIES)
@@ -340,29 +340,36 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     assert len(conditions) == 1 + 4 + 4
     source = runs.LazyModel(str(model_folder), verbose=False)
     found = ablation.run(asked, conditions, source, tmp_path)
-    effects = ablation.head_effects(asked, source, tmp_path)
+    heads = [(layer, head) for layer in range(3) for head in range(4)]
+    effects = ablation.head_effects(asked, heads, source, tmp_path)
     files = sorted(tmp_path.glob("*.pickle"))
     assert len(files) == 9 + 1
     again = ablation.run(asked, conditions, never, tmp_path)
     for condition, record in found.items():
-        np.testing.assert_array_equal(record.data["logits"], again[condition].data["logits"])
-    assert all(np.array_equal(v, ablation.head_effects(asked, never, tmp_path)[k]) for k, v in effects.items())
+        np.testing.assert_array_equal(record.data["log_prob"], again[condition].data["log_prob"])
+    turned = ablation.head_effects(asked, heads[::-1], never, tmp_path)  # the order of heads is no other record
+    assert all(np.array_equal(effects[name], turned[name][:, ::-1]) for name in ("cut", "control"))
+    np.testing.assert_array_equal(turned["whole"], effects["whole"])
+    few = ablation.head_effects(asked, [(1, 2), (0, 1)], source, tmp_path / "few")
+    np.testing.assert_allclose(few["cut"], effects["cut"][:, [6, 1]], atol=1e-5)
+    with pytest.raises(ValueError, match="each head once"):
+        ablation.head_effects(asked, [(0, 1), (0, 1)], never, tmp_path)
     whole, nothing, cut = found[ablation.WHOLE], found[conditions[2]], found[conditions[1]]
-    np.testing.assert_array_equal(whole.data["logits"], nothing.data["logits"])  # a quarter of three layers is none
-    assert np.abs(whole.data["logits"] - cut.data["logits"]).max() > 1e-4
-    logits = np.stack([found[c].data["logits"] for c in conditions[5:]])
-    assert len(np.unique(logits[:, 0, 0])) == 4  # every control is another one
+    np.testing.assert_array_equal(whole.data["log_prob"], nothing.data["log_prob"])  # a quarter of three layers is none
+    assert np.abs(whole.data["log_prob"] - cut.data["log_prob"]).max() > 1e-4
+    scores = np.stack([found[c].data["log_prob"] for c in conditions[5:]])
+    assert len(np.unique(scores[:, 0, 0])) == 4  # every control is another one
     more = ablation.grid(("si_to_yi",), parts=(), draws=ablation.DRAWS + 1)
     again = ablation.run(asked, more, source, tmp_path / "more")
     assert len(again) == ablation.DRAWS + 2
     for draw in range(2):  # the first draws are those of fewer
         control = ablation.Condition("si_to_yi", draw=draw)
-        np.testing.assert_array_equal(again[control].data["logits"], found[control].data["logits"])
+        np.testing.assert_array_equal(again[control].data["log_prob"], found[control].data["log_prob"])
     with_text = {condition for condition, record in found.items() if "text_loss" in record.data}
     assert with_text == {c for c in conditions if c.part == ablation.WHOLE.part and c.draw is None}
-    assert effects["cut"].shape == effects["control"].shape == (5, 3, 4)
-    assert np.abs(effects["cut"] - effects["whole"][:, None, None])[:, :2].max() > 1e-5
-    assert np.abs(effects["cut"][:, -1] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer
+    assert effects["cut"].shape == effects["control"].shape == (5, 12)
+    assert np.abs(effects["cut"] - effects["whole"][:, None])[:, :8].max() > 1e-5
+    assert np.abs(effects["cut"][:, 8:] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer
     reads = ablation.induction_reads(asked, source, tmp_path).data
     assert reads["reads"].shape == (5, 3, 4, 2) and reads["similarity"].shape == (5, 3, 2) and reads["classes"] == 3
     assert reads["demonstrations"].shape == (5, 2) and (reads["n_t"] > 50).all()
@@ -377,7 +384,7 @@ def test_changes_are_paired_by_prompt():
     """Against differences computed by hand; the interval of a change that is the same for all prompts has no width."""
 
     def record(score):
-        data = {"logits": np.zeros((4, 2)), "log_normaliser": -np.array(score, float), "gold": np.zeros(4, int)}
+        data = {"log_prob": np.stack([np.array(score, float), np.full(4, -9.0)], axis=1), "gold": np.zeros(4, int)}
         return cache.Record({}, {}, data)
 
     part, quarter = (0.0, 1.0), (0.0, 0.25)
@@ -389,7 +396,6 @@ def test_changes_are_paired_by_prompt():
         ablation.Condition("si_to_yi", part, 1): record([1, 2, 3, 2]),
         ablation.Condition("si_to_yi", quarter, 0): record([2, 3, 4, 5]),
     }
-    # the logits are 0, so the gold label's log-probability is minus the normaliser
     cut, controls = ablation.changes(records)
     assert cut[part]["si_to_yi"] == pytest.approx((-1, -1, -1))
     value, low, high = cut[quarter]["si_to_yi"]
@@ -412,3 +418,78 @@ def test_other_keys_keep_the_readers():
     assert {key for cells in drawn for query, key in cells if query == 7} == {1, 2, 3, 4, 5}
     assert {key for cells in drawn for query, key in cells if query == 3} == {1}
     assert ablation.other_keys(np.array([[1, 0]]), 1, (0,)).shape == (0, 2)
+
+
+def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_taken(model_folder, tmp_path, monkeypatch):
+    asked = forerunner.request(str(model_folder), k=2, prompts=16)
+    source = runs.LazyModel(str(model_folder), verbose=False)
+    checks = ablation.choose_task(asked, ["sst5", 4], measured=16, prompts=6, model=source, folder=tmp_path)
+    assert [check.dataset for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
+    again = ablation.choose_task(asked, ["sst5", 4], measured=16, prompts=6, model=never, folder=tmp_path)
+    assert again == checks
+    records = [cache.load(json.loads(json.dumps(one)), tmp_path) for one in requests_in(tmp_path)]
+    gold = {r.request["dataset"]: r.data["gold"].tolist() for r in records if r is not None}
+    assert gold["trec"] == [p.gold for p in staicc_prompts("trec", 2)[-6:]]
+    prompts = staicc_prompts("trec", 2)
+    majority = measures.majority_right(np.array([p.gold for p in prompts])).mean()
+    assert checks[1].majority == pytest.approx(majority) and checks[1].n == 6
+
+    monkeypatch.setattr(ablation, "task_check", lambda name, *rest: measures.TaskCheck(name, 1.0, 0.9, 0.5, 0.5, 6))
+    first = ablation.choose_task(asked, ["sst5", "trec"], 16, 6, never, tmp_path)
+    assert [check.dataset for check in first] == ["sst5"] and first[0].done  # the others are not tried
+
+
+def requests_in(folder):
+    return [cache.restricted_load(file.open("rb"))["request"] for file in sorted(folder.glob("*.pickle"))]
+
+
+def test_prompts_that_are_measured_choose_no_task(model_folder):
+    asked = forerunner.request(str(model_folder), k=2)
+    with pytest.raises(ValueError, match="385 prompts to be measured and 128 to choose"):
+        ablation.choose_task(asked, ["trec"], measured=385, model=never)
+    with pytest.raises(ValueError, match="demonstrations"):
+        ablation.choose_task({**asked, "k": 0}, ["trec"], measured=1, model=never)
+    with pytest.raises(ValueError, match="at least one data set"):
+        ablation.choose_task(asked, [], measured=1, model=never)
+    with pytest.raises(ValueError, match="unknown data set"):
+        ablation.choose_task(asked, ["imdb"], measured=1, model=never)
+
+
+def test_a_table_request_is_like_the_forerunner_request(model_folder):
+    asked = forerunner.request(str(model_folder), k=2, prompts=16, seed=3, dtype="float32")
+    like = ablation.like(asked, "reference", dataset=4, prompts=5)
+    options = {"k": 2, "seed": 3, "dtype": "float32", "dataset": "trec"}
+    assert like == ablation.request(str(model_folder), 5, "reference", **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "random", "done", "said"),
+    [
+        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), True, "the copying is used"),
+        ((-1.0, -2.2, 0.2), (0.0, -0.1, 0.1), True, "a causal null"),
+        ((-0.3, -0.4, -0.2), (-0.3, -0.5, -0.1), True, "a causal null"),  # random cells cost as much
+        ((0.5, 0.4, 0.6), (0.0, -0.1, 0.1), True, "label is likelier"),
+        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), False, "task not done"),
+    ],
+)
+def test_the_causal_finding_is_what_the_intervals_say(change, random, done, said):
+    part = ablation.WHOLE.part
+    finding = ablation.causal_finding({part: {"si_to_yi": change}}, {part: {"si_to_yi": random}}, done)
+    assert said in finding and f"{change[0]:+.3f} [{change[1]:+.3f}, {change[2]:+.3f}]" in finding
+
+
+def test_the_table_and_what_demonstrations_are_worth_are_paired(model_folder, tmp_path):
+    source = runs.LazyModel(str(model_folder), verbose=False)
+    asked = ablation.request(str(model_folder), prompts=5, k=2)
+    cut = ablation.run(asked, ablation.grid(parts=[(0.0, 1.0)], draws=1), source, tmp_path)
+    bare = ablation.request(str(model_folder), prompts=5, k=0)
+    alone = ablation.run(bare, ablation.grid(parts=[(0.0, 1.0)], controlled=()), source, tmp_path)
+    lines = ablation.table(cut, alone).splitlines()
+    assert len(lines) == 6 and lines[3].startswith("s_i -> y_i") and max(map(len, lines)) <= 160
+    score = ablation.SCORES["log-probability"]
+    difference = score(cut[ablation.WHOLE].data).astype(float) - score(alone[ablation.WHOLE].data).astype(float)
+    worth = ablation.worth_of_demonstrations(cut, alone)
+    assert f"log-probability by {difference.mean():+.3f} [" in worth and "of 5 prompts" in worth
+    wide = ablation.changes(cut, comparisons=20)[0][(0.0, 1.0)]["si_to_yi"]
+    narrow = ablation.changes(cut)[0][(0.0, 1.0)]["si_to_yi"]
+    assert wide[0] == narrow[0] and wide[1] < narrow[1] and wide[2] > narrow[2]

@@ -24,7 +24,7 @@ from util.attention import instrument as instrumented
 from util.embedded import planted
 from util.experiments import induction as experiment
 from util.experiments import induction_ablation as ablation
-from util.experiments.runs import LazyModel
+from util.experiments.runs import LazyModel, planted_model
 from util.handshake import prepare
 from util.inference import Batch, Row
 from util.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
@@ -33,7 +33,7 @@ from util.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.measures import induction as measures
 from util.prompts import with_bos
 from util.replay import bare_writes
-from util.scoring import knockouts, label_logits, scoring
+from util.scoring import knockouts, label_log_probs, scoring
 from util.tasks import classification, induction_pattern
 from util.tasks.sequences import Sequences, matched_cells, repeated_sequences
 
@@ -537,10 +537,10 @@ def test_the_answers_of_the_whole_model_are_its_logits(pair, folder):
     for number, prompt in enumerate(prompts_of(asked)):
         with torch.no_grad():
             logits = pair[0](torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1]
-        np.testing.assert_allclose(found["logits"][number], logits[label_ids(pair[1], prompt)], atol=1e-9)
-        assert found["log_normaliser"][number] == pytest.approx(float(logits.logsumexp(0)), abs=1e-9)
+        scores = logits.log_softmax(0)[label_ids(pair[1], prompt)]
+        np.testing.assert_allclose(found["log_prob"][number], scores, atol=1e-9)
         assert found["gold"][number] == prompt.gold
-    assert found["logits"].dtype == np.float64
+    assert found["log_prob"].dtype == np.float64
 
 
 def test_right_answers_come_by_request_and_query(pair, folder):
@@ -549,7 +549,7 @@ def test_right_answers_come_by_request_and_query(pair, folder):
     found = ablation.answered_right(requests, edits, pair, folder)
     for row, asked in enumerate(requests):
         for name, each in ablation.answers(asked, edits, pair, folder).items():
-            np.testing.assert_array_equal(found[name][row], each["logits"].argmax(1) == each["gold"])
+            np.testing.assert_array_equal(found[name][row], each["log_prob"].argmax(1) == each["gold"])
     assert found["whole"].shape == (2, 5)
 
 
@@ -573,7 +573,7 @@ def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
     edits |= {"real": ablation.ablation(HEADS, "zero"), "whole": ablation.WHOLE}
     found = ablation.answers(asked, edits, pair, folder)
     real, whole = found.pop("real"), found.pop("whole")
-    assert (real["logits"] != whole["logits"]).all()
+    assert (real["log_prob"] != whole["log_prob"]).all()
     for each in found.values():
         for name, values in each.items():
             np.testing.assert_array_equal(values, whole[name])
@@ -582,17 +582,71 @@ def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
 def test_nothing_is_left_of_an_edit_not_even_after_an_error(pair):
     model, prompts = pair[0], prompts_of(request_of(pair))
     plan = scoring(model, pair[1], prompts)
-    whole = label_logits(model, plan)["logits"]
+    whole = label_log_probs(model, plan)["log_prob"]
 
     def breaking(_, arguments):
         raise RuntimeError("in the last layer")
 
     handle = oracle.output_projection(oracle.attention_modules(model)[2]).register_forward_pre_hook(breaking)
     with pytest.raises(RuntimeError, match="in the last layer"):
-        label_logits(model, plan, lambda batch: [PatchHeads(0, [1], 0.0), Knockout(torch.tensor([[3, 2]]))])
+        label_log_probs(model, plan, lambda batch: [PatchHeads(0, [1], 0.0), Knockout(torch.tensor([[3, 2]]))])
     handle.remove()
-    label_logits(model, plan, lambda batch: [PatchHeads(0, [1], 0.0)])
-    np.testing.assert_array_equal(label_logits(model, plan)["logits"], whole)
+    label_log_probs(model, plan, lambda batch: [PatchHeads(0, [1], 0.0)])
+    np.testing.assert_array_equal(label_log_probs(model, plan)["log_prob"], whole)
+
+
+def several(tokenizer, prompt):
+    """The tokens of the prompt, and of each label behind it."""
+    ids = tokenizer(prompt.text)["input_ids"]
+    return ids, [tokenizer(prompt.text + label)["input_ids"][len(ids) :] for label in prompt.labels]
+
+
+def label_scores(pair, prompt, edits_of):
+    """The log-probabilities of the labels by whole passes over prompt and label; edits_of: of so many tokens."""
+    ids, labels = several(pair[1], prompt)
+    scores = []
+    for label in labels:
+        logits = slow(pair[0], [[*ids, *label]], **edits_of(len(ids) + len(label))).logits[0].log_softmax(-1)
+        scores.append(sum(float(logits[len(ids) + i - 1, token]) for i, token in enumerate(label)))
+    return scores
+
+
+def test_labels_of_several_tokens_under_every_edit(pair, tmp_path, monkeypatch):
+    """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
+    monkeypatch.setattr(ablation, "REFERENCE", 20)
+    model, tokenizer = pair
+    asked = request_of(pair, items=3, labels=None)
+    edits = {mode: ablation.ablation(HEADS, mode) for mode in ("zero", "mean_pos", "input_mean")}
+    edits |= {"knockout": ablation.knockout(HEADS), "whole": ablation.WHOLE}
+    found = {name: each["log_prob"] for name, each in ablation.answers(asked, edits, pair, tmp_path).items()}
+    prompts = prompts_of({**asked, "labels": ("Foo", "Bar")})
+    others = prompts_of({**asked, "labels": ("Foo", "Bar"), "seed": asked["seed"] + 1000, "items": 23})[3:]
+    reference_ = [Row(tuple(tokenizer(prompt.text)["input_ids"])) for prompt in others]
+    means = position_means(model, reference_, [0, 2])
+    inputs = outputs_of_mean_inputs(model, reference_, [0, 2])
+    assert all(len(label) == 2 for prompt in prompts for label in several(tokenizer, prompt)[1])
+
+    def writes(values):
+        def of(length):
+            places = product(HEADS, range(length - 1))  # the label's last token changes nothing
+            return {"writes": {(la, 0, t, h): values(la, h, t) for (la, h), t in places}}
+
+        return of
+
+    for number, prompt in enumerate(prompts):
+        cells = induction_pattern.cells(prompt, tokenizer).tolist()
+        cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
+        wanted = {
+            "whole": label_scores(pair, prompt, lambda length: {}),
+            "zero": label_scores(pair, prompt, writes(lambda la, h, t: torch.zeros(16, dtype=F64))),
+            "mean_pos": label_scores(pair, prompt, writes(lambda la, h, t: torch.from_numpy(means[la][t, h]))),
+            "input_mean": label_scores(pair, prompt, writes(lambda la, h, t: torch.from_numpy(inputs[la][t, h]))),
+            "knockout": label_scores(pair, prompt, lambda length, cuts=cuts: {"cuts": cuts}),
+        }
+        for name, scores in wanted.items():
+            np.testing.assert_allclose(found[name][number], scores, atol=20 * bound(pair), err_msg=name)
+    for name in edits:
+        assert name == "whole" or np.abs(found[name] - found["whole"]).max() > 1e-4
 
 
 def reference_rows(pair, asked):
@@ -606,7 +660,7 @@ def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
     """Against the class's own attention, one prompt at a time, with vectors that are computed naively."""
     model, tokenizer = pair
     asked = request_of(pair, items=3)
-    found = ablation.answers(asked, {mode: ablation.ablation(HEADS[::-1], mode)}, pair, folder)[mode]["logits"]
+    found = ablation.answers(asked, {mode: ablation.ablation(HEADS[::-1], mode)}, pair, folder)[mode]["log_prob"]
     others = reference_rows(pair, asked)
     assert len(others) == ablation.REFERENCE
     z = naive_heads(model, others) if mode in ("mean", "mean_pos") else []
@@ -627,21 +681,21 @@ def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
             own = [inputs_of(model, layer, row.ids) for row in others]
             rest = [torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(len(longest))]
             inputs[layer] = given_inputs(model, layer, longest, torch.stack(rest)[None])
-    whole = ablation.answers(asked, {"whole": ablation.WHOLE}, pair, folder)["whole"]["logits"]
+    whole = ablation.answers(asked, {"whole": ablation.WHOLE}, pair, folder)["whole"]["log_prob"]
     constant = {head: value(*head, 0) for head in HEADS} if mode in ("zero", "mean") else {}
     for number, prompt in enumerate(prompts_of(asked)):
         ids = tokenizer(prompt.text)["input_ids"]
         places = product(HEADS, range(len(ids)))
         writes = {(la, 0, t, h): constant[la, h] if constant else value(la, h, t) for (la, h), t in places}
-        logits = slow(model, [ids], writes=writes).logits[0, -1, label_ids(tokenizer, prompt)]
-        np.testing.assert_allclose(found[number], logits, atol=10 * bound(pair))
+        scores = slow(model, [ids], writes=writes).logits[0, -1].log_softmax(0)[label_ids(tokenizer, prompt)]
+        np.testing.assert_allclose(found[number], scores, atol=10 * bound(pair))
     assert np.abs(found - whole).min() > 1e-4
 
 
 def test_zero_is_a_model_without_these_rows_of_the_output_projection(pair, folder):
     asked = request_of(pair)
     edits = {"zero": ablation.ablation(HEADS, "zero")}
-    found = ablation.answers(asked, edits, pair, folder)["zero"]["logits"]
+    found = ablation.answers(asked, edits, pair, folder)["zero"]["log_prob"]
     less = architectures.build(pair[0].config.model_type, F64, vocab_size=len(words()), max_position_embeddings=1024)
     for layer, head in HEADS:
         weight = oracle.output_projection(oracle.attention_modules(less)[layer]).weight
@@ -649,8 +703,8 @@ def test_zero_is_a_model_without_these_rows_of_the_output_projection(pair, folde
         (weight if less.config.model_type == "gpt2" else weight.T)[part] = 0
     for number, prompt in enumerate(prompts_of(asked)):
         with torch.no_grad():
-            logits = less(torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1]
-        np.testing.assert_allclose(found[number], logits[label_ids(pair[1], prompt)], atol=1e-12)
+            scores = less(torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1].log_softmax(0)
+        np.testing.assert_allclose(found[number], scores[label_ids(pair[1], prompt)], atol=1e-12)
 
 
 def test_of_a_layer_without_heads_the_bias_is_left(pair, tmp_path):
@@ -955,10 +1009,10 @@ def test_the_knockout_of_the_pattern_equals_the_classs_own_attention(pair, folde
         for name in edits:
             cells = induction_pattern.cells(prompt, tokenizer, name, 3).tolist()
             cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
-            logits = slow(model, [ids], cuts=cuts).logits[0, -1, label_ids(tokenizer, prompt)]
-            np.testing.assert_allclose(found[name]["logits"][number], logits, atol=10 * bound(pair))
+            scores = slow(model, [ids], cuts=cuts).logits[0, -1].log_softmax(0)[label_ids(tokenizer, prompt)]
+            np.testing.assert_allclose(found[name]["log_prob"][number], scores, atol=10 * bound(pair))
     for name in edits:
-        assert np.abs(found[name]["logits"] - found["whole"]["logits"]).max(1).min() > 1e-4
+        assert np.abs(found[name]["log_prob"] - found["whole"]["log_prob"]).max(1).min() > 1e-4
 
 
 def test_prompts_of_different_lengths_are_edited_as_if_alone(pair, tmp_path):
@@ -1066,7 +1120,7 @@ def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
     found = ablation.answers(asked, edits, (model, words()), tmp_path)
     most = np.array([np.bincount(prompt.demonstrations).argmax() for prompt in prompts_of(asked)])
     assert set(most) == {0, 1}
-    gaps = {name: np.diff(each["logits"], axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
+    gaps = {name: np.diff(each["log_prob"], axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
     for name in ("whole", "decoy", "decoy knockout"):
         assert (gaps[name] > 3).all(), name
     for name in ("zero", "knockout"):
@@ -1093,7 +1147,7 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
             np.testing.assert_array_equal(values, again[f"again {name}"][part])
     mixed = {"mean": ablation.ablation([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
     np.testing.assert_array_equal(
-        ablation.answers(asked, mixed, never, tmp_path)["mean"]["logits"], first["mean"]["logits"]
+        ablation.answers(asked, mixed, never, tmp_path)["mean"]["log_prob"], first["mean"]["log_prob"]
     )
     assert ablation.means(asked, never, tmp_path)["prompts"] == 64
     losses = ablation.language_losses(asked, {"whole": ablation.WHOLE}, pair, tmp_path)["whole"]
@@ -1166,8 +1220,8 @@ def test_bad_requests_are_refused_before_work(pair, tmp_path):
     for edit, match in bad_edits:
         with pytest.raises(ValueError, match=match):
             ablation.answers(asked, {"bad": edit}, pair, tmp_path)
-    with pytest.raises(ValueError, match=r'several tokens|tokens in this tokenizer.*labels=\("A", "B", ...\)'):
-        ablation.answers(request_of(pair, labels=None), {"whole": ablation.WHOLE}, pair, tmp_path)
+    with pytest.raises(ValueError, match="the tokens of the label 'A' begin those of 'AA'"):
+        ablation.answers(request_of(pair, labels=("A", "AA")), {"whole": ablation.WHOLE}, pair, tmp_path)
     with pytest.raises(ValueError, match="plain texts have no induction pattern"):
         ablation.language_losses(asked, {"cut": ablation.knockout(HEADS)}, pair, tmp_path)
     with pytest.raises(ValueError, match="places 1024"):
@@ -1259,3 +1313,148 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
     row = published["meta-llama/Meta-Llama-3-8B"]["repetition, 10 shots"]
     assert abs(100 * right["full"].mean() - row["full"]) <= 4
     assert abs(100 * right["mean"].mean() - row["mean"]["ind 1 %"]) <= 4
+
+
+def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
+    pair = load_ICL_model("embedded", device="cpu", verbose=False)
+    asked, heads = experiment.sequence_request("embedded", 6, 3, 2), [(2, 1), (0, 3), (2, 0)]
+    found = experiment.patterns(asked, heads, pair, tmp_path).data
+    drawn_ids = repeated_sequences(pair[1], 6, 3, range(2)).ids
+    np.testing.assert_array_equal(found["ids"], drawn_ids[-1])
+    model = load_ICL_model("embedded", device="cpu", verbose=False)[0]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = model(torch.tensor(drawn_ids[-1:]), output_attentions=True).attentions
+    for attended, (layer, head) in zip(found["attention"], heads, strict=True):
+        np.testing.assert_allclose(attended, attentions[layer][0, head], atol=1e-6)
+    scores = experiment.scores(asked, pair, tmp_path).data["prefix_matching"][-1]
+    rows = found["attention"][:, measures.queries(6, 3)]
+    np.testing.assert_allclose(measures.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6)
+    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\[4, 0\]\]"):
+        experiment.patterns(asked, [(4, 0)], pair, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ what to measure
+
+
+def test_settings_are_checked_before_any_work():
+    for name, given, match in (
+        ("default", {"tasks": ["wordseq2"], "primary_task": "wordseq1"}, "primary_task = 'wordseq1' is none of tasks"),
+        ("default", {"tasks": ["palindrome"]}, r"no task \['palindrome'\]; there are repetition"),
+        ("default", {"tasks": '["wordseq1"]'}, "is a text, not a list; papermill takes lists with -y"),
+        ("default", {"mode": "median"}, "unknown mode 'median'"),
+        ("default", {"reference": "wikipedia"}, "unknown reference 'wikipedia'; there are task, staicc"),
+        ("mine", {}, "there are default, paper"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            ablation.settings(name, **given)
+    with pytest.raises(ValueError, match=r"sizes = \[1, 2\], primary = 3"):
+        ablation.settings(sizes=[1, 2], primary=3).for_model(32)
+    with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
+        ablation.settings(sizes=[1, 20]).for_model(12)
+
+
+def test_what_is_not_given_follows_from_the_model():
+    small, large = (ablation.settings(tasks=None, items=None).for_model(heads) for heads in (32, 270))
+    assert small.tasks == ablation.TASKS and small.seeds == (42,) and small.mode == "mean"
+    assert (small.items, small.sizes, small.primary, small.control_sets, small.other_sets) == (
+        60,
+        (1, 2, 4, 8),
+        4,
+        20,
+        20,
+    )
+    assert (large.items, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
+    assert large.control_sets and 1 / (1 + 2 * large.control_sets) < 0.05
+    paper = ablation.settings("paper", seeds=[1]).for_model(1024)
+    assert (paper.items, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
+    assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3 and paper.reference == "staicc"
+    assert ablation.settings(sizes=[2], control_sets=7).for_model(32).primary == 2
+
+
+def test_a_plan_has_every_control_and_fewer_on_other_tasks():
+    rng = np.random.default_rng(0)
+    score = rng.random((12, 12)) * 0.2
+    best = [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
+    score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
+    setup = ablation.settings("paper", tasks=["wordseq1", "wordseq2", "recursion"], other_sets=1).for_model(144)
+    plan = ablation.plan(score, rng.random((12, 12)) + 1, setup)
+    assert plan.chosen == best[:2] and setup.sizes == (2, 5) and not plan.short
+    layers = sorted(layer for layer, _ in best[:2])
+    for heads in plan.controls["layer-matched"]:
+        assert sorted(layer for layer, _ in heads) == layers and not {*heads} & {*best}
+    assert plan.edits["top 2 ablated"] == plan.edits["n = 2"] == ablation.ablation(best[:2], "input_mean")
+    assert plan.edits["n = 5"] == ablation.ablation(best, "input_mean")
+    assert plan.edits["n = 5, pattern knocked out"] == ablation.knockout(best)
+    assert plan.family("n = 5, layer-matched") == [f"n = 5, layer-matched {i}" for i in (1, 2, 3)]
+    assert plan.of_task("wordseq1", []) == plan.edits and plan.of_task("wordseq2", []) == {"whole model": {}}
+    fewer = plan.of_task("wordseq2", ["wordseq2"])
+    assert {*plan.edits} - {*fewer} == {f"{kind} {i}" for kind in plan.controls for i in (2, 3)}
+    assert list(plan.few()) == ["whole model", "top 2 ablated", *(f"norm-matched {i}" for i in (1, 2, 3))]
+    assert list(plan.few(done=False)) == ["whole model"]
+    right = {
+        "wordseq1": {name: np.ones((1, 4), bool) for name in plan.edits},
+        "recursion": {"whole model": np.eye(2) > 0},
+    }
+    accuracies, drawn = plan.shown(right)
+    assert set(accuracies["wordseq1"]) == set(accuracies["recursion"]) == set(plan.rows)
+    assert accuracies["wordseq1"]["random keys"][0] == 1 and accuracies["recursion"]["whole model"][0] == 0.5
+    assert np.isnan(accuracies["recursion"]["random keys"]).all() and np.isnan(
+        accuracies["wordseq1"]["layer-matched"][0]
+    )
+    assert drawn["wordseq1"]["layer-matched"] == [1, 1, 1] and drawn["recursion"]["layer-matched"] == []
+    assert [value for value, *_ in plan.by_size(right["wordseq1"])] == [1, 1, 1]
+
+
+def test_heads_without_layer_matched_controls_are_compared_by_norm_alone():
+    score = np.full((2, 3), 0.5)
+    score[1] = 0.1
+    plan = ablation.plan(score, np.ones((2, 3)), ablation.settings(sizes=[2], control_sets=2).for_model(6))
+    assert plan.short == {0: (2, 0)} and plan.controls["layer-matched"] == []
+    assert plan.family("layer-matched") == [] and len(plan.family("pattern in others")) == 2
+
+
+def test_tasks_are_chosen_by_queries_that_are_not_measured(pair, tmp_path, monkeypatch):
+    seen = []
+
+    def answered(requests, edits, *rest):
+        seen.extend(requests)
+        share = 0.9 if requests[0]["task"] == "wordseq2" else 0.6
+        return {"whole": np.arange(20)[None] < 20 * share}
+
+    monkeypatch.setattr(ablation, "answered_right", answered)
+    requests = [request_of(pair, task=task, items=20) for task in ("wordseq1", "wordseq2")]
+    done = ablation.tasks_done(requests, pair, tmp_path)
+    assert list(done) == ["wordseq2"] and done["wordseq2"][0] == 0.9
+    assert [(asked["start"], asked["items"]) for asked in seen] == [(20, 20)] * 2
+    monkeypatch.undo()
+    own, others = ({p.text for p in ablation._Run(r, pair, tmp_path, False).drawn[0]} for r in (requests[0], seen[0]))
+    assert len(own) == len(others) == 20 and not own & others
+    queries = [{p.text[slice(*p.spans["x"][-1])] for p in ablation._Run(r, pair, tmp_path, False).drawn[0]} for r in
+               (requests[0], seen[0])]  # fmt: skip
+    assert not queries[0] & queries[1]
+    with pytest.raises(ValueError, match="start = 500"):
+        request_of(pair, items=20, start=500)
+
+
+def test_the_uniform_loss_is_that_of_all_tokens_of_the_vocabulary(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation, "REFERENCE", 3)
+    asked = request_of(pair)
+    assert ablation.uniform_loss(asked, pair, tmp_path) == pytest.approx(np.log(pair[0].config.vocab_size))
+    assert len(ablation.language_losses(asked, {"whole": ablation.WHOLE}, never, tmp_path)["whole"]) == 3
+
+
+def test_the_agreement_of_scores_with_those_of_other_settings(tmp_path):
+    asked = experiment.sequence_request(length=12, copies=3, sequences=2)
+    lazy, truth, which = planted_model(planted.induction, {"family": "llama"})
+    table = experiment.stability({**asked, **which}, 1, lazy, tmp_path)
+    assert list(table.index) == ["without BOS", "length 25", "length 100", "single sequences"]
+    assert (table["of the best 1"] == 1).all() and (table["rank correlation"] <= 1).all()
+    score = experiment.scores({**asked, **which}, never, tmp_path).data["prefix_matching"].mean(0)
+    assert truth.found_exactly("induction", score, 0.3) and not truth.found_exactly("previous token", score, 0.3)
+
+
+def test_the_untrained_twin_of_a_quantised_request_is_asked_for_unquantised(tmp_path, monkeypatch):
+    asked = {**experiment.sequence_request("embedded", length=5, copies=2, sequences=1), "quantized": True}
+    untrained = experiment.untrained_scores(asked, LazyModel("embedded", device="cpu"), tmp_path)
+    assert untrained.shape == (4, 8) and untrained.max() < 0.3

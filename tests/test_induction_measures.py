@@ -445,3 +445,87 @@ def test_a_benefit_that_may_be_nothing_is_no_denominator():
         assert difference == pytest.approx(-1.4) and (share is not None) == given
     assert induction.benefit_change((50, 50), (50, 60))[1] is None  # no benefit
     assert induction.benefit_change((40, 50), (40, 60)) == (-10, None)  # a loss
+
+
+def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
+    scores = {name: np.zeros((6, 2, 3)) for name in ("previous_token", "prefix_matching")}
+    scores["prefix_matching"][:3, 0, 1] = 0.9  # best where heads are chosen, ...
+    scores["prefix_matching"][3:, 0, 1] = [0.1, 0.2, 0.3]  # ... and not where they are measured
+    scores["prefix_matching"][:, 1, 0] = 0.5
+    scores["previous_token"][:, 1, 2] = 0.7
+    best = induction.best_heads(scores)
+    head, found = best["prefix_matching"]
+    assert head == (0, 1) and max(found["previous_token"]) == 0
+    half_width = 4.302653 * 0.1 / np.sqrt(3)  # Student's t, two degrees of freedom
+    np.testing.assert_allclose(found["prefix_matching"], (0.2, 0.2 - half_width, 0.2 + half_width), atol=1e-6)
+    assert best["previous_token"][0] == (1, 2)
+    np.testing.assert_allclose(best["previous_token"][1]["previous_token"], 0.7)
+    assert induction.scores_of(scores, (1, 0))["prefix_matching"] == (0.5, 0.5, 0.5)
+    with pytest.raises(ValueError, match="two to choose a head on"):
+        induction.best_heads({name: values[:3] for name, values in scores.items()})
+
+
+def test_the_table_of_costs_by_hand():
+    whole, cut = np.array([[1, 1, 1, 1, 0, 1, 1, 1]], bool), np.array([[1, 0, 0, 0, 0, 0, 0, 1]], bool)
+    none = np.array([[1, 0, 1, 0, 0, 0, 1, 0]], bool)
+    edits = {"whole model": whole, "cut": cut, "out": none}
+    edits |= {f"layer-matched {i}": whole for i in (1, 2)} | {"norm-matched 1": none, "pattern in others 1": cut}
+    right = {"a": edits, "b": {"whole model": none}}
+    bare = {"a": {"whole model": none, "cut": cut}, "b": {"whole model": none}}
+    table = induction.costs(right, bare, "cut", "out")
+    row = table.loc["a"]
+    assert (row["whole"], row["ablated"], row["pattern out"], row["controls"]) == (0.875, 0.25, 0.375, "0.38-0.88")
+    assert (row["p"], row["least p"]) == (0.25, 0.25) and row["McNemar p"] == statistics.mcnemar(whole, cut) == 0.0625
+    assert (row["0 shots"], row["0 shots, ablated"], row["benefit"], row["change"]) == (0.375, 0.25, 0.5, "-100 %")
+    other = table.loc["b"]
+    assert other["whole"] == other["0 shots"] == 0.375 and other["benefit"] == 0
+    assert other.drop(["whole", "0 shots", "benefit"]).isna().all()
+
+
+def test_what_can_be_compared_with_the_papers_tables():
+    """1000 heads: 1 % are 10, 3 % are 30; the mean over queries and seeds, its error over queries and draws."""
+    full, top = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool), np.array([[1, 0, 0, 0], [1, 0, 0, 0]], bool)
+    edits = {"whole model": full, "n = 10": top, "n = 30": top, "n = 5": full, "pattern knocked out": top}
+    edits |= {"layer-matched 1": full, "layer-matched 2": top, "norm-matched 1": full}
+    edits |= {"n = 30, pattern knocked out": full, "n = 30, layer-matched 1": top}
+    given = induction.comparable({"recursion": edits}, 5, "input_mean", 1000, 10)
+    error = 100 * np.std([1, 1, 1, 0.5], ddof=1) / 2
+    assert given["recursion, 5 shots: full"] == pytest.approx((87.5, error))
+    one = induction.comparable({"recursion": edits}, 5, "mean", 1000, 10)
+    both = {
+        "recursion, 5 shots: full",
+        "recursion, 5 shots: knockout, top 1 %",
+        "recursion, 5 shots: knockout, top 3 %",
+    }
+    assert set(one) == both  # what this suite calls mean is not what the paper's code does
+    names = [
+        f"recursion, 5 shots: mean ablation, {kind} {size}" for kind in ("top", "random") for size in ("1 %", "3 %")
+    ]
+    assert set(given) == both | {*names}
+    draws = [0.875, 0.25]
+    value, spread = given["recursion, 5 shots: mean ablation, random 1 %"]
+    queries = np.mean([full.mean(0), top.mean(0)], axis=0)
+    assert value == pytest.approx(56.25)
+    assert spread == pytest.approx(100 * np.sqrt(np.var(queries, ddof=1) / 4 + np.var(draws, ddof=1) / 2))
+    zero = induction.comparable({"recursion": edits}, 5, "zero", 1000, 10)
+    assert {name.replace("mean", "zero") for name in given} == set(zero)
+    other_sizes = induction.comparable({"recursion": edits}, 5, "zero", 32, 4)
+    assert set(other_sizes) == {"recursion, 5 shots: full"}
+
+
+def test_previous_token_heads_and_what_is_alike():
+    previous, score = np.zeros((3, 6)), np.zeros((3, 6))
+    previous[0, 2], previous[1, 4], score[0, 0] = 0.9, 0.5, 0.8
+    makers, alike = induction.previous_token_heads(previous, score)
+    assert makers == [(0, 2), (1, 4)] and len(alike) == 3
+    for heads in alike:
+        assert sorted(layer for layer, _ in heads) == [0, 1] and not {(0, 2), (1, 4), (0, 0)} & {*heads}
+    assert induction.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
+    score[0] = 1
+    assert induction.previous_token_heads(previous, score)[1] == []
+
+
+def test_what_chosen_heads_write_beside_the_others():
+    score = np.array([[0.9, 0.1], [0.8, 0.2]])
+    table = induction.writes({"copying": np.array([[0.5, 0.0], [0.7, 0.2]])}, [(0, 0), (1, 0)], score)
+    assert table.loc["copying"].tolist() == pytest.approx([0.5, 0.6, 0.1])

@@ -11,8 +11,9 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import memory
-from util.attention import Support, head_writes, instrument
-from util.handshake import input_device, prepare
+from util.attention import Support, head_writes, input_device, instrument
+from util.finite import check_finite
+from util.handshake import check_ids, check_tokenizer, prepare
 from util.instruments import CaptureRows, CaptureValues, Instrument, Knockout
 from util.load_model_and_data import context_length
 from util.prompts import Appended, LabelledTokens, Prompt, check_conditions, check_first_tokens, tokenize
@@ -26,49 +27,82 @@ TOKEN_BUDGET = 2048
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a batch: tokens `ids`, then alternative next tokens `branches` that all stand at position len(ids).
+    """One row of a batch: tokens `ids`, then a tree of tokens that may follow, `branches`.
 
-    No branch sees another, so each is exactly what the model computes for `ids` followed by that token alone.
+    parents: the branch that each branch follows, by its number, which is smaller than its own; -1, or no parents given:
+    it follows `ids`. A branch sees `ids` and what it follows alone, so that it is exactly what the model computes for
+    this one continuation.
     """
 
     ids: tuple[int, ...]
     branches: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids) + len(self.branches)
 
+    def path(self, branch: int) -> list[int]:
+        """The branches that a branch follows, and itself: the place of a token in its continuation is one less."""
+        parent = self.parents[branch] if self.parents else -1
+        return [*(self.path(parent) if parent >= 0 else []), branch]
+
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded rows. numbers [B] index the rows given; lengths [B] count `ids`; no padding mask is needed, because
-    causal attention never looks right."""
+    """Right-padded rows. numbers [B] index the rows given; lengths [B] count `ids`, ends [B] branches too; no padding
+    mask is needed, because causal attention never looks right. prompts [B]: whose rows they are, for messages."""
 
     numbers: np.ndarray
     lengths: Tensor
+    ends: Tensor
     inputs: dict[str, Tensor]
     siblings: Knockout | None
+    prompts: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Row], numbers: Sequence[int]) -> "Batch":
+    def of(cls, rows: Sequence[Row], numbers: Sequence[int], prompts: Sequence[int] | None = None) -> "Batch":
+        """The rows of these numbers; prompts: by row, the prompt that it is of, default the row's own number."""
         chosen = [rows[i] for i in numbers]
         width = max(map(len, chosen))
         ids = torch.zeros(len(chosen), width, dtype=torch.long)
+        lengths = torch.tensor([len(row.ids) for row in chosen])
+        places = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None])
         cells = []
         for i, row in enumerate(chosen):
             ids[i, : len(row)] = torch.tensor(row.ids + row.branches)
             start = len(row.ids)
-            cells += [(i, start + b, start + a) for b in range(len(row.branches)) for a in range(b)]
-        lengths = torch.tensor([len(row.ids) for row in chosen])
+            for b in range(len(row.branches)):
+                seen = row.path(b)
+                places[i, start + b] = start + len(seen) - 1
+                cells += [(i, start + b, start + a) for a in range(b) if a not in seen]
         inputs = {"input_ids": ids}
         if cells:
             # An explicit all-ones mask keeps transformers from reading equal positions as packed sequences.
-            inputs["position_ids"] = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None])
+            inputs["position_ids"] = places
             inputs["attention_mask"] = torch.ones_like(ids)
-        return cls(np.array(numbers), lengths, inputs, Knockout(torch.tensor(cells)) if cells else None)
+        siblings = Knockout(torch.tensor(cells)) if cells else None
+        named = numbers if prompts is None else [prompts[number] for number in numbers]
+        ends = torch.tensor(list(map(len, chosen)))
+        return cls(np.array(numbers), lengths, ends, inputs, siblings, np.array(named))
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The rows' tokens, without padding."""
+        return [ids[:end] for ids, end in zip(self.inputs["input_ids"].tolist(), self.ends.tolist(), strict=True)]
+
+    @property
+    def positions(self) -> Tensor:
+        """Where each token stands in its text, [T] or [B, T]: branches stand behind what they follow."""
+        return self.inputs.get("position_ids", torch.arange(self.inputs["input_ids"].shape[1]))
 
 
 def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[int]]:
-    """Batches of similar length, longest first, each at most `token_budget` tokens with padding (or one row)."""
+    """Batches of similar length, longest first, each at most `token_budget` tokens with padding (or one row).
+
+    Raises ValueError for a budget below 1.
+    """
+    if token_budget < 1:
+        raise ValueError(f"token_budget = {token_budget}: a batch has at least one token")
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget:
@@ -78,23 +112,31 @@ def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[
     return batches
 
 
+def shared_budget(token_budget: int, rows: int) -> int:
+    """What is left of a budget for the first of several rows that must be in one batch, 1 at least; see `plan`."""
+    return token_budget if token_budget < 1 else max(1, token_budget // rows)
+
+
 def run_rows(
     model: PreTrainedModel,
     rows: Sequence[Row],
     visit: Callable[[Batch], None],
     token_budget: int = TOKEN_BUDGET,
     bar: tqdm | None = None,
+    prompts: Sequence[int] | None = None,
 ) -> bool:
     """Call `visit` on batches that cover every row once. A batch that runs out of memory is halved and tried again.
 
-    `visit` must be repeatable; `bar` counts rows. Returns whether any batch had to be halved. Raises MemoryError when
-    one row alone does not fit.
+    `visit` must be repeatable; `bar` counts rows; prompts: see `Batch.of`. Returns whether any batch had to be halved.
+    Raises MemoryError when one row alone does not fit, and before the first pass ValueError for a token without an
+    embedding and for a budget below 1.
     """
+    check_ids(model, [max((*row.ids, *row.branches)) for row in rows if len(row)])
     todo, halved = plan([len(row) for row in rows], token_budget)[::-1], False
     while todo:
         numbers = todo.pop()
         try:
-            visit(Batch.of(rows, numbers))
+            visit(Batch.of(rows, numbers, prompts))
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
@@ -119,11 +161,28 @@ def _out_of_memory(error: RuntimeError) -> bool:
 
 
 def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Any:
-    """The model without its unembedding, on one batch, with instruments attached."""
+    """The model without its unembedding, on one batch, with instruments attached.
+
+    Raises NotFinite where its last hidden states are not: whatever is not finite before them makes them so.
+    """
+    out = _called(model, model.base_model, batch, instruments, options)
+    counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
+    check_finite(out[0], "the hidden states", model, batch.tokens, batch.prompts, counted)
+    return out
+
+
+def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
+    """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
+    return _called(model, model, batch, instruments, options).logits
+
+
+def _called(
+    model: PreTrainedModel, what: Any, batch: Batch, instruments: tuple[Instrument, ...], options: dict[str, Any]
+) -> Any:
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     attached = instruments if batch.siblings is None else (batch.siblings, *instruments)
     with torch.inference_mode(), instrument(model, *attached):
-        return model.base_model(**inputs, use_cache=False, **options)
+        return what(**inputs, use_cache=False, **options)
 
 
 def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
@@ -174,6 +233,7 @@ def label_run(
     Raises ValueError for bad input of any prompt: see `tokenize`, `check_first_tokens`, `check_context`.
     """
     found = prepare(model)
+    check_tokenizer(model, tokenizer)
     check_conditions(appended)
     tokens = {what: tokenize(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
@@ -185,7 +245,7 @@ def label_run(
             groups.setdefault(tokens[what][number].ids[:-1], []).append(condition)
         for ids, conditions in groups.items():
             ends = [tokens[appended[condition]][number].ids[-1] for condition in conditions]
-            together = _may_branch(found, len(ids) + len(ends))
+            together = may_branch(found, len(ids) + len(ends))
             for part in [slice(None)] if together else [slice(i, i + 1) for i in range(len(ends))]:
                 run.rows.append(Row(ids, tuple(ends[part])))
                 run.owners.append(number)
@@ -193,7 +253,8 @@ def label_run(
     return run
 
 
-def _may_branch(support: Support, length: int) -> bool:
+def may_branch(support: Support, length: int) -> bool:
+    """Whether a row of so many tokens, branches included, is exact with this model."""
     return support.branches and (support.window is None or length <= support.window)
 
 
@@ -241,6 +302,8 @@ def copy_magnitudes(
         forward(model, batch, captured, before)
         weights = np.stack([captured.weights[layer][..., 0].cpu().numpy() for layer in found.layers], axis=1)
         norms = np.stack([_norms(found, layer, before) for layer in found.layers], axis=1)
+        known = norms[:, [found.projections[layer] is not None for layer in found.layers]]
+        check_finite(known, "the lengths of what heads write", model, batch.tokens, batch.prompts)
         for i, values, norm in zip(batch.numbers, weights, norms, strict=True):  # [L, H, R], [L, H]
             r = mine[i]
             at = place[run.owners[r]]
@@ -256,7 +319,7 @@ def copy_magnitudes(
     budget = token_budget if input_device(model).type == "cpu" else 1
     most = max((len(run.rows[r].branches) + len(todo[r]) for r in mine), default=0)
     memory.check(memory.estimate(model, [len(run.rows[r]) for r in mine], budget, captured=most, kept=1))
-    halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, bar)
+    halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, bar, [run.owners[r] for r in mine])
     count = np.array([len(drawn[number]) for number in place], dtype=np.int64)
     return {
         "magnitude": magnitude,
@@ -304,6 +367,7 @@ def step2_get_fl_feature_and_lastftol_attention(
     it raises ValueError for strings of fewer than two tokens; labels of several tokens want `label_run`.
     """
     found = prepare(model)
+    check_tokenizer(model, tokenizer)
     ids = [tuple(tokenizer(text)["input_ids"]) for text in prompts_with_label]
     if min(map(len, ids), default=2) < 2:
         raise ValueError("a prompt with label needs at least two tokens")

@@ -58,9 +58,9 @@ class Prompt:
 class LabelledTokens:
     """A prompt with one label appended, as tokens.
 
-    ids ends with the *first* token of the appended label: later ones cannot influence its row. forerunners and labels
-    are positions, k + 1 each, the query's last; label_lengths counts the tokens of each label; n_t counts all tokens
-    of the string, special tokens in front and the whole label included.
+    ids ends with the *first* token of the appended label: later ones, `rest`, cannot influence its row. forerunners and
+    labels are positions, k + 1 each, the query's last; label_lengths counts the tokens of each label; n_t counts all
+    tokens of the string, special tokens in front and the whole label included.
     """
 
     ids: tuple[int, ...]
@@ -68,14 +68,15 @@ class LabelledTokens:
     labels: tuple[int, ...]
     label_lengths: tuple[int, ...]
     n_t: int
+    rest: tuple[int, ...] = ()
 
 
 def tokenize(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:
     """Token roles of every prompt with a label, or another word, appended.
 
     The forerunner is the token that covers the last visible character before a label and the label's first token is the
-    next one, so that an attention read from the one to the other is always between neighbours. Policy for a label of
-    several tokens: its first token stands for it; `label_lengths` says how often that happened.
+    next one, so that an attention read from the one to the other is always between neighbours. Where attention to a
+    label of several tokens is read, its first token stands for it; `label_lengths` says how often that happened.
     Raises ValueError for a tokenizer without character offsets and where one token covers both forerunner and label.
     """
     _check_offsets(tokenizer)
@@ -113,6 +114,7 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
         labels=tuple(labels),
         label_lengths=tuple(lengths),
         n_t=labels[-1] + lengths[-1],
+        rest=tuple(ids[labels[-1] + 1 : labels[-1] + lengths[-1]]),
     )
 
 

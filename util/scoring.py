@@ -1,7 +1,8 @@
-"""Which label a model gives: the logits of the label tokens where an answer is due, under instruments or without."""
+"""Which label a model gives: the log-probabilities of labels where an answer is due, under instruments or without."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from util.attention import instrument
-from util.handshake import input_device, prepare
-from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.finite import check_finite
+from util.handshake import check_tokenizer, input_device, prepare
+from util.inference import TOKEN_BUDGET, Batch, Row, all_logits, check_context, forward, may_branch, run_rows
 from util.instruments import CaptureRows, Instrument, Knockout
-from util.prompts import Appended, LabelledTokens, Prompt, check_first_tokens, tokenize
+from util.prompts import Appended, LabelledTokens, Prompt, tokenize
 
 Attach = Callable[[Batch], Sequence[Instrument]]
+Label = tuple[int, ...]  # the tokens of one
 
 
 def nothing(batch: Batch) -> Sequence[Instrument]:
@@ -29,76 +31,149 @@ class Scoring:
     """Prompts to be answered with one of their labels, as tokens.
 
     tokens: the roles of each prompt with its gold label behind it; ids: [N] tokens up to the forerunner of the query;
-    answers: [N, C] the first token of every label as it really follows the prompt, in the order of the label space;
+    labels: [N, C] all tokens of every label as it really follows the prompt, in the order of the label space;
     gold: [N] which of them is right.
     """
 
     tokens: list[LabelledTokens]
     ids: list[tuple[int, ...]]
-    answers: np.ndarray
+    labels: list[tuple[Label, ...]]
     gold: np.ndarray
+
+    @property
+    def answers(self) -> np.ndarray:
+        """The first token of every label, [N, C]."""
+        return np.array([[label[0] for label in row] for row in self.labels])
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens that the model sees at most of each prompt with a label, whose last token it only gives, [N]."""
+        return [len(ids) + max(map(len, row)) - 1 for ids, row in zip(self.ids, self.labels, strict=True)]
 
 
 def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -> Scoring:
     """Plan the scoring of prompts that share a label space.
 
-    A label of several tokens is scored by its first. Raises ValueError where two labels share it, where a label changes
-    the tokens of the prompt before it, and for prompts that are longer than the context.
+    Raises ValueError where a label changes the tokens of the prompt before it, where all tokens of a label begin
+    another one, and for prompts that are longer than the context.
     """
     prepare(model)
-    labels = range(len(prompts[0].labels))
-    tokens: dict[Appended, list[LabelledTokens]] = {offset: tokenize(prompts, tokenizer, offset) for offset in labels}
-    check_first_tokens(prompts, tokens)
+    check_tokenizer(model, tokenizer)
+    count = len(prompts[0].labels)
+    tokens: dict[Appended, list[LabelledTokens]] = {
+        offset: tokenize(prompts, tokenizer, offset) for offset in range(count)
+    }
+    labels = []
     for number, prompt in enumerate(prompts):
-        for offset in labels:
+        for offset in range(count):
             if tokens[offset][number].ids[:-1] != tokens[0][number].ids[:-1]:
                 raise ValueError(
                     f"the label {prompt.label(offset)!r} changes the tokens before it in {prompt.text[-30:]!r}, so no "
                     "one prompt can be followed by every label; use other label words or another separator"
                 )
-    check_context(model, [len(t.ids) for t in tokens[0]])
-    answers = [
-        [tokens[(label - prompt.gold) % len(labels)][number].ids[-1] for label in labels]
-        for number, prompt in enumerate(prompts)
-    ]
-    return Scoring(
-        tokens[0], [t.ids[:-1] for t in tokens[0]], np.array(answers), np.array([prompt.gold for prompt in prompts])
-    )
+        ordered = [tokens[(label - prompt.gold) % count][number] for label in range(count)]
+        labels.append(tuple((each.ids[-1], *each.rest) for each in ordered))
+        for one, two in permutations(range(count), 2):
+            if labels[-1][two][: len(labels[-1][one])] == labels[-1][one]:
+                raise ValueError(
+                    f"the tokens of the label {prompt.labels[one]!r} begin those of {prompt.labels[two]!r}, so that no "
+                    "model could find the longer one likelier; replace the label words (StaICC: change_label_space)"
+                )
+    plan = Scoring(tokens[0], [t.ids[:-1] for t in tokens[0]], labels, np.array([prompt.gold for prompt in prompts]))
+    check_context(model, [length + 1 for length in plan.lengths])
+    return plan
 
 
-def label_logits(
+def label_log_probs(
     model: PreTrainedModel,
     plan: Scoring,
     attach: Attach = nothing,
     token_budget: int = TOKEN_BUDGET,
     text: bool = False,
 ) -> dict[str, np.ndarray]:
-    """The logits of every label after every prompt, [N, C], under the instruments that `attach` gives for each batch.
+    """log_prob [N, C]: the log-probability of every label after every prompt, in nats, the sum over its tokens.
 
-    Also returns log_normaliser [N], the log of the sum over the whole vocabulary, so that logits minus it are
-    log-probabilities; float32, or float64 with a float64 model. text: also text_loss [N], the mean next-token loss of
-    each prompt, in nats, over all its tokens but the labels: what the instruments do to language modelling.
+    float32, or float64 with a float64 model. The labels of a prompt share its pass, those of several tokens as branches
+    behind it; where a class does not allow that, each such label is run behind a copy of the prompt.
+    attach: the instruments of a batch, whose numbers are those of the prompts in it. What acts on all positions (a head
+    ablation) acts on the tokens of labels too, which stand at `Batch.positions`; a knockout cuts the cells that it
+    names, so that with cells of the prompt alone the tokens of a label still read all that stands before them.
+    text: also text_loss [N], the mean next-token loss of each prompt, in nats, over all its tokens but the labels: what
+    the instruments do to language modelling.
     """
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    found = {"logits": np.empty(plan.answers.shape, dtype), "log_normaliser": np.empty(len(plan.ids), dtype)}
+    rows = _rows(model, plan)
+    owners = np.array([row.prompt for row in rows])
+    found: dict[str, np.ndarray] = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
     if text:
         found["text_loss"] = np.empty(len(plan.ids), dtype)
 
     def visit(batch: Batch) -> None:
-        attached = attach(batch)
+        mine = [rows[number] for number in batch.numbers]
+        attached = attach(replace(batch, numbers=owners[batch.numbers]))
+        wide = max(len(row.places) for row in mine)
+        places = torch.tensor([[*row.places, *row.places[:1] * (wide - len(row.places))] for row in mine])
         if text:
             every = all_logits(model, batch, *attached)
-            for place, number in enumerate(batch.numbers):
-                found["text_loss"][number] = _text_loss(every[place], plan.tokens[number])
-            logits = _float(every[torch.arange(len(every)), batch.lengths - 1])
+            for place, row in enumerate(mine):
+                found["text_loss"][row.prompt] = _text_loss(every[place], plan.tokens[row.prompt])
+            losses = found["text_loss"][owners[batch.numbers]]
+            check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
+            logits = _float(every[torch.arange(len(every))[:, None], places])
+            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
         else:
-            logits = next_logits(model, batch, *attached)
-        rows = torch.from_numpy(plan.answers[batch.numbers]).to(logits.device)
-        found["logits"][batch.numbers] = logits.gather(1, rows).cpu().numpy()
-        found["log_normaliser"][batch.numbers] = logits.logsumexp(1).cpu().numpy()
+            logits = _logits_at(model, batch, places, *attached)
+        normaliser = logits.logsumexp(-1).cpu().numpy()
+        for i, row in enumerate(mine):
+            for label, reads in row.reads.items():
+                which, token = np.array(reads).T
+                terms = logits[i, which, token].cpu().numpy() - normaliser[i, which]
+                found["log_prob"][row.prompt, label] = terms.sum()
 
-    run_rows(model, [Row(ids) for ids in plan.ids], visit, token_budget)
+    run_rows(model, [row.row for row in rows], visit, token_budget, prompts=owners.tolist())
     return found
+
+
+@dataclass(frozen=True)
+class _LabelRow:
+    """A row that scores labels of a prompt: by label, the reads (which of the `places`, token that is to follow)."""
+
+    row: Row
+    prompt: int
+    places: tuple[int, ...]
+    reads: dict[int, list[tuple[int, int]]]
+
+
+def _rows(model: PreTrainedModel, plan: Scoring) -> list[_LabelRow]:
+    """One row for each prompt, or, where labels of several tokens cannot be its branches, one for each of these."""
+    found = prepare(model)
+    rows = []
+    for number, (ids, labels) in enumerate(zip(plan.ids, plan.labels, strict=True)):
+        one_row = _label_row(number, ids, dict(enumerate(labels)))
+        long = {c: label for c, label in enumerate(labels) if len(label) > 1}
+        if len(long) < 2 or may_branch(found, len(one_row.row)):  # a single one just goes on
+            rows.append(one_row)
+            continue
+        left = {c: label for c, label in enumerate(labels) if len(label) == 1}
+        for c, label in long.items():
+            rows.append(_label_row(number, ids, {c: label} | left))
+            left = {}
+    return rows
+
+
+def _label_row(prompt: int, ids: tuple[int, ...], labels: Mapping[int, Label]) -> _LabelRow:
+    """A row whose branches are all tokens of these labels but the last ones, common beginnings once."""
+    branches: dict[Label, int] = {}
+    parents: list[int] = []
+    for label in labels.values():
+        for end in range(1, len(label)):
+            if label[:end] not in branches:
+                parents.append(branches.get(label[: end - 1], -1))
+                branches[label[:end]] = len(branches)
+    row = Row(ids, tuple(tokens[-1] for tokens in branches), tuple(parents))
+    before = {(): 0} | {tokens: branch + 1 for tokens, branch in branches.items()}  # which place gives what follows
+    reads = {c: [(before[label[:i]], token) for i, token in enumerate(label)] for c, label in labels.items()}
+    return _LabelRow(row, prompt, tuple(range(len(ids) - 1, len(row))), reads)
 
 
 def _text_loss(logits: Tensor, tokens: LabelledTokens) -> float:
@@ -137,6 +212,7 @@ def text_losses(
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
             found[number] = float(cross_entropy(_float(logits[place, : len(ids)]), ids))
+        check_finite(found[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
     return found
@@ -144,16 +220,16 @@ def text_losses(
 
 def next_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:
     """The logits after every row of a batch, [B, V], float32 at least, on the device of the unembedding."""
-    places, which = (batch.lengths - 1).unique(return_inverse=True)
-    logits = all_logits(model, batch, *instruments, logits_to_keep=places.to(input_device(model)))
-    return _float(logits[torch.arange(len(which)), which.to(logits.device)])
+    return _logits_at(model, batch, batch.lengths[:, None] - 1, *instruments)[:, 0]
 
 
-def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
-    """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
-    ids = batch.inputs["input_ids"].to(input_device(model))
-    with torch.inference_mode(), instrument(model, *instruments):
-        return model(input_ids=ids, use_cache=False, **options).logits
+def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instruments: Instrument) -> Tensor:
+    """The logits after the tokens at places [B, P] of each row, [B, P, V]: no others are computed."""
+    kept, which = places.unique(return_inverse=True)
+    logits = all_logits(model, batch, *instruments, logits_to_keep=kept.to(input_device(model)))
+    logits = _float(logits[torch.arange(len(which))[:, None], which.to(logits.device)])
+    check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+    return logits
 
 
 def _float(logits: Tensor) -> Tensor:

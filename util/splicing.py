@@ -24,8 +24,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from util.attention import instrument
 from util.edges import WHOLE, Ablation, check_matched
+from util.finite import check_finite
 from util.handshake import input_device, prepare
-from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows, shared_budget
 from util.instruments import CaptureStates, Instrument, Knockout, Splice
 from util.prompts import TypedTokens, check_aligned
 from util.scoring import all_logits
@@ -93,8 +94,9 @@ def without_demonstrations(group: Group) -> Group:
     """The prompt's query alone, with its answer and without donors."""
     base, kept = group.base, ("bos", "query", "last_separator", "target")
     chosen = [place for place, kind in enumerate(base.types) if kind in kept]
-    fields = (base.ids, base.types, base.examples, base.slots)
-    return Group(TypedTokens(*(tuple(field[place] for place in chosen) for field in fields)), {})
+    ids, types = (base.ids[place] for place in chosen), (base.types[place] for place in chosen)
+    examples, slots = (base.examples[place] for place in chosen), (base.slots[place] for place in chosen)
+    return Group(TypedTokens(tuple(ids), tuple(types), tuple(examples), tuple(slots)), {})
 
 
 def groups_of(items: Sequence[WordPairPrompt], tokenizer: Any) -> list[Group]:
@@ -509,6 +511,8 @@ def outcomes(
     def visit(batch: Batch) -> None:
         numbers = [int(number) for number in batch.numbers]
         rows, owners, steps = _after(run, numbers, two_pass, store)
+        ids = [groups[numbers[owner]].base.ids for owner in owners]
+        check_finite(rows, "the logits", model, ids, [numbers[owner] for owner in owners])
         said = rows.double().log_softmax(-1)
         targets = torch.tensor([token for number in numbers for token in groups[number].target])
         scores, first = said.gather(1, targets[:, None])[:, 0], steps == 0
@@ -522,7 +526,7 @@ def outcomes(
 
     rows = [Row(group.base.ids[:length]) for group, length in zip(groups, run.lengths, strict=True)]
     with _bar(n) as bar:
-        run_rows(model, rows, visit, token_budget // (1 if two_pass else run.members), bar)
+        run_rows(model, rows, visit, shared_budget(token_budget, 1 if two_pass else run.members), bar)
     return found
 
 
@@ -555,6 +559,7 @@ def continuations(
         for number in numbers:
             written[number].clear()
         while True:
+            check_finite(logits, "the logits", model, [groups[number].base.ids for number in numbers], numbers)
             token = logits.argmax(-1)
             for number, own in zip(numbers, token.tolist(), strict=True):
                 if open_(number):
@@ -622,4 +627,4 @@ def _write_by_length(run: Ablated, write: Write, token_budget: int, bar: tqdm) -
             write(numbers, logits[:, -1], go_on)
 
         rows = [Row(run.groups[number].base.ids[:length]) for number in chosen]
-        run_rows(model, rows, visit, token_budget // run.members, bar)
+        run_rows(model, rows, visit, shared_budget(token_budget, run.members), bar)

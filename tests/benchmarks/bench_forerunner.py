@@ -10,7 +10,7 @@ interval.
     ours      `copy_magnitudes`: both conditions in one pass, 32 control rows, same batches as bare
     bare      the same batches through the same base model with plain sdpa, nothing captured
     opponent  the published way: eager, output_attentions and output_hidden_states, logits, batch 1, once per condition
-    scored    `label_logits`: what follows each prompt, nothing cut
+    scored    `label_log_probs`: what follows each prompt, nothing cut
     cut       the same with the cells s_i -> y_i of four demonstrations cut in all layers and heads
 """
 
@@ -40,7 +40,7 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
     from util.attention import support
     from util.handshake import prepare
     from util.prompts import LabelledTokens
-    from util.scoring import Scoring, knockouts, label_logits, nothing
+    from util.scoring import Scoring, knockouts, label_log_probs, nothing
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -64,13 +64,17 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
     if contestant in ("scored", "cut"):
         prepare(model)
         roles = LabelledTokens((), (length - 1,), (length,), (1,), length + 1)
-        answers, gold = np.array([[1, 2]] * prompts), np.zeros(prompts, int)
-        scored = Scoring([roles] * prompts, [tuple(row[:length]) for row in ids], answers, gold)
+        scored = Scoring(
+            [roles] * prompts,
+            [tuple(row[:length]) for row in ids],
+            [((1,), (2,))] * prompts,
+            np.zeros(prompts, int),
+        )
         ends = [length * i // 5 for i in range(1, 5)]
         cells = [np.array([(end, end - 1) for end in ends])] * prompts
         every = dict.fromkeys(support(model).layers)
         attach = knockouts(cells, every) if contestant == "cut" else nothing
-        return lambda: label_logits(model, scored, attach, token_budget)
+        return lambda: label_log_probs(model, scored, attach, token_budget)
 
     tokens = {
         c: [

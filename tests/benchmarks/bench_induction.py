@@ -9,7 +9,7 @@ with its bootstrap interval.
     scores     `experiments.induction.head_scores` of all heads, five sequences of 201 tokens
     bare       the same batches through the same base model, nothing read
     tl         transformer_lens.head_detector.detect_head, "induction_head", the same sequences (eager, one at a time)
-    plain      `scoring.label_logits` of 16 prompts of 10 demonstrations
+    plain      `scoring.label_log_probs` of 16 prompts of 10 demonstrations
     ablated    the same with eight heads at their mean
     knocked    the same with the induction pattern knocked out in eight heads, cells planned beforehand
     planned    the planning of these cells
@@ -74,7 +74,7 @@ def work(name: str, shape: str) -> Callable[[], Any]:
     from util.instruments import PatchHeads
     from util.load_model_and_data import load_ICL_model
     from util.measures import induction as measures
-    from util.scoring import knockouts, label_logits, scoring
+    from util.scoring import knockouts, label_log_probs, scoring
     from util.tasks import classification, induction_pattern
     from util.tasks.sequences import Sequences
 
@@ -114,7 +114,7 @@ def work(name: str, shape: str) -> Callable[[], Any]:
     else:
         attach = lambda batch: []  # noqa: E731
     budget = 1 if name == "one" else 16 * len(plan.ids[0])
-    return lambda: label_logits(model, plan, attach, budget)["logits"]
+    return lambda: label_log_probs(model, plan, attach, budget)["log_prob"]
 
 
 def contestant_of(oracles: str, name: str, shape: str, memory: bool = False) -> Contestant:

@@ -55,6 +55,10 @@ class Planted:
     def model(self) -> PreTrainedModel:
         return self.build()
 
+    def found_exactly(self, role: str, score: Floats, bound: float) -> bool:
+        """Whether the heads of a role, and no others, have a score [L, H] of at least the bound."""
+        return {tuple(place) for place in np.argwhere(score >= bound).tolist()} == set(self.heads[role])
+
     @property
     def names(self) -> dict[Head, str]:
         """The role of every head that has one."""

@@ -12,14 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from scipy.stats import spearmanr
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import cache
 from util.attention import Support, instrument, support
 from util.embedded import planted
-from util.experiments.runs import ModelSource, Run, errors_by_noise, model_request, plain_heads, planted_model
+from util.experiments.runs import (
+    LazyModel,
+    ModelSource,
+    Run,
+    errors_by_noise,
+    model_request,
+    once,
+    plain_heads,
+    planted_model,
+    twin_request,
+)
 from util.handshake import input_device, prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.instruments import CaptureHeads, CaptureRows, Instrument, PatchHeads, ScoreRows
@@ -110,6 +122,40 @@ def scores(
     return run.record({"part": "scores", "ablated": plain_heads(ablated)}, compute)
 
 
+def untrained_scores(
+    asked: cache.Request, model: LazyModel, folder: str | Path | None = None, redo: bool = False
+) -> np.ndarray:
+    """The prefix-matching scores [L, H] of the model's untrained twin, mean of the sequences."""
+    return scores(twin_request(asked), model.twin(), folder, redo).data["prefix_matching"].mean(0)
+
+
+def stability(
+    asked: cache.Request, n: int, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
+) -> pd.DataFrame:
+    """How prefix-matching scores agree with those of other settings: rank correlation over heads, and the heads that
+    are among the best n both times. Single sequences: the least of any."""
+    model = once(model, asked)
+    settings: dict[str, dict[str, Any]] = {
+        "without BOS": {"bos": False},
+        "length 25": {"length": 25},
+        "length 100": {"length": 100},
+    }
+    own = scores(asked, model, folder, redo).data["prefix_matching"]
+    others = {
+        name: scores({**asked, **changed}, model, folder, redo).data["prefix_matching"].mean(0)
+        for name, changed in settings.items()
+    }
+    pairs = {name: [other] for name, other in others.items()} | {"single sequences": [*own]}
+    best, rows = set(measures.top(own.mean(0), n)), {}
+    for name, several in pairs.items():
+        agree = min(float(spearmanr(own.mean(0).ravel(), other.ravel())[0]) for other in several)
+        rows[name] = {
+            "rank correlation": agree,
+            f"of the best {n}": min(len(best & {*measures.top(o, n)}) for o in several),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 class _Run(Run):
     """A request's sequences."""
 
@@ -191,6 +237,31 @@ def head_attribution(model: PreTrainedModel, drawn: Sequences) -> np.ndarray:
         next_ = np.broadcast_to(wanted, change.shape[:-1])
         scores[number] = measures.repeated_attribution(change, next_).mean(-1)[0]
     return scores
+
+
+def patterns(
+    asked: cache.Request,
+    heads: Sequence[Head],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> cache.Record:
+    """The record of the whole attention of some heads on the last sequence of a request. Its data: attention [heads, T,
+    T], query by key (float32), in the order of `heads`; ids [T]."""
+    run = _Run(asked, model, folder, redo)
+    wanted = [[int(layer), int(head)] for layer, head in heads]
+
+    def compute() -> dict[str, Any]:
+        net, ids = run.pair[0], run.drawn.ids[-1]
+        numbers = prepare(net).layers
+        heads_by_layer(support(net), wanted)  # refuses a head that there is not
+        check_context(net, [len(ids)])
+        rows = CaptureRows(torch.arange(len(ids)), layers={numbers[layer] for layer, _ in wanted})
+        forward(net, Batch.of([Row(tuple(ids.tolist()))], [0], [len(run.drawn.ids) - 1]), rows)
+        attention = [rows.weights[numbers[layer]][0, head].float().cpu().numpy() for layer, head in wanted]
+        return {"attention": np.stack(attention), "ids": ids}
+
+    return run.record({"part": "patterns", "heads": wanted}, compute)
 
 
 # ------------------------------------------------------------------------------------------------ planted heads

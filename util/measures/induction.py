@@ -7,16 +7,23 @@ section 4.2, after Olsson et al. 2022 and Bansal et al. 2023). Heads are (layer,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import combinations, product
-from math import ceil, comb, prod
+from collections.abc import Mapping, Sequence
+from math import ceil
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+
+from util.measures.head_sets import Head as Head
+from util.measures.head_sets import layer_matched as layer_matched
+from util.measures.head_sets import norm_matched as norm_matched
+from util.measures.head_sets import shortage as shortage
+from util.measures.head_sets import top as top
+from util.measures.statistics import mcnemar, t_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
-Head = tuple[int, int]  # (layer, head)
+Interval = tuple[float, float, float]  # mean, low, high
 
 INDUCTION_HEAD = 0.3  # the prefix-matching score from which Crosbie & Shutova speak of induction heads
 
@@ -136,6 +143,23 @@ def repeated_attribution(change: Floats, wanted: NDArray[np.integer]) -> NDArray
     return own - (change.sum(axis=-1) - own) / (change.shape[-1] - 1)
 
 
+def writes(scores: Mapping[str, Floats], chosen: Sequence[Head], score: Floats) -> pd.DataFrame:
+    """What chosen heads write beside the median of those that are no induction heads by their score [L, H].
+
+    scores: maps [L, H] by name. A row for each, of the least and the mean of the chosen, and of the others' median.
+    """
+    at, others = tuple(np.array(chosen).T), score < INDUCTION_HEAD
+    rows = {
+        name: {
+            "chosen, least": values[at].min(),
+            "chosen, mean": values[at].mean(),
+            "others": np.median(values[others]),
+        }
+        for name, values in scores.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
@@ -144,90 +168,44 @@ def how_many(share: float, heads: int) -> int:
     return ceil(round(share * heads, 9))
 
 
-def top(score: Floats, n: int) -> list[Head]:
-    """The n heads of the highest score [L, H], highest first, equals in the order of layer and head.
+def best_heads(
+    scores: Mapping[str, Floats], names: Sequence[str] = ("previous_token", "prefix_matching")
+) -> dict[str, tuple[Head, dict[str, Interval]]]:
+    """For each score [N, L, H] of `names` the head where it is highest, and what that head has of all of them.
 
-    Raises ValueError for more heads than there are.
+    Mean and 95 % t interval, over N sequences. The head is chosen on the first half of the sequences and measured on
+    the others, so that the best of many heads has no head start. Raises ValueError for fewer than four sequences.
     """
-    if not 0 <= n <= score.size:
-        raise ValueError(f"n = {n}: the model has {score.size} heads")
-    order = np.argsort(-score, axis=None, kind="stable")[:n]
-    return [(int(place) // score.shape[1], int(place) % score.shape[1]) for place in order]
+    half = len(scores[names[0]]) // 2
+    if half < 2:
+        raise ValueError(f"{2 * half} sequences: at least two to choose a head on and two to measure it on are needed")
+    held_out = {name: scores[name][half:] for name in names}
+    best = {name: top(scores[name][:half].mean(axis=0), 1)[0] for name in names}
+    return {name: (head, scores_of(held_out, head, names)) for name, head in best.items()}
 
 
-def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int]]:
-    """Layers in which there are fewer eligible [L, H] heads outside of a set than it has: (needed, there) by layer."""
-    layers = sorted({layer for layer, _ in heads})
-    counts = {at: (sum(layer == at for layer, _ in heads), len(_free(heads, eligible, at))) for at in layers}
-    return {at: count for at, count in counts.items() if count[0] > count[1]}
+def scores_of(
+    scores: Mapping[str, Floats], head: Head, names: Sequence[str] = ("previous_token", "prefix_matching")
+) -> dict[str, Interval]:
+    """One head's mean and 95 % t interval over the sequences of each score [N, L, H], within 0 and 1 as scores are."""
+    intervals = {name: t_interval(scores[name][:, head[0], head[1]]) for name in names}
+    return {
+        name: (float(mean), max(float(low), 0.0), min(float(high), 1.0))
+        for name, (mean, low, high) in intervals.items()
+    }
 
 
-def _free(heads: Sequence[Head], eligible: Bools, layer: int) -> list[Head]:
-    return [(layer, int(h)) for h in np.flatnonzero(eligible[layer]) if (layer, int(h)) not in heads]
+def previous_token_heads(
+    previous: Floats, score: Floats, draws: int = 3, seed: int = 0, most: int = 4
+) -> tuple[list[Head], list[list[Head]]]:
+    """The heads that give most attention to the token before, and layer-matched sets of others.
 
-
-def layer_matched(heads: Sequence[Head], eligible: Bools, draws: int, seed: int = 0) -> list[list[Head]]:
-    """Control sets: in each layer as many other heads, of those eligible [L, H], as the set has there.
-
-    No set comes twice. Where there are no more than `draws` such sets, all of them. Raises ValueError that names the
-    layers with too few.
+    previous: that attention [L, H], 0 where a head is not asked for; those from 0.3 on, `most` of them, or the best.
+    score: prefix-matching scores [L, H]; the others are below 0.3 in both. No others where a layer has too few.
     """
-    if short := shortage(heads, eligible):
-        places = ", ".join(f"layer {at} has {there} heads for {needed}" for at, (needed, there) in short.items())
-        raise ValueError(
-            f"no layer-matched controls: {places}; take fewer heads, or a higher bound on what is no induction head"
-        )
-    counts = {layer: sum(at == layer for at, _ in heads) for layer, _ in sorted(heads)}
-    free = {layer: _free(heads, eligible, layer) for layer in counts}
-    if prod(comb(len(free[layer]), count) for layer, count in counts.items()) <= draws:
-        parts = product(*(combinations(free[layer], count) for layer, count in counts.items()))
-        return [[head for part in parts_ for head in part] for parts_ in parts]
-    rng = np.random.default_rng(seed)
-
-    def one() -> list[Head]:
-        return [
-            free[layer][i]
-            for layer, count in counts.items()
-            for i in sorted(rng.choice(len(free[layer]), count, replace=False))
-        ]
-
-    return _different(one, draws)
-
-
-def norm_matched(
-    heads: Sequence[Head], eligible: Bools, norms: Floats, draws: int, seed: int = 0, nearest: int = 6
-) -> list[list[Head]]:
-    """Control sets from any layer: for each head of the set one whose writes are as long, by norms [L, H].
-
-    It is drawn from the `nearest` eligible ones, in the logarithm of the norm, that this control has not yet; heads
-    of longer writes choose first. No set comes twice; fewer where no more are found. Raises ValueError where there are
-    fewer eligible heads than the set has.
-    """
-    free = [(int(a), int(b)) for a, b in np.argwhere(eligible) if (int(a), int(b)) not in heads]
-    if len(free) < len(heads):
-        raise ValueError(f"no norm-matched controls: {len(free)} eligible heads for a set of {len(heads)}")
-    rng, order = np.random.default_rng(seed), sorted(heads, key=lambda head: -norms[head])
-
-    def one() -> list[Head]:
-        drawn: list[Head] = []
-        for head in order:
-            left = [other for other in free if other not in drawn]
-            left.sort(key=lambda other: abs(np.log(norms[other] / norms[head])))
-            drawn.append(left[rng.integers(min(nearest, len(left)))])
-        return sorted(drawn)
-
-    return _different(one, draws)
-
-
-def _different(one: Callable[[], list[Head]], draws: int) -> list[list[Head]]:
-    found: list[list[Head]] = []
-    for _ in range(200 * draws):
-        drawn = one()
-        if drawn not in found:
-            found.append(drawn)
-        if len(found) == draws:
-            break
-    return found
+    makers = [head for head in top(previous, most) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
+    eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
+    return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, draws, seed)
 
 
 # ------------------------------------------------------------------------------------------------ what it costs
@@ -251,3 +229,71 @@ def benefit_change(
     whole, left = full[0] - full[1], ablated[0] - ablated[1]
     share = 100 * (left - whole) / whole if whole > max(0.0, 2 * error) else None
     return left - whole, share
+
+
+def costs(
+    right: Mapping[str, Mapping[str, Bools]], bare: Mapping[str, Mapping[str, Bools]], ablated: str, cut: str
+) -> pd.DataFrame:
+    """What an ablation costs, a row for each task.
+
+    right: by task and edit, which queries are answered right, [R, N]; bare: the same without demonstrations. ablated,
+    cut: the names of the ablation and of the knockout; control sets are named layer-matched and norm-matched. p: see
+    `rank_p`; McNemar's is that of the ablation. benefit: of the demonstrations; change: see `benefit_change`, which is
+    not given where the benefit is within two errors of 0.
+    """
+    rows = {}
+    for task, edits in right.items():
+        whole, without = edits["whole model"], bare[task]["whole model"]
+        row: dict[str, object] = {"whole": whole.mean(), "0 shots": without.mean()}
+        row["benefit"] = whole.mean() - without.mean()
+        if ablated in edits:
+            left, bare_left = edits[ablated].mean(), bare[task][ablated].mean()
+            controls = [edits[name].mean() for name in edits if name.startswith(("layer-matched", "norm-matched"))]
+            difference = whole.mean(0) - without.mean(0)
+            error = difference.std(ddof=1) / len(difference) ** 0.5
+            share = benefit_change((whole.mean(), without.mean()), (left, bare_left), error)[1]
+            p, least = rank_p(left, controls)
+            row |= {"ablated": left, "pattern out": edits[cut].mean(), "0 shots, ablated": bare_left}
+            row |= {"controls": f"{min(controls):.2f}-{max(controls):.2f}", "p": p, "least p": least}
+            row |= {"McNemar p": mcnemar(whole, edits[ablated]), "change": "" if share is None else f"{share:+.0f} %"}
+        rows[task] = row
+    columns = ["whole", "ablated", "pattern out", "controls", "p", "least p", "McNemar p"]
+    columns += ["0 shots", "0 shots, ablated", "benefit", "change"]
+    return pd.DataFrame.from_dict(rows, orient="index").reindex(columns=columns).rename_axis("task")
+
+
+MODES_OF_TABLES = {"input_mean": "mean", "zero": "zero"}  # what the paper calls mean is what its code does
+
+
+def comparable(
+    right: Mapping[str, Mapping[str, Bools]], k: int, mode: str, heads: int, primary: int
+) -> dict[str, tuple[float, float]]:
+    """Accuracies in per cent with their standard errors, by the names that the paper's tables have for them.
+
+    right: by task and edit, [R, N], named as in `experiments.induction_ablation.plan`. Ablations in other modes than
+    the paper's, and sets of other sizes than its 1 % and 3 %, are left out.
+    """
+    sizes = {how_many(share, heads): name for share, name in ((0.01, "1 %"), (0.03, "3 %"))}
+    given: dict[str, tuple[float, float]] = {}
+    for task, edits in right.items():
+        where = f"{task}, {k} shots"
+        given[f"{where}: full"] = _per_cent([edits["whole model"]])
+        for n, size in sizes.items():
+            start = "" if n == primary else f"n = {n}, "
+            drawn = [values for name, values in edits.items() if name.startswith(f"{start}layer-matched ")]
+            wanted = {"knockout, top": [edits[name] for name in [f"{start}pattern knocked out"] if name in edits]}
+            if mode in MODES_OF_TABLES:
+                of = f"{MODES_OF_TABLES[mode]} ablation"
+                wanted |= {
+                    f"{of}, top": [edits[name] for name in [f"n = {n}"] if name in edits],
+                    f"{of}, random": drawn,
+                }
+            given |= {f"{where}: {name} {size}": _per_cent(values) for name, values in wanted.items() if values}
+    return given
+
+
+def _per_cent(draws: Sequence[Bools]) -> tuple[float, float]:
+    """The mean of several draws [R, N] each and its standard error, over queries and over draws."""
+    queries = np.mean([draw.mean(0) for draw in draws], axis=0)
+    between = np.var([draw.mean() for draw in draws], ddof=1) / len(draws) if len(draws) > 1 else 0.0
+    return 100 * float(queries.mean()), 100 * float(np.sqrt(queries.var(ddof=1) / len(queries) + between))

@@ -134,6 +134,12 @@ def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> lis
     ]
 
 
+def any_repeat(task: Task) -> float:
+    """How right the rule "the first label where any letter is repeated, else another one" is on a letter task."""
+    right = [(len(set(text)) < 1 + len(text.split())) == (label == task.labels[0]) for text, label in task.rows]
+    return sum(right) / len(right)
+
+
 def associative_map_prompts(
     words: Sequence[str],
     labels: Sequence[str],
