@@ -92,5 +92,5 @@ def difference(logits: Any, task: dict[str, Any]) -> float:
 
 if __name__ == "__main__":
     what, place, file = sys.argv[1:]
-    result = {"tl": tl, "nnsight": nnsight, "scores": scores}[what](place, json.loads(Path(file).read_text()))  # type: ignore[operator]
+    result = {"tl": tl, "nnsight": nnsight, "scores": scores}[what](place, json.loads(Path(file).read_text()))
     print(json.dumps(result))

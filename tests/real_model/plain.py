@@ -167,9 +167,11 @@ def heads(twin: Any, edits: Mapping[int, Edit]) -> Iterator[None]:
 def outputs(twin: Any, ids: Tensor) -> dict[int, Tensor]:
     """The outputs z [B, T, H, d] of all heads, by layer."""
     kept: dict[int, Tensor] = {}
-    with heads(
-        twin, {layer: lambda z, layer=layer: kept.update({layer: z}) for layer in range(len(twin.model.layers))}
-    ):
+
+    def keep(layer: int) -> Callable[[Tensor], None]:
+        return lambda z: kept.update({layer: z})
+
+    with heads(twin, {layer: keep(layer) for layer in range(len(twin.model.layers))}):
         twin(ids, use_cache=False)
     return kept
 

@@ -1,18 +1,15 @@
 """Knockouts and head ablations of SmolLM2, as in notebooks 01 and 02, against hooks and attention written out."""
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
-from util import scoring
 from util.experiments import ablation, induction_ablation
 from util.experiments.induction_ablation import MODES, WHOLE, knockout
 from util.load_model_and_data import staicc_prompts
@@ -21,7 +18,7 @@ from util.tasks import classification, induction_pattern
 HEADS = [(3, 2), (11, 0), (11, 7), (28, 5)]
 EVERY = [(layer, head) for layer in range(30) for head in range(9)]
 REFERENCE = 2  # prompts of a reference, StaICC's, instead of 64
-LABELS = ("A", "lexicographer") if hasattr(scoring, "label_log_probs") else ("A", "B")  # one token, and several
+LABELS = ("A", "lexicographer")  # one token, and several
 TASK, K, ITEMS, SEED = "wordseq1", 2, 2, 42
 
 
@@ -55,11 +52,6 @@ def means(subject: Subject, texts: Sequence[str]) -> dict[str, dict[int, Tensor]
         q, k, v = subject.written_out.read(layer, found["input_mean"][layer][None])
         found["input_mean"][layer] = plain.attention(q, k, v)[0].transpose(0, 1)
     return found
-
-
-def log_prob(data: Mapping[str, Any]) -> np.ndarray:
-    """What a record says of labels [N, C], in either form that records have had."""
-    return data["log_prob"] if "log_prob" in data else data["logits"] - data["log_normaliser"][:, None]
 
 
 def said(logits: Tensor, ids: Tensor, start: int) -> Tensor:
@@ -96,7 +88,7 @@ def test_ablated_and_knocked_out_heads_answer_as_under_hooks(
 
                 theirs[mode].append(said(plain.with_heads(real.twin, ids[:, :-1], HEADS, value), ids, start))
     for name, found in theirs.items():
-        real.check(f"{name}: log-probabilities of labels", log_prob(ours[name]).flatten(), torch.stack(found))
+        real.check(f"{name}: log-probabilities of labels", ours[name]["log_prob"].flatten(), torch.stack(found))
         assert name == "whole" or float((torch.stack(found) - torch.stack(theirs["whole"])).abs().max()) > 1e-3
 
 
@@ -130,14 +122,12 @@ def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject,
         expected = torch.stack(logits).double().log_softmax(1)[:, words]
         # a log-probability is a difference of logits, and no more exact than these
         largest = float(torch.stack(logits).abs().max())
-        real.check(f"{condition.cut}, log-probabilities", log_prob(records[condition].data), expected, largest)
+        real.check(f"{condition.cut}, log-probabilities", records[condition].data["log_prob"], expected, largest)
 
 
 def test_what_each_heads_copying_is_worth_is_that_of_whole_passes(real: Subject, tmp_path: Path) -> None:
     asked = ablation.request(NAME, 1, dataset="glue_sst2", k=1)
-    chosen_by_caller = "heads" in inspect.signature(ablation.head_effects).parameters
-    of_heads: list[Any] = [EVERY] if chosen_by_caller else []
-    ours = ablation.head_effects(asked, *of_heads, real.pair, tmp_path)
+    ours = ablation.head_effects(asked, EVERY, real.pair, tmp_path)
     without = ours["cut"][0].reshape(30, 9)
     prompt = staicc_prompts("glue_sst2", 1)[0]
     ids, s, y = places(real, prompt)

@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from tests.real_model.conftest import NAME, Subject
-from util import scoring
 from util.experiments import induction_ablation
 from util.tasks import classification
 
 TASK, K, ITEMS, SEED = "repetition", 2, 2, 42
 
 
-@pytest.mark.skipif(not hasattr(scoring, "label_log_probs"), reason="labels of several tokens are refused as yet")
 @pytest.mark.parametrize("labels", [None, ("A", "lexicographer")])
 def test_labels_are_scored_as_by_a_whole_pass_for_each(
     real: Subject, labels: tuple[str, ...] | None, tmp_path: Path

@@ -36,7 +36,8 @@ def read(subject: Subject, text: str, answer: str) -> tuple[list[int], list[Toke
     slots = np.cumsum([a != b for a, b in zip(kinds, [None, *kinds], strict=False)])
     for start, end in encoded["offset_mapping"]:
         assert len({kinds[at] for at in range(start, end)}) == 1, whole[start:end]
-        found.append(Token(*kinds[start], int(slots[start])))
+        kind, line = kinds[start]
+        found.append(Token(kind, line, int(slots[start])))
     return [subject.tokenizer.bos_token_id, *encoded["input_ids"]], found
 
 
