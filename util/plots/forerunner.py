@@ -4,11 +4,11 @@ Maps have layers across and heads up, both from 0, as the data count; a head is 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
@@ -76,11 +76,12 @@ def _map(
     image = ax.imshow(
         values.T, cmap=colours, vmin=low, vmax=high, aspect="auto", origin="lower", interpolation="nearest"
     )
-    _ticks(ax, *values.shape, width)
+    layers, heads = values.shape
+    _ticks(ax, layers, heads, width)
     return image
 
 
-def _count_bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], n: int, **options: float) -> None:
+def _count_bar(figure: Figure | SubFigure, image: AxesImage, axes: Sequence[Axes], n: int, **options: Any) -> None:
     bar = figure.colorbar(image, ax=axes, extend="min", ticks=[n / 4, n / 2, 3 * n / 4, n], **options)
     bar.set_ticklabels(["25 %", "50 %", "75 %", "100 %"])
     bar.set_label("prompts above threshold")
@@ -147,7 +148,7 @@ def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: Mapping
 # ------------------------------------------------------------------------------------------------ curves
 
 
-def _curve(ax: Axes, x: NDArray[np.number] | Sequence[int], curve: LayerCurve, **options: str) -> None:
+def _curve(ax: Axes, x: NDArray[np.number] | Sequence[int], curve: LayerCurve, **options: Any) -> None:
     few = len(curve.mean) < 20
     ax.plot(x, curve.mean, marker="o" if few else None, ms=3, lw=1.2, **options)
     ax.fill_between(x, curve.low, curve.high, color=options["color"], alpha=0.25, lw=0)
@@ -202,7 +203,7 @@ def by_demonstrations(
     """
     with style():
         figure = new_figure(WIDTH, 3.6)
-        upper, lower = figure.subfigures(2, 1, height_ratios=(1.25, 1))
+        upper, lower = figure.subfigures(2, 1, height_ratios=(1.25, 1), squeeze=False)[:, 0]
         ax = upper.subplots()
         shift = {name: 0.08 * place for place, name in enumerate([*counts, "fixed"])}
         for name, values in counts.items():
@@ -213,11 +214,11 @@ def by_demonstrations(
         ax.set_xticks(list(maps))
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6)
         axes = lower.subplots(1, len(maps), squeeze=False, sharey=True)[0]
-        for part, (k, values) in zip(axes, maps.items(), strict=True):
-            image = _map(part, values / n, "Blues", (0.25, 1))
+        for part, (k, one) in zip(axes, maps.items(), strict=True):
+            image = _map(part, one / n, "Blues", (0.25, 1))
             part.set(title=f"k = {k}", xlabel="layer")
         axes[0].set_ylabel("head")
-        _count_bar(lower, image, list(axes), 1, pad=0.01)  # type: ignore[arg-type]
+        _count_bar(lower, image, list(axes), 1, pad=0.01)
         figure.suptitle(title)
     return figure
 
