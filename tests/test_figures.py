@@ -1,13 +1,15 @@
-"""Figures and reports: every drawing at laptop and at 70 B size, without a warning, and the rules of the table."""
+"""Figures and reports: every drawing from 4 x 8 heads to 48 x 32, without a warning, and the rules of the table."""
 
 import json
 import operator
 import warnings
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 import pytest
 from matplotlib import image
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from util import edges, paths, report
@@ -18,7 +20,7 @@ from util.plots import forerunner as plots
 from util.plots import induction, ioi
 
 
-@pytest.fixture(params=[(4, 4, 32), (80, 64, 32)], ids=["laptop", "70B"])
+@pytest.fixture(params=[(4, 8, 32), (12, 12, 32), (30, 9, 32), (48, 32, 32)], ids=lambda p: f"{p[0]}x{p[1]}")
 def arrays(request):
     layers, heads, n = request.param
     random = np.random.default_rng(0)
@@ -34,38 +36,88 @@ def test_nothing_of_a_default_figure_is_cut_off_at_its_edge(file):
     assert all((part > 0.99).all() for part in rim)
 
 
+def forerunner_figures(magnitude, control, n_t):
+    """All figures of forerunner heads on made-up numbers, by panel."""
+    n, (layers, heads) = len(n_t), magnitude.shape[1:]
+    conditions = {"correct": magnitude, "wrong": magnitude[:, ::-1], "other word": magnitude, "untrained": control}
+    counts = {name: f.head_counts(values, n_t) for name, values in conditions.items()}
+    curves = {name: f.mean_head_count(values, n_t) for name, values in conditions.items()}
+    largest = {name: f.mean_max_magnitude(values) for name, values in conditions.items()}
+    frequent = {name: f.frequent_heads(values, n_t) for name, values in conditions.items()}
+    found, verdicts = f.contrast(magnitude, control), f.verdicts(magnitude, control, n_t)
+    named = {head: plots.head_name(head) for head in f.strongest(magnitude.mean(0), 5)}
+    panel = plots.Panel("title", found, verdicts, named)
+    cut = f.on_map(f.contrast(magnitude[:, 0, :2], control[:, 0, :2]), [(0, 0), (layers - 1, 1)], (layers, heads))
+    parts = [(0.0, 1.0), (0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]
+    cuts = {"si_to_yi": "s_i -> y_i", "si_to_si": "s_i -> s_j, i < j"}
+    table = {part: {"si_to_yi": (-0.3, -0.5, -0.1), "si_to_si": (0.001, -0.1, 0.1)} for part in parts}
+    growth = f.growth({k: {name: (v, n_t) for name, v in list(conditions.items())[:3]} for k in (0, 1, 2, 4, 8, 12)})
+    likelihoods = dict.fromkeys(plots.READERS, largest["correct"])
+    heads_of = dict.fromkeys(plots.INDUCTION, curves["correct"])
+    title = "a finding of some length that says what is to be seen in this figure\nmodel, data set, k = 4, 32 prompts"
+    return {
+        "counts": plots.count_maps(counts, dict.fromkeys(counts, n), frequent, title),
+        "layers": plots.layer_curves(curves, largest, 0.03, 0.006, title),
+        "specificity": plots.specificity([panel, panel._replace(names={(0, 1): "a role"})], 0.03, title),
+        "effects": plots.head_effects(counts["correct"], n, magnitude.mean(0), cut, title),
+        "ablation": plots.ablation_map(table, {parts[0]: table[parts[0]]}, cuts, title),
+        "induction": plots.induction_layers(heads_of, likelihoods, curves["wrong"], {"uniform": 0.4}, title),
+        "grid": plots.count_grid({"glue_sst2": counts, "trec": counts}, {"glue_sst2": n, "trec": n}, title),
+        "k": plots.by_demonstrations(growth.counts, growth.fixed, growth.maps, n, title),
+    }
+
+
 def test_every_figure_draws_without_a_warning(arrays, tmp_path):
-    magnitude, control, n_t = arrays
-    counts = {"correct": f.head_counts(magnitude, n_t), "wrong": f.head_counts(magnitude[:, ::-1], n_t)}
-    curves = {name: f.mean_head_count(magnitude, n_t) for name in ("correct", "wrong", "untrained")}
-    largest = {name: f.mean_max_magnitude(magnitude) for name in curves}
-    panel = plots.Panel("title", f.contrast(magnitude, control), f.verdicts(magnitude, control, n_t))
-    table, curve = {"x_i -> s_i": (-0.1, -0.2, 0.1), "s_i -> y_i": (0.0, 0.0, 0.0)}, largest["correct"]
-    figures = [
-        plots.count_maps(counts, len(n_t), "title"),
-        plots.layer_curves(curves, largest, 0.03, 0.006, "title"),
-        plots.specificity([panel, panel._replace(names={(0, 1): "a role"})]),
-        plots.head_effects(counts["correct"], len(n_t), magnitude.mean(0), panel.found, "title"),
-        plots.changes({"all layers": table, "0% to 25%": table}, {"all layers": table}, "title", "nats"),
-        plots.induction_layers({"heads": curve}, {"best head": curve}, {"uniform": 0.4}, "title"),
-        plots.count_grid({"glue_sst2": counts, "trec": counts}, len(n_t), "title"),
-    ]
+    figures = forerunner_figures(*arrays)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for number, figure in enumerate(figures):
-            figure.savefig(tmp_path / f"{number}.png")
-            figure.savefig(tmp_path / f"{number}.pdf")
-    assert max(figure.get_size_inches()[0] for figure in figures) <= 5.5
+        for name, figure in figures.items():
+            figure.savefig(tmp_path / f"{name}.png", dpi=150)
+            figure.savefig(tmp_path / f"{name}.pdf")
+    for name, figure in figures.items():
+        pixels = image.imread(tmp_path / f"{name}.png")[..., :3]
+        rim = [pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]]
+        assert all((part > 0.99).all() for part in rim), f"{name} is cut off at its edge"
+        assert figure.get_size_inches()[0] <= 5.5 and figure.get_size_inches()[1] <= 8
 
 
-def test_the_count_map_has_the_papers_scale_and_numbering(arrays):
+def test_the_count_map_has_the_papers_scale_and_counts_from_0(arrays):
     magnitude, _, n_t = arrays
-    figure = plots.count_maps({"correct": f.head_counts(magnitude, n_t)}, len(n_t), "title")
+    counts = f.head_counts(magnitude, n_t)
+    figure = plots.count_maps({"correct": counts}, {"correct": len(n_t)}, {"correct": (1, 0, 2)}, "title")
     ax = figure.axes[0]
-    [image] = ax.get_images()
-    assert image.get_clim() == (len(n_t) / 4, len(n_t))
-    np.testing.assert_array_equal(image.get_array(), f.head_counts(magnitude, n_t))
-    assert ax.get_yticklabels()[0].get_text() == "1" and ax.get_yticks()[0] == 0
+    [drawn] = ax.get_images()
+    assert drawn.get_clim() == (0.25, 1)
+    np.testing.assert_array_equal(drawn.get_array(), counts.T / len(n_t))  # layers across, heads up
+    assert ax.get_xlabel() == "layer" and ax.get_xticklabels()[0].get_text() == "0"
+    assert "1 [0, 2] heads" in ax.get_title()
+    printed = {(t.get_position(), t.get_text()) for t in ax.texts}
+    large = counts.shape in ((4, 8), (12, 12))  # enough room for three digits
+    assert printed == ({((x, y), str(counts[x, y])) for x, y in np.argwhere(counts)} if large else set())
+
+
+def test_names_of_heads_stand_apart():
+    """Five heads at one place: their names do not lie on each other."""
+    flat = np.full((1, 5), 0.5)
+    found = f.Contrast(flat, flat / 10, flat * 0.9, flat * 0.8, flat)
+    names = {(0, head): plots.head_name((0, head)) for head in range(5)}
+    figure = plots.specificity([plots.Panel("t", found, np.full((1, 5), "forerunner head"), names)], 0.03, "title")
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().startswith("L0H")]
+    assert len(boxes) == 5
+    assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])
+
+
+def test_only_significant_cells_of_the_ablation_map_are_coloured():
+    table = {(0.0, 1.0): {"a": (-1.0, -2.0, -0.5), "b": (3.0, -1.0, 7.0)}}
+    figure = plots.ablation_map(
+        table, {(0.0, 1.0): {"a": (0.1, 0.05, 0.2), "b": (0.0, 0.0, 0.0)}}, {"a": "a", "b": "b"}, "t"
+    )
+    ax = figure.axes[0]
+    [drawn] = ax.get_images()
+    np.testing.assert_array_equal(drawn.get_array().filled(np.nan), [[-1, 0.1], [np.nan, np.nan]])
+    assert drawn.get_clim() == (-1, 1)  # what is not significant does not stretch the colours
+    assert [text.get_text() for text in ax.texts] == ["-1.00*", "+0.10*", "+3.00", "0.00"]
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
@@ -73,47 +125,79 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
     counts = {"correct": np.arange(16).reshape(4, 4)}
     contents = []
     for _ in range(2):
-        files = report.save_figure(plots.count_maps(counts, 16, "title"), "stem", "panel")
+        drawn = plots.count_maps(counts, {"correct": 16}, {"correct": (1, 0, 2)}, "title")
+        files = report.save_figure(drawn, "stem", "panel")
         contents.append([file.read_bytes() for file in files])
     assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
     assert contents[0] == contents[1]
 
 
-@pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (36, 20, 14), (80, 64, 20)])
+@pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (30, 9, 17), (80, 64, 20)])
 def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_path):
     rng = np.random.default_rng(0)
     effects, z = rng.normal(size=(layers, heads)), rng.normal(size=(layers, tokens, heads, 8))
-    effect = m.Effect(effects, effects - 1, effects + 1)
+    effects[1, 2] = 10.0
+    effect, one = m.Effect(effects, effects - 1, effects + 1), m.Interval(1.0, 0.5, 1.5)
+    agreement = m.agreement(effects, effects)
+    found = m.Population(
+        one, m.Interval(-1.0, -2.0, 0.0), one, one, 8, effect, effect, effects, effects / 2, agreement, effects, effect
+    )
+    blind = replace(found, direct=effects * np.nan)
+    twin = m.Untrained(8, one, one, effect)
     words = ["<s>", " $a", "\n", *(f" {n}" for n in range(tokens - 3))]
+    ratio, step = m.selectivity(z[:, 0] - z[:, 1]), m.layer_step(layers)
+    members = found.strongest(8)
+    square = np.where(np.tri(8), np.nan, 0.5)
+    edges = m.Paths(members, m.Effect(square, square - 0.1, square + 0.1), m.Effect(*3 * [np.full(8, -0.3)]))
+    curve = m.Curve(one, {1: one, 2: one}, {1: one, 2: one}, {1: one, 2: one}, {1: [0.1, 0.2]})
     figures = {
         "p1": ioi.predictions(rng.normal(size=(2, 500)), (3, 5), ("Mike", "Emma"), ("one text", "another text")),
         "p2": ioi.permutation(effects, effects**2, "title"),
-        "p3a": ioi.activations(z[1], words, "title"),
-        "p3b": ioi.norms(np.linalg.norm(z, axis=3).mean(2), words, "title"),
-        "p4a": ioi.token_differences(z[:, 0] - z[:, 1], "title"),
-        "p4b": ioi.head_selectivity(m.selectivity(z[:, 0] - z[:, 1]), "title"),
-        "p5": ioi.patching(effects, "title"),
-        "circuit": ioi.circuit({"whole": (1.0, 0.5, 1.5), "circuit": (0.9, 0.4, 1.4)}, "title"),
-        "population": ioi.population(effect, effect, effects, effects / 2, effects / 3, "title", {(0, 0): "0.0"}),
-        "no direct": ioi.population(effect, effect, effects, effects / 2, effects * np.nan, "title", {(0, 0): "0.0"}),
+        "p3": ioi.activations(z, 1, words, "title"),
+        "p4": ioi.token_differences(z[:, 0] - z[:, 1], ratio, "title", step),
+        "p5": ioi.patching(effects, -10.0, "title"),
+        "circuit": ioi.circuit(curve, "title"),
+        "paths": ioi.paths(edges, dict.fromkeys(members, one), "title"),
+        "population": ioi.population(found, twin, "title", {}),
+        "roles": ioi.population(found, None, "title", {members[0]: "negative name mover"}),
+        "no direct": ioi.population(blind, twin, "title", {}),
     }
-    assert len(figures["p4a"].axes) == -(-layers // 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name, figure in figures.items():
             figure.savefig(tmp_path / f"{name}.png")
             assert figure.get_size_inches()[0] <= 5.5
-    for name, place in (("p2", 0), ("p5", 0)):  # layers across, heads up: the image is the transposed map
-        np.testing.assert_array_equal(figures[name].axes[place].get_images()[0].get_array(), effects.T)
+    for name in ("p2", "p5", "population"):  # layers across, heads up: the image is the transposed map
+        [image, *_] = [image for ax in figures[name].axes for image in ax.get_images()]
+        np.testing.assert_array_equal(image.get_array(), effects.T)
+        assert image.get_clim() == (-10, 10)  # no cell saturates
+        printed = {text.get_text() for text in image.axes.texts}
+        assert "10" in printed if layers < 60 else not printed  # the strongest head's value, where there is room
 
 
-def test_effects_are_marked_where_their_interval_excludes_0():
-    difference, width = np.array([[1.0, -2.0], [0.5, 0.0]]), np.array([[0.5, 1.0], [0.6, 0.0]])
+def test_figures_without_direct_effects_say_so_and_print_no_nan(tmp_path):
+    effects = np.random.default_rng(0).normal(size=(4, 8))
+    effect, one = m.Effect(effects, effects - 1, effects + 1), m.Interval(1.0, 0.5, 1.5)
+    alike = m.agreement(effects, effects)
+    found = m.Population(
+        one, m.Interval(-1.0, -2.0, 0.0), one, one, 8, effect, effect, effects, effects * np.nan, alike, effects, effect
+    )
+    figure = ioi.population(found, None, "title", {})
+    written = " ".join(text.get_text() for ax in figure.findobj(Axes) for text in ax.texts)
+    assert "not measured" in written and "nan" not in written
+
+
+def test_effects_are_coloured_where_their_interval_excludes_0():
+    difference, width = np.array([[1.0, -2.0], [0.5, np.nan]]), np.array([[0.5, 1.0], [0.6, 0.0]])
     cut = f.Contrast(difference, 0 * difference, difference, difference - width, difference + width)
     figure = plots.head_effects(np.ones((2, 2), int), 4, np.ones((2, 2)), cut, "title")
-    [dots] = figure.axes[2].get_lines()
-    assert set(zip(*dots.get_data(), strict=True)) == {(0, 0), (1, 0)}  # (head, layer)
-    assert figure.axes[2].get_images()[0].get_clim() == (-2, 2)
+    tested, coloured = (drawn.get_array().filled(np.nan) for drawn in figure.axes[2].get_images())
+    np.testing.assert_array_equal(coloured, np.array([[1, -2], [np.nan, np.nan]]).T)
+    np.testing.assert_array_equal(
+        np.isfinite(tested), np.array([[True, True], [True, False]]).T
+    )  # grey; white: not cut
+    assert {text.get_text() for text in figure.axes[2].texts} == {"+1.00", "-2.00"}
+    assert figure.axes[2].get_images()[1].get_clim() == (-2, 2)
 
 
 def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
@@ -126,6 +210,37 @@ def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
         "n": 3,
         "words": ["a"],
     }
+
+
+def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    nan = float("nan")
+    values = {
+        "direct": np.array([[nan, 0.5]]),
+        "search": {"best": (nan, nan, nan), "kept": ["a"]},
+        "mine": f.LayerCurve(np.array([nan]), np.array([0.0]), np.array([1.0])),
+        "fine": 1.0,
+    }
+    text = report.save_values(values, "stem", undefined={"mine": "no prompt"}).read_text()
+    stored = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert stored == {
+        "direct": [[None, 0.5]],
+        "search": {"best": [None] * 3, "kept": ["a"]},
+        "mine": {"mean": [None], "low": [0.0], "high": [1.0]},
+        "fine": 1.0,
+        "undefined": {
+            "direct": report.UNDEFINED["direct"],
+            "search: best": report.UNDEFINED["search"],
+            "mine: mean": "no prompt",
+        },
+    }
+    with pytest.warns(UserWarning, match="mine: mean is NaN .* nothing says why"):
+        stored = json.loads(report.save_values({"mine": values["mine"]}, "stem").read_text())
+    assert stored["undefined"] == {"mine: mean": "not known"}
+    with pytest.raises(ValueError, match="search: best is infinite"):
+        report.save_values({"search": {"best": np.inf}}, "stem")
+    with pytest.raises(ValueError, match='"undefined"'):
+        report.save_values({"undefined": 1, "direct": nan}, "stem")
 
 
 def test_the_match_rule(tmp_path, monkeypatch):

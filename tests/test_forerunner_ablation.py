@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from tests import toys
 from util import cache, scoring
 from util.attention import instrument, support
-from util.experiments import ablation, runs
+from util.experiments import ablation, forerunner, runs
 from util.instruments import CaptureRows, Knockout, PatchHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.measures import forerunner as measures
@@ -338,13 +340,20 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
     assert len(conditions) == 1 + 4 + 4
     source = runs.LazyModel(str(model_folder), verbose=False)
     found = ablation.run(asked, conditions, source, tmp_path)
-    effects = ablation.head_effects(asked, source, tmp_path)
+    heads = [(layer, head) for layer in range(3) for head in range(4)]
+    effects = ablation.head_effects(asked, heads, source, tmp_path)
     files = sorted(tmp_path.glob("*.pickle"))
     assert len(files) == 9 + 1
     again = ablation.run(asked, conditions, never, tmp_path)
     for condition, record in found.items():
         np.testing.assert_array_equal(record.data["log_prob"], again[condition].data["log_prob"])
-    assert all(np.array_equal(v, ablation.head_effects(asked, never, tmp_path)[k]) for k, v in effects.items())
+    turned = ablation.head_effects(asked, heads[::-1], never, tmp_path)  # the order of heads is no other record
+    assert all(np.array_equal(effects[name], turned[name][:, ::-1]) for name in ("cut", "control"))
+    np.testing.assert_array_equal(turned["whole"], effects["whole"])
+    few = ablation.head_effects(asked, [(1, 2), (0, 1)], source, tmp_path / "few")
+    np.testing.assert_allclose(few["cut"], effects["cut"][:, [6, 1]], atol=1e-5)
+    with pytest.raises(ValueError, match="each head once"):
+        ablation.head_effects(asked, [(0, 1), (0, 1)], never, tmp_path)
     whole, nothing, cut = found[ablation.WHOLE], found[conditions[2]], found[conditions[1]]
     np.testing.assert_array_equal(whole.data["log_prob"], nothing.data["log_prob"])  # a quarter of three layers is none
     assert np.abs(whole.data["log_prob"] - cut.data["log_prob"]).max() > 1e-4
@@ -358,9 +367,9 @@ def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
         np.testing.assert_array_equal(again[control].data["log_prob"], found[control].data["log_prob"])
     with_text = {condition for condition, record in found.items() if "text_loss" in record.data}
     assert with_text == {c for c in conditions if c.part == ablation.WHOLE.part and c.draw is None}
-    assert effects["cut"].shape == effects["control"].shape == (5, 3, 4)
-    assert np.abs(effects["cut"] - effects["whole"][:, None, None])[:, :2].max() > 1e-5
-    assert np.abs(effects["cut"][:, -1] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer
+    assert effects["cut"].shape == effects["control"].shape == (5, 12)
+    assert np.abs(effects["cut"] - effects["whole"][:, None])[:, :8].max() > 1e-5
+    assert np.abs(effects["cut"][:, 8:] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer
     reads = ablation.induction_reads(asked, source, tmp_path).data
     assert reads["reads"].shape == (5, 3, 4, 2) and reads["similarity"].shape == (5, 3, 2) and reads["classes"] == 3
     assert reads["demonstrations"].shape == (5, 2) and (reads["n_t"] > 50).all()
@@ -409,3 +418,78 @@ def test_other_keys_keep_the_readers():
     assert {key for cells in drawn for query, key in cells if query == 7} == {1, 2, 3, 4, 5}
     assert {key for cells in drawn for query, key in cells if query == 3} == {1}
     assert ablation.other_keys(np.array([[1, 0]]), 1, (0,)).shape == (0, 2)
+
+
+def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_taken(model_folder, tmp_path, monkeypatch):
+    asked = forerunner.request(str(model_folder), k=2, prompts=16)
+    source = runs.LazyModel(str(model_folder), verbose=False)
+    checks = ablation.choose_task(asked, ["sst5", 4], measured=16, prompts=6, model=source, folder=tmp_path)
+    assert [check.dataset for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
+    again = ablation.choose_task(asked, ["sst5", 4], measured=16, prompts=6, model=never, folder=tmp_path)
+    assert again == checks
+    records = [cache.load(json.loads(json.dumps(one)), tmp_path) for one in requests_in(tmp_path)]
+    gold = {r.request["dataset"]: r.data["gold"].tolist() for r in records if r is not None}
+    assert gold["trec"] == [p.gold for p in staicc_prompts("trec", 2)[-6:]]
+    prompts = staicc_prompts("trec", 2)
+    majority = measures.majority_right(np.array([p.gold for p in prompts])).mean()
+    assert checks[1].majority == pytest.approx(majority) and checks[1].n == 6
+
+    monkeypatch.setattr(ablation, "task_check", lambda name, *rest: measures.TaskCheck(name, 1.0, 0.9, 0.5, 0.5, 6))
+    first = ablation.choose_task(asked, ["sst5", "trec"], 16, 6, never, tmp_path)
+    assert [check.dataset for check in first] == ["sst5"] and first[0].done  # the others are not tried
+
+
+def requests_in(folder):
+    return [cache.restricted_load(file.open("rb"))["request"] for file in sorted(folder.glob("*.pickle"))]
+
+
+def test_prompts_that_are_measured_choose_no_task(model_folder):
+    asked = forerunner.request(str(model_folder), k=2)
+    with pytest.raises(ValueError, match="385 prompts to be measured and 128 to choose"):
+        ablation.choose_task(asked, ["trec"], measured=385, model=never)
+    with pytest.raises(ValueError, match="demonstrations"):
+        ablation.choose_task({**asked, "k": 0}, ["trec"], measured=1, model=never)
+    with pytest.raises(ValueError, match="at least one data set"):
+        ablation.choose_task(asked, [], measured=1, model=never)
+    with pytest.raises(ValueError, match="unknown data set"):
+        ablation.choose_task(asked, ["imdb"], measured=1, model=never)
+
+
+def test_a_table_request_is_like_the_forerunner_request(model_folder):
+    asked = forerunner.request(str(model_folder), k=2, prompts=16, seed=3, dtype="float32")
+    like = ablation.like(asked, "reference", dataset=4, prompts=5)
+    options = {"k": 2, "seed": 3, "dtype": "float32", "dataset": "trec"}
+    assert like == ablation.request(str(model_folder), 5, "reference", **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "random", "done", "said"),
+    [
+        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), True, "the copying is used"),
+        ((-1.0, -2.2, 0.2), (0.0, -0.1, 0.1), True, "a causal null"),
+        ((-0.3, -0.4, -0.2), (-0.3, -0.5, -0.1), True, "a causal null"),  # random cells cost as much
+        ((0.5, 0.4, 0.6), (0.0, -0.1, 0.1), True, "label is likelier"),
+        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), False, "task not done"),
+    ],
+)
+def test_the_causal_finding_is_what_the_intervals_say(change, random, done, said):
+    part = ablation.WHOLE.part
+    finding = ablation.causal_finding({part: {"si_to_yi": change}}, {part: {"si_to_yi": random}}, done)
+    assert said in finding and f"{change[0]:+.3f} [{change[1]:+.3f}, {change[2]:+.3f}]" in finding
+
+
+def test_the_table_and_what_demonstrations_are_worth_are_paired(model_folder, tmp_path):
+    source = runs.LazyModel(str(model_folder), verbose=False)
+    asked = ablation.request(str(model_folder), prompts=5, k=2)
+    cut = ablation.run(asked, ablation.grid(parts=[(0.0, 1.0)], draws=1), source, tmp_path)
+    bare = ablation.request(str(model_folder), prompts=5, k=0)
+    alone = ablation.run(bare, ablation.grid(parts=[(0.0, 1.0)], controlled=()), source, tmp_path)
+    lines = ablation.table(cut, alone).splitlines()
+    assert len(lines) == 6 and lines[3].startswith("s_i -> y_i") and max(map(len, lines)) <= 160
+    score = ablation.SCORES["log-probability"]
+    difference = score(cut[ablation.WHOLE].data).astype(float) - score(alone[ablation.WHOLE].data).astype(float)
+    worth = ablation.worth_of_demonstrations(cut, alone)
+    assert f"log-probability by {difference.mean():+.3f} [" in worth and "of 5 prompts" in worth
+    wide = ablation.changes(cut, comparisons=20)[0][(0.0, 1.0)]["si_to_yi"]
+    narrow = ablation.changes(cut)[0][(0.0, 1.0)]["si_to_yi"]
+    assert wide[0] == narrow[0] and wide[1] < narrow[1] and wide[2] > narrow[2]

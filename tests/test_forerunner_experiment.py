@@ -175,11 +175,34 @@ def test_an_unwritable_folder_is_refused_before_the_model_is_loaded(asked, tmp_p
         forerunner.run(asked, never, tmp_path / "file" / "folder")
 
 
-def test_the_grid_shows_what_is_cached(asked, model_folder, tmp_path):
-    model = quiet(model_folder)
-    for dataset in ("financial_phrasebank", "trec"):
-        forerunner.run({**asked, "dataset": dataset}, model, tmp_path)
-    assert list(forerunner.cached_grid(asked, tmp_path)) == ["financial_phrasebank", "trec"]
+def test_the_grid_is_checked_measured_and_cached_by_name_or_index(asked, model_folder, tmp_path):
+    """An index is the data set's name in the request; nothing is measured before all requests are checked."""
+    by_index = forerunner.grid(asked, [{"dataset": 4}, {"dataset": "trec", "k": 0}], quiet(model_folder), tmp_path)
+    by_name = forerunner.grid(asked, [{"dataset": "trec"}], never, tmp_path)
+    assert [record.request["dataset"] for record in by_index] == ["trec", "trec"]
+    assert [record.request["k"] for record in by_index] == [1, 0] and by_name[0].request == by_index[0].request
+    with pytest.raises(ValueError, match="unknown data set 'imdb'"):
+        forerunner.grid(asked, [{"dataset": "sst5"}, {"dataset": "imdb"}], never, tmp_path)
+    growth = forerunner.growth_by_k(by_index)
+    assert set(growth.fixed) == {0, 1} and set(growth.counts) == {"correct", "wrong", "other word"}
+    correct = forerunner.condition(by_index[1], 0)
+    np.testing.assert_array_equal(growth.maps[0], measures.head_counts(correct["magnitude"], correct["n_t"]))
+
+
+def test_a_changed_request_is_a_request(asked):
+    assert forerunner.changed(asked) == asked
+    assert forerunner.changed(asked, dataset=4, k=2) == {**asked, "dataset": "trec", "k": 2}
+    with pytest.raises(ValueError, match="cannot be negative"):
+        forerunner.changed(asked, k=-1)
+
+
+def test_lists_may_be_given_as_text():
+    assert forerunner.listed(["trec", 4]) == ["trec", 4] and forerunner.listed((0, 1)) == [0, 1]
+    assert forerunner.listed("['trec', 'sst5']") == forerunner.listed('["trec", "sst5"]') == ["trec", "sst5"]
+    assert forerunner.listed("[0, 4]") == [0, 4]
+    assert forerunner.listed("trec") == ["trec"] and forerunner.listed("4") == [4] and forerunner.listed(4) == [4]
+    with pytest.raises(ValueError, match="no list"):
+        forerunner.listed("[trec")
 
 
 def test_an_untrained_model_does_not_know_the_label(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from util import report
 from util.measures import forerunner as f
 from util.measures import statistics as s
 
@@ -118,3 +119,102 @@ def test_the_verdicts_thresholds_are_the_documented_ones():
 def test_baselines_share_ties():
     assert f.majority_right(np.array([0, 1, 1, 0, 2])).tolist() == [0.5, 0.5, 0.5, 0.5, 0]
     assert f.vote_right(np.array([0, 1, 2]), np.array([[0, 1], [1, 1], [0, 1]]), 3).tolist() == [0.5, 1, 0]
+
+
+def test_the_number_of_frequent_heads_has_an_interval_over_prompts():
+    """One head passes on all prompts, one on none, one on three of four: resampled, that one falls in and out."""
+    passes = np.zeros((100, 1, 3), np.float32)
+    passes[:, 0, 0], passes[:75, 0, 2] = 1, 1
+    n_t = np.full(100, 10)
+    assert f.frequent_heads(passes, n_t) == (2, 1, 2)
+    assert f.frequent_heads(passes[:, :, :2], n_t) == (1, 1, 1)
+    with pytest.raises(ValueError, match="at least two"):
+        f.frequent_heads(passes[:1], n_t[:1])
+    assert f.heads_on_a_prompt(passes[:, :, :2], n_t) == (1, 1, 1)
+
+
+def test_a_head_that_fires_before_any_word_is_no_success_for_labels():
+    """Both heads are confirmed; the second one alone reads more with the correct label than with another word."""
+    rng = np.random.default_rng(0)
+    noise = 0.01 * rng.random((64, 1, 3))
+    correct = noise + np.array([0.9, 0.8, 0.01])
+    wrong = noise[::-1] + np.array([0.9, 0.8, 0.01])
+    other = noise[::-1] + np.array([0.9, 0.3, 0.01])
+    control = noise + 0.01
+    n_t = np.full(64, 100)
+    chosen = f.verdicts(correct, control, n_t)
+    judged = f.specificity(chosen, chosen, correct, wrong, other, control)
+    assert (judged.chosen, judged.confirmed, judged.than_wrong, judged.than_other) == (2, 2, 0, 1)
+    assert judged.strongest == ((0, 0), (0, 1))  # by the difference from other tokens
+    assert "0 read more with the correct label than with a wrong one, 1 more than with another word" in str(judged)
+    none = f.specificity(np.full((1, 3), "neither"), chosen, correct, wrong, other, control)
+    assert (none.chosen, none.confirmed, none.strongest) == (0, 0, ())
+    [line] = f.head_lines([(0, 1)], {"than with another word": f.contrast(correct, other)})
+    assert line.startswith("L0H1: 0.8") and "+0.50 [" in line
+
+
+def test_heads_are_ranked_and_spread_on_a_map():
+    score = np.array([[0.1, np.nan], [0.5, 0.3]])
+    assert f.strongest(score, 3) == [(1, 0), (1, 1), (0, 0)]
+    some = f.contrast(np.array([[1.0, 2.0], [3.0, 2.0]]), np.zeros((2, 2)))
+    spread = f.on_map(some, [(1, 0), (0, 1)], (2, 2))
+    np.testing.assert_array_equal(spread.difference, [[np.nan, 2.0], [2.0, np.nan]])
+    assert spread.low[1, 0] == some.low[0] and np.isnan(spread.high[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("right", "candidates", "done"), [(50, 1, True), (42, 1, True), (42, 6, False), (35, 1, False), (50, 6, True)]
+)
+def test_a_task_is_done_where_the_bound_lies_above_both_baselines(right, candidates, done):
+    """Of 64 prompts; the bound is the lower end of Wilson's 90 % interval, and stricter with more candidates."""
+    answers = np.arange(64) < right
+    check = f.task_check("trec", answers, 0.55, 0.2, candidates)
+    assert check.done == done and check.accuracy == right / 64
+    assert f.task_check("trec", answers, 0.2, 0.55, candidates).done == done  # either baseline
+    if candidates == 1:
+        assert check.bound == pytest.approx(float(s.wilson(right, 64, 0.9)[0]))
+    assert ("task done" if done else "task not done") in str(check)
+
+
+def test_the_best_heads_null_is_a_maximum_under_shuffled_labels():
+    rng = np.random.default_rng(1)
+    gold, shown = rng.integers(2, size=200), rng.integers(2, size=(200, 4))
+    blind = rng.dirichlet(np.ones(4), (200, 1, 8))  # 8 heads that know no labels
+    null = f.best_head_null(blind, gold, shown)
+    best = f.induction(blind, gold, shown).likelihood.max(axis=2).mean(axis=0)
+    uniform, _ = f.uniform_likelihood(gold, shown)
+    assert null.low[0] <= best[0] <= null.high[0] and null.low[0] > uniform + 0.1  # far above that of one head
+    knowing = np.where((shown == gold[:, None])[:, None, None], 0.9, 0.1).repeat(8, axis=2)
+    best = f.induction(knowing, gold, shown).likelihood.max(axis=2)
+    curve = f.LayerCurve(*s.bootstrap_mean(best))
+    assert f.beyond_chance(curve, f.best_head_null(knowing, gold, shown)) == [0]
+    assert f.beyond_chance(f.LayerCurve(null.mean, null.mean, null.mean), null) == []
+    again = f.best_head_null(blind, gold, shown)
+    np.testing.assert_array_equal(again.mean, null.mean)
+
+
+def test_growth_with_demonstrations_tells_the_threshold_from_the_heads():
+    """The same magnitudes at every k: c / n_t falls and more heads exceed it, one threshold for all does not move."""
+    magnitude = np.array([[[0.3, 0.06, 0.02]]]).repeat(8, axis=0)
+    growth = f.growth({k: {"correct": (magnitude, np.full(8, 20 * (k + 1)))} for k in (0, 4, 19)})
+    assert [growth.counts["correct"][k][0] for k in (0, 4, 19)] == [1, 2, 3]
+    assert [growth.fixed[k][0] for k in (0, 4, 19)] == [2, 2, 2]
+    assert growth.ends() == (1, 3, 2, 2) and growth.maps[19].tolist() == [[8, 8, 8]]
+
+
+def test_published_rows_are_filled_where_the_setting_is_theirs():
+    heads = f.LayerCurve(np.array([1.0, 3.0]), np.array([0.5, 2.0]), np.array([1.5, 4.0]))
+    largest = f.LayerCurve(np.array([0.9, 0.3]), np.array([0.8, 0.2]), np.array([1.0, 0.4]))
+    correct = np.zeros((4, 1, 2), bool)
+    correct[:3, 0, 1] = True
+    setting = {"dataset": "glue_sst2", "k": 16, "quantized": True}
+    here = f.published_here(heads, largest, (5, 4, 6), correct, setting)
+    assert here["head_count_per_layer"] == pytest.approx((3.0, 2 / 3.92))
+    assert here["max_magnitude_per_layer"][0] == 0.9 and here["count_maps"][0] == 5
+    assert here["best_correct_induction_share"] == pytest.approx((0.75, np.sqrt(0.75 * 0.25 / 4)))
+    assert "best_correct_induction_share" not in f.published_here(
+        heads, largest, (5, 4, 6), correct, setting | {"k": 4}
+    )
+    assert "best_correct_induction_share" not in f.published_here(heads, largest, (5, 4, 6))
+    ids = {row["id"] for row in report.published("forerunner_heads")["values"]}
+    assert set(here) == ids  # every published row can be filled

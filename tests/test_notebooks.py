@@ -28,7 +28,7 @@ def code_cells(file):
 def test_a_notebook_is_thin_executed_and_comparable(file):
     cells = code_cells(file)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run `make notebooks`"
-    assert len(cells) <= 12 and file.stat().st_size < 300_000
+    assert len(cells) <= 24 and file.stat().st_size < 450_000  # many short cells rather than a few long ones
     assert sum("parameters" in cell.metadata.get("tags", []) for cell in cells) == 1
     checks = [cell for cell in cells if "NBVAL_CHECK_OUTPUT" in cell.source]
     assert checks and all(cell.outputs and cell.outputs[0].output_type == "stream" for cell in checks)
@@ -57,19 +57,44 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "dataset": 4,
         "k": 1,
         "prompts": 8,
-        "grid_datasets": ["sst5"],
+        "grid_datasets": "['sst5', 4]",  # as papermill -p passes it
+        "grid_k": [0, 2],
+        "grid_prompts": 8,
+        "causal_datasets": ["trec"],
+        "choice_prompts": 8,
         "ablated": 8,
         "single_heads": 4,
+        "heads_cut": 3,
         "full_grid": True,
     }
-    for untrained_control in (True, False):
-        parameters["untrained_control"] = untrained_control
+    panels = {"counts", "layers", "specificity", "ablation", "induction", "effects", "grid", "k"}
+    place = tmp_path / "ICL_OUTPUT" / "figures" / "tiny"
+    for k, untrained_control in ((1, True), (0, False)):
+        shutil.rmtree(place, ignore_errors=True)
+        parameters |= {"k": k, "untrained_control": untrained_control}
         printed = executed("01_forerunner_heads", parameters, tmp_path, monkeypatch)
         assert "heads 3 x 4; prompts 8" in printed and "findfont" not in printed
         assert "labels only -> forerunner head; any token -> previous-token head; never -> neither" in printed
-    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "forerunner_heads.json").read_text())
+        assert ("trec: task" in printed) == (k > 0) and ("k = 0: without demonstrations" in printed) == (k == 0)
+        drawn = {file.stem.removeprefix("forerunner_heads_") for file in place.glob("*.pdf")}
+        assert drawn == (panels if k else panels - {"ablation", "induction", "effects"})
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "forerunner_heads.json").read_text())
     assert list(values["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in values["model"]
-    assert len(list((tmp_path / "ICL_OUTPUT" / "figures").glob("forerunner_heads_*.pdf"))) == 7
+    assert list(values["by_k"]["fixed"]) == ["0", "2"]
+
+
+@pytest.mark.notebook
+def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch):
+    toys.save(tmp_path / "tiny")
+    parameters = {"model_name": str(tmp_path / "tiny"), "length": 10, "copies": 3, "sequences": 4}
+    for untrained_control in (True, False):
+        parameters["untrained_control"] = untrained_control
+        printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
+        assert "planted GPT-2, L1H5: induction" in printed and "tiny, L" in printed and "tmp" not in printed
+        assert ("untrained twin, L" in printed) == untrained_control
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "toy_induction_head.json").read_text())
+    assert values["request"]["model"] == "tiny" and len(values["heads"]) == 4
+    assert len(list((tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("toy_induction_head_*.pdf"))) == 5
 
 
 @pytest.mark.notebook
@@ -78,11 +103,21 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
     model = architectures.build("opt", vocab_size=len(tokenizer), num_hidden_layers=5)
     model.save_pretrained(tmp_path / "tiny")
     tokenizer.save_pretrained(tmp_path / "tiny")
-    parameters = {"model_name": str(tmp_path / "tiny"), "prompts": 16, "corruption": "abc", "layer_skip": 3}
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "prompts": 16,
+        "corruption": "abc",
+        "layer_skip": 3,
+        "shown_layer": 1,
+        "path_heads": 5,
+        "untrained_control": False,
+    }
     printed = executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
     assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
-    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("ioi_patching_*.pdf")}
-    assert parts == {"p1", "p2", "p3a", "p3b", "p4a", "p4b", "p5", "population", "circuit"}
+    parts = {
+        file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("ioi_patching_*.pdf")
+    }
+    assert parts == {"p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths"}
 
 
 @pytest.mark.notebook

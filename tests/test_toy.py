@@ -5,6 +5,7 @@ import math
 import random
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,14 +115,13 @@ def test_every_figure_draws_without_a_warning(log, length, tmp_path):
     stream = np.kron(np.eye(3), np.eye(len(letters)))
     panels = {f"panel {n}": (values, "down", "across") for n, values in enumerate((pattern, stream, np.eye(6), shift))}
     figures = {
-        "attention": plots.attention_and_copy(shift, sequence, shift @ sequence, names),
         "shifts": plots.shifts({f"by {n}": np.eye(8, k=-n) for n in range(5)}),
-        "stream": plots.residual_stream(
-            {"before": sequence, "after": sequence * 0.99999999}, np.arange(4) % 3, names, "abc"
+        "stream": plots.residual_stream(shift, {"before": sequence, "after": sequence}, names, "abc"),
+        "circuits": plots.circuits(
+            panels, ["token", "previous", "output"], letters, ("panel 1", "panel 1", "previous")
         ),
-        "circuits": plots.circuits(panels, ["token", "previous", "output"], letters),
-        "patterns": plots.patterns({"one": pattern, "two": pattern / 2}, length),
-        "phase change": plots.phase_change(list(log["seeds"].values()), "title"),
+        "patterns": plots.patterns({"one": pattern, "two": pattern / 2, "three": 0 * pattern}, length),
+        "phase change": plots.phase_change(list(log["seeds"].values()), "title", {"guess": 4.1}),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -130,15 +130,52 @@ def test_every_figure_draws_without_a_warning(log, length, tmp_path):
             figure.savefig(tmp_path / f"{name}.pdf")
             assert figure.get_size_inches()[0] <= 5.5
     dots = figures["patterns"].axes[0].collections[0].get_offsets()
-    np.testing.assert_array_equal(dots, np.argwhere(pattern)[:, ::-1])  # keys across, queries down
+    assert {*map(tuple, dots)} == {*map(tuple, np.argwhere(pattern)[:, ::-1])}  # keys across, queries down
     for ax, rows in zip(figures["circuits"].axes, (4 * length, 18, 6, 4), strict=False):
         assert np.shape(ax.get_images()[0].get_array()) == (rows, rows)
 
 
 def test_the_figure_of_the_change_draws_every_head_of_the_first_run(log):
-    figure = plots.phase_change(list(log["seeds"].values()), "title")
+    figure = plots.phase_change(list(log["seeds"].values()), "title", {"guess": 4.1})
     above, below = figure.axes
     heads = phase_change.LAYERS * phase_change.HEADS
-    assert len(above.get_lines()) == 2 * 3 and len(below.get_lines()) == 2 * heads + 2 * 2 + 1  # and the level
+    drawn = [[line for line in ax.get_lines() if len(np.asarray(line.get_xdata()))] for ax in (above, below)]
+    assert len(drawn[0]) == 2 * 3 + 1 and len(drawn[1]) == 2 * heads + 2 * 2 + 1  # and the levels
+    assert above.get_ylim() == (0, 6) and "guess" in [text.get_text() for text in above.texts]
+    legends: list[Any] = [ax.get_legend() for ax in (above, below)]
+    names = [[text.get_text() for text in legend.get_texts()] for legend in legends]
+    assert "the other seeds" in names[0] and {"the other seeds", "other heads of this run"} <= {*names[1]}
     best = np.array(log["seeds"]["0"]["prefix_matching"]).max(axis=(1, 2))[-1]
     assert np.asarray(below.get_lines()[0].get_ydata())[-1] == best
+
+
+def test_equal_logits_are_a_tie():
+    sequence = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])
+    stream = sequence + np.eye(4, k=-1) @ sequence * 0.99999999
+    assert plots.predictions(stream).tolist() == [
+        [True, False, False],
+        [True, True, False],
+        [False, True, True],
+        [False, False, True],
+    ]
+    figure = plots.residual_stream(np.eye(4, k=-1), {"logits": stream}, ["a", "b", "c", "ab"], "abc")
+    patches: Any = figure.axes[-1].patches
+    frames = {tuple(np.round(np.array(patch.get_xy()) + 0.44).astype(int)): patch.get_linestyle() for patch in patches}
+    assert frames == {(0, 0): "-", (0, 1): "--", (1, 1): "--", (1, 2): "--", (2, 2): "--", (2, 3): "-"}
+
+
+def test_what_is_shifted_is_said_by_how_far_back_it_reads():
+    figure = plots.shifts({"nothing": np.eye(8), "keys by 2": np.eye(8, k=-2)})
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["reads itself\n(nothing)", "reads 2 back\n(keys by 2)"]
+    for axis in (figure.axes[0].xaxis, figure.axes[1].xaxis, figure.axes[0].yaxis):
+        assert [tick.get_text() for tick in axis.get_ticklabels()] == ["0", "2", "4", "6"]
+
+
+def test_an_arrow_leads_from_the_slot_that_is_written_to_the_one_that_is_read():
+    stream = np.kron(np.eye(3), np.eye(4))
+    panels = {name: (stream, "down", "across") for name in ("one", "two")}
+    figure = plots.circuits(panels, ["token", "previous", "output"], "abcd", ("two", "one", "previous"))
+    arrow: Any = figure.artists[0]
+    assert (arrow.coords1, arrow.coords2) == (figure.axes[1].transData, figure.axes[0].transData)
+    assert 4 - 0.5 < arrow.xy1[0] == arrow.xy2[0] < 8 - 0.5

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -250,6 +250,12 @@ def support(model: nn.Module) -> Support:
             f"{type(model).__name__} is not prepared for instruments; call prepare(model) once after loading"
         )
     return found
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Where the model wants its token ids; with offloaded weights that is not where its parameters are."""
+    device = getattr(getattr(model.get_input_embeddings(), "_hf_hook", None), "execution_device", None)
+    return model.device if device is None else torch.device(device)
 
 
 def head_writes(projection: nn.Module, z: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """The handshake: does all of a model's attention really go through the engine? Asked once, after loading."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,8 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from util import adapters
-from util.attention import CALLS, IMPLEMENTATION, PREPARED, Support, UnsupportedModel, instrument
+from util.attention import CALLS, IMPLEMENTATION, PREPARED, Support, UnsupportedModel, input_device, instrument
+from util.finite import TOKENIZERS, check_finite
 from util.instruments import CaptureHeads, CaptureRows, Knockout
 
 
@@ -18,8 +21,9 @@ def prepare(model: PreTrainedModel) -> Support:
 
     Checked: one call per attention layer; logits equal the class's own eager path, with padding too (1e-4 of the
     largest logit, 5e-2 in 16-bit types); captured rows sum to 1 (less only with sinks); a knockout changes the logits;
-    afterwards they are bit-identical. A model that fails keeps its old implementation. Raises UnsupportedModel, or
-    ValueError for a model in training mode. Doing it twice costs nothing.
+    afterwards they are bit-identical. A model that fails keeps its old implementation. Raises UnsupportedModel,
+    NotFinite where the prompt's logits are none, or ValueError for a model in training mode. Doing it twice costs
+    nothing.
     """
     found = PREPARED.get(model)
     if found is not None and model.config._attn_implementation == found.implementation:
@@ -37,10 +41,37 @@ def prepare(model: PreTrainedModel) -> Support:
     return PREPARED[model]
 
 
-def input_device(model: PreTrainedModel) -> torch.device:
-    """Where the model wants its token ids; with offloaded weights that is not where its parameters are."""
-    device = getattr(getattr(model.get_input_embeddings(), "_hf_hook", None), "execution_device", None)
-    return model.device if device is None else torch.device(device)
+def check_tokenizer(model: PreTrainedModel, tokenizer: Any) -> None:
+    """Check that a tokenizer is one for this model, and remember it for messages, which quote prompts in words.
+
+    Raises ValueError where the tokenizer's own tokens are more than the model has embeddings. Added ones may be: some
+    published tokenizers have those of a larger sibling, and `check_ids` refuses them in a prompt.
+    """
+    if TOKENIZERS.get(model) is tokenizer:
+        return
+    rows, tokens = embeddings(model), getattr(tokenizer, "vocab_size", 0)
+    if tokens > rows:
+        raise ValueError(
+            f"the tokenizer has {tokens} tokens, {type(model).__name__} has embeddings of {rows}: they do not belong "
+            "together; load both from the same place"
+        )
+    TOKENIZERS[model] = tokenizer
+
+
+def check_ids(model: PreTrainedModel, ids: Tensor | Sequence[int]) -> None:
+    """Raises ValueError, before a forward pass, for a token without an embedding."""
+    largest = int(max(ids, default=0)) if not isinstance(ids, Tensor) else int(ids.max()) if len(ids) else 0
+    if largest >= (rows := embeddings(model)):
+        raise ValueError(
+            f"a prompt has the token {largest}, {type(model).__name__} has embeddings of {rows} (0 to {rows - 1}): the "
+            "tokenizer is not this model's"
+        )
+
+
+def embeddings(model: PreTrainedModel) -> int:
+    """How many tokens the model has embeddings of."""
+    module: Any = model.get_input_embeddings()
+    return int(getattr(module, "num_embeddings", 0) or module.weight.shape[0])
 
 
 def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
@@ -74,6 +105,7 @@ class _Handshake:
     def run(self) -> Support:
         adapters.switch(self.model, adapters.reference(self.model))
         reference, masked_reference = self.logits(self.ids), self.masked_logits()
+        check_finite(reference, "the logits", self.model, self.ids)
         adapters.switch(self.model, IMPLEMENTATION)
         calls: list[nn.Module] = []
         token = CALLS.set(calls)

@@ -11,8 +11,9 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import memory
-from util.attention import Support, head_writes, instrument
-from util.handshake import input_device, prepare
+from util.attention import Support, head_writes, input_device, instrument
+from util.finite import check_finite
+from util.handshake import check_ids, check_tokenizer, prepare
 from util.instruments import CaptureRows, CaptureValues, Instrument, Knockout
 from util.load_model_and_data import context_length
 from util.prompts import Appended, LabelledTokens, Prompt, check_conditions, check_first_tokens, tokenize
@@ -48,16 +49,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded rows. numbers [B] index the rows given; lengths [B] count `ids`; no padding mask is needed, because
-    causal attention never looks right."""
+    """Right-padded rows. numbers [B] index the rows given; lengths [B] count `ids`, ends [B] branches too; no padding
+    mask is needed, because causal attention never looks right. prompts [B]: whose rows they are, for messages."""
 
     numbers: np.ndarray
     lengths: Tensor
+    ends: Tensor
     inputs: dict[str, Tensor]
     siblings: Knockout | None
+    prompts: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Row], numbers: Sequence[int]) -> "Batch":
+    def of(cls, rows: Sequence[Row], numbers: Sequence[int], prompts: Sequence[int] | None = None) -> "Batch":
+        """The rows of these numbers; prompts: by row, the prompt that it is of, default the row's own number."""
         chosen = [rows[i] for i in numbers]
         width = max(map(len, chosen))
         ids = torch.zeros(len(chosen), width, dtype=torch.long)
@@ -76,7 +80,15 @@ class Batch:
             # An explicit all-ones mask keeps transformers from reading equal positions as packed sequences.
             inputs["position_ids"] = places
             inputs["attention_mask"] = torch.ones_like(ids)
-        return cls(np.array(numbers), lengths, inputs, Knockout(torch.tensor(cells)) if cells else None)
+        siblings = Knockout(torch.tensor(cells)) if cells else None
+        named = numbers if prompts is None else [prompts[number] for number in numbers]
+        ends = torch.tensor(list(map(len, chosen)))
+        return cls(np.array(numbers), lengths, ends, inputs, siblings, np.array(named))
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The rows' tokens, without padding."""
+        return [ids[:end] for ids, end in zip(self.inputs["input_ids"].tolist(), self.ends.tolist(), strict=True)]
 
     @property
     def positions(self) -> Tensor:
@@ -85,7 +97,12 @@ class Batch:
 
 
 def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[int]]:
-    """Batches of similar length, longest first, each at most `token_budget` tokens with padding (or one row)."""
+    """Batches of similar length, longest first, each at most `token_budget` tokens with padding (or one row).
+
+    Raises ValueError for a budget below 1.
+    """
+    if token_budget < 1:
+        raise ValueError(f"token_budget = {token_budget}: a batch has at least one token")
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget:
@@ -95,23 +112,31 @@ def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[
     return batches
 
 
+def shared_budget(token_budget: int, rows: int) -> int:
+    """What is left of a budget for the first of several rows that must be in one batch, 1 at least; see `plan`."""
+    return token_budget if token_budget < 1 else max(1, token_budget // rows)
+
+
 def run_rows(
     model: PreTrainedModel,
     rows: Sequence[Row],
     visit: Callable[[Batch], None],
     token_budget: int = TOKEN_BUDGET,
     bar: tqdm | None = None,
+    prompts: Sequence[int] | None = None,
 ) -> bool:
     """Call `visit` on batches that cover every row once. A batch that runs out of memory is halved and tried again.
 
-    `visit` must be repeatable; `bar` counts rows. Returns whether any batch had to be halved. Raises MemoryError when
-    one row alone does not fit.
+    `visit` must be repeatable; `bar` counts rows; prompts: see `Batch.of`. Returns whether any batch had to be halved.
+    Raises MemoryError when one row alone does not fit, and before the first pass ValueError for a token without an
+    embedding and for a budget below 1.
     """
+    check_ids(model, [max((*row.ids, *row.branches)) for row in rows if len(row)])
     todo, halved = plan([len(row) for row in rows], token_budget)[::-1], False
     while todo:
         numbers = todo.pop()
         try:
-            visit(Batch.of(rows, numbers))
+            visit(Batch.of(rows, numbers, prompts))
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
@@ -136,8 +161,14 @@ def _out_of_memory(error: RuntimeError) -> bool:
 
 
 def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Any:
-    """The model without its unembedding, on one batch, with instruments attached."""
-    return _called(model, model.base_model, batch, instruments, options)
+    """The model without its unembedding, on one batch, with instruments attached.
+
+    Raises NotFinite where its last hidden states are not: whatever is not finite before them makes them so.
+    """
+    out = _called(model, model.base_model, batch, instruments, options)
+    counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
+    check_finite(out[0], "the hidden states", model, batch.tokens, batch.prompts, counted)
+    return out
 
 
 def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
@@ -202,6 +233,7 @@ def label_run(
     Raises ValueError for bad input of any prompt: see `tokenize`, `check_first_tokens`, `check_context`.
     """
     found = prepare(model)
+    check_tokenizer(model, tokenizer)
     check_conditions(appended)
     tokens = {what: tokenize(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
@@ -270,6 +302,8 @@ def copy_magnitudes(
         forward(model, batch, captured, before)
         weights = np.stack([captured.weights[layer][..., 0].cpu().numpy() for layer in found.layers], axis=1)
         norms = np.stack([_norms(found, layer, before) for layer in found.layers], axis=1)
+        known = norms[:, [found.projections[layer] is not None for layer in found.layers]]
+        check_finite(known, "the lengths of what heads write", model, batch.tokens, batch.prompts)
         for i, values, norm in zip(batch.numbers, weights, norms, strict=True):  # [L, H, R], [L, H]
             r = mine[i]
             at = place[run.owners[r]]
@@ -285,7 +319,7 @@ def copy_magnitudes(
     budget = token_budget if input_device(model).type == "cpu" else 1
     most = max((len(run.rows[r].branches) + len(todo[r]) for r in mine), default=0)
     memory.check(memory.estimate(model, [len(run.rows[r]) for r in mine], budget, captured=most, kept=1))
-    halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, bar)
+    halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, bar, [run.owners[r] for r in mine])
     count = np.array([len(drawn[number]) for number in place], dtype=np.int64)
     return {
         "magnitude": magnitude,
@@ -333,6 +367,7 @@ def step2_get_fl_feature_and_lastftol_attention(
     it raises ValueError for strings of fewer than two tokens; labels of several tokens want `label_run`.
     """
     found = prepare(model)
+    check_tokenizer(model, tokenizer)
     ids = [tuple(tokenizer(text)["input_ids"]) for text in prompts_with_label]
     if min(map(len, ids), default=2) < 2:
         raise ValueError("a prompt with label needs at least two tokens")

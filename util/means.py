@@ -91,7 +91,8 @@ def outputs_of_mean_inputs(
     means = [_mean(sums[layer], counts[0])[None] for layer in modules]
     with torch.inference_mode(), instrument(model, heads := CaptureHeads(layers=layers)):
         called_again(list(modules.values()), calls, means)
-    return {layer: heads.z[layer][0].cpu().numpy() for layer in layers}
+    # by way of float64, because numpy has no bfloat16
+    return {layer: heads.z[layer][0].double().cpu().numpy().astype(_dtype(model)) for layer in layers}
 
 
 class _Sums(dict[int, Tensor]):

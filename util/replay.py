@@ -24,7 +24,8 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from util import memory
 from util.attention import head_writes, instrument, support
-from util.handshake import input_device, prepare
+from util.finite import check_finite
+from util.handshake import check_ids, input_device, prepare
 from util.instruments import CaptureValues, Instrument, PatchHeads
 from util.layer_calls import Before, Call, FewRows, Stop, bypassed, first_of, in_place_of, leaves, recorded
 
@@ -88,6 +89,7 @@ def replay(
             f"ids {tuple(ids.shape)}, answers {tuple(answers.shape)}, first = {first}: give [N, T], [N, A] and a "
             "position of the prompt; prompts of different lengths go into calls of their own"
         )
+    check_ids(model, ids.flatten())
     plan = _plan(model)
     first = first if plan.cached else 0
     length = ids.shape[1] - (first if plan.replays else 0)
@@ -108,9 +110,17 @@ def replay(
         some = max(1, rows // together)
         chunks = [[edits[i] for i in order[at : at + some]] for at in range(0, len(order), some)]
         parts.append(run(ids[part], part, chunks, answers[part], first))
+        _check(model, parts[-1], ids[part], part.start)
     base, logits = (torch.cat(found, dim=-2) for found in zip(*parts, strict=True))
     back = torch.argsort(torch.tensor(order, dtype=torch.long))
     return Replayed(logits[back], base, plan.path)
+
+
+def _check(model: PreTrainedModel, found: tuple[Tensor, Tensor], ids: Tensor, start: int) -> None:
+    """Raises NotFinite for logits, base [N, A] and edited [E, N, A], of prompts ids [N, T] counted from `start`."""
+    numbers = range(start, start + len(ids))
+    check_finite(found[0], "the logits", model, ids, numbers)
+    check_finite(found[1].movedim(1, 0), "the logits of edited runs", model, ids, numbers)
 
 
 def direct_effects(
@@ -148,7 +158,10 @@ def direct_effects(
             projection = found.projections[layer]
             assert projection is not None  # or it would not keep writes
             logits.append(torch.stack([read(stream + w.to(stream)) for w in head_writes(projection, change).unbind(2)]))
-        return torch.stack(logits), read(stream)
+        seen, base = torch.stack(logits), read(stream)
+    check_finite(base, "the logits", model, ids)
+    check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
+    return seen, base
 
 
 def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
@@ -174,7 +187,9 @@ def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
             assert projection is not None  # or it would not keep writes
             written = head_writes(projection, values.values[layer][:, 0])
             logits.append([run.read(run.end(w[:, None], calls[-1].out), columns) for w in written.unbind(1)])
-    return torch.stack([torch.stack(heads) for heads in logits])
+    bare = torch.stack([torch.stack(heads) for heads in logits])
+    check_finite(bare.movedim(2, 0), "the logits by the weights alone", model, tokens[:, None])
+    return bare
 
 
 _KEEPS_WRITES: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()

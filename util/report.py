@@ -1,6 +1,8 @@
 """Figures and numbers out: files named after their figure, and the table that sets published values beside ours."""
 
 import json
+import math
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,23 +25,68 @@ def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") 
     return files
 
 
-def save_values(values: Mapping[str, Any], stem: str, model: str = "embedded", decimals: int = 6) -> Path:
-    """Write the plotted numbers to <stem>.json in a model's output folder, floats rounded to `decimals`."""
+# Why an entry of the values may be no number, by its name or that of what it is part of.
+UNDEFINED = {
+    **dict.fromkeys(
+        ("companions", "copying", "attribution", "weights_copying", "direct"),
+        "the class does not pass on what a head writes as it is, so nothing is written to the output directly",
+    ),
+    **dict.fromkeys(("value_norm", "moved"), "the class does something between its heads and their projection"),
+    **dict.fromkeys(
+        ("scores", "search", "models", "claims"),
+        "a share of what the whole model does, where that is not above nothing",
+    ),
+    "selectivity": "a ratio whose denominator is 0",
+}
+
+
+def save_values(
+    values: Mapping[str, Any],
+    stem: str,
+    model: str = "embedded",
+    decimals: int = 6,
+    undefined: Mapping[str, str] | None = None,
+) -> Path:
+    """Write the plotted numbers to <stem>.json in a model's output folder, floats rounded to `decimals`.
+
+    JSON has no NaN: such an entry is null, and "undefined" says why, by place, in the words of `undefined`, by name,
+    or of `UNDEFINED`. Warns where neither has any for it. Raises ValueError for an infinity and for values that have an
+    entry "undefined" already.
+    """
+    reasons, places = UNDEFINED | dict(undefined or {}), dict[str, str]()
+    plain = _plain(values, decimals, (), reasons, places)
+    if places:
+        if "undefined" in plain:
+            raise ValueError('the values have an entry "undefined", which is to say why others are null')
+        plain["undefined"] = places
     file = paths.output("values", model) / f"{stem}.json"
-    file.write_text(json.dumps(_plain(values, decimals), indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return file
 
 
-def _plain(value: Any, decimals: int) -> Any:
+def _plain(
+    value: Any, decimals: int, place: tuple[str, ...], reasons: Mapping[str, str], places: dict[str, str]
+) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         value = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry, decimals) for key, entry in value.items()}
+        return {str(key): _plain(entry, decimals, (*place, str(key)), reasons, places) for key, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(entry, decimals) for entry in value]
-    return round(value, decimals) if isinstance(value, float) else value
+        return [_plain(entry, decimals, place, reasons, places) for entry in value]
+    if not isinstance(value, float):
+        return value
+    where = ": ".join(place)
+    if math.isinf(value):
+        raise ValueError(f"{where} is infinite; a figure has no place for it")
+    if not math.isnan(value):
+        return round(value, decimals)
+    if where not in places:
+        places[where] = next((reasons[name] for name in reversed(place) if name in reasons), "not known")
+        if places[where] == "not known":
+            warnings.warn(f"{where} is NaN and is stored as null; nothing says why", stacklevel=2)
+    return None
 
 
 def published(stem: str) -> dict[str, Any]:

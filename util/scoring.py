@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from util.handshake import input_device, prepare
+from util.finite import check_finite
+from util.handshake import check_tokenizer, input_device, prepare
 from util.inference import TOKEN_BUDGET, Batch, Row, all_logits, check_context, forward, may_branch, run_rows
 from util.instruments import CaptureRows, Instrument, Knockout
 from util.prompts import Appended, LabelledTokens, Prompt, tokenize
@@ -57,6 +58,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
     another one, and for prompts that are longer than the context.
     """
     prepare(model)
+    check_tokenizer(model, tokenizer)
     count = len(prompts[0].labels)
     tokens: dict[Appended, list[LabelledTokens]] = {
         offset: tokenize(prompts, tokenizer, offset) for offset in range(count)
@@ -115,7 +117,10 @@ def label_log_probs(
             every = all_logits(model, batch, *attached)
             for place, row in enumerate(mine):
                 found["text_loss"][row.prompt] = _text_loss(every[place], plan.tokens[row.prompt])
+            losses = found["text_loss"][[row.prompt for row in mine]]
+            check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
             logits = _float(every[torch.arange(len(every))[:, None], places])
+            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
         else:
             logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
@@ -125,7 +130,7 @@ def label_log_probs(
                 terms = logits[i, which, token].cpu().numpy() - normaliser[i, which]
                 found["log_prob"][row.prompt, label] = terms.sum()
 
-    run_rows(model, [row.row for row in rows], visit, token_budget)
+    run_rows(model, [row.row for row in rows], visit, token_budget, prompts=owners.tolist())
     return found
 
 
@@ -207,6 +212,7 @@ def text_losses(
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
             found[number] = float(cross_entropy(_float(logits[place, : len(ids)]), ids))
+        check_finite(found[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
     return found
@@ -221,7 +227,9 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     """The logits after the tokens at places [B, P] of each row, [B, P, V]: no others are computed."""
     kept, which = places.unique(return_inverse=True)
     logits = all_logits(model, batch, *instruments, logits_to_keep=kept.to(input_device(model)))
-    return _float(logits[torch.arange(len(which))[:, None], which.to(logits.device)])
+    logits = _float(logits[torch.arange(len(which))[:, None], which.to(logits.device)])
+    check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+    return logits
 
 
 def _float(logits: Tensor) -> Tensor:

@@ -18,8 +18,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from util.attention import instrument
 from util.edges import WHOLE, Ablation, check_matched
+from util.finite import check_finite
 from util.handshake import input_device, prepare
-from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.inference import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows, shared_budget
 from util.instruments import CaptureStates, Instrument, Knockout, Splice
 from util.prompts import TypedTokens, check_aligned
 from util.scoring import all_logits
@@ -216,6 +217,9 @@ def outcomes(
         kept, which = wanted.unique(return_inverse=True)
         logits = all_logits(model, batch, *instruments, logits_to_keep=kept.to(input_device(model)))
         rows = logits[(1 if two_pass else run.members) * (torch.tensor(owners) + 1) - 1, which.to(logits.device)]
+        check_finite(
+            rows, "the logits", model, [groups[numbers[o]].base.ids for o in owners], [numbers[o] for o in owners]
+        )
         said = rows.cpu().double().log_softmax(-1)
         targets = torch.tensor([token for number in numbers for token in groups[number].target])
         scores = said.gather(1, targets[:, None])[:, 0]
@@ -230,7 +234,7 @@ def outcomes(
 
     rows = [Row(group.base.ids[:length]) for group, length in zip(groups, run.lengths, strict=True)]
     with _bar(n) as bar:
-        run_rows(model, rows, visit, token_budget // (1 if two_pass else run.members), bar)
+        run_rows(model, rows, visit, shared_budget(token_budget, 1 if two_pass else run.members), bar)
     return found
 
 
@@ -274,6 +278,7 @@ def continuations(
             for number in numbers:
                 written[number].clear()
             while True:
+                check_finite(logits, "the logits", model, [groups[number].base.ids for number in numbers], numbers)
                 token = logits[:, -1].argmax(-1).to(ids.device)
                 for number, own in zip(numbers, token.tolist(), strict=True):
                     if open_(number):
@@ -283,6 +288,6 @@ def continuations(
                 logits = model(input_ids=token[:, None], past_key_values=cache, use_cache=True).logits
 
         rows = [Row(groups[number].base.ids[:length]) for number in chosen]
-        run_rows(model, rows, visit, token_budget // run.members, bar)
+        run_rows(model, rows, visit, shared_budget(token_budget, run.members), bar)
     bar.close()
     return [tokenizer.decode([token for token in own if token not in ends]) for own in written]

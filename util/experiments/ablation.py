@@ -16,13 +16,21 @@ from tqdm import tqdm
 
 from util import cache
 from util.attention import support
-from util.experiments.forerunner import StaiccRun
+from util.experiments.forerunner import StaiccRun, changed
 from util.experiments.forerunner import request as forerunner_request
-from util.experiments.runs import ModelSource
+from util.experiments.runs import ModelSource, plain_heads
 from util.instruments import Knockout
-from util.measures.forerunner import gold_log_probability, right
-from util.measures.statistics import t_interval
-from util.prompts import LabelledTokens, with_bos
+from util.load_model_and_data import staicc_prompts
+from util.measures.forerunner import (
+    TaskCheck,
+    gold_log_probability,
+    majority_right,
+    right,
+    task_check,
+    vote_right,
+)
+from util.measures.statistics import accuracy, t_interval
+from util.prompts import LabelledTokens, Prompt, with_bos
 from util.replay import Edit, Place, replay
 from util.scoring import Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 
@@ -40,6 +48,8 @@ CUTS = {
 VARIANTS = ("corrected", "reference")
 QUARTERS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 DRAWS = 5
+NO_DEMONSTRATIONS = "k = 0: without demonstrations there is no step of the circuit to cut; left out"
+QUERIES = 512  # of every data set
 PROMPTS = 8  # of one record of head effects: what an interruption can cost at most
 
 
@@ -138,6 +148,13 @@ def request(model: str = "embedded", prompts: int = 64, variant: str = "correcte
     return {name: value for name, value in asked.items() if name not in ("appended", "control_tokens")}
 
 
+def like(asked: cache.Request, variant: str = "corrected", **options: Any) -> cache.Request:
+    """What the tables measure of the model of a forerunner request, with other options of it; raises like `request`."""
+    base = changed(asked, **options)
+    names = "model prompts dataset k seed dtype quantized revision untrained_seed".split()
+    return request(variant=variant, **{name: base[name] for name in names})
+
+
 class _Run(StaiccRun):
     """What all conditions of a request share."""
 
@@ -177,6 +194,58 @@ class _Run(StaiccRun):
                 for i, (cut, ids) in enumerate(zip(found, self.plan.ids, strict=True))
             ]
         return [drawn[condition.draw] for drawn in self.controls[condition.cut]]
+
+
+class _Choice(_Run):
+    """The last prompts of a data set, which no other part of the figure measures."""
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        return staicc_prompts(self.asked["dataset"], self.asked["k"])[-self.asked["prompts"] :]
+
+
+def choose_task(
+    asked: cache.Request,
+    datasets: Sequence[int | str],
+    measured: int,
+    prompts: int = 128,
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> list[TaskCheck]:
+    """Try data sets in this order until the model does one; the last of the checks is that one, or none is done.
+
+    A task is done where the accuracy with demonstrations, on the last `prompts` queries, lies above that of the
+    majority label and above the vote of the demonstrations, by a one-sided 95 % Wilson bound that is corrected for all
+    the data sets that might be tried (`measures.forerunner.task_check`). The baselines need no model and are those of
+    all queries. asked: a forerunner request; measured: how many of the first queries will be measured afterwards.
+    Raises ValueError where these are not others than the last, without data sets, and without demonstrations.
+    """
+    if not datasets or not asked["k"]:
+        raise ValueError("choosing a task needs at least one data set, and demonstrations (k of 1 or more)")
+    if measured + prompts > QUERIES:
+        raise ValueError(
+            f"{measured} prompts to be measured and {prompts} to choose the task on share some: there are "
+            f"{QUERIES} queries"
+        )
+    checks = []
+    for dataset in datasets:
+        one = {**like(asked, dataset=dataset, prompts=prompts), "part": "choice of a task"}
+        shared = _Choice(one, model, folder, redo)
+
+        def compute(shared: _Choice = shared) -> dict[str, Any]:
+            found = label_log_probs(shared.pair[0], shared.plan, token_budget=shared.asked["token_budget"])
+            return {**found, **shared.labels}
+
+        answers = SCORES["accuracy"](shared.record({}, compute).data)
+        everything = staicc_prompts(dataset, one["k"])
+        gold = np.array([p.gold for p in everything])
+        shown = np.array([p.demonstrations for p in everything], np.int64)
+        vote = vote_right(gold, shown, len(everything[0].labels)).mean()
+        checks.append(task_check(one["dataset"], answers, majority_right(gold).mean(), vote, len(datasets)))
+        if checks[-1].done:
+            break
+    return checks
 
 
 def run(
@@ -226,10 +295,13 @@ SCORES: dict[str, Callable[[Mapping[str, Any]], NDArray[Any]]] = {
 }
 
 
-def changes(records: Mapping[Condition, cache.Record], score: str = "log-probability") -> tuple[Table, Table]:
+def changes(
+    records: Mapping[Condition, cache.Record], score: str = "log-probability", comparisons: int = 1
+) -> tuple[Table, Table]:
     """What each ablation changes of one of SCORES, and what its controls change on average.
 
-    The 95 % intervals are paired by prompt. Records that do not have the score ("text loss") are left out.
+    The 95 % intervals are paired by prompt; comparisons: how many of them are to hold together (Bonferroni). Records
+    that do not have the score ("text loss") are left out.
     """
     one = SCORES[score]
     scores = {
@@ -246,9 +318,67 @@ def changes(records: Mapping[Condition, cache.Record], score: str = "log-probabi
     tables: tuple[Table, Table] = ({}, {})
     for table, found in zip(tables, (cut, drawn), strict=True):
         for (part, name), draws in found.items():
-            value, low, high = (float(v) for v in t_interval(np.mean(draws, axis=0)))
-            table.setdefault(part, {})[name] = (value, low, high)
+            table.setdefault(part, {})[name] = _interval(np.mean(draws, axis=0), comparisons)
     return tables
+
+
+def _interval(values: NDArray[np.float64], comparisons: int = 1) -> Interval:
+    value, low, high = (float(bound) for bound in t_interval(values, comparisons=comparisons))
+    return value, low, high
+
+
+def _text(interval: Interval, digits: int = 3) -> str:
+    value, low, high = interval
+    return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def worth_of_demonstrations(cut: Mapping[Condition, cache.Record], alone: Mapping[Condition, cache.Record]) -> str:
+    """Accuracies of the whole model with and without demonstrations on the same queries, and the paired difference."""
+    wholes = [records[WHOLE].data for records in (cut, alone)]
+    answers = [np.asarray(SCORES["accuracy"](data)) for data in wholes]
+    nats = [np.asarray(SCORES["log-probability"](data), np.float64) for data in wholes]
+    texts = ["{:.3f} [{:.3f}, {:.3f}]".format(*accuracy(right_ones)) for right_ones in answers]
+    gained, likelier = (_text(_interval(one - two)) for one, two in (np.asarray(answers, np.float64), np.asarray(nats)))
+    return (
+        f"accuracy with demonstrations {texts[0]}, without {texts[1]}, of {len(nats[0])} prompts: they change it by "
+        f"{gained}, and the gold label's log-probability by {likelier} nats"
+    )
+
+
+def table(cut: Mapping[Condition, cache.Record], alone: Mapping[Condition, cache.Record]) -> str:
+    """What cuts in all layers change, as text: accuracy, the gold label's log-probability (also of random cells and
+    without demonstrations) and the loss on the text, with 95 % intervals."""
+    lost, random = (part.get(WHOLE.part, {}) for part in changes(cut))
+    columns: dict[str, Mapping[str, Interval]] = {
+        "accuracy": changes(cut, "accuracy")[0][WHOLE.part],
+        "gold label, nats": lost,
+        "random cells, nats": random,
+        "zero-shot, nats": changes(alone)[0].get(WHOLE.part, {}),
+        "text loss, nats": changes(cut, "text loss")[0][WHOLE.part],
+    }
+    lines = ["cut in all layers".ljust(22) + "".join(f"{name:>26}" for name in columns)]
+    for name in lost:
+        cells = [_text(values[name]) if name in values else "" for values in columns.values()]
+        lines.append(CUTS[name].ljust(22) + "".join(f"{text:>26}" for text in cells))
+    return "\n".join(lines)
+
+
+def causal_finding(lost: Table, controls: Table, done: bool, cut: str = "si_to_yi") -> str:
+    """What cutting the labels from their forerunners in all layers tells, by its interval and that of its controls.
+
+    A loss counts where the interval lies below 0 and below the controls' interval; a task that is not done tells
+    nothing.
+    """
+    value, low, high = lost[WHOLE.part][cut]
+    random = controls[WHOLE.part][cut]
+    said = f"cut {CUTS[cut]} in all layers: {_text((value, low, high))} nats, random cells {_text(random)}: "
+    if not done:
+        return said + "task not done, so this tells nothing of in-context learning"
+    if high < min(0.0, random[1]):
+        return said + "the copying is used"
+    if low > max(0.0, random[2]):
+        return said + "without the copying the label is likelier"
+    return said + "a causal null, the copying was not shown to be used"
 
 
 # ------------------------------------------------------------------------------------------------ induction heads
@@ -276,15 +406,23 @@ def induction_reads(
 
 
 def head_effects(
-    asked: cache.Request, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
+    asked: cache.Request,
+    heads: Sequence[tuple[int, int]],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
 ) -> dict[str, np.ndarray]:
     """What each head's copying is worth: the gold label's log-probability without it; cached in blocks of prompts.
 
-    whole [N]: that of the whole model; cut [N, L, H]: where in this head alone no label y_i of the demonstrations may
-    read its forerunner s_i; control [N, L, H]: where each may not read another token, drawn at random. In nats, over
-    the whole vocabulary; of a label of several tokens, its first.
+    heads: which, as places (layer, head) of the model's attention layers, each once. whole [N]: the value of the whole
+    model; cut [N, M]: where in this head alone no label y_i of the demonstrations may read its forerunner s_i; control
+    [N, M]: where each may not read another token, drawn at random. In nats, over the whole vocabulary; of a label
+    of several tokens, its first. Raises ValueError for a head twice, IndexError for one that the model does not have.
     """
-    shared = _Run({**asked, "part": "head effects"}, model, folder, redo)
+    if len(set(heads)) != len(heads) or not heads:
+        raise ValueError(f"give each head once, and at least one: {list(heads)}")
+    ordered = plain_heads(heads)  # so that their order does not matter for the cache
+    shared = _Run({**asked, "part": "head effects", "heads": ordered}, model, folder, redo)
 
     def compute(part: range) -> dict[str, Any]:
         found = support(shared.pair[0])
@@ -292,13 +430,11 @@ def head_effects(
         for number in part:
             own = cells("si_to_yi", shared.plan.tokens[number], special=shared.special)
             both = own, other_keys(own, shared.special, (asked["seed"], number))
-            edits = [
-                _head_cut(layer, head, which) for which in both for layer in found.layers for head in range(found.heads)
-            ]
+            edits = [_head_cut(found.layers[layer], head, which) for which in both for layer, head in ordered]
             first = min((int(which[:, 0].min()) for which in both if len(which)), default=0)
             ids, gold = torch.tensor([shared.plan.ids[number]]), shared.plan.answers[number, [shared.plan.gold[number]]]
             effects.append(replay(shared.pair[0], ids, edits, torch.from_numpy(gold)[None], first, True))
-        shape = 2, len(found.layers), found.heads, len(part)
+        shape = 2, len(ordered), len(part)
         cut, control = torch.cat([each.logits[:, 0] for each in effects], 1).reshape(shape).movedim(-1, 1).numpy()
         whole = torch.cat([each.base[0] for each in effects]).numpy()
         return {"whole": whole, "cut": cut, "control": control}
@@ -309,7 +445,9 @@ def head_effects(
         shared.record({"block": [part.start, part.stop]}, partial(compute, part))
         for part in tqdm(parts, desc=f"{asked['dataset']}: heads", unit="block", leave=False)
     ]
-    return {name: np.concatenate([record.data[name] for record in records]) for name in ("whole", "cut", "control")}
+    together = {name: np.concatenate([r.data[name] for r in records]) for name in ("whole", "cut", "control")}
+    back = [ordered.index([int(layer), int(head)]) for layer, head in heads]
+    return {name: values if name == "whole" else values[:, back] for name, values in together.items()}
 
 
 def _head_cut(layer: int, head: int, which: Cells) -> Edit:

@@ -1,6 +1,7 @@
 """Forerunner token heads: from a request to a record of copy magnitudes (Cho et al. 2025, Fig. 5 middle, 22-25)."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import index
 from pathlib import Path
@@ -14,7 +15,7 @@ from util.attention import support
 from util.embedded import planted
 from util.experiments.runs import ModelSource, Run, errors_by_noise, model_request, planted_model
 from util.load_model_and_data import DATASETS, dataset_index, staicc_prompts, staicc_version
-from util.measures.forerunner import VERDICTS, verdicts
+from util.measures.forerunner import THRESHOLD, VERDICTS, Growth, growth, verdicts
 from util.prompts import Appended, Prompt, check_conditions, tokenize
 
 STEM = "forerunner_heads"
@@ -61,6 +62,27 @@ def request(
         "seed": seed,
         "token_budget": inference.TOKEN_BUDGET,
     }
+
+
+def changed(asked: cache.Request, **options: Any) -> cache.Request:
+    """The same request with other options of `request`, checked like those; raises what it raises."""
+    names = ("model dataset k prompts appended control_tokens seed dtype quantized revision untrained_seed").split()
+    return request(**{name: asked[name] for name in names} | options)
+
+
+def listed(values: Any) -> list[Any]:
+    """A list as a notebook's parameter: a list, one value, or the text of a list, which is what `papermill -p` passes.
+
+    Raises ValueError for text that looks like a list and is none.
+    """
+    if isinstance(values, str):
+        if not values.lstrip().startswith("["):
+            return [int(values) if values.isdigit() else values]
+        try:
+            return list(json.loads(values.replace("'", '"')))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{values!r} is no list: write it like [1, 2] or ['trec', 'sst5']") from error
+    return list(values) if isinstance(values, Sequence) else [values]
 
 
 def run(
@@ -212,8 +234,26 @@ def planted_errors(
     return errors_by_noise(judge, noises, seeds)
 
 
-def cached_grid(asked: cache.Request, folder: str | Path | None = None) -> dict[str, cache.Record]:
-    """The records of all data sets that are cached for a request that differs in nothing else, by data set."""
-    shared = StaiccRun(asked, None, folder, redo=False)
-    found = {name: cache.load({**asked, "dataset": name}, shared.folder, shared.expected) for name in DATASETS}
-    return {name: record for name, record in found.items() if record is not None}
+def grid(
+    asked: cache.Request,
+    variations: Sequence[Mapping[str, Any]],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> list[cache.Record]:
+    """The records of a request with other options of `request` in turn, such as [{"dataset": 4}, {"k": 0}].
+
+    All requests are checked before the first is measured. Raises what `request` and `run` raise.
+    """
+    requests = [changed(asked, **dict(options)) for options in variations]
+    return [run(one, model, folder, redo) for one in requests]
+
+
+def growth_by_k(records: Sequence[cache.Record], c: float = THRESHOLD) -> Growth:
+    """How many heads exceed the threshold with the demonstrations of each record, which differ in k alone."""
+    conditions: dict[str, Appended] = {"correct": 0, "wrong": 1, "other word": "the"}
+    by_k = {}
+    for record in records:
+        parts = {name: condition(record, what) for name, what in conditions.items()}
+        by_k[record.request["k"]] = {name: (part["magnitude"], part["n_t"]) for name, part in parts.items()}
+    return growth(by_k, c)

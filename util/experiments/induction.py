@@ -239,6 +239,31 @@ def head_attribution(model: PreTrainedModel, drawn: Sequences) -> np.ndarray:
     return scores
 
 
+def patterns(
+    asked: cache.Request,
+    heads: Sequence[Head],
+    model: ModelSource = None,
+    folder: str | Path | None = None,
+    redo: bool = False,
+) -> cache.Record:
+    """The record of the whole attention of some heads on the last sequence of a request. Its data: attention [heads, T,
+    T], query by key (float32), in the order of `heads`; ids [T]."""
+    run = _Run(asked, model, folder, redo)
+    wanted = [[int(layer), int(head)] for layer, head in heads]
+
+    def compute() -> dict[str, Any]:
+        net, ids = run.pair[0], run.drawn.ids[-1]
+        numbers = prepare(net).layers
+        heads_by_layer(support(net), wanted)  # refuses a head that there is not
+        check_context(net, [len(ids)])
+        rows = CaptureRows(torch.arange(len(ids)), layers={numbers[layer] for layer, _ in wanted})
+        forward(net, Batch.of([Row(tuple(ids.tolist()))], [0], [len(run.drawn.ids) - 1]), rows)
+        attention = [rows.weights[numbers[layer]][0, head].float().cpu().numpy() for layer, head in wanted]
+        return {"attention": np.stack(attention), "ids": ids}
+
+    return run.record({"part": "patterns", "heads": wanted}, compute)
+
+
 # ------------------------------------------------------------------------------------------------ planted heads
 
 

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 from util import cache, paths
 from util.embedded import planted
 from util.embedded.planted import Planted
-from util.handshake import input_device
+from util.finite import check_record
+from util.handshake import check_tokenizer, input_device
 from util.load_model_and_data import (
     describe,
     dtype_name,
@@ -136,6 +137,7 @@ class Run:
     @cached_property
     def pair(self) -> tuple[PreTrainedModel, Any]:
         pair = obtain(self.model, self.asked)
+        check_tokenizer(*pair)
         self.expected = expectation(self.asked, pair)  # all that follows is to be of these weights
         return pair
 
@@ -153,7 +155,10 @@ class Run:
         """The result of the request and what is its `own`: from the cache, or computed now."""
         return cache.load_or_compute(
             {**self.asked, **own},
-            lambda: (compute(), self.origin | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}),
+            lambda: (
+                check_record(compute(), self.pair[0]),
+                self.origin | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())},
+            ),
             self.folder,
             self.expected,
             self.redo,

@@ -4,16 +4,19 @@ magnitude [N, L, H] is the copy magnitude A[y_q, s_q] of one condition and n_t [
 is a forerunner token head on a prompt when its magnitude exceeds c / n_t (strictly), c = 5 times uniform attention.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from util.measures.statistics import bootstrap_mean, t_interval
+from util.measures.statistics import bootstrap_mean, t_interval, wilson
 
 Floats = NDArray[np.floating]
 
 THRESHOLD = 5.0
+SHARE = 0.75  # of the prompts on which a head must exceed the threshold, to be called frequent
 
 
 def threshold(n_t: NDArray[np.integer], c: float = THRESHOLD, dtype: np.dtype | type = np.float64) -> Floats:
@@ -50,6 +53,64 @@ def mean_max_magnitude(magnitude: Floats) -> LayerCurve:
     return LayerCurve(*bootstrap_mean(magnitude.max(axis=2)))
 
 
+def frequent_heads(
+    magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD, share: float = SHARE, draws: int = 2000
+) -> tuple[int, int, int]:
+    """How many heads exceed c / n_t on at least `share` of the prompts: (number, low, high).
+
+    The 95 % interval is a percentile bootstrap over prompts, widened to hold the number itself. Raises ValueError for
+    fewer than two prompts.
+    """
+    if len(magnitude) < 2:
+        raise ValueError(f"an interval needs at least two prompts, got {len(magnitude)}")
+    passes = is_forerunner(magnitude, n_t, c).reshape(len(magnitude), -1).astype(np.float64)
+    weights = np.random.default_rng(0).multinomial(len(passes), np.full(len(passes), 1 / len(passes)), size=draws)
+    number = int((passes.sum(axis=0) >= share * len(passes)).sum())
+    redrawn = (weights @ passes >= share * len(passes)).sum(axis=1)
+    low, high = np.quantile(redrawn, [0.025, 0.975])
+    return number, min(number, int(np.floor(low))), max(number, int(np.ceil(high)))
+
+
+def heads_on_a_prompt(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> tuple[float, float, float]:
+    """How many heads exceed c / n_t on a prompt: (mean, low, high) over prompts, a 95 % bootstrap interval."""
+    mean, low, high = bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=(1, 2)))
+    return float(mean), float(low), float(high)
+
+
+Interval = tuple[float, float, float]  # value, low, high
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How many heads exceed the threshold on a prompt, by the number of demonstrations k.
+
+    counts[condition][k]: with c / n_t, which falls as prompts grow; fixed[k]: of the correct label, with one threshold
+    for all k, that of the middle one; maps[k]: counts [L, H] of the correct label.
+    """
+
+    counts: Mapping[str, Mapping[int, Interval]]
+    fixed: Mapping[int, Interval]
+    maps: Mapping[int, NDArray[np.int64]]
+
+    def ends(self) -> tuple[float, float, float, float]:
+        """The means of the correct label at the smallest and the largest k: with c / n_t, with one threshold."""
+        first, last = min(self.fixed), max(self.fixed)
+        correct = self.counts["correct"]
+        return correct[first][0], correct[last][0], self.fixed[first][0], self.fixed[last][0]
+
+
+def growth(by_k: Mapping[int, Mapping[str, tuple[Floats, NDArray[np.integer]]]], c: float = THRESHOLD) -> Growth:
+    """by_k[k][condition]: magnitude [N, L, H] and n_t [N]; one of the conditions is "correct"."""
+    ks = sorted(by_k)
+    middle = by_k[ks[len(ks) // 2]]["correct"][1]
+    one = np.full(1, round(middle.mean()))
+    return Growth(
+        {name: {k: heads_on_a_prompt(*by_k[k][name], c) for k in ks} for name in by_k[ks[0]]},
+        {k: heads_on_a_prompt(by_k[k]["correct"][0], one.repeat(len(by_k[k]["correct"][0])), c) for k in ks},
+        {k: head_counts(*by_k[k]["correct"], c) for k in ks},
+    )
+
+
 @dataclass(frozen=True)
 class Contrast:
     """Two attentions of every head, averaged over prompts, and their paired difference with its interval, each [L, H].
@@ -75,6 +136,23 @@ def contrast(first: Floats, second: Floats) -> Contrast:
     return Contrast(first.mean(0, dtype=np.float64), second.mean(0, dtype=np.float64), *interval)
 
 
+def on_map(one: Contrast, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> Contrast:
+    """The contrast of some heads [M] as maps of all heads [L, H]: NaN where a head is not among them."""
+
+    def spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        out = np.full(shape, np.nan)
+        out[tuple(np.array(heads, int).reshape(-1, 2).T)] = values
+        return out
+
+    return Contrast(*map(spread, (one.first, one.second, one.difference, one.low, one.high)))
+
+
+def strongest(score: Floats, count: int) -> list[tuple[int, int]]:
+    """The `count` heads (layer, head) with the largest score [L, H], the largest first; NaN counts as smallest."""
+    order = np.argsort(-np.nan_to_num(score, nan=-np.inf), axis=None, kind="stable")[:count]
+    return [(int(layer), int(head)) for layer, head in zip(*np.unravel_index(order, score.shape), strict=True)]
+
+
 def uniform_magnitude(n_t: NDArray[np.integer]) -> float:
     """The copy magnitude of uniform attention, averaged over prompts: the null line of Fig. 5's right axis."""
     return float((1 / n_t).mean())
@@ -84,7 +162,7 @@ VERDICTS = ("forerunner head", "previous-token head", "neither")
 
 
 def verdicts(
-    magnitude: Floats, control: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD, share: float = 0.75
+    magnitude: Floats, control: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD, share: float = SHARE
 ) -> NDArray[np.str_]:
     """One of VERDICTS for every head, [L, H].
 
@@ -96,6 +174,88 @@ def verdicts(
     frequent = head_counts(magnitude, n_t, c) >= share * len(magnitude)
     specific = frequent & (found.low > 0) & (found.first >= 2 * found.second)
     return np.where(specific, VERDICTS[0], np.where(frequent, VERDICTS[1], VERDICTS[2]))
+
+
+@dataclass(frozen=True)
+class Specificity:
+    """What the heads that were chosen as forerunner heads do on prompts that did not choose them.
+
+    chosen, confirmed: number of heads with that verdict on the first half, and on both; than_wrong, than_other: of the
+    confirmed ones, those that read the forerunner more behind the correct label than behind a wrong one, and than
+    behind another word (the corrected interval of the difference lies above 0). strongest: the most specific heads.
+    """
+
+    chosen: int
+    confirmed: int
+    than_wrong: int
+    than_other: int
+    strongest: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return (
+            f"forerunner heads: {self.chosen} chosen, {self.confirmed} confirmed on the held-out half; of these "
+            f"{self.than_wrong} read more with the correct label than with a wrong one, {self.than_other} more than "
+            "with another word"
+        )
+
+
+def specificity(
+    chosen: NDArray[np.str_],
+    kept: NDArray[np.str_],
+    correct: Floats,
+    wrong: Floats,
+    other: Floats,
+    control: Floats,
+    most: int = 5,
+) -> Specificity:
+    """Judge heads with verdicts `chosen` [L, H] by the held-out magnitudes [N, L, H] of the three conditions.
+
+    kept [L, H]: their verdicts on the held-out prompts; control [N, L, H]: their attention to other previous tokens,
+    from which the magnitude of the most specific heads differs most.
+    """
+    confirmed = (chosen == VERDICTS[0]) & (kept == VERDICTS[0])
+    more = [(contrast(correct, against).low > 0) & confirmed for against in (wrong, other)]
+    difference = np.where(confirmed, contrast(correct, control).difference, np.nan)
+    named = strongest(difference, min(most, int(confirmed.sum())))
+    return Specificity(
+        int((chosen == VERDICTS[0]).sum()), int(confirmed.sum()), int(more[0].sum()), int(more[1].sum()), tuple(named)
+    )
+
+
+def head_lines(heads: Sequence[tuple[int, int]], contrasts: Mapping[str, Contrast]) -> list[str]:
+    """One line for each head: its magnitude, and by name how much more that is than what it is compared with."""
+    lines = []
+    for head in heads:
+        magnitude = next(iter(contrasts.values())).first[head]
+        said = [
+            f"{c.difference[head]:+.2f} [{c.low[head]:+.2f}, {c.high[head]:+.2f}] {n}" for n, c in contrasts.items()
+        ]
+        lines.append(f"L{head[0]}H{head[1]}: {magnitude:.2f}; {'; '.join(said)}")
+    return lines
+
+
+def published_here(
+    heads: LayerCurve,
+    largest: LayerCurve,
+    frequent: tuple[int, int, int],
+    correct_heads: NDArray[np.bool_] | None = None,
+    setting: Mapping[str, Any] | None = None,
+) -> dict[str, tuple[float, float]]:
+    """What data/published/forerunner_heads.json has a row for: our value and its standard error by the row's id.
+
+    heads, largest: of the correct label, by layer; frequent: see `frequent_heads`. correct_heads: see
+    `best_correct_share`; its row is filled where `setting`, a request, is that of the published value alone.
+    """
+    top, peak = int(heads.mean.argmax()), int(largest.mean.argmax())
+    here = {
+        "head_count_per_layer": (float(heads.mean[top]), float(heads.high[top] - heads.low[top]) / 3.92),
+        "max_magnitude_per_layer": (float(largest.mean[peak]), float(largest.high[peak] - largest.low[peak]) / 3.92),
+        "count_maps": (float(frequent[0]), (frequent[2] - frequent[1]) / 3.92),
+    }
+    published = {"dataset": "glue_sst2", "k": 16, "quantized": True}
+    if correct_heads is not None and setting and all(setting[name] == value for name, value in published.items()):
+        here["best_correct_induction_share"] = best_correct_share(correct_heads)
+    return here
 
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -122,6 +282,44 @@ def vote_right(gold: NDArray[np.integer], demonstrations: NDArray[np.integer], c
     votes = (demonstrations[:, :, None] == np.arange(classes)).sum(axis=1)
     winners = votes == votes.max(axis=1, keepdims=True)
     return np.take_along_axis(winners / winners.sum(axis=1, keepdims=True), gold[:, None], axis=1)[:, 0]
+
+
+@dataclass(frozen=True)
+class TaskCheck:
+    """Whether a model does a task: accuracy with demonstrations on n prompts, its one-sided lower bound, two baselines.
+
+    majority: accuracy of the label that most queries have; vote: of the label that most demonstrations have.
+    """
+
+    dataset: str
+    accuracy: float
+    bound: float
+    majority: float
+    vote: float
+    n: int
+
+    @property
+    def done(self) -> bool:
+        return self.bound > max(self.majority, self.vote)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dataset}: {'task done' if self.done else 'task not done'}, accuracy {self.accuracy:.3f} (at least "
+            f"{self.bound:.3f}) of {self.n} prompts; majority label {self.majority:.3f}, vote of the demonstrations "
+            f"{self.vote:.3f}"
+        )
+
+
+def task_check(
+    dataset: str, answers: NDArray[np.bool_], majority: float, vote: float, candidates: int = 1
+) -> TaskCheck:
+    """A model does a task where its accuracy lies above both baselines, by a one-sided Wilson bound at 95 %.
+
+    answers [N]: which are right; candidates: how many tasks may be tried, for which the bound is corrected.
+    """
+    level = 1 - 2 * 0.05 / candidates  # of the two-sided interval whose lower end is the one-sided bound
+    low, _ = wilson(answers.sum(), len(answers), level)
+    return TaskCheck(dataset, float(answers.mean()), float(low), float(majority), float(vote), len(answers))
 
 
 # ------------------------------------------------------------------------------------------------ induction heads
@@ -169,6 +367,39 @@ def induction_counts(
     """
     least = threshold(n_t, c * (k if scaled else 1), found.magnitude.dtype)[:, None, None]
     return found.magnitude > least, found.correctness > least / classes
+
+
+def best_head_null(
+    reads: Floats, gold: NDArray[np.integer], demonstrations: NDArray[np.integer], draws: int = 100, seed: int = 0
+) -> LayerCurve:
+    """The likelihood of a layer's best head on each prompt, were it blind to labels: its mean and 95 % range, [L].
+
+    The maximum over heads is large by chance alone. In each draw the labels of every prompt's demonstrations are
+    shuffled, so that their composition and what the heads read stay as they are.
+    """
+    rng = np.random.default_rng(seed)
+    same = demonstrations == gold[:, None]
+    total = reads.sum(axis=-1) + 1e-5
+    best = []
+    for _ in range(draws):
+        own = np.einsum("nlhk,nk->nlh", reads, rng.permuted(same, axis=1).astype(reads.dtype))
+        best.append((own / total).max(axis=2).mean(axis=0, dtype=np.float64))
+    low, high = np.quantile(best, [0.025, 0.975], axis=0)
+    return LayerCurve(np.mean(best, axis=0), low, high)
+
+
+def beyond_chance(best: LayerCurve, null: LayerCurve) -> list[int]:
+    """The layers whose interval lies above the null's range."""
+    return [int(layer) for layer in np.flatnonzero(best.low > null.high)]
+
+
+def best_correct_share(correct: NDArray[np.bool_]) -> tuple[float, float]:
+    """The share of prompts on which the most frequent correct induction head is one, and its standard error.
+
+    correct [N, L, H]: whether each head is one, see `induction_counts`.
+    """
+    share = float(correct.mean(axis=0).max())
+    return share, float(np.sqrt(share * (1 - share) / len(correct)))
 
 
 def uniform_likelihood(gold: NDArray[np.integer], demonstrations: NDArray[np.integer]) -> tuple[float, float]:

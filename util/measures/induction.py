@@ -7,19 +7,23 @@ section 4.2, after Olsson et al. 2022 and Bansal et al. 2023). Heads are (layer,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations, product
-from math import ceil, comb, prod
+from collections.abc import Mapping, Sequence
+from math import ceil
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from util.measures.statistics import mcnemar
+from util.measures.head_sets import Head as Head
+from util.measures.head_sets import layer_matched as layer_matched
+from util.measures.head_sets import norm_matched as norm_matched
+from util.measures.head_sets import shortage as shortage
+from util.measures.head_sets import top as top
+from util.measures.statistics import mcnemar, t_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
-Head = tuple[int, int]  # (layer, head)
+Interval = tuple[float, float, float]  # mean, low, high
 
 INDUCTION_HEAD = 0.3  # the prefix-matching score from which Crosbie & Shutova speak of induction heads
 
@@ -164,54 +168,31 @@ def how_many(share: float, heads: int) -> int:
     return ceil(round(share * heads, 9))
 
 
-def top(score: Floats, n: int) -> list[Head]:
-    """The n heads of the highest score [L, H], highest first, equals in the order of layer and head.
+def best_heads(
+    scores: Mapping[str, Floats], names: Sequence[str] = ("previous_token", "prefix_matching")
+) -> dict[str, tuple[Head, dict[str, Interval]]]:
+    """For each score [N, L, H] of `names` the head where it is highest, and what that head has of all of them.
 
-    Raises ValueError for more heads than there are.
+    Mean and 95 % t interval, over N sequences. The head is chosen on the first half of the sequences and measured on
+    the others, so that the best of many heads has no head start. Raises ValueError for fewer than four sequences.
     """
-    if not 0 <= n <= score.size:
-        raise ValueError(f"n = {n}: the model has {score.size} heads")
-    order = np.argsort(-score, axis=None, kind="stable")[:n]
-    return [(int(place) // score.shape[1], int(place) % score.shape[1]) for place in order]
+    half = len(scores[names[0]]) // 2
+    if half < 2:
+        raise ValueError(f"{2 * half} sequences: at least two to choose a head on and two to measure it on are needed")
+    held_out = {name: scores[name][half:] for name in names}
+    best = {name: top(scores[name][:half].mean(axis=0), 1)[0] for name in names}
+    return {name: (head, scores_of(held_out, head, names)) for name, head in best.items()}
 
 
-def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int]]:
-    """Layers in which there are fewer eligible [L, H] heads outside of a set than it has: (needed, there) by layer."""
-    layers = sorted({layer for layer, _ in heads})
-    counts = {at: (sum(layer == at for layer, _ in heads), len(_free(heads, eligible, at))) for at in layers}
-    return {at: count for at, count in counts.items() if count[0] > count[1]}
-
-
-def _free(heads: Sequence[Head], eligible: Bools, layer: int) -> list[Head]:
-    return [(layer, int(h)) for h in np.flatnonzero(eligible[layer]) if (layer, int(h)) not in heads]
-
-
-def layer_matched(heads: Sequence[Head], eligible: Bools, draws: int, seed: int = 0) -> list[list[Head]]:
-    """Control sets: in each layer as many other heads, of those eligible [L, H], as the set has there.
-
-    No set comes twice. Where there are no more than `draws` such sets, all of them. Raises ValueError that names the
-    layers with too few.
-    """
-    if short := shortage(heads, eligible):
-        places = ", ".join(f"layer {at} has {there} heads for {needed}" for at, (needed, there) in short.items())
-        raise ValueError(
-            f"no layer-matched controls: {places}; take fewer heads, or a higher bound on what is no induction head"
-        )
-    counts = {layer: sum(at == layer for at, _ in heads) for layer, _ in sorted(heads)}
-    free = {layer: _free(heads, eligible, layer) for layer in counts}
-    if prod(comb(len(free[layer]), count) for layer, count in counts.items()) <= draws:
-        parts = product(*(combinations(free[layer], count) for layer, count in counts.items()))
-        return [[head for part in parts_ for head in part] for parts_ in parts]
-    rng = np.random.default_rng(seed)
-
-    def one() -> list[Head]:
-        return [
-            free[layer][i]
-            for layer, count in counts.items()
-            for i in sorted(rng.choice(len(free[layer]), count, replace=False))
-        ]
-
-    return _different(one, draws)
+def scores_of(
+    scores: Mapping[str, Floats], head: Head, names: Sequence[str] = ("previous_token", "prefix_matching")
+) -> dict[str, Interval]:
+    """One head's mean and 95 % t interval over the sequences of each score [N, L, H], within 0 and 1 as scores are."""
+    intervals = {name: t_interval(scores[name][:, head[0], head[1]]) for name in names}
+    return {
+        name: (float(mean), max(float(low), 0.0), min(float(high), 1.0))
+        for name, (mean, low, high) in intervals.items()
+    }
 
 
 def previous_token_heads(
@@ -225,42 +206,6 @@ def previous_token_heads(
     makers = [head for head in top(previous, most) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
     eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
     return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, draws, seed)
-
-
-def norm_matched(
-    heads: Sequence[Head], eligible: Bools, norms: Floats, draws: int, seed: int = 0, nearest: int = 6
-) -> list[list[Head]]:
-    """Control sets from any layer: for each head of the set one whose writes are as long, by norms [L, H].
-
-    It is drawn from the `nearest` eligible ones, in the logarithm of the norm, that this control has not yet; heads
-    of longer writes choose first. No set comes twice; fewer where no more are found. Raises ValueError where there are
-    fewer eligible heads than the set has.
-    """
-    free = [(int(a), int(b)) for a, b in np.argwhere(eligible) if (int(a), int(b)) not in heads]
-    if len(free) < len(heads):
-        raise ValueError(f"no norm-matched controls: {len(free)} eligible heads for a set of {len(heads)}")
-    rng, order = np.random.default_rng(seed), sorted(heads, key=lambda head: -norms[head])
-
-    def one() -> list[Head]:
-        drawn: list[Head] = []
-        for head in order:
-            left = [other for other in free if other not in drawn]
-            left.sort(key=lambda other: abs(np.log(norms[other] / norms[head])))
-            drawn.append(left[rng.integers(min(nearest, len(left)))])
-        return sorted(drawn)
-
-    return _different(one, draws)
-
-
-def _different(one: Callable[[], list[Head]], draws: int) -> list[list[Head]]:
-    found: list[list[Head]] = []
-    for _ in range(200 * draws):
-        drawn = one()
-        if drawn not in found:
-            found.append(drawn)
-        if len(found) == draws:
-            break
-    return found
 
 
 # ------------------------------------------------------------------------------------------------ what it costs

@@ -3,16 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import ConnectionPatch, Rectangle
 from numpy.typing import NDArray
 
 from util.plots import WIDTH, new_figure, style
 
 Floats = NDArray[np.floating]
 EARLY, LATE, TEXT = "#c02d45", "#2c7d59", 6  # colours of layers 0 and 1 and of what they do; points of small print
+VISIBLE = LinearSegmentedColormap.from_list("visible", mpl.colormaps["Greys"](np.linspace(0.4, 1, 64)))  # no white end
 
 
 def _matrix(
@@ -40,56 +43,62 @@ def _numbers(ax: Axes, values: Floats, decimals: int = 2) -> None:
             ax.text(column, row, text, ha="center", va="center", fontsize=TEXT, color=colour)
 
 
-def attention_and_copy(attention: Floats, sequence: Floats, copied: Floats, tokens: Sequence[str]) -> Figure:
-    """The weights of one head [T, T], the token vectors [T, d] it reads, and what it makes of them [T, d]."""
-    with style():
-        figure = new_figure(WIDTH * 0.85, 1.75)
-        axes = figure.subplots(1, 3)
-        for ax, values, title, across in (
-            (axes[0], attention, "attention", "key"),
-            (axes[1], sequence, "tokens", "dimension"),
-            (axes[2], copied, "attention @ tokens", "dimension"),
-        ):
-            _matrix(ax, values, title, tokens, tokens if across == "key" else [])
-            _numbers(ax, values)
-            ax.set_xlabel(across)
-        axes[0].set_ylabel("query")
-    return figure
-
-
 def shifts(patterns: Mapping[str, Floats]) -> Figure:
-    """Attention [T, T] by what was shifted, side by side."""
+    """Attention [T, T] by what was shifted, side by side; titles say how far back the last query reads."""
     with style():
-        figure = new_figure(WIDTH, 1.5)
-        axes = figure.subplots(1, len(patterns), squeeze=False)[0]
-        for ax, (title, values) in zip(axes, patterns.items(), strict=True):
-            _matrix(ax, values, title)
-            ax.set_xlabel("key")
-        axes[0].set_ylabel("query")
+        figure = new_figure(WIDTH, 1.75)
+        axes = figure.subplots(1, len(patterns), sharey=True, squeeze=False)[0]
+        for ax, (shifted, values) in zip(axes, patterns.items(), strict=True):
+            offset = len(values) - 1 - int(values[-1].argmax())
+            _matrix(ax, values, f"reads {offset} back\n({shifted})" if offset else f"reads itself\n({shifted})")
+            ticks = np.arange(0, len(values), 2)
+            ax.xaxis.set_ticks(ticks, list(map(str, ticks)))
+            ax.set_xlabel("key position")
+        axes[0].yaxis.set_ticks(ticks, list(map(str, ticks)))
+        axes[0].set_ylabel("query position")
     return figure
 
 
 def residual_stream(
-    parts: Mapping[str, Floats], predicted: NDArray[np.integer], tokens: Sequence[str], vocabulary: Sequence[str]
+    attention: Floats, parts: Mapping[str, Floats], tokens: Sequence[str], vocabulary: Sequence[str]
 ) -> Figure:
-    """The stream [T, d] at each step, d named by the vocabulary, the predicted token [T] framed in the last one."""
+    """The weights of one head [T, T], and the stream [T, d] at each step, d named by the vocabulary.
+
+    In the last step the largest entry of a row is framed, dashed where several are equal (to 1e-6).
+    """
     with style():
-        figure = new_figure(WIDTH, 1.5)
-        axes = figure.subplots(1, len(parts), squeeze=False)[0]
-        for ax, (title, values) in zip(axes, parts.items(), strict=True):
+        figure = new_figure(WIDTH, 1.65)
+        axes = figure.subplots(1, 1 + len(parts))
+        _matrix(axes[0], attention, "attention", tokens, tokens, "auto")
+        _numbers(axes[0], attention)
+        axes[0].set(xlabel="key", ylabel="query")
+        for ax, (title, values) in zip(axes[1:], parts.items(), strict=True):
             _matrix(ax, values, title, tokens, vocabulary, "auto")
-            _numbers(ax, values, 8 if ax is axes[-1] else 2)
-        frame: dict[str, Any] = {"fill": False, "edgecolor": EARLY, "linewidth": 1.4, "clip_on": False}
-        for row, column in enumerate(predicted):
-            axes[-1].add_patch(Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, **frame))
+            _numbers(ax, values)
+            ax.set_xlabel("dimension")
+        largest = predictions(list(parts.values())[-1])
+        for row, column in zip(*np.nonzero(largest), strict=True):
+            dashes = "--" if largest[row].sum() > 1 else "-"
+            frame: dict[str, Any] = {"fill": False, "edgecolor": EARLY, "linewidth": 1.4, "linestyle": dashes}
+            axes[-1].add_patch(Rectangle((column - 0.44, row - 0.44), 0.88, 0.88, **frame))
     return figure
 
 
-def circuits(panels: Mapping[str, tuple[Floats, str, str]], slots: Sequence[str], tokens: Sequence[str]) -> Figure:
+def predictions(logits: Floats) -> NDArray[np.bool_]:
+    """Which tokens are predicted, [T, V]: those of a row's largest logit, several where they are equal (to 1e-6)."""
+    return logits >= logits.max(axis=1, keepdims=True) - 1e-6
+
+
+def circuits(
+    panels: Mapping[str, tuple[Floats, str, str]],
+    slots: Sequence[str],
+    tokens: Sequence[str],
+    composed: tuple[str, str, str] | None = None,
+) -> Figure:
     """Weight matrices by title, each with its (down, across) labels; up to three in a row.
 
-    A matrix over the residual stream has a part for each slot, one over tokens a row for each of them; others are
-    over positions.
+    A matrix over the residual stream has a block for each slot, one over tokens a row for each of them; others are
+    over positions. composed: two titles and a slot; an arrow leads from that column of the one to that of the other.
     """
     with style():
         rows = -(-len(panels) // 3)
@@ -111,39 +120,68 @@ def circuits(panels: Mapping[str, tuple[Floats, str, str]], slots: Sequence[str]
             ax.set(xlabel=across, ylabel=down)
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
+        if composed is not None:
+            start, end, slot = composed
+            titles = list(panels)
+            column = (list(slots).index(slot) + 0.5) * len(tokens) - 0.5
+            rows_of_token, rows_below = len(tokens) / 2, len(slots) * len(tokens) - 0.8
+            figure.add_artist(
+                ConnectionPatch(
+                    (column, rows_of_token),
+                    (column, rows_below),
+                    axes[titles.index(start)].transData,
+                    axes[titles.index(end)].transData,
+                    arrowstyle="-|>",
+                    mutation_scale=9,
+                    color=EARLY,
+                    lw=1.2,
+                    zorder=5,
+                )
+            )
     return figure
 
 
 def patterns(panels: Mapping[str, Floats], length: int, least: float = 0.1) -> Figure:
-    """Attention [T, T] by title; every weight of at least `least` is a dot, lines part the copies of `length`."""
+    """Attention [T, T] by title, two in a row; every weight of at least `least` is a dot, lines part the copies."""
     with style():
-        figure = new_figure(WIDTH, 2.75)
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        rows = -(-len(panels) // 2)
+        figure = new_figure(WIDTH, 2.55 * rows)
+        axes = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
         dots = None
-        for ax, (title, values) in zip(axes, panels.items(), strict=True):
+        for ax, (title, values) in zip(axes.flat, panels.items(), strict=False):
             total = len(values)
             query, key = np.nonzero(values >= least)
             for edge in np.arange(total - length, 0, -length) - 0.5:
                 ax.axhline(edge, color="0.85", lw=0.6, zorder=0)
                 ax.axvline(edge, color="0.85", lw=0.6, zorder=0)
-            dots = ax.scatter(key, query, 1.5, c=values[query, key], cmap="viridis_r", vmin=0, vmax=1, linewidths=0)
-            ax.set(title=title, xlabel="key", xlim=(-1, total), ylim=(total, -1), aspect="equal")
+            order = np.argsort(values[query, key])  # strong ones lie above weak ones
+            query, key = query[order], key[order]
+            dots = ax.scatter(key, query, 1.8, c=values[query, key], cmap=VISIBLE, vmin=least, vmax=1, linewidths=0)
+            ax.set(title=title, xlim=(-1, total), ylim=(total, -1), aspect="equal")
             ax.spines[:].set_visible(True)
-        axes[0].set_ylabel("query")
+        for ax in axes[:, 0]:
+            ax.set_ylabel("query position")
+        for ax in axes[-1]:
+            ax.set_xlabel("key position")
         assert dots is not None
-        figure.colorbar(dots, ax=list(axes), shrink=0.8, pad=0.02, label="attention")
+        figure.colorbar(
+            dots, ax=list(axes.flat), shrink=0.6 / rows**0.5, pad=0.02, label=f"attention, {least:g} or more"
+        )
     return figure
 
 
-def phase_change(runs: Sequence[Mapping[str, Any]], title: str, level: float = 0.5) -> Figure:
+def phase_change(
+    runs: Sequence[Mapping[str, Any]], title: str, guesses: Mapping[str, float], level: float = 0.5, top: float = 6.0
+) -> Figure:
     """Losses (above) and scores of heads (below) against the tokens read; a run is what `train` returns.
 
-    Of the first run every head is drawn, of the others, thin, the best head of each score.
+    Of the first run every head is drawn, of the others, thin, the best head of each score. guesses: losses that mark
+    what guessing costs, by name. Losses above `top` are cut off.
     """
     losses = (("first_copy", "first copy", "0.5"), ("later_copies", "later copies", "#023858"))
     scores = (("prefix_matching", "prefix matching", LATE), ("previous_token", "previous token", EARLY))
     with style():
-        figure = new_figure(WIDTH, 3.2)
+        figure = new_figure(WIDTH, 3.6)
         above, below = figure.subplots(2, 1, sharex=True)
         last = max(run["tokens"][-1] for run in runs) / 1e6
         for number, run in enumerate(runs):
@@ -157,10 +195,15 @@ def phase_change(runs: Sequence[Mapping[str, Any]], title: str, level: float = 0
                 below.plot(tokens, heads[:, best], color=colour, label=None if number else f"{name}, best head", **line)
                 if number == 0:
                     below.plot(tokens, np.delete(heads, best, axis=1), ":", color=colour, lw=0.8)
+        for name, loss in guesses.items():
+            above.axhline(loss, color="0.6", lw=0.7, ls="--", zorder=0)
+            above.annotate(name, (last, loss), (-2, 2), textcoords="offset points", fontsize=TEXT, ha="right")
         below.axhline(level, color="0.8", lw=0.7, zorder=0)
-        above.set(ylabel="loss, nats per token", title=title)
-        above.set_ylim(bottom=0)
+        above.set(ylabel="loss, nats per token", title=title, ylim=(0, top))
         below.set(xlabel="tokens read, millions", ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
-        for ax in (above, below):
-            ax.legend(loc="upper left")
+        below.plot([], [], ":", color="0.4", lw=0.8, label="other heads of this run")
+        for ax, place in ((above, "lower left"), (below, "center left")):
+            if len(runs) > 1:
+                ax.plot([], [], color="0.4", lw=0.7, alpha=0.5, label="the other seeds")
+            ax.legend(loc=place, fontsize=TEXT)
     return figure
