@@ -1315,6 +1315,25 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
     assert abs(100 * right["mean"].mean() - row["mean"]["ind 1 %"]) <= 4
 
 
+def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
+    pair = load_ICL_model("embedded", device="cpu", verbose=False)
+    asked, heads = experiment.sequence_request("embedded", 6, 3, 2), [(2, 1), (0, 3), (2, 0)]
+    found = experiment.patterns(asked, heads, pair, tmp_path).data
+    drawn_ids = repeated_sequences(pair[1], 6, 3, range(2)).ids
+    np.testing.assert_array_equal(found["ids"], drawn_ids[-1])
+    model = load_ICL_model("embedded", device="cpu", verbose=False)[0]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = model(torch.tensor(drawn_ids[-1:]), output_attentions=True).attentions
+    for attended, (layer, head) in zip(found["attention"], heads, strict=True):
+        np.testing.assert_allclose(attended, attentions[layer][0, head], atol=1e-6)
+    scores = experiment.scores(asked, pair, tmp_path).data["prefix_matching"][-1]
+    rows = found["attention"][:, measures.queries(6, 3)]
+    np.testing.assert_allclose(measures.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6)
+    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\[4, 0\]\]"):
+        experiment.patterns(asked, [(4, 0)], pair, tmp_path)
+
+
 # ------------------------------------------------------------------------------------------------ what to measure
 
 
@@ -1439,22 +1458,3 @@ def test_the_untrained_twin_of_a_quantised_request_is_asked_for_unquantised(tmp_
     asked = {**experiment.sequence_request("embedded", length=5, copies=2, sequences=1), "quantized": True}
     untrained = experiment.untrained_scores(asked, LazyModel("embedded", device="cpu"), tmp_path)
     assert untrained.shape == (4, 8) and untrained.max() < 0.3
-
-
-def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
-    pair = load_ICL_model("embedded", device="cpu", verbose=False)
-    asked, heads = experiment.sequence_request("embedded", 6, 3, 2), [(2, 1), (0, 3), (2, 0)]
-    found = experiment.patterns(asked, heads, pair, tmp_path).data
-    drawn_ids = repeated_sequences(pair[1], 6, 3, range(2)).ids
-    np.testing.assert_array_equal(found["ids"], drawn_ids[-1])
-    model = load_ICL_model("embedded", device="cpu", verbose=False)[0]
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        attentions = model(torch.tensor(drawn_ids[-1:]), output_attentions=True).attentions
-    for attended, (layer, head) in zip(found["attention"], heads, strict=True):
-        np.testing.assert_allclose(attended, attentions[layer][0, head], atol=1e-6)
-    scores = experiment.scores(asked, pair, tmp_path).data["prefix_matching"][-1]
-    rows = found["attention"][:, measures.queries(6, 3)]
-    np.testing.assert_allclose(measures.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6)
-    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\[4, 0\]\]"):
-        experiment.patterns(asked, [(4, 0)], pair, tmp_path)

@@ -447,6 +447,24 @@ def test_a_benefit_that_may_be_nothing_is_no_denominator():
     assert induction.benefit_change((40, 50), (40, 60)) == (-10, None)  # a loss
 
 
+def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
+    scores = {name: np.zeros((6, 2, 3)) for name in ("previous_token", "prefix_matching")}
+    scores["prefix_matching"][:3, 0, 1] = 0.9  # best where heads are chosen, ...
+    scores["prefix_matching"][3:, 0, 1] = [0.1, 0.2, 0.3]  # ... and not where they are measured
+    scores["prefix_matching"][:, 1, 0] = 0.5
+    scores["previous_token"][:, 1, 2] = 0.7
+    best = induction.best_heads(scores)
+    head, found = best["prefix_matching"]
+    assert head == (0, 1) and max(found["previous_token"]) == 0
+    half_width = 4.302653 * 0.1 / np.sqrt(3)  # Student's t, two degrees of freedom
+    np.testing.assert_allclose(found["prefix_matching"], (0.2, 0.0, 0.2 + half_width), atol=1e-6)  # no score is below 0
+    assert best["previous_token"][0] == (1, 2)
+    np.testing.assert_allclose(best["previous_token"][1]["previous_token"], 0.7)
+    assert induction.scores_of(scores, (1, 0))["prefix_matching"] == (0.5, 0.5, 0.5)
+    with pytest.raises(ValueError, match="two to choose a head on"):
+        induction.best_heads({name: values[:3] for name, values in scores.items()})
+
+
 def test_the_table_of_costs_by_hand():
     whole, cut = np.array([[1, 1, 1, 1, 0, 1, 1, 1]], bool), np.array([[1, 0, 0, 0, 0, 0, 0, 1]], bool)
     none = np.array([[1, 0, 1, 0, 0, 0, 1, 0]], bool)
@@ -511,21 +529,3 @@ def test_what_chosen_heads_write_beside_the_others():
     score = np.array([[0.9, 0.1], [0.8, 0.2]])
     table = induction.writes({"copying": np.array([[0.5, 0.0], [0.7, 0.2]])}, [(0, 0), (1, 0)], score)
     assert table.loc["copying"].tolist() == pytest.approx([0.5, 0.6, 0.1])
-
-
-def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
-    scores = {name: np.zeros((6, 2, 3)) for name in ("previous_token", "prefix_matching")}
-    scores["prefix_matching"][:3, 0, 1] = 0.9  # best where heads are chosen, ...
-    scores["prefix_matching"][3:, 0, 1] = [0.1, 0.2, 0.3]  # ... and not where they are measured
-    scores["prefix_matching"][:, 1, 0] = 0.5
-    scores["previous_token"][:, 1, 2] = 0.7
-    best = induction.best_heads(scores)
-    head, found = best["prefix_matching"]
-    assert head == (0, 1) and max(found["previous_token"]) == 0
-    half_width = 4.302653 * 0.1 / np.sqrt(3)  # Student's t, two degrees of freedom
-    np.testing.assert_allclose(found["prefix_matching"], (0.2, 0.2 - half_width, 0.2 + half_width), atol=1e-6)
-    assert best["previous_token"][0] == (1, 2)
-    np.testing.assert_allclose(best["previous_token"][1]["previous_token"], 0.7)
-    assert induction.scores_of(scores, (1, 0))["prefix_matching"] == (0.5, 0.5, 0.5)
-    with pytest.raises(ValueError, match="two to choose a head on"):
-        induction.best_heads({name: values[:3] for name, values in scores.items()})

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests import toys
 from util import paths
+from util.embedded.words import PAIR_TASKS
 from util.prompts import Layout, Misaligned, check_aligned, type_tokens
 from util.tasks import word_pair_prompts, word_pairs
 from util.tasks.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
@@ -66,7 +67,7 @@ def tokenizer(kind):
 @cache
 def by_pattern(pattern):
     """A tokenizer whose tokens are what the pattern says; they are known words only where the lists have them."""
-    words = {cell for name in word_pair_prompts.LISTS for row in rows(name) for cell in row}
+    words = {cell for name in word_pairs.LISTS for row in rows(name) for cell in row}
     known = {text: i for i, text in enumerate(["<unk>", "<s>", "\t", "\n", " ->", *sorted(words)])}
     raw = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
@@ -90,7 +91,7 @@ def parse(text, layout=TAB):
 
 def foreign(word, name):
     """Whether a word, or each of several words, is from the lists of other tasks and not from this task's."""
-    listed = {other: {cell.casefold() for row in rows(other) for cell in row} for other in word_pair_prompts.LISTS}
+    listed = {other: {cell.casefold() for row in rows(other) for cell in row} for other in word_pairs.LISTS}
     own, beside = listed.pop(facts(name)[2]), set().union(*listed.values())
     word = word.casefold()
     return word not in own and (word in beside or all(part in beside - own for part in word.split(" ")))
@@ -99,7 +100,7 @@ def foreign(word, name):
 @cache
 def facts_with(word):
     """The rows of the lists that hold a word or, for several words of which no row is, one of them."""
-    listed = [(name, number, row) for name in word_pair_prompts.LISTS for number, row in enumerate(rows(name))]
+    listed = [(name, number, row) for name in word_pairs.LISTS for number, row in enumerate(rows(name))]
     found = {(name, number) for name, number, row in listed if word in row}
     parts = word.split(" ") if " " in word and not found else []
     return found | {fact for part in parts for fact in facts_with(part)}
@@ -188,6 +189,30 @@ def test_splits_are_disjoint_halves_of_the_queries(name):
     assert again.queries("search") == WordPairTask("other", tuple(Pair(x, "y") for x in first)).queries("search")
     with pytest.raises(ValueError, match="unknown split 'train'; choose one of all, search, test"):
         word_pair_prompts.prompts(name, tokenizer("bpe"), 1, split="train")
+
+
+def test_queries_in_turn_are_asked_once_before_any_is_asked_again():
+    few = WordPairTask("few", tuple(Pair(x, x.upper()) for x in "abcdefghijklmnopqrstuvw"), other_rule=str.title)
+    half = few.queries("test")
+    drawn = {n: word_pair_prompts.prompts(few, by_pattern(WORDS), n, 3, corruptions=(1,), split="test", in_turn=True)
+             for n in (5, 24)}  # fmt: skip
+    asked = [parse(item.clean.text)[1] for item in drawn[24].items]
+    assert len(half) == 12 and {*asked[:12]} == half and asked[:12] == asked[12:] != sorted(half)
+    assert drawn[5].items == drawn[24].items[:5]
+    assert len({item.clean.text for item in drawn[24].items}) == 24
+    other = word_pair_prompts.prompts(few, by_pattern(WORDS), 12, 3, 1, (1,), "test", in_turn=True)
+    assert [parse(item.clean.text)[1] for item in other.items] != asked[:12]
+
+
+def test_the_embedded_model_s_tasks_have_the_words_that_it_was_trained_on():
+    for name in TASKS:
+        task, longer = word_pairs.find(name, trained=True), word_pairs.find(name)
+        listed = PAIR_TASKS[name.removeprefix("ambiguous_")]
+        assert tuple(pair[:2] for pair in task.pairs if not pair.kind) == listed and {*task.pairs} <= {*longer.pairs}
+        drawn = word_pair_prompts.prompts(task, by_pattern(WORDS), 4, 4, corruptions=(0,))
+        words = {word for item in drawn.items for pair in parse(item.donors[0].text)[0] for word in pair}
+        known = {cell for listed in task.lists for row in rows(listed) for cell in row}
+        assert all({word, *word.split(" ")} & known for word in words)
 
 
 # ------------------------------------------------------------------------------------------------ donors
@@ -367,7 +392,8 @@ def test_prompts_without_donors_are_resampled_then_dropped_and_keep_their_index(
 def test_donors_are_measured_in_the_prompt_not_only_word_by_word():
     # the first letter of a line is a token of its own after a line that ends with "d"
     context = by_pattern(r"(?<=d\n)[^\t\n]|[^\t\n]+|\t|\n")
-    drawn = word_pair_prompts.prompts("present_past", context, 10, k=4, corruptions=(1, 3, 4))
+    verbs = word_pairs.find("present_past", trained=True)  # among many regular verbs no prompt would be aligned
+    drawn = word_pair_prompts.prompts(verbs, context, 10, k=4, corruptions=(1, 3, 4))
     assert drawn.resampled["unequal sizes"] > 0 and drawn.items
     for item in drawn.items:
         assert {type_tokens(p, context).sizes for p in (item.clean, *item.donors.values())} == {item.sizes}

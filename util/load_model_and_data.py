@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 
 from util import embedded, memory
-from util.handshake import input_device, prepare, refuse_bypassing
+from util.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import gguf, packaged
 from util.models.files import sha256
 from util.prompts import Prompt, Span
@@ -130,6 +130,7 @@ def load_ICL_model(
         model.eval()
     _keep_4bit_exact(model)
     prepare(model)
+    check_tokenizer(model, tokenizer)
     if verbose:
         print(describe(model, None if isinstance(name, tuple) else name))
     return model, tokenizer
@@ -203,7 +204,7 @@ def request_name(name: str | Path) -> str:
     the model itself along with it.
     """
     if not _is_local(name):
-        return str(name)
+        return str(name).rstrip("/")
     place = Path(name).expanduser().resolve()
     digest = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     local = f"{LOCAL}{digest}:{place.name}"

@@ -117,7 +117,7 @@ def label_log_probs(
             every = all_logits(model, batch, *attached)
             for place, row in enumerate(mine):
                 found["text_loss"][row.prompt] = _text_loss(every[place], plan.tokens[row.prompt])
-            losses = found["text_loss"][[row.prompt for row in mine]]
+            losses = found["text_loss"][owners[batch.numbers]]
             check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
             logits = _float(every[torch.arange(len(every))[:, None], places])
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)

@@ -26,7 +26,7 @@ from util.measures import forerunner, induction
 from util.measures.statistics import t_interval, wilson
 from util.prompts import Prompt, with_bos
 from util.scoring import next_token_logits
-from util.tasks import classification, ioi, word_pair_prompts
+from util.tasks import classification, ioi, word_pair_prompts, word_pairs
 from util.tasks.sequences import repeated_sequences
 
 from . import names, sources
@@ -155,7 +155,8 @@ def word_pair_rows(pair: Pair, n: int) -> Iterator[Row]:
     model, tokenizer = pair
     right, asked, unseen = dict[str, NDArray[np.bool_]](), dict[str, list[str]](), sorted(held_out_inputs())
     for name in PAIR_TASKS:
-        prompts = [item.clean for item in word_pair_prompts.prompts(name, tokenizer, n, 10, SEED, ()).items]
+        task = word_pairs.find(name, trained=True)
+        prompts = [item.clean for item in word_pair_prompts.prompts(task, tokenizer, n, 10, SEED, ()).items]
         answered = [word_pair_prompts.typed_tokens(prompt, tokenizer).ids for prompt in prompts]
         alone = [with_bos(prompt.text, tokenizer).ids for prompt in prompts]
         first = [whole[len(ids)] for whole, ids in zip(answered, alone, strict=True)]

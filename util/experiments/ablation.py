@@ -416,8 +416,9 @@ def head_effects(
 
     heads: which, as places (layer, head) of the model's attention layers, each once. whole [N]: the value of the whole
     model; cut [N, M]: where in this head alone no label y_i of the demonstrations may read its forerunner s_i; control
-    [N, M]: where each may not read another token, drawn at random. In nats, over the whole vocabulary; of a label
-    of several tokens, its first. Raises ValueError for a head twice, IndexError for one that the model does not have.
+    [N, M]: where each may not read another token, drawn at random. In nats, over the whole vocabulary; of a
+    label of several tokens, its first. Raises ValueError for a head twice, IndexError for one that the model does not
+    have.
     """
     if len(set(heads)) != len(heads) or not heads:
         raise ValueError(f"give each head once, and at least one: {list(heads)}")

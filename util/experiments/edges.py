@@ -49,22 +49,26 @@ def request(
     layout: Mapping[str, str] | None = None,
     token_budget: int = TOKEN_BUDGET,
     two_pass: bool = False,
+    in_turn: bool = False,
     **which: Any,
 ) -> cache.Request:
     """Prompts of a word-pair task and their donors, see `word_pair_prompts.prompts`.
 
     layout: fields of `prompts.Layout` other than the task's, such as {"separator": ":", "join": " "}. two_pass: donors
-    run before the prompts, not beside them, and once for many ablations: faster where there are many. which: see
-    `model_request`. Raises ValueError for a task, split, order, corruption or number that there is not.
+    run before the prompts, not beside them, and once for many ablations: faster where there are many. in_turn: no query
+    is asked again before all were asked. The embedded model is asked the words that it was trained on, every other
+    model those of the longer lists. which: see `model_request`. Raises ValueError for a task, split, order, corruption
+    or number that there is not.
     """
-    found = word_pairs.find(task)
+    trained = model.partition("/")[0] == "embedded"
+    found = word_pairs.find(task, trained=trained)
     word_pair_prompts.marked_demonstrations(found, prompts, k, corruptions, split, ambiguous, order)
     try:
         written = found.layout if layout is None else Layout(**layout)
     except TypeError as error:
         raise ValueError(f"layout = {dict(layout or {})}: its fields are those of prompts.Layout ({error})") from error
     rules = [found.other(pair.x) for pair in found.pairs]
-    words = [table(name) for name in word_pair_prompts.LISTS]  # what corrupted prompts are made of
+    words = [table(name) for name in found.lists]  # what corrupted prompts are made of
     own = {
         "dataset": found.name,
         "words": digest([repr((found.pairs, rules, found.balanced, found.list_name, written)), repr(words)]),
@@ -79,6 +83,8 @@ def request(
         "layout": None if layout is None else dict(layout),
         "token_budget": token_budget,
         "two_pass": two_pass,
+        "in_turn": in_turn,
+        "trained_words": trained,
     }
     return {"stem": STEM, "schema": 1, "method_version": 1, **model_request(model, **which), **own}
 
@@ -104,12 +110,11 @@ class _Run(Run):
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
-        names = ("k", "seed", "corruptions", "split", "ambiguous", "order", "donor_seed")
+        names = ("k", "seed", "corruptions", "split", "ambiguous", "order", "donor_seed", "in_turn")
         layout = None if self.asked["layout"] is None else Layout(**self.asked["layout"])
         options = {name: self.asked[name] for name in names}
-        return word_pair_prompts.prompts(
-            self.asked["dataset"], self.pair[1], self.asked["prompts"], layout=layout, **options
-        )
+        task = word_pairs.find(self.asked["dataset"], trained=self.asked["trained_words"])
+        return word_pair_prompts.prompts(task, self.pair[1], self.asked["prompts"], layout=layout, **options)
 
     @cached_property
     def groups(self) -> list[Group]:

@@ -110,7 +110,7 @@ def obtain(source: ModelSource, request: dict[str, Any]) -> tuple[PreTrainedMode
     wanted = origin(request["model"], seed)
     if not request["model"].startswith("given:") and model.name_or_path != wanted:
         raise ValueError(
-            f"the request is for {shown_name(request['model'])!r}, but the model given is "
+            f"the request is for {shown_name(wanted)!r}, but the model given is "
             f"{shown_name(model.name_or_path) if model.name_or_path else 'built, not loaded'!r}; "
             "to measure a model of your own, ask for it under a name that begins with 'given:'"
         )

@@ -23,7 +23,6 @@ OWN, RULE, FOREIGN = "pair", "other rule", "other list"  # where words come from
 SHUFFLED = 2
 SOURCES = {0: (FOREIGN, FOREIGN), 1: (OWN, OWN), 3: (FOREIGN, OWN), 4: (OWN, FOREIGN), 5: (RULE, RULE)}  # of x, of y
 ORDERS = ("random", "ambiguous first", "ambiguous last")
-LISTS = ("words", "country_capital", "present_past", "person_sport")
 TRIES = 50
 HOPELESS = 20  # none of so many prompts: there is none
 
@@ -76,14 +75,14 @@ def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
 
 
 @cache
-def _listed() -> dict[str, tuple[str, frozenset[str], frozenset[int]]]:
-    """The words of all lists, case-folded: how each is written, the lists that have it, the rows that have it."""
+def _listed(lists: tuple[str, ...]) -> dict[str, tuple[str, frozenset[str], frozenset[int]]]:
+    """The words of lists, case-folded: how each is written, the lists that have it, the rows that have it."""
     found: dict[str, tuple[str, frozenset[str], frozenset[int]]] = {}
-    entries = [(name, row) for name in LISTS for row in table(name)]
+    entries = [(name, row) for name in lists for row in table(name)]
     for number, (name, row) in enumerate(entries):
         for word in row.values():
-            written, lists, rows = found.get(word.casefold(), (word, frozenset(), frozenset()))
-            found[word.casefold()] = written, lists | {name}, rows | {number}
+            written, having, rows = found.get(word.casefold(), (word, frozenset(), frozenset()))
+            found[word.casefold()] = written, having | {name}, rows | {number}
     return found
 
 
@@ -114,7 +113,7 @@ class _Stock:
         space = {word.casefold() for pair in self.task.pairs for word in pair[:2]}
         foreign = [
             (word, rows)
-            for folded, (word, lists, rows) in _listed().items()
+            for folded, (word, lists, rows) in _listed(self.task.lists).items()
             if self.task.list_name not in lists and folded not in space and not fault(word, self.task.layout)
         ]
         for word, rows in foreign:
@@ -147,7 +146,7 @@ class _Stock:
     def clean(self, queries: frozenset[str], k: int, ambiguous: int, order: str, rng: Random) -> _Clean:
         """A clean prompt. Raises Misaligned where the draw is not aligned or lacks a donor."""
         drawn = [self.usable[x] for x, *_ in rng.sample(self.task.pairs, len(self.task.pairs)) if x in self.usable]
-        query = next(word for word in drawn if word.x in queries)
+        query = next(word for word in drawn if word.x in queries)  # of one query, that one
         reason = "too few pairs"
         for keep in ([], [c for c in self.corruptions if c != SHUFFLED]):  # for `shuffled`, only the last pair decides
             shown = self._demonstrations(drawn, query, k, ambiguous, keep)
@@ -330,11 +329,13 @@ def prompts(
     order: str = "random",
     donor_seed: int = 0,
     layout: Layout | None = None,
+    in_turn: bool = False,
 ) -> WordPairPrompts:
     """n prompts of k demonstrations, with one donor for each of the corruptions. Our own definitions.
 
     ambiguous: how many demonstrations are marked pairs, by default two in three where the task has any; order: where
-    they stand. The query is never marked. layout replaces that of the task.
+    they stand. The query is never marked. layout replaces that of the task. in_turn: queries are asked in a seeded
+    order, none again before all were asked, as prompts of one query are not independent; otherwise they are drawn, too.
 
     Prompt i has a generator of its own, Random("task/seed/i/attempt"), and is the first of 50 draws that is aligned and
     has a donor for each of the corruptions: it depends neither on n nor on donor_seed. Under another donor_seed it is
@@ -356,15 +357,19 @@ def prompts(
     """
     task = find(task) if layout is None else replace(find(task), layout=layout)
     m = marked_demonstrations(task, n, k, corruptions, split, ambiguous, order)
-    stock, queries = _Stock(task, tokenizer, corruptions), task.queries(split)
+    stock = _Stock(task, tokenizer, corruptions)
+    queries = task.queries(split) & {*stock.usable}
+    turns = sorted(queries)
+    Random(f"{task.name}/{seed}/turns").shuffle(turns)
     items: list[WordPairPrompt] = []
     resampled, dropped, coincidences = Counter[str](), Counter[str](), Counter[int]()
-    for index in range(n) if queries & {*stock.usable} else ():
+    for index in range(n) if queries else ():
         if index == HOPELESS and not items:
             break
         key = f"{task.name}/{seed}/{index}"
+        of = frozenset([turns[index % len(turns)]]) if in_turn else queries
         try:
-            clean = _first(partial(stock.clean, queries, k, m, order), key, resampled)
+            clean = _first(partial(stock.clean, of, k, m, order), key, resampled)
             donors = {
                 c: _first(partial(stock.donor, c, clean), f"{key}/{c}/{donor_seed}", resampled) for c in corruptions
             }

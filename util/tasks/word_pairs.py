@@ -26,6 +26,8 @@ CORRUPTIONS = {
     5: "other_rule",  # other pairs, their outputs by another rule
 }
 TAB, ARROW, COLON = Layout(), Layout(" ->", " "), Layout(":", " ")
+LISTS = ("words", "country_capital", "present_past", "person_sport")
+TRAINED = {"words": "embedded_words", "present_past": "embedded_verbs"}  # the lists that the embedded model has learnt
 SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")  # the wrong sport is the next one, in a ring
 
 
@@ -43,7 +45,7 @@ class WordPairTask:
 
     pairs: Pair, or plain (x, y). other_rule: another map of the inputs, for corruption 5; a mapping need not have all.
     balanced, for tasks of few outputs: none stands more than ceil(k / outputs) + 1 times among k demonstrations.
-    list_name: the list in data/word_lists that is no "other list" for this task.
+    lists: the lists in data/word_lists that the words of "other lists" are from, without list_name, the task's.
     Raises ValueError for pairs that this layout cannot hold, and for empty or repeated words.
     """
 
@@ -53,6 +55,7 @@ class WordPairTask:
     layout: Layout = TAB
     balanced: bool = False
     list_name: str = ""
+    lists: tuple[str, ...] = LISTS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pairs", _checked(self.pairs, self.layout, f"task {self.name!r}"))
@@ -103,45 +106,58 @@ def copied(word: str) -> str:
     return word
 
 
-def _words(name: str, rule: Callable[[str], str], other: Callable[[str], str]) -> WordPairTask:
-    words = [word for word in column("words", "word") if capitalised(word) != word]
-    return WordPairTask(name, tuple(Pair(word, rule(word)) for word in words), other, list_name="words")
+def _lists(trained: bool) -> tuple[str, ...]:
+    return tuple(TRAINED.get(name, name) for name in LISTS) if trained else LISTS
 
 
-def _verbs(name: str, ambiguous: bool) -> WordPairTask:
-    found = [(row["present"], row["past"]) for row in table("present_past")]
+def _words(name: str, rule: Callable[[str], str], other: Callable[[str], str], trained: bool) -> WordPairTask:
+    lists = _lists(trained)
+    words = [word for word in column(lists[0], "word") if capitalised(word) != word]
+    return WordPairTask(name, tuple(Pair(word, rule(word)) for word in words), other, list_name=lists[0], lists=lists)
+
+
+def _verbs(name: str, trained: bool) -> WordPairTask:
+    lists, ambiguous = _lists(trained), name.startswith("ambiguous")
+    found = [(row["present"], row["past"]) for row in table(lists[2])]
     pairs = tuple(Pair(x, y, "*" if x == y else "") for x, y in found if ambiguous or x != y)
-    return WordPairTask(name, pairs, copied, list_name="present_past")
+    return WordPairTask(name, pairs, copied, list_name=lists[2], lists=lists)
 
 
-def _country_capital() -> WordPairTask:
-    rows = table("country_capital")
+def _country_capital(name: str, trained: bool) -> WordPairTask:
+    rows = table(name)
     currencies = {row["country"]: row["currency"] for row in rows}
     pairs = tuple(Pair(row["country"], row["capital"]) for row in rows)
-    return WordPairTask("country_capital", pairs, currencies, list_name="country_capital")
+    return WordPairTask(name, pairs, currencies, list_name=name, lists=_lists(trained))
 
 
-def _person_sport() -> WordPairTask:
-    pairs = tuple(Pair(row["person"], row["sport"]) for row in table("person_sport"))
+def _person_sport(name: str, trained: bool) -> WordPairTask:
+    pairs = tuple(Pair(row["person"], row["sport"]) for row in table(name))
     wrong = {x: SPORTS[(SPORTS.index(sport) + 1) % len(SPORTS)] for x, sport, _ in pairs}
-    return WordPairTask("person_sport", pairs, wrong, balanced=True, list_name="person_sport")
+    return WordPairTask(name, pairs, wrong, balanced=True, list_name=name, lists=_lists(trained))
 
 
-# made when they are asked for: the module can be imported where there are no lists
-_BUILT_IN: dict[str, Callable[[], WordPairTask]] = {
-    "copying": cache(lambda: _words("copying", copied, capitalised)),
-    "capitalization": cache(lambda: _words("capitalization", capitalised, copied)),
-    "country_capital": cache(_country_capital),
-    "present_past": cache(lambda: _verbs("present_past", ambiguous=False)),
-    "person_sport": cache(_person_sport),
-    "ambiguous_present_past": cache(lambda: _verbs("ambiguous_present_past", ambiguous=True)),
+_MAKERS: dict[str, Callable[[str, bool], WordPairTask]] = {
+    "copying": lambda name, trained: _words(name, copied, capitalised, trained),
+    "capitalization": lambda name, trained: _words(name, capitalised, copied, trained),
+    "country_capital": _country_capital,
+    "present_past": _verbs,
+    "person_sport": _person_sport,
+    "ambiguous_present_past": _verbs,
 }
+
+
+@cache
+def _built_in(name: str, trained: bool) -> WordPairTask:
+    """Made when it is asked for: the module can be imported where there are no lists."""
+    return _MAKERS[name](name, trained)
+
+
 _REGISTERED: dict[str, WordPairTask] = {}
 
 
 def names() -> tuple[str, ...]:
     """The tasks that can be called by name."""
-    return (*_BUILT_IN, *_REGISTERED)
+    return (*_MAKERS, *_REGISTERED)
 
 
 def register(task: WordPairTask) -> WordPairTask:
@@ -152,13 +168,17 @@ def register(task: WordPairTask) -> WordPairTask:
     return task
 
 
-def find(task: str | WordPairTask) -> WordPairTask:
-    """The task of that name; a task is handed back as it is. Raises ValueError listing the names."""
+def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
+    """The task of that name; a task is handed back as it is. Raises ValueError listing the names.
+
+    trained: of the suite's tasks, with the words that the embedded model was trained on. It learnt them by heart, and
+    does not do the tasks on others.
+    """
     if isinstance(task, WordPairTask):
         return task
     if task not in names():
         raise ValueError(f"unknown word-pair task {task!r}; there are {', '.join(names())}")
-    return _REGISTERED[task] if task in _REGISTERED else _BUILT_IN[task]()
+    return _REGISTERED[task] if task in _REGISTERED else _built_in(task, trained)
 
 
 # ------------------------------------------------------------------------------------------------ pairs of a user

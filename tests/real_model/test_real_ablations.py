@@ -1,0 +1,154 @@
+"""Knockouts and head ablations of SmolLM2, as in notebooks 01 and 02, against hooks and attention written out."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.real_model import plain
+from tests.real_model.conftest import NAME, Subject
+from util import scoring
+from util.experiments import ablation, induction_ablation
+from util.experiments.induction_ablation import MODES, WHOLE, knockout
+from util.load_model_and_data import staicc_prompts
+from util.tasks import classification, induction_pattern
+
+HEADS = [(3, 2), (11, 0), (11, 7), (28, 5)]
+EVERY = [(layer, head) for layer in range(30) for head in range(9)]
+REFERENCE = 2  # prompts of a reference, StaICC's, instead of 64
+LABELS = ("A", "lexicographer") if hasattr(scoring, "label_log_probs") else ("A", "B")  # one token, and several
+TASK, K, ITEMS, SEED = "wordseq1", 2, 2, 42
+
+
+def by_layer(heads: Sequence[plain.Head]) -> dict[int, list[int]]:
+    return {layer: [head for at, head in heads if at == layer] for layer, _ in heads}
+
+
+def ids_of(subject: Subject, text: str) -> Tensor:
+    return subject.tokenizer(text, return_tensors="pt").input_ids
+
+
+@pytest.fixture
+def prompts() -> tuple[list[Any], list[Any]]:
+    """The prompts to answer and those of the reference, which are longer."""
+    task = classification.relabelled(classification.task(TASK), LABELS)
+    return classification.prompts(task, K, SEED, ITEMS), staicc_prompts("financial_phrasebank", 4)[:REFERENCE]
+
+
+def means(subject: Subject, texts: Sequence[str]) -> dict[str, dict[int, Tensor]]:
+    """What stands for heads under each mode, by layer [T or 1, H, d], by plain loops over the reference's prompts."""
+    runs = [ids_of(subject, text) for text in texts]
+    z = [plain.outputs(subject.twin, ids) for ids in runs]
+    inputs = [plain.inputs_of_attention(subject.twin, ids) for ids in runs]
+    longest, found = max(ids.shape[1] for ids in runs), {mode: {} for mode in MODES}  # type: int, dict[str, Any]
+    for layer in {layer for layer, _ in HEADS}:
+        found["zero"][layer] = torch.zeros_like(z[0][layer][0, :1])
+        found["mean"][layer] = torch.cat([each[layer][0, 8:] for each in z]).mean(0, keepdim=True)
+        for mode, kept in (("mean_pos", z), ("input_mean", inputs)):
+            at = [[each[layer][0, t] for each in kept if t < each[layer].shape[1]] for t in range(longest)]
+            found[mode][layer] = torch.stack([torch.stack(rows).mean(0) for rows in at])
+        q, k, v = subject.written_out.read(layer, found["input_mean"][layer][None])
+        found["input_mean"][layer] = plain.attention(q, k, v)[0].transpose(0, 1)
+    return found
+
+
+def log_prob(data: Mapping[str, Any]) -> np.ndarray:
+    """What a record says of labels [N, C], in either form that records have had."""
+    return data["log_prob"] if "log_prob" in data else data["logits"] - data["log_normaliser"][:, None]
+
+
+def said(logits: Tensor, ids: Tensor, start: int) -> Tensor:
+    """The log-probability of the tokens from `start` on, their sum."""
+    return sum(logits[0, t - 1].double().log_softmax(0)[ids[0, t]] for t in range(start, ids.shape[1]))  # type: ignore[return-value]
+
+
+def test_ablated_and_knocked_out_heads_answer_as_under_hooks(
+    real: Subject, prompts: tuple[list[Any], list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(induction_ablation, "REFERENCE", REFERENCE)
+    asked = induction_ablation.task_request(NAME, TASK, K, ITEMS, SEED, labels=LABELS, reference="staicc")
+    edits = {"whole": WHOLE, "knocked out": knockout(HEADS), "knocked out everywhere": knockout(EVERY)}
+    edits |= {mode: induction_ablation.ablation(HEADS, mode) for mode in MODES}
+    ours = induction_ablation.answers(asked, edits, real.pair, tmp_path)
+    stand_ins = means(real, [prompt.text for prompt in prompts[1]])
+    theirs: dict[str, list[Tensor]] = {name: [] for name in edits}
+    for prompt in prompts[0]:
+        start = ids_of(real, prompt.text).shape[1]
+        cells = {0: [(int(q), int(k)) for q, k in induction_pattern.cells(prompt, real.tokenizer)]}
+        assert cells[0]
+        for label in prompt.labels:
+            ids = ids_of(real, f"{prompt.text}{label}")
+            for name, attend in (
+                ("whole", None),
+                ("knocked out", plain.cut(cells, by_layer(HEADS))),
+                ("knocked out everywhere", plain.cut(cells, by_layer(EVERY))),
+            ):
+                theirs[name].append(said(real.written_out(ids[:, :-1], attend), ids, start))
+            for mode in MODES:
+
+                def value(layer: int, head: int, own: Tensor, mode: str = mode) -> Tensor:
+                    return stand_ins[mode][layer][: own.shape[1], head].expand_as(own)
+
+                theirs[mode].append(said(plain.with_heads(real.twin, ids[:, :-1], HEADS, value), ids, start))
+    for name, found in theirs.items():
+        real.check(f"{name}: log-probabilities of labels", log_prob(ours[name]).flatten(), torch.stack(found))
+        assert name == "whole" or float((torch.stack(found) - torch.stack(theirs["whole"])).abs().max()) > 1e-3
+
+
+def places(subject: Subject, prompt: Any) -> tuple[Tensor, list[int], list[list[int]]]:
+    """A StaICC prompt as tokens [1, T]; its forerunners, the query's last; the tokens of each demonstration's label."""
+    encoded = subject.tokenizer(prompt.text, return_offsets_mapping=True)
+    ends = [end for _, end in encoded["offset_mapping"]]
+    forerunners = [next(t for t, end in enumerate(ends) if end >= s) for _, s in prompt.spans["s"]]
+    labels = [[t for t, end in enumerate(ends) if start < end <= stop] for start, stop in prompt.spans["y"]]
+    assert forerunners[-1] == len(ends) - 1 and all(labels)
+    return torch.tensor([encoded["input_ids"]]), forerunners, labels
+
+
+def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject, tmp_path: Path) -> None:
+    conditions = [ablation.WHOLE, ablation.Condition("si_to_yi"), ablation.Condition("yi_to_sq", (0.0, 0.5))]
+    asked = ablation.request(NAME, 2, dataset="glue_sst2", k=3)
+    records = ablation.run(asked, conditions, real.pair, tmp_path)
+    prompts = staicc_prompts("glue_sst2", 3)[:2]
+    words = [int(ids_of(real, f" {word}")[0, 0]) for word in prompts[0].labels]
+    assert all(ids_of(real, f" {word}").shape[1] == 1 for word in prompts[0].labels)
+    theirs: dict[Any, list[Tensor]] = {condition: [] for condition in conditions}
+    for prompt in prompts:
+        ids, s, y = places(real, prompt)
+        reads = {0: [(t, s[i]) for i, label in enumerate(y) for t in label]}
+        asks = {0: [(s[-1], t) for label in y for t in label]}
+        theirs[conditions[0]].append(real.written_out(ids)[0, -1])
+        theirs[conditions[1]].append(real.written_out(ids, plain.cut(reads, by_layer(EVERY)))[0, -1])
+        early = {layer: [*range(9)] for layer in range(15)}
+        theirs[conditions[2]].append(real.written_out(ids, plain.cut(asks, early))[0, -1])
+    for condition, logits in theirs.items():
+        expected = torch.stack(logits).double().log_softmax(1)[:, words]
+        # a log-probability is a difference of logits, and no more exact than these
+        largest = float(torch.stack(logits).abs().max())
+        real.check(f"{condition.cut}, log-probabilities", log_prob(records[condition].data), expected, largest)
+
+
+def test_what_each_heads_copying_is_worth_is_that_of_whole_passes(real: Subject, tmp_path: Path) -> None:
+    asked = ablation.request(NAME, 1, dataset="glue_sst2", k=1)
+    chosen_by_caller = "heads" in inspect.signature(ablation.head_effects).parameters
+    of_heads: list[Any] = [EVERY] if chosen_by_caller else []
+    ours = ablation.head_effects(asked, *of_heads, real.pair, tmp_path)
+    without = ours["cut"][0].reshape(30, 9)
+    prompt = staicc_prompts("glue_sst2", 1)[0]
+    ids, s, y = places(real, prompt)
+    gold = int(ids_of(real, f" {prompt.labels[prompt.gold]}")[0, 0])
+    cells = {0: [(t, s[0]) for t in y[0]]}
+    whole = real.written_out(ids)[0, -1].log_softmax(0)[gold]
+    real.check("the whole model", ours["whole"], whole[None])
+    strongest = int(abs(without - ours["whole"][0]).argmax())
+    chosen = [*HEADS, divmod(strongest, 9)]
+    theirs = [
+        real.written_out(ids, plain.cut(cells, {layer: [head]}))[0, -1].log_softmax(0)[gold] for layer, head in chosen
+    ]
+    real.check("without one head's copying", [without[head] for head in chosen], torch.stack(theirs))
+    assert float((torch.stack(theirs) - whole).abs().max()) > 1e-4

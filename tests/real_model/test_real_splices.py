@@ -1,0 +1,127 @@
+"""Edge ablations of SmolLM2 against attention that is written out, prompts and donors layer by layer in lock-step."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.real_model import plain
+from tests.real_model.conftest import Subject
+from util.edges import CIRCUITS, Ablation
+from util.splicing import Store, groups_of, outcomes
+from util.tasks import word_pair_prompts
+
+TASK, SHOTS, PROMPTS = "capitalization", 3, 2
+WITHIN = {("x", "t"), ("x", "y"), ("t", "y"), ("x", "n"), ("t", "n"), ("y", "n")}
+
+
+class Token(NamedTuple):
+    kind: str  # bos, x, t, y, n, query, last, answer
+    line: int
+    slot: int
+
+
+def read(subject: Subject, text: str, answer: str) -> tuple[list[int], list[Token]]:
+    """A prompt with its answer as tokens, BOS in front, and what each of them is, by characters alone."""
+    encoded = subject.tokenizer(text + answer, return_offsets_mapping=True)
+    whole, found, last = text + answer, [Token("bos", 0, 0)], text.count("\n")
+    kinds: list[tuple[str, int]] = []
+    for line, row in enumerate((text + answer).split("\n")):
+        left, _, right = row.partition("\t")
+        parts = ("query", "last", "answer") if line == last else ("x", "t", "y")
+        kinds += [(parts[0], line)] * len(left) + [(parts[1], line)] + [(parts[2], line)] * len(right) + [("n", line)]
+    slots = np.cumsum([a != b for a, b in zip(kinds, [None, *kinds], strict=False)])
+    for start, end in encoded["offset_mapping"]:
+        assert len({kinds[at] for at in range(start, end)}) == 1, whole[start:end]
+        found.append(Token(*kinds[start], int(slots[start])))
+    return [subject.tokenizer.bos_token_id, *encoded["input_ids"]], found
+
+
+def kept_by_aggregation(query: Token, key: Token) -> bool:
+    """AGG-ONLY: reading within an example, the last separator reading anything, BOS, and words of several tokens."""
+    if query.kind == "answer" or key.kind == "bos" or query.slot == key.slot:
+        return True
+    return (query.line == key.line and (key.kind, query.kind) in WITHIN) or query.kind == "last"
+
+
+def log_probability(logits: Tensor, ids: Sequence[int], length: int) -> float:
+    said = logits.double().log_softmax(-1)
+    return sum(float(said[t - 1, ids[t]]) for t in range(length, len(ids)))
+
+
+@pytest.fixture(params=["real", "exact"])
+def subject(request: Any) -> Iterator[Subject]:
+    return request.getfixturevalue(request.param)
+
+
+def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: Subject) -> None:
+    drawn = word_pair_prompts.prompts(TASK, subject.tokenizer, n=PROMPTS, k=SHOTS, corruptions=(0, 1))
+    groups = groups_of(drawn.items, subject.tokenizer)
+    ablations = {
+        "whole": Ablation(),
+        "one edge": Ablation(removed=["y->last_separator"]),
+        "AGG-ONLY": Ablation(kept=CIRCUITS["AGG-ONLY"]),
+        "a probe": Ablation(kept=CIRCUITS["AGG-ONLY"], probed=[("y->last_separator", 1)]),
+        "a plain probe": Ablation(kept=CIRCUITS["AGG-ONLY"], probed=[("y->last_separator", 1)], inside=False),
+    }
+    theirs: dict[str, list[Tensor]] = {name: [] for name in ablations}
+    targets, lengths = [], []
+    for item in drawn.items:
+        clean = item.clean
+        ids, tokens = read(subject, clean.text, clean.label())
+        lengths.append([token.kind for token in tokens].index("answer"))
+        targets.append(ids)
+        size = len(ids) - 1  # the last token of the answer is not read by anything
+        rows = []
+        for donor in (item.donors[0], item.donors[1], clean):
+            other, kinds = read(subject, donor.text, donor.label())
+            assert kinds == tokens
+            rows.append(other[:size])
+        batch = torch.tensor(rows)
+        pairs = [(q, k) for q in range(size) for k in range(q)]
+        edge = {(q, k) for q, k in pairs if tokens[q].kind == "last" and tokens[k].kind == "y"}
+        gone = {(q, k) for q, k in pairs if not kept_by_aggregation(tokens[q], tokens[k])}
+        assert edge and gone and not edge & gone
+
+        def sources(row: int, elsewhere: dict[tuple[int, int], int], size: int = size) -> Tensor:
+            table = torch.full((size, size), row)
+            for cell, other in elsewhere.items():
+                table[cell] = other
+            return table
+
+        without, probe = dict.fromkeys(gone, 0), dict.fromkeys(gone, 0) | dict.fromkeys(edge, 1)
+        plans = {
+            "whole": {},
+            "one edge": {2: sources(2, dict.fromkeys(edge, 0))},
+            "AGG-ONLY": {2: sources(2, without)},
+            "a probe": {1: sources(1, without), 2: sources(2, probe)},
+            "a plain probe": {2: sources(2, probe)},
+        }
+        for name, plan in plans.items():
+            theirs[name].append(subject.written_out(batch, plain.read_elsewhere(plan))[2])
+    whole = np.stack([logits[length - 1] for logits, length in zip(theirs["whole"], lengths, strict=True)])
+    expected = {
+        name: [log_probability(*each) for each in zip(logits, targets, lengths, strict=True)]
+        for name, logits in theirs.items()
+    }
+    store = Store()
+    for name, ablation in ablations.items():
+        divergence = []
+        for logits, length, full in zip(theirs[name], lengths, torch.from_numpy(whole).double(), strict=True):
+            said, before = logits[length - 1].double().log_softmax(-1), full.log_softmax(-1)
+            divergence.append(float((before.exp() * (before - said)).sum()))
+        tops = [int(logits[length - 1].argmax()) for logits, length in zip(theirs[name], lengths, strict=True)]
+        for two_pass in (False, True):
+            options: dict[str, Any] = {"two_pass": True, "store": store} if two_pass else {}
+            found = outcomes(subject.model, groups, ablation, whole, **options)
+            what = f"{name}, donors {'before' if two_pass else 'beside'} the prompts"
+            subject.check(f"{what}: log-probability", found["log_prob"], expected[name])
+            if name != "whole":
+                subject.check(f"{what}: KL", found["kl"], divergence)
+                assert np.abs(np.subtract(expected[name], expected["whole"])).max() > 1e-3
+            assert found["top"].tolist() == tops and found["right"].tolist() == [
+                top == ids[length] for top, ids, length in zip(tops, targets, lengths, strict=True)
+            ]

@@ -1,0 +1,290 @@
+"""Numbers that are committed for SmolLM2, data/values/smollm2/, measured again: 20 of each array, chosen by a hash.
+
+By hooks and eager attention where one pass is enough (`plain`), otherwise by a direct call of the suite on an empty
+cache. What is a mean over hundreds of prompts would take as long as the notebook did: it is named, with the reason, and
+not measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.real_model import plain
+from tests.real_model.conftest import NAME, Subject
+from util import paths
+from util.experiments import forerunner, induction
+from util.load_model_and_data import staicc_prompts, untrained_twin
+from util.measures import forerunner as forerunner_measures
+from util.measures import induction as induction_measures
+from util.tasks.sequences import Sequences, repeated_sequences
+
+CELLS = 20
+ROUNDED = 6e-7  # values are written with six decimals
+MOST_TOKENS = 70_000  # that a table of all prompts may take, two minutes or so
+SCALE = {"patched": "scores", "permuted": "scores"}  # changes are as exact as the logit differences that change
+NOT_AGAIN = ("copying, weights alone", "untrained")  # shares of argmaxes; of 128 prompts on another model
+FOLDER = paths.root() / "data" / "values" / paths.model_folder(NAME)
+
+Place = tuple[str | int, ...]
+Again = Callable[[Place], float]  # where in an array -> the number measured again
+Figure = tuple[str, dict[str, Any], dict[str, Again]]  # stem, values, what measures them again
+
+TOO_DEAR = {
+    "induction_scores": {
+        "accuracy": "60 queries under each of some forty ablations",
+        "zero_shot": "as accuracy",
+        "losses": "64 texts under each ablation",
+        "planted": "another model, compared in `make test`",
+        "chosen, controls": "choices of heads, no measurements",
+    },
+    "ioi_patching": {
+        "population, untrained, noised, denoised, attribution, direct": "means over 128 pairs: minutes each",
+        "circuit, paths": "hundreds of runs of 128 pairs",
+        "selectivity": "follows from the outputs of heads, of which every patched one is measured again",
+        "planted": "another model, compared in `make test`",
+    },
+    "forerunner_heads": {
+        "grid_counts, by_k": "other data sets and numbers of demonstrations: 512 prompts each",
+        "ablation, induction, head effects, claims": "means over dozens of prompts under each of dozens of cuts",
+        "moved, specificity": "follow from the magnitudes that counts are made of",
+        "planted_verdicts": "another model, compared in `make test`",
+    },
+    "edge_ablation": {
+        "every array": "means over 32 prompts and three draws of donors, each two or more passes; single prompts are "
+        "compared cell by cell in test_real_splices.py",
+    },
+}
+
+
+# ------------------------------------------------------------------------------------------------ arrays and cells
+
+
+def numbers(stored: Any) -> list[Place]:
+    """Where the numbers of an array, a list of lists or a dictionary of those are."""
+    if isinstance(stored, dict):
+        return [(key, *rest) for key, value in stored.items() for rest in numbers(value)]
+    if isinstance(stored, list):
+        return [(i, *rest) for i, value in enumerate(stored) for rest in numbers(value)]
+    return [()] if isinstance(stored, int | float) and not isinstance(stored, bool) else []
+
+
+def drawn(stored: Any, what: str) -> list[Place]:
+    """CELLS of them, chosen by a hash of the array's name and the place."""
+    return sorted(numbers(stored), key=lambda place: hashlib.sha256(f"{what} {place}".encode()).hexdigest())[:CELLS]
+
+
+def at(stored: Any, place: Place) -> Any:
+    for step in place:
+        stored = stored[step]
+    return stored
+
+
+def test_the_hash_chooses_cells_and_reaches_every_depth() -> None:
+    array = {"a": [[1, 2.5], [3, None]], "b": {"c": 4, "d": "text", "e": True}}
+    assert set(numbers(array)) == {("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("b", "c")}
+    large = np.arange(270.0).reshape(30, 9).tolist()
+    assert len(drawn(large, "x")) == len(set(drawn(large, "x"))) == CELLS
+    assert drawn(large, "x") == drawn(large, "x") != drawn(large, "y")
+    assert at(large, (2, 3)) == 21
+
+
+# ------------------------------------------------------------------------------------------------ induction_scores
+
+
+def sequences(real: Subject, request: dict[str, Any], copies: int | None = None) -> Sequences:
+    count = request["copies"] if copies is None else copies
+    return repeated_sequences(real.tokenizer, request["length"], count, request["seeds"], request["bos"])
+
+
+def eager_scores(twin: Any, found: Sequences) -> dict[str, np.ndarray]:
+    """Mean scores [L, H] by name, read off eager attention matrices."""
+    total: dict[str, Any] = dict.fromkeys(("prefix", "previous token", "duplicate token", "first token (BOS)"), 0.0)
+    start = found.bos + found.length
+    for row in found.ids.tolist():
+        with torch.no_grad():
+            weights = torch.stack(twin(torch.tensor([row]), use_cache=False, output_attentions=True).attentions)[:, 0]
+        cells: dict[str, list[tuple[int, int]]] = {name: [] for name in total}
+        for query in range(start, len(row)):
+            keys = range(found.bos, query)
+            cells["prefix"] += [(query, key + 1) for key in keys if row[key] == row[query]]
+            cells["duplicate token"] += [(query, key) for key in keys if row[key] == row[query]]
+            cells["previous token"].append((query, query - 1))
+            cells["first token (BOS)"].append((query, 0))
+        for name, chosen in cells.items():
+            queries, keys_ = torch.tensor(chosen).T
+            total[name] = total[name] + weights[:, :, queries, keys_].double().sum(-1) / (len(row) - start)
+    return {name: np.asarray(value / len(found.ids)) for name, value in total.items()}
+
+
+def again_induction(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
+    request = stored["request"]
+
+    @cache
+    def attention() -> dict[str, np.ndarray]:
+        return eager_scores(real.twin, sequences(real, request))
+
+    @cache
+    def untrained() -> np.ndarray:
+        return eager_scores(plain.eager(untrained_twin(real.model, 0)), sequences(real, request))["prefix"]
+
+    @cache
+    def direct(name: str) -> np.ndarray:
+        if name == "copying":
+            return induction.head_copying(real.model, sequences(real, request, 1)).mean(0)
+        return induction.head_attribution(real.model, sequences(real, request)).mean(0)
+
+    def companion(place: Place) -> float:
+        name, *head = place
+        values = direct(str(name)) if name in ("copying", "attribution") else attention()[str(name)]
+        return float(values[tuple(map(int, head))])
+
+    @cache
+    def without(heads: tuple[plain.Head, ...]) -> np.ndarray:
+        layers: dict[int, list[int]] = {}
+        for layer, head in heads:
+            layers.setdefault(layer, []).append(head)
+        with plain.heads(real.twin, {layer: zeroed(own) for layer, own in layers.items()}):
+            return eager_scores(real.twin, sequences(real, request))["prefix"]
+
+    def mechanism(place: Place) -> float:
+        makers = tuple((layer, head) for layer, head in stored["mechanism"]["previous_token_heads"])
+        layer, head = stored["chosen"][place[0]]
+        return float(without(makers)[layer, head])
+
+    uniform = induction_measures.uniform_prefix_matching(request["length"], request["copies"], request["bos"])
+    return {
+        "scores/mean": lambda place: float(attention()["prefix"][place]),  # type: ignore[index]
+        "scores/untrained": lambda place: float(untrained()[place]),  # type: ignore[index]
+        "scores/uniform": lambda place: uniform,
+        "companions": companion,
+        "mechanism/scores/previous-token heads out": mechanism,
+    }
+
+
+def zeroed(heads: list[int]) -> plain.Edit:
+    def edit(z: Tensor) -> Tensor:
+        z[:, :, heads] = 0
+        return z
+
+    return edit
+
+
+# ------------------------------------------------------------------------------------------------ ioi_patching
+
+
+def again_ioi(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
+    request = stored["request"]
+    base, source = (real.tokenizer(text, return_tensors="pt").input_ids for text in request["texts"])
+    answer, other = (real.tokenizer(f" {name}").input_ids[0] for name in request["names"])
+    first = int((base != source)[0].nonzero()[0])
+
+    def difference(logits: Tensor) -> float:
+        return float(logits[0, -1, answer] - logits[0, -1, other])
+
+    @cache
+    def run(which: str) -> tuple[float, dict[int, Tensor]]:
+        ids = base if which == "base" else source
+        with torch.no_grad():
+            return difference(real.twin(ids, use_cache=False).logits), plain.outputs(real.twin, ids)
+
+    def patched(place: Place) -> float:
+        def value(layer: int, head: int, own: Tensor) -> Tensor:
+            return torch.cat([own[:, :first], run("source")[1][layer][:, first:, head]], dim=1)
+
+        return difference(plain.with_heads(real.twin, base, [place], value)) - run("base")[0]  # type: ignore[list-item]
+
+    def permuted(place: Place) -> float:
+        def value(layer: int, head: int, own: Tensor) -> Tensor:
+            flat = own[0].flatten()  # tokens, then dimensions
+            order = np.random.default_rng((request["seed"], layer, head)).permutation(len(flat))
+            return flat[torch.from_numpy(order)].view_as(own)
+
+        return difference(plain.with_heads(real.twin, base, [place], value)) - run("base")[0]  # type: ignore[list-item]
+
+    return {
+        "scores": lambda place: run(("base", "source")[int(place[0])])[0],
+        "patched": patched,
+        "permuted": permuted,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ forerunner_heads
+
+
+def again_forerunner(real: Subject, stored: dict[str, Any], folder: Any) -> dict[str, Again]:
+    request = stored["request"]
+    texts = [prompt.text for prompt in staicc_prompts(request["dataset"], request["k"])[: request["prompts"]]]
+    tokens = sum(map(len, real.tokenizer(texts).input_ids))
+
+    @cache
+    def magnitudes() -> dict[str, dict[str, np.ndarray]]:
+        if tokens > MOST_TOKENS:
+            pytest.skip(f"a table of {request['prompts']} prompts with {tokens} tokens together is too dear")
+        record = forerunner.run(request, real.pair, folder)
+        return {
+            n: forerunner.condition(record, what) for n, what in (("correct", 0), ("wrong", 1), ("other word", "the"))
+        }
+
+    def count(place: Place) -> float:
+        name, *head = place
+        part = magnitudes()[str(name)]
+        return float(forerunner_measures.head_counts(part["magnitude"], part["n_t"])[tuple(map(int, head))])
+
+    return {"counts": count}
+
+
+# ------------------------------------------------------------------------------------------------ the comparison
+
+AGAIN: dict[str, Callable[..., dict[str, Again]]] = {
+    "induction_scores": again_induction,
+    "ioi_patching": again_ioi,
+    "forerunner_heads": again_forerunner,
+}
+
+
+def stored_values(stem: str) -> dict[str, Any]:
+    file = FOLDER / f"{stem}.json"
+    if not file.exists():
+        pytest.skip(f"{file.relative_to(paths.root())} is not there: `make figures MODEL={NAME}` writes it")
+    values = json.loads(file.read_text(encoding="utf-8"))
+    assert values["request"]["model"] == NAME and values["request"]["stem"] == stem
+    return values
+
+
+@pytest.fixture(scope="module", params=sorted(AGAIN))
+def figure(request: Any, real: Subject, tmp_path_factory: Any) -> Figure:
+    stem = request.param
+    values = stored_values(stem)
+    more = [tmp_path_factory.mktemp(stem)] if stem == "forerunner_heads" else []
+    return stem, values, AGAIN[stem](real, values, *more)
+
+
+def test_stored_numbers_are_measured_again(figure: Figure) -> None:
+    stem, values, rules = figure
+    for name, measure in rules.items():
+        array = at(values, tuple(name.split("/")))
+        if isinstance(array, dict):
+            array = {key: value for key, value in array.items() if key not in NOT_AGAIN}
+        places = drawn(array, f"{stem} {name}")
+        mine = np.array([measure(place) for place in places])
+        theirs = np.array([at(array, place) for place in places], float)
+        assert len(places) == min(CELLS, len(numbers(array))) > 0
+        scale = at(values, tuple(SCALE.get(name, name).split("/")))
+        gap, largest = float(np.abs(mine - theirs).max()), max(abs(at(scale, place)) for place in numbers(scale))
+        print(f"{stem}, {name}: {len(places)} cells, largest difference {gap:.1e} of {largest:.3g}")
+        assert gap <= 1e-5 * largest + ROUNDED, f"{stem}, {name}: largest difference {gap:.2e} of {largest:.3g}"
+
+
+@pytest.mark.parametrize("stem", sorted(TOO_DEAR))
+def test_what_is_not_measured_again_is_named(stem: str) -> None:
+    stored_values(stem)
+    pytest.skip(f"not measured again: {'; '.join(f'{what} ({why})' for what, why in TOO_DEAR[stem].items())}")
