@@ -171,7 +171,7 @@ def accuracies(
 ) -> Figure:
     """Accuracy by task: what was measured of each name with its interval, and in grey of its control sets.
 
-    grey: names that are controls themselves. notes: words on a task, which stand in its place where little was measured.
+    grey: names that are controls themselves. notes: words on a task, in its place where little was measured.
     """
     with style():
         names = list(dict.fromkeys(name for row in tasks.values() for name in row))
