@@ -14,7 +14,7 @@ from tests.architectures import build
 from tests.test_planted import look_up
 from util.edges import ALWAYS, CIRCUITS, TYPE_PAIRS, WHOLE, Ablation, Edge, edges, type_pairs
 from util.experiments import edges as experiment
-from util.experiments.runs import LazyModel
+from util.experiments.runs import LazyModel, twin_request
 from util.handshake import prepare
 from util.measures import edges as measures
 from util.prompts import Layout
@@ -314,11 +314,15 @@ def test_the_method_has_not_changed_without_a_new_version(tmp_path):
     asked = experiment.request(prompts=8, k=4, corruptions=(0, 1))
     probed = {"probed": Ablation(kept=("CTX+AGG",), probed={"y->last_separator": 1})}
     data = experiment.answers(asked, ABLATIONS | probed, LazyModel("embedded", device="cpu"), tmp_path)
-    assert asked["method_version"] == 1
+    fast = experiment.answers(
+        {**asked, "two_pass": True}, ABLATIONS | probed, LazyModel("embedded", device="cpu"), tmp_path
+    )
+    assert asked["method_version"] == 2
     assert data.keys() == GOLDEN.keys()
     for name, golden in GOLDEN.items():
-        np.testing.assert_allclose(data[name]["log_prob"], golden["log_prob"], atol=1e-3)
-        np.testing.assert_allclose(data[name]["kl"].mean(), golden["kl"], atol=1e-3)
+        for way in (data, fast):
+            np.testing.assert_allclose(way[name]["log_prob"], golden["log_prob"], atol=1e-3)
+            np.testing.assert_allclose(way[name]["kl"].mean(), golden["kl"], atol=1e-3)
 
 
 GOLDEN: dict = {
@@ -330,6 +334,138 @@ GOLDEN: dict = {
     "AGG_Y": {"log_prob": [-0.022, -0.0519, -0.573, -0.0186, -0.0315, -0.0363, -0.1504, -0.0368], "kl": 0.0984},
     "probed": {"log_prob": [-0.0008, -0.0028, -0.0079, -0.0014, -0.0023, -0.0011, -0.1166, -0.0044], "kl": 0.0267},
 }
+
+
+# ------------------------------------------------------------------------------------------------ what notebooks show
+
+
+def small(**changes):
+    return experiment.request("given:toy", "capitalization", prompts=4, k=3, two_pass=True, **changes)
+
+
+def test_circuits_of_a_task_are_compared(tmp_path):
+    found = experiment.compare(small(), (0, 1), pair(), tmp_path)
+    data = experiment.answers(small(), {"NONE": Ablation(kept=("NONE",))}, pair(), tmp_path, generate=True)["NONE"]
+    np.testing.assert_array_equal(found.rows["NONE"]["right"][0], data["right"])
+    assert [*found.accuracy()] == [*CIRCUITS, experiment.ALONE] and [*found.accuracy(alone=False)] == [*CIRCUITS]
+    assert found.written["NONE"] == (data["line_right"].mean(), data["prefix_right"].mean())
+    assert found.kl()["FULL"][2] < 1e-6 < found.kl()["NONE"][1] and found.layers == 3
+    table = found.table()
+    assert [*table.index] == [("capitalization", name) for name in found.accuracy()]
+    assert table.loc[("capitalization", "NONE"), "KL"] == experiment.with_interval(found.kl()["NONE"])
+    assert found.loss("FULL")[0] == 0
+    plain = experiment.compare(small(), (0, 1), pair(), tmp_path, written=False)
+    assert plain.alone is None and not plain.written and plain.queries == found.queries
+
+
+def test_without_demonstrations_the_query_stands_alone(tmp_path):
+    """The same tokens as a prompt that was never given any."""
+    model, tokenizer = pair()
+    found = experiment.compare(small(), (0,), pair(), tmp_path)
+    groups = []
+    for item in prompts("capitalization", tokenizer, 4, k=3).items:
+        query = item.clean.text[slice(*item.clean.spans["x"][-1])]
+        bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
+        groups.append(Group(typed_tokens(bare, tokenizer), {}))
+    wanted = outcomes(model, groups)
+    assert found.alone is not None
+    np.testing.assert_allclose(found.alone["log_prob"][0], wanted["log_prob"], atol=1e-5)
+
+
+def test_a_quantised_models_untrained_twin_is_compared(tmp_path):
+    """The request of the twin says what the twin is: not quantised."""
+    asked = twin_request(small(quantized=True))
+    assert len(experiment.compare(asked, (0,), pair(), tmp_path, written=False).rows["FULL"]["right"][0]) == 4
+
+
+def test_a_circuit_is_verified_on_other_prompts(tmp_path):
+    kept = (*ALWAYS, *edges("y->last_separator", "query->last_separator"))
+    search = experiment.Search(kept, {}, ((Edge("x", "query"), True, 0.5), (Edge("y", "query"), False, 0.1)))
+    assert search.steps() == [(1, 0.5, True), (0, 0.1, False)]
+    found = experiment.verified(search, small(), (0, 1), 3, 0, pair(), tmp_path)
+    assert found.names == ("y->last_separator", "query->last_separator") and len(found.random) == 3
+    assert not any(name.startswith("random") for name in found.scores) and len(found.by_draw) == 2
+    family = found.scores["found without AGG"][0] - found.scores["without AGG"][0]
+    np.testing.assert_equal(found.gaps()["AGG"], family)
+    assert found.lines()[0].startswith("kept 2 of 31 type pairs: y->last_separator,")
+
+
+def test_ambiguous_answers_are_of_three_kinds(tmp_path):
+    asked = {
+        count: experiment.request("given:toy", "ambiguous_present_past", prompts=4, k=3, ambiguous=count, two_pass=True)
+        for count in (0, 2)
+    }
+    found = experiment.ambiguity(asked, (0, 1), pair(), tmp_path)
+    for name in ("FULL", "CTX+AGG", "AGG-ONLY"):
+        shares = [[value for value, _, _ in found.shares(what)[name]] for what in ("right", "copied", "other")]
+        np.testing.assert_allclose(np.sum(shares, axis=0), 1)
+    assert found.solved()[2].shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ([1, 2], [1, 2]),
+        ("[1, 2]", [1, 2]),
+        ("1,2", [1, 2]),
+        (3, [3]),
+        ("['copying', \"person_sport\"]", ["copying", "person_sport"]),
+        ("copying, person_sport", ["copying", "person_sport"]),
+        ("copying", ["copying"]),
+        ((), []),
+    ],
+)
+def test_lists_may_come_as_text(given, wanted):
+    assert experiment.as_list("tasks", given) == wanted
+
+
+GOOD: dict[str, Any] = {
+    "tasks": ["copying"],
+    "donor_seeds": [0],
+    "corruptions": [1],
+    "ambiguous_counts": [0, 2],
+    "other_models": [],
+    "primary_task": "copying",
+    "k": 3,
+    "prompts": 4,
+    "share": 0.9,
+    "layer_cuts": 5,
+    "random_circuits": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": "['copying'"}, "tasks = .* is no list"),
+        ({"tasks": ["coping"]}, "copying"),
+        ({"tasks": [["copying"]]}, "no name of a task"),
+        ({"tasks": []}, "one task or more"),
+        ({"primary_task": "capitalisation"}, "capitalization"),
+        ({"donor_seeds": "a, b"}, "donor_seeds = 'a, b': give a list of numbers"),
+        ({"donor_seeds": [1, 1]}, "twice"),
+        ({"corruptions": [0, 1]}, "corruptions from 1 on"),
+        ({"corruptions": [9]}, "corruption"),
+        ({"ambiguous_counts": [4]}, "ambiguous"),
+        ({"prompts": 1}, "two prompts"),
+        ({"share": 1.5}, "share = 1.5"),
+        ({"layer_cuts": 2}, "take 3 or more"),
+    ],
+)
+def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message):
+    experiment.checked(**GOOD)
+    with pytest.raises(ValueError, match=message):
+        experiment.checked(**{**GOOD, **changes})
+
+
+def test_what_a_model_can_test_is_read_from_its_numbers():
+    none, some = {"a": (0.0, -0.1, 0.1), "b": (0.1, -0.1, 0.15)}, {"a": (0.0, -0.1, 0.1), "b": (0.3, 0.1, 0.5)}
+    assert "largest loss, in b: 0.10 [-0.10, 0.15]" in measures.without_context(none, 0.2, "toy")
+    assert "cannot be tested" in measures.without_context(none, 0.2, "toy")
+    assert "is undecided" in measures.without_context(none, 0.12, "toy")
+    assert "in 1 of 2 tasks (most in b: 0.30 [0.10, 0.50])" in measures.without_context(some, 0.2, "toy")
+    row = {"QUERY-ONLY": (0.67, 0.5, 0.8), "no demonstrations": (0.25, 0.1, 0.4)}
+    assert "a 0.67 (0.25)." in measures.query_alone({"a": row}, "toy")
 
 
 # ------------------------------------------------------------------------------------------------ measures

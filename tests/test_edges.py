@@ -7,7 +7,7 @@ import pytest
 
 from tests import toys
 from util import edges
-from util.edges import CIRCUITS, FAMILIES, Edge
+from util.edges import CIRCUITS, FAMILIES, Edge, cuts, windows
 from util.prompts import Layout, type_tokens
 
 
@@ -152,3 +152,16 @@ def test_kept_edges_that_are_in_no_prompt_are_warned_of_but_not_those_of_familie
         with pytest.raises(ValueError, match="unknown token type"):
             Edge(name, "y")
     assert edges.Ablation(removed="CONTEXT", layers=3) == edges.Ablation(removed=("CONTEXT",), layers=(3,))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4, 12, 30, 48])
+def test_cuts_are_ends_and_middle_and_evenly_spaced(layers):
+    for count in (3, 8, 9):
+        at = cuts(layers, count)
+        assert {0, layers // 2, layers} <= set(at) and len(at) <= max(count, 3) and at == tuple(sorted(set(at)))
+        gaps = np.diff(at)
+        assert gaps.max() <= gaps.min() + 2
+    assert cuts(4) == (0, 1, 2, 3, 4)  # every layer, where these are few
+    assert {*windows(layers, cuts(layers, 3))} <= {*windows(layers)}
+    with pytest.raises(ValueError, match="take 3 or more"):
+        cuts(layers, 2)

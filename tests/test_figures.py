@@ -11,6 +11,7 @@ import pytest
 from matplotlib import image
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 from util import edges, paths, report
 from util.measures import forerunner as f
@@ -103,9 +104,11 @@ def test_names_of_heads_stand_apart():
     names = {(0, head): plots.head_name((0, head)) for head in range(5)}
     figure = plots.specificity([plots.Panel("t", found, np.full((1, 5), "forerunner head"), names)], 0.03, "title")
     figure.canvas.draw()
-    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().startswith("L0H")]
-    assert len(boxes) == 5
-    assert not any(one.overlaps(two) for i, one in enumerate(boxes) for two in boxes[:i])
+    ax = figure.axes[0]
+    written = [text for text in ax.texts if text.get_text().startswith("L0H")]
+    at = np.sort([text.get_position()[1] for text in written]) * ax.bbox.height  # of their middles, in pixels
+    assert len(at) == 5
+    assert np.diff(at).min() > max(Text.get_window_extent(text).height for text in written)
 
 
 def test_only_significant_cells_of_the_ablation_map_are_coloured():
@@ -352,17 +355,22 @@ def test_the_tokens_of_a_label_are_one_bar():
 
 def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
     interval = (0.5, 0.4, 0.6)
+    by_circuit = dict.fromkeys(("FULL", "CTX+AGG", "NONE"), interval)
+    five, three = {f"task_{number}": by_circuit for number in range(5)}, {"FULL": [interval] * 3}
+    two, at, known = dict.fromkeys("ab", by_circuit), edges.cuts(30), ([("y", "last_separator", "any")],) * 2
     pairs = [(edge.source, edge.target, edge.relation) for edge in edges.TYPE_PAIRS]
     costs = {pair: float(number) for number, pair in enumerate(pairs)}
     figures = {
         "map": edge_plots.edge_map(costs, dict.fromkeys(pairs, 0.25), {pairs[3]}, "title"),
         "circuit": edge_plots.circuit(
-            pairs, costs, [(2, 1.0), (1, 0.1)], 0.9, {"found": interval}, [0.1, 0.2], "title"
+            pairs, costs, [(2, 1.0, True), (1, 0.1, False)], 0.9, {"found": interval}, [0.1, 0.2], known, "title"
         ),
-        "nothing kept": edge_plots.circuit([], {}, [(2, 1.0)], 0.9, {"found": interval}, [], "title"),
-        "windows": edge_plots.windows([interval] * 33, [interval] * 33, 0.6, "title"),
-        "probes": edge_plots.probes(np.eye(6, 5), list("abcdef"), ["same_task", "b", "c", "d", "e"], "title"),
-        "ambiguous": edge_plots.ambiguous([0, 5, 10], {"FULL": [interval] * 3}, {"FULL": [0.1] * 3}, "title"),
+        "nothing kept": edge_plots.circuit([], {}, [(2, 1.0, False)], 0.9, {"found": interval}, [], known, "title"),
+        "windows": edge_plots.windows(30, at, [interval] * 9, [interval] * 9, 0.6, "title"),
+        "probes": edge_plots.probes(np.eye(6, 5), ["x->y:earlier"] * 6, ["same_task", "b", "c", "d", "e"], "title"),
+        "ambiguous": edge_plots.ambiguous([0, 5, 10], three, three, three, "title"),
+        "circuits": edge_plots.circuits(five, {t: {} for t in five}, dict.fromkeys(five, 0.1), "title", five),
+        "models": edge_plots.circuits(two, dict.fromkeys(two, {}), dict.fromkeys(two, 0), "title"),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -379,5 +387,11 @@ def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
     assert int(np.isfinite(shown).sum()) == len(pairs)
     [frame] = ax.patches
     assert isinstance(frame, Rectangle) and (frame.get_x(), frame.get_y()) == (2 - 0.46, 0 - 0.46)  # x -> n
+    steps = figures["circuit"].axes[1].get_lines()
+    assert [np.asarray(line.get_xydata()).tolist() for line in steps[:2]] == [
+        [[2, 1.0]],
+        [[1, 0.1]],
+    ]  # put back: not joined
+    assert edge_plots.arrow("x->last_separator:same") == r"$x$ $\to$ last (same)"
     arrows = len(figures["circuit"].axes[0].patches) - len(figures["nothing kept"].axes[0].patches)
     assert arrows == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the query, to the end

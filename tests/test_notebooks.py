@@ -63,6 +63,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "causal_datasets": ["trec"],
         "choice_prompts": 8,
         "ablated": 8,
+        "read_prompts": 8,
         "single_heads": 4,
         "heads_cut": 3,
         "full_grid": True,
@@ -160,7 +161,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     tokenizer.save_pretrained(tmp_path / "tiny")
     parameters = {
         "model_name": str(tmp_path / "tiny"),
-        "tasks": ["copying", "person_sport"],
+        "tasks": "['copying', 'person_sport']",  # as text, as papermill's -p hands it over
         "primary_task": "present_past",
         "k": 3,
         "prompts": 4,
@@ -172,7 +173,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
         "two_pass": False,
     }
     printed = executed("04_edge_ablation", parameters, tmp_path, monkeypatch)
-    assert "layers 3; prompts 4, 4, 4" in printed and "planted circuit found exactly: True" in printed
+    assert "layers 3; prompts 4, 4\n" in printed and "planted circuit found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("edge_ablation_*.pdf")}
     assert parts == {"circuits", "map", "circuit", "windows", "probes", "ambiguous", "models"}
     values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "edge_ablation.json").read_text())

@@ -5,7 +5,7 @@ The models are random ones in float64, the prompts real ones: of several lengths
 
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from tests import oracle, toys
-from tests.architectures import HEADS, LAYERS, build
+from tests.architectures import ADAPTED, HEADS, LAYERS, SUPPORTED, build
 from util import attention, edges, splicing
 from util.attention import instrument
 from util.edges import CIRCUITS, FAMILIES, WHOLE, Ablation
@@ -22,7 +22,7 @@ from util.handshake import prepare
 from util.instruments import CaptureRows, CaptureStates, Splice
 from util.prompts import Misaligned
 from util.scoring import all_logits, next_token_logits
-from util.splicing import NEW_TOKENS, Ablated, Group, continuations, groups_of, outcomes
+from util.splicing import NEW_TOKENS, Ablated, Group, Store, continuations, groups_of, outcomes, takes_some_tokens
 from util.tasks.word_pair_prompts import prompts
 
 pytestmark = pytest.mark.oracle
@@ -610,10 +610,82 @@ def test_window_and_softcap_bind():
         assert gap(ours(model, few()), ours(other, few())) > 1e-3
 
 
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "phi", "wide"])
+@cases
+def test_tokens_computed_alone_equal_a_model_that_is_fed_token_by_token(name, case, store):
+    """On the states of plain runs, whether these were there or not; gemma2 with a window as wide as its prompts."""
+    model = toy("gemma2", sliding_window=64) if name == "wide" else toy(name)
+    assert takes_some_tokens(model)
+    ablation, kept = ABLATIONS[case], Store()
+    if store:
+        outcomes(model, few(), Ablation(kept=CIRCUIT[:-1], probed=PROBED), two_pass=True, store=kept)
+    wanted = [theirs(model, group, ablation)[0] for group in few()]
+    with watched(model, lambda ids: sizes.append(ids.numel())):
+        sizes: list[int] = []
+        check_said(outcomes(model, few(), ablation, two_pass=True, store=kept), few(), wanted)
+    assert (sizes[-1] < sum(len(group.base.ids) for group in few())) or case != "family"
+    assert continuations(model, words(), few(), ablation, store=kept) == continuations(model, words(), few(), ablation)
+
+
+def test_only_tokens_that_change_and_matter_are_computed():
+    """For the last separator alone, one row of the prompt; for nothing, no other; else those that read and are read."""
+    model, store, sizes = toy("llama"), Store(), list[int]()
+    short = [group for group in groups() if len(group.target) == 1][:2]
+    assert takes_some_tokens(model)
+    outcomes(model, short, Ablation(removed=("*->*",)), two_pass=True, store=store)
+    x2 = [group.base.types.index("x", group.base.types.index("n")) for group in short]
+    t2 = [group.base.types.index("t", start) for group, start in zip(short, x2, strict=True)]
+    query = max(len(group.base.ids) - 1 - group.base.types.index("query") for group in short)
+    second = max(len(group.base.ids) - 1 - start for group, start in zip(short, t2, strict=True))
+    expected = {
+        "nothing": (WHOLE, 1),
+        "none": (Ablation(kept=("NONE",)), 1),
+        "one edge": (Ablation(removed=("y->last_separator",)), 1),
+        "the query": (Ablation(removed=("x->query",)), query),
+        "later inputs": (Ablation(removed=("x->t:earlier",)), second),
+        "unread": (Ablation(kept=("ANCHOR", "QUERY", "x->t")), query),
+    }
+    for name, (ablation, size) in expected.items():
+        with watched(model, lambda ids: sizes.append(ids.shape[1])):
+            found = outcomes(model, short, ablation, two_pass=True, store=store)
+        assert sizes.pop() == size, name
+        np.testing.assert_allclose(found["log_prob"], outcomes(model, short, ablation)["log_prob"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", sorted({*SUPPORTED, *ADAPTED}))
+def test_every_class_gives_the_same_with_a_store(name):
+    """Where it does not take some tokens alone, all of them are computed. In float32, which experts need."""
+    model = build(name, torch.float32, vocab_size=len(words()))
+    prepare(model)
+    wanted = outcomes(model, few(), ABLATIONS["inside"])["log_prob"]
+    found = outcomes(model, few(), ABLATIONS["inside"], two_pass=True, store=Store())["log_prob"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
+
+
+def test_a_store_keeps_what_was_used_last():
+    made: list[str] = []
+
+    def states(key: str, size: int) -> splicing.States:
+        made.append(key)
+        return {0: (torch.zeros(1, 1, size, 1), torch.zeros(1, 1, size, 1))}
+
+    store = Store(limit=2 * 4 * 10)
+    for key, size in (("a", 4), ("b", 4), ("a", 4), ("c", 4), ("a", 4), ("b", 4), ("large", 11), ("b", 4)):
+        assert store.get(key, partial(states, key, size))[0][0].shape[2] == size
+    assert made == ["a", "b", "c", "b", "large"]
+
+
+def test_sets_of_tokens_waste_little():
+    assert splicing._alike([3, 50, 48, 3, 3], waste=10) == [[1, 2], [0, 3, 4]]
+    assert splicing._alike([60] * 3 + [59] * 3, waste=3) == [[0, 1, 2, 3, 4, 5]]
+
+
 def test_donors_that_are_kept_run_once(monkeypatch):
     """And give what donors that run again give; those inside a circuit are kept for that circuit alone."""
     model, passes = toy("llama"), list[int]()
-    store: splicing.Store = {}
+    monkeypatch.setattr(Ablated, "renewable", lambda *_: False)
+    store = Store()
     others = len(ABLATIONS["inside"].corruptions) - 1
     exchanged = Ablation(kept=CIRCUIT, probed=dict(zip(PROBED, list(PROBED.values())[::-1], strict=True)))
     assert exchanged != ABLATIONS["inside"] and exchanged.corruptions == ABLATIONS["inside"].corruptions
@@ -627,7 +699,6 @@ def test_donors_that_are_kept_run_once(monkeypatch):
             found = outcomes(model, few(), cases[case], two_pass=True, store=store)
         assert len(passes) == donors + 1, case
         np.testing.assert_array_equal(found["log_prob"], again["log_prob"])
-    monkeypatch.setattr(splicing, "STORED", 0)
-    small: splicing.Store = {}
+    small = Store(limit=0)
     outcomes(model, few(), ABLATIONS["circuit"], two_pass=True, store=small)
-    assert not small
+    assert not len(small)

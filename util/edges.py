@@ -130,6 +130,7 @@ _KEPT = {
     "CTX+AGG": (*_AGGREGATE, "CONTEXT"),
     "CTX_IO+AGG": ("AGG_Y", "QUERY", "ANCHOR", "WITHIN", "CONTEXT_IO"),
     "AGG-ONLY": _AGGREGATE,
+    "QUERY-ONLY": ("QUERY", "ANCHOR"),  # no demonstration is read: what the query alone tells
 }
 ALWAYS = FAMILIES["ANCHOR"] + _WHOLE_SLOTS  # every circuit has them: what nothing could be read without
 # what is kept; all other edges are taken out
@@ -311,10 +312,25 @@ def circuit_ablations(
     return found | {f"random {number}": Ablation(kept=kept) for number, kept in enumerate(drawn, 1)}
 
 
-def windows(layers: int) -> dict[str, Ablation]:
-    """Contextualisation taken out from a layer on, and aggregation below a layer, by name, for every layer."""
+def cuts(layers: int, count: int = 9) -> tuple[int, ...]:
+    """Up to `count` layers from 0 to `layers`, evenly spaced, the middle one among them: where windows begin or end.
+
+    Raises ValueError for fewer than three.
+    """
+    if count < 3:
+        raise ValueError(
+            f"{count} cuts of {layers} layers: the first, the middle and the last are needed; take 3 or more"
+        )
+    half = layers // 2
+    below = np.linspace(0, half, min(half, (count - 1) // 2) + 1)
+    above = np.linspace(half, layers, min(layers - half, count // 2) + 1)
+    return tuple(sorted({round(float(layer)) for layer in (*below, *above)}))
+
+
+def windows(layers: int, at: Sequence[int] | None = None) -> dict[str, Ablation]:
+    """Contextualisation taken out from a layer on, and aggregation below a layer, by name; at: default, every layer."""
     found = {}
-    for layer in range(layers + 1):
+    for layer in range(layers + 1) if at is None else at:
         found[f"CONTEXT from {layer}"] = Ablation(removed=FAMILIES["CONTEXT"], layers=tuple(range(layer, layers)))
         found[f"AGG below {layer}"] = Ablation(removed=FAMILIES["AGG"], layers=tuple(range(layer)))
     return found
@@ -323,8 +339,8 @@ def windows(layers: int) -> dict[str, Ablation]:
 def probes(kept: Sequence[Edge], probed: Sequence[Edge], corruptions: Sequence[int]) -> dict[str, Ablation]:
     """Inside a circuit, "circuit", each edge read from each corruption, "x->y:earlier from 2" and so on."""
     found = {"circuit": Ablation(kept=tuple(kept))}
-    for edge in probed:
-        for number in corruptions:
+    for number in corruptions:  # the donors of one corruption serve all edges
+        for edge in probed:
             found[f"{edge} from {number}"] = Ablation(kept=tuple(kept), probed=((edge, number),))
     return found
 

@@ -18,9 +18,10 @@ from transformers import PreTrainedModel
 
 from util.attention import PREPARED, input_device
 
-# Entries of records that are NaN where a model class has no such number, and why; an infinity is allowed nowhere.
+# Entries of records that are NaN where a model has no such number, and why; an infinity is allowed nowhere.
 UNDEFINED = {
     "value_norm": "the class does something between its heads and their projection",
+    "edges": "the receiver is in no later layer than the sender",
     **dict.fromkeys(
         ("copying", "attribution", "weights_copying", "direct"),
         "the class does not pass on what a head writes as it is, so nothing is written to the output directly",

@@ -387,8 +387,9 @@ class Splice(Instrument):
 
     Queries are an example's own, the softmax runs over what is read, and donors are read in the same layer of the same
     forward pass, where splices of their own may have changed them; or, with states, those of `CaptureStates`, in an
-    earlier one, of which donors are the rows. A token always reads itself. Raises ValueError for indices out of range,
-    and for cells on the diagonal that are not of kind 0.
+    earlier one, of which donors are the rows. A token always reads itself. places [B, T]: the keys that the queries
+    are themselves, by default the first T. Raises ValueError for indices out of range, and for cells of a query and
+    itself that are not of kind 0.
     """
 
     def __init__(
@@ -398,6 +399,7 @@ class Splice(Instrument):
         donors: Tensor,
         channel: str = "kv",
         states: Mapping[int, tuple[Tensor, Tensor]] | None = None,
+        places: Tensor | None = None,
     ) -> None:
         if channel not in CHANNELS:
             raise ValueError(f"Splice: unknown channel {channel!r}; there are {', '.join(CHANNELS)}")
@@ -413,7 +415,11 @@ class Splice(Instrument):
                 )
         rows = len(self.codes) if states is None else min((len(pair[0]) for pair in states.values()), default=0)
         _check_index("Splice donors", self.donors, rows, len(self.codes))
-        if bool(self.codes.diagonal(dim1=1, dim2=2).any()):
+        if places is None:
+            themselves = self.codes.diagonal(dim1=1, dim2=2)
+        else:
+            themselves = self.codes.gather(2, _index("Splice places", places, (2,))[..., None])
+        if bool(themselves.any()):
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
 
     def attach(self, support: "Support") -> None:

@@ -37,6 +37,7 @@ UNDEFINED = {
         "a share of what the whole model does, where that is not above nothing",
     ),
     "selectivity": "a ratio whose denominator is 0",
+    "edges": "the receiver is in no later layer than the sender",
 }
 
 

@@ -98,6 +98,33 @@ def deficit(
     return _interval((whole - kept).sum() / counts.sum(), lost, least_width(len(kept)))
 
 
+def without_context(losses: Mapping[str, Interval], margin: float, model: str) -> str:
+    """Whether a model can tell what contextualisation is for: acc(FULL) - acc(AGG-ONLY) by task, in a sentence.
+
+    It cannot where every interval is below the margin: demonstrations read alone then serve as well as those that read
+    each other. It can where an interval is above 0; else the prompts are too few to say.
+    """
+    losing = {task: loss for task, loss in losses.items() if loss[1] > 0}
+    name, (value, low, high) = max(losses.items(), key=lambda item: item[1][0])
+    most = f"in {name}: {value:.2f} [{low:.2f}, {high:.2f}]"
+    if losing:
+        return (
+            f"{model} loses accuracy without contextualisation in {len(losing)} of {len(losses)} tasks (most {most})."
+        )
+    if all(loss[2] < margin for loss in losses.values()):
+        return (
+            f"{model} answers every task with AGG-ONLY as well as with everything (largest loss, {most}): what "
+            "contextualisation is for cannot be tested on it."
+        )
+    return f"Whether {model} needs contextualisation is undecided with these prompts (largest loss, {most})."
+
+
+def query_alone(accuracy: Mapping[str, Mapping[str, Interval]], model: str) -> str:
+    """How much of each task needs no demonstration: accuracies of QUERY-ONLY and without demonstrations, by task."""
+    told = [f"{task} {row['QUERY-ONLY'][0]:.2f} ({row['no demonstrations'][0]:.2f})" for task, row in accuracy.items()]
+    return f"{model}, accuracy where no demonstration is read, by QUERY-ONLY (by the bare query): {', '.join(told)}."
+
+
 def least_width(n: int) -> float:
     """How common something can be that none of n prompts shows (exact 95 % bound): 1 - 0.025^(1/n)."""
     return 1 - 0.025 ** (1 / n)
