@@ -333,6 +333,14 @@ def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
     np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:16])
 
 
+def test_a_note_never_stands_on_what_was_measured():
+    interval, none = (0.5, 0.4, 0.6), (np.nan,) * 3
+    rows = {"a_b": {"whole": interval, "cut": interval}, "c": {"whole": interval, "cut": none}}
+    figure = induction.accuracies(rows, {}, {"a_b": 0.5, "c": 0.5}, "t", notes=dict.fromkeys(rows, "not\ndone"))
+    assert [ax.get_title() for ax in figure.axes] == ["a\nb\n(not done)", "c"]
+    assert [[text.get_text() for text in ax.texts] for ax in figure.axes] == [[], ["not\ndone"]]
+
+
 def test_the_tokens_of_a_label_are_one_bar():
     attention = np.zeros((6, 6))
     attention[-1] = [0.1, 0.2, 0.3, 0.0, 0.25, 0.15]

@@ -171,7 +171,7 @@ def accuracies(
 ) -> Figure:
     """Accuracy by task: what was measured of each name with its interval, and in grey of its control sets.
 
-    grey: names that are controls themselves. notes: words to stand under the name of a task.
+    grey: names that are controls themselves. notes: words on a task, in its place where little was measured.
     """
     with style():
         names = list(dict.fromkeys(name for row in tasks.values() for name in row))
@@ -187,7 +187,9 @@ def accuracies(
                     colour = DARK if name == names[0] else GREY if name in grey else RED
                     ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
             ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
-            if task in (notes or {}):
+            if task in (notes or {}) and np.isfinite([value for value, *_ in row.values()]).sum() > 1:
+                ax.set_title(f"{ax.get_title()}\n({' '.join((notes or {})[task].split())})")
+            elif task in (notes or {}):  # there is room
                 place = {"transform": ax.transAxes, "ha": "center", "va": "center"}
                 ax.text(0.5, 0.5, (notes or {})[task], color=GREY, backgroundcolor="white", **place)
             ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
