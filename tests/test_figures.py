@@ -118,7 +118,7 @@ def test_only_significant_cells_of_the_ablation_map_are_coloured():
     )
     ax = figure.axes[0]
     [drawn] = ax.get_images()
-    np.testing.assert_array_equal(drawn.get_array().filled(np.nan), [[-1, 0.1], [np.nan, np.nan]])
+    np.testing.assert_array_equal(np.ma.filled(np.ma.asarray(drawn.get_array()), np.nan), [[-1, 0.1], [np.nan, np.nan]])
     assert drawn.get_clim() == (-1, 1)  # what is not significant does not stretch the colours
     assert [text.get_text() for text in ax.texts] == ["-1.00*", "+0.10*", "+3.00", "0.00"]
 
@@ -194,7 +194,7 @@ def test_effects_are_coloured_where_their_interval_excludes_0():
     difference, width = np.array([[1.0, -2.0], [0.5, np.nan]]), np.array([[0.5, 1.0], [0.6, 0.0]])
     cut = f.Contrast(difference, 0 * difference, difference, difference - width, difference + width)
     figure = plots.head_effects(np.ones((2, 2), int), 4, np.ones((2, 2)), cut, "title")
-    tested, coloured = (drawn.get_array().filled(np.nan) for drawn in figure.axes[2].get_images())
+    tested, coloured = (np.ma.filled(np.ma.asarray(drawn.get_array()), np.nan) for drawn in figure.axes[2].get_images())
     np.testing.assert_array_equal(coloured, np.array([[1, -2], [np.nan, np.nan]]).T)
     np.testing.assert_array_equal(
         np.isfinite(tested), np.array([[True, True], [True, False]]).T
