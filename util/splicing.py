@@ -344,7 +344,7 @@ def _rows_again(codes: Tensor, edited: Tensor, gone: Tensor, wanted: int | None 
     return torch.from_numpy((changed & needed).nonzero()[0])
 
 
-def _alike(sizes: Sequence[int], waste: int = 100) -> list[list[int]]:
+def _alike(sizes: Sequence[int], waste: int = 32) -> list[list[int]]:
     """Places of a list in sets of sizes so alike that no more than `waste` tokens pad those of a set."""
     sets: list[list[int]] = []
     room = 0
