@@ -194,7 +194,8 @@ def test_effects_are_coloured_where_their_interval_excludes_0():
     difference, width = np.array([[1.0, -2.0], [0.5, np.nan]]), np.array([[0.5, 1.0], [0.6, 0.0]])
     cut = f.Contrast(difference, 0 * difference, difference, difference - width, difference + width)
     figure = plots.head_effects(np.ones((2, 2), int), 4, np.ones((2, 2)), cut, "title")
-    tested, coloured = (np.ma.filled(np.ma.asarray(drawn.get_array()), np.nan) for drawn in figure.axes[2].get_images())
+    images = figure.axes[2].get_images()
+    tested, coloured = [np.ma.filled(np.ma.asarray(image.get_array()), np.nan) for image in images]
     np.testing.assert_array_equal(coloured, np.array([[1, -2], [np.nan, np.nan]]).T)
     np.testing.assert_array_equal(
         np.isfinite(tested), np.array([[True, True], [True, False]]).T
