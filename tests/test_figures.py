@@ -195,7 +195,8 @@ def test_effects_are_coloured_where_their_interval_excludes_0():
     cut = f.Contrast(difference, 0 * difference, difference, difference - width, difference + width)
     figure = plots.head_effects(np.ones((2, 2), int), 4, np.ones((2, 2)), cut, "title")
     images = figure.axes[2].get_images()
-    tested, coloured = [np.ma.filled(np.ma.asarray(image.get_array()), np.nan) for image in images]
+    drawn: list[np.ndarray] = [np.ma.filled(np.ma.asarray(image.get_array()), np.nan) for image in images]
+    tested, coloured = drawn
     np.testing.assert_array_equal(coloured, np.array([[1, -2], [np.nan, np.nan]]).T)
     np.testing.assert_array_equal(
         np.isfinite(tested), np.array([[True, True], [True, False]]).T
