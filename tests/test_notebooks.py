@@ -200,3 +200,18 @@ def test_a_broken_measure_makes_nbval_fail(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed" in done.stdout and "Cell outputs differ" in done.stdout, done.stdout
     assert "heads on three quarters of the prompts: 0" in done.stdout, "the broken package was not the one that ran"
+
+
+@pytest.mark.notebook
+def test_what_the_ioi_notebook_says_of_heads_is_stored():
+    """Every head with an interval in its conclusions, for both models."""
+    cells = nbformat.read(ROOT / "notebooks" / "03_ioi_patching.ipynb", as_version=4).cells
+    [text] = [cell.source for cell in cells if cell.source.startswith("## What it means")]
+    embedded, real = text.split("**SmolLM2-135M-Instruct**")
+    for said, folder in ((embedded, ""), (real, "smollm2")):
+        stored = json.loads((ROOT / "data" / "values" / folder / "ioi_patching.json").read_text())["population"]
+        found = re.findall(r"L(\d+)H(\d+) (-?\d\.\d\d) \[(-?\d\.\d\d), (-?\d\.\d\d)\]", said)
+        assert found
+        for layer, head, *numbers in found:
+            measured = [stored["measured"][name][int(layer)][int(head)] for name in ("value", "low", "high")]
+            assert [float(number) for number in numbers] == [round(value, 2) for value in measured]
