@@ -174,9 +174,9 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     }
     printed = executed("04_edge_ablation", parameters, tmp_path, monkeypatch)
     assert "layers 3; prompts 4, 4\n" in printed and "planted circuit found exactly: True" in printed
-    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures").glob("edge_ablation_*.pdf")}
+    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("edge_*.pdf")}
     assert parts == {"circuits", "map", "circuit", "windows", "probes", "ambiguous", "models"}
-    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "edge_ablation.json").read_text())
+    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "edge_ablation.json").read_text())
     assert values["models"]["embedded"]["FULL"][0] > 0.5
 
 
