@@ -264,7 +264,7 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts(monkeypatch):
     """A draw may lack a prompt that the others have."""
     index = {0: [0, 1, 3, 4], 1: [0, 1, 2, 3], 2: [1, 2, 3, 4]}
 
-    def answers(asked, ablations, *_):
+    def answers(asked, ablations, *_, **options):
         numbers, seed = np.array(index[asked["donor_seed"]]), asked["donor_seed"]
         own = {
             "index": numbers,

@@ -78,7 +78,8 @@ def test_a_record_is_analysed_and_drawn_without_torch(asked, model_folder, tmp_p
         "asked, folder = json.loads(sys.argv[1]), sys.argv[2]\n"
         "data = cache.load(asked, folder).data\n"
         "counts = f.head_counts(data['magnitude'][:, 1], data['n_t'][:, 1])\n"
-        "plots.count_maps({'wrong': counts}, 10, 'title').savefig(folder + '/figure.png')\n"
+        "figure = plots.count_maps({'wrong': counts}, {'wrong': 10}, {'wrong': (0, 0, 0)}, 'title')\n"
+        "figure.savefig(folder + '/figure.png')\n"
         "print(counts.tolist())\n"
     )
     command = [sys.executable, "-c", code, json.dumps(asked), str(tmp_path)]

@@ -10,6 +10,7 @@ from tests import toys
 from util.attention import instrument
 from util.embedded import planted
 from util.experiments import forerunner
+from util.handshake import prepare
 from util.instruments import CaptureHeads, Knockout, PatchHeads
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.measures import forerunner as measures
@@ -290,7 +291,7 @@ def test_ioi(family, copies):
 @pytest.mark.parametrize("family", planted.FAMILIES)
 def test_a_name_is_marked_however_far_back_it_occurred(family):
     plant = planted.ioi(500, range(100, 110), family=family, bos=7)
-    load_ICL_model((plant.model, toys.tokenizer()), verbose=False)
+    prepare(plant.model)
     (layer, head), filler = plant.heads["duplicate token"][0], np.random.default_rng(0).integers(200, 500, 900)
     for distance in (2, 3, 5, 20, 49, 50, 51, 81, 131, 132, 500):
         ids = np.array([[7, *filler[:3], 100, *filler[3 : 2 + distance], 100]])
