@@ -76,7 +76,12 @@ def test_an_equal_config_is_loaded_and_another_refused(model, tmp_path):
 
 
 def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(model, tmp_path):
-    config = Config("accuracy", {**FEW, "model": "given:mine"}, donor_seeds=(0,), out_dir=str(tmp_path / "out"))
+    config = Config(
+        "accuracy",
+        {**FEW, "task": "country_capital", "model": "given:mine"},
+        donor_seeds=(0,),
+        out_dir=str(tmp_path / "out"),
+    )
     trained, untrained = model(), model.twin()()
     first = edge_configs.run(config, trained, tmp_path)
     again = edge_configs.run(config, trained, tmp_path / "elsewhere")

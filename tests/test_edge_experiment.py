@@ -363,7 +363,7 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
     model, tokenizer = pair()
     found = experiment.compare(small(), (0,), pair(), tmp_path)
     groups = []
-    for item in prompts("capitalization", tokenizer, 4, k=3).items:
+    for item in experiment._Run(small(), pair(), tmp_path, False).drawn.items:
         query = item.clean.text[slice(*item.clean.spans["x"][-1])]
         bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
         groups.append(Group(typed_tokens(bare, tokenizer), {}))
