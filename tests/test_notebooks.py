@@ -199,7 +199,7 @@ def test_a_broken_measure_makes_nbval_fail(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed" in done.stdout and "Cell outputs differ" in done.stdout, done.stdout
-    assert "correct label: 0 [0, 0] heads on three" in done.stdout, "the broken package was not the one that ran"
+    assert "wrong label: 0 [0, 0] heads on three" in done.stdout, "the broken package was not the one that ran"
 
 
 @pytest.mark.notebook
