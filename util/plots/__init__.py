@@ -5,9 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
@@ -38,13 +36,6 @@ def style() -> Iterator[None]:
 
 def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def layer_axis(axis: Axis, layers: int) -> None:
-    """Layers are numbered from 1 on axes, as in the paper, and from 0 in data."""
-    step = max(1, round(layers / 8))
-    ticks = np.arange(0, layers, step)
-    axis.set_ticks(ticks, [str(t + 1) for t in ticks])
 
 
 def name_point(ax: Axes, name: str, x: float, y: float) -> None:
