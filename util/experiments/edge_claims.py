@@ -20,12 +20,16 @@ from util.experiments.runs import ModelSource, once
 from util.load_model_and_data import shown_name
 from util.measures import claims
 from util.measures.claims import RULE, Claim, Rows, Rule
+from util.splicing import Store
 from util.tasks import word_pairs
 
 STEM = "edge_claims"
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 AMBIGUOUS = "ambiguous_present_past"
 COUNTS = (0, 4, 7, 9)  # of 10 demonstrations; with 10 nothing asks for the past tense
+# Bytes of a task's keys and values. Those of 250 prompts and their donors on 30 layers are 1.2 GB; with less room, each
+# would push out the one that is needed next.
+STORED = 2**31
 QUIET = 1.0  # seconds: what takes less was cached, and says nothing about what is left
 
 
@@ -157,9 +161,9 @@ def measure(
     source = once(source, searching.request)
 
     def answered(steps: Sequence[Step]) -> Rows:
-        runs = []
+        runs, store = [], Store(STORED)  # draws of donors share the runs of the prompts
         for step in steps:
-            work = partial(edges.answers, step.request, step.ablations, source, folder)
+            work = partial(edges.answers, step.request, step.ablations, source, folder, store=store)
             runs.append(progress.run(step.title, work))
         return edges.aligned(runs)
 
@@ -172,7 +176,7 @@ def measure(
     last |= {"FULL": WHOLE, "found": Ablation(kept=search.kept)}
     rows = progress.run(
         f"{primary}, circuit and layers",
-        lambda: edges.over_donors(asked(primary), last, donor_seeds, source, folder),
+        lambda: edges.over_donors(asked(primary), last, donor_seeds, source, folder, store=Store(STORED)),
     )
     judged = verdicts(model, found, rows, len(search.pairs), unclear, rows, layers, primary, rule=rule)
     return {

@@ -258,9 +258,10 @@ def over_donors(
     model: ModelSource = None,
     folder: str | Path | None = None,
     redo: bool = False,
+    store: Store | None = None,
 ) -> dict[str, dict[str, np.ndarray]]:
     """The same with several draws of donors, see `aligned`."""
-    model, store = once(model, asked), Store()
+    model, store = once(model, asked), Store() if store is None else store
     draws = [{**asked, "donor_seed": donor_seed} for donor_seed in donor_seeds]
     return aligned([answers(draw, ablations, model, folder, redo, store=store) for draw in draws])
 

@@ -32,6 +32,10 @@ def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str
             ax.set(xlabel="token of the vocabulary", title=f"...{title[-21:]}")
             for token, colour, marker in zip(answers, COLOURS, "os", strict=True):
                 ax.plot(token, values[token], marker, color=colour, ms=5)
+        lowest, highest = float(log_softmax.min()), float(log_softmax.max())
+        edge = 0.05 * (highest - lowest)
+        for ax in axes[:2]:  # one scale for both prompts
+            ax.set_ylim(lowest - edge, highest + edge)
         axes[0].set_ylabel("log-probability")
         axes[2].plot(log_softmax[1], log_softmax[0], ".", color="0.3", alpha=0.2, ms=2, rasterized=True)
         for token, name, colour, marker in zip(answers, names, COLOURS, "os", strict=True):
@@ -96,7 +100,10 @@ def _named(effects: Floats) -> list[Head]:
 
 
 def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
-    """Write the names of heads beside their points, on the side of the panel's middle, none on another."""
+    """Write the names of heads beside their points, on the side of the panel's middle, none on another.
+
+    A line leads from a point to its name where there was no room beside it.
+    """
     low, high = ax.get_xlim()
     left, taken = (low + high) / 2, list[tuple[float, float]]()
     span = np.ptp(ax.get_ylim())
@@ -106,6 +113,8 @@ def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
             if abs(at - x) < (high - low) * 0.3 and place - height < 0.085 * span:
                 place = height + 0.085 * span
         taken.append((x, place))
+        if place > y:
+            ax.plot([x, x], [y, place], color="0.6", lw=0.6, zorder=0)
         name = head_name(head)
         ax.text(
             x,
