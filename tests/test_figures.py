@@ -12,6 +12,7 @@ from matplotlib import image
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
+from PIL import Image
 
 from util import edges, paths, report
 from util.measures import forerunner as f
@@ -30,8 +31,13 @@ def arrays(request):
     return magnitude, (0.1 * random.random((n, layers, heads))).astype(np.float32), random.integers(100, 200, n)
 
 
-@pytest.mark.parametrize("file", sorted((paths.root() / "figures").glob("*.png")), ids=lambda file: file.stem)
-def test_nothing_of_a_default_figure_is_cut_off_at_its_edge(file):
+FIGURES = paths.root() / "figures"
+
+
+@pytest.mark.parametrize(
+    "file", sorted(FIGURES.rglob("*.png")), ids=lambda file: str(file.relative_to(FIGURES).with_suffix(""))
+)
+def test_nothing_of_a_committed_figure_is_cut_off_at_its_edge(file):
     pixels = image.imread(file)[..., :3]
     rim = [pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]]
     assert all((part > 0.99).all() for part in rim)
@@ -133,6 +139,15 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
         contents.append([file.read_bytes() for file in files])
     assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
     assert contents[0] == contents[1]
+
+
+def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    drawn = plots.count_maps({"correct": np.arange(16).reshape(4, 4)}, {"correct": 16}, {"correct": (1, 0, 2)}, "title")
+    png, pdf = report.save_figure(drawn, "stem", "panel", "smollm2")
+    with Image.open(png) as stored:
+        assert stored.info["Description"] == "SmolLM2-135M-Instruct, Q4_1 file, dequantised"
+    assert b"(SmolLM2-135M-Instruct, Q4_1 file, dequantised)" in pdf.read_bytes()
 
 
 @pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (30, 9, 17), (80, 64, 20)])

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from random import Random
+from string import ascii_letters
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
@@ -66,8 +67,10 @@ def tokenizer(kind):
 
 @cache
 def by_pattern(pattern):
-    """A tokenizer whose tokens are what the pattern says; they are known words only where the lists have them."""
-    words = {cell for name in word_pairs.LISTS for row in rows(name) for cell in row}
+    """A tokenizer whose tokens are what the pattern says; known are words of the lists, of ANTONYMS, and letters."""
+    words = {cell for name in word_pairs.LISTS for row in rows(name) for cell in row} | {*ascii_letters}
+    words |= {f" {word}" for pair in ANTONYMS.pairs for said in pair[:2] for word in (said, said.upper())}
+    words |= {word.strip() for word in words}
     known = {text: i for i, text in enumerate(["<unk>", "<s>", "\t", "\n", " ->", *sorted(words)])}
     raw = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
@@ -204,6 +207,25 @@ def test_queries_in_turn_are_asked_once_before_any_is_asked_again():
     assert [parse(item.clean.text)[1] for item in other.items] != asked[:12]
 
 
+def test_queries_whose_answer_begins_as_a_copy_would_are_not_asked():
+    """As of regular verbs in published tokenizers: the first token of the answer would be right for a copy, too."""
+    letters, verbs = by_pattern(r"[^\t\n]|\t|\n"), ("walk", "jump", "climb", "order", "enter", "touch")
+    regular = [Pair(verb, f"{verb}ed") for verb in verbs]
+    told = [Pair("one", "two"), Pair("cat", "dog"), Pair("red", "hue"), Pair("sun", "ray")]
+    same = [Pair("cut", "cut"), Pair("hit", "hit")]  # a copy is the answer, and counts as one
+    task = WordPairTask("past", (*regular, *told, *same), other_rule=str)
+    drawn = word_pair_prompts.prompts(task, letters, 40, k=3, corruptions=(1,))
+    asked = {parse(item.clean.text)[1] for item in drawn.items}
+    assert asked and asked <= {pair.x for pair in (*told, *same)} and drawn.askable == len(told) + len(same)
+    assert drawn.rejected["query: its answer begins as the query said again"] == len(regular)
+    shown = {x for item in drawn.items for x, _ in parse(item.clean.text)[0]}
+    assert shown & {*verbs}  # among the demonstrations nothing is left out
+    one_token = word_pair_prompts.prompts(task, tokenizer("bpe"), 4, k=3, corruptions=(1,))
+    assert word_pair_prompts.may_begin_alike(task.pairs) and one_token.askable >= drawn.askable
+    assert not word_pair_prompts.may_begin_alike(word_pairs.find("capitalization").pairs)
+    assert not word_pair_prompts.may_begin_alike(word_pairs.find("copying").pairs)
+
+
 def test_the_embedded_model_s_tasks_have_the_words_that_it_was_trained_on():
     for name in TASKS:
         task, longer = word_pairs.find(name, trained=True), word_pairs.find(name)
@@ -259,7 +281,7 @@ def check_donor(c, name, clean, donor, marks):
 def test_each_corruption_keeps_and_changes_what_it_says(name, kind):
     drawn = made(name, kind, k=4, corruptions=ALL)
     same: Counter[int] = Counter()
-    assert len(drawn.items) == 10
+    assert len(drawn.items) >= 9 and len(drawn.items) + sum(drawn.dropped.values()) == 10
     for item in drawn.items:
         typed = [type_tokens(prompt, tokenizer(kind)) for prompt in (item.clean, *item.donors.values())]
         whole = [type_tokens(prompt, tokenizer(kind), target=True) for prompt in (item.clean, *item.donors.values())]

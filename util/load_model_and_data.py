@@ -190,7 +190,7 @@ def shown_name(name: str | Path) -> str:
 def full_name(name: str | Path) -> str:
     """The shown name, and for packaged models what was done to them: to be said wherever a number of one stands."""
     bundled = packaged.PACKAGED.get(str(name))
-    return shown_name(name) if bundled is None else f"{bundled.title}, {bundled.form}"
+    return shown_name(name) if bundled is None else bundled.full_title
 
 
 LOCAL = "local:"  # how the requests' names of folders and files begin

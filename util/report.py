@@ -13,15 +13,23 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from util import paths
+from util.models.packaged import PACKAGED
 
 
 def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") -> list[Path]:
-    """Write <stem>_<panel>.png and .pdf into a model's output folder; the same figure gives the same bytes."""
+    """Write <stem>_<panel>.png and .pdf into a model's output folder; the same figure gives the same bytes.
+
+    Files of a packaged model say in their metadata what was done to it ("Description" of PNG, "Subject" of PDF).
+    """
     folder = paths.output("figures", model)
     files = [folder / f"{stem}_{panel}{suffix}" for suffix in (".png", ".pdf")]
+    bundled = PACKAGED.get(model)
+    caption = None if bundled is None else bundled.full_title
+    png = {"Software": None} | ({} if caption is None else {"Description": caption})
+    pdf = {"CreationDate": None, "Producer": None, "Creator": None, "Subject": caption}
     with mpl.rc_context({"savefig.dpi": 300, "pdf.fonttype": 42}):  # for print; fonts stay editable text
-        figure.savefig(files[0], metadata={"Software": None})
-        figure.savefig(files[1], metadata={"CreationDate": None, "Producer": None, "Creator": None})
+        figure.savefig(files[0], metadata=png)
+        figure.savefig(files[1], metadata=pdf)
     return files
 
 

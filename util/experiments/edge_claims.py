@@ -44,16 +44,18 @@ def verdicts(
     primary: str,
     k: int = 10,
     rule: Rule = RULE,
+    askable: Mapping[str, int] | None = None,
 ) -> list[Claim]:
     """The five claims, in order, from answers as `edges.aligned` gives them, see `measures.claims`.
 
     tasks: with FULL, AGG-ONLY and CTX+AGG. circuit: with FULL and "found", the circuit searched in the primary task,
     which keeps so many type pairs. ambiguous: with FULL and AGG-ONLY, by how many of k demonstrations are ambiguous.
+    askable: by task, how many queries there are for the tokenizer, by default all of the list.
     halves: with FULL and the `edges.windows` at half of the layers, of the primary task.
     """
     has = {name: _task(model, name) for name in {*tasks, primary, AMBIGUOUS}}
     chance = {name: 1 / len(task.outputs) for name, task in has.items()}
-    queries = {name: len(task.queries("test")) for name, task in has.items()}
+    queries = {name: len(task.queries("test")) for name, task in has.items()} | dict(askable or {})
     here = (rule, chance[primary], queries[primary])
     losing = claims.some_lose(tasks, rule, chance, queries)
     late, early = half_windows(layers)
@@ -158,13 +160,14 @@ def measure(
     plan = [step for steps in (*by_task.values(), *by_count.values()) for step in steps]
     later = len(donor_seeds) * asked(primary)["prompts"] * 4  # FULL, the circuit found, and two windows
     progress = Progress([*(step.size for step in plan), searching.size, later], say)
-    source = once(source, searching.request)
+    source, there = once(source, searching.request), dict[str, int]()
 
     def answered(steps: Sequence[Step]) -> Rows:
         runs, store = [], Store(STORED)  # draws of donors share the runs of the prompts
         for step in steps:
             work = partial(edges.answers, step.request, step.ablations, source, folder, store=store)
             runs.append(progress.run(step.title, work))
+            there[step.request["dataset"]] = edges.askable(step.request, runs[-1]["FULL"])
         return edges.aligned(runs)
 
     found = {task: answered(steps) for task, steps in by_task.items()}
@@ -178,7 +181,7 @@ def measure(
         f"{primary}, circuit and layers",
         lambda: edges.over_donors(asked(primary), last, donor_seeds, source, folder, store=Store(STORED)),
     )
-    judged = verdicts(model, found, rows, len(search.pairs), unclear, rows, layers, primary, rule=rule)
+    judged = verdicts(model, found, rows, len(search.pairs), unclear, rows, layers, primary, rule=rule, askable=there)
     return {
         "model": shown_name(model),
         "about": record.provenance["model"],

@@ -94,9 +94,11 @@ def request(
         raise ValueError(f"layout = {dict(layout or {})}: its fields are those of prompts.Layout ({error})") from error
     rules = [found.other(pair.x) for pair in found.pairs]
     words = [table(name) for name in found.lists]  # what corrupted prompts are made of
+    # said where it can matter alone: records of other tasks are older than this rule, and as it would have them
+    told = ["queries told from answers"] if word_pair_prompts.may_begin_alike(found.pairs) else []
     own = {
         "dataset": found.name,
-        "words": digest([repr((found.pairs, rules, found.balanced, found.list_name, written)), repr(words)]),
+        "words": digest([repr((found.pairs, rules, found.balanced, found.list_name, written)), repr(words), *told]),
         "prompts": prompts,
         "k": k,
         "seed": seed,
@@ -172,6 +174,7 @@ class _Run(Run):
             "layers": len(support(self.pair[0]).layers),
             "queries": asked,
             "answers": [item.clean.label().strip() for item in drawn.items],
+            "askable": drawn.askable,
             "left_out": {
                 "rejected": dict(drawn.rejected),
                 "resampled": dict(drawn.resampled),
@@ -224,8 +227,9 @@ def records(
 
     Their data, [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; target and copy, the first
     tokens of the answer and of the query said again (-1 where that would change the prompt); queries and answers as
-    text; layers; left_out, what of the lists was rejected, resampled, dropped, and how often a donor has the clean
-    output. generate: also written, what the model goes on to write, and whether its first line is the answer
+    text. And layers; askable, how many queries of the split there are for this tokenizer; left_out, what of the lists
+    was rejected, resampled, dropped, and how often a donor has the clean output.
+    generate: also written, what the model goes on to write, and whether its first line is the answer
     (line_right: acc_line), or it begins with the answer (prefix_right: acc_prefix). store: one for several requests of
     this model, which then share plain runs. Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise,
     before any forward pass.
@@ -363,7 +367,8 @@ class Circuits:
 
     rows: by circuit, see `aligned`; alone: the same of the whole model after queries without demonstrations, None where
     that was not measured; written: by circuit the shares of prompts whose first line is the answer, and that begin with
-    it (first draw of donors); chance: of the task; about: the model in words; layers: that it has.
+    it (first draw of donors); chance: of the task; about: the model in words; layers: that it has; askable: how many
+    queries there are.
     """
 
     task: str
@@ -373,6 +378,7 @@ class Circuits:
     chance: float
     about: str
     layers: int
+    askable: int
 
     @property
     def queries(self) -> int:
@@ -469,8 +475,24 @@ def compare(
     chance = 1 / len(word_pairs.find(asked["dataset"]).outputs)
     full = first["FULL"]
     return Circuits(
-        asked["dataset"], aligned(runs), alone, lines, chance, full.provenance["model"], int(full.data["layers"])
+        asked["dataset"],
+        aligned(runs),
+        alone,
+        lines,
+        chance,
+        full.provenance["model"],
+        int(full.data["layers"]),
+        askable(asked, full.data),
     )
+
+
+def askable(asked: cache.Request, data: Mapping[str, Any]) -> int:
+    """How many queries there are for the prompts of a request, by a record of it.
+
+    Records from before it was counted are of tasks that ask all of their list.
+    """
+    task = word_pairs.find(asked["dataset"], trained=asked["trained_words"])
+    return int(data.get("askable", len(task.queries(asked["split"]))))
 
 
 # ------------------------------------------------------------------------------------------------ circuits
@@ -622,9 +644,13 @@ def verified(
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """Answers by how many demonstrations fit two rules: rows, see `aligned`, by count and circuit, with `copied`."""
+    """Answers by how many demonstrations fit two rules.
+
+    rows: see `aligned`, by count and circuit, with `copied`; askable: how many queries there are.
+    """
 
     rows: Mapping[int, Mapping[str, Mapping[str, np.ndarray]]]
+    askable: int
 
     def shares(self, what: str) -> dict[str, list[Interval]]:
         """By circuit, for every count, the share of prompts that are "right", "copied", or "other" than both."""
@@ -656,7 +682,7 @@ def ambiguity(
             said = answers({**request_, "donor_seed": donor_seed}, three, model, folder, redo, store=store)
             draws.append({name: {**data, "copied": data["top"] == data["copy"]} for name, data in said.items()})
         rows[count] = aligned(draws)
-    return Ambiguity(rows)
+    return Ambiguity(rows, askable(request_, said["FULL"]))
 
 
 # ------------------------------------------------------------------------------------------------ the planted circuit

@@ -44,6 +44,10 @@ class Packaged:
     hub: tuple[str, str, str]
     size: int
 
+    @property
+    def full_title(self) -> str:
+        return f"{self.title}, {self.form}"
+
 
 PACKAGED = {
     "smollm2": Packaged(

@@ -239,7 +239,7 @@ def windows(
     Shaded is what the claim is about: contextualisation in the upper half, aggregation in the lower half.
     """
     with style():
-        figure = new_figure(WIDTH, 2.0)
+        figure = new_figure(WIDTH, 2.15)
         axes = figure.subplots(1, 2, sharey=True)
         half = layers / 2
         for ax, values, colour, name, shade in (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from util.prompts import Layout, Misaligned, Prompt, TypedTokens, check_aligned, type_tokens
-from util.tasks.word_pairs import CORRUPTIONS, WordPairTask, fault, find
+from util.tasks.word_pairs import CORRUPTIONS, Pair, WordPairTask, fault, find
 from util.tasks.words import table
 
 T = TypeVar("T")
@@ -60,6 +60,20 @@ def _count(tokenizer: Any, layout: Layout, x: str, y: str) -> Sizes | str:
         except Misaligned as error:
             known[key] = error.reason
     return known[key]
+
+
+def _begins(tokenizer: Any, layout: Layout, x: str, y: str) -> int | None:
+    """The first token of the answer y after the query x; None where they cannot stand in a prompt."""
+    try:
+        tokens = typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer)
+    except Misaligned:
+        return None
+    return tokens.ids[tokens.types.index("target")]
+
+
+def may_begin_alike(pairs: Sequence[Pair]) -> bool:
+    """Whether any answer begins with the letter of its query, so that with some tokenizer both begin with one token."""
+    return any(pair.x != pair.y and pair.x[0] == pair.y[0] for pair in pairs)
 
 
 def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
@@ -142,6 +156,21 @@ class _Stock:
                 self.rejected[f"{OWN}: no donor for {CORRUPTIONS[c]}"] += 1
                 return False
         return True
+
+    def askable(self, queries: frozenset[str]) -> frozenset[str]:
+        """Those of the queries that are usable, and whose answer does not begin as the query said again does.
+
+        Of "walk", where "walked" is "walk" and "ed", the first token does not tell an answer from a copy.
+        """
+        found = set()
+        for x in queries & {*self.usable}:
+            y = self.usable[x].y
+            answer, copy = (_begins(self.tokenizer, self.task.layout, x, said) for said in (y, x))
+            if x == y or answer != copy:
+                found.add(x)
+            else:
+                self.rejected["query: its answer begins as the query said again"] += 1
+        return frozenset(found)
 
     def clean(self, queries: frozenset[str], k: int, ambiguous: int, order: str, rng: Random) -> _Clean:
         """A clean prompt. Raises Misaligned where the draw is not aligned or lacks a donor."""
@@ -269,12 +298,14 @@ class WordPairPrompt:
 class WordPairPrompts:
     """The prompts of a task for one tokenizer, and what was left out.
 
-    rejected: pairs and words by where they come from and why. resampled, dropped: draws and prompts by reason.
+    askable: how many queries of the split can be asked. rejected: pairs and words by where they come from and why.
+    resampled, dropped: draws and prompts by reason.
     coincidences: places where a donor has the clean output, by corruption: in balanced tasks `shuffled` can have some.
     """
 
     task: WordPairTask
     items: tuple[WordPairPrompt, ...]
+    askable: int
     rejected: Mapping[str, int]
     resampled: Mapping[str, int]
     dropped: Mapping[str, int]
@@ -352,13 +383,16 @@ def prompts(
     of them as its prompt. They obey the other rule as well: 5 differs from 1 in the clear pairs only, and not at all
     where every demonstration is marked. 2 knows no kinds.
 
+    A query is left out where its answer begins with the same token as the query said again would: a model that copies
+    would say the first token of the answer. The other pairs still stand among the demonstrations.
+
     Raises ValueError for a task, split, order, corruption or number that there is not, for a tokenizer without
     character offsets, and where no prompt at all can be made.
     """
     task = find(task) if layout is None else replace(find(task), layout=layout)
     m = marked_demonstrations(task, n, k, corruptions, split, ambiguous, order)
     stock = _Stock(task, tokenizer, corruptions)
-    queries = task.queries(split) & {*stock.usable}
+    queries = stock.askable(task.queries(split))
     turns = sorted(queries)
     Random(f"{task.name}/{seed}/turns").shuffle(turns)
     items: list[WordPairPrompt] = []
@@ -385,7 +419,7 @@ def prompts(
             f"task {task.name!r}: no prompt can be made for this tokenizer ({reasons}). Try another "
             "separator (layout: TAB, COLON, ARROW or your own), a smaller k, or fewer corruptions"
         )
-    return WordPairPrompts(task, tuple(items), stock.rejected, resampled, dropped, coincidences)
+    return WordPairPrompts(task, tuple(items), len(queries), stock.rejected, resampled, dropped, coincidences)
 
 
 def _first(make: Callable[[Random], T], key: str, faults: Counter[str]) -> T:
