@@ -262,3 +262,22 @@ def test_what_the_ioi_notebook_says_of_heads_is_stored():
         for layer, head, *numbers in found:
             measured = [stored["measured"][name][int(layer)][int(head)] for name in ("value", "low", "high")]
             assert [float(number) for number in numbers] == [round(value, 2) for value in measured]
+
+
+@pytest.mark.notebook
+def test_what_the_edge_notebook_says_of_tasks_is_stored():
+    """Every accuracy with an interval in its conclusions, for both models."""
+    cells = nbformat.read(ROOT / "notebooks" / "04_edge_ablation.ipynb", as_version=4).cells
+    [text] = [cell.source for cell in cells if "**On the embedded model.**" in cell.source]
+    embedded, real = text.split("**On SmolLM2-135M-Instruct.**")
+    for said, folder in ((embedded, ""), (real, "smollm2")):
+        stored = json.loads((ROOT / "data" / "values" / folder / "edge_ablation.json").read_text())["accuracy"]
+        found = re.findall(r"(\w+) `([^`]+)` (\d\.\d\d) \[(\d\.\d\d), (\d\.\d\d)\]", said)
+        assert len(found) >= 4
+        for task, circuit, *numbers in found:
+            assert [float(number) for number in numbers] == [round(value, 2) for value in stored[task][circuit]]
+        judged = json.loads((ROOT / "data" / "values" / folder / "edge_claims.json").read_text())["claims"]
+        verdicts = re.findall(r"claim (\d) (holds|is refuted|is undecided)", said)
+        assert {int(number) for number, _ in verdicts} == {1, 2, 3, 4, 5}
+        for number, verdict in verdicts:
+            assert judged[int(number) - 1]["verdict"] == verdict.removeprefix("is ")

@@ -269,7 +269,7 @@ def arrow(edge: str) -> str:
 def probes(kept: Floats, edges: Sequence[str], donors: Sequence[str], title: str) -> Figure:
     """Accuracy inside a circuit [edges, donors] where one edge is read from another prompt that keeps some things."""
     with style():
-        figure = new_figure(WIDTH * 0.8, 0.9 + 0.24 * len(edges))
+        figure = new_figure(WIDTH * 0.8, 1.0 + 0.24 * len(edges))
         ax = figure.subplots()
         image = ax.imshow(kept, cmap="viridis", vmin=0, vmax=1, aspect="auto")
         for (row, column), value in np.ndenumerate(kept):
