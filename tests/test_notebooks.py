@@ -270,8 +270,12 @@ def test_what_the_edge_notebook_says_of_tasks_is_stored():
     cells = nbformat.read(ROOT / "notebooks" / "04_edge_ablation.ipynb", as_version=4).cells
     [text] = [cell.source for cell in cells if "**On the embedded model.**" in cell.source]
     embedded, real = text.split("**On SmolLM2-135M-Instruct.**")
+    values = {
+        folder: json.loads((ROOT / "data" / "values" / folder / "edge_ablation.json").read_text())
+        for folder in ("", "smollm2")
+    }
     for said, folder in ((embedded, ""), (real, "smollm2")):
-        stored = json.loads((ROOT / "data" / "values" / folder / "edge_ablation.json").read_text())["accuracy"]
+        stored = values[folder]["accuracy"]
         found = re.findall(r"(\w+) `([^`]+)` (\d\.\d\d) \[(\d\.\d\d), (\d\.\d\d)\]", said)
         assert len(found) >= 4
         for task, circuit, *numbers in found:
@@ -281,3 +285,17 @@ def test_what_the_edge_notebook_says_of_tasks_is_stored():
         assert {int(number) for number, _ in verdicts} == {1, 2, 3, 4, 5}
         for number, verdict in verdicts:
             assert judged[int(number) - 1]["verdict"] == verdict.removeprefix("is ")
+    search, carried = values["smollm2"]["search"], values["smollm2"]["probes"]
+    assert search["kept"] == ["x->t:same", "x->y:same", "t->y:same", "y->last_separator", "query->last_separator"]
+    found, without = (search["scores"][part] for part in ("found", "without found"))
+    assert "Score {:.2f} [{:.2f}, {:.2f}], ".format(*found) in real
+    assert f"without these pairs {without[0]:.2f}, the best of 20 random circuits {max(search['random']):.2f}" in real
+    labels = carried["accuracy"][carried["edges"].index("y->last_separator")]
+    same, shuffled, inputs, _, rule = (f"{value:.2f}" for value in labels)
+    assert f"{same} with outputs of other pairs, {shuffled} shuffled, {inputs} behind other inputs" in real
+    assert f"{rule} of another rule" in real
+    theirs = values[""]["probes"]
+    assert f"serve as well ({theirs['accuracy'][theirs['edges'].index('y->last_separator')][1]:.2f})" in real
+    windows = values["smollm2"]["windows"]
+    below = dict(zip(windows["at"], windows["AGG below"], strict=True))
+    assert f"below layer 15 ({below[15][0]:.2f}), nearly all below layer 22 ({below[22][0]:.2f})" in real
