@@ -32,7 +32,7 @@ def flat(value):
     return [number for entry in value for number in flat(entry)] if isinstance(value, list) else [value]
 
 
-@pytest.mark.parametrize(("row", "stem"), zip(ROWS, STEMS, strict=True), ids=STEMS)
+@pytest.mark.parametrize(("row", "stem"), list(zip(ROWS, STEMS, strict=True)), ids=STEMS)
 @pytest.mark.parametrize(("column", "folder"), [(1, ""), (2, "smollm2")], ids=["embedded", "smollm2"])
 def test_every_interval_of_the_findings_is_stored(row, stem, column, folder):
     stored = json.loads((paths.root() / "data" / "values" / folder / f"{stem}.json").read_text())
