@@ -285,6 +285,10 @@ def test_what_the_edge_notebook_says_of_tasks_is_stored():
         assert {int(number) for number, _ in verdicts} == {1, 2, 3, 4, 5}
         for number, verdict in verdicts:
             assert judged[int(number) - 1]["verdict"] == verdict.removeprefix("is ")
+        parts = [part for claim in judged for part in claim["parts"]]
+        measured = {tuple(f"{part[name]:.2f}" for name in ("value", "low", "high")) for part in parts}
+        at_length = said[said.index("With ") :]
+        assert set(re.findall(r"(-?\d\.\d\d) \[(-?\d\.\d\d), (-?\d\.\d\d)\]", at_length)) <= measured
     search, carried = values["smollm2"]["search"], values["smollm2"]["probes"]
     assert search["kept"] == ["x->t:same", "x->y:same", "t->y:same", "y->last_separator", "query->last_separator"]
     found, without = (search["scores"][part] for part in ("found", "without found"))

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from util import paths
-from util.models.packaged import PACKAGED
+from util.models.table import PACKAGED
 
 
 def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") -> list[Path]:
