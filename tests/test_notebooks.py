@@ -15,6 +15,7 @@ import papermill
 import pytest
 
 from tests import architectures, toys
+from tests.test_readme import intervals_in, rounded
 from util.load_model_and_data import load_ICL_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -303,3 +304,24 @@ def test_what_the_edge_notebook_says_of_tasks_is_stored():
     windows = values["smollm2"]["windows"]
     below = dict(zip(windows["at"], windows["AGG below"], strict=True))
     assert f"below layer 15 ({below[15][0]:.2f}), nearly all below layer 22 ({below[22][0]:.2f})" in real
+
+
+@pytest.mark.notebook
+def test_what_the_forerunner_notebook_says_of_heads_and_cuts_is_stored():
+    """Every number with an interval in its conclusions, and the counts of heads, for both models."""
+    cells = nbformat.read(ROOT / "notebooks" / "01_forerunner_heads.ipynb", as_version=4).cells
+    [text] = [cell.source for cell in cells if cell.source.startswith("## What it means")]
+    embedded, real = text.split("**On SmolLM2-135M-Instruct**")
+    for said, folder in ((embedded, ""), (real, "smollm2")):
+        stored = json.loads((ROOT / "data" / "values" / folder / "forerunner_heads.json").read_text())
+        found = intervals_in(said)
+        assert len(found) >= 4 and found <= rounded(stored)
+        judged = stored["specificity"]["judged"]
+    counts = (
+        "Of {chosen} that were chosen on one half of the prompts, {confirmed} read it more than other previous tokens"
+    )
+    assert counts.format(**judged) in real
+    assert (
+        "{than_other} more than behind another word, {than_wrong} more than behind a wrong label".format(**judged)
+        in real
+    )
