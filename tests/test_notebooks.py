@@ -15,7 +15,7 @@ import papermill
 import pytest
 
 from tests import architectures, toys
-from tests.test_readme import intervals_in, rounded
+from tests.stored import FOLDERS, intervals_in, rounded, values
 from util.load_model_and_data import load_ICL_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +24,12 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 def code_cells(file):
     return [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
+
+
+def nodes_of(cell):
+    """The syntax of a code cell, but for IPython's own commands."""
+    source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
+    return list(ast.walk(ast.parse(source)))
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
@@ -35,8 +41,7 @@ def test_a_notebook_is_thin_executed_and_comparable(file):
     checks = [cell for cell in cells if "NBVAL_CHECK_OUTPUT" in cell.source]
     assert checks and all(cell.outputs and cell.outputs[0].output_type == "stream" for cell in checks)
     for cell in cells:
-        source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
-        assert not [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        assert not [n for n in nodes_of(cell) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
         assert all(output.get("name") != "stderr" for output in cell.outputs), "a warning or a progress bar was stored"
     assert not re.search(r"hf_[A-Za-z]{8}|findfont", file.read_text())
     assert f"notebooks/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
@@ -47,8 +52,7 @@ def test_cells_can_run_again(file):
     """What a loop leaves behind is not the name of a result: a cell run twice would take one for the other."""
     looped, assigned = [], []
     for cell in code_cells(file):
-        tree = ast.parse("\n".join(line for line in cell.source.splitlines() if not line.startswith("%")))
-        nodes = list(ast.walk(tree))
+        nodes = nodes_of(cell)
         looped.append(set().union(*(names(node.target) for node in nodes if isinstance(node, ast.For))))
         assigned.append(set().union(*(names(t) for n in nodes if isinstance(n, ast.Assign) for t in n.targets)))
     for place, loop in enumerate(looped):
@@ -79,10 +83,10 @@ CONTROLS = {
 }
 
 
-@pytest.mark.parametrize("folder", ["", "smollm2"], ids=["embedded", "smollm2"])
+@pytest.mark.parametrize("model", FOLDERS)
 @pytest.mark.parametrize("stem", CONTROLS)
-def test_every_figure_has_an_untrained_control(stem, folder):
-    stored = json.loads((ROOT / "data" / "values" / folder / f"{stem}.json").read_text())
+def test_every_figure_has_an_untrained_control(stem, model):
+    stored = values(stem, model)
     place = stored if CONTROLS[stem] is None else stored[CONTROLS[stem]]
     assert any(name.startswith("untrained") and value for name, value in place.items())
 
@@ -126,9 +130,9 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         assert ("trec: task" in printed) == (k > 0) and ("k = 0: without demonstrations" in printed) == (k == 0)
         drawn = {file.stem.removeprefix("forerunner_heads_") for file in place.glob("*.pdf")}
         assert drawn == (panels if k else panels - {"ablation", "induction", "effects"})
-    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "forerunner_heads.json").read_text())
-    assert list(values["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in values["model"]
-    assert list(values["by_k"]["fixed"]) == ["0", "2"]
+    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "forerunner_heads.json").read_text())
+    assert list(written["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in written["model"]
+    assert list(written["by_k"]["fixed"]) == ["0", "2"]
 
 
 @pytest.mark.notebook
@@ -140,8 +144,8 @@ def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch)
         printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
         assert "planted GPT-2, L1H5: induction" in printed and "tiny, L" in printed and "tmp" not in printed
         assert ("untrained twin, L" in printed) == untrained_control
-    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "toy_induction_head.json").read_text())
-    assert values["request"]["model"] == "tiny" and len(values["heads"]) == 4
+    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "toy_induction_head.json").read_text())
+    assert written["request"]["model"] == "tiny" and len(written["heads"]) == 4
     assert len(list((tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("toy_induction_head_*.pdf"))) == 5
 
 
@@ -224,8 +228,8 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     assert "layers 3; prompts 4, 4\n" in printed and "planted circuit found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("edge_*.pdf")}
     assert parts == {"circuits", "map", "circuit", "windows", "probes", "ambiguous", "models"}
-    values = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "edge_ablation.json").read_text())
-    assert values["models"]["embedded"]["FULL"][0] > 0.5
+    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "edge_ablation.json").read_text())
+    assert written["models"]["embedded"]["FULL"][0] > 0.5
 
 
 @pytest.mark.notebook
@@ -250,14 +254,18 @@ def test_a_broken_measure_makes_nbval_fail(tmp_path):
     assert "wrong label: 0 [0, 0] heads on three" in done.stdout, "the broken package was not the one that ran"
 
 
+def conclusions(notebook, mark):
+    """What a notebook concludes about each model; the text about SmolLM2 follows a mark that has its name."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
+    [text] = [cell.source for cell in cells if cell.cell_type == "markdown" and mark in cell.source]
+    return dict(zip(FOLDERS, text.split(mark), strict=True))
+
+
 @pytest.mark.notebook
 def test_what_the_ioi_notebook_says_of_heads_is_stored():
     """Every head with an interval in its conclusions, for both models."""
-    cells = nbformat.read(ROOT / "notebooks" / "03_ioi_patching.ipynb", as_version=4).cells
-    [text] = [cell.source for cell in cells if cell.source.startswith("## What it means")]
-    embedded, real = text.split("**SmolLM2-135M-Instruct**")
-    for said, folder in ((embedded, ""), (real, "smollm2")):
-        stored = json.loads((ROOT / "data" / "values" / folder / "ioi_patching.json").read_text())["population"]
+    for model, said in conclusions("03_ioi_patching", "**SmolLM2-135M-Instruct**").items():
+        stored = values("ioi_patching", model)["population"]
         found = re.findall(r"L(\d+)H(\d+) (-?\d\.\d\d) \[(-?\d\.\d\d), (-?\d\.\d\d)\]", said)
         assert found
         for layer, head, *numbers in found:
@@ -268,29 +276,21 @@ def test_what_the_ioi_notebook_says_of_heads_is_stored():
 @pytest.mark.notebook
 def test_what_the_edge_notebook_says_of_tasks_is_stored():
     """Every accuracy with an interval in its conclusions, for both models."""
-    cells = nbformat.read(ROOT / "notebooks" / "04_edge_ablation.ipynb", as_version=4).cells
-    [text] = [cell.source for cell in cells if "**On the embedded model.**" in cell.source]
-    embedded, real = text.split("**On SmolLM2-135M-Instruct.**")
-    values = {
-        folder: json.loads((ROOT / "data" / "values" / folder / "edge_ablation.json").read_text())
-        for folder in ("", "smollm2")
-    }
-    for said, folder in ((embedded, ""), (real, "smollm2")):
-        stored = values[folder]["accuracy"]
+    told = conclusions("04_edge_ablation", "**On SmolLM2-135M-Instruct.**")
+    for model, said in told.items():
+        stored = values("edge_ablation", model)["accuracy"]
         found = re.findall(r"(\w+) `([^`]+)` (\d\.\d\d) \[(\d\.\d\d), (\d\.\d\d)\]", said)
         assert len(found) >= 4
         for task, circuit, *numbers in found:
             assert [float(number) for number in numbers] == [round(value, 2) for value in stored[task][circuit]]
-        judged = json.loads((ROOT / "data" / "values" / folder / "edge_claims.json").read_text())["claims"]
+        judged = values("edge_claims", model)["claims"]
         verdicts = re.findall(r"claim (\d) (holds|is refuted|is undecided)", said)
         assert {int(number) for number, _ in verdicts} == {1, 2, 3, 4, 5}
         for number, verdict in verdicts:
             assert judged[int(number) - 1]["verdict"] == verdict.removeprefix("is ")
-        parts = [part for claim in judged for part in claim["parts"]]
-        measured = {tuple(f"{part[name]:.2f}" for name in ("value", "low", "high")) for part in parts}
-        at_length = said[said.index("With ") :]
-        assert set(re.findall(r"(-?\d\.\d\d) \[(-?\d\.\d\d), (-?\d\.\d\d)\]", at_length)) <= measured
-    search, carried = values["smollm2"]["search"], values["smollm2"]["probes"]
+        assert intervals_in(said[said.index("With ") :]) <= rounded(judged)
+    real, own = told["smollm2"], values("edge_ablation", "smollm2")
+    search, carried, windows = own["search"], own["probes"], own["windows"]
     assert search["kept"] == ["x->t:same", "x->y:same", "t->y:same", "y->last_separator", "query->last_separator"]
     found, without = (search["scores"][part] for part in ("found", "without found"))
     assert "Score {:.2f} [{:.2f}, {:.2f}], ".format(*found) in real
@@ -299,9 +299,8 @@ def test_what_the_edge_notebook_says_of_tasks_is_stored():
     same, shuffled, inputs, _, rule = (f"{value:.2f}" for value in labels)
     assert f"{same} with outputs of other pairs, {shuffled} shuffled, {inputs} behind other inputs" in real
     assert f"{rule} of another rule" in real
-    theirs = values[""]["probes"]
+    theirs = values("edge_ablation", "embedded")["probes"]
     assert f"serve as well ({theirs['accuracy'][theirs['edges'].index('y->last_separator')][1]:.2f})" in real
-    windows = values["smollm2"]["windows"]
     below = dict(zip(windows["at"], windows["AGG below"], strict=True))
     assert f"below layer 15 ({below[15][0]:.2f}), nearly all below layer 22 ({below[22][0]:.2f})" in real
 
@@ -309,14 +308,11 @@ def test_what_the_edge_notebook_says_of_tasks_is_stored():
 @pytest.mark.notebook
 def test_what_the_forerunner_notebook_says_of_heads_and_cuts_is_stored():
     """Every number with an interval in its conclusions, and the counts of heads, for both models."""
-    cells = nbformat.read(ROOT / "notebooks" / "01_forerunner_heads.ipynb", as_version=4).cells
-    [text] = [cell.source for cell in cells if cell.source.startswith("## What it means")]
-    embedded, real = text.split("**On SmolLM2-135M-Instruct**")
-    for said, folder in ((embedded, ""), (real, "smollm2")):
-        stored = json.loads((ROOT / "data" / "values" / folder / "forerunner_heads.json").read_text())
+    told = conclusions("01_forerunner_heads", "**On SmolLM2-135M-Instruct**")
+    for model, said in told.items():
         found = intervals_in(said)
-        assert len(found) >= 4 and found <= rounded(stored)
-        judged = stored["specificity"]["judged"]
+        assert len(found) >= 4 and found <= rounded(values("forerunner_heads", model))
+    real, judged = told["smollm2"], values("forerunner_heads", "smollm2")["specificity"]["judged"]
     counts = (
         "Of {chosen} that were chosen on one half of the prompts, {confirmed} read it more than other previous tokens"
     )

@@ -308,7 +308,7 @@ def test_sports_are_balanced_in_prompts_and_donors(k):
 
 def test_shuffles_leave_as_few_outputs_in_place_as_there_can_be():
     def word(y, size):
-        return word_pair_prompts._Word("x", y, "", frozenset(), (1, 1, 1, size))
+        return word_pair_prompts._Word("x", y, "", frozenset(), (1, 1, 1, size), 0)
 
     for number in range(60):
         rng = Random(f"{number}")

@@ -29,7 +29,7 @@ AMBIGUOUS = "ambiguous_present_past"
 COUNTS = (0, 4, 7, 9)  # of 10 demonstrations; with 10 nothing asks for the past tense
 # Bytes of a task's keys and values. Those of 250 prompts and their donors on 30 layers are 1.2 GB; with less room, each
 # would push out the one that is needed next.
-STORED = 2**31
+ROOM = 2**31
 QUIET = 1.0  # seconds: what takes less was cached, and says nothing about what is left
 
 
@@ -163,7 +163,7 @@ def measure(
     source, there = once(source, searching.request), dict[str, int]()
 
     def answered(steps: Sequence[Step]) -> Rows:
-        runs, store = [], Store(STORED)  # draws of donors share the runs of the prompts
+        runs, store = [], Store(ROOM)  # draws of donors share the runs of the prompts
         for step in steps:
             work = partial(edges.answers, step.request, step.ablations, source, folder, store=store)
             runs.append(progress.run(step.title, work))
@@ -179,7 +179,7 @@ def measure(
     last |= {"FULL": WHOLE, "found": Ablation(kept=search.kept)}
     rows = progress.run(
         f"{primary}, circuit and layers",
-        lambda: edges.over_donors(asked(primary), last, donor_seeds, source, folder, store=Store(STORED)),
+        lambda: edges.over_donors(asked(primary), last, donor_seeds, source, folder, store=Store(ROOM)),
     )
     judged = verdicts(model, found, rows, len(search.pairs), unclear, rows, layers, primary, rule=rule, askable=there)
     return {

@@ -38,6 +38,7 @@ class _Word(NamedTuple):
     kind: str | None
     rows: frozenset[int]  # where the lists have a word of another list: words of one row are related
     sizes: Sizes
+    begins: int  # the first token of y as an answer
 
 
 class _Clean(NamedTuple):
@@ -47,28 +48,23 @@ class _Clean(NamedTuple):
     query: _Word
 
 
-_counted: WeakKeyDictionary[Any, dict[tuple[int, Layout, str, str], Sizes | str]] = WeakKeyDictionary()
+_counted: WeakKeyDictionary[Any, dict[tuple[int, Layout, str, str], tuple[Sizes, int] | str]] = WeakKeyDictionary()
 
 
-def _count(tokenizer: Any, layout: Layout, x: str, y: str) -> Sizes | str:
-    """The tokens of a pair in prompts, or the reason why it cannot stand in them; measured once per tokenizer."""
+def _count(tokenizer: Any, layout: Layout, x: str, y: str) -> tuple[Sizes, int] | str:
+    """The tokens of a pair in prompts, and the first one of the answer, or the reason why it cannot stand in them.
+
+    Measured once per tokenizer.
+    """
     known, key = _counted.setdefault(tokenizer, {}), (len(tokenizer), layout, x, y)
     if key not in known:
         try:
-            sizes = typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer).sizes
-            known[key] = (sizes[-11], sizes[-7], sizes[-3], sizes[-5])  # of x t y n x t y n query t target
+            tokens = typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer)
+            sizes, answer = tokens.sizes, tokens.ids[tokens.types.index("target")]
+            known[key] = (sizes[-11], sizes[-7], sizes[-3], sizes[-5]), answer  # of x t y n x t y n query t target
         except Misaligned as error:
             known[key] = error.reason
     return known[key]
-
-
-def _begins(tokenizer: Any, layout: Layout, x: str, y: str) -> int | None:
-    """The first token of the answer y after the query x; None where they cannot stand in a prompt."""
-    try:
-        tokens = typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer)
-    except Misaligned:
-        return None
-    return tokens.ids[tokens.types.index("target")]
 
 
 def may_begin_alike(pairs: Sequence[Pair]) -> bool:
@@ -141,12 +137,12 @@ class _Stock:
                 self._add(FOREIGN, words, words, None, frozenset().union(*(rows for _, rows in parts)))
 
     def _add(self, source: str, x: str, y: str, kind: str | None, rows: frozenset[int] = frozenset()) -> None:
-        sizes = _count(self.tokenizer, self.task.layout, x, y)
-        if isinstance(sizes, str):
-            self.rejected[f"{source}: {sizes}"] += 1
+        counted = _count(self.tokenizer, self.task.layout, x, y)
+        if isinstance(counted, str):
+            self.rejected[f"{source}: {counted}"] += 1
             return
-        for place, size in enumerate(sizes):
-            self.buckets[source, place, size].append(_Word(x, y, kind, rows, sizes))
+        for place, size in enumerate(counted[0]):
+            self.buckets[source, place, size].append(_Word(x, y, kind, rows, *counted))
 
     def _has_donors(self, word: _Word) -> bool:
         """Whether a pair alone could be replaced: without this, most draws of ten would hold one that cannot be."""
@@ -164,9 +160,8 @@ class _Stock:
         """
         found = set()
         for x in queries & {*self.usable}:
-            y = self.usable[x].y
-            answer, copy = (_begins(self.tokenizer, self.task.layout, x, said) for said in (y, x))
-            if x == y or answer != copy:
+            copy = _count(self.tokenizer, self.task.layout, x, x)  # a reason, not tokens, where there can be none
+            if x == self.usable[x].y or isinstance(copy, str) or copy[1] != self.usable[x].begins:
                 found.add(x)
             else:
                 self.rejected["query: its answer begins as the query said again"] += 1

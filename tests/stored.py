@@ -1,0 +1,45 @@
+"""The values that are stored of both models, and the intervals that texts quote of them."""
+
+import json
+import re
+
+from util import paths
+
+FOLDERS = {"embedded": "", "smollm2": "smollm2"}  # where a model's values lie
+
+
+def values(stem, model):
+    """The stored values of a figure."""
+    return json.loads((paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json").read_text())
+
+
+def triples(value):
+    """Every (value, low, high) of stored values, however deep."""
+    if isinstance(value, dict):
+        if {"value", "low", "high"} <= value.keys():
+            yield from zip(*(flat(value[name]) for name in ("value", "low", "high")), strict=True)
+        for entry in value.values():
+            yield from triples(entry)
+    elif isinstance(value, list):
+        if len(value) == 3 and all(isinstance(entry, int | float) for entry in value):
+            yield tuple(value)
+        for entry in value:
+            yield from triples(entry)
+
+
+def flat(value):
+    return [number for entry in value for number in flat(entry)] if isinstance(value, list) else [value]
+
+
+def rounded(stored):
+    """Those as they are written: counts as they are, all else with two decimals."""
+    return {
+        tuple(f"{number:.0f}" if isinstance(number, int) else f"{number:.2f}" for number in triple)
+        for triple in triples(stored)
+        if None not in triple
+    }
+
+
+def intervals_in(text):
+    """Every "value [low, high]" of a text, as it is written."""
+    return set(re.findall(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", text))
