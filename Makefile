@@ -1,6 +1,6 @@
 # ICL circuits suite. `make` alone lists what there is to do; everything runs in .venv, made on first use.
 #
-# Variables, as in `make test PYTHON=python3.12 TESTS=tests/test_paths.py NOTEBOOKS=`:
+# Variables, as in `make test PYTHON=python3.12 TESTS=tests/engine NOTEBOOKS=`:
 #   PYTHON          the interpreter that .venv is made from (3.11 or later; `make clean` first to change it)
 #   MODEL           the model of `make figures`, `make claims`: embedded, smollm2, a hub id, a folder, a GGUF file
 #   NOTEBOOKS       the notebooks to run (default: all; empty: none)
@@ -141,7 +141,7 @@ bench-real: $(STAMP) ## on SmolLM2: the map of head patches against the loop of 
 	@$(PY) -m tests.benchmarks.bench_real $(BENCH_ARGS)
 
 test-oracles: $(STAMP) $(ORACLES)/.installed ## compare head patching with TransformerLens, nnsight and pyvene (2 GB of their own)
-	@$(QUIET) $(PY) -m pytest tests/test_oracles.py $(PYTEST_ARGS)
+	@$(QUIET) $(PY) -m pytest tests/oracles/test_oracles.py $(PYTEST_ARGS)
 
 clean: ## delete .venv and the caches of tools; cached results stay
 	@rm -rf .venv $(ORACLES) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -185,10 +185,10 @@ $(STAMP): requirements.lock pyproject.toml $(STALE)
 	@mkdir -p .venv/etc/ipython && echo 'c.IPKernelApp.log_level = "ERROR"' > .venv/etc/ipython/ipython_kernel_config.py # notebooks: no chatter
 	@rm -f .venv/.unfinished; touch $@; echo "Installed."
 
-$(ORACLES)/.installed: tests/oracles.txt requirements.lock | $(STAMP)
+$(ORACLES)/.installed: tests/oracles/oracles.txt requirements.lock | $(STAMP)
 	@rm -rf $(ORACLES); echo "Making $(ORACLES) (minutes; all of pip's words: $(ORACLES)/install.log)"
 	@$(PY) -m venv $(ORACLES)
-	@$(ORACLES)/bin/python -m pip install --no-input --progress-bar off -r tests/oracles.txt \
+	@$(ORACLES)/bin/python -m pip install --no-input --progress-bar off -r tests/oracles/oracles.txt \
 		$$(grep -E '^(torch|transformers)==' requirements.lock) > $(ORACLES)/install.log 2>&1 || \
 		{ tail -n 8 $(ORACLES)/install.log | cut -c 1-300 >&2; exit 1; }
 	@touch $@

@@ -1,210 +1,35 @@
-"""Checks B of the forerunner spec: what inference reads is what eager attention has."""
+"""The reference code's entry points, called as its notebook calls them, on the embedded model."""
 
 import copy
-from typing import Any
 
-import numpy as np
-import pytest
+import StaICC
 import torch
+from StaICC.util import hgf_dataset_loader
 
-from tests import architectures, oracle, toys
-from util import inference
-from util.attention import instrument
-from util.handshake import prepare
-from util.load_model_and_data import staicc_prompts
-from util.prompts import tokenize
+from util import inference, load_model_and_data
 
 
-def eager_rows(model, ids):
-    """Attention of an eager copy, the oracle: [L, H, T, T]."""
-    twin = copy.deepcopy(model)
-    twin.set_attn_implementation("eager")
-    with torch.no_grad():
-        attentions = twin(torch.tensor([ids]), output_attentions=True).attentions
-    return np.stack([a[0].numpy() for a in attentions])
-
-
-@pytest.mark.parametrize("family", toys.FAMILIES)
-@pytest.mark.parametrize("kind", toys.KINDS)
-def test_copy_magnitude_equals_eager_attention(family, kind):
-    model, tokenizer = toys.model(family).double(), toys.tokenizer(kind)
-    prompts = staicc_prompts(0, 2)[:6]
-    run = inference.label_run(model, tokenizer, prompts, appended=(0, 1))
-    result = inference.copy_magnitudes(model, run, control_tokens=5)
-    for number, prompt in enumerate(prompts):
-        for condition, offset in enumerate((0, 1)):
-            [labelled] = tokenize([prompt], tokenizer, offset)
-            attention = eager_rows(model, labelled.ids)
-            expected = attention[:, :, -1, -2]
-            np.testing.assert_allclose(result["magnitude"][number, condition], expected, atol=1e-6)
-        others = inference.draw_control_tokens(run.tokens[0][number], 5, (0, number))
-        attention = eager_rows(model, run.tokens[0][number].ids)
-        expected = np.mean([attention[:, :, t, t - 1] for t in others], axis=0)
-        np.testing.assert_allclose(result["control"][number], expected, atol=1e-6)
-    assert result["magnitude"].max() > 3 / run.n_t.min()  # far from uniform: the comparison is not vacuous
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_value_norms_equal_those_of_the_weights(family):
-    model, tokenizer = toys.model(family).double(), toys.tokenizer()
-    run = inference.label_run(model, tokenizer, staicc_prompts(0, 2)[:4], appended=(0, "the"))
-    found = inference.copy_magnitudes(model, run, token_budget=300)["value_norm"]
-    twin = copy.deepcopy(model)
-    twin.set_attn_implementation("eager")
-    modules, outputs = oracle.attention_modules(twin), {}
-    for layer, module in modules.items():
-        projection: Any = module.c_attn if family == "gpt2" else module.v_proj
-        projection.register_forward_hook(lambda _, args, out, layer=layer: outputs.update({layer: out[0]}))
-    heads, width = model.config.num_attention_heads, model.config.hidden_size
-    for number, row in enumerate(run.tokens[0]):
-        with torch.no_grad():
-            twin(torch.tensor([row.ids]))
-        for layer, module in modules.items():
-            weight = oracle.output_projection(module).weight
-            weight = weight if family == "gpt2" else weight.T  # [H dv, d]
-            v = outputs[layer][-2, -width:] if family == "gpt2" else outputs[layer][-2]
-            v = v.reshape(-1, width // heads).repeat_interleave(heads * width // heads // v.numel(), dim=0)
-            expected = [(v[h] @ weight.reshape(heads, -1, width)[h]).norm().item() for h in range(heads)]
-            bound = 1e-9 if family == "gpt2" else 1e-6  # Llama's norms are in float32
-            np.testing.assert_allclose(found[number, layer], expected, rtol=bound)
-
-
-def test_value_norms_are_unknown_behind_a_gate():
-    model = architectures.build("qwen3_next", vocab_size=len(toys.tokenizer()), max_position_embeddings=2048)
-    run = inference.label_run(model, toys.tokenizer(), staicc_prompts(0, 0)[:2])
-    found = inference.copy_magnitudes(model, run)
-    assert np.isnan(found["value_norm"]).all() and np.isfinite(found["magnitude"]).all()
-
-
-def test_conditions_share_a_row_exactly_where_that_is_exact():
-    prompts, tokenizer = staicc_prompts(0, 2)[:6], toys.tokenizer()
-    shared = inference.label_run(toys.model("llama"), tokenizer, prompts)
-    assert [len(row.branches) for row in shared.rows] == [2] * 6
-    windowed = inference.label_run(toys.model("mistral-window"), tokenizer, prompts)
-    lengths = [len(row) for row in windowed.rows]
-    assert max(lengths) > 40 and [len(row.branches) for row in windowed.rows] == [1] * 12
-
-
-def test_label_branches_in_float64():
-    model, tokenizer = toys.model("gpt2").double(), toys.tokenizer()  # no fp32 inside, unlike Llama
-    prompts = staicc_prompts(4, 2)[:4]
-    together = inference.copy_magnitudes(model, inference.label_run(model, tokenizer, prompts, (0, 1, 2, 3)))
-    for condition, offset in enumerate((0, 1, 2, 3)):
-        alone = inference.copy_magnitudes(model, inference.label_run(model, tokenizer, prompts, (offset,)))
-        np.testing.assert_allclose(together["magnitude"][:, condition], alone["magnitude"][:, 0], atol=1e-13)
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
-def test_batches_and_order_do_not_matter(dtype, bound):
-    model, tokenizer = toys.model("gpt2").to(dtype), toys.tokenizer()
-    prompts = staicc_prompts(2, 1)[:12]
-    run = inference.label_run(model, tokenizer, prompts)
-    one_by_one = inference.copy_magnitudes(model, run, token_budget=1)
-    batched = inference.copy_magnitudes(model, run, token_budget=4096)
-    parts = [inference.copy_magnitudes(model, run, numbers=part) for part in ([7, 3], [11], [0, 1, 2])]
-    for name in ("magnitude", "control", "value_norm"):
-        np.testing.assert_allclose(one_by_one[name], batched[name], rtol=bound, atol=bound)
-        for numbers, part in zip(([7, 3], [11], [0, 1, 2]), parts, strict=True):
-            np.testing.assert_allclose(one_by_one[name][numbers], part[name], rtol=bound, atol=bound)
-
-
-def test_sdpa_was_asked_for_and_rows_are_still_there():
-    model = toys.model("llama")
-    model.set_attn_implementation("sdpa")
-    run = inference.label_run(model, toys.tokenizer(), staicc_prompts(2, 0)[:2])
-    magnitude = inference.copy_magnitudes(model, run)["magnitude"]
-    assert np.isfinite(magnitude).all() and magnitude.min() >= 0 and magnitude.max() <= 1
-
-
-def test_plan_covers_every_row_once_within_the_budget():
-    lengths = [5, 90, 17, 17, 40, 3, 200]
-    batches = inference.plan(lengths, 100)
-    assert sorted(i for batch in batches for i in batch) == list(range(7))
-    assert all(len(b) == 1 or len(b) * max(lengths[i] for i in b) <= 100 for b in batches)
-
-
-def test_out_of_memory_halves_the_batch_and_loses_nothing():
-    model, rows, seen = toys.model("llama"), [inference.Row((1, 2, 3))] * 8, []
-
-    def visit(batch):
-        if len(batch.numbers) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-        seen.extend(batch.numbers.tolist())
-
-    assert inference.run_rows(model, rows, visit) is True
-    assert sorted(seen) == list(range(8))
-
-    def never(batch):
-        raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-
-    with pytest.raises(MemoryError, match="one prompt of 3 tokens"):
-        inference.run_rows(model, rows, never)
-
-    def broken(batch):
-        raise RuntimeError("another fault")
-
-    with pytest.raises(RuntimeError, match="another fault"):
-        inference.run_rows(model, rows, broken)
-
-
-def test_a_prompt_longer_than_the_context_is_refused_before_any_forward(monkeypatch):
-    model = toys.model("gpt2")
-    prepare(model)
-    model.config.n_positions = model.config.max_position_embeddings = 30
-    monkeypatch.setattr(inference, "forward", None)
-    with pytest.raises(ValueError, match=r"the longest prompt has \d+ tokens, this model places 30"):
-        inference.label_run(model, toys.tokenizer(), staicc_prompts(2, 4)[:3])
-
-
-def test_control_tokens_are_seeded_and_never_labels():
-    [labelled] = tokenize(staicc_prompts(2, 4)[:1], toys.tokenizer())
-    drawn = inference.draw_control_tokens(labelled, 32, (0, 5))
-    assert (
-        drawn
-        == inference.draw_control_tokens(labelled, 32, (0, 5))
-        != inference.draw_control_tokens(labelled, 32, (0, 6))
+def test_counts_through_the_doors_equal_those_of_eager_attention():
+    bench = StaICC.Normal(4, datasets=[hgf_dataset_loader.financial_phrasebank])
+    model, tokenizer = load_model_and_data.load_ICL_model(
+        "embedded", huggingface_token=None, quantized=False, device="cpu"
     )
-    assert len(set(drawn)) == 32 and min(drawn) >= 2 and max(drawn) < labelled.labels[-1]
-    assert not set(drawn) & set(labelled.labels)
-
-
-def test_reference_doors_give_eager_attention_and_hidden_states(monkeypatch):
-    """In float64, eager softmax too: in float32, batches and kernels differ by 1e-5 on some machines."""
-    own = torch.nn.functional.softmax
-    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None: own(x, dim=dim))
-    model, tokenizer = toys.model("llama").double(), toys.tokenizer()
-    texts = [p.with_label() for p in staicc_prompts(4, 2)[:5]]
-    twin = copy.deepcopy(model)
-    twin.set_attn_implementation("eager")
-    hidden, attention = inference.step2_get_fl_feature_and_lastftol_attention(model, tokenizer, texts)
-    for n, text in enumerate(texts):
-        with torch.no_grad():
-            out = twin(**tokenizer(text, return_tensors="pt"), output_attentions=True, output_hidden_states=True)
-        for layer, expected in enumerate(out.hidden_states):
-            torch.testing.assert_close(hidden[n][layer], expected[0, -2:], atol=1e-10, rtol=0)
-        for layer, expected in enumerate(out.attentions):
-            got = inference.get_copy_magnitude_for_single_layer(attention, n, layer)
-            np.testing.assert_allclose(got, expected[0, :, -1, -2].numpy(), atol=1e-10)
-            np.testing.assert_allclose([float(h[1]) for h in attention[n][layer]], expected[0, :, -1, -1], atol=1e-10)
-    assert len(hidden[0]) == len(attention[0]) + 1
-
-
-def test_causality_the_forerunner_state_knows_no_label():
-    model, tokenizer = toys.model("llama"), toys.tokenizer()
-    prompt = staicc_prompts(2, 2)[0]
-    texts = [prompt.with_label(0), prompt.with_label(1)]
-    hidden, _ = inference.step2_get_fl_feature_and_lastftol_attention(model, tokenizer, texts)
-    with torch.no_grad(), instrument(model):
-        alone = model.model(**tokenizer(prompt.text, return_tensors="pt"), output_hidden_states=True).hidden_states
-    for layer, expected in enumerate(alone):
-        for sample in hidden:
-            torch.testing.assert_close(sample[layer][0], expected[0, -1], atol=1e-5, rtol=1e-5)
-    assert (hidden[0][-1][1] - hidden[1][-1][1]).abs().max() > 1e-2
-
-
-def test_nothing_of_size_t_by_t_survives_the_forward():
-    model, tokenizer = toys.model("llama"), toys.tokenizer()
-    _, attention = inference.step2_get_fl_feature_and_lastftol_attention(
-        model, tokenizer, [staicc_prompts(2, 4)[0].with_label()]
-    )
-    assert attention[0][0][0].untyped_storage().nbytes() <= 4 * 4 * 2
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    seen = 0
+    for correct in (True, False):
+        strings, queries = load_model_and_data.load_data_from_StaICC_experimentor(bench[0], "label_words", correct)
+        assert len(strings) == len(queries) == 512
+        stored = inference.step2_get_fl_feature_and_lastftol_attention(model, tokenizer, strings[:12])
+        for sample, text in enumerate(strings[:12]):
+            ids = tokenizer(text, return_tensors="pt")["input_ids"]
+            with torch.no_grad():
+                out = eager(ids, output_attentions=True, output_hidden_states=True)
+            cut = 5 / ids.shape[1]
+            for layer, weights in enumerate(out.attentions):
+                got = inference.get_copy_magnitude_for_single_layer(stored[1], sample, layer)
+                assert [m > cut for m in got] == [float(m) > cut for m in weights[0, :, -1, -2]]
+                seen += sum(m > cut for m in got)
+            for layer, states in enumerate(out.hidden_states):
+                torch.testing.assert_close(stored[0][sample][layer], states[0, -2:], atol=1e-4, rtol=1e-4)
+    assert seen >= 24  # at least one head counts on every prompt

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from util import report
-from util.experiments import edge_claims, edge_configs
-from util.experiments.runs import LazyModel
+from util.figures import report
+from util.figures.edge_ablation import claims_study as edge_claims
+from util.figures.edge_ablation import configs as edge_configs
+from util.records.model import LazyModel
 
 
 def _model(config: edge_configs.Config, device: str, known: dict[str, Callable[[], Any]]) -> Callable[[], Any]:

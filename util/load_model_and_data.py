@@ -17,11 +17,11 @@ from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 
-from util import embedded, memory
-from util.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
-from util.models import gguf, packaged
+from util.engine import memory
+from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
+from util.models import embedded, gguf, packaged
 from util.models.files import sha256
-from util.prompts import Prompt, Span
+from util.prompts.prompt import Prompt, Span
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 
@@ -218,12 +218,6 @@ def _is_local(name: str | Path) -> bool:
     if text.startswith((LOCAL, "given:")) or text in packaged.PACKAGED or text.partition("/")[0] == "embedded":
         return False
     return isinstance(name, Path) or text.startswith((".", "/", "~")) or Path(text).expanduser().exists()
-
-
-def context_length(model: PreTrainedModel) -> int | None:
-    """The most tokens the model can place, None where its class sets no limit."""
-    config = model.config.get_text_config(decoder=True)
-    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
 
 
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:

@@ -36,8 +36,8 @@ LENGTH = 1 + 4 * DEMONSTRATIONS + LONG + 2  # bos, x t y n of each, query and la
 
 def groups_of(vocabulary: int) -> list[Any]:
     """Prompts with a donor of corruption 0: one layout, random ids."""
-    from util.prompts import TypedTokens
-    from util.splicing import Group
+    from util.edges.splicing import Group
+    from util.prompts.token_types import TypedTokens
 
     k = DEMONSTRATIONS
     parts = [("bos", 0)] + [(kind, i) for i in range(1, k + 1) for kind in "xtyn"]
@@ -56,10 +56,11 @@ def groups_of(vocabulary: int) -> list[Any]:
 
 def work(name: str, shape: str) -> Callable[[], Any]:
     """What a contestant runs: it returns the log-probability of each prompt's answer, [N]."""
-    from util.edges import CIRCUITS, Ablation, edges
-    from util.handshake import prepare
+    from util.edges.ablation import Ablation
+    from util.edges.edge import CIRCUITS, edges
+    from util.edges.splicing import outcomes
+    from util.engine.handshake import prepare
     from util.load_model_and_data import load_ICL_model
-    from util.splicing import outcomes
 
     model = load_ICL_model("embedded", device="cpu", verbose=False)[0] if shape == "embedded" else gpt2(shape)
     groups = groups_of(model.config.vocab_size)

@@ -36,11 +36,12 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from util import inference
-    from util.attention import support
-    from util.handshake import prepare
-    from util.prompts import LabelledTokens
-    from util.scoring import Scoring, knockouts, label_log_probs, nothing
+    from util.engine import batches
+    from util.engine.attention import support
+    from util.engine.handshake import prepare
+    from util.engine.label_scores import Scoring, knockouts, label_log_probs, nothing
+    from util.figures.forerunner_heads import magnitudes
+    from util.prompts.prompt import LabelledTokens
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -83,18 +84,18 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
         ]
         for c in (0, 1)
     }
-    rows = [inference.Row(tuple(s), tuple(e)) for s, e in zip(stems, labels, strict=True)]
+    rows = [batches.Row(tuple(s), tuple(e)) for s, e in zip(stems, labels, strict=True)]
     if contestant == "ours":
         prepare(model)
-        plan = inference.LabelRun(tokens, rows, list(range(prompts)), [[0, 1]] * prompts)
-        return lambda: inference.copy_magnitudes(model, plan, token_budget=token_budget)
+        plan = magnitudes.LabelRun(tokens, rows, list(range(prompts)), [[0, 1]] * prompts)
+        return lambda: magnitudes.copy_magnitudes(model, plan, token_budget=token_budget)
 
     model.set_attn_implementation("sdpa")
 
     def bare() -> None:
-        for numbers in inference.plan([len(row) for row in rows], token_budget):
+        for numbers in batches.plan([len(row) for row in rows], token_budget):
             with torch.inference_mode():
-                model.base_model(inference.Batch.of(rows, numbers).inputs["input_ids"], use_cache=False)
+                model.base_model(batches.Batch.of(rows, numbers).inputs["input_ids"], use_cache=False)
 
     return bare
 

@@ -67,23 +67,23 @@ def tl(shape: str) -> Callable[[], Any]:
 
 
 def work(name: str, shape: str) -> Callable[[], Any]:
-    from util import inference
-    from util.attention import support
-    from util.experiments import induction
-    from util.handshake import prepare
-    from util.instruments import PatchHeads
+    from util.engine import batches
+    from util.engine.attention import support
+    from util.engine.handshake import prepare
+    from util.engine.instruments import PatchHeads
+    from util.engine.label_scores import knockouts, label_log_probs, scoring
+    from util.figures.induction_scores import measures
+    from util.figures.induction_scores import study as induction
     from util.load_model_and_data import load_ICL_model
-    from util.measures import induction as measures
-    from util.scoring import knockouts, label_log_probs, scoring
-    from util.tasks import classification, induction_pattern
-    from util.tasks.sequences import Sequences
+    from util.prompts import classification, induction_pattern
+    from util.prompts.sequences import Sequences
 
     embedded = load_ICL_model("embedded", device="cpu", verbose=False)
     model, tokenizer = embedded if shape == "embedded" else (gpt2(shape), embedded[1])
     prepare(model)
     if name in SCORES:
         ids = ids_of(model.config.vocab_size)
-        budget = inference.TOKEN_BUDGET
+        budget = batches.TOKEN_BUDGET
 
         def scores() -> Any:
             drawn = Sequences(ids, LENGTH, COPIES, True, "")
@@ -91,7 +91,7 @@ def work(name: str, shape: str) -> Callable[[], Any]:
             return measures.variants(mean, LENGTH, COPIES)["TransformerLens mul"]
 
         def bare() -> None:
-            for numbers in inference.plan([ids.shape[1]] * SEQUENCES, budget):
+            for numbers in batches.plan([ids.shape[1]] * SEQUENCES, budget):
                 with torch.inference_mode():
                     model.base_model(torch.from_numpy(ids[numbers]), use_cache=False)
 

@@ -63,8 +63,8 @@ def difference(logits: Any) -> Any:
 
 
 def ours(model: Any, count: int = 1) -> Callable[[], Any]:
-    from util.experiments import ioi
-    from util.handshake import prepare
+    from util.engine.handshake import prepare
+    from util.figures.ioi_patching import study as ioi
 
     prepare(model)
     base, source = pairs(count)

@@ -53,11 +53,13 @@ def measure(folder: str) -> None:
     import torch
     from transformers import AutoConfig
 
-    from util import inference, load_model_and_data, memory
-    from util.prompts import LabelledTokens
+    from util import load_model_and_data
+    from util.engine import batches, memory
+    from util.figures.forerunner_heads import magnitudes
+    from util.prompts.prompt import LabelledTokens
 
     ids = torch.randint(32000, (PROMPTS, LENGTH + 1), generator=torch.Generator().manual_seed(1)).tolist()
-    rows = [inference.Row(tuple(row[:-2]), tuple(row[-2:])) for row in ids]
+    rows = [batches.Row(tuple(row[:-2]), tuple(row[-2:])) for row in ids]
     lengths = [len(row) for row in rows]
     said = memory.estimate(AutoConfig.from_pretrained(folder), lengths, captured=CONTROLS + 2, kept=1, device_map="cpu")
     imported = _status("VmRSS")
@@ -66,8 +68,8 @@ def measure(folder: str) -> None:
         c: [LabelledTokens((*row[:-2], row[-2 + c]), (LENGTH - 2,), (LENGTH - 1,), (1,), LENGTH) for row in ids]
         for c in (0, 1)
     }
-    run = inference.LabelRun(tokens, rows, list(range(PROMPTS)), [[0, 1]] * PROMPTS)
-    inference.copy_magnitudes(model, run, control_tokens=CONTROLS)
+    run = magnitudes.LabelRun(tokens, rows, list(range(PROMPTS)), [[0, 1]] * PROMPTS)
+    magnitudes.copy_magnitudes(model, run, control_tokens=CONTROLS)
     peak = _status("VmHWM")
     print(json.dumps([said.total, sum(said.weights.values()), peak - imported]))
 

@@ -33,14 +33,14 @@ PROMPTS, TOKENS, READ = 4, 256, 35
 
 
 def tokens_of(tokenizer: Any) -> tuple[Any, Any, Any]:
-    from util.experiments.ioi import EXAMPLE
+    from util.figures.ioi_patching.study import EXAMPLE
 
     base, source = (tokenizer(text, return_tensors="pt").input_ids for text in EXAMPLE)
     return base, source, torch.tensor([[tokenizer(f" {name}").input_ids[0] for name in ("Mike", "Emma")]])
 
 
 def ours(model: Any, tokenizer: Any) -> Callable[[], Any]:
-    from util.experiments import ioi
+    from util.figures.ioi_patching import study as ioi
 
     base, source, answers = tokens_of(tokenizer)
     first = int((base != source)[0].nonzero()[0])
@@ -81,8 +81,8 @@ def loop(model: Any, tokenizer: Any, last: bool, some: int | None) -> Callable[[
 
 
 def reading(model: Any, captured: bool) -> Callable[[], Any]:
-    from util.attention import instrument
-    from util.instruments import CaptureRows
+    from util.engine.attention import instrument
+    from util.engine.instruments import CaptureRows
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.vocab_size, (PROMPTS, TOKENS), generator=generator)

@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 from transformers.models.llama import modeling_llama
 
 from tests.real_model import plain
-from util import attention
-from util.handshake import prepare
+from util.engine import call
+from util.engine.handshake import prepare
 from util.load_model_and_data import load_ICL_model
 
 NAME = "smollm2"
@@ -69,7 +69,7 @@ def exact(loaded: tuple[PreTrainedModel, Any], doubled: PreTrainedModel) -> Iter
         _round_nowhere(patch)
         written = plain.Llama(doubled.state_dict(), doubled.config)
         yield Subject(doubled, loaded[1], written, plain.eager(doubled), 1e-10)
-    attention._eager_function.cache_clear()
+    call._eager_function.cache_clear()
 
 
 @pytest.fixture(scope="session")
@@ -100,4 +100,4 @@ def _round_nowhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(modeling_llama.LlamaRMSNorm, "forward", norm)
     patch.setattr(modeling_llama.LlamaRotaryEmbedding, "forward", angles)
     patch.setattr(modeling_llama, "eager_attention_forward", eager)
-    attention._eager_function.cache_clear()
+    call._eager_function.cache_clear()

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
-from util.experiments import ablation, induction_ablation
-from util.experiments.induction_ablation import MODES, WHOLE, knockout
+from util.figures.forerunner_heads import ablation
+from util.figures.induction_scores import ablation as induction_ablation
+from util.figures.induction_scores.ablation import MODES, WHOLE, knockout
 from util.load_model_and_data import staicc_prompts
-from util.tasks import classification, induction_pattern
+from util.prompts import classification, induction_pattern
 
 HEADS = [(3, 2), (11, 0), (11, 7), (28, 5)]
 EVERY = [(layer, head) for layer in range(30) for head in range(9)]

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
-from util.attention import instrument
-from util.experiments import forerunner, induction
-from util.instruments import CaptureRows
+from util.engine.attention import instrument
+from util.engine.instruments import CaptureRows
+from util.figures.forerunner_heads import study as forerunner
+from util.figures.induction_scores import study as induction
 from util.load_model_and_data import staicc_prompts
 
 TEXT = "When Mike and Emma went to the cafe, Emma gave a coffee to"

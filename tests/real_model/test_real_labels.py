@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.real_model.conftest import NAME, Subject
-from util.experiments import induction_ablation
-from util.tasks import classification
+from util.figures.induction_scores import ablation as induction_ablation
+from util.prompts import classification
 
 TASK, K, ITEMS, SEED = "repetition", 2, 2, 42
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
-from util.experiments import induction
+from util.figures.induction_scores import study as induction
 from util.load_model_and_data import load_ICL_model
-from util.tasks.sequences import repeated_sequences
+from util.prompts.sequences import repeated_sequences
 
 LENGTH, COPIES = 20, 2
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import Subject
-from util.experiments import ioi
+from util.figures.ioi_patching import study as ioi
 
 BASE, SOURCE = ioi.EXAMPLE
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import Subject
-from util.edges import CIRCUITS, Ablation
-from util.splicing import Store, groups_of, outcomes
-from util.tasks import word_pair_prompts
+from util.edges.ablation import Ablation
+from util.edges.edge import CIRCUITS
+from util.edges.splicing import Store, groups_of, outcomes
+from util.prompts import word_pair_prompts
 
 TASK, SHOTS, PROMPTS = "capitalization", 3, 2
 WITHIN = {("x", "t"), ("x", "y"), ("t", "y"), ("x", "n"), ("t", "n"), ("y", "n")}

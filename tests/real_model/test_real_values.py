@@ -21,11 +21,12 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
-from util.experiments import forerunner, induction
+from util.figures.forerunner_heads import measures as forerunner_measures
+from util.figures.forerunner_heads import study as forerunner
+from util.figures.induction_scores import measures as induction_measures
+from util.figures.induction_scores import study as induction
 from util.load_model_and_data import staicc_prompts, untrained_twin
-from util.measures import forerunner as forerunner_measures
-from util.measures import induction as induction_measures
-from util.tasks.sequences import Sequences, repeated_sequences
+from util.prompts.sequences import Sequences, repeated_sequences
 
 CELLS = 20
 ROUNDED = 6e-7  # values are written with six decimals

@@ -1,0 +1,708 @@
+"""Prompts with ablated edges against a stock model that is fed token by token, on states that are put together by hand.
+
+The models are random ones in float64, the prompts real ones: of several lengths, with words of several tokens.
+"""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache
+
+from tests import eager_runs, toys
+from tests.architectures import ADAPTED, HEADS, LAYERS, SUPPORTED, build
+from util import edges
+from util.edges import splicing
+from util.edges.ablation import WHOLE, Ablation
+from util.edges.edge import CIRCUITS, FAMILIES
+from util.edges.splicing import NEW_TOKENS, Ablated, Group, Store, continuations, groups_of, outcomes, takes_some_tokens
+from util.engine import call
+from util.engine.attention import instrument
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureRows, CaptureStates, Splice
+from util.engine.label_scores import all_logits, next_token_logits
+from util.prompts.prompt import Misaligned
+from util.prompts.word_pair_prompts import prompts
+
+pytestmark = pytest.mark.oracle
+
+NAMES = ("gpt2", "llama", "phi", "gemma2")
+names = pytest.mark.parametrize("name", NAMES)
+# a window shorter than the prompts, a softcap that binds; tied to its embeddings, it would repeat one token for ever
+CHANGES = {"gemma2": {"sliding_window": 8, "attn_logit_softcapping": 2.0, "tie_word_embeddings": False}}
+CIRCUIT = ("WITHIN", "AGG", "ANCHOR", "x->x:earlier")  # takes out much, so that donors inside it differ
+PROBED = {"y->last_separator": 1, "x->y:same": 3}
+HALVES = ((0, 0), (0, 1), (2, 2), (2, 3))  # heads that share their keys, where any do
+ABLATIONS = {
+    "family": Ablation(removed=("CONTEXT", "x->n:same")),
+    "circuit": Ablation(kept=CIRCUIT),
+    "probed": Ablation(probed=PROBED),
+    "inside": Ablation(kept=CIRCUIT, probed=PROBED),
+    "not inside": Ablation(kept=CIRCUIT, probed=PROBED, inside=False),
+    "keys": Ablation(kept=CIRCUIT, probed=PROBED, channel="k"),
+    "values": Ablation(kept=CIRCUIT, probed=PROBED, channel="v"),
+    "layers": Ablation(kept=CIRCUIT, probed=PROBED, layers=(0, 2)),
+    "heads": Ablation(kept=CIRCUIT, probed=PROBED, heads=HALVES),
+}
+LIMITS = ({"layers": (1,)}, {"heads": ((0, 3), (2, 0))}, {"layers": (0,), "heads": ((0, 1), (1, 1))})
+cases = pytest.mark.parametrize("case", ABLATIONS)
+
+
+@pytest.fixture(autouse=True)
+def _softmax_in_the_models_dtype(monkeypatch):
+    """Many classes take the softmax of a float64 model in float32; to compare exactly, ours and theirs shall not."""
+    own = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None, **_: own(x, dim=dim))
+
+
+@cache
+def words():
+    return toys.tokenizer("bpe", on_tasks=True)
+
+
+@cache
+def groups():
+    """Six prompts, long and short ones in turn, with donors of three corruptions."""
+    tasks = ("person_sport", "country_capital")
+    found = [groups_of(prompts(task, words(), 3, k=3, corruptions=(0, 1, 3)).items, words()) for task in tasks]
+    mixed = [group for pair in zip(*found, strict=True) for group in pair]
+    assert len({group.length for group in mixed}) > 2 and max(len(group.target) for group in mixed) > 1
+    return mixed
+
+
+@cache
+def toy(name, **changes):
+    model = build(name, torch.float64, **{"vocab_size": len(words()), **CHANGES.get(name, {}), **changes})
+    prepare(model)
+    return model
+
+
+stock = cache(eager_runs.reference)
+
+
+def few():
+    """A long prompt and a short one: enough for what is slow."""
+    return groups()[:2]
+
+
+# ------------------------------------------------------------------------------------------------ ours and theirs
+
+
+def ours(model, chosen, ablation=WHOLE, two_pass=False):
+    """The logits of each prompt and its answer in one batch, [T, V] each."""
+    run, numbers = Ablated(model, chosen, ablation), range(len(chosen))
+    attached = run.apart(numbers) if two_pass else run.instruments(numbers)
+    members = 1 if two_pass else run.members
+    logits = all_logits(model, run.batch(numbers, donors=not two_pass), *attached)
+    return [own[:length] for own, length in zip(logits[members - 1 :: members], run.lengths, strict=True)]
+
+
+@torch.no_grad()
+def fed(model, ids, reads=(), channel="kv", heads=None):
+    """Logits [T, V] and states, by layer keys and values [1, Hkv, T, d], of a stock model fed token by token.
+
+    reads: cells [T, T] and the states that they are read from; heads: the (layer, head) that do so, default all.
+    """
+    own: list = []
+    logits = []
+    for q, token in enumerate(ids):
+        cache = DynamicCache()
+        for layer, states in enumerate(own):
+            composed = [part.clone() for part in states]
+            shared = HEADS // composed[0].shape[1]
+            readers = [[head // shared] for at, head in heads or everywhere() if at == layer]
+            for cells, there in reads if readers else ():
+                at = 0, readers, cells[q, :q].nonzero()[0]
+                for part, letter in enumerate("kv"):
+                    if letter in channel:
+                        composed[part][at] = there[layer][part][at]
+            cache.update(*composed, layer)
+        out = step(model, token, q, cache)
+        new = [(layer.keys[:, :, -1:], layer.values[:, :, -1:]) for layer in cache.layers]
+        own = [tuple(map(longer, *both)) for both in zip(own, new, strict=True)] if own else new
+        logits.append(out.logits[0, -1])
+    return torch.stack(logits), own
+
+
+def step(model, token, place, states):
+    """The stock model on one more token, which it adds to the states."""
+    return stock(model)(
+        torch.tensor([[token]]), past_key_values=states, use_cache=True, position_ids=torch.tensor([[place]])
+    )
+
+
+def longer(states, new):
+    return torch.cat([states, new], 2)
+
+
+def everywhere():
+    return [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
+
+
+@cache
+def alone(model, ids):
+    """The states of a plain run."""
+    with torch.no_grad():
+        kept = stock(model)(torch.tensor([ids]), past_key_values=DynamicCache(), use_cache=True).past_key_values
+    return [(layer.keys, layer.values) for layer in kept.layers]
+
+
+def theirs(model, group, ablation, length=None):
+    """The same of one prompt in up to four runs: corruption 0, the others that read it or not, and the prompt."""
+    layers = range(LAYERS) if ablation.layers is None else ablation.layers
+    limits = [place for place in ablation.heads or everywhere() if place[0] in layers]
+    how = {"channel": ablation.channel, "heads": limits}
+    removed = edges.together(ablation.removed, group.base)
+    if ablation.kept is not None:
+        removed = edges.removed_by(ablation.kept, group.base)
+    reads = [(removed, alone(model, group.donors[0].ids))] if removed.any() else []
+    first = list(reads) if ablation.inside else []
+    for edge, number in ablation.probed:
+        ids = group.donors[number].ids
+        states = fed(model, ids, first, **how)[1] if first else alone(model, ids)
+        reads.append((edge.cells(group.base), states))
+    return fed(model, group.base.ids[: length or -1], reads, **how)
+
+
+@contextmanager
+def watched(model, see):
+    """Every forward pass shows its token ids first."""
+    handle = model.base_model.register_forward_pre_hook(
+        lambda _, given, named: see(given[0] if given else named["input_ids"]), with_kwargs=True
+    )
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def gap(found, wanted):
+    return float(torch.stack([(a - b).abs().max() for a, b in zip(found, wanted, strict=True)]).max())
+
+
+def said(group, logits):
+    """The first token after the prompt, and the log-probability of the whole answer."""
+    rows = logits[group.length - 1 :].log_softmax(-1)
+    return int(rows[0].argmax()), float(sum(row[token] for row, token in zip(rows, group.target, strict=True)))
+
+
+def check_said(found, chosen, logits):
+    top, log_prob = zip(*map(said, chosen, logits), strict=True)
+    np.testing.assert_array_equal(found["top"], top)
+    np.testing.assert_array_equal(found["right"], [t == group.target[0] for t, group in zip(top, chosen, strict=True)])
+    np.testing.assert_allclose(found["log_prob"], log_prob, rtol=0, atol=1e-10)
+
+
+# ------------------------------------------------------------------------------------------------ what it is
+
+
+@names
+def test_nothing_removed_is_the_whole_model(name):
+    model = toy(name)
+    with torch.no_grad():
+        logits = [stock(model)(torch.tensor([group.base.ids[:-1]])).logits[0] for group in groups()]
+    whole = next_token_logits(model, [group.base.ids[: group.length] for group in groups()])
+    found = outcomes(model, groups(), WHOLE, whole)
+    check_said(found, groups(), logits)
+    assert np.abs(found["kl"]).max() < 1e-12 and found["agrees"].all()
+    for ablation in (Ablation(kept=("FULL",)), Ablation(kept=("FULL",), mode="knockout"), Ablation(probed={})):
+        for value, wanted in zip(outcomes(model, groups(), ablation, whole).values(), found.values(), strict=True):
+            np.testing.assert_array_equal(value, wanted)
+    anchor = outcomes(model, groups(), Ablation(removed=("ANCHOR",)))  # the first token is that of every prompt
+    np.testing.assert_allclose(anchor["log_prob"], found["log_prob"], rtol=0, atol=1e-10)
+    assert outcomes(model, groups(), Ablation(kept=CIRCUIT), whole)["kl"].min() > 1e-3  # not vacuous
+
+
+@names
+@cases
+def test_ablations_equal_a_model_that_is_fed_token_by_token(name, case):
+    """Donors that are run beside the prompts, and before them."""
+    model, ablation = toy(name), ABLATIONS[case]
+    wanted = [theirs(model, group, ablation)[0] for group in few()]
+    assert gap(ours(model, few(), ablation), wanted) < 1e-10
+    assert gap(ours(model, few(), ablation, two_pass=True), wanted) < 1e-10
+    assert gap(ours(model, few()), wanted) > 1e-3
+    for two_pass in (False, True):
+        check_said(outcomes(model, few(), ablation, two_pass=two_pass), few(), wanted)
+
+
+@names
+def test_a_donor_inside_the_circuit_is_another_one(name):
+    model = toy(name)
+    found = {case: ours(model, few(), ABLATIONS[case]) for case in ("inside", "not inside", "probed", "circuit")}
+    assert gap(found["inside"], found["not inside"]) > 1e-4 and gap(found["inside"], found["circuit"]) > 1e-4
+    nothing = replace(ABLATIONS["probed"], inside=False)  # what is inside nothing is just a plain run
+    assert gap(found["probed"], ours(model, few(), nothing)) == 0
+    assert gap(found["circuit"], ours(model, few(), replace(ABLATIONS["circuit"], inside=False))) == 0
+
+
+@names
+@pytest.mark.parametrize("corruption", [0, 3])
+def test_without_any_edge_the_last_separator_is_its_donors(name, corruption):
+    """Its token is the same in both, and all that it reads, so that the model says what it says after the donor."""
+    model = toy(name)
+    chosen = [Group(group.base, {0: group.donors[corruption]}) for group in groups()]
+    with torch.no_grad():
+        rows = [stock(model)(torch.tensor([group.donors[0].ids[: group.length]])).logits[0, -1] for group in chosen]
+    none = Ablation(kept=CIRCUITS["NONE"])
+    found = [logits[group.length - 1] for group, logits in zip(chosen, ours(model, chosen, none), strict=True)]
+    assert gap(found, rows) < 1e-10
+    assert [*outcomes(model, chosen, none)["top"]] == [int(row.argmax()) for row in rows]
+    short = [place for place, group in enumerate(chosen) if len(group.target) == 1]
+    scores = [float(rows[place].log_softmax(-1)[chosen[place].target[0]]) for place in short]
+    np.testing.assert_allclose(outcomes(model, chosen, none)["log_prob"][short], scores, rtol=0, atol=1e-10)
+    plain = [logits[group.length - 1] for group, logits in zip(chosen, ours(model, chosen), strict=True)]
+    assert gap(found, plain) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("limits", LIMITS)
+def test_limits_are_tables_of_a_splice(name, limits):
+    model, group = toy(name), groups()[0]
+    size = len(group.base.ids) - 1
+    codes = torch.zeros(2, size, size, dtype=torch.long)
+    codes[1] = torch.from_numpy(edges.together(FAMILIES["CONTEXT"], group.base)[:size, :size])
+    tables = {
+        layer: torch.tensor([[0, (layer, head) in limits.get("heads", everywhere())] for head in range(HEADS)]).long()
+        for layer in limits.get("layers", range(LAYERS))
+    }
+    ids = torch.tensor([group.donors[0].ids[:-1], group.base.ids[:-1]])
+    with torch.no_grad(), instrument(model, Splice(codes, tables, torch.tensor([[0], [0]]))):
+        wanted = model(ids, use_cache=False).logits[1]
+    assert gap(ours(model, [group], Ablation(removed=("CONTEXT",), **limits)), [wanted]) == 0
+    assert gap(ours(model, [group]), [wanted]) > 1e-4
+
+
+@pytest.mark.parametrize("two_pass", [False, True])
+@pytest.mark.parametrize("limits", [{"layers": ()}, {"heads": ()}])
+def test_an_ablation_of_no_layer_or_head_is_none(limits, two_pass):
+    model = toy("llama")
+    for changes in ({"kept": CIRCUIT, "probed": PROBED}, {"kept": (), "mode": "knockout"}):
+        found = outcomes(model, groups(), Ablation(**changes, **limits), two_pass=two_pass)
+        np.testing.assert_allclose(found["log_prob"], outcomes(model, groups())["log_prob"], rtol=0, atol=1e-10)
+
+
+def test_order_and_grouping_of_edges_do_not_matter():
+    model, some, more = toy("llama"), edges.edges("x->y", "t->n"), edges.edges("y->last_separator")
+    one = ours(model, few(), Ablation(removed=some + more, probed={"x->query": 1, "n->query": 3}))
+    two = ours(model, few(), Ablation(removed=more + some[::-1] + some, probed={"n->query": 3, "x->query": 1}))
+    assert gap(one, two) < 1e-10
+    assert gap(one, ours(model, few(), Ablation(removed=some))) > 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:Knockout")  # beyond the window
+@names
+def test_batches_change_nothing(name):
+    model = toy(name)
+    whole = next_token_logits(model, [group.base.ids[: group.length] for group in groups()])
+    for ablation in (WHOLE, ABLATIONS["inside"], Ablation(kept=CIRCUIT, mode="knockout")):
+        wanted = outcomes(model, groups(), ablation, whole, token_budget=10**6)
+        for options in ({"token_budget": 1}, {"token_budget": 150}, {"two_pass": True}):
+            found = outcomes(model, groups(), ablation, whole, **options)
+            for key, value in wanted.items():
+                np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", ["circuit", "inside"])
+def test_donors_are_run_apart(case):
+    """In two passes no more rows are in the model than there are prompts."""
+    model, rows = toy("llama"), list[int]()
+    with watched(model, lambda ids: rows.append(len(ids))):
+        outcomes(model, groups(), ABLATIONS[case], token_budget=10**6)
+        outcomes(model, groups(), ABLATIONS[case], token_budget=10**6, two_pass=True)
+    members = 1 + len(ABLATIONS[case].corruptions)
+    assert rows == [members * 6] + [6] * members
+
+
+def test_a_batch_that_finds_no_memory_is_halved():
+    model, ablation = toy("llama"), ABLATIONS["inside"]
+    wanted, written = outcomes(model, groups(), ablation), continuations(model, words(), groups(), ablation)
+
+    def short(ids):
+        if len(ids) > 4:
+            raise torch.OutOfMemoryError("out of memory")
+
+    with watched(model, short):
+        found = outcomes(model, groups(), ablation)
+        assert continuations(model, words(), groups(), ablation) == written
+    np.testing.assert_allclose(found["log_prob"], wanted["log_prob"], rtol=0, atol=1e-10)
+
+
+def test_shared_keys_equal_the_same_weights_written_out():
+    model, twin = toy("llama"), build("llama", torch.float64, vocab_size=len(words()), num_key_value_heads=HEADS)
+    weights = model.state_dict()
+    for key in weights:
+        if "k_proj" in key or "v_proj" in key:
+            weights[key] = weights[key].unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
+    twin.load_state_dict(weights)
+    prepare(twin)
+    for heads in (None, ((0, 0), (1, 3), (2, 2))):  # a head alone, too
+        ablation = replace(ABLATIONS["inside"], heads=heads)
+        assert gap(ours(model, few(), ablation), ours(twin, few(), ablation)) < 1e-10
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def refusing(model):
+    def see(ids):
+        raise AssertionError("a forward pass")
+
+    return watched(model, see)
+
+
+@pytest.mark.parametrize(
+    ("ablation", "words_"),
+    [
+        (Ablation(removed=("x->y",), probed={"x->y:same": 1}), "x->y:same and what is removed"),
+        (Ablation(probed={"x->y": 1, "x->*": 3}), "have cells in common"),
+        (Ablation(kept=CIRCUIT, probed={"x->query": 1}), "x->query and what is removed"),
+        (Ablation(probed={"x->y": 2}), r"no donors of corruption \[2\]"),
+        (Ablation(removed=("x->y",), layers=(0, 3)), "the model has 3 layers of 4 heads"),
+        (Ablation(removed=("x->y",), layers=(-1,)), "the model has 3 layers"),
+        (Ablation(removed=("x->y",), heads=((0, 4),)), "4 heads"),
+        (Ablation(removed=("x->y",), heads=((3, 0),)), "3 layers"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_any_forward_pass(ablation, words_):
+    model = toy("gpt2")
+    with refusing(model):
+        for two_pass in (False, True):
+            with pytest.raises(ValueError, match=words_):
+                outcomes(model, groups(), ablation, two_pass=two_pass)
+        with pytest.raises(ValueError, match=words_):
+            continuations(model, words(), groups(), ablation)
+
+
+def test_bad_prompts_and_edges_are_refused_before_any_forward_pass():
+    long, short = groups()[:2]
+    with pytest.raises(Misaligned, match="tokens in the clean prompt"):
+        Group(long.base, {0: short.donors[0]})
+    with pytest.raises(ValueError, match="did you mean 'query'"):
+        Ablation(removed=("qery->y",))
+    small = toy("gpt2", n_positions=20, max_position_embeddings=20)
+    with refusing(small), pytest.raises(ValueError, match="the longest prompt"):
+        outcomes(small, groups())
+    with refusing(small), pytest.raises(ValueError, match=f"has {short.length + NEW_TOKENS - 1} tokens"):
+        continuations(small, words(), [short])  # what is written needs room too
+    assert len(outcomes(small, [short])["top"]) == 1
+
+
+def test_an_edge_that_is_in_no_prompt_is_named():
+    model = toy("gpt2")
+    for ablation in (Ablation(removed=("header->y",)), Ablation(probed={"header->y": 1})):
+        with pytest.warns(UserWarning, match="header->y is in none of the 2 prompts"):
+            found = outcomes(model, few(), ablation)
+        np.testing.assert_array_equal(found["log_prob"], outcomes(model, few())["log_prob"])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
+def test_a_model_is_as_it_was(name):
+    """Afterwards, and where a forward pass fails in the middle."""
+    model, ids = toy(name), torch.tensor([groups()[0].base.ids])
+    implementation = model.config._attn_implementation
+
+    def logits():
+        with torch.no_grad():
+            return model(ids).logits
+
+    def broken(*_):
+        raise RuntimeError("broken")
+
+    before = logits()
+    outcomes(model, few(), ABLATIONS["inside"])
+    continuations(model, words(), few(), ABLATIONS["inside"])
+    assert torch.equal(logits(), before) and model.config._attn_implementation == implementation
+    handle = eager_runs.output_projection(eager_runs.attention_modules(model)[1]).register_forward_pre_hook(broken)
+    for work in (
+        lambda: outcomes(model, few(), ABLATIONS["inside"]),
+        lambda: outcomes(model, few(), ABLATIONS["inside"], two_pass=True),
+        lambda: continuations(model, words(), few(), ABLATIONS["inside"]),
+    ):
+        with pytest.raises(RuntimeError, match="broken"):
+            work()
+    handle.remove()
+    assert torch.equal(logits(), before) and model.config._attn_implementation == implementation
+
+
+# ------------------------------------------------------------------------------------------------ knockouts
+
+
+@pytest.mark.filterwarnings("ignore:Knockout")  # beyond the window
+@names
+@pytest.mark.parametrize("limits", [{}, *LIMITS])
+def test_knocked_out_edges_have_no_weight(name, limits):
+    model, ablation = toy(name), Ablation(kept=CIRCUIT, mode="knockout", **limits)
+    for group in few():
+        size = len(group.base.ids) - 1
+        cut = torch.from_numpy(edges.removed_by(ablation.kept, group.base)[:size, :size].copy())
+        with instrument(model, rows := CaptureRows(torch.arange(size))):
+            outcomes(model, [group], ablation)
+        for layer, weights in rows.weights.items():
+            assert weights.shape == (1, HEADS, size, size) and (weights.sum(-1) - 1).abs().max() < 1e-12
+            for head in range(HEADS):
+                chosen = (layer, head) in limits.get("heads", everywhere())
+                acts = chosen and layer in limits.get("layers", range(LAYERS))
+                assert bool((weights[0, head][cut] == 0).all()) == acts, (layer, head)
+
+
+@pytest.mark.filterwarnings("ignore:Knockout")
+@names
+def test_without_any_key_but_itself_a_token_reads_itself(name):
+    """But for those of the answer, which are asked and not taken apart."""
+    model, group = toy(name), groups()[0]
+    size = len(group.base.ids) - 1
+    assert size > group.length
+    with instrument(model, rows := CaptureRows(torch.arange(size))):
+        outcomes(model, [group], Ablation(kept=(), mode="knockout"))
+    for weights in rows.weights.values():
+        assert (weights[0, :, : group.length] == torch.eye(size)[: group.length]).all()
+        assert (weights[0, :, group.length :, : group.length] > 0).any(-1).all()
+
+
+# ------------------------------------------------------------------------------------------------ continuations
+
+
+def first_line(tokens):
+    """What the tokens say up to the end of the first line that is not empty."""
+    for stop in range(1, len(tokens) + 1):
+        if "\n" in words().decode(tokens[:stop]).lstrip():
+            return words().decode(tokens[:stop])
+    return words().decode(tokens)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_an_unedited_continuation_is_greedy_decoding(name):
+    """Each in the place of its prompt, whatever its length."""
+    model, wanted = toy(name), []
+    for group in groups():
+        ids = torch.tensor([group.base.ids[: group.length]])
+        out = stock(model).generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=10, pad_token_id=0
+        )
+        assert out.shape[1] == group.length + 10  # nothing here ends early
+        wanted.append(first_line(out[0, group.length :].tolist()))
+    assert len(set(wanted)) > 3
+    assert continuations(model, words(), groups()) == wanted
+    assert continuations(model, words(), groups(), token_budget=1) == wanted
+
+
+@names
+@pytest.mark.parametrize("case", ["circuit", "inside", "values"])
+def test_an_ablation_acts_in_the_prompt_alone(name, case):
+    """What follows is decoded by the stock model from the states that the ablation has left."""
+    model, wanted = toy(name), []
+    for group in few():
+        logits, states = theirs(model, group, ABLATIONS[case], group.length)
+        kept, token, tokens = DynamicCache(), int(logits[-1].argmax()), list[int]()
+        for layer, pair in enumerate(states):
+            kept.update(*pair, layer)
+        for place in range(group.length, group.length + NEW_TOKENS):
+            tokens.append(token)
+            with torch.no_grad():
+                out = step(model, token, place, kept)
+            token = int(out.logits[0, -1].argmax())
+        wanted.append(first_line(tokens))
+    assert continuations(model, words(), few(), ABLATIONS[case]) == wanted
+    assert continuations(model, words(), few()) != wanted
+
+
+class Stub:
+    """A tokenizer whose text is the numbers of the tokens, a line of them after so many; an empty line comes first."""
+
+    def __init__(self, line=99, eos=None):
+        self.line, self.eos_token_id = line, eos
+
+    def decode(self, ids):
+        return "\n" + " ".join(map(str, ids)) + "\n" * (len(ids) >= self.line)
+
+
+def test_continuations_end_with_a_line_the_text_or_ten_tokens():
+    model = toy("llama")
+
+    def tokens(**options):
+        return [[int(t) for t in text.split()] for text in continuations(model, Stub(**options), groups())]
+
+    every = tokens()
+    assert {len(own) for own in every} == {10}
+    assert tokens(line=3) == [own[:3] for own in every]
+    eos = next(token for own in every for token in own[1:] if token not in own[:1])
+    ended = [own[: own.index(eos)] if eos in own else own for own in every]
+    assert ended != every and tokens(eos=eos) == ended
+
+
+# ------------------------------------------------------------------------------------------------ mutations
+
+
+def cap_after_selection(monkeypatch):
+    """The softcap after the mask: what a cell does not read then still has some weight."""
+    own = call._eager_function
+
+    def mutant(module, query, key, value, mask, scaling=None, softcap=None, **options):
+        if key.shape[2] <= max(len(group.base.ids) for group in few()):  # where nothing is spliced
+            return own(type(module))(module, query, key, value, mask, scaling=scaling, softcap=softcap, **options)
+        shared = query.shape[1] // key.shape[1]
+        scores = query @ key.repeat_interleave(shared, 1).mT * scaling + mask
+        weights = (softcap * torch.tanh(scores / softcap)).softmax(-1)
+        return (weights @ value.repeat_interleave(shared, 1)).transpose(1, 2), weights
+
+    monkeypatch.setattr(call, "_eager_function", lambda _: mutant)
+
+
+def values_alone(monkeypatch):
+    """Weights of the own keys: the donors are chosen after the softmax."""
+    own = Splice.apply
+
+    def mutant(self, call, rows, additive):
+        keys, values, mask = own(self, call, rows, additive)
+        return call.key.repeat(1, 1, keys.shape[2] // call.keys, 1), values, mask
+
+    monkeypatch.setattr(Splice, "apply", mutant)
+
+
+def the_wrong_layer(monkeypatch):
+    """Donors' states one layer off."""
+
+    def mutant(self, call, out):
+        self.states[(call.layer + 1) % LAYERS] = call.key.clone(), call.value.clone()
+        return out
+
+    monkeypatch.setattr(CaptureStates, "visit", mutant)
+
+
+def the_self_too(monkeypatch):
+    """A token reads itself from the donor, too."""
+    own = Ablated.instruments
+
+    def mutant(self, numbers):
+        splice: Any = own(self, numbers)[0]
+        for row in range(self.members - 1, len(splice.codes), self.members):
+            splice.codes[row].fill_diagonal_(1)
+        return [splice]
+
+    monkeypatch.setattr(Ablated, "instruments", mutant)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "name", "two_pass"),
+    [
+        (cap_after_selection, "gemma2", False),
+        (values_alone, "gpt2", False),
+        (the_wrong_layer, "phi", True),
+        (the_self_too, "llama", False),
+    ],
+)
+def test_the_comparison_would_see(mutate, name, two_pass, monkeypatch):
+    model, ablation = toy(name), Ablation(removed=("CONTEXT",))
+    wanted = [theirs(model, group, ablation)[0] for group in few()]
+    assert gap(ours(model, few(), ablation, two_pass), wanted) < 1e-10
+    mutate(monkeypatch)
+    assert gap(ours(model, few(), ablation, two_pass), wanted) > 1e-4
+
+
+def test_window_and_softcap_bind():
+    """Else nothing here would test them."""
+    model, wide, mild = (
+        toy("gemma2", **change) for change in ({}, {"sliding_window": 64}, {"attn_logit_softcapping": 50.0})
+    )
+    for other in (wide, mild):
+        assert gap(ours(model, few()), ours(other, few())) > 1e-3
+
+
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "phi", "wide"])
+@cases
+def test_tokens_computed_alone_equal_a_model_that_is_fed_token_by_token(name, case, store):
+    """On the states of plain runs, whether these were there or not; gemma2 with a window as wide as its prompts."""
+    model = toy("gemma2", sliding_window=64) if name == "wide" else toy(name)
+    assert takes_some_tokens(model)
+    ablation, kept = ABLATIONS[case], Store()
+    if store:
+        outcomes(model, few(), Ablation(kept=CIRCUIT[:-1], probed=PROBED), two_pass=True, store=kept)
+    wanted = [theirs(model, group, ablation)[0] for group in few()]
+    with watched(model, lambda ids: sizes.append(ids.numel())):
+        sizes: list[int] = []
+        check_said(outcomes(model, few(), ablation, two_pass=True, store=kept), few(), wanted)
+    assert (sizes[-1] < sum(len(group.base.ids) for group in few())) or case != "family"
+    assert continuations(model, words(), few(), ablation, store=kept) == continuations(model, words(), few(), ablation)
+
+
+def test_only_tokens_that_change_and_matter_are_computed():
+    """For the last separator alone, one row of the prompt; for nothing, no other; else those that read and are read."""
+    model, store, sizes = toy("llama"), Store(), list[int]()
+    drawn = groups_of(prompts("copying", words(), 30, k=3, corruptions=(0,)).items, words())
+    short = [group for group in drawn if len(group.target) == 1][:2]
+    assert len(short) == 2 and takes_some_tokens(model)
+    outcomes(model, short, Ablation(removed=("*->*",)), two_pass=True, store=store)
+    x2 = [group.base.types.index("x", group.base.types.index("n")) for group in short]
+    t2 = [group.base.types.index("t", start) for group, start in zip(short, x2, strict=True)]
+    query = max(len(group.base.ids) - 1 - group.base.types.index("query") for group in short)
+    second = max(len(group.base.ids) - 1 - start for group, start in zip(short, t2, strict=True))
+    expected = {
+        "nothing": (WHOLE, 1),
+        "none": (Ablation(kept=("NONE",)), 1),
+        "one edge": (Ablation(removed=("y->last_separator",)), 1),
+        "the query": (Ablation(removed=("x->query",)), query),
+        "later inputs": (Ablation(removed=("x->t:earlier",)), second),
+        "unread": (Ablation(kept=("ANCHOR", "QUERY", "x->t")), query),
+    }
+    for name, (ablation, size) in expected.items():
+        with watched(model, lambda ids: sizes.append(ids.shape[1])):
+            found = outcomes(model, short, ablation, two_pass=True, store=store)
+        assert sizes.pop() == size, name
+        np.testing.assert_allclose(found["log_prob"], outcomes(model, short, ablation)["log_prob"], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", sorted({*SUPPORTED, *ADAPTED}))
+def test_every_class_gives_the_same_with_a_store(name):
+    """Where it does not take some tokens alone, all of them are computed. In float32, which experts need."""
+    model = build(name, torch.float32, vocab_size=len(words()))
+    prepare(model)
+    wanted = outcomes(model, few(), ABLATIONS["inside"])["log_prob"]
+    found = outcomes(model, few(), ABLATIONS["inside"], two_pass=True, store=Store())["log_prob"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4)
+
+
+def test_a_store_keeps_what_was_used_last():
+    made: list[str] = []
+
+    def states(key: str, size: int) -> splicing.States:
+        made.append(key)
+        return {0: (torch.zeros(1, 1, size, 1), torch.zeros(1, 1, size, 1))}
+
+    store = Store(limit=2 * 4 * 10)
+    for key, size in (("a", 4), ("b", 4), ("a", 4), ("c", 4), ("a", 4), ("b", 4), ("large", 11), ("b", 4)):
+        assert store.get(key, partial(states, key, size))[0][0].shape[2] == size
+    assert made == ["a", "b", "c", "b", "large"]
+
+
+def test_sets_of_tokens_waste_little():
+    assert splicing._alike([3, 50, 48, 3, 3], waste=10) == [[1, 2], [0, 3, 4]]
+    assert splicing._alike([60] * 3 + [59] * 3, waste=3) == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_donors_that_are_kept_run_once(monkeypatch):
+    """And give what donors that run again give; those inside a circuit are kept for that circuit alone."""
+    model, passes = toy("llama"), list[int]()
+    monkeypatch.setattr(Ablated, "renewable", lambda *_: False)
+    store = Store()
+    others = len(ABLATIONS["inside"].corruptions) - 1
+    exchanged = Ablation(kept=CIRCUIT, probed=dict(zip(PROBED, list(PROBED.values())[::-1], strict=True)))
+    assert exchanged != ABLATIONS["inside"] and exchanged.corruptions == ABLATIONS["inside"].corruptions
+    cases = {**ABLATIONS, "exchanged": exchanged, "less": Ablation(kept=CIRCUIT[:-1], probed=PROBED)}
+    expected = [("circuit", 1), ("family", 0), ("inside", others), ("not inside", others), ("not inside", 0)]
+    expected += [("inside", 0), ("exchanged", 0), *((name, others) for name in ("keys", "values", "layers", "heads"))]
+    for case, donors in (*expected, ("less", others), ("inside", 0)):
+        again = outcomes(model, few(), cases[case], two_pass=True)
+        del passes[:]
+        with watched(model, lambda ids: passes.append(len(ids))):
+            found = outcomes(model, few(), cases[case], two_pass=True, store=store)
+        assert len(passes) == donors + 1, case
+        np.testing.assert_array_equal(found["log_prob"], again["log_prob"])
+    small = Store(limit=0)
+    outcomes(model, few(), ABLATIONS["circuit"], two_pass=True, store=small)
+    assert not len(small)

@@ -1,0 +1,1011 @@
+"""util.attention against the slow references of reference.py, on every supported architecture.
+
+Bound everywhere: 1e-5 * max(1, max |reference|) in float32, on real tokens; every edit must also move the logits by
+1e-3 somewhere, so that no comparison is vacuous.
+"""
+
+import copy
+import gc
+import threading
+import warnings
+import weakref
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from tests import eager_runs
+from tests.architectures import (
+    ADAPTED,
+    ALIBI,
+    BYPASSING,
+    GATED,
+    HEADS,
+    LAYERS,
+    OWN_KERNEL,
+    SINKS,
+    SOFTCAP,
+    SUPPORTED,
+    VOCABULARY,
+    WINDOW,
+    WINDOWED,
+    attention_layers,
+    build,
+)
+from util.engine.attention import IMPLEMENTATION, head_writes, instrument, support
+from util.engine.call import UnsupportedModel
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads
+
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.filterwarnings("ignore:Knockout"),  # cells outside a window are closed already
+]
+
+LAYOUTS = ("plain", "right", "left")
+LENGTHS = (14, 9, 11)
+BATCH, TOTAL = len(LENGTHS), max(LENGTHS)
+Batch = namedtuple("Batch", "inputs real start")  # start: first real column per example
+
+
+# ---------------------------------------------------------------------------------------------------- the stage
+
+
+def random_ids(*shape, seed=0):
+    return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def noise(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@lru_cache
+def batch(layout: str) -> Batch:
+    """Three prompts: of equal length; padded right, no mask; padded left with mask and positions."""
+    ids, lengths = random_ids(BATCH, TOTAL), torch.tensor(LENGTHS)
+    columns = torch.arange(TOTAL).expand(BATCH, -1)
+    if layout == "plain":
+        return Batch(dict(input_ids=ids, use_cache=False), torch.ones_like(ids, dtype=torch.bool), [0] * BATCH)
+    if layout == "right":
+        real = columns < lengths[:, None]
+        return Batch(dict(input_ids=ids * real, use_cache=False), real, [0] * BATCH)
+    real = columns >= TOTAL - lengths[:, None]
+    positions = (real.long().cumsum(1) - 1).clamp(min=0)
+    inputs = dict(input_ids=ids * real, attention_mask=real.long(), position_ids=positions, use_cache=False)
+    return Batch(inputs, real, [TOTAL - length for length in LENGTHS])
+
+
+@lru_cache
+def prepared(name: str, dtype=torch.float32):
+    model = build(name, dtype)
+    prepare(model)
+    return model
+
+
+@lru_cache
+def reference(name: str, dtype=torch.float32):
+    return eager_runs.reference(build(name, dtype))
+
+
+@torch.no_grad()
+def expected(name, layout, writes=None, cuts=None, dtype=torch.float32):
+    """The oracle's run; every prompt alone and unpadded where padding goes unmasked."""
+    model, inputs = reference(name, dtype), batch(layout).inputs
+    if layout == "right":
+        return eager_runs.run_each(model, inputs, LENGTHS, writes, cuts)
+    return eager_runs.run(model, inputs, writes, cuts)
+
+
+@lru_cache
+def baseline(name, layout, dtype=torch.float32):
+    return expected(name, layout, dtype=dtype)
+
+
+@torch.no_grad()
+def logits(model, inputs, *instruments):
+    with instrument(model, *instruments):
+        return model(**inputs).logits
+
+
+def close(actual, reference, bound=1e-5):
+    __tracebackhide__ = True
+    assert actual.shape == reference.shape
+    limit = bound * max(1.0, reference.abs().max().item())
+    error = (actual - reference).abs().max().item()
+    assert error <= limit, f"off by {error:.2g}, bound {limit:.2g}"
+
+
+def moved(edited, plain):
+    __tracebackhide__ = True
+    assert (edited - plain).abs().max() > 1e-3, "the edit has no visible effect: the comparison is vacuous"
+
+
+def pick(tensor, positions, dim=1):
+    """tensor [B, ..., T at dim, ...] at positions [P] or [B, P], by a plain loop."""
+    positions = positions.expand(len(tensor), -1)
+    return torch.stack([one.index_select(dim - 1, index) for one, index in zip(tensor, positions, strict=True)])
+
+
+def shared_positions(layout):
+    """Positions that are real in every example."""
+    return torch.tensor({"plain": [0, 6, 13], "right": [0, 5, 8], "left": [5, 9, 13]}[layout])
+
+
+def own_positions(layout):
+    """Positions of each example: an early one, a middle one and its last, in no order."""
+    start = torch.tensor(batch(layout).start)
+    length = batch(layout).real.sum(1)
+    return torch.stack([start + length - 1, start + 2, start + length // 2], dim=1)
+
+
+def every_cell(cells, layers=range(LAYERS), heads=range(HEADS)):
+    """Cells [C, 2] or [C, 3] written out as (layer, head, example, query, key)."""
+    rows = cells.tolist()
+    if cells.shape[1] == 2:
+        rows = [(b, *cell) for cell in rows for b in range(BATCH)]
+    return {(layer, head, *row) for row in rows for layer in layers for head in heads}
+
+
+def every_write(layer, heads, value, positions):
+    """`value` [B, P, len(heads), dv] written out as {(layer, example, position, head): vector}."""
+    positions = positions.expand(BATCH, -1)
+    return {
+        (layer, b, int(positions[b, p]), head): value[b, p, h]
+        for b, p, (h, head) in product(range(BATCH), range(positions.shape[1]), enumerate(heads))
+    }
+
+
+names = pytest.mark.parametrize("name", SUPPORTED | ADAPTED)
+layouts = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+# ------------------------------------------------------------------------------------- the oracle against itself
+
+
+@names
+@torch.no_grad()
+def test_the_oracle_agrees_with_itself(name):
+    """Writing z back changes nothing; a cut row of the first layer is the old row without its cell, renormalised."""
+    plain, (first, *_) = baseline(name, "plain"), attention_layers(name)
+    assert tuple(sorted(plain.weights)) == tuple(sorted(plain.z)) == attention_layers(name)
+    everywhere = every_write(first, range(HEADS), plain.z[first], torch.arange(TOTAL))
+    close(expected(name, "plain", everywhere).logits, plain.logits)
+    row = plain.weights[first][1, 2, 6].clone()
+    key = int(row.argmax())
+    cut = expected(name, "plain", cuts={(first, 2, 1, 6, key)})
+    row[key] = 0
+    if name not in SINKS:
+        row /= row.sum()
+        close(cut.weights[first][1, 2, 6], row)
+    assert cut.weights[first][1, 2, 6, key] == 0
+    others = torch.ones_like(plain.weights[first], dtype=torch.bool)
+    others[1, 2, 6] = False
+    assert torch.equal(cut.weights[first][others], plain.weights[first][others])
+    moved(cut.logits[1, 6:], plain.logits[1, 6:])
+    close(cut.logits[[0, 2]], plain.logits[[0, 2]])
+
+
+# ------------------------------------------------------------------------------------------- every architecture
+
+
+@names
+def test_handshake(name):
+    model = prepared(name)
+    found = prepare(model)
+    assert found is support(model)
+    own = build(name).config._attn_implementation
+    assert model.config._attn_implementation == (own if name in ADAPTED else IMPLEMENTATION)
+    assert found.layers == attention_layers(name)
+    assert found.heads == HEADS
+    assert found.window == (WINDOW if name in WINDOWED else 8 if name == "llama4_text" else None)
+    assert isinstance(found.branches, bool)
+
+
+@names
+@layouts
+@torch.no_grad()
+def test_plain_logits(name, layout):
+    inputs, real, _ = batch(layout)
+    ours = prepared(name)(**inputs).logits
+    close(ours[real], baseline(name, layout).logits[real])
+    if layout == "plain" and name not in SINKS | SOFTCAP | OWN_KERNEL:
+        stock = build(name)
+        assert stock.config._attn_implementation == "sdpa"
+        assert torch.equal(ours, stock(**inputs).logits)
+
+
+def check_rows(name, layout, dtype=torch.float32, bound=1e-5):
+    model, inputs = prepared(name, dtype), batch(layout).inputs
+    plain, weights = logits(model, inputs), baseline(name, layout, dtype).weights
+    shared, own = shared_positions(layout), own_positions(layout)
+    keys = torch.stack([shared, shared.flip(0)], dim=1)  # [R, 2], each key real, some of them in the future
+    own_keys = torch.stack([own, (own - 1).clamp(min=0)], dim=2)  # [B, R, 2]
+    everything, by_key = CaptureRows(shared), CaptureRows(shared, keys)
+    each, each_by_key, each_shared_keys = CaptureRows(own), CaptureRows(own, own_keys), CaptureRows(own, keys)
+    last = attention_layers(name)[-1]
+    one_layer = CaptureRows(shared, own_keys, layers=[last])
+    observed = logits(model, inputs, everything, by_key, each, each_by_key, each_shared_keys, one_layer)
+    assert torch.equal(observed, plain)
+    assert set(one_layer.weights) == {last}
+    assert set(each.weights) == set(attention_layers(name))
+    for layer, full in weights.items():
+        at_shared, at_own = pick(full, shared, 2), pick(full, own, 2)
+
+        def at(rows, index):
+            return rows.gather(3, index.expand(BATCH, *index.shape[-2:])[:, None].expand(-1, HEADS, -1, -1))
+
+        close(everything.weights[layer], at_shared, bound)
+        close(by_key.weights[layer], at(at_shared, keys), bound)
+        close(each.weights[layer], at_own, bound)
+        close(each_by_key.weights[layer], at(at_own, own_keys), bound)
+        close(each_shared_keys.weights[layer], at(at_own, keys), bound)
+        if layer == last:
+            close(one_layer.weights[layer], at(at_shared, own_keys), bound)
+        captured = each.weights[layer]
+        assert captured.dtype == dtype
+        assert captured.shape == (BATCH, HEADS, 3, TOTAL)
+        padding = ~batch(layout).real[:, None, None].expand_as(captured)
+        assert not captured[padding].any(), "weight on padding"
+        total = captured.sum(-1)
+        if name in SINKS:
+            assert 0 < total.min() < 0.99
+            assert total.max() < 1
+        else:
+            close(total, torch.ones_like(total), bound)
+        assert (captured - captured.mean(-1, keepdim=True)).abs().max() > 0.1, "attention is nearly uniform"
+
+
+@names
+@layouts
+def test_captured_rows(name, layout):
+    check_rows(name, layout)
+
+
+def check_heads(name, layout, dtype=torch.float32, bound=1e-5):
+    model, (inputs, real, _) = prepared(name, dtype), batch(layout)
+    plain, z = logits(model, inputs), baseline(name, layout, dtype).z
+    shared, own, last = shared_positions(layout), own_positions(layout), attention_layers(name)[-1]
+    everything, some, each = CaptureHeads(), CaptureHeads(shared, layers=[last]), CaptureHeads(own)
+    assert torch.equal(logits(model, inputs, everything, some, each), plain)
+    assert set(some.z) == {last}
+    assert set(everything.z) == set(each.z) == set(attention_layers(name))
+    for layer, full in z.items():
+        assert everything.z[layer].shape == full.shape
+        close(everything.z[layer][real], full[real], bound)
+        close(each.z[layer], pick(full, own), bound)
+    close(some.z[last], pick(z[last], shared), bound)
+
+
+@names
+@layouts
+def test_captured_heads(name, layout):
+    check_heads(name, layout)
+
+
+def check_values(name, layout, dtype=torch.float32, bound=1e-5):
+    """Attention times values is what the heads put out: both sides by the oracle but the values."""
+    model, (inputs, real, _) = prepared(name, dtype), batch(layout)
+    plain, full = logits(model, inputs), baseline(name, layout, dtype)
+    own, last = own_positions(layout), attention_layers(name)[-1]
+    everything, some = CaptureValues(), CaptureValues(own, layers=[last])
+    assert torch.equal(logits(model, inputs, everything, some), plain)
+    assert set(everything.values) == set(attention_layers(name)) and set(some.values) == {last}
+    for layer, weights in full.weights.items():
+        values = everything.values[layer]
+        assert values.shape == full.z[layer].shape
+        close(torch.einsum("bhts,bshd->bthd", weights, values)[real], full.z[layer][real], bound)
+        moved(values[:, 1], values[:, 2])
+    assert torch.equal(some.values[last], pick(everything.values[last], own))
+
+
+@names
+@layouts
+def test_captured_values(name, layout):
+    check_values(name, layout)
+
+
+@names
+@torch.no_grad()
+def test_what_each_head_writes_adds_up_to_what_attention_writes(name):
+    model, inputs = prepared(name), batch("plain").inputs
+    written, modules = {}, support(model).projections
+    assert {layer for layer, module in modules.items() if module is None} == (
+        set(attention_layers(name)) if name in GATED else set()
+    )
+    hooks = [
+        module.register_forward_hook(lambda _, args, out, layer=layer: written.update({layer: out}))
+        for layer, module in modules.items()
+        if module is not None
+    ]
+    logits(model, inputs, heads := CaptureHeads())
+    for hook in hooks:
+        hook.remove()
+    for layer, out in written.items():
+        module: Any = modules[layer]
+        alone = head_writes(module, heads.z[layer])
+        bias = module(torch.zeros_like(heads.z[layer].flatten(2)))
+        close(alone.sum(2) + bias, out)
+        assert module is eager_runs.output_projection(eager_runs.attention_modules(model)[layer])
+        assert alone.norm(dim=-1).min() > 0
+
+
+def check_patches(name, layout, dtype=torch.float32, bound=1e-5):
+    model, (inputs, real, _) = prepared(name, dtype), batch(layout)
+    plain = baseline(name, layout, dtype)
+    layers = attention_layers(name)
+    layer, heads = layers[len(layers) // 2], (3, 1)
+    z = plain.z[layer][:, :, heads]
+    everywhere, shared, own = torch.arange(TOTAL), shared_positions(layout), own_positions(layout)
+    donor = noise(BATCH, 3, 2, z.shape[-1], dtype=dtype)
+    mean = z[real].mean(0)  # [2, dv]
+    order = torch.tensor([2, 0, 1])
+    cases = [  # the instrument, and its values [B, P, 2, dv] at its positions
+        (PatchHeads(layer, heads, 0.0), torch.zeros_like(z), everywhere),
+        (PatchHeads(layer, heads, 0.5, positions=own), torch.full_like(donor, 0.5), own),
+        (PatchHeads(layer, heads, donor, positions=own), donor, own),
+        (PatchHeads(layer, heads, donor[:1], positions=shared), donor[:1].expand_as(donor), shared),
+        (PatchHeads(layer, heads, mean), mean.expand_as(z), everywhere),
+        (PatchHeads(layer, heads, positions=shared, from_rows=order), pick(z, shared)[order], shared),
+        (PatchHeads(layer, 2, donor[:, :, :1], positions=own), donor[:, :, :1], own),
+    ]
+    for patch, value, positions in cases:
+        written = every_write(layer, (2,) if value.shape[2] == 1 else heads, value, positions)
+        after = expected(name, layout, written, dtype=dtype).logits
+        close(logits(model, inputs, patch)[real], after[real], bound)
+        moved(after[real], plain.logits[real])
+
+
+@names
+@layouts
+def test_patched_heads(name, layout):
+    check_patches(name, layout)
+
+
+def check_knockouts(name, layout, dtype=torch.float32, bound=1e-5):
+    model, (inputs, real, start) = prepared(name, dtype), batch(layout)
+    plain, layers = baseline(name, layout, dtype), attention_layers(name)
+    queries = [int(q) for q in shared_positions(layout)[1:]]
+    diagonal = name != "llama4_text"  # the first token of a chunk sees itself only
+    shared = torch.tensor([(q, q - back) for q in queries for back in ([1, 0] if diagonal else [1, 2])])
+    each = torch.tensor([(b, q, q - 1) for b, first in enumerate(start) for q in (first + 3, first + 6 + b % 2)])
+    some_layers, some_heads = layers[-2:], (0, 3)
+    rows = CaptureRows(own := own_positions(layout))
+    cases = [
+        ([Knockout(shared)], every_cell(shared)),
+        ([Knockout(shared, layers=some_layers, heads=some_heads)], every_cell(shared, some_layers, some_heads)),
+        ([Knockout(each)], every_cell(each)),
+        (
+            [Knockout(each, heads=2), Knockout(shared, layers=some_layers[0], heads=some_heads)],
+            every_cell(each, heads=[2]) | every_cell(shared, some_layers[:1], some_heads),
+        ),
+        (
+            [Knockout(shared[:1]), Knockout(shared[:2], heads=[1])],
+            every_cell(shared[:1]) | every_cell(shared[:2], heads=[1]),
+        ),
+    ]
+    for knockouts, cells in cases:
+        after = expected(name, layout, cuts=cells, dtype=dtype)
+        close(logits(model, inputs, rows, *knockouts)[real], after.logits[real], bound)
+        moved(after.logits[real], plain.logits[real])
+        for layer, full in after.weights.items():
+            close(rows.weights[layer], pick(full, own, 2), bound)
+
+
+@names
+@layouts
+def test_knockouts(name, layout):
+    check_knockouts(name, layout)
+
+
+@layouts
+@pytest.mark.parametrize("check", [check_rows, check_heads, check_values, check_patches, check_knockouts])
+def test_double_precision_leaves_rounding_alone(check, layout):
+    """What float32 leaves open: in float64 the difference to the oracle falls to 1e-12."""
+    check("gpt2", layout, torch.float64, 1e-12)
+
+
+@names
+@torch.no_grad()
+def test_restored_bit_for_bit(name):
+    model, inputs = prepared(name), batch("plain").inputs
+    before = model(**inputs).logits
+    layer = attention_layers(name)[0]
+    edited = logits(model, inputs, Knockout(torch.tensor([[6, 5]])), PatchHeads(layer, 0, 0.0), CaptureHeads())
+    moved(edited, before)
+    assert torch.equal(model(**inputs).logits, before)
+
+
+# ------------------------------------------------------------------------------------------ composition and order
+
+SOME = pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", *ADAPTED])
+
+
+@SOME
+@layouts
+def test_everything_in_one_run(name, layout):
+    model, (inputs, real, start) = prepared(name), batch(layout)
+    positions, heads = own_positions(layout), (0, 2)
+    donor = noise(BATCH, 3, 2, 16)
+    cells = torch.tensor([(b, first + 4, first + 3) for b, first in enumerate(start)])
+    writes = every_write(1, heads, donor, positions)
+    after = expected(name, layout, writes, every_cell(cells, heads=[1]))
+    rows, before, later = CaptureRows(positions), CaptureHeads(), CaptureHeads(positions)
+    with instrument(model, rows, before), instrument(model, Knockout(cells, heads=[1])):
+        ours = logits(model, inputs, PatchHeads(1, heads, donor, positions), later)
+    close(ours[real], after.logits[real])
+    for layer in range(LAYERS):
+        close(rows.weights[layer], pick(after.weights[layer], positions, 2))
+        close(before.z[layer][real], after.z[layer][real])
+        if layer != 1:
+            close(later.z[layer], pick(after.z[layer], positions))
+    assert torch.equal(later.z[1][:, :, heads], donor)
+    close(later.z[1][:, :, [1, 3]], pick(after.z[1], positions)[:, :, [1, 3]])
+
+
+@SOME
+def test_order_of_entry(name):
+    model, inputs = prepared(name), batch("plain").inputs
+    captures = [CaptureHeads(layers=1) for _ in range(4)]
+    swap = torch.tensor([1, 0, 2])
+    outer, inner = PatchHeads(1, 0, 1.0), PatchHeads(1, [0, 1], 2.0, torch.tensor([3]))
+    with instrument(model, captures[0], outer), instrument(model, captures[1], inner):
+        logits(model, inputs, captures[2], PatchHeads(1, range(HEADS), from_rows=swap), captures[3])
+    z = baseline(name, "plain").z[1].clone()
+    close(captures[0].z[1], z)
+    z[:, :, 0] = 1.0
+    close(captures[1].z[1], z)
+    z[:, 3, :2] = 2.0
+    close(captures[2].z[1], z)
+    close(captures[3].z[1], z[swap])
+
+
+@SOME
+def test_an_inner_block_ends_alone(name):
+    model, inputs = prepared(name), batch("plain").inputs
+    outer, inner = Knockout(torch.tensor([[6, 5]])), PatchHeads(0, 1, 0.0)
+    with instrument(model, outer):
+        only = logits(model, inputs)
+        both = logits(model, inputs, inner)
+        assert torch.equal(logits(model, inputs), only)
+    moved(both, only)
+    moved(only, logits(model, inputs))
+
+
+@SOME
+def test_restored_after_an_exception(name):
+    model, inputs = prepared(name), batch("plain").inputs
+    before = logits(model, inputs)
+    patch, knockout = PatchHeads(0, 1, 0.0), Knockout(torch.tensor([[6, 5]]))
+    with pytest.raises(ZeroDivisionError), instrument(model, patch), instrument(model, knockout):
+        model(**inputs).logits / (1 // 0)
+    assert torch.equal(logits(model, inputs), before)
+    handle = eager_runs.attention_modules(model)[2].register_forward_pre_hook(
+        lambda *_: 1 / 0
+    )  # fails inside the forward
+    with pytest.raises(ZeroDivisionError), instrument(model, patch):
+        model(**inputs)
+    handle.remove()
+    assert torch.equal(logits(model, inputs), before)
+
+
+def test_two_models_in_one_thread():
+    first, second, inputs = prepared("gpt2"), prepared("llama"), batch("plain").inputs
+    plain = logits(first, inputs), logits(second, inputs)
+    rows, z = CaptureRows(torch.tensor([3])), CaptureHeads()
+    with instrument(first, rows, Knockout(torch.tensor([[6, 5]]))), instrument(second, z, PatchHeads(2, 0, 0.0)):
+        moved(logits(first, inputs), plain[0])
+        assert (set(rows.weights), set(z.z)) == ({0, 1, 2}, set())
+        rows.weights.clear()
+        moved(logits(second, inputs), plain[1])
+        assert (set(rows.weights), set(z.z)) == (set(), {0, 1, 2})
+    with instrument(first, PatchHeads(0, 1, 0.0)):
+        assert torch.equal(logits(second, inputs), plain[1])
+
+
+@SOME
+def test_a_copy_is_another_model(name):
+    """It must be prepared by itself, before and after which the instruments of the original leave it alone."""
+    model, inputs = prepared(name), batch("plain").inputs
+    plain, twin = logits(model, inputs), copy.deepcopy(model)
+    with pytest.raises(ValueError, match="prepare"):
+        logits(twin, inputs)
+    for _ in range(2):
+        with instrument(model, PatchHeads(0, 1, 0.0)):
+            assert torch.equal(twin(**inputs).logits, plain)
+            moved(model(**inputs).logits, plain)
+        prepare(twin)
+
+
+def test_another_thread_is_not_touched():
+    model, inputs = prepared("llama"), batch("plain").inputs
+    plain = logits(model, inputs)
+    with instrument(model, PatchHeads(0, 1, 0.0)), ThreadPoolExecutor(1) as pool:
+        assert torch.equal(pool.submit(logits, model, inputs).result(), plain)
+
+
+@pytest.mark.parametrize("pair", [("gpt2", "llama"), ("gemma2", "mistral"), ("llama", "llama"), *pairwise(ADAPTED)])
+def test_two_threads_equal_serial_runs(pair):
+    inputs, repeats = batch("left").inputs, 40
+
+    def work(side, wait=lambda: None):
+        model = prepared(pair[side])
+        rows, z = CaptureRows(torch.tensor([13 - side])), CaptureHeads(torch.tensor([7 + side]))
+        edits = [[PatchHeads(1, 2, 0.0), rows, z], [z, Knockout(torch.tensor([[12, 11]]), heads=1), rows]][side]
+        results = []
+        for _ in range(repeats):
+            wait()
+            out = logits(model, inputs, *edits)
+            results.append([out, *(rows.weights[layer] for layer in range(LAYERS)), *z.z.values()])
+        return results
+
+    serial = work(0)[0], work(1)[0]
+    barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        threads = list(pool.map(lambda side: work(side, barrier.wait), range(2)))
+    for alone, together in zip(serial, threads, strict=True):
+        for result in together:
+            assert all(torch.equal(a, b) for a, b in zip(alone, result, strict=True))
+
+
+# --------------------------------------------------------------------------- autograd, modes, caches, types, memory
+
+
+def test_gradients_equal_finite_differences():
+    """Through a patched value into logits, a later z and a later attention row (gpt2, float64)."""
+    model, inputs = prepared("gpt2", torch.float64), batch("plain").inputs
+    positions = torch.tensor([4, 9])
+    value = noise(BATCH, 2, 2, 16, dtype=torch.float64).requires_grad_()
+
+    def loss(value):
+        z, rows = CaptureHeads(layers=2), CaptureRows(torch.tensor([9, 13]), layers=2)
+        with instrument(model, PatchHeads(1, (1, 2), value, positions), z, rows):
+            out = model(**inputs).logits
+        return torch.stack(
+            [(t * noise(*t.shape, seed=5, dtype=t.dtype)).sum() for t in (out, z.z[2], rows.weights[2].double())]
+        )
+
+    gradients = [torch.autograd.grad(part, value, retain_graph=True)[0] for part in loss(value)]
+    with torch.no_grad():
+        for gradient in gradients:
+            index = tuple(int(i) for i in torch.unravel_index(gradient.abs().argmax(), gradient.shape))
+            assert gradient[index].abs() > 1e-2
+            step = torch.zeros_like(value)
+            step[index] = 1e-5
+            differences = (loss(value + step) - loss(value - step)) / 2e-5
+            close(torch.stack([g[index] for g in gradients]), differences, 1e-7)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt_oss", *ADAPTED])
+def test_gradients_through_captures_and_knockouts(name):
+    """d(z, rows, logits)/d(embeddings) under a knockout, against the oracle's."""
+    cells, layer = torch.tensor([[6, 5], [9, 8]]), 2
+    grads = []
+    for model in (prepared(name), reference(name)):
+        vectors = model.get_input_embeddings()(random_ids(BATCH, TOTAL)).detach().requires_grad_()
+        inputs = dict(inputs_embeds=vectors, use_cache=False)
+        if model is prepared(name):
+            z, rows = CaptureHeads(), CaptureRows(torch.tensor([6, 13]))
+            with instrument(model, Knockout(cells), z, rows):
+                out = model(**inputs).logits
+            parts = out, z.z[layer], rows.weights[layer]
+        else:
+            run = eager_runs.run(model, inputs, cuts=every_cell(cells))
+            parts = run.logits, run.z[layer], run.weights[layer][:, :, [6, 13]]
+        losses = [(t * noise(*t.shape)).sum() for t in parts]
+        grads.append([torch.autograd.grad(loss, vectors, retain_graph=True)[0] for loss in losses])
+    for ours, theirs in zip(*grads, strict=True):
+        close(ours, theirs, 1e-4)
+        assert theirs.abs().max() > 1e-3
+
+
+def test_gradients_of_a_single_token():
+    """One query leaves the kernel's output a view of what autograd saved: a patch may not write into it."""
+    vectors, donor = noise(BATCH, 1, 64), noise(BATCH, 1, 1, 16)
+    grads = []
+    for model in (prepared("gpt2"), reference("gpt2")):
+        inputs = dict(inputs_embeds=vectors.clone().requires_grad_(), use_cache=False)
+        if model is prepared("gpt2"):
+            with instrument(model, PatchHeads(1, 2, donor)):
+                out = model(**inputs).logits
+        else:
+            out = eager_runs.run(model, inputs, every_write(1, [2], donor, torch.tensor([0]))).logits
+        grads.append(torch.autograd.grad((out * noise(*out.shape)).sum(), inputs["inputs_embeds"])[0])
+    close(grads[0], grads[1], 1e-4)
+    assert grads[1].abs().max() > 1e-3
+
+
+@SOME
+def test_inference_mode(name):
+    model, inputs = prepared(name), batch("left").inputs
+    patch, cells = PatchHeads(1, 2, 0.0), torch.tensor([[12, 11]])
+    rows, z = CaptureRows(torch.tensor([12])), CaptureHeads()
+    with torch.inference_mode(), instrument(model, patch, rows, z, Knockout(cells)):
+        ours = model(**inputs).logits
+    again = CaptureRows(torch.tensor([12]))
+    assert torch.equal(ours, logits(model, inputs, patch, again, Knockout(cells)))
+    assert all(torch.equal(rows.weights[layer], again.weights[layer]) for layer in range(LAYERS))
+    assert all(z.z[layer].is_inference() for layer in range(LAYERS))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
+@pytest.mark.parametrize("prefix", [6, TOTAL - 1])
+@torch.no_grad()
+def test_suffix_on_a_cached_prefix(name, prefix):
+    """Rows and positions count the suffix, keys count from the first token; a suffix of one token included."""
+    model, ids = prepared(name), batch("plain").inputs["input_ids"]
+    cells = torch.tensor([(TOTAL - 1, TOTAL - 2), (TOTAL - 1, TOTAL - 4)])
+    donor = noise(BATCH, 1, 1, 16)
+    full = expected(name, "plain", every_write(1, [3], donor, torch.tensor([TOTAL - 1])), every_cell(cells, heads=[0]))
+    last = torch.tensor([TOTAL - 1 - prefix])
+    rows, z = CaptureRows(last), CaptureHeads(last)
+    keys = torch.tensor([[TOTAL - 1, TOTAL - 2, 0]])
+    some = CaptureRows(last, keys)
+    moves = Knockout(cells - torch.tensor([prefix, 0]), heads=0), PatchHeads(1, 3, donor, last)
+    cache = DynamicCache()
+    model(ids[:, :prefix], past_key_values=cache)
+    with instrument(model, rows, some, z, *moves):
+        ours = model(ids[:, prefix:], past_key_values=cache).logits
+    close(ours, full.logits[:, prefix:])
+    moved(ours, baseline(name, "plain").logits[:, prefix:])
+    for layer in range(LAYERS):
+        close(rows.weights[layer], full.weights[layer][:, :, TOTAL - 1 :])
+        close(some.weights[layer], full.weights[layer][:, :, TOTAL - 1 :, keys[0]])
+        close(z.z[layer], full.z[layer][:, TOTAL - 1 :])
+
+
+@torch.no_grad()
+def test_a_mask_of_the_callers_own():
+    """A 4-D additive mask reaches the rows and the knock-outs too."""
+    model, ids = prepared("llama"), batch("plain").inputs["input_ids"]
+    seen = torch.ones(TOTAL, TOTAL).tril().bool() & (noise(BATCH, 1, TOTAL, TOTAL) > -0.5) | torch.eye(TOTAL).bool()
+    mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    inputs = dict(input_ids=ids, attention_mask=mask, use_cache=False)
+    cells = torch.tensor([[9, 8], [9, 7]])
+    after = eager_runs.run(reference("llama"), inputs, cuts=every_cell(cells))
+    rows = CaptureRows(torch.tensor([9, 13]))
+    close(logits(model, inputs, rows, Knockout(cells)), after.logits)
+    moved(after.logits, logits(model, inputs))
+    close(rows.weights[2], after.weights[2][:, :, [9, 13]])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", *ADAPTED])
+@torch.no_grad()
+def test_bfloat16(name):
+    """Rows, heads and logits of a bfloat16 model stay within 2e-2 of the float32 reference of the same weights.
+
+    The one with experts is held against its own bfloat16 eager path: in float32 its router chooses others.
+    """
+    model = build(name, torch.bfloat16, spread=0.06)
+    twin = eager_runs.reference(copy.deepcopy(model).to(torch.bfloat16 if name == "gpt_oss" else torch.float32))
+    prepare(model)
+    inputs, cells, positions = batch("plain").inputs, torch.tensor([[9, 8]]), torch.tensor([9, 13])
+    rows, z = CaptureRows(positions), CaptureHeads(positions)
+    ours = logits(model, inputs, rows, z, Knockout(cells))
+    after = eager_runs.run(twin, inputs, cuts=every_cell(cells))
+    close(ours.float(), after.logits.float(), 2e-2)
+    for layer in range(LAYERS):
+        assert rows.weights[layer].dtype == torch.float32
+        assert not rows.weights[layer][:, :, 0, 8].any()
+        close(rows.weights[layer], after.weights[layer][:, :, positions].float(), 2e-2)
+        close(z.z[layer].float(), after.z[layer][:, positions].float(), 2e-2)
+
+
+@names
+def test_captures_own_their_storage(name):
+    model, inputs = prepared(name), batch("plain").inputs
+    one = torch.tensor([5])
+    captures = (
+        (rows := CaptureRows(one)).weights,
+        (kept := CaptureRows(one, torch.tensor([[4]]))).weights,
+        (some := CaptureHeads(one)).z,
+        (heads := CaptureHeads()).z,
+        (few := CaptureValues(one)).values,
+        (values := CaptureValues()).values,
+    )
+    logits(model, inputs, rows, kept, some, heads, few, values)
+    for capture in captures:
+        for tensor in capture.values():
+            assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the largest number of elements that any operation returned."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        out = function(*arguments, **(keywords or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", *sorted(ADAPTED.keys() - ALIBI)])
+def test_no_square_matrix_per_head(name):
+    length = 1024
+    model = build(name, max_position_embeddings=length)
+    prepare(model)
+    inputs = dict(input_ids=random_ids(1, length), use_cache=False, logits_to_keep=1)
+    rows, z = CaptureRows(torch.tensor([length - 1])), CaptureHeads(torch.tensor([length - 1]))
+    with LargestTensor() as memory:
+        logits(model, inputs, rows, z, Knockout(torch.tensor([[length - 1, length - 2]])), PatchHeads(0, 1, 0.0))
+    assert length < memory.largest <= length * length  # a boolean mask [T, T] is all a sliding class may build
+
+
+@torch.no_grad()
+def test_a_dropped_model_is_freed():
+    model = build("llama")
+    prepare(model)
+    logits(model, batch("plain").inputs, CaptureHeads())
+    gone = weakref.ref(model), weakref.ref(next(model.parameters()))
+    del model
+    gc.collect()
+    assert [pointer() for pointer in gone] == [None, None]
+
+
+# --------------------------------------------------------------------------------------------------- properties
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_random_knockouts_and_patches(data):
+    """Any cells that leave each row one key, at any layers and heads, with any patch, equal the oracle."""
+    name = data.draw(st.sampled_from(["gpt2", "llama", "mistral", "gpt_oss"]))
+    subset = st.one_of(st.none(), st.lists(st.integers(0, 2), min_size=1, unique=True))
+    cells = st.tuples(st.integers(0, BATCH - 1), st.integers(0, TOTAL - 1), st.integers(1, 4))
+    cuts, knockouts = set(), []
+    for _ in range(data.draw(st.integers(1, 3))):
+        chosen = data.draw(st.lists(cells, min_size=1, max_size=8))
+        chosen = torch.tensor([(b, q, q - back) for b, q, back in chosen if q >= back] or [(0, 1, 0)])
+        layers, heads = data.draw(subset), data.draw(subset)
+        knockouts.append(Knockout(chosen, layers, heads))
+        cuts |= every_cell(chosen, layers or range(LAYERS), heads or range(HEADS))
+    layer, head = data.draw(st.integers(0, LAYERS - 1)), data.draw(st.integers(0, HEADS - 1))
+    position = torch.tensor(data.draw(st.lists(st.integers(0, TOTAL - 1), min_size=BATCH, max_size=BATCH)))[:, None]
+    donor = noise(BATCH, 1, 1, 16)
+    row = data.draw(st.integers(0, TOTAL - 1))
+    after = expected(name, "plain", every_write(layer, [head], donor, position), cuts)
+    rows = CaptureRows(torch.tensor([row]))
+    edits = data.draw(st.permutations([*knockouts, rows, PatchHeads(layer, head, donor, position)]))
+    close(logits(prepared(name), batch("plain").inputs, *edits), after.logits)
+    moved(after.logits, baseline(name, "plain").logits)
+    for number, weights in after.weights.items():
+        close(rows.weights[number], weights[:, :, row : row + 1])
+
+
+def test_nothing_to_do():
+    """No cells, or cells that were closed already, change nothing; the latter are pointed out."""
+    model, inputs = prepared("llama"), batch("plain").inputs
+    plain = logits(model, inputs)
+    assert torch.equal(logits(model, inputs, Knockout(torch.zeros(0, 2, dtype=torch.long))), plain)
+    with pytest.warns(UserWarning, match="Knockout"):
+        close(logits(model, inputs, Knockout(torch.tensor([[5, 9]]))), plain)
+
+
+def test_overlapping_knockouts_raise_no_alarm():
+    """A cell named by two knock-outs, or captured while cut, was visible all the same."""
+    cells = torch.tensor([[5, 4], [6, 5]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        edits = Knockout(cells), Knockout(cells[:1]), CaptureRows(cells[:, 0])
+        logits(prepared("llama"), batch("plain").inputs, *edits)
+
+
+@SOME
+@torch.no_grad()
+def test_the_bare_model_inside_is_instrumented_too(name):
+    """A forward without the language-model head, as the suite runs it."""
+    model, inputs = prepared(name), batch("right").inputs
+    whole, bare = CaptureRows(torch.tensor([8])), CaptureRows(torch.tensor([8]))
+    logits(model, inputs, whole, PatchHeads(0, 1, 0.0))
+    with instrument(model, bare, PatchHeads(0, 1, 0.0)):
+        model.base_model(**inputs)
+    assert all(torch.equal(whole.weights[layer], bare.weights[layer]) for layer in range(LAYERS))
+
+
+# ------------------------------------------------------------------------------------------------------- errors
+
+WRONG_AT_ONCE = {
+    "negative row": lambda: CaptureRows(torch.tensor([-1])),
+    "negative key": lambda: CaptureRows(torch.tensor([3]), torch.tensor([[-1]])),
+    "negative position": lambda: CaptureHeads(torch.tensor([[-1]])),
+    "value of a negative key": lambda: CaptureValues(torch.tensor([-1])),
+    "negative layer": lambda: CaptureHeads(layers=[-1]),
+    "no such layer": lambda: CaptureRows(torch.tensor([3]), layers=[1, LAYERS]),
+    "negative head": lambda: PatchHeads(0, -1, 0.0),
+    "no such head": lambda: PatchHeads(0, [0, HEADS], 0.0),
+    "patch of no such layer": lambda: PatchHeads(LAYERS, 0, 0.0),
+    "patch at a negative position": lambda: PatchHeads(0, 0, 0.0, torch.tensor([-1])),
+    "patch from a negative row": lambda: PatchHeads(0, 0, from_rows=torch.tensor([0, -1, 1])),
+    "patch of nothing": lambda: PatchHeads(0, 0),
+    "patch of two things": lambda: PatchHeads(0, 0, 0.0, from_rows=torch.tensor([0, 1, 2])),
+    "negative cell": lambda: Knockout(torch.tensor([[3, -1]])),
+    "cells of four": lambda: Knockout(torch.tensor([[0, 0, 3, 1]])),
+    "cut in no such layer": lambda: Knockout(torch.tensor([[3, 1]]), layers=[LAYERS]),
+    "cut in no such head": lambda: Knockout(torch.tensor([[3, 1]]), heads=[HEADS]),
+    "cut in a negative head": lambda: Knockout(torch.tensor([[3, 1]]), heads=[-1]),
+}
+WRONG_FOR_THE_BATCH = {
+    "row beyond the prompt": lambda: CaptureRows(torch.tensor([TOTAL])),
+    "rows of another batch": lambda: CaptureRows(torch.tensor([[1], [2]])),
+    "key beyond the prompt": lambda: CaptureRows(torch.tensor([3]), torch.tensor([[TOTAL]])),
+    "keys of other rows": lambda: CaptureRows(torch.tensor([3]), torch.tensor([[1], [2]])),
+    "keys of another batch": lambda: CaptureRows(torch.tensor([3]), torch.zeros(2, 1, 1, dtype=torch.long)),
+    "position beyond the prompt": lambda: CaptureHeads(torch.tensor([TOTAL])),
+    "value beyond the prompt": lambda: CaptureValues(torch.tensor([TOTAL])),
+    "values of another batch": lambda: CaptureValues(torch.tensor([[1], [2]])),
+    "positions of another batch": lambda: CaptureHeads(torch.tensor([[1], [2]])),
+    "patch beyond the prompt": lambda: PatchHeads(0, 0, 0.0, torch.tensor([TOTAL])),
+    "patch of another batch": lambda: PatchHeads(0, 0, 0.0, torch.tensor([[1], [2]])),
+    "patch from no such row": lambda: PatchHeads(0, 0, from_rows=torch.tensor([0, 1, BATCH])),
+    "patch from rows of another batch": lambda: PatchHeads(0, 0, from_rows=torch.tensor([1, 0])),
+    "query beyond the prompt": lambda: Knockout(torch.tensor([[TOTAL, 0]])),
+    "key of a cut beyond the prompt": lambda: Knockout(torch.tensor([[3, TOTAL]])),
+    "cut in no such example": lambda: Knockout(torch.tensor([[BATCH, 3, 1]])),
+    "cut of the only key": lambda: Knockout(torch.tensor([[0, 0]])),
+    "cut of all keys": lambda: Knockout(torch.tensor([[2, 0], [2, 1], [2, 2]])),
+    "cut of all keys of one head in one example": lambda: Knockout(torch.tensor([[1, 1, 0], [1, 1, 1]]), 2, 3),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_AT_ONCE)
+def test_wrong_before_any_forward(case):
+    model, inputs = prepared("llama"), batch("plain").inputs
+    before = logits(model, inputs)
+    with pytest.raises(ValueError, match=r"\w+"), instrument(model, WRONG_AT_ONCE[case]()):
+        pytest.fail("the block was entered")
+    assert torch.equal(logits(model, inputs), before)
+
+
+@pytest.mark.parametrize("case", WRONG_FOR_THE_BATCH)
+def test_wrong_for_the_batch(case):
+    model, inputs = prepared("llama"), batch("plain").inputs
+    before = logits(model, inputs)
+    with pytest.raises(ValueError, match=r"\w+"):
+        logits(model, inputs, WRONG_FOR_THE_BATCH[case]())
+    assert torch.equal(logits(model, inputs), before)
+
+
+def test_a_row_may_not_be_emptied_by_any_means():
+    """By the union of two knock-outs, inside a window, behind left padding, where a sink remains."""
+    row, window = torch.tensor([[2, 0], [2, 1], [2, 2]]), torch.tensor([[9, 9 - back] for back in range(WINDOW)])
+    first = batch("left").start[1]
+    cases = [
+        ("llama", "plain", [Knockout(row[:2]), Knockout(row[2:])]),
+        ("mistral", "plain", [Knockout(window)]),
+        ("llama", "left", [Knockout(torch.tensor([[1, first, first]]))]),
+        ("gpt_oss", "plain", [Knockout(row)]),  # a sink is no key
+    ]
+    for name, layout, knockouts in cases:
+        with pytest.raises(ValueError, match="Knockout"):
+            logits(prepared(name), batch(layout).inputs, *knockouts)
+    logits(prepared("llama"), batch("plain").inputs, Knockout(window))
+
+
+def test_a_layer_without_attention_is_named():
+    with pytest.raises(ValueError, match="0"), instrument(prepared("qwen3_next"), CaptureHeads(layers=[0])):
+        pytest.fail("the block was entered")
+
+
+def test_unprepared_training_and_switched_models():
+    model, inputs = build("llama"), batch("plain").inputs
+    for use in (lambda: support(model), lambda: logits(model, inputs, CaptureHeads())):
+        with pytest.raises(ValueError, match="prepare"):
+            use()
+    model.train()
+    with pytest.raises(ValueError, match="train|eval"):
+        prepare(model)
+    model.eval()
+    prepare(model)
+    model.train()
+    with pytest.raises(ValueError, match="train|eval"):
+        logits(model, inputs, CaptureHeads())
+    model.eval()
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="prepare"):  # silence would mean an instrument that does nothing
+        logits(model, inputs, CaptureHeads())
+    plain = model(**inputs).logits
+    prepare(model)
+    assert model.config._attn_implementation == IMPLEMENTATION
+    close(logits(model, inputs), plain)
+
+
+# ----------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("name", BYPASSING)
+@torch.no_grad()
+def test_bypassing_classes_are_refused_by_name(name):
+    model, inputs = build(name), dict(input_ids=random_ids(2, 8), use_cache=False)
+    implementation, before = model.config._attn_implementation, model(**inputs).logits
+    with pytest.raises(UnsupportedModel, match=BYPASSING[name][2]):
+        prepare(model)
+    assert model.config._attn_implementation == implementation
+    assert torch.equal(model(**inputs).logits, before)
+    with pytest.raises(ValueError, match="prepare"):
+        support(model)
+    assert issubclass(UnsupportedModel, ValueError)
+
+
+class OwnKernel(LlamaAttention):
+    """Computes attention itself and never asks the interface."""
+
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, **keywords):
+        shape = (*hidden_states.shape[:2], -1, self.head_dim)
+        projections = self.q_proj, self.k_proj, self.v_proj
+        query, key, value = (linear(hidden_states).view(shape).transpose(1, 2) for linear in projections)
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return self.o_proj(out.transpose(1, 2).flatten(2)), None
+
+
+class CalledTwice(LlamaAttention):
+    """Asks the interface twice per forward."""
+
+    def forward(self, *arguments, **keywords):
+        super().forward(*arguments, **keywords)
+        return super().forward(*arguments, **keywords)
+
+
+class IgnoresTheMask(LlamaAttention):
+    """Attends everywhere."""
+
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, **keywords):
+        return super().forward(hidden_states, position_embeddings, attention_mask=None, **keywords)
+
+
+class LosesThePadding(LlamaAttention):
+    """Understands additive masks only and drops a boolean one: right until something is padded."""
+
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, **keywords):
+        if attention_mask is not None and attention_mask.dtype == torch.bool:
+            attention_mask = None
+        return super().forward(hidden_states, position_embeddings, attention_mask=attention_mask, **keywords)
+
+
+class ScalesAfterwards(LlamaAttention):
+    """Treats the registered implementation differently from eager."""
+
+    def forward(self, *arguments, **keywords):
+        out, weights = super().forward(*arguments, **keywords)
+        return (out if self.config._attn_implementation == "eager" else 1.01 * out), weights
+
+
+@pytest.mark.parametrize("broken", [OwnKernel, CalledTwice, IgnoresTheMask, LosesThePadding, ScalesAfterwards])
+@pytest.mark.parametrize("layers", [(0, 1, 2), (1,)])
+@torch.no_grad()
+def test_a_broken_attention_fails_the_handshake(broken, layers):
+    model, inputs = build("llama"), batch("plain").inputs
+    for layer in layers:
+        model.model.layers[layer].self_attn.__class__ = broken
+    implementation, before = model.config._attn_implementation, model(**inputs).logits
+    with pytest.raises(UnsupportedModel, match="LlamaForCausalLM"):
+        prepare(model)
+    assert model.config._attn_implementation == implementation
+    assert torch.equal(model(**inputs).logits, before)
+    with pytest.raises(ValueError, match="prepare"):
+        logits(model, inputs, CaptureHeads())
+
+
+def test_the_file_of_architectures_is_complete():
+    assert (len(SUPPORTED), len(ADAPTED), len(BYPASSING)) == (39, 10, 2)
+
+
+def test_preparing_is_quiet_and_idempotent():
+    model, inputs = build("gpt2"), batch("plain").inputs
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = prepare(model)
+        assert prepare(model) is first
+    before = logits(model, inputs)
+    prepare(model)
+    assert torch.equal(logits(model, inputs), before)

@@ -1,0 +1,212 @@
+"""Checks B of the forerunner spec: what inference reads is what eager attention has."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests import architectures, eager_runs, toys
+from util import inference
+from util.engine import batches
+from util.engine.attention import instrument
+from util.engine.handshake import prepare
+from util.figures.forerunner_heads import magnitudes
+from util.load_model_and_data import staicc_prompts
+from util.prompts.prompt import tokenize
+
+
+def eager_rows(model, ids):
+    """Attention of an eager copy, the oracle: [L, H, T, T]."""
+    twin = copy.deepcopy(model)
+    twin.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = twin(torch.tensor([ids]), output_attentions=True).attentions
+    return np.stack([a[0].numpy() for a in attentions])
+
+
+@pytest.mark.parametrize("family", toys.FAMILIES)
+@pytest.mark.parametrize("kind", toys.KINDS)
+def test_copy_magnitude_equals_eager_attention(family, kind):
+    model, tokenizer = toys.model(family).double(), toys.tokenizer(kind)
+    prompts = staicc_prompts(0, 2)[:6]
+    run = magnitudes.label_run(model, tokenizer, prompts, appended=(0, 1))
+    result = magnitudes.copy_magnitudes(model, run, control_tokens=5)
+    for number, prompt in enumerate(prompts):
+        for condition, offset in enumerate((0, 1)):
+            [labelled] = tokenize([prompt], tokenizer, offset)
+            attention = eager_rows(model, labelled.ids)
+            expected = attention[:, :, -1, -2]
+            np.testing.assert_allclose(result["magnitude"][number, condition], expected, atol=1e-6)
+        others = magnitudes.draw_control_tokens(run.tokens[0][number], 5, (0, number))
+        attention = eager_rows(model, run.tokens[0][number].ids)
+        expected = np.mean([attention[:, :, t, t - 1] for t in others], axis=0)
+        np.testing.assert_allclose(result["control"][number], expected, atol=1e-6)
+    assert result["magnitude"].max() > 3 / run.n_t.min()  # far from uniform: the comparison is not vacuous
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_value_norms_equal_those_of_the_weights(family):
+    model, tokenizer = toys.model(family).double(), toys.tokenizer()
+    run = magnitudes.label_run(model, tokenizer, staicc_prompts(0, 2)[:4], appended=(0, "the"))
+    found = magnitudes.copy_magnitudes(model, run, token_budget=300)["value_norm"]
+    twin = copy.deepcopy(model)
+    twin.set_attn_implementation("eager")
+    modules, outputs = eager_runs.attention_modules(twin), {}
+    for layer, module in modules.items():
+        projection: Any = module.c_attn if family == "gpt2" else module.v_proj
+        projection.register_forward_hook(lambda _, args, out, layer=layer: outputs.update({layer: out[0]}))
+    heads, width = model.config.num_attention_heads, model.config.hidden_size
+    for number, row in enumerate(run.tokens[0]):
+        with torch.no_grad():
+            twin(torch.tensor([row.ids]))
+        for layer, module in modules.items():
+            weight = eager_runs.output_projection(module).weight
+            weight = weight if family == "gpt2" else weight.T  # [H dv, d]
+            v = outputs[layer][-2, -width:] if family == "gpt2" else outputs[layer][-2]
+            v = v.reshape(-1, width // heads).repeat_interleave(heads * width // heads // v.numel(), dim=0)
+            expected = [(v[h] @ weight.reshape(heads, -1, width)[h]).norm().item() for h in range(heads)]
+            bound = 1e-9 if family == "gpt2" else 1e-6  # Llama's norms are in float32
+            np.testing.assert_allclose(found[number, layer], expected, rtol=bound)
+
+
+def test_value_norms_are_unknown_behind_a_gate():
+    model = architectures.build("qwen3_next", vocab_size=len(toys.tokenizer()), max_position_embeddings=2048)
+    run = magnitudes.label_run(model, toys.tokenizer(), staicc_prompts(0, 0)[:2])
+    found = magnitudes.copy_magnitudes(model, run)
+    assert np.isnan(found["value_norm"]).all() and np.isfinite(found["magnitude"]).all()
+
+
+def test_conditions_share_a_row_exactly_where_that_is_exact():
+    prompts, tokenizer = staicc_prompts(0, 2)[:6], toys.tokenizer()
+    shared = magnitudes.label_run(toys.model("llama"), tokenizer, prompts)
+    assert [len(row.branches) for row in shared.rows] == [2] * 6
+    windowed = magnitudes.label_run(toys.model("mistral-window"), tokenizer, prompts)
+    lengths = [len(row) for row in windowed.rows]
+    assert max(lengths) > 40 and [len(row.branches) for row in windowed.rows] == [1] * 12
+
+
+def test_label_branches_in_float64():
+    model, tokenizer = toys.model("gpt2").double(), toys.tokenizer()  # no fp32 inside, unlike Llama
+    prompts = staicc_prompts(4, 2)[:4]
+    together = magnitudes.copy_magnitudes(model, magnitudes.label_run(model, tokenizer, prompts, (0, 1, 2, 3)))
+    for condition, offset in enumerate((0, 1, 2, 3)):
+        alone = magnitudes.copy_magnitudes(model, magnitudes.label_run(model, tokenizer, prompts, (offset,)))
+        np.testing.assert_allclose(together["magnitude"][:, condition], alone["magnitude"][:, 0], atol=1e-13)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
+def test_batches_and_order_do_not_matter(dtype, bound):
+    model, tokenizer = toys.model("gpt2").to(dtype), toys.tokenizer()
+    prompts = staicc_prompts(2, 1)[:12]
+    run = magnitudes.label_run(model, tokenizer, prompts)
+    one_by_one = magnitudes.copy_magnitudes(model, run, token_budget=1)
+    batched = magnitudes.copy_magnitudes(model, run, token_budget=4096)
+    parts = [magnitudes.copy_magnitudes(model, run, numbers=part) for part in ([7, 3], [11], [0, 1, 2])]
+    for name in ("magnitude", "control", "value_norm"):
+        np.testing.assert_allclose(one_by_one[name], batched[name], rtol=bound, atol=bound)
+        for numbers, part in zip(([7, 3], [11], [0, 1, 2]), parts, strict=True):
+            np.testing.assert_allclose(one_by_one[name][numbers], part[name], rtol=bound, atol=bound)
+
+
+def test_sdpa_was_asked_for_and_rows_are_still_there():
+    model = toys.model("llama")
+    model.set_attn_implementation("sdpa")
+    run = magnitudes.label_run(model, toys.tokenizer(), staicc_prompts(2, 0)[:2])
+    magnitude = magnitudes.copy_magnitudes(model, run)["magnitude"]
+    assert np.isfinite(magnitude).all() and magnitude.min() >= 0 and magnitude.max() <= 1
+
+
+def test_plan_covers_every_row_once_within_the_budget():
+    lengths = [5, 90, 17, 17, 40, 3, 200]
+    planned = batches.plan(lengths, 100)
+    assert sorted(i for batch in planned for i in batch) == list(range(7))
+    assert all(len(b) == 1 or len(b) * max(lengths[i] for i in b) <= 100 for b in planned)
+
+
+def test_out_of_memory_halves_the_batch_and_loses_nothing():
+    model, rows, seen = toys.model("llama"), [batches.Row((1, 2, 3))] * 8, []
+
+    def visit(batch):
+        if len(batch.numbers) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        seen.extend(batch.numbers.tolist())
+
+    assert batches.run_rows(model, rows, visit) is True
+    assert sorted(seen) == list(range(8))
+
+    def never(batch):
+        raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+
+    with pytest.raises(MemoryError, match="one prompt of 3 tokens"):
+        batches.run_rows(model, rows, never)
+
+    def broken(batch):
+        raise RuntimeError("another fault")
+
+    with pytest.raises(RuntimeError, match="another fault"):
+        batches.run_rows(model, rows, broken)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_before_any_forward(monkeypatch):
+    model = toys.model("gpt2")
+    prepare(model)
+    model.config.n_positions = model.config.max_position_embeddings = 30
+    monkeypatch.setattr(magnitudes, "forward", None)
+    with pytest.raises(ValueError, match=r"the longest prompt has \d+ tokens, this model places 30"):
+        magnitudes.label_run(model, toys.tokenizer(), staicc_prompts(2, 4)[:3])
+
+
+def test_control_tokens_are_seeded_and_never_labels():
+    [labelled] = tokenize(staicc_prompts(2, 4)[:1], toys.tokenizer())
+    drawn = magnitudes.draw_control_tokens(labelled, 32, (0, 5))
+    assert (
+        drawn
+        == magnitudes.draw_control_tokens(labelled, 32, (0, 5))
+        != magnitudes.draw_control_tokens(labelled, 32, (0, 6))
+    )
+    assert len(set(drawn)) == 32 and min(drawn) >= 2 and max(drawn) < labelled.labels[-1]
+    assert not set(drawn) & set(labelled.labels)
+
+
+def test_reference_doors_give_eager_attention_and_hidden_states(monkeypatch):
+    """In float64, eager softmax too: in float32, batches and kernels differ by 1e-5 on some machines."""
+    own = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None: own(x, dim=dim))
+    model, tokenizer = toys.model("llama").double(), toys.tokenizer()
+    texts = [p.with_label() for p in staicc_prompts(4, 2)[:5]]
+    twin = copy.deepcopy(model)
+    twin.set_attn_implementation("eager")
+    hidden, attention = inference.step2_get_fl_feature_and_lastftol_attention(model, tokenizer, texts)
+    for n, text in enumerate(texts):
+        with torch.no_grad():
+            out = twin(**tokenizer(text, return_tensors="pt"), output_attentions=True, output_hidden_states=True)
+        for layer, expected in enumerate(out.hidden_states):
+            torch.testing.assert_close(hidden[n][layer], expected[0, -2:], atol=1e-10, rtol=0)
+        for layer, expected in enumerate(out.attentions):
+            got = inference.get_copy_magnitude_for_single_layer(attention, n, layer)
+            np.testing.assert_allclose(got, expected[0, :, -1, -2].numpy(), atol=1e-10)
+            np.testing.assert_allclose([float(h[1]) for h in attention[n][layer]], expected[0, :, -1, -1], atol=1e-10)
+    assert len(hidden[0]) == len(attention[0]) + 1
+
+
+def test_causality_the_forerunner_state_knows_no_label():
+    model, tokenizer = toys.model("llama"), toys.tokenizer()
+    prompt = staicc_prompts(2, 2)[0]
+    texts = [prompt.with_label(0), prompt.with_label(1)]
+    hidden, _ = inference.step2_get_fl_feature_and_lastftol_attention(model, tokenizer, texts)
+    with torch.no_grad(), instrument(model):
+        alone = model.model(**tokenizer(prompt.text, return_tensors="pt"), output_hidden_states=True).hidden_states
+    for layer, expected in enumerate(alone):
+        for sample in hidden:
+            torch.testing.assert_close(sample[layer][0], expected[0, -1], atol=1e-5, rtol=1e-5)
+    assert (hidden[0][-1][1] - hidden[1][-1][1]).abs().max() > 1e-2
+
+
+def test_nothing_of_size_t_by_t_survives_the_forward():
+    model, tokenizer = toys.model("llama"), toys.tokenizer()
+    _, attention = inference.step2_get_fl_feature_and_lastftol_attention(
+        model, tokenizer, [staicc_prompts(2, 4)[0].with_label()]
+    )
+    assert attention[0][0][0].untyped_storage().nbytes() <= 4 * 4 * 2

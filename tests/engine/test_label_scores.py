@@ -1,0 +1,222 @@
+"""Labels of several tokens: their scores against a plain loop of whole passes, one for every prompt and label.
+
+The loop is the class's own eager attention under plain hooks (`tests.reference`): nothing of the engine is in it.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tests import architectures, eager_runs, toys
+from util.engine.batches import Batch, Row, all_logits, may_branch
+from util.engine.handshake import prepare
+from util.engine.instruments import PatchHeads
+from util.engine.label_scores import Scoring, knockouts, label_log_probs, next_logits, scoring
+from util.prompts.prompt import Prompt
+
+NAMES = ("gpt2", "llama", "gemma2", "falcon_40b", "falcon_alibi", "qwen3_next")
+SHARED = ("gpt2", "llama", "falcon_40b")  # these take several continuations in one row
+FLOAT32 = {"qwen3_next"}  # experts have no kernel for float64
+# of one token, of several, with common beginnings
+LABELS = ((11,), (12, 13), (12, 14, 15), (12, 14, 16, 11), (17, 12))
+
+
+@cache
+def built(name):
+    dtype = torch.float32 if name in FLOAT32 else torch.float64
+    prepare(model := architectures.build(name, dtype))
+    return model, eager_runs.reference(architectures.build(name, dtype))
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """Eager attention takes its softmax in float32 in many classes, which would hide what is compared."""
+    softmax = torch.nn.functional.softmax
+
+    def wide(values, dim=-1, dtype=None):
+        return softmax(values, dim=dim, dtype=torch.promote_types(values.dtype, dtype or values.dtype))
+
+    monkeypatch.setattr(torch.nn.functional, "softmax", wide)
+
+
+def planned(labels=LABELS, lengths=(9, 12, 7, 12)):
+    rng = np.random.default_rng(0)
+    ids = [tuple(rng.integers(20, architectures.VOCABULARY, length).tolist()) for length in lengths]
+    return Scoring([], ids, [tuple(labels)] * len(ids), np.zeros(len(ids), int))
+
+
+def by_whole_passes(reference, plan, writes=None, cuts=()):
+    """The sum over a label's tokens of what a whole pass over prompt and label gives each, [N, C].
+
+    writes(prompt, position): by (layer, head), what replaces z there; cuts: by prompt, (layer, head, query, key).
+    """
+    scores = np.empty((len(plan.ids), len(plan.labels[0])))
+    for n, (ids, labels) in enumerate(zip(plan.ids, plan.labels, strict=True)):
+        for c, label in enumerate(labels):
+            whole = [*ids, *label]
+            own = {
+                (la, 0, t, h): v for t in range(len(whole)) for (la, h), v in (writes(n, t) if writes else {}).items()
+            }
+            closed = {(la, h, 0, q, k) for la, h, q, k in (cuts[n] if cuts else ())}
+            with torch.no_grad():
+                given = eager_runs.run(reference, {"input_ids": torch.tensor([whole])}, own, closed).logits[0]
+            places = torch.arange(len(ids) - 1, len(whole) - 1)
+            scores[n, c] = given.log_softmax(-1)[places, torch.tensor(label)].sum()
+    return scores
+
+
+def bound(name):
+    return 2e-5 if name in FLOAT32 else 1e-10
+
+
+@pytest.mark.parametrize("budget", [1, 2048])
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_are_scored_by_all_their_tokens(name, budget, exact):
+    model, reference = built(name)
+    plan = planned()
+    found = label_log_probs(model, plan, token_budget=budget)
+    assert set(found) == {"log_prob"}
+    np.testing.assert_allclose(found["log_prob"], by_whole_passes(reference, plan), atol=bound(name))
+    assert plan.answers[0].tolist() == [11, 12, 12, 12, 17] and plan.lengths == [12, 15, 10, 15]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_under_a_knockout_of_cells_of_the_prompt(name, exact):
+    model, reference = built(name)
+    plan, layer = planned(), architectures.attention_layers(name)[-1]
+    cells = [np.array([(len(ids) - 1, len(ids) - 3), (4, 2), (4, 3)]) for ids in plan.ids]
+    found = label_log_probs(model, plan, knockouts(cells, {layer: [1, 2]}))["log_prob"]
+    cuts = [[(layer, h, *cell) for h in (1, 2) for cell in cut.tolist()] for cut in cells]
+    np.testing.assert_allclose(found, by_whole_passes(reference, plan, cuts=cuts), atol=bound(name))
+    assert np.abs(found - label_log_probs(model, plan)["log_prob"]).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_under_an_ablation_at_all_positions(name, exact):
+    """One head at zero, another at a vector that depends on the position: the labels' tokens are ablated too."""
+    model, reference = built(name)
+    plan, layer = planned(), architectures.attention_layers(name)[-1]
+    width = reference_width(reference, name)
+    rng = torch.Generator().manual_seed(0)
+    vectors = torch.randn(16, 1, width, generator=rng, dtype=torch.float64).to(model.dtype)
+
+    def attach(batch):
+        return [PatchHeads(layer, [1], 0.0), PatchHeads(layer, [2], vectors[batch.positions.clamp(max=15)])]
+
+    def writes(prompt, position):
+        return {(layer, 1): torch.zeros(width, dtype=model.dtype), (layer, 2): vectors[position, 0]}
+
+    found = label_log_probs(model, plan, attach)["log_prob"]
+    np.testing.assert_allclose(found, by_whole_passes(reference, plan, writes), atol=bound(name))
+    assert np.abs(found - label_log_probs(model, plan)["log_prob"]).max() > 1e-4
+
+
+def reference_width(reference, name):
+    with torch.no_grad():
+        z = eager_runs.run(reference, {"input_ids": torch.tensor([[20, 21]])}).z
+    return z[architectures.attention_layers(name)[-1]].shape[-1]
+
+
+def test_the_labels_of_a_prompt_share_its_pass_where_that_is_exact(monkeypatch):
+    for name in NAMES:
+        model, _ = built(name)
+        ran: list[torch.Tensor] = []
+        handle = model.get_input_embeddings().register_forward_pre_hook(lambda _, args, ran=ran: ran.append(args[0]))
+        plan = planned()
+        label_log_probs(model, plan, token_budget=1)
+        handle.remove()
+        shared = may_branch(prepare(model), 12 + 5)
+        assert shared == (name in SHARED)
+        assert len(ran) == (4 if shared else 4 * 4)
+        assert max(rows.shape[1] for rows in ran) == (12 + 4 if shared else 12 + 3)  # 12, 14, 16 and 17, or 12, 14, 16
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
+def test_labels_of_one_token_are_scored_as_ever_bit_by_bit(name):
+    """In the same batches, of prompts alone, by the logit less the log of the sum over the vocabulary."""
+    model, _ = built(name)
+    plan, seen = planned([(11,), (12,), (50,)]), []
+
+    def attach(batch):
+        seen.append(batch)
+        return ()
+
+    found = label_log_probs(model, plan, attach, token_budget=30)["log_prob"]
+    assert [batch.inputs["input_ids"].shape for batch in seen] == [(2, 12), (2, 9)]
+    assert all(set(batch.inputs) == {"input_ids"} and batch.siblings is None for batch in seen)
+    for batch in seen:
+        logits = next_logits(model, batch)
+        scores = (logits - logits.logsumexp(1, keepdim=True))[:, [11, 12, 50]]
+        np.testing.assert_array_equal(found[batch.numbers], scores.numpy())
+
+
+def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(exact):
+    for name in ("llama", "gemma2"):  # in one row for each prompt, and in one for each label
+        tokenizer = toys.tokenizer("bpe", 300)
+        model = architectures.build(name, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=256)
+        prompts = [question(text, ("party", "paint", "x")) for text in ("one two :", "a longer one :")]
+        plan = scoring(model, tokenizer, prompts)
+        short = Scoring(
+            plan.tokens, plan.ids, [tuple(label[:1] for label in row[1:]) for row in plan.labels], plan.gold
+        )
+        found, wanted = (label_log_probs(model, each, text=True) for each in (plan, short))
+        np.testing.assert_allclose(found["text_loss"], wanted["text_loss"], atol=1e-10)
+        plain = label_log_probs(model, plan)
+        np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-10)
+
+
+def test_the_logits_of_a_batch_with_branches_are_those_of_each_continuation_alone():
+    model, _ = built("gpt2")
+    row = Row((30, 31, 32, 33), (40, 41, 42, 43, 44), (-1, 0, -1, 0, 2))
+    batch = Batch.of([row, Row((50, 51, 52))], [0, 1])
+    assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 5, 4, 5, 5]
+    logits = all_logits(model, batch)
+    for branch in range(5):
+        path = [row.branches[b] for b in row.path(branch)]
+        with torch.no_grad():
+            alone = model(torch.tensor([[*row.ids, *path]])).logits[0, -1]
+        torch.testing.assert_close(logits[0, 4 + branch], alone, atol=1e-10, rtol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(logits[1, 2], model(torch.tensor([[50, 51, 52]])).logits[0, -1], atol=1e-10, rtol=0)
+    torch.testing.assert_close(next_logits(model, batch), logits[[0, 1], [3, 2]], atol=1e-12, rtol=0)
+
+
+# ------------------------------------------------------------------------------------------------ from strings
+
+
+def question(text, labels, join=" "):
+    end = len(text)
+    return Prompt(text, {"x": ((0, 1),), "s": ((end - 1, end),), "y": ()}, labels, 0, (), join)
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+def test_the_tokens_of_labels_are_those_that_follow_the_prompt(kind):
+    tokenizer = toys.tokenizer(kind, 300)
+    model = architectures.build("llama", vocab_size=len(tokenizer), max_position_embeddings=256)
+    prompts = [question(text, ("party", "paint", "xylophone")) for text in ("one two :", "a longer one :")]
+    plan = scoring(model, tokenizer, prompts)
+    for number, prompt in enumerate(prompts):
+        for label, tokens in zip(prompt.labels, plan.labels[number], strict=True):
+            whole = tokenizer(f"{prompt.text} {label}")["input_ids"]
+            assert [*plan.ids[number], *tokens] == whole and len(tokens) > 1
+        assert plan.tokens[number].rest == plan.labels[number][0][1:]
+    if kind != "unigram":
+        assert plan.labels[0][0][0] == plan.labels[0][1][0]  # one begins as the other does
+
+
+def test_labels_that_cannot_be_told_apart_or_change_the_prompt_are_refused():
+    tokenizer = toys.tokenizer("bpe", 300)
+    model = architectures.build("llama", vocab_size=len(tokenizer), max_position_embeddings=24)
+    for labels in (("paint", "paintbrush"), ("paintbrush", "paint")):
+        with pytest.raises(ValueError, match="'paint' begin those of 'paintbrush'"):
+            scoring(model, tokenizer, [question("x :", labels)])
+    with pytest.raises(ValueError, match="the longest prompt has"):
+        scoring(model, tokenizer, [question("x :", ("y", "xylophone" * 4))])
+    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(("<s>", "x", ":", "x:", "A", "B"))}, "<s>"))
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex("x(?=:A)|x:|."), "isolated")
+    with pytest.raises(ValueError, match="the label 'B' changes the tokens before it in 'x:'"):
+        scoring(model, PreTrainedTokenizerFast(tokenizer_object=raw), [question("x:", ("A", "B"), "")])

@@ -1,0 +1,225 @@
+"""The memory estimate: its arithmetic by hand, its captures against arrays, one measured case, and what is refused."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, Gemma2Config, GPT2Config, LlamaConfig, LlamaForCausalLM
+
+from tests import architectures, toys
+from tests.benchmarks import bench_memory
+from util.engine import memory
+from util.engine.attention import instrument
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureRows
+from util.engine.memory import Estimate, check, estimate
+from util.figures.forerunner_heads import magnitudes
+from util.figures.forerunner_heads import study as forerunner
+from util.load_model_and_data import load_ICL_model, staicc_prompts
+
+LLAMA = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+LLAMA |= {"num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 64}
+# embeddings, the layers' matrices and norms, the last norm, the unembedding; twice the 8 frequencies of positions
+NUMBERS = 64_000 + 3 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64 + 64_000 + 2 * 8
+TOKEN = 4 * (4 * 64 + 5 * 96)  # bytes at the widest place
+MATRICES = [64 * 64, 64 * 64, 64 * 32, 64 * 32, 64 * 96, 64 * 96, 64 * 96] * 3
+
+
+@pytest.fixture
+def room(monkeypatch):
+    """What is free on each device, for the test to say."""
+    found = {"cpu": 10**18}
+    monkeypatch.setattr(memory, "free", lambda: found)
+    return found
+
+
+def test_weights_by_hand():
+    assert estimate(LlamaConfig(**LLAMA), device_map="cpu").weights == {"cpu": 4 * NUMBERS}
+    tied = GPT2Config(vocab_size=100, n_positions=50, n_embd=8, n_layer=1, n_head=2)
+    block = (8 * 24 + 24) + (8 * 8 + 8) + (8 * 32 + 32) + (32 * 8 + 8) + 4 * 8
+    half = estimate(tied, dtype=torch.float16, device_map="cpu")
+    assert half.weights == {"cpu": 2 * (150 * 8 + block + 2 * 8)} and half.total == half.weights["cpu"]
+
+
+@pytest.mark.parametrize("name", architectures.SUPPORTED)
+def test_a_configuration_is_as_good_as_its_model(name):
+    model, state = architectures.build(name), torch.random.get_rng_state()
+    rows = [30, 12, 40]
+    alone, built = (estimate(m, rows, captured=2, device_map="cpu") for m in (model.config, model))
+    tensors = [*model.parameters(), *model.buffers()]
+    assert alone.weights == built.weights == {"cpu": sum(t.nbytes for t in tensors)}
+    assert (alone.activations, alone.captures) == (built.activations, built.captures)
+    assert built.loaded and not alone.loaded and torch.equal(state, torch.random.get_rng_state())
+
+
+def test_4_bit_weights_by_hand_and_as_loaded(tmp_path):
+    four = estimate(LlamaConfig(**LLAMA), quantized=True, device_map="cpu")
+    by_hand = sum(n // 2 + n // 64 + 4 * -(-n // (64 * 256)) + 4 * 273 for n in MATRICES)
+    assert four.weights == {"cpu": 4 * (NUMBERS - sum(MATRICES)) + by_hand}
+    assert four.activations == {"cpu": 4 * 64 * 96}  # the largest matrix, unpacked
+    toys.save(tmp_path, toys.wide())
+    model, _ = load_ICL_model(tmp_path, device="cpu", quantized=True, verbose=False)
+    states = [p.quant_state for p in model.parameters() if hasattr(p, "quant_state")]
+    parts = [t for s in states for t in (s.absmax, s.code, s.offset, s.state2.absmax, s.state2.code)]
+    size = sum(t.nbytes for t in (*model.parameters(), *model.buffers(), *parts))
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert estimate(model).weights == estimate(config, quantized=True, device_map="cpu").weights == {"cpu": size}
+    assert estimate(model.config, device_map="cpu").weights == {"cpu": size}  # as a checkpoint stored in 4 bits has it
+
+
+def test_activations_by_hand():
+    def bytes_of(config, rows, budget=2048, captured=0, **options):
+        return estimate(config, rows, budget, captured, device_map="cpu", **options).activations["cpu"]
+
+    llama = LlamaConfig(**LLAMA)
+    assert bytes_of(llama, [10] * 7) == 70 * TOKEN
+    assert bytes_of(llama, [10] * 7, 40) == 40 * TOKEN
+    assert bytes_of(llama, [10] * 7, 1) == 10 * TOKEN  # one prompt at least
+    assert bytes_of(llama, [10, 30, 30], 60, captured=5) == 60 * TOKEN + 3 * 4 * 60 * 4 * 5
+    bf16 = bytes_of(llama, [10], captured=5, dtype=torch.bfloat16)
+    assert bf16 == 10 * TOKEN // 2 + 3 * 4 * 10 * 4 * 5  # softmax is float32 in 16-bit models too
+    mixtral = architectures.build("mixtral").config  # 2 of 4 experts, whose first matrix has 2 * 96 rows
+    assert bytes_of(mixtral, [10]) == 10 * 4 * (4 * 64 + 5 * 2 * 192) + 10 * 10 * 5
+    gemma = Gemma2Config(**LLAMA, head_dim=16, sliding_window=5)
+    assert bytes_of(gemma, [10, 10]) == 20 * TOKEN + 3 * 4 * 20 * 10 * 4 + 200 * 5  # every row eager, and the mask
+
+
+@pytest.mark.parametrize("kept", [None, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_captures_are_the_arrays(kept, dtype):
+    model = toys.model("llama").to(dtype)
+    prepare(model)
+    keys = None if kept is None else torch.zeros(3, kept, dtype=torch.long)
+    rows = CaptureRows(torch.tensor([1, 2, 8]), keys)
+    with instrument(model, rows), torch.no_grad():
+        model(torch.ones(5, 9, dtype=torch.long))
+    said = estimate(model, [9] * 5, captured=3, kept=kept)
+    assert said.captures == {"cpu": sum(weights.nbytes for weights in rows.weights.values())}
+
+
+def test_every_device_has_its_own_weights():
+    config = LlamaConfig(**LLAMA)
+    layer = 4 * (sum(MATRICES) // 3 + 2 * 64)
+    layers = {"model.layers.0": 0, "model.layers.1": "cpu", "model.layers.2": "disk"}
+    rest = {"model.embed_tokens": "cuda", "model.norm": 1, "model.rotary_emb": 1, "lm_head": torch.device("cuda", 1)}
+    found = estimate(config, [10], captured=2, device_map=layers | rest)
+    ends = {"cuda:0": layer + 4 * 64_000, "cuda:1": 4 * (64_000 + 64 + 16)}
+    assert found.weights == ends | {"cpu": layer, "disk": layer}
+    # the largest offloaded weight visits; what runs on neither needs nothing
+    assert found.activations == dict.fromkeys(ends, 10 * TOKEN + 3 * 4 * 10 * 4 * 2 + 4 * 64 * 96)
+    assert set(found.captures) == set(ends) and found.total == 4 * NUMBERS + 2 * (
+        found.activations["cuda:0"] + found.captures["cuda:0"]
+    )
+    assert estimate(config, [10], device_map={"": "disk"}).activations == {"cpu": 10 * TOKEN + 4 * 64_000}
+
+
+def test_auto_fills_what_is_free(monkeypatch):
+    config = LlamaConfig(**LLAMA)
+    monkeypatch.setattr(memory, "get_max_memory", lambda: {"cpu": int(3 * NUMBERS)})
+    found = estimate(config, device_map="auto").weights
+    assert found["disk"] + found["cpu"] == 4 * NUMBERS and 0 < found["cpu"] <= 0.9 * 3 * NUMBERS
+
+
+def test_an_offloaded_model_keeps_its_map(tmp_path):
+    folder = toys.save(tmp_path, LlamaForCausalLM(LlamaConfig(**LLAMA)))
+    model, _ = load_ICL_model(folder, device_map={"model": "disk", "lm_head": "cpu"}, verbose=False)
+    found = estimate(model, [10])
+    assert found.weights == {"cpu": 4 * 64_000, "disk": 4 * (NUMBERS - 64_000)}
+    assert found.activations == {"cpu": 10 * TOKEN + 4 * 64_000}
+
+
+def test_70_billion_parameters_take_no_memory_to_estimate():
+    shape = {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}
+    config = LlamaConfig(**shape, intermediate_size=28672, vocab_size=128256)
+    found = estimate(config, [300] * 512, captured=34, kept=1, dtype=torch.bfloat16, device_map="cpu")
+    assert found.weights["cpu"] == pytest.approx(141.1e9, rel=1e-3)
+    assert str(found) == "141.79 GB: 141.11 weights + 0.68 activations + 0.00 captures on cpu"
+    four = estimate(config, quantized=True, dtype=torch.bfloat16, device_map="cpu")
+    assert four.weights["cpu"] == pytest.approx(39.5e9, rel=1e-2)
+
+
+def test_check_raises_above_what_is_free_and_warns_above_80_percent(room):
+    found = Estimate({"cpu": 5 * 10**9, "disk": 10**15}, {"cpu": 2 * 10**9}, {"cpu": 10**9}, loaded=False)
+    room["cpu"] = 8 * 10**9 - 1
+    cures = r"8.00 GB are needed on cpu .* smaller token budget, quantized=True, or device_map='auto'"
+    with pytest.raises(MemoryError, match=cures):
+        check(found)
+    for free in (8 * 10**9, 10**10 - 1):
+        room["cpu"] = free
+        with pytest.warns(UserWarning, match=cures):
+            check(found)
+    room["cpu"] = 10**10
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(found)
+        room["cpu"] = 4 * 10**9
+        check(Estimate(found.weights, found.activations, found.captures, loaded=True))  # of 3 GB
+
+
+def test_what_is_free_is_what_the_system_says():
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    assert memory.free()["cpu"] == pytest.approx(available, rel=0.2)
+
+
+def test_what_is_free_ends_where_a_container_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    unlimited = memory.free()["cpu"]
+    contents = {
+        "memory.max": "1000000\n",
+        "memory.current": "700000\n",
+        "memory.stat": "anon 5\ninactive_file 2000\n",
+    }
+    for name, text in contents.items():
+        assert memory.free()["cpu"] > 1e8 and unlimited > 1e8
+        (tmp_path / name).write_text(text)
+    assert memory.free()["cpu"] == 1000000 - 700000 + 2000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free()["cpu"] > 1e8
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_are_read(tmp_path, room):
+    folder = toys.save(tmp_path, LlamaForCausalLM(LlamaConfig(**LLAMA)))
+    room["cpu"] = 2 * NUMBERS
+    for options in ({}, {"device_map": {"": "cpu"}}):
+        with pytest.raises(MemoryError, match="on cpu"):
+            load_ICL_model(folder, device="cpu", dtype="float32", verbose=False, **options)
+    load_ICL_model(folder, device_map="auto", verbose=False)  # which would take the disk
+    room["cpu"] = 3 * NUMBERS
+    load_ICL_model(folder, device="cpu", dtype="bfloat16", verbose=False)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(MemoryError, match="on cpu"):
+        load_ICL_model(folder, device="cpu", dtype="float32", verbose=False)
+
+
+def test_a_run_that_does_not_fit_is_refused_before_the_first_forward(room, monkeypatch):
+    model, tokenizer = toys.model("llama"), toys.tokenizer()
+    run = magnitudes.label_run(model, tokenizer, staicc_prompts(2, 2)[:4])
+    needed = estimate(model, [len(row) for row in run.rows], captured=2 + 32, kept=1)
+    size = needed.activations["cpu"] + needed.captures["cpu"]
+    room["cpu"] = size - 1
+    monkeypatch.setattr(magnitudes, "forward", None)
+    with pytest.raises(MemoryError, match="on cpu"):
+        magnitudes.copy_magnitudes(model, run)
+    room["cpu"] = 2 * size
+    with pytest.raises(TypeError, match="NoneType"):  # there it goes to its first forward
+        magnitudes.copy_magnitudes(model, run)
+
+
+def test_a_cached_experiment_asks_for_no_memory(tmp_path, room):
+    asked = forerunner.request("given:toy", 2, k=1, prompts=2, appended=(0,))
+    model, tokenizer = toys.model("llama"), toys.tokenizer()
+    forerunner.run(asked, (model, tokenizer), tmp_path)
+    room["cpu"] = 0
+    assert forerunner.run(asked, (model, tokenizer), tmp_path).data["magnitude"].shape[0] == 2
+    with pytest.raises(MemoryError, match="on cpu"):
+        forerunner.run({**asked, "seed": 1}, (model, tokenizer), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_measured_peak_is_within_30_percent(tmp_path):
+    shape = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 4096}
+    toys.save(tmp_path, LlamaForCausalLM(LlamaConfig(**shape, vocab_size=32000, max_position_embeddings=512)))
+    found = bench_memory.ratios(tmp_path)
+    assert 0.7 < found["estimate / measured"] < 1.3, found

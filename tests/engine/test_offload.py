@@ -1,0 +1,268 @@
+"""4-bit weights and offloaded ones: every number is that of the plain model, with instruments active."""
+
+import copy
+from typing import Any
+
+import bitsandbytes as bnb
+import numpy as np
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload
+from bitsandbytes.functional import dequantize_4bit
+from safetensors import SafetensorError
+from torch.nn.functional import linear
+from transformers import AutoModelForCausalLM
+
+from tests import architectures, toys
+from util import load_model_and_data as loading
+from util.engine import batches, replay
+from util.engine.attention import instrument
+from util.engine.handshake import input_device
+from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, PatchHeads
+from util.figures.forerunner_heads import magnitudes
+from util.load_model_and_data import load_ICL_model, staicc_prompts
+
+CPU = torch.device("cpu")
+# wide enough for 4-bit blocks of 64; the prompts are no longer than the window
+WIDE = {"vocab_size": 1000, "hidden_size": 128, "max_position_embeddings": 1024}
+FAMILIES = {
+    "gpt2": WIDE,
+    "llama": WIDE | {"intermediate_size": 256},
+    "gemma2": WIDE | {"intermediate_size": 256, "head_dim": 32, "sliding_window": 1024},
+    "mixtral": WIDE | {"intermediate_size": 96},
+}
+LAYERS = {"gpt2": "transformer.h"}
+
+
+@pytest.fixture(scope="module", params=("gpt2", "llama", "gemma2"))
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(family, tmp_path_factory):
+    return save(family, tmp_path_factory.mktemp(family))
+
+
+def save(family, folder, safetensors=True):
+    model = architectures.build(family, **FAMILIES[family])
+    toys.save(folder, model)
+    if not safetensors:
+        (folder / "model.safetensors").unlink()
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    return folder
+
+
+def spread(family, first="cpu", others="disk"):
+    """A device map by layer; what is no layer goes to the CPU."""
+    layers = LAYERS.get(family, "model.layers")
+    outside = ["embed_tokens", "norm", "rotary_emb"] if family not in LAYERS else ["wte", "wpe", "ln_f"]
+    rest = [f"{layers.split('.')[0]}.{name}" for name in outside] + ["lm_head"]
+    return {f"{layers}.{i}": others if i else first for i in range(3)} | dict.fromkeys(rest, "cpu")
+
+
+def observe(model):
+    """Logits, captured rows and heads of an edited run, and the gradient at a patch: everything instruments give."""
+    ids = torch.randint(99, (2, 9), generator=torch.Generator().manual_seed(0)).to(input_device(model))
+    rows, heads = CaptureRows(torch.tensor([3, 8])), CaptureHeads()
+    edits = Knockout(torch.tensor([[5, 2], [8, 7]])), PatchHeads(1, [0, 2], from_rows=torch.tensor([1, 0]))
+    with torch.inference_mode(), instrument(model, *edits, rows, heads):
+        found = [model(ids).logits, *rows.weights.values(), *heads.z.values()]
+    value = torch.zeros(2, 9, 2, heads.z[1].shape[-1], requires_grad=True)
+    with instrument(model, PatchHeads(1, [0, 2], value)):
+        model(ids).logits[:, -1].logsumexp(-1).sum().backward()
+    assert value.grad is not None and value.grad.abs().max() > 0
+    return [tensor.float().cpu().numpy() for tensor in (*found, value.grad)]
+
+
+def both_reads(model, tokenizer):
+    """copy_magnitudes, and a visit of run_rows that reads the last hidden state."""
+    run = magnitudes.label_run(model, tokenizer, staicc_prompts(2, 0)[:4])
+    found = magnitudes.copy_magnitudes(model, run, control_tokens=3)
+    states = []
+
+    def visit(batch):
+        out = batches.forward(model, batch).last_hidden_state
+        states.extend(out[range(len(out)), batch.lengths.to(out.device) - 1].float().cpu().numpy())
+
+    batches.run_rows(model, run.rows, visit, token_budget=128)
+    return [found["magnitude"], found["control"], found["value_norm"], *states]
+
+
+def assert_same(model, other, tokenizer):
+    for ours, theirs in zip(observe(model), observe(other), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for ours, theirs in zip(both_reads(model, tokenizer), both_reads(other, tokenizer), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+# ------------------------------------------------------------------------------------------------ 4 bits
+
+
+class Dequantised(torch.nn.Linear):
+    def forward(self, x):
+        x, bias = x.to(torch.bfloat16), None if self.bias is None else self.bias.to(torch.bfloat16)
+        return linear(x, self.weight, bias)
+
+
+def dequantised(model):
+    """The same model with every 4-bit weight as the bfloat16 matrix that it stands for, and how many there were."""
+    reference = copy.deepcopy(model)
+    found = [(name, m) for name, m in reference.named_modules() if isinstance(m, bnb.nn.Linear4bit)]
+    for name, module in found:
+        packed: Any = module.weight
+        weight = dequantize_4bit(packed.data, packed.quant_state)
+        plain = Dequantised(module.in_features, module.out_features, bias=module.bias is not None)
+        plain.weight = torch.nn.Parameter(weight.to(torch.bfloat16), requires_grad=False)
+        plain.bias = module.bias
+        plain.register_forward_hook(lambda m, x, out: out.to(x[0].dtype))
+        parent, _, own = name.rpartition(".")
+        setattr(reference.get_submodule(parent), own, plain)
+    return reference, len(found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"))],
+)
+def test_4_bit_weights_act_as_the_matrices_they_stand_for(family, folder, device, dtype):
+    model, tokenizer = load_ICL_model(folder, device=device, quantized=True, dtype=dtype, verbose=False)
+    reference, count = dequantised(model)
+    reference, _ = load_ICL_model((reference, tokenizer), verbose=False)
+    assert count == (12 if family == "gpt2" else 21)  # Conv1D too, never the unembedding
+    if device == "cpu":
+        assert_same(model, reference, tokenizer)
+    else:  # other kernels for the same product
+        for ours, theirs in zip(observe(model), observe(reference), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=0.1 * np.abs(theirs).max())
+    for name, parameter in dequantised(model)[0].named_parameters():
+        assert torch.equal(parameter, reference.get_parameter(name)), f"running the model changed {name}"
+
+
+def test_shapes_that_the_repacking_kernels_refuse_are_loaded_in_4_bit(tmp_path):
+    built = architectures.build("llama", **WIDE | {"hidden_size": 96, "intermediate_size": 72})
+    model, tokenizer = load_ICL_model(toys.save(tmp_path, built), device="cpu", quantized=True, verbose=False)
+    assert_same(model, load_ICL_model((dequantised(model)[0], tokenizer), verbose=False)[0], tokenizer)
+
+
+def test_a_stored_or_built_4_bit_model_is_kept_exact_too(family, folder, tmp_path):
+    options = {"quantization_config": loading._nf4(), "device_map": {"": "cpu"}, "dtype": torch.float32}
+    model = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    toys.save(tmp_path, model)
+    for module in model.modules():
+        if isinstance(module, bnb.nn.Linear4bit):
+            module.support_avx512bf16_for_cpu = True  # as bitsandbytes has it on such a CPU
+    built, tokenizer = load_ICL_model((model, toys.tokenizer()), verbose=False)
+    reference, _ = load_ICL_model((dequantised(built)[0], tokenizer), verbose=False)
+    assert_same(built, reference, tokenizer)
+    stored, _ = load_ICL_model(tmp_path, device="cpu", verbose=False)
+    assert_same(stored, reference, tokenizer)
+
+
+def test_a_4_bit_model_that_was_repacked_is_refused(tmp_path):
+    save("llama", tmp_path)
+    options = {"quantization_config": loading._nf4(), "device_map": {"": "cpu"}, "dtype": torch.float32}
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, **options).eval()
+    with torch.no_grad():
+        model(torch.tensor([[1, 2, 3]]))
+    repacked = model.model.layers[0].mlp.up_proj.weight.quant_state
+    repacked.packing_format_for_cpu = True  # as the forward pass leaves it on a CPU with AVX512-BF16
+    with pytest.raises(ValueError, match="has run already"):
+        load_ICL_model((model, toys.tokenizer()), verbose=False)
+
+
+def test_4_bit_weights_cannot_be_offloaded(tmp_path):
+    save("llama", tmp_path)
+    with pytest.raises(ValueError, match="4-bit weights cannot be offloaded, and device_map="):
+        load_ICL_model(tmp_path, quantized=True, device_map=spread("llama"), verbose=False)
+
+
+# ------------------------------------------------------------------------------------------------ offload
+
+
+MAPS = {"auto": "auto", "one place": {"": "cpu"}, "disk": {"": "disk"}}
+
+
+@pytest.mark.parametrize("kind", [*MAPS, "layers", "layers from the second"])
+def test_device_maps_change_no_bit(family, folder, kind):
+    plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
+    chosen = MAPS.get(kind) or spread(family, "disk" if kind == "layers" else "cpu")
+    model, _ = load_ICL_model(folder, device_map=chosen, dtype="float32", verbose=False)
+    assert ("meta" in {p.device.type for p in model.parameters()}) == (kind in {"disk", "layers"} or "second" in kind)
+    assert_same(model, plain, tokenizer)
+
+
+def test_replayed_runs_of_offloaded_layers_are_those_of_the_plain_model(tmp_path):
+    folder = save("gpt2", tmp_path)
+    ids = torch.randint(3, 99, (2, 9), generator=torch.Generator().manual_seed(0))
+
+    def silenced(layer):
+        def instruments(place):
+            return [PatchHeads(layer, 1, 0.0, examples=place.examples)] if place.layer == layer else []
+
+        return replay.Edit(layer, instruments)
+
+    found = []
+    for device_map in (None, spread("gpt2"), spread("gpt2", "disk", "cpu")):
+        where = {"device": "cpu"} if device_map is None else {"device_map": device_map, "dtype": "float32"}
+        model, _ = load_ICL_model(folder, verbose=False, **where)
+        seen = replay.replay(model, ids, [silenced(layer) for layer in range(3)], torch.tensor([[1, 2], [3, 4]]))
+        assert seen.path == "replayed layers"
+        found.append(seen.logits)
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-5, rtol=0)
+    assert (found[0] - seen.base).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["cpu_offload", "disk_offload"])
+def test_accelerates_own_offload_changes_no_bit(folder, kind, tmp_path):
+    plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
+    built = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    built = cpu_offload(built, CPU) if kind == "cpu_offload" else disk_offload(built, tmp_path, CPU)
+    model, _ = load_ICL_model((built, tokenizer), verbose=False)
+    assert model.device.type == "meta" and input_device(model) == CPU
+    assert_same(model, plain, tokenizer)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_offload_from_a_gpu_changes_no_bit(family, folder):
+    plain, tokenizer = load_ICL_model(folder, device="cuda", verbose=False)
+    for chosen in (spread(family, 0, "cpu"), spread(family, 0, "disk"), spread(family, "cpu", 0)):
+        model, _ = load_ICL_model(folder, device_map=chosen, dtype="float32", verbose=False)
+        assert_same(model, plain, tokenizer)
+
+
+def test_max_memory_sends_the_rest_to_disk(folder, capsys):
+    plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
+    size = sum(p.nbytes for p in plain.parameters())
+    limits = {"cpu": int(0.8 * size)}
+    model, _ = load_ICL_model(folder, device_map="auto", max_memory=limits, dtype="float32")
+    assert set(model.hf_device_map.values()) == {"cpu", "disk"}
+    assert "float32 on cpu, disk" in capsys.readouterr().out
+    assert_same(model, plain, tokenizer)
+
+
+@pytest.mark.parametrize("family_", ["llama", "mixtral"])
+def test_weights_that_are_written_anew_need_a_folder_with_room(family_, tmp_path, monkeypatch):
+    folder = save(family_, tmp_path / "model", safetensors=family_ == "mixtral")  # whose experts are merged on loading
+    options = {"device_map": spread(family_), "dtype": "float32", "verbose": False}
+    with pytest.raises(ValueError, match=r"pass offload_folder=\.\.\., a folder with room"):
+        load_ICL_model(folder, **options)
+    plain, tokenizer = load_ICL_model(folder, device="cpu", verbose=False)
+    model, _ = load_ICL_model(folder, offload_folder=tmp_path / "room", **options)
+    assert any((tmp_path / "room").iterdir())
+    assert_same(model, plain, tokenizer)
+
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("transformers.integrations.accelerate.save_file", full)
+    with pytest.raises(OSError, match=r"no disk space left while .* offloading .* offload_folder=\.\.\. on another"):
+        load_ICL_model(folder, offload_folder=tmp_path / "full", **options)
+
+
+def test_what_an_offload_without_a_gpu_computes_with():
+    stays = loading._stays_on_cpu
+    assert stays({"a": "cpu", "b": "disk"}) and stays("cpu") and stays(CPU)
+    assert not stays({"a": "cpu", "b": 0}) and not stays("auto") and not stays(None) and not stays({"": "cuda:1"})

@@ -1,0 +1,388 @@
+"""Replayed runs against the naive loop: one whole forward pass of the class for every edit, on every architecture."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
+from util.engine import replay as room
+from util.engine.attention import instrument, support
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
+from util.engine.replay import Edit, Place, direct_effects, replay
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
+
+LENGTH, FIRST = 14, 9
+ANSWERS = torch.tensor([[5, 7], [8, 9]])
+# float32 inside a float64 model: the router of experts, the rotation of positions
+SINGLE_INSIDE = {"deepseek_v2": 1e-6, "deepseek_v3": 1e-6}
+names = pytest.mark.parametrize("name", [*SUPPORTED, *(name for name in ADAPTED if name != "xglm")])  # no float64
+
+
+def prepared(name, dtype=torch.float64, **changes):
+    model = build(name, dtype, **changes)
+    if hasattr(model.config, "_experts_implementation"):
+        model.set_experts_implementation("eager")  # the other one has no float64
+    prepare(model)
+    return model
+
+
+def prompts(count=2):
+    generator = torch.Generator().manual_seed(1)
+    base = torch.randint(3, VOCABULARY, (count, LENGTH), generator=generator)
+    source = base.clone()
+    source[:, FIRST] = torch.randint(3, VOCABULARY, (count,), generator=generator)
+    return base, source
+
+
+@torch.no_grad()
+def heads_of(model, ids):
+    with instrument(model, heads := CaptureHeads()):
+        model(ids, use_cache=False)
+    return heads.z
+
+
+def patch(z: dict[int, Tensor], layer: int, head: int) -> Edit:
+    def instruments(place):
+        value = z[layer][place.prompts, place.tokens, head : head + 1]
+        return [PatchHeads(layer, head, value, examples=place.examples)] if place.layer == layer else []
+
+    return Edit(layer, instruments)
+
+
+def cut(cells: Tensor, layer: int, heads=None) -> Edit:
+    def instruments(place):
+        start, stop = place.queries.start, place.queries.stop
+        here = cells[(cells[:, 0] >= start) & (cells[:, 0] < stop)] - torch.tensor([start, 0])
+        if place.layer != layer or not len(here):
+            return []
+        rows = place.examples.repeat_interleave(len(here))[:, None]
+        return [Knockout(torch.cat([rows, here.repeat(len(place.examples), 1)], 1), layer, heads)]
+
+    return Edit(layer, instruments)
+
+
+@torch.no_grad()
+def naive(model, ids, edits: list[Edit], answers: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits of whole forward passes, edit by edit, and of the plain one."""
+    found = []
+    for edit in edits:
+        places = [Place(at, slice(0, len(ids)), torch.arange(len(ids)), range(LENGTH)) for at in support(model).layers]
+        attached = [instrument_ for place in places for instrument_ in edit.instruments(place)]
+        with instrument(model, *attached):
+            found.append(model(ids, use_cache=False).logits[:, -1].gather(1, answers))
+    return torch.stack(found or [torch.empty(0)]), model(ids, use_cache=False).logits[:, -1].gather(1, answers)
+
+
+def every_head(model, z):
+    return [patch(z, layer, head) for layer in support(model).layers for head in range(HEADS)]
+
+
+def check(model, first, bound, budget=room.BUDGET, count=2):
+    base, source = prompts(count)
+    cells = torch.tensor([[11, 10], [13, 12]])
+    edits = every_head(model, heads_of(model, source)) + [cut(cells, layer) for layer in support(model).layers]
+    edits = [edits[i] for i in torch.randperm(len(edits), generator=torch.Generator().manual_seed(0))]
+    wanted, plain = naive(model, base, edits, ANSWERS[:count])
+    found = replay(model, base, edits, ANSWERS[:count], first, budget=budget)
+    assert found.path == "replayed layers" == room.path(model)
+    assert found.logits.shape == (len(edits), count, 2) and found.logits.dtype == model.dtype
+    limit = bound * max(1.0, plain.abs().max().item())
+    assert (found.base - plain).abs().max() <= limit and (found.logits - wanted).abs().max() <= limit
+    assert (wanted - plain).abs().amax((1, 2)).median() > 1e-3  # not vacuous
+
+
+@names
+@pytest.mark.parametrize("first", [FIRST, 0])
+def test_every_single_head_patch_equals_the_naive_loop(name, first):
+    check(prepared(name), first, SINGLE_INSIDE.get(name, 1e-12))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "mixtral", "bloom", "falcon_7b", "xglm"])
+def test_in_single_precision(name):
+    check(prepared(name, torch.float32), FIRST, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "qwen3_next"])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("count", [1, 2])
+def test_chunks_and_single_prompts_change_nothing(name, rows, count):
+    model = prepared(name)
+    check(model, FIRST, 1e-12, rows * room._row_bytes(model, LENGTH, LENGTH), count)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "falcon_7b"])
+def test_prompts_that_differ_in_their_last_token_alone(name):
+    model, (base, _) = prepared(name), prompts()
+    source = torch.cat([base[:, :-1], base[:, -1:] % 50 + 3], dim=1)
+    edits = every_head(model, heads_of(model, source))
+    wanted, _ = naive(model, base, edits, ANSWERS)
+    found = replay(model, base, edits, ANSWERS, LENGTH - 1)
+    assert (found.logits - wanted).abs().max() <= 1e-12 and (wanted - found.base).abs().max() > 1e-3
+
+
+def test_a_row_takes_what_is_said_of_it():
+    """Keys, values and activations of one run: no more than four times what its tensors hold at the widest place."""
+    model = prepared("gpt2", torch.float32, hidden_size=256, num_attention_heads=8)
+    widest = 4 * (5 * 256 * (2 + 3 + 4 + 4) + 3 * LENGTH * 256)
+    assert widest / 2 < room._row_bytes(model, 5, LENGTH) < 4 * widest
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
+def test_a_patch_of_itself_changes_nothing(name):
+    model, (base, _) = prepared(name), prompts()
+    found = replay(model, base, every_head(model, heads_of(model, base)), ANSWERS, FIRST)
+    assert (found.logits - found.base).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "gemma2", "falcon_7b"])
+def test_all_heads_of_all_layers_make_the_base_the_source(name):
+    """With every attention output the source's, what is left works token by token; one layer alone is not enough."""
+    model, (base, source) = prepared(name), prompts()
+    z, layers = heads_of(model, source), support(model).layers
+
+    def everything(chosen):
+        def instruments(place):
+            if place.layer not in chosen:
+                return []
+            value = z[place.layer][place.prompts, place.tokens]
+            return [PatchHeads(place.layer, range(HEADS), value, examples=place.examples)]
+
+        return Edit(min(chosen), instruments)
+
+    found = replay(model, base, [everything(layers), everything(layers[1:]), everything(layers[:1])], ANSWERS, FIRST)
+    wanted = naive(model, source, [], ANSWERS)[1]
+    assert (found.logits[0] - wanted).abs().max() <= 1e-12
+    assert (found.logits[1:] - wanted).abs().amax((1, 2)).min() > 1e-3
+
+
+def test_log_probabilities_are_those_of_the_whole_vocabulary():
+    model, (base, source) = prepared("cohere"), prompts()
+    edits = every_head(model, heads_of(model, source))
+    found = replay(model, base, edits, ANSWERS, FIRST, log_probabilities=True)
+    with torch.no_grad():
+        wanted = model(base).logits[:, -1].log_softmax(-1).gather(1, ANSWERS)
+    assert (found.base - wanted).abs().max() < 1e-12
+    logits = replay(model, base, edits, ANSWERS, FIRST)
+    gaps = [(part[..., 0] - part[..., 1]) for part in (found.logits, logits.logits)]
+    assert (gaps[0] - gaps[1]).abs().max() < 1e-12
+
+
+def test_no_edits_are_the_base_run():
+    model, (base, _) = prepared("gpt2"), prompts()
+    found = replay(model, base, [], ANSWERS)
+    assert found.logits.shape == (0, 2, 2) and found.base.shape == (2, 2)
+
+
+# ------------------------------------------------------------------------------------------------ where it cannot be
+
+
+class Shares(nn.Module):
+    """A layer that adds what the layer before it read: not a function of its own arguments."""
+
+    def __init__(self, layer: nn.Module, memory: list[Tensor]) -> None:
+        super().__init__()
+        self.layer, self.memory = layer, memory
+
+    def forward(self, hidden_states, *args, **kwargs):
+        out = self.layer(hidden_states, *args, **kwargs)
+        if self.memory and self.memory[-1].shape == out.shape:
+            out = out + 0.5 * self.memory[-1]
+        self.memory.append(hidden_states.mean(0, keepdim=True).expand_as(hidden_states).clone())
+        return out
+
+
+def refusing(*_, **__):
+    raise TypeError("called alone")
+
+
+@pytest.mark.parametrize("fault", ["shares", "refuses", "two lists"])
+def test_other_models_take_whole_forward_passes_and_say_why(fault):
+    model = prepared("gpt2")
+    reasons: tuple[str, ...]
+    if fault == "shares":
+        memory: list[Tensor] = []
+        model.transformer.h = nn.ModuleList(Shares(layer, memory) for layer in model.transformer.h)
+        reasons = ("change the logits", "Error")
+    elif fault == "refuses":
+        layer = model.transformer.h[1]
+        forward = layer.forward
+
+        def once(*args, **kwargs):  # rows that were not in the prompts' batch
+            return forward(*args, **kwargs) if len(args[0]) <= 2 else refusing()
+
+        layer.forward, reasons = once, ("TypeError: called alone",)
+    else:
+        model.transformer.more = nn.ModuleList(nn.Linear(1, 1) for _ in range(3))
+        reasons = ("not in one list",)
+    assert room.path(model).startswith("whole forward passes (")
+    assert any(reason in room.path(model) for reason in reasons)
+
+
+def test_whole_forward_passes_give_the_same():
+    model, (base, source) = prepared("llama"), prompts()
+    edits = every_head(model, heads_of(model, source))
+    ours = replay(model, base, edits, ANSWERS, FIRST)
+    other = prepared("llama")
+    other.model.more = nn.ModuleList(nn.Linear(1, 1) for _ in range(3))
+    theirs = replay(other, base, edits, ANSWERS, FIRST, budget=7 * room._row_bytes(other, LENGTH, LENGTH))
+    assert theirs.path.startswith("whole") and (ours.logits - theirs.logits).abs().max() <= 1e-12
+
+
+# ------------------------------------------------------------------------------------------------ order
+
+
+def state(model):
+    return [
+        (name, id(module), sorted(vars(module)), len(module._forward_pre_hooks), len(module._forward_hooks))
+        for name, module in model.named_modules()
+    ]
+
+
+def test_the_model_is_left_as_it_was_after_errors_too():
+    model, (base, source) = prepared("gpt2"), prompts()
+    before, logits = state(model), model(base).logits
+
+    def broken(place):
+        raise KeyboardInterrupt
+
+    edits = every_head(model, heads_of(model, source))
+    for wrong, error in (
+        ([*edits, Edit(1, broken)], KeyboardInterrupt),
+        ([Edit(7, lambda place: [])], ValueError),
+        ([Edit(0, lambda place: [PatchHeads(0, 99, 0.0)])], ValueError),
+    ):
+        with pytest.raises(error):
+            replay(model, base, wrong, ANSWERS, FIRST)
+        assert state(model) == before and torch.equal(model(base).logits, logits)
+    assert not model.training and all(p.grad is None for p in model.parameters())
+
+
+def test_bad_input_is_refused():
+    model, (base, source) = prepared("gpt2"), prompts()
+    edits = every_head(model, heads_of(model, source))
+    for arguments in ((base[0], ANSWERS, 0), (base, ANSWERS[:1], 0), (base, ANSWERS, LENGTH), (base, ANSWERS, -1)):
+        with pytest.raises(ValueError, match="different lengths"):
+            replay(model, arguments[0], edits, *arguments[1:])
+    with pytest.raises(MemoryError, match="budget"):
+        replay(model, base, edits, ANSWERS, FIRST, budget=100)
+    model.train()
+    with pytest.raises(ValueError, match="training"):
+        replay(model, base, edits, ANSWERS, FIRST)
+
+
+# ------------------------------------------------------------------------------------------------ what it costs
+
+
+def test_counted_operations_are_those_of_the_analysis():
+    """2 operations per multiply-add of the matrices: 24 d^2 per token and layer; in the last layer 4 + 2 d^2 of keys,
+    values and queries for all tokens, and 24 for the last. Attention itself is not counted on a CPU."""
+    layers, heads, width = 6, 8, 256
+    model = prepared("gpt2", torch.float32, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads)
+    base, source = prompts(1)
+    z, suffix = heads_of(model, source), LENGTH - FIRST
+    edits = [patch(z, layer, head) for layer in range(layers) for head in range(heads)]
+    room.path(model)
+    with FlopCounterMode(display=False) as counter:
+        replay(model, base, edits, ANSWERS[:1], FIRST)
+    rows = heads * sum(range(1, layers))  # runs that go through layers 0 to L - 2
+    unit = width**2
+    ours = unit * (24 * suffix * rows + heads * layers * (6 * suffix + 24) + 24 * LENGTH * layers)
+    assert counter.get_total_flops() == pytest.approx(ours, rel=0.03)
+    # beside a count in which a new run needs no attention at its first layer, 16 d^2, and there are two base runs
+    analytic = unit * (heads * suffix * (12 * layers * (layers - 1) + 16 * layers) + 2 * 24 * LENGTH * layers)
+    analytic -= unit * heads * layers * (suffix - 1) * 18
+    assert counter.get_total_flops() <= 1.1 * analytic
+    with FlopCounterMode(display=False) as counter:
+        naive(model, base, edits[:2], ANSWERS[:1])
+    one = counter.get_total_flops() / 3
+    assert len(edits) * one / ours > 4
+
+
+def test_a_prefix_and_a_last_layer_save_what_they_should(monkeypatch):
+    model, (base, source) = prepared("gpt2"), prompts()
+    seen: list[tuple[int, int]] = []
+    layer = model.transformer.h[-1]
+    layer.mlp.register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape[:2])))
+    edits = every_head(model, heads_of(model, source))
+    room.path(model)
+    seen.clear()
+    replay(model, base, edits, ANSWERS, FIRST)
+    assert seen == [(2, FIRST), (2, LENGTH - FIRST), (2, 1), (2 * len(edits), 1)]
+
+
+def test_a_copy_is_another_model():
+    model, (base, source) = prepared("gpt2"), prompts()
+    edits: list[Edit] = every_head(model, heads_of(model, source))
+    ours = replay(model, base, edits, ANSWERS, FIRST)
+    twin = copy.deepcopy(model)
+    prepare(twin)
+    assert torch.equal(replay(twin, base, edits, ANSWERS, FIRST).logits, ours.logits)
+
+
+# ------------------------------------------------------------------------------------------------ direct effects
+
+REWRITES = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4", "granite"}  # a norm behind attention, or a multiplier
+
+
+def direct(model, base, source):
+    z = [heads_of(model, ids) for ids in (base, source)]
+    changes = {at: z[1][at] - z[0][at] for at in support(model).layers}
+    places = [11, LENGTH - 1]
+    both = direct_effects(model, base, {at: z[:, places] for at, z in changes.items()}, ANSWERS, places)
+    alone = direct_effects(model, base, {at: z[:, -1:] for at, z in changes.items()}, ANSWERS)
+    assert both is not None and alone is not None
+    logits, plain = both
+    for one, two in ((alone[0][..., 0, :], logits[..., 1, :]), (alone[1][:, 0], plain[:, 1])):
+        assert (one - two).abs().max() < 1e-12  # not to the bit: some CPUs multiply as many rows in another order
+    return logits, plain
+
+
+def frozen(model, base, source, layer, head, place):
+    """The logits with one head from the source at one token, all other heads and the MLPs as in the base run."""
+    z, other = heads_of(model, base), heads_of(model, source)
+    z[layer][:, place, head] = other[layer][:, place, head]
+    mlps = [module for name, module in model.named_modules() if name.endswith(".mlp")]
+    assert len(mlps) == len(support(model).layers)
+    kept = []
+    # Falcon adds to it in place
+    hooks = [mlp.register_forward_hook(lambda _, __, out: kept.append(out.clone())) for mlp in mlps]
+    with torch.no_grad():
+        model(base, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+        values = dict(zip(mlps, kept, strict=True))
+        hooks = [mlp.register_forward_hook(lambda mlp, _, __: values[mlp].clone()) for mlp in mlps]
+        with instrument(model, *(PatchHeads(at, range(HEADS), value) for at, value in z.items())):
+            logits = model(base, use_cache=False).logits[:, place].gather(1, ANSWERS)
+    for hook in hooks:
+        hook.remove()
+    return logits
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "phi", "gptj", "gpt_neox", "falcon_7b"])
+def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
+    model, (base, source) = prepared(name), prompts()
+    logits, plain = direct(model, base, source)
+    assert logits.shape == (3, HEADS, 2, 2, 2)
+    with torch.no_grad():
+        whole = model(base, use_cache=False).logits
+    for number, place in enumerate((11, LENGTH - 1)):
+        assert (plain[:, number] - whole[:, place].gather(1, ANSWERS)).abs().max() < 1e-12
+        for layer in support(model).layers:
+            for head in range(HEADS):
+                wanted = frozen(model, base, source, layer, head, place)
+                assert (logits[layer, head, :, number] - wanted).abs().max() < 1e-12
+    assert (logits - plain).abs().amax((2, 3, 4)).min() > 1e-6  # not vacuous
+
+
+@names
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_classes_that_keep_what_heads_write_have_direct_effects(name, dtype):
+    model = prepared(name, dtype)
+    keeps = all(support(model).projections.values()) and room._keeps_writes(model, room._plan(model))
+    assert keeps == (name not in REWRITES | {"qwen3_next"})

@@ -1,0 +1,262 @@
+"""Spliced keys and values against a stock model that is fed token by token on a cache put together for each token."""
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from tests import eager_runs
+from tests.architectures import HEADS, VOCABULARY, build
+from util.engine.attention import instrument, support
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureRows, Knockout, Splice
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
+
+LENGTH = 12
+FAMILIES = ("gpt2", "llama", "phi", "gemma2", "mistral", "gpt_neox", "falcon_7b", "bloom")
+families = pytest.mark.parametrize("name", FAMILIES)
+
+
+@pytest.fixture(autouse=True)
+def _softmax_in_the_models_dtype(monkeypatch):
+    """Many classes take the softmax of a float64 model in float32; to compare exactly, ours and theirs shall not."""
+    own = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None, **_: own(x, dim=dim))
+
+
+def prepared(name, **changes):
+    model = build(name, torch.float64, **changes)
+    prepare(model)
+    return model
+
+
+def prompts(rows, seed=0):
+    return torch.randint(3, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(seed))
+
+
+def keys_of(model):
+    config = model.config.get_text_config()
+    return getattr(config, "num_kv_heads", None) or getattr(config, "num_key_value_heads", None) or HEADS
+
+
+def random_splice(model, donors, kinds=3, seed=0):
+    """Codes of one prompt [T, T] and tables by layer, at random; heads that share keys choose alike."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(kinds + 1, (LENGTH, LENGTH), generator=generator).tril(-1)
+    shared = 1 if name_of(model) == "falcon" else keys_of(model)
+    tables = {}
+    for layer in support(model).layers:
+        table = torch.randint(donors + 1, (shared, kinds + 1), generator=generator)
+        table[:, 0] = 0
+        tables[layer] = table.repeat_interleave(HEADS // shared, 0)
+    return codes, tables
+
+
+def name_of(model):
+    return model.config.model_type
+
+
+def batch_of(codes, donors):
+    """Codes of a batch [donors ..., prompt] and its donor rows."""
+    every = torch.zeros(donors + 1, LENGTH, LENGTH, dtype=torch.long)
+    every[-1] = codes
+    return every, torch.arange(donors).expand(donors + 1, -1)
+
+
+@torch.no_grad()
+def spliced(model, ids, codes, tables, channel="kv", *attached):
+    """The logits of the last row, whose donors are the others."""
+    every, rows = batch_of(codes, len(ids) - 1)
+    with instrument(model, Splice(every, tables, rows, channel), *attached):
+        return model(ids, use_cache=False).logits[-1]
+
+
+@torch.no_grad()
+def by_token(model, ids, codes, tables, channel="kv"):
+    """The same by a stock model, one token after the other."""
+    stock, layers = eager_runs.reference(model), support(model).layers
+    donors = []
+    for donor in ids[:-1]:
+        stock(donor[None], past_key_values=(cache := DynamicCache()), use_cache=True)
+        donors.append([(layer.keys, layer.values) for layer in cache.layers])
+    own: dict = {}
+    logits = []
+    for q in range(LENGTH):
+        cache = DynamicCache()
+        for number, layer in enumerate(layers if q else ()):
+            keys, values = (part.clone() for part in own[layer])
+            for head in range(keys.shape[1]):
+                choice = tables[layer][head * HEADS // keys.shape[1]][codes[q, :q]]
+                for place, source in enumerate(choice.tolist()):
+                    if source and "k" in channel:
+                        keys[0, head, place] = donors[source - 1][number][0][0, head, place]
+                    if source and "v" in channel:
+                        values[0, head, place] = donors[source - 1][number][1][0, head, place]
+            cache.update(keys, values, number)
+        position = {} if name_of(model) == "bloom" else {"position_ids": torch.tensor([[q]])}
+        out = stock(ids[-1:, q : q + 1], past_key_values=cache, use_cache=True, **position)
+        logits.append(out.logits[0, -1])
+        for number, layer in enumerate(layers):
+            new = cache.layers[number].keys[:, :, -1:], cache.layers[number].values[:, :, -1:]
+            own[layer] = new if q == 0 else tuple(torch.cat(pair, 2) for pair in zip(own[layer], new, strict=True))
+    return torch.stack(logits)
+
+
+@families
+@pytest.mark.parametrize("donors", [1, 2])
+@pytest.mark.parametrize("channel", ["kv", "k", "v"])
+def test_splices_equal_a_model_that_is_fed_token_by_token(name, donors, channel):
+    model, ids = prepared(name), prompts(donors + 1)
+    codes, tables = random_splice(model, donors)
+    found, wanted = spliced(model, ids, codes, tables, channel), by_token(model, ids, codes, tables, channel)
+    assert (found - wanted).abs().max() < 1e-10
+    with torch.no_grad():
+        plain = model(ids[-1:]).logits[0]
+    assert (found - plain).abs().max() > 1e-2  # not vacuous
+
+
+@families
+def test_no_edges_and_a_donor_that_is_the_prompt_change_nothing(name):
+    model, ids = prepared(name), prompts(2)
+    codes, tables = random_splice(model, 1)
+    with torch.no_grad():
+        plain = model(ids, use_cache=False).logits[-1]
+    nothing = {layer: torch.zeros_like(table) for layer, table in tables.items()}
+    assert torch.equal(spliced(model, ids, codes, nothing), plain)
+    assert (spliced(model, ids[1:].repeat(2, 1), codes, tables) - plain).abs().max() < 1e-10
+    with torch.no_grad():
+        assert torch.equal(model(ids, use_cache=False).logits[-1], plain)  # restored
+
+
+@families
+def test_all_edges_into_a_token_that_both_prompts_share_make_it_the_donors(name):
+    """By induction over the layers; but not where the tokens differ, as what the query asks for is its own."""
+    model, ids = prepared(name), prompts(2)
+    ids[1, [4, 9, LENGTH - 1]] = ids[0, [4, 9, LENGTH - 1]]
+    codes = torch.ones(LENGTH, LENGTH, dtype=torch.long).tril(-1)
+    everything = {layer: torch.tensor([[0, 1]] * HEADS) for layer in support(model).layers}
+    found = spliced(model, ids, codes, everything)
+    with torch.no_grad():
+        donor = model(ids, use_cache=False).logits[0]
+    gap = (found - donor).abs().amax(1)
+    assert gap[[4, 9, LENGTH - 1]].max() < 1e-10 and gap[[0, 1, 2, 3, 5]].min() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_what_is_before_the_readers_and_what_nobody_can_read_stays(name):
+    model, ids = prepared(name), prompts(2)
+    codes, tables = random_splice(model, 1)
+    codes[:7] = 0
+    with torch.no_grad():
+        plain = model(ids, use_cache=False).logits[-1]
+    found = spliced(model, ids, codes, tables)
+    assert torch.equal(found[:7], plain[:7]) and (found[7:] - plain[7:]).abs().amax(1).min() > 1e-6
+    ids[1, :5] = ids[0, :5]
+    shared = torch.zeros_like(codes)
+    shared[7:, :5] = codes[7:, :5]  # the tokens of both prompts are the same up to here
+    with torch.no_grad():
+        plain = model(ids, use_cache=False).logits[-1]
+    assert (spliced(model, ids, shared, tables) - plain).abs().max() < 1e-10
+
+
+def test_edges_beyond_the_window_do_nothing():
+    model = prepared("mistral", sliding_window=4)
+    ids = prompts(2)
+    codes = torch.ones(LENGTH, LENGTH, dtype=torch.long).tril(-4)
+    tables = {layer: torch.tensor([[0, 1]] * HEADS) for layer in support(model).layers}
+    with torch.no_grad():
+        plain = model(ids, use_cache=False).logits[-1]
+    assert (spliced(model, ids, codes, tables) - plain).abs().max() < 1e-10
+    near = torch.ones(LENGTH, LENGTH, dtype=torch.long).tril(-3)
+    assert (spliced(model, ids, near, tables) - plain).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_batches_of_several_prompts_and_padding_change_nothing(name):
+    model, ids = prepared(name), prompts(4)
+    codes, tables = random_splice(model, 1)
+    alone = [spliced(model, ids[[at, at + 1]], codes, tables) for at in (0, 2)]
+    padded = torch.cat([ids, torch.zeros(4, 3, dtype=torch.long)], 1)
+    every = torch.zeros(4, LENGTH + 3, LENGTH + 3, dtype=torch.long)
+    every[1, :LENGTH, :LENGTH] = every[3, :LENGTH, :LENGTH] = codes
+    rows = torch.tensor([[0], [0], [2], [2]])
+    with torch.no_grad(), instrument(model, Splice(every, tables, rows)):
+        together = model(padded, use_cache=False).logits[:, :LENGTH]
+    for row, wanted in zip((1, 3), alone, strict=True):
+        assert (together[row] - wanted).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_donor_may_be_spliced_itself(name):
+    """In lock-step, a donor inside a circuit: what it gives is what its own splice has made of it."""
+    model, ids = prepared(name), prompts(3)
+    codes, tables = random_splice(model, 1)
+    every = torch.zeros(3, LENGTH, LENGTH, dtype=torch.long)
+    every[1] = every[2] = codes
+    lock_step = Splice(every, tables, torch.tensor([[0], [0], [1]]))
+    with torch.no_grad(), instrument(model, lock_step):
+        found = model(ids, use_cache=False).logits[2]
+    plain_donor = spliced(model, ids[1:], codes, tables)
+    assert (found - plain_donor).abs().max() > 1e-3
+    only_first = {layer: table if layer == 0 else torch.zeros_like(table) for layer, table in tables.items()}
+    with torch.no_grad(), instrument(model, Splice(every, only_first, torch.tensor([[0], [0], [1]]))):
+        found = model(ids, use_cache=False).logits[2]
+    # in the first layer no splice has changed any keys yet
+    assert (found - spliced(model, ids[1:], codes, only_first)).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_rows_that_are_captured_add_up_what_is_read_of_every_place(name):
+    model, ids = build(name, torch.float32), prompts(2)
+    prepare(model)
+    codes, tables = random_splice(model, 1)
+    rows = CaptureRows(torch.arange(LENGTH))
+    spliced(model, ids, codes, tables, "kv", rows)
+    for layer in support(model).layers:
+        weights = rows.weights[layer][-1]
+        assert weights.shape == (HEADS, LENGTH, LENGTH)
+        assert (weights.triu(1) == 0).all()
+        if name != "gpt_oss":
+            assert (weights.sum(-1) - 1).abs().max() < 1e-5
+
+
+def test_a_knockout_and_a_splice_act_together():
+    model, ids = prepared("llama"), prompts(2)
+    codes, tables = random_splice(model, 1)
+    cut, rows = Knockout(torch.tensor([[9, 3], [11, 10]])), CaptureRows(torch.tensor([9, 11]))
+    found = spliced(model, ids, codes, tables, "kv", cut, rows)
+    for weights in rows.weights.values():
+        assert (weights[:, :, 0, 3] == 0).all() and (weights[:, :, 1, 10] == 0).all()
+    assert (found - spliced(model, ids, codes, tables)).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"channel": "q"}, "channel"),
+        ({"donors": torch.tensor([[0], [2]])}, "out of range"),
+        ({"tables": {0: torch.full((HEADS, 4), 2) * torch.tensor([0, 1, 1, 1])}}, "out of range"),
+        ({"tables": {0: torch.zeros(HEADS, 2, dtype=torch.long)}}, "kinds"),
+        ({"tables": {0: torch.ones(HEADS, 4, dtype=torch.long)}}, "zeros"),
+        ({"codes": torch.eye(LENGTH, dtype=torch.long).expand(2, -1, -1)}, "diagonal"),
+        ({"tables": {7: torch.zeros(HEADS, 4, dtype=torch.long)}}, "no attention"),
+        ({"tables": {0: torch.zeros(HEADS + 1, 4, dtype=torch.long)}}, "heads in a layer"),
+        ({"codes": torch.zeros(2, LENGTH, LENGTH + 1, dtype=torch.long)}, "the batch is"),
+    ],
+)
+def test_bad_splices_are_refused(change, words):
+    model, ids = prepared("gpt2"), prompts(2)
+    codes, tables = random_splice(model, 1)
+    every, rows = batch_of(codes, 1)
+    given = {"codes": every, "tables": tables, "donors": rows} | change
+    with pytest.raises(ValueError, match=words), instrument(model, Splice(**given)), torch.no_grad():
+        model(ids, use_cache=False)
+
+
+def test_two_splices_at_once_are_refused():
+    model, ids = prepared("gpt2"), prompts(2)
+    codes, tables = random_splice(model, 1)
+    every, rows = batch_of(codes, 1)
+    splice = Splice(every, tables, rows)
+    with pytest.raises(ValueError, match="two splices"), instrument(model, splice, splice), torch.no_grad():
+        model(ids, use_cache=False)

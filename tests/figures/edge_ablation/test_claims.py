@@ -1,0 +1,215 @@
+"""Verdicts on claims: their errors by enumeration, the queries they need by repetition, all on made-up answers."""
+
+from dataclasses import FrozenInstanceError, replace
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from util.figures.edge_ablation import claims
+from util.figures.edge_ablation.claims import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Rule, Sample
+from util.stats.intervals import wilson
+
+RULE = Rule(margin=0.1)
+
+
+def rows(n, wrong=0, draws=3, **ablated):
+    """Answers to n queries: the whole model has the first `wrong` wrong, each ablation as many more as it says."""
+    number = np.arange(n)
+
+    def row(first):
+        return {"right": np.tile(number >= first, (draws, 1)), "query": number}
+
+    return {"FULL": row(wrong), **{name.replace("_", "-"): row(wrong + more) for name, more in ablated.items()}}
+
+
+# ------------------------------------------------------------------------------------------------ one comparison
+
+
+@pytest.mark.parametrize("n", [20, 36, 60, 150])
+@pytest.mark.parametrize("gained", [0.0, 0.02, 0.05])
+def test_a_verdict_at_the_bound_is_wrong_in_one_of_forty(n, gained):
+    """All outcomes of n pairs of answers whose true loss is the margin, weighed by how likely they are."""
+    lost = RULE.margin + gained
+    wrong = [0.0, 0.0]
+    most = [int(stats.binom.isf(1e-9, n, share)) + 1 if share else 0 for share in (lost, gained)]
+    for down, up in product(range(most[0] + 1), range(most[1] + 1)):
+        if down + up <= n:
+            sample = Sample(n, (down - up) / n, (down + up) / n)
+            likely = stats.multinomial.pmf([down, up, n - down - up], n, [lost, gained, 1 - lost - gained])
+            over, under = claims.tail_p([sample], RULE.margin)
+            wrong[0] += likely * (over <= RULE.error)
+            wrong[1] += likely * (under <= RULE.error)
+    assert max(wrong) > 0 and max(wrong) <= 0.036  # the nominal error is 0.025
+
+
+def test_p_values_and_intervals_say_the_same():
+    rng = np.random.default_rng(0)
+    sides = set()
+    for _ in range(300):
+        n, m = rng.integers(3, 80, 2)
+        first = Sample.of(rng.choice([-1, 0, 1, 1 / 3], n, p=[0.05, 0.6, 0.25, 0.1]))
+        second = Sample.of(rng.choice([0, 1], m, p=[0.9, 0.1]))
+        for samples in ([first], [first, second]):
+            bound = rng.uniform(0.01, 0.6)
+            value, low, high = claims.interval(samples)
+            assert low < value < high
+            over, under = claims.tail_p(samples, bound)
+            assert (over <= 0.025) == (low >= bound) and (under <= 0.025) == (high <= bound)
+            sides.add((over <= 0.025, under <= 0.025))
+    assert sides == {(True, False), (False, True), (False, False)}
+
+
+def test_without_any_change_the_interval_is_that_of_nothing_seen():
+    for n in (5, 27, 100):
+        value, low, high = claims.interval([Sample.of(np.zeros(n))])
+        assert value == 0 and high == -low == pytest.approx(1 - 0.025 ** (1 / n))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 6])  # of the others' values some are at the bound
+def test_as_many_queries_as_are_needed_decide_and_one_less_does_not(seed):
+    """The same values again and again are more queries with this effect and this spread."""
+    rng = np.random.default_rng(seed)
+    values = rng.choice([-1, 0, 1], 20, p=[0.1, 0.6, 0.3])
+    bound = 0.1
+    needed = claims.queries_needed([Sample.of(values)], bound)
+    assert needed is not None
+    sums = {times: claims.tail_p([Sample.of(np.tile(values, times))], bound) for times in range(1, needed // 20 + 3)}
+    decided = {times for times, p in sums.items() if min(p) <= 0.025}
+    assert needed > 2 and decided == {times for times in sums if 20 * times >= needed}
+    exact = [claims.tail_p([Sample(n, values.mean(), (values**2).mean())], bound) for n in (needed - 1, needed)]
+    assert min(exact[0]) > 0.025 >= min(exact[1])
+
+
+def test_the_number_of_queries_decides_half_of_the_time():
+    """By simulation: queries of a loss of 0.25 with gains, as many as a sample of exactly these shares says."""
+    shares = [0.05, 0.65, 0.30]
+    needed = claims.queries_needed([Sample(100, 0.25, 0.35)], 0.1)
+    rng = np.random.default_rng(0)
+    decided = [
+        claims.tail_p([Sample.of(np.repeat([-1, 0, 1], rng.multinomial(needed, shares)))], 0.1)[0] <= 0.025
+        for _ in range(2000)
+    ]
+    assert 0.4 < np.mean(decided) < 0.65
+
+
+def test_nothing_decides_at_the_bound():
+    assert claims.queries_needed([Sample(50, 0.1, 0.1)], 0.1) is None
+    assert claims.queries_needed([Sample(50, 0.1, 0.1), Sample(50, 0.0, 0.0)], 0.1) is None
+
+
+def test_of_two_samples_each_keeps_its_share_of_the_queries():
+    first, second = Sample(20, 0.4, 0.4), Sample(40, 0.1, 0.1)
+    needed = claims.queries_needed([first, second], 0.1, queries=80)
+    assert needed is not None
+    larger = [replace(first, n=needed // 4), replace(second, n=needed // 2)]
+    fewer = [replace(first, n=(needed - 1) // 4), replace(second, n=(needed - 1) // 2)]
+    assert claims.tail_p(larger, 0.1)[0] <= 0.025 < claims.tail_p(fewer, 0.1)[0]
+
+
+def test_holm_by_hand():
+    assert claims.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert claims.holm([0.5, 0.01]) == [0.5, 0.02] and claims.holm([0.6, 0.7]) == [1.0, 1.0] and claims.holm([]) == []
+
+
+# ------------------------------------------------------------------------------------------------ the claims
+
+
+def test_few_edges_can_hold_from_36_right_answers_on():
+    """27 of 27 cannot: even Wilson's bound of the accuracy is .875; for 36 the chance of .9 each is below 1 in 40."""
+    for n, verdict in ((27, UNDECIDED), (35, UNDECIDED), (36, HOLDS), (250, HOLDS)):
+        claim = claims.few_edges(rows(n, found=0), 2, 31, RULE, available=100)
+        (part,) = claim.parts
+        assert claim.verdict == verdict == part.verdict and part.queries == n and part.needed == 36
+        assert part.value == pytest.approx(1) and part.bound == 0.9 and (part.low > 0.9) == (n >= 36)
+    assert wilson(27, 27)[0] < 0.9 and 0.9**36 < 0.025 < 0.9**35
+    assert "needs 36, has 100" in "\n".join(claims.few_edges(rows(27, found=0), 2, 31, RULE, available=100).lines())
+
+
+def test_few_edges_are_refuted_by_value_and_by_size():
+    assert claims.few_edges(rows(200, found=60), 2, 31, RULE).verdict == REFUTED
+    large = claims.few_edges(rows(200, found=0), 16, 31, RULE)
+    assert large.verdict == REFUTED and "16 of 31" in large.note
+    assert claims.few_edges(rows(200, found=0), 15, 31, RULE).verdict == HOLDS
+
+
+def test_the_ratio_is_that_of_accuracies():
+    claim = claims.few_edges(rows(100, wrong=20, found=8), 2, 31, RULE)
+    assert claim.parts[0].value == pytest.approx(72 / 80)
+    assert claim.verdict == UNDECIDED and claim.parts[0].needed is None
+
+
+def test_a_task_that_the_whole_model_does_not_do_gets_no_verdict():
+    undone = rows(100, wrong=55, found=0, AGG_ONLY=30, late=0, early=0)
+    assert claims.few_edges(undone, 2, 31, RULE).verdict == NOT_DONE
+    assert claims.some_lose({"a": undone}, RULE).verdict == NOT_DONE
+    assert claims.more_if_ambiguous({0: undone, 4: undone}, 10, RULE).verdict == NOT_DONE
+    assert claims.more_if_ambiguous({0: undone}, 10, RULE).note == "the whole model: 0.45 of 100 queries"
+    assert claims.first_then(undone, "late", "early", RULE).verdict == NOT_DONE
+    assert claims.comes_back({}, claims.some_lose({"a": undone}, RULE), RULE).verdict == NOT_DONE
+    done = rows(100, wrong=30)
+    right, query = done["FULL"]["right"], done["FULL"]["query"]
+    assert claims.does_it(right, query, 0.2, RULE) and not claims.does_it(right, query, 0.65, RULE)
+    assert not claims.does_it(right[:, :5], query[:5], 0.2, RULE)
+    assert not claims.does_it(right, query // 10, 0.2, RULE), "ten queries, however often they are asked"
+
+
+def test_some_task_loses_as_soon_as_one_does_and_none_where_all_do_not():
+    loses, keeps, few = rows(100, AGG_ONLY=40), rows(100, AGG_ONLY=1), rows(12, AGG_ONLY=2)
+    undone = rows(100, wrong=90, AGG_ONLY=0)
+    one = claims.some_lose({"keeps": keeps, "loses": loses, "undone": undone}, RULE)
+    assert one.verdict == HOLDS and [part.verdict for part in one.parts] == [REFUTED, HOLDS, NOT_DONE]
+    assert claims.some_lose({"a": keeps, "b": keeps, "undone": undone}, RULE).verdict == REFUTED
+    assert claims.some_lose({"a": keeps, "b": few}, RULE).verdict == UNDECIDED
+
+
+def test_one_of_five_tasks_that_loses_can_be_chance():
+    weak = rows(100, AGG_ONLY=19)
+    alone = claims.some_lose({"a": weak}, RULE)
+    assert alone.verdict == HOLDS and alone.parts[0].p[0] > RULE.error / 5
+    five = claims.some_lose({"a": weak, **{name: rows(100, AGG_ONLY=0) for name in "bcde"}}, RULE)
+    assert five.verdict == UNDECIDED and five.parts[0].verdict == UNDECIDED
+
+
+def test_contextualisation_brings_it_back_in_every_task_that_loses():
+    back, gone = rows(100, AGG_ONLY=40), rows(100, AGG_ONLY=40)
+    back["CTX+AGG"], gone["CTX+AGG"] = back["FULL"], gone["AGG-ONLY"]
+    kept = rows(100, AGG_ONLY=0)  # of which nothing is asked
+    losing = claims.some_lose({"back": back, "kept": kept}, RULE)
+    claim = claims.comes_back({"back": back, "kept": kept}, losing, RULE)
+    assert claim.verdict == HOLDS and [part.name for part in claim.parts] == ["back"]
+    both = {"back": back, "gone": gone}
+    assert claims.comes_back(both, claims.some_lose(both, RULE), RULE).verdict == REFUTED
+    nothing = claims.comes_back({"kept": kept}, claims.some_lose({"kept": kept}, RULE), RULE)
+    assert nothing.verdict == UNDECIDED and "no task" in nothing.note and nothing.parts == ()
+
+
+def test_ambiguity_is_judged_on_prompts_that_the_whole_model_solves():
+    counts = {0: rows(100, AGG_ONLY=0), 4: rows(100, wrong=40, AGG_ONLY=40), 7: rows(100, wrong=95, AGG_ONLY=5)}
+    claim = claims.more_if_ambiguous({**counts, 10: rows(100, AGG_ONLY=90)}, 10, RULE)
+    assert claim.verdict == HOLDS and claim.parts[0].name == "4 against 0 (60, 100 solved)"
+    assert claim.parts[0].value == pytest.approx(40 / 60)
+    assert claims.more_if_ambiguous({0: counts[0], 4: rows(100, AGG_ONLY=0)}, 10, RULE).verdict == REFUTED
+    few = claims.more_if_ambiguous({0: counts[0], 7: counts[7]}, 10, RULE)
+    assert few.verdict == UNDECIDED and "fewer than 10" in few.note
+
+
+def test_layers_need_both_halves():
+    parts = {"late": 0, "early": 0}
+    assert claims.first_then(rows(100, **parts), "late", "early", RULE).verdict == HOLDS
+    assert claims.first_then(rows(100, **parts | {"early": 60}), "late", "early", RULE).verdict == REFUTED
+    assert claims.first_then(rows(100, **parts | {"early": 10}), "late", "early", RULE).verdict == UNDECIDED
+
+
+def test_prompts_of_one_query_are_one_unit():
+    once = rows(36, found=0)
+    again = {name: {"right": np.tile(row["right"], 5), "query": np.tile(row["query"], 5)} for name, row in once.items()}
+    assert claims.few_edges(again, 2, 31, RULE) == claims.few_edges(once, 2, 31, RULE)
+
+
+def test_a_claim_cannot_be_changed():
+    claim = claims.few_edges(rows(36, found=0), 2, 31, RULE)
+    with pytest.raises(FrozenInstanceError):
+        claim.verdict = REFUTED  # type: ignore[misc]
+    assert Rule().floor >= 2 * Rule().margin

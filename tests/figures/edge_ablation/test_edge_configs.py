@@ -1,0 +1,199 @@
+"""Runs of edge ablation from JSON: what a config may say, what is exported, and that nothing is overwritten."""
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from util import edges
+from util.figures.edge_ablation import configs as edge_configs
+from util.figures.edge_ablation import study as experiment
+from util.figures.edge_ablation.configs import ACTIONS, Config
+from util.records.model import LazyModel
+
+FEW = {"task": "capitalization", "prompts": 4, "k": 3}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LazyModel("embedded", device="cpu")
+
+
+def missing():
+    raise AssertionError("nothing is to be loaded")
+
+
+def test_there_is_an_example_of_every_action():
+    assert [config.action for config in edge_configs.examples()] == list(ACTIONS)
+
+
+@pytest.mark.parametrize("example", edge_configs.examples(), ids=lambda config: config.action)
+def test_every_example_runs_and_says_what_the_records_say(example, model, tmp_path):
+    config = replace(example, request={**example.request, "prompts": 4}, out_dir=str(tmp_path / "out"))
+    found = edge_configs.run(config, model, tmp_path)
+    assert json.loads((tmp_path / "out" / "result.json").read_text()) == json.loads(json.dumps(found))
+    with (tmp_path / "out" / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    seeds = {row["donor_seed"] for row in rows}
+    assert len(rows) == 4 * len(found["results"]) * len(seeds)
+    for name, measured in found["results"].items():
+        right = [row["right"] == "True" for row in rows if row["ablation"] == name]
+        assert measured["right"][0] == pytest.approx(np.mean(right))
+        assert measured["right"][1] <= measured["right"][0] <= measured["right"][2]
+    assert found["results"]["FULL"]["kl"][0] == pytest.approx(0, abs=1e-6)
+    assert found["provenance"]["weights"] and found["left_out"]["rejected"] is not None
+    if config.action == "accuracy":
+        assert {row["written"].strip() for row in rows} <= {row["answers"] for row in rows}
+        assert found["results"]["FULL"]["line_right"][0] == 1
+    if config.action == "single_edges":
+        assert list(found["results"]) == ["FULL", *map(str, edges.TYPE_PAIRS)]
+    if config.action == "circuits":
+        assert found["results"]["FULL"]["score"][0] == 1 and found["results"]["NONE"]["score"][0] == 0
+        assert {"without AGG-ONLY", "random 1", "random 2"} <= set(found["results"]) and seeds == {"0", "1", "2"}
+    if config.action == "windows":
+        nothing = [found["results"][name] for name in ("CONTEXT from 4", "AGG below 0")]
+        assert all(each["kl"] == found["results"]["FULL"]["kl"] for each in nothing)
+    if config.action == "search":
+        assert len(found["search"]["steps"]) == len(edges.TYPE_PAIRS)
+        assert found["ablations"]["found"]["kept"][-len(found["search"]["kept"]) :] == found["search"]["kept"]
+
+
+def test_an_equal_config_is_loaded_and_another_refused(model, tmp_path):
+    config = Config("ablation", FEW, {"removed": ["CONTEXT"]}, donor_seeds=(0,), out_dir=str(tmp_path / "out"))
+    first = edge_configs.run(config, model, tmp_path)
+    before = (tmp_path / "out" / "result.json").read_bytes()
+    assert edge_configs.run(config, missing, tmp_path / "elsewhere") == json.loads(json.dumps(first))
+    other = replace(config, ablation={"removed": ["AGG"]})
+    with pytest.raises(FileExistsError, match="another config \\(ablation\\)"):
+        edge_configs.run(other, missing, tmp_path / "elsewhere")
+    assert (tmp_path / "out" / "result.json").read_bytes() == before
+    replaced = edge_configs.run(other, model, tmp_path, overwrite=True)
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["config"] == other.plain() == replaced["config"]
+
+
+def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(model, tmp_path):
+    config = Config(
+        "accuracy",
+        {**FEW, "task": "country_capital", "model": "given:mine"},
+        donor_seeds=(0,),
+        out_dir=str(tmp_path / "out"),
+    )
+    trained, untrained = model(), model.twin()()
+    first = edge_configs.run(config, trained, tmp_path)
+    again = edge_configs.run(config, trained, tmp_path / "elsewhere")
+    assert again == json.loads(json.dumps(first))
+    with pytest.raises(FileExistsError, match="another config \\(weights\\)"):
+        edge_configs.run(config, untrained, tmp_path)
+    second = edge_configs.run(config, untrained, tmp_path, overwrite=True)
+    assert second["results"]["FULL"]["right"][0] == 0 and first["results"]["FULL"]["right"][0] == 1
+    (tmp_path / "out" / "result.json").unlink()
+    with pytest.raises(FileExistsError):  # rows.csv alone is not to be replaced either
+        edge_configs.run(config, missing, tmp_path / "elsewhere")
+    (tmp_path / "out" / "result.json").write_text("{}")
+    with pytest.raises(FileExistsError):
+        edge_configs.run(config, missing, tmp_path / "elsewhere")
+
+
+def test_without_a_folder_the_records_are_the_result(model, tmp_path):
+    config = Config("accuracy", FEW, donor_seeds=(0,))
+    first = edge_configs.run(config, model, tmp_path)
+    assert edge_configs.run(config, missing, tmp_path)["results"] == first["results"]
+    assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} <= {".pickle", ".lock"}
+
+
+def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
+    config, measured = Config("windows", FEW, donor_seeds=(0,)), experiment.outcomes
+    done = []
+
+    def breaks(*arguments, **options):
+        done.append(1)
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        return measured(*arguments, **options)
+
+    monkeypatch.setattr(experiment, "outcomes", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        edge_configs.run(config, model, tmp_path)
+    done.clear()
+    monkeypatch.setattr(experiment, "outcomes", lambda *a, **o: done.append(1) or measured(*a, **o))
+    assert len(edge_configs.run(config, model, tmp_path)["results"]) == 11 and len(done) == 11 - 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"action": "acuracy"}, "did you mean 'accuracy'"),
+        ({"action": "accuracy", "tsk": "copying"}, "unknown field 'tsk'"),
+        ({"action": "accuracy", "request": {"task": "copyin"}}, "copying"),
+        ({"action": "accuracy", "request": {"shots": 3}}, "shots"),
+        ({"action": "circuits", "circuits": ["CTX"]}, "unknown circuit 'CTX'"),
+        ({"action": "ablation"}, "`ablation` says what"),
+        ({"action": "accuracy", "ablation": {"removed": ["AGG"]}}, "no other action"),
+        ({"action": "ablation", "ablation": {"removed": ["y->last_seperator"]}}, "did you mean 'last_separator'"),
+        ({"action": "ablation", "ablation": {"probed": [["x->y", 0]]}}, "corruption 0 removes"),
+        ({"action": "ablation", "ablation": {"mode": "zero"}}, "unknown mode"),
+        ({"action": "search", "share": 0}, "share = 0"),
+        ({"action": "accuracy", "donor_seeds": []}, "give a list"),
+        ({"action": "accuracy", "donor_seeds": 0}, "give a list"),
+        ({"action": "circuits", "circuits": []}, "give a list"),
+        ({"action": "search", "random": "5"}, "give a number"),
+        ({"action": "accuracy", "request": {"prompts": 1}}, "two prompts or more"),
+        ({"action": "accuracy", "request": {"donor_seed": 7}}, "donor_seeds"),
+        ({"action": "accuracy", "request": {"layout": {"sep": ":"}}}, "prompts.Layout"),
+        ({"action": "probes", "request": {"corruptions": [0, 1]}}, "lacks ['x->x:earlier'"),
+        ({"action": "probes", "circuits": ["CTX+AGG"]}, "corruptions are [0]"),
+        (
+            [{"action": "accuracy", "out_dir": "a"}, {"action": "windows", "out_dir": "a"}],
+            "two configs have one out_dir",
+        ),
+        ({}, "action"),
+        ([["accuracy"]], "no object"),
+    ],
+)
+def test_a_config_that_cannot_be_run_is_refused_before_any_work(given, words, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    with pytest.raises(ValueError, match="cannot run .*config.json") as caught:
+        edge_configs.load(tmp_path / "config.json")
+    assert words in str(caught.value)
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path):
+    (tmp_path / "broken.json").write_text("{")
+    for name in ("broken.json", "none.json"):
+        with pytest.raises(ValueError, match=name):
+            edge_configs.load(tmp_path / name)
+
+
+def test_configs_survive_json(tmp_path):
+    configs = edge_configs.examples()
+    (tmp_path / "configs.json").write_text(json.dumps([asdict(config) for config in configs]))
+    assert edge_configs.load(tmp_path / "configs.json") == configs
+    (tmp_path / "one.json").write_text(json.dumps(asdict(configs[1])))
+    assert edge_configs.load(tmp_path / "one.json") == [configs[1]]
+
+
+def test_the_command_line(tmp_path):
+    """Two configs in one file; the second time nothing is measured; bad input ends with one line and status 1."""
+
+    def call(*arguments):
+        command = [sys.executable, "-m", "util", "edges", *arguments]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    assert json.loads(call("--examples").stdout) == json.loads(json.dumps([asdict(c) for c in edge_configs.examples()]))
+    file, out = tmp_path / "configs.json", tmp_path / "out"
+    one = asdict(Config("accuracy", FEW, donor_seeds=(0,), out_dir=str(out)))
+    twin = asdict(Config("accuracy", {**FEW, "untrained_seed": 0}, donor_seeds=(0,)))
+    file.write_text(json.dumps([one, twin]))
+    done = call(str(file))
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("  FULL")]
+    assert [line[2] for line in lines] == ["1.000", "0.000"]
+    assert (out / "result.json").exists()
+    file.write_text(json.dumps({**one, "action": "windows"}))
+    refused = call(str(file))
+    assert refused.returncode == 1 and "of another config (action)" in refused.stderr
+    assert "Traceback" not in refused.stderr

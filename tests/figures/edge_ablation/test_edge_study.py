@@ -1,0 +1,586 @@
+"""Edge ablation as an experiment: planted edges are found, records know what they depend on, measures by hand."""
+
+import json
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests import toys
+from tests.architectures import build
+from tests.models.test_planted import look_up
+from util.edges.ablation import WHOLE, Ablation
+from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
+from util.edges.splicing import Group, outcomes
+from util.engine.handshake import prepare
+from util.figures.edge_ablation import measures
+from util.figures.edge_ablation import study as experiment
+from util.prompts import word_pairs
+from util.prompts.classification import associative_map_prompts
+from util.prompts.prompt import Layout
+from util.prompts.word_pair_prompts import prompts, typed_tokens
+from util.prompts.words import column
+from util.records.model import LazyModel, twin_request
+
+ABLATIONS = {"FULL": WHOLE, "NONE": Ablation(kept=CIRCUITS["NONE"]), "AGG_Y": Ablation(removed=("AGG_Y",))}
+
+
+@cache
+def words():
+    return toys.tokenizer("bpe", on_tasks=True)
+
+
+@cache
+def pair():
+    model = build("llama", vocab_size=len(words()), max_position_embeddings=128)
+    prepare(model)
+    return model, words()
+
+
+# ------------------------------------------------------------------------------------------------ planted edges
+
+
+def one_token(word):
+    return set(typed_tokens(Layout().prompt([(word, word)], word, word), words()).sizes) == {1}
+
+
+@cache
+def planted(family):
+    """The planted look-up with 16 prompts, and donors whose inputs, outputs and query are none of the prompt's."""
+    (model, tokenizer), plant, first = look_up(family, 1)
+    whole = [word for word in column("categories", "word") if one_token(word)]
+    found = associative_map_prompts(whole[:40], whole[40:60], keys=6, k=6, count=16, layout=Layout())
+    assert [prompt.text for prompt in found[:12]] == [prompt.text for prompt in first]
+    groups = []
+    for number, prompt in enumerate(found):
+        rng, used = np.random.default_rng(number), prompt.text.split()
+        *xs, query = rng.permutation([word for word in whole[:40] if word not in used])[:7].tolist()
+        ys = rng.permutation([word for word in whole[40:60] if word not in used])[:6].tolist()
+        donor = Layout().prompt(list(zip(xs, ys, strict=True)), query, prompt.label())
+        groups.append(Group(typed_tokens(prompt, tokenizer), {0: typed_tokens(donor, tokenizer)}))
+    assert {*type_pairs([Edge(*edge) for edge in plant.edges])} == PLANTED
+    return model, groups
+
+
+PLANTED = {*edges("y->last_separator", "query->last_separator"), Edge("x", "y", "same")}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_planted_edges_are_those_that_are_found(family):
+    """By the search and by the map of single edges, which names no other."""
+    model, groups = planted(family)
+    ran = {}
+
+    def evaluate(ablation):
+        ran[ablation] = outcomes(model, groups, ablation)
+        return ran[ablation]
+
+    found = experiment.greedy_circuit(evaluate)
+    assert ran[WHOLE]["right"].all()
+    assert found.kept[: len(ALWAYS)] == ALWAYS and set(found.pairs) == PLANTED and len(found.pairs) == 3
+    assert {edge for edge, cost in found.alone.items() if cost > 0} == PLANTED
+    assert {edge for edge, gone, _ in found.trace if not gone} == PLANTED
+    assert all((accuracy >= 0.9) == gone for _, gone, accuracy in found.trace) and len(found.trace) == len(TYPE_PAIRS)
+    costs = measures.costs(ran[WHOLE], {str(edge): ran[Ablation(removed=(edge,))] for edge in TYPE_PAIRS})
+    for edge in TYPE_PAIRS:
+        cost = costs[str(edge)]
+        assert (cost.p < 0.05, cost.low > 0.01, cost.accuracy == 1) == (edge in PLANTED,) * 3, edge
+    for edge in PLANTED:  # nor does any of the three do without the others
+        assert not outcomes(model, groups, Ablation(kept=(*ALWAYS, *(PLANTED - {edge}))))["right"].any()
+
+
+def test_the_planted_control_is_found_and_cached(tmp_path, monkeypatch):
+    found, truth = experiment.planted_control(6, tmp_path, family="llama")
+    assert truth == PLANTED == {*found.pairs}
+    monkeypatch.setattr(experiment, "outcomes", never)
+    assert experiment.planted_control(6, tmp_path, family="llama")[0] == found
+
+
+def test_a_search_takes_the_cheapest_pair_first_and_puts_back_what_it_needs():
+    """On made-up answers to ten prompts: "x->y" costs none as long as "t->y" is there."""
+    pairs = edges("x->y", "t->y", "n->y", "y->x")
+    asked = []
+
+    def evaluate(ablation):
+        asked.append(ablation)
+        kept = set(pairs) if ablation.kept is None else set(ablation.kept)
+        kept -= {*ablation.removed}
+        right = np.ones(10, bool)
+        right[:1] = pairs[2] in kept
+        right[1:6] = pairs[0] in kept or pairs[1] in kept
+        return {"right": right, "log_prob": right * 1.0 - 0.1 * (pairs[3] not in kept)}
+
+    found = experiment.greedy_circuit(evaluate, pairs=pairs)
+    assert asked[0] == WHOLE and len(asked) == 1 + 2 * len(pairs)
+    # by accuracy, then log-probability, then name; what is last of two has to stay
+    assert [str(edge) for edge, _, _ in found.trace] == ["t->y", "x->y", "y->x", "n->y"]
+    assert [gone for _, gone, _ in found.trace] == [True, False, True, True]
+    assert [accuracy for *_, accuracy in found.trace] == [1, 0.5, 1, 0.9]
+    assert found.pairs == (pairs[0],) and [*found.alone.values()] == pytest.approx([0, 0, 0.1, 0])
+    strict = experiment.greedy_circuit(evaluate, share=0.95, pairs=pairs)
+    assert strict.pairs == (pairs[0], pairs[2])
+
+
+# ------------------------------------------------------------------------------------------------ records
+
+
+def never():
+    raise AssertionError("a cached record must not load a model")
+
+
+def asking(**options):
+    return experiment.request("given:toy", **{"prompts": 6, "k": 3, **options})
+
+
+def test_equal_requests_are_loaded_and_measured_again_on_demand(tmp_path):
+    asked = asking(corruptions=(0, 1), layout={"separator": "\t"})
+    limited = Ablation(
+        kept=("AGG",), probed={"y->last_separator": 1}, layers=(2, 0), heads=((0, 1), (2, 3)), channel="v"
+    )
+    ablations = ABLATIONS | {"limited": limited}
+    assert json.loads(json.dumps(asked)) == asked
+    first = experiment.records(asked, ablations, pair(), tmp_path, generate=True)
+    again = experiment.records(json.loads(json.dumps(asked)), ablations, never, tmp_path, generate=True)
+    for name, record in first.items():
+        assert record.data.keys() == again[name].data.keys()
+        for key, value in record.data.items():
+            np.testing.assert_array_equal(value, again[name].data[key])
+        assert record.request["ablation"] == ablations[name].plain()
+        assert Ablation(**json.loads(json.dumps(record.request["ablation"]))) == ablations[name]
+    assert len([*tmp_path.rglob("*.pickle")]) == len(ablations)
+    for options in ({"redo": True, "generate": True}, {}):  # without generation it is another record
+        with pytest.raises(AssertionError, match="must not load"):
+            experiment.answers(asked, ABLATIONS, never, tmp_path, **options)
+    with pytest.raises(AssertionError, match="must not load"):
+        experiment.answers({**asked, "donor_seed": 1}, ABLATIONS, never, tmp_path, generate=True)
+    redone = experiment.answers(asked, ABLATIONS, pair(), tmp_path, redo=True, generate=True)
+    np.testing.assert_array_equal(redone["NONE"]["log_prob"], first["NONE"].data["log_prob"])
+
+
+def test_other_pairs_under_a_name_are_another_request(monkeypatch):
+    pairs = [("put", "got"), ("walk", "ran"), ("window", "door")]
+    requests = []
+    for own in (pairs, pairs, [*pairs[:2], ("window", "wall")]):
+        monkeypatch.setitem(word_pairs._REGISTERED, "mine", word_pairs.WordPairTask("mine", tuple(own)))
+        requests.append(experiment.request("given:toy", "mine", k=1))
+    assert requests[0] == requests[1] != requests[2]
+    assert {key for key in requests[0] if requests[0][key] != requests[2][key]} == {"words"}
+    for change in (
+        {"other_rule": str.upper},
+        {"other_rule": str.title},
+        {"balanced": True},
+        {"layout": word_pairs.COLON},
+    ):
+        task = word_pairs.WordPairTask("mine", tuple(pairs), **change)
+        monkeypatch.setitem(word_pairs._REGISTERED, "mine", task)
+        requests.append(experiment.request("given:toy", "mine", k=1))
+    assert len({request["words"] for request in requests}) == 6
+    with monkeypatch.context() as patch:  # corrupted prompts are made of them
+        patch.setattr(experiment, "table", lambda name: [{"word": "other"}])
+        assert experiment.request("given:toy", "mine", k=1)["words"] != requests[-1]["words"]
+
+
+@contextmanager
+def refusing():
+    def refuse(*_):
+        raise AssertionError("a forward pass")
+
+    handle = pair()[0].base_model.register_forward_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def test_bad_requests_are_refused_before_any_forward_pass(tmp_path):
+    with pytest.raises(ValueError, match="unknown word-pair task 'capitals'"):
+        experiment.request("given:toy", "capitals")
+    for options, match in (
+        ({"split": "train"}, "unknown split 'train'"),
+        ({"corruptions": (0, 9)}, r"missing corruption index \[9\]"),
+        ({"corruptions": (0, 5), "task": "copying", "k": 1000}, "choose a smaller k"),
+        ({"order": "sorted"}, "unknown order"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            experiment.answers(asking(**options), {"FULL": WHOLE}, never, tmp_path)
+    assert not [*tmp_path.rglob("*.pickle")]
+
+
+@pytest.mark.parametrize(
+    ("ablation", "match"),
+    [
+        (Ablation(probed={"x->y": 2}), r"no donors of corruption \[2\]"),
+        (Ablation(removed=("x->y",), layers=(3,)), "the model has 3 layers"),
+        (Ablation(kept=("AGG",), probed={"x->query": 1}), "x->query and what is removed"),
+    ],
+)
+def test_bad_ablations_are_refused_before_any_forward_pass(ablation, match, tmp_path):
+    with refusing(), pytest.raises(ValueError, match=match):
+        experiment.answers(asking(corruptions=(0, 1)), {"good": WHOLE, "bad": ablation}, pair(), tmp_path)
+    assert not [*tmp_path.rglob("*.pickle")]
+
+
+def test_a_query_that_changes_its_prompt_when_it_is_said_again_is_marked(tmp_path, monkeypatch):
+    """As where a tokenizer merges the separator with the query's word: it cannot be told what a copy begins with."""
+    own = experiment.with_bos
+
+    def merging(text, tokenizer, bos):
+        return type(found)(found.ids[:3], ()) if (found := own(text, tokenizer, bos)) else found
+
+    monkeypatch.setattr(experiment, "with_bos", merging)
+    assert set(experiment.answers(asking(), {"FULL": WHOLE}, pair(), tmp_path)["FULL"]["copy"]) == {-1}
+
+
+def test_data_say_what_was_asked_and_answered(tmp_path):
+    """First tokens as the prompt's own text has them, counted from the text alone."""
+    data = experiment.answers(asking(), ABLATIONS, pair(), tmp_path, generate=True)["AGG_Y"]
+    drawn = prompts("country_capital", words(), 6, k=3, split="test")
+    texts = [item.clean.text for item in drawn.items]
+    queries = [text.rpartition("\n")[2].removesuffix("\t") for text in texts]
+    capitals = {p.x: p.y for p in word_pairs.find("country_capital").pairs}
+    assert data["queries"] == queries and data["answers"] == [capitals[query] for query in queries]
+    assert data["index"].tolist() == [item.index for item in drawn.items] and data["layers"] == 3
+    for place, text in enumerate(texts):
+        before = len(words()(text)["input_ids"])
+        assert data["target"][place] == words()(text + data["answers"][place])["input_ids"][before]
+        assert data["copy"][place] == words()(text + queries[place])["input_ids"][before]
+        assert data["line_right"][place] == (data["written"][place].strip().split("\n")[0] == data["answers"][place])
+    assert data["left_out"]["coincidences"] == {"0": 0}
+    assert data["right"].tolist() == (data["top"] == data["target"]).tolist()
+
+
+def test_whole_and_full_agree_and_two_passes_are_one(tmp_path):
+    found = experiment.answers(asking(), ABLATIONS, pair(), tmp_path)
+    apart = experiment.answers(asking(two_pass=True), ABLATIONS, pair(), tmp_path)
+    assert np.abs(found["FULL"]["kl"]).max() < 1e-6 and found["FULL"]["agrees"].all()
+    assert found["NONE"]["kl"].min() > 1e-3
+    for name in ABLATIONS:
+        np.testing.assert_allclose(apart[name]["log_prob"], found[name]["log_prob"], atol=1e-4)
+
+
+def test_several_draws_of_donors_meet_by_the_numbers_of_prompts(monkeypatch):
+    """A draw may lack a prompt that the others have."""
+    index = {0: [0, 1, 3, 4], 1: [0, 1, 2, 3], 2: [1, 2, 3, 4]}
+
+    def answers(asked, ablations, *_, **options):
+        numbers, seed = np.array(index[asked["donor_seed"]]), asked["donor_seed"]
+        own = {
+            "index": numbers,
+            "log_prob": 10.0 * seed + numbers,
+            "right": numbers > 1,
+            "queries": ["a", "b", "a", "c"],
+        }
+        return {name: {**own, "log_prob": place + own["log_prob"]} for place, name in enumerate(ablations)}
+
+    monkeypatch.setattr(experiment, "answers", answers)
+    found = experiment.over_donors({"donor_seed": 9, "model": "given:toy"}, {"one": WHOLE, "two": WHOLE})
+    assert {*found["one"]} == {"log_prob", "right", "query"}
+    np.testing.assert_array_equal(found["one"]["log_prob"], [[1, 3], [11, 13], [21, 23]])
+    np.testing.assert_array_equal(found["two"]["log_prob"], [[2, 4], [12, 14], [22, 24]])
+    np.testing.assert_array_equal(found["one"]["right"], [[False, True]] * 3)
+
+
+def test_draws_of_donors_leave_the_prompts_and_the_whole_model(tmp_path):
+    found = experiment.over_donors(asking(), ABLATIONS, model=pair(), folder=tmp_path)
+    assert found["NONE"]["right"].shape == (3, 6) and found["NONE"]["right"].dtype == bool
+    np.testing.assert_array_equal(found["FULL"]["log_prob"][1:], found["FULL"]["log_prob"][:1].repeat(2, 0))
+    assert np.ptp(found["NONE"]["log_prob"], axis=0).min() > 1e-3
+
+
+def test_draws_of_donors_share_one_model(tmp_path):
+    loads = list[int]()
+
+    def source():
+        loads.append(1)
+        return pair()
+
+    experiment.over_donors(asking(prompts=2), {"NONE": ABLATIONS["NONE"]}, model=source, folder=tmp_path)
+    assert len(loads) == 1
+    experiment.over_donors(asking(prompts=2), {"NONE": ABLATIONS["NONE"]}, model=source, folder=tmp_path)
+    assert len(loads) == 1  # cached: not even once
+
+
+def test_a_search_is_cached_by_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment.greedy_circuit, "__defaults__", (0.9, TYPE_PAIRS[:2]))
+    found = experiment.search(asking(prompts=2, split="search"), model=pair(), folder=tmp_path)
+    again = experiment.search(asking(prompts=2, split="search"), model=never, folder=tmp_path)
+    assert found == again and {*found.alone} == {*TYPE_PAIRS[:2]}
+
+
+def test_the_method_has_not_changed_without_a_new_version(tmp_path):
+    """A golden record. If it fails because the method was changed on purpose, raise method_version and renew it."""
+    asked = experiment.request(prompts=8, k=4, corruptions=(0, 1))
+    probed = {"probed": Ablation(kept=("CTX+AGG",), probed={"y->last_separator": 1})}
+    data = experiment.answers(asked, ABLATIONS | probed, LazyModel("embedded", device="cpu"), tmp_path)
+    fast = experiment.answers(
+        {**asked, "two_pass": True}, ABLATIONS | probed, LazyModel("embedded", device="cpu"), tmp_path
+    )
+    assert asked["method_version"] == 2
+    assert data.keys() == GOLDEN.keys()
+    for name, golden in GOLDEN.items():
+        for way in (data, fast):
+            np.testing.assert_allclose(way[name]["log_prob"], golden["log_prob"], atol=1e-3)
+            np.testing.assert_allclose(way[name]["kl"].mean(), golden["kl"], atol=1e-3)
+
+
+GOLDEN: dict = {
+    "FULL": {"log_prob": [-0.0021, -0.0014, -0.0646, -0.0011, -0.0008, -0.0042, -0.0211, -0.0034], "kl": 0.0},
+    "NONE": {
+        "log_prob": [-22.3491, -16.4559, -11.8331, -7.0291, -16.3854, -10.4524, -10.4268, -16.7939],
+        "kl": 13.8612,
+    },
+    "AGG_Y": {"log_prob": [-0.022, -0.0519, -0.573, -0.0186, -0.0315, -0.0363, -0.1504, -0.0368], "kl": 0.0984},
+    "probed": {"log_prob": [-0.0008, -0.0028, -0.0079, -0.0014, -0.0023, -0.0011, -0.1166, -0.0044], "kl": 0.0267},
+}
+
+
+# ------------------------------------------------------------------------------------------------ what notebooks show
+
+
+def small(**changes):
+    return experiment.request("given:toy", "capitalization", prompts=4, k=3, two_pass=True, **changes)
+
+
+def test_circuits_of_a_task_are_compared(tmp_path):
+    found = experiment.compare(small(), (0, 1), pair(), tmp_path)
+    data = experiment.answers(small(), {"NONE": Ablation(kept=("NONE",))}, pair(), tmp_path, generate=True)["NONE"]
+    np.testing.assert_array_equal(found.rows["NONE"]["right"][0], data["right"])
+    assert [*found.accuracy()] == [*CIRCUITS, experiment.ALONE] and [*found.accuracy(alone=False)] == [*CIRCUITS]
+    assert found.written["NONE"] == (data["line_right"].mean(), data["prefix_right"].mean())
+    assert found.kl()["FULL"][2] < 1e-6 < found.kl()["NONE"][1] and found.layers == 3
+    table = found.table()
+    assert [*table.index] == [("capitalization", name) for name in found.accuracy()]
+    assert table.loc[("capitalization", "NONE"), "KL"] == experiment.with_interval(found.kl()["NONE"])
+    assert found.loss("FULL")[0] == 0
+    plain = experiment.compare(small(), (0, 1), pair(), tmp_path, written=False)
+    assert plain.alone is None and not plain.written and plain.queries == found.queries
+
+
+def test_without_demonstrations_the_query_stands_alone(tmp_path):
+    """The same tokens as a prompt that was never given any."""
+    model, tokenizer = pair()
+    found = experiment.compare(small(), (0,), pair(), tmp_path)
+    groups = []
+    for item in experiment._Run(small(), pair(), tmp_path, False).drawn.items:
+        query = item.clean.text[slice(*item.clean.spans["x"][-1])]
+        bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
+        groups.append(Group(typed_tokens(bare, tokenizer), {}))
+    wanted = outcomes(model, groups)
+    assert found.alone is not None
+    np.testing.assert_allclose(found.alone["log_prob"][0], wanted["log_prob"], atol=1e-5)
+
+
+def test_a_quantised_models_untrained_twin_is_compared(tmp_path):
+    """The request of the twin says what the twin is: not quantised."""
+    asked = twin_request(small(quantized=True))
+    assert len(experiment.compare(asked, (0,), pair(), tmp_path, written=False).rows["FULL"]["right"][0]) == 4
+
+
+def test_a_circuit_is_verified_on_other_prompts(tmp_path):
+    kept = (*ALWAYS, *edges("y->last_separator", "query->last_separator"))
+    search = experiment.Search(kept, {}, ((Edge("x", "query"), True, 0.5), (Edge("y", "query"), False, 0.1)))
+    assert search.steps() == [(1, 0.5, True), (0, 0.1, False)]
+    found = experiment.verified(search, small(), (0, 1), 3, 0, pair(), tmp_path)
+    assert found.names == ("y->last_separator", "query->last_separator") and len(found.random) == 3
+    assert not any(name.startswith("random") for name in found.scores) and len(found.by_draw) == 2
+    family = found.scores["found without AGG"][0] - found.scores["without AGG"][0]
+    np.testing.assert_equal(found.gaps()["AGG"], family)
+    assert found.lines()[0].startswith("kept 2 of 31 type pairs: y->last_separator,")
+
+
+def test_ambiguous_answers_are_of_three_kinds(tmp_path):
+    asked = {
+        count: experiment.request("given:toy", "ambiguous_present_past", prompts=4, k=3, ambiguous=count, two_pass=True)
+        for count in (0, 2)
+    }
+    found = experiment.ambiguity(asked, (0, 1), pair(), tmp_path)
+    for name in ("FULL", "CTX+AGG", "AGG-ONLY"):
+        shares = [[value for value, _, _ in found.shares(what)[name]] for what in ("right", "copied", "other")]
+        np.testing.assert_allclose(np.sum(shares, axis=0), 1)
+    assert found.solved()[2].shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ([1, 2], [1, 2]),
+        ("[1, 2]", [1, 2]),
+        ("1,2", [1, 2]),
+        (3, [3]),
+        ("['copying', \"person_sport\"]", ["copying", "person_sport"]),
+        ("copying, person_sport", ["copying", "person_sport"]),
+        ("copying", ["copying"]),
+        ((), []),
+    ],
+)
+def test_lists_may_come_as_text(given, wanted):
+    assert experiment.as_list("tasks", given) == wanted
+
+
+GOOD: dict[str, Any] = {
+    "tasks": ["copying"],
+    "donor_seeds": [0],
+    "corruptions": [1],
+    "ambiguous_counts": [0, 2],
+    "other_models": [],
+    "primary_task": "copying",
+    "k": 3,
+    "prompts": 4,
+    "share": 0.9,
+    "layer_cuts": 5,
+    "random_circuits": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": "['copying'"}, "tasks = .* is no list"),
+        ({"tasks": ["coping"]}, "copying"),
+        ({"tasks": [["copying"]]}, "no name of a task"),
+        ({"tasks": []}, "one task or more"),
+        ({"primary_task": "capitalisation"}, "capitalization"),
+        ({"donor_seeds": "a, b"}, "donor_seeds = 'a, b': give a list of numbers"),
+        ({"donor_seeds": [1, 1]}, "twice"),
+        ({"corruptions": [0, 1]}, "corruptions from 1 on"),
+        ({"corruptions": [9]}, "corruption"),
+        ({"ambiguous_counts": [4]}, "ambiguous"),
+        ({"prompts": 1}, "two prompts"),
+        ({"share": 1.5}, "share = 1.5"),
+        ({"layer_cuts": 2}, "take 3 or more"),
+    ],
+)
+def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message):
+    experiment.checked(**GOOD)
+    with pytest.raises(ValueError, match=message):
+        experiment.checked(**{**GOOD, **changes})
+
+
+def test_what_a_model_can_test_is_read_from_its_numbers():
+    none, some = {"a": (0.0, -0.1, 0.1), "b": (0.1, -0.1, 0.15)}, {"a": (0.0, -0.1, 0.1), "b": (0.3, 0.1, 0.5)}
+    assert "largest loss, in b: 0.10 [-0.10, 0.15]" in measures.without_context(none, 0.2, "toy")
+    assert "cannot be tested" in measures.without_context(none, 0.2, "toy")
+    assert "is undecided" in measures.without_context(none, 0.12, "toy")
+    assert "in 1 of 2 tasks (most in b: 0.30 [0.10, 0.50])" in measures.without_context(some, 0.2, "toy")
+    row = {"QUERY-ONLY": (0.67, 0.5, 0.8), "no demonstrations": (0.25, 0.1, 0.4)}
+    assert "a 0.67 (0.25)." in measures.query_alone({"a": row}, "toy")
+
+
+# ------------------------------------------------------------------------------------------------ measures
+
+
+@pytest.mark.parametrize(
+    ("written", "answer", "line", "prefix"),
+    [
+        ("Tirana\n", "Tirana", True, True),
+        (" Tirana is", "Tirana", False, True),
+        ("Tiran", "Tirana", False, False),
+        ("running", "run", False, True),
+        ("\n Tirana \nKabul", "Tirana", True, True),
+        ("", "Tirana", False, False),
+    ],
+)
+def test_what_counts_as_the_answer(written, answer, line, prefix):
+    assert (measures.line_right(written, answer), measures.prefix_right(written, answer)) == (line, prefix)
+
+
+def test_costs_by_hand():
+    whole: dict[str, Any] = {"right": np.arange(12) < 10, "log_prob": np.linspace(-2, -1, 12)}
+    worse = {"right": np.arange(12) < 2, "log_prob": whole["log_prob"] - np.linspace(0.5, 1.5, 12)}
+    mixed = {"right": (np.arange(12) > 2), "log_prob": whole["log_prob"]}
+    found = measures.costs(whole, {"worse": worse, "mixed": mixed, "same": whole})
+    assert found["worse"].accuracy == pytest.approx(8 / 12) and found["mixed"].accuracy == pytest.approx(1 / 12)
+    assert found["worse"].p == pytest.approx(3 * 2 / 2**8)  # eight lost, none gained, times three ablations
+    assert found["mixed"].p == 1 == found["same"].p  # three lost, two gained
+    lost = np.linspace(0.5, 1.5, 12)
+    interval = stats.t.interval(1 - 0.05 / 3, 11, lost.mean(), stats.sem(lost))
+    worse_ = found["worse"]
+    np.testing.assert_allclose((worse_.log_prob, worse_.low, worse_.high), (1, *interval))
+    assert (found["same"].log_prob, found["same"].low, found["same"].high) == (0, 0, 0)
+    assert measures.costs(whole, {"worse": worse})["worse"].p == pytest.approx(2 / 2**8)
+    queries = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]  # what is lost of them: two of four, all, all, and nothing
+    by_query = measures.costs(whole, {"worse": worse}, queries)["worse"]
+    assert by_query.p == pytest.approx(2 / 2**3) and by_query.accuracy == worse_.accuracy
+    means = [lost[:4].mean(), lost[4:7].mean(), lost[7:10].mean(), lost[10:].mean()]
+    interval = stats.t.interval(0.95, 3, np.mean(means), stats.sem(means))
+    np.testing.assert_allclose((by_query.log_prob, by_query.low, by_query.high), (np.mean(means), *interval))
+
+
+def test_costs_over_draws_of_donors_are_those_of_their_mean():
+    rng = np.random.default_rng(0)
+    whole = {"right": np.arange(12) < 10, "log_prob": np.linspace(-2, -1, 12)}
+    drawn = {"right": rng.random((3, 12)) < 0.4, "log_prob": rng.normal(-3, 1, (3, 12))}
+    several = {name: np.tile(values, (3, 1)) for name, values in whole.items()}
+    same = {"right": np.tile(drawn["right"][:1], (3, 1)), "log_prob": np.tile(drawn["log_prob"][:1], (3, 1))}
+    one = measures.costs(whole, {"a": {name: values[0] for name, values in drawn.items()}})["a"]
+    for base in (whole, several):  # as often as the same draw is there, it is one
+        assert vars(measures.costs(base, {"a": same})["a"]) == pytest.approx(vars(one))
+        found = measures.costs(base, {"a": drawn})["a"]
+        assert found.accuracy == pytest.approx(10 / 12 - drawn["right"].mean())
+        lost = whole["log_prob"] - drawn["log_prob"].mean(0)
+        interval = stats.t.interval(0.95, 11, lost.mean(), stats.sem(lost))
+        np.testing.assert_allclose((found.log_prob, found.low, found.high), (lost.mean(), *interval))
+
+
+@pytest.mark.parametrize("draws_of_donors", [None, 3])
+def test_a_score_is_a_share_of_what_edges_are_worth(draws_of_donors):
+    rng, n = np.random.default_rng(0), 40
+    shape = (n,) if draws_of_donors is None else (draws_of_donors, n)
+    some, every, nothing = (rng.random(shape) < share for share in (0.7, 0.9, 0.2))
+    circuit, full, none = (part.reshape(-1, n).mean(0) for part in (some, every, nothing))
+    value, low, high = measures.score(some, every, nothing, draws=4000)
+    assert value == pytest.approx((circuit.mean() - none.mean()) / (full.mean() - none.mean()))
+    found = []
+    for _ in range(4000):  # prompts with replacement, the same ones for all three
+        drawn = rng.integers(n, size=n)
+        found.append((circuit[drawn] - none[drawn]).sum() / (full[drawn] - none[drawn]).sum())
+    np.testing.assert_allclose((low, high), np.quantile(found, [0.025, 0.975]), atol=0.03)
+    assert low < value < high and measures.score(some, every, nothing) == measures.score(some, every, nothing)
+    width = measures.least_width(n) / (full.mean() - none.mean())  # where all agree, what so many prompts can show
+    assert measures.score(every, every, nothing) == pytest.approx((1, 1 - width, 1 + width))
+    assert measures.score(nothing, every, nothing) == pytest.approx((0, -width, width))
+    assert measures.ratio(some, every)[0] == pytest.approx(circuit.mean() / full.mean())
+    assert measures.ratio(some, every) == measures.score(some, every, np.zeros(n))
+
+
+def test_without_edges_that_are_worth_something_there_is_no_score():
+    some, none = np.arange(8) < 4, np.zeros(8, bool)
+    for full, other in ((some, some), (none, some), (none, none)):
+        assert np.isnan(measures.score(some, full, other)).all()
+        assert measures.verdict(measures.score(some, full, other), 0.9) == "undecided"
+
+
+def test_ranks_by_hand():
+    assert measures.rank_p(0.8, [0.1, 0.8, 0.9]) == pytest.approx(3 / 4)  # as high counts
+    assert measures.rank_p(1.0, [0.1] * 19) == pytest.approx(1 / 20) and measures.rank_p(0.5, []) == 1
+
+
+def test_deficits_are_paired_and_growth_is_not():
+    full, circuit = np.ones((2, 40), bool), np.ones((2, 40), bool)
+    circuit[:, :10] = False
+    value, low, high = measures.deficit(circuit, full)
+    assert value == 0.25 and 0.1 < low < value < high < 0.4
+    least = measures.least_width(40)
+    assert measures.deficit(full, full) == pytest.approx((0, -least, least)) and (1 - least) ** 40 == pytest.approx(
+        0.025
+    )
+    twice = np.repeat(circuit, 2, axis=1), np.repeat(full, 2, axis=1)
+    once = measures.deficit(circuit, full)  # each prompt asked twice is no more than once
+    assert measures.deficit(*twice, np.repeat(np.arange(40), 2)) == pytest.approx(once)
+    assert measures.deficit(*twice)[2] < once[2]
+    value, low, high = measures.growth((0.3, 0.2, 0.5), (0.1, 0.0, 0.4))
+    assert (value, low, high) == pytest.approx((0.2, 0.2 - np.hypot(0.1, 0.3), 0.2 + np.hypot(0.2, 0.1)))
+
+
+@pytest.mark.parametrize(
+    ("found", "above", "below"),
+    [((0.5, 0.4, 0.6), "undecided", "undecided"), ((0.5, 0.5, 0.5), "undecided", "undecided")]
+    + [((0.3, 0.2, 0.4), "refuted", "holds"), ((0.7, 0.6, 0.8), "holds", "refuted")]
+    + [((np.nan,) * 3, "undecided", "undecided")],
+)
+def test_a_verdict_needs_the_whole_interval(found, above, below):
+    assert measures.verdict(found, 0.5) == above
+    assert measures.verdict(found, 0.5, above=False) == below

@@ -1,0 +1,221 @@
+"""Checks C of the forerunner spec, on arrays whose answer is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from util.figures import report
+from util.figures.forerunner_heads import measures as f
+from util.stats import answers
+from util.stats import intervals as s
+
+HAND = np.array([[[0.6, 0.5, 0.1]], [[0.2, 0.1, 0.05]]], np.float32)
+HAND_N_T = np.array([10, 50])
+
+
+def random_case(seed, n=40, layers=3, heads=5):
+    random = np.random.default_rng(seed)
+    return random.random((n, layers, heads), np.float32) ** 4, random.integers(8, 300, n)
+
+
+def test_hand_case_equal_to_the_threshold_does_not_count():
+    assert f.head_counts(HAND, HAND_N_T).tolist() == [[2, 0, 0]]
+    assert f.mean_head_count(HAND, HAND_N_T).mean.tolist() == [1.0]
+    assert f.mean_max_magnitude(HAND).mean == pytest.approx([0.4])
+    in_two_dtypes = (5 / HAND_N_T)[:, None, None] < HAND
+    assert in_two_dtypes.sum(0).tolist() == [[2, 1, 0]]  # the trap: float32 0.1 exceeds float64 0.1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0, 20), st.floats(0, 20))
+def test_counts_are_bounded_and_monotone_in_c(seed, a, b):
+    magnitude, n_t = random_case(seed)
+    few, many = f.head_counts(magnitude, n_t, max(a, b)), f.head_counts(magnitude, n_t, min(a, b))
+    assert few.dtype == np.int64 and (few <= many).all() and (few >= 0).all() and (many <= len(n_t)).all()
+    assert (f.head_counts(magnitude, n_t, n_t.max()) == 0).all()
+    assert (f.head_counts(magnitude, n_t, 0) == (magnitude > 0).sum(0)).all()
+
+
+def test_curves_agree_with_the_map_exactly():
+    magnitude, n_t = random_case(1)
+    counts, curve = f.head_counts(magnitude, n_t), f.mean_head_count(magnitude, n_t)
+    np.testing.assert_array_equal(counts.sum(1) / len(n_t), curve.mean)
+    assert ((curve.low <= curve.mean) & (curve.mean <= curve.high)).all()
+    largest = f.mean_max_magnitude(magnitude)
+    assert (largest.mean >= magnitude.mean(0).mean(1)).all() and (largest.mean <= 1).all()
+
+
+def test_order_of_prompts_and_shards_do_not_matter():
+    magnitude, n_t = random_case(2)
+    order = np.random.default_rng(0).permutation(len(n_t))
+    whole = f.head_counts(magnitude, n_t)
+    np.testing.assert_array_equal(whole, f.head_counts(magnitude[order], n_t[order]))
+    parts = [f.head_counts(magnitude[part], n_t[part]) for part in np.array_split(order, 3)]
+    np.testing.assert_array_equal(whole, sum(parts))
+
+
+def test_uniform_attention_counts_nowhere_and_a_previous_token_head_everywhere():
+    n_t = np.arange(8, 40)
+    uniform = np.broadcast_to((1 / n_t).astype(np.float32)[:, None, None], (32, 2, 2))
+    for c in (1, 2, 5):
+        assert (f.head_counts(uniform, n_t, c) == 0).all()
+    previous = np.ones((32, 1, 1), np.float32)
+    assert (f.head_counts(previous, n_t) == 32).all()
+    assert f.uniform_magnitude(np.array([4, 2])) == 0.375
+
+
+def test_specificity_separates_three_planted_heads():
+    random = np.random.default_rng(3)
+    n_t = np.full(64, 100)
+    magnitude = np.stack([0.9 - 0.1 * random.random(64), 0.9 - 0.1 * random.random(64), 0.01 * random.random(64)], -1)
+    control = np.stack([0.02 * random.random(64), 0.9 - 0.1 * random.random(64), 0.01 * random.random(64)], -1)
+    magnitude, control = magnitude[:, None].astype(np.float32), control[:, None].astype(np.float32)
+    assert f.verdicts(magnitude, control, n_t).tolist() == [["forerunner head", "previous-token head", "neither"]]
+    found = f.contrast(magnitude, control)
+    assert found.low[0, 0] > 0.8 and found.low[0, 1] < 0 < found.high[0, 1]
+
+
+def test_bootstrap_covers_and_is_paired():
+    random = np.random.default_rng(4)
+    hits = 0
+    for trial in range(200):
+        _, low, high = s.bootstrap_mean(random.exponential(size=(60, 1)), seed=trial, draws=500)
+        hits += bool(low[0] <= 1 <= high[0])
+    assert 175 <= hits <= 199  # nominal 190 of 200
+    base = random.random((50, 1)) * 100
+    _, low, high = s.bootstrap_mean(base + 1 - base)
+    assert high[0] - low[0] < 1e-12  # an effect that is the same on every prompt has no spread
+    with pytest.raises(ValueError, match="at least two"):
+        s.bootstrap_mean(np.ones((1, 3)))
+
+
+def test_intervals_against_known_values():
+    mean, low, high = s.t_interval(np.array([[1.0], [2.0], [3.0]]))
+    assert (mean[0], round(low[0], 4), round(high[0], 4)) == (2.0, -0.4841, 4.4841)
+    _, wide_low, _ = s.t_interval(np.array([[1.0], [2.0], [3.0]]), comparisons=10)
+    assert wide_low[0] < low[0]
+    low, high = s.wilson(15, 20)
+    assert (round(float(low), 4), round(float(high), 4)) == (0.5313, 0.8881)
+    assert (s.wilson(0, 10)[0], s.wilson(10, 10)[1]) == pytest.approx((0, 1))
+
+
+def test_halves_are_disjoint_seeded_and_complete():
+    a, b = s.halves(511, seed=1)
+    assert sorted([*a, *b]) == list(range(511)) and abs(len(a) - len(b)) == 1
+    np.testing.assert_array_equal(a, s.halves(511, seed=1)[0])
+
+
+def test_the_verdicts_thresholds_are_the_documented_ones():
+    n_t, spread = np.full(100, 100), np.linspace(0, 1e-3, 100)
+
+    def verdict(share, ratio):
+        magnitude = np.where(np.arange(100) < share, 0.4, 0.01) + spread
+        return f.verdicts(magnitude[:, None, None], (magnitude / ratio)[:, None, None], n_t)[0, 0]
+
+    assert verdict(75, 3) == "forerunner head" and verdict(74, 3) == "neither"
+    assert verdict(80, 2.01) == "forerunner head" and verdict(80, 1.99) == "previous-token head"
+
+
+def test_baselines_share_ties():
+    assert answers.majority_right(np.array([0, 1, 1, 0, 2])).tolist() == [0.5, 0.5, 0.5, 0.5, 0]
+    assert answers.vote_right(np.array([0, 1, 2]), np.array([[0, 1], [1, 1], [0, 1]]), 3).tolist() == [0.5, 1, 0]
+
+
+def test_the_number_of_frequent_heads_has_an_interval_over_prompts():
+    """One head passes on all prompts, one on none, one on three of four: resampled, that one falls in and out."""
+    passes = np.zeros((100, 1, 3), np.float32)
+    passes[:, 0, 0], passes[:75, 0, 2] = 1, 1
+    n_t = np.full(100, 10)
+    assert f.frequent_heads(passes, n_t) == (2, 1, 2)
+    assert f.frequent_heads(passes[:, :, :2], n_t) == (1, 1, 1)
+    with pytest.raises(ValueError, match="at least two"):
+        f.frequent_heads(passes[:1], n_t[:1])
+    assert f.heads_on_a_prompt(passes[:, :, :2], n_t) == (1, 1, 1)
+
+
+def test_a_head_that_fires_before_any_word_is_no_success_for_labels():
+    """Both heads are confirmed; the second one alone reads more with the correct label than with another word."""
+    rng = np.random.default_rng(0)
+    noise = 0.01 * rng.random((64, 1, 3))
+    correct = noise + np.array([0.9, 0.8, 0.01])
+    wrong = noise[::-1] + np.array([0.9, 0.8, 0.01])
+    other = noise[::-1] + np.array([0.9, 0.3, 0.01])
+    control = noise + 0.01
+    n_t = np.full(64, 100)
+    chosen = f.verdicts(correct, control, n_t)
+    judged = f.specificity(chosen, chosen, correct, wrong, other, control)
+    assert (judged.chosen, judged.confirmed, judged.than_wrong, judged.than_other) == (2, 2, 0, 1)
+    assert judged.strongest == ((0, 0), (0, 1))  # by the difference from other tokens
+    assert "0 read more with the correct label than with a wrong one, 1 more than with another word" in str(judged)
+    none = f.specificity(np.full((1, 3), "neither"), chosen, correct, wrong, other, control)
+    assert (none.chosen, none.confirmed, none.strongest) == (0, 0, ())
+    [line] = f.head_lines([(0, 1)], {"than with another word": f.contrast(correct, other)})
+    assert line.startswith("L0H1: 0.8") and "+0.50 [" in line
+
+
+def test_heads_are_ranked_and_spread_on_a_map():
+    score = np.array([[0.1, np.nan], [0.5, 0.3]])
+    assert f.strongest(score, 3) == [(1, 0), (1, 1), (0, 0)]
+    some = f.contrast(np.array([[1.0, 2.0], [3.0, 2.0]]), np.zeros((2, 2)))
+    spread = f.on_map(some, [(1, 0), (0, 1)], (2, 2))
+    np.testing.assert_array_equal(spread.difference, [[np.nan, 2.0], [2.0, np.nan]])
+    assert spread.low[1, 0] == some.low[0] and np.isnan(spread.high[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("right", "candidates", "done"), [(50, 1, True), (42, 1, True), (42, 6, False), (35, 1, False), (50, 6, True)]
+)
+def test_a_task_is_done_where_the_bound_lies_above_both_baselines(right, candidates, done):
+    """Of 64 prompts; the bound is the lower end of Wilson's 90 % interval, and stricter with more candidates."""
+    answers = np.arange(64) < right
+    check = f.task_check("trec", answers, 0.55, 0.2, candidates)
+    assert check.done == done and check.accuracy == right / 64
+    assert f.task_check("trec", answers, 0.2, 0.55, candidates).done == done  # either baseline
+    if candidates == 1:
+        assert check.bound == pytest.approx(float(s.wilson(right, 64, 0.9)[0]))
+    assert ("task done" if done else "task not done") in str(check)
+
+
+def test_the_best_heads_null_is_a_maximum_under_shuffled_labels():
+    rng = np.random.default_rng(1)
+    gold, shown = rng.integers(2, size=200), rng.integers(2, size=(200, 4))
+    blind = rng.dirichlet(np.ones(4), (200, 1, 8))  # 8 heads that know no labels
+    null = f.best_head_null(blind, gold, shown)
+    best = f.induction(blind, gold, shown).likelihood.max(axis=2).mean(axis=0)
+    uniform, _ = f.uniform_likelihood(gold, shown)
+    assert null.low[0] <= best[0] <= null.high[0] and null.low[0] > uniform + 0.1  # far above that of one head
+    knowing = np.where((shown == gold[:, None])[:, None, None], 0.9, 0.1).repeat(8, axis=2)
+    best = f.induction(knowing, gold, shown).likelihood.max(axis=2)
+    curve = f.LayerCurve(*s.bootstrap_mean(best))
+    assert f.beyond_chance(curve, f.best_head_null(knowing, gold, shown)) == [0]
+    assert f.beyond_chance(f.LayerCurve(null.mean, null.mean, null.mean), null) == []
+    again = f.best_head_null(blind, gold, shown)
+    np.testing.assert_array_equal(again.mean, null.mean)
+
+
+def test_growth_with_demonstrations_tells_the_threshold_from_the_heads():
+    """The same magnitudes at every k: c / n_t falls and more heads exceed it, one threshold for all does not move."""
+    magnitude = np.array([[[0.3, 0.06, 0.02]]]).repeat(8, axis=0)
+    growth = f.growth({k: {"correct": (magnitude, np.full(8, 20 * (k + 1)))} for k in (0, 4, 19)})
+    assert [growth.counts["correct"][k][0] for k in (0, 4, 19)] == [1, 2, 3]
+    assert [growth.fixed[k][0] for k in (0, 4, 19)] == [2, 2, 2]
+    assert growth.ends() == (1, 3, 2, 2) and growth.maps[19].tolist() == [[8, 8, 8]]
+
+
+def test_published_rows_are_filled_where_the_setting_is_theirs():
+    heads = f.LayerCurve(np.array([1.0, 3.0]), np.array([0.5, 2.0]), np.array([1.5, 4.0]))
+    largest = f.LayerCurve(np.array([0.9, 0.3]), np.array([0.8, 0.2]), np.array([1.0, 0.4]))
+    correct = np.zeros((4, 1, 2), bool)
+    correct[:3, 0, 1] = True
+    setting = {"dataset": "glue_sst2", "k": 16, "quantized": True}
+    here = f.published_here(heads, largest, (5, 4, 6), correct, setting)
+    assert here["head_count_per_layer"] == pytest.approx((3.0, 2 / 3.92))
+    assert here["max_magnitude_per_layer"][0] == 0.9 and here["count_maps"][0] == 5
+    assert here["best_correct_induction_share"] == pytest.approx((0.75, np.sqrt(0.75 * 0.25 / 4)))
+    assert "best_correct_induction_share" not in f.published_here(
+        heads, largest, (5, 4, 6), correct, setting | {"k": 4}
+    )
+    assert "best_correct_induction_share" not in f.published_here(heads, largest, (5, 4, 6))
+    ids = {row["id"] for row in report.published("forerunner_heads")["values"]}
+    assert set(here) == ids  # every published row can be filled

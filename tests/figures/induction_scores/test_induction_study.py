@@ -1,0 +1,1462 @@
+"""Induction heads in models: scores, means, ablation and knockout, each against a naive computation of the same.
+
+And planted heads: what is known of them is found, and what they do goes when they do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tests import architectures, eager_runs, toys
+from util.engine import call
+from util.engine.attention import instrument as instrumented
+from util.engine.batches import Batch, Row
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
+from util.engine.label_scores import knockouts, label_log_probs, scoring
+from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
+from util.engine.replay import bare_writes
+from util.figures import report
+from util.figures.induction_scores import ablation, measures
+from util.figures.induction_scores import study as experiment
+from util.figures.planted_controls import planted_model
+from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.models import planted
+from util.prompts import classification, induction_pattern
+from util.prompts.prompt import with_bos
+from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
+from util.records.model import LazyModel
+from util.stats.heads import top
+
+F64 = torch.float64
+BOUNDS = {"gpt2": 1e-10, "llama": 2e-5}  # some classes' own eager softmax and norms are in float32
+NO_F64 = {"gpt_oss", "qwen3_next"}  # experts have no kernel for it
+
+
+@cache
+def toy(name, dtype=None):
+    """A prepared random model of one architecture, float64 where there are kernels for it."""
+    model = architectures.build(name, dtype or (torch.float32 if name in NO_F64 else F64))
+    prepare(model)
+    return model
+
+
+def drawn(length=8, copies=3, sequences=2, bos=True):
+    """Repeated sequences over the vocabulary of the toys."""
+    rng = np.random.default_rng(length)
+    base = [rng.choice(np.arange(3, architectures.VOCABULARY), length, replace=False) for _ in range(sequences)]
+    ids = np.stack([np.concatenate([[1] * bos, *[tokens] * copies]) for tokens in base]).astype(np.int64)
+    return Sequences(ids, length, copies, bos, "none")
+
+
+def rows(*lengths, seed=0):
+    """Random prompts of these lengths."""
+    rng = np.random.default_rng(seed)
+    return [Row(tuple(rng.integers(3, architectures.VOCABULARY, length).tolist())) for length in lengths]
+
+
+def run(model, ids, *instruments):
+    with torch.inference_mode(), instrumented(model, *instruments):
+        return model(torch.as_tensor(ids), use_cache=False).logits
+
+
+reference = cache(eager_runs.reference)
+
+
+def slow(model, ids, **edits):
+    """The reference's run of one prompt or several of one length."""
+    with torch.no_grad():
+        return eager_runs.run(reference(model), {"input_ids": torch.as_tensor(ids)}, **edits)
+
+
+# ------------------------------------------------------------------------------------------------ scores
+
+
+@pytest.mark.parametrize("chunk", [None, 300])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt_oss", "mistral", "qwen3_next", "bloom"])
+def test_row_scores_are_sums_over_captured_rows(name, chunk, monkeypatch):
+    """In one piece or row by row, under softcaps, windows, sinks and ALiBi, with a knockout that came before."""
+    if chunk:
+        monkeypatch.setattr(call, "EAGER_CHUNK", chunk)
+    model, sequences = toy(name), drawn()
+    asked = torch.from_numpy(measures.queries(8, 3))
+    cells = {what: torch.from_numpy(own) for what, own in measures.cells(8, 3).items()}
+    cells["weights"] = torch.rand(16, 25, dtype=F64, generator=torch.Generator().manual_seed(0))
+    captured, scored, cut = CaptureRows(asked), ScoreRows(asked, cells), Knockout(torch.tensor([[20, 18]]), heads=[1])
+    run(model, sequences.ids, cut, captured, scored)
+    assert set(scored.scores) == set(cells)
+    for what, by_layer in scored.scores.items():
+        assert tuple(by_layer) == architectures.attention_layers(name)
+        for layer, found in by_layer.items():
+            expected = torch.einsum("bhrs,rs->bh", captured.weights[layer].double(), cells[what].double())
+            assert found.shape == (2, 4) and found.dtype == model.dtype
+            torch.testing.assert_close(found.double(), expected, atol=1e-5 if name in NO_F64 else 1e-12, rtol=0)
+    some = ScoreRows(asked, cells, layers=1)
+    run(model, sequences.ids, some)
+    assert [*some.scores["sink"]] == [1]
+
+
+def test_row_scores_of_16_bits_are_summed_in_32():
+    model = toy("llama", torch.bfloat16)
+    cells = {"all": torch.ones(24, 25)}
+    run(model, drawn().ids, scored := ScoreRows(torch.arange(1, 25), cells), rows_ := CaptureRows(torch.arange(1, 25)))
+    for layer, found in scored.scores["all"].items():
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, rows_.weights[layer].sum((-1, -2)), atol=1e-4, rtol=0)
+        assert (found - 24).abs().max() < 0.1
+
+
+def test_wrong_shapes_are_refused_before_any_layer_has_run():
+    model, ids = toy("llama"), drawn().ids
+    asked = torch.arange(3)
+    wrong = [
+        ScoreRows(asked, {"a": torch.ones(3, 24)}),
+        ScoreRows(asked, {"a": torch.ones(2, 25)}),
+        ScoreRows(torch.tensor([25]), {"a": torch.ones(1, 25)}),
+        SumHeads(torch.ones(2, 24)),
+        SumHeads(torch.ones(3, 25)),
+    ]
+    for one in wrong:
+        first = CaptureHeads()
+        with pytest.raises(ValueError, match="index 25|for 3 rows of 25 keys|for 2 rows of 25 tokens"):
+            run(model, ids, first, one)
+        assert not first.z
+    with pytest.raises(ValueError, match="layers"):
+        run(model, ids, ScoreRows(asked, {"a": torch.ones(3, 25)}, layers=[3]))
+
+
+def by_definition(weights, length, copies, bos):
+    """The scores of attention [B, H, T, T] by loops over copies and places."""
+    found = dict.fromkeys(("prefix_matching", "duplicate_token", "previous_token", "sink"), 0.0)
+    for copy, place in product(range(1, copies), range(length)):
+        query = bos + copy * length + place
+        for earlier in range(copy):
+            found["prefix_matching"] += weights[..., query, bos + earlier * length + place + 1]
+            found["duplicate_token"] += weights[..., query, bos + earlier * length + place]
+        found["previous_token"] += weights[..., query, query - 1]
+        found["sink"] += weights[..., query, 0]
+    return {name: total / ((copies - 1) * length) for name, total in found.items()}
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "qwen3_next"])
+def test_head_scores_are_their_definition_on_eager_attention(name, bos):
+    model, sequences = toy(name), drawn(sequences=3, bos=bos)
+    found = experiment.head_scores(model, sequences)
+    one_by_one = experiment.head_scores(model, sequences, token_budget=1)
+    weights = slow(model, sequences.ids).weights
+    expected = {layer: by_definition(own.double().numpy(), 8, 3, int(bos)) for layer, own in sorted(weights.items())}
+    for score, values in found.items():
+        assert values.shape == (3, len(expected), 4)
+        np.testing.assert_allclose(values, one_by_one[score], atol=1e-6 if name in NO_F64 else 1e-12)
+        if score != "bansal":
+            stacked = np.stack([own[score] for own in expected.values()], axis=1)
+            np.testing.assert_allclose(values, stacked, atol=BOUNDS.get(name, 1e-5))
+    if not bos:
+        np.testing.assert_array_equal(found["bansal"], found["prefix_matching"])
+    else:
+        assert (found["bansal"] >= found["prefix_matching"]).all() and (found["bansal"] > 0).any()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_untrained_heads_are_near_uniform(family):
+    torch.manual_seed(0)
+    if family == "gpt2":
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=400, n_embd=64, n_layer=4, n_head=8, n_positions=256))
+    else:
+        shape = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=400, hidden_size=64, intermediate_size=128, **shape))
+    assert model.config.initializer_range == 0.02
+    rng = np.random.default_rng(0)
+    ids = np.stack([[0, *np.tile(rng.choice(np.arange(1, 400), 50, replace=False), 4)] for _ in range(5)])
+    found = experiment.head_scores(model.eval(), Sequences(ids, 50, 4, True, "none"))["prefix_matching"].mean(0)
+    uniform = measures.uniform_prefix_matching(50, 4)
+    assert found.shape == (4, 8) and np.abs(found / uniform - 1).max() < 0.2
+    assert found.mean() == pytest.approx(uniform, rel=0.02)
+
+
+# ------------------------------------------------------------------------------------------------ planted heads
+
+
+@cache
+def words():
+    """A tokenizer that keeps most words of the tasks whole."""
+    return toys.tokenizer("bpe", on_tasks=True)
+
+
+@cache
+def induction(family="gpt2", copies=1, dtype=torch.float32):
+    truth = planted.induction(len(words()), family=family, copies=copies)
+    model, _ = load_ICL_model((truth.model.to(dtype), words()), verbose=False)
+    return model, truth
+
+
+def continues(model, sequences, *instruments, first=False):
+    """Share of the tokens that the model predicts: those of later copies, or those within the first."""
+    length, ids = sequences.length, sequences.ids
+    right = run(model, ids, *instruments).argmax(-1).numpy()[:, :-1] == ids[:, 1:]
+    return right[:, 1:length].mean() if first else right[:, length + 1 :].mean()
+
+
+OPTIONS = [{"family": family, "copies": copies} for family in planted.FAMILIES for copies in (1, 2)]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_planted_heads_are_found_exactly(options, tmp_path):
+    asked = experiment.sequence_request(length=25, copies=3, sequences=2)
+    record, truth = experiment.planted_control(asked, tmp_path, **options)
+    found = {name: values.mean(0) for name, values in record.data.items() if name in measures.cells(2, 2)}
+    induction_heads, before = truth.heads["induction"], truth.heads["previous token"]
+    assert len(induction_heads) == len(before) == options["copies"]
+    assert {*top(found["prefix_matching"], len(induction_heads))} == {*induction_heads}
+    assert {*map(tuple, np.argwhere(found["prefix_matching"] >= measures.INDUCTION_HEAD).tolist())} == {
+        *induction_heads
+    }
+    assert {*map(tuple, np.argwhere(found["previous_token"] >= 0.5).tolist())} == {*before}
+    assert all(found["prefix_matching"][head] >= 0.999 for head in induction_heads)
+    assert all(found["previous_token"][head] >= 0.999 for head in before)
+    assert all(found["prefix_matching"][head] < 1e-6 for head in before)
+    uniform = measures.uniform_prefix_matching(25, 3)
+    for head in truth.decoys:
+        assert found["prefix_matching"][head] == pytest.approx(uniform, rel=0.3)
+    for name in ("prefix_matching", "previous_token"):
+        for head, (value, tolerance) in truth.expected[name].items():
+            assert abs(found[name][head] - value) <= tolerance
+    assert record.request["model"].startswith("given:planted") and record.data["layers"] == [0, 1]
+    sequences = Sequences(record.data["ids"], 25, 3, True, "")
+    assert continues(truth.model, sequences) == 1
+    assert continues(truth.model, sequences, first=True) < 0.1
+
+
+def test_a_planted_model_is_built_for_a_missing_record_alone(tmp_path, monkeypatch):
+    asked = experiment.sequence_request(length=10, copies=2, sequences=1)
+    record, truth = experiment.planted_control(asked, tmp_path)
+    monkeypatch.setattr(planted.Plan, "_model", lambda plan: pytest.fail("the model was built for a cached record"))
+    again, same = experiment.planted_control(asked, tmp_path)
+    assert np.array_equal(again.data["prefix_matching"], record.data["prefix_matching"])
+    assert (same.heads, same.decoys, same.expected) == (truth.heads, truth.decoys, truth.expected)
+
+
+def test_planted_heads_under_noise_are_counted_as_found_or_missed(tmp_path):
+    asked = experiment.sequence_request(length=15, copies=3, sequences=1)
+    found = experiment.planted_errors(asked, noises=(0.1, 4.0), seeds=(0, 1), folder=tmp_path)
+    assert found[0.1] == {"false alarms": (0, 22), "misses": (0, 2)}
+    assert found[4.0]["misses"] == (2, 2) and found[4.0]["false alarms"][1] == 22
+
+
+def test_other_words_in_the_sequence_leave_the_score_of_planted_heads_alone():
+    """The score is about equality of tokens: any other names for them give the same."""
+    model, truth = induction()
+    sequences = repeated_sequences(words(), length=25, copies=3, seeds=range(2))
+    names = np.random.default_rng(0).permutation(np.arange(1, len(words())))
+    renamed = replace(sequences, ids=np.insert(names, 0, 0)[sequences.ids])
+    assert (renamed.ids[:, 0] == 0).all() and (renamed.ids[:, 1:] != sequences.ids[:, 1:]).mean() > 0.9
+    found = [experiment.head_scores(model, each)["prefix_matching"] for each in (sequences, renamed)]
+    for head in truth.names:
+        np.testing.assert_allclose(found[0][:, *head], found[1][:, *head], atol=1e-5)
+    assert all(((each >= 0) & (each <= 1 + 1e-6)).all() for each in found)
+    shuffled = replace(sequences, ids=np.concatenate([sequences.ids[:, :1], sequences.ids[:, :0:-1]], axis=1))
+    assert np.array_equal(np.sort(shuffled.ids), np.sort(sequences.ids))
+    backwards = experiment.head_scores(model, shuffled)["prefix_matching"]  # a copy in any order is a copy
+    np.testing.assert_allclose(backwards[:, *truth.heads["induction"][0]], 1, atol=1e-3)
+
+
+def test_copying_is_what_the_codes_of_planted_tokens_give():
+    """A head that copies the previous token raises every candidate by its likeness with that token, and one that takes
+    it away lowers them: so the score follows from the tokens' codes. A head that writes elsewhere is at chance."""
+    copier, opponent = (planted.Plan(len(words()), 1, {"spare": planted.CODE}, seed=4) for _ in range(2))
+    for plan, scale in ((copier, 1.0), (opponent, -1.0)):
+        plan.head("writer", 0, offset=1, move={"token": "out"}, scale=scale)
+    plain = repeated_sequences(words(), length=25, copies=1, seeds=range(4))
+    for plan, sign in ((copier, 1), (opponent, -1)):
+        truth = plan.build()
+        model, _ = load_ICL_model((truth.model, words()), verbose=False)
+        found = experiment.head_copying(model, plain)
+        codes = plan.codes[plain.ids[:, 1:]]
+        before = np.concatenate([np.zeros_like(codes[:, :1]), codes[:, :-1]], axis=1)  # BOS moves nothing
+        raised = sign * np.einsum("nic,njc->nij", before, codes)
+        attended = np.tile(np.maximum(np.arange(25) - 1, 0), (4, 1))
+        expected = measures.copying(raised[:, None, None], attended[:, None, None])[:, 0, 0]
+        (head,) = truth.heads["writer"]
+        np.testing.assert_allclose(found[:, *head], expected, atol=0.02)
+        assert (expected > 0.4).all() if sign > 0 else (expected < 0.03).all()
+        decoys = np.mean([found[:, *decoy] for decoy in truth.decoys])
+        assert decoys == pytest.approx(measures.chance_copying(25), rel=0.25)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_attribution_of_planted_heads_follows_from_the_tokens_codes(options):
+    """The induction head writes the code of the next token; its logit is above another's by their codes' difference."""
+    model, truth = induction(**options)
+    sequences = repeated_sequences(words(), length=25, copies=3, seeds=range(2))
+    found = experiment.head_attribution(model, sequences)
+    plan = planted.Plan(len(words()), 2, {"previous": planted.CODE}, **options)
+    codes = plan.codes[sequences.ids[:, 1:26]]
+    alike = np.einsum("nic,njc->nij", codes, codes)[:, 1:]  # the first token is never next
+    gap = planted.MARGIN / plan.gap * (1 - (alike.sum(-1) - 1) / 24).mean(-1) / options["copies"]
+    for head in truth.heads["induction"]:
+        np.testing.assert_allclose(found[:, *head], gap, rtol=0.03)
+        assert (found[:, *head] > planted.MARGIN / options["copies"]).all()
+    others = [head for head in np.ndindex(2, planted.HEADS) if head not in truth.heads["induction"]]
+    assert max(np.abs(found[:, *head]).max() for head in others) < 0.01 * gap.min()
+
+
+def naive_direct(model, ids, tokens):
+    """What each head's write adds to the logits of tokens everywhere, [L, H, T, A]: the last norm again without it."""
+    outer = model.transformer if hasattr(model, "transformer") else model.model
+    norm, unembedding = outer.ln_f if hasattr(outer, "ln_f") else outer.norm, model.get_output_embeddings()
+    stream = []
+    handle = norm.register_forward_pre_hook(lambda _, arguments: stream.append(arguments[0].clone()))
+    z = slow(model, [ids]).z
+    with torch.no_grad():
+        whole = model(torch.tensor([ids])).logits[0][:, tokens]
+        handle.remove()
+        found = []
+        for layer, module in eager_runs.attention_modules(model).items():
+            weight = eager_runs.output_projection(module).weight
+            weight = weight if hasattr(model, "transformer") else weight.T  # [H dv, d]
+            for head, own in enumerate(z[layer][0].double().unbind(1)):
+                write = own @ weight.unflatten(0, (4, -1))[head]
+                found.append(whole - unembedding(norm(stream[0][0] - write))[:, tokens])
+    return torch.stack(found).unflatten(0, (-1, 4)).numpy()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_attribution_and_copying_equal_the_norm_and_unembedding_by_hand(name):
+    model, sequences, plain = toy(name), drawn(6, 3), drawn(9, 1)
+    attribution, copying = experiment.head_attribution(model, sequences), experiment.head_copying(model, plain)
+    for number, ids in enumerate(sequences.ids.tolist()):
+        change = naive_direct(model, ids, ids[1:7])
+        places = [13 + place for place in range(5)]
+        gaps = [
+            change[:, :, at, place + 1] - np.delete(change[:, :, at], place + 1, axis=-1).mean(-1)
+            for place, at in enumerate(places)
+        ]
+        np.testing.assert_allclose(attribution[number], np.mean(gaps, 0), atol=BOUNDS[name])
+    for number, ids in enumerate(plain.ids.tolist()):
+        change, weights = naive_direct(model, ids, ids[1:]), slow(model, [ids]).weights
+        for layer, head in np.ndindex(3, 4):
+            shares = []
+            for at in range(1, 9):
+                logits = change[layer, head, at + 1, : at + 1]
+                above = np.maximum(logits - logits.mean(), 0)
+                shares.append(above[weights[layer][0, head, at + 1, 1 : at + 2].argmax()] / above.sum())
+            assert copying[number, layer, head] == pytest.approx(np.mean(shares), abs=BOUNDS[name])
+    assert attribution.shape == (2, 3, 4) and copying.std() > 0.02
+
+
+@pytest.mark.parametrize("name", ["gemma2", "qwen3_next"])
+def test_classes_that_rewrite_what_heads_write_have_no_attribution(name):
+    model = toy(name)
+    found = experiment.head_attribution(model, drawn()), experiment.head_copying(model, drawn(8, 1))
+    for scores in found:
+        assert scores.shape == (2, len(architectures.attention_layers(name)), 4) and np.isnan(scores).all()
+
+
+# ------------------------------------------------------------------------------------------------ means
+
+
+def naive_heads(model, prompts):
+    """z [T, H, dv] of every prompt alone, by layer."""
+    return [{layer: z[0].double() for layer, z in slow(model, [row.ids]).z.items()} for row in prompts]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
+def test_the_mean_output_is_that_of_all_tokens_together(name):
+    model, prompts = toy(name), rows(12, 9, 21, 4, 9, 15)
+    z = naive_heads(model, prompts)
+    for skip in (0, 8):
+        found = mean_outputs(model, prompts, skip)
+        for place, layer in enumerate(architectures.attention_layers(name)):
+            together = torch.cat([own[layer][skip:] for own in z])
+            np.testing.assert_allclose(found["mean"][place], together.mean(0), atol=BOUNDS.get(name, 1e-5))
+        tokens = sum(max(0, len(row.ids) - skip) for row in prompts)
+        assert (found["tokens"], found["prompts"]) == (tokens, 6)
+        assert found["mean"].dtype == (np.float32 if name in NO_F64 else np.float64)
+        for budget in (1, 21, 45):
+            other = mean_outputs(model, prompts, skip, budget)
+            for part in ("mean", "norms"):
+                np.testing.assert_allclose(found[part], other[part], atol=1e-5 if name in NO_F64 else 1e-12)
+    for place, (layer, module) in enumerate(eager_runs.attention_modules(model).items()):
+        for head in range(4):
+            lengths = []
+            for own in z:
+                write = own[layer][-1, head]
+                if name != "qwen3_next":  # between these heads and their projection there is a gate
+                    weight = eager_runs.output_projection(module).weight
+                    weight = (weight if name == "gpt2" else weight.T).unflatten(0, (4, -1))
+                    write = write @ weight[head]
+                lengths.append(write.norm())
+            assert found["norms"][place, head] == pytest.approx(np.mean(lengths), abs=1e-4)
+
+
+def test_a_reference_without_long_prompts_is_refused():
+    for prompts, skip in ((rows(8, 5), 8), ([], 0)):
+        with pytest.raises(ValueError, match="no prompt of the reference"):
+            mean_outputs(toy("llama"), prompts, skip)
+    assert mean_outputs(toy("llama"), rows(9, 5), 8)["tokens"] == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_position_means_count_the_prompts_that_have_the_position(name):
+    model, prompts = toy(name), rows(12, 9, 21, 4, 9)
+    z = naive_heads(model, prompts)
+    for budget in (1, 2048):
+        found = position_means(model, prompts, [2, 0], budget)
+        assert {layer: values.shape for layer, values in found.items()} == {0: (21, 4, 16), 2: (21, 4, 16)}
+        for layer, position in product((0, 2), range(21)):
+            alike = torch.stack([own[layer][position] for own in z if len(own[layer]) > position])
+            np.testing.assert_allclose(found[layer][position], alike.mean(0), atol=BOUNDS[name])
+
+
+@torch.no_grad()
+def given_inputs(model, layer, ids, hidden):
+    """z [T, H, dv] of one layer whose attention is given these hidden states instead of its own."""
+    module, z = eager_runs.attention_modules(model)[layer], []
+
+    def swap(_, arguments, keywords):
+        if "hidden_states" in keywords:
+            return arguments, keywords | {"hidden_states": hidden}
+        return (hidden, *arguments[1:]), keywords
+
+    hooks = [
+        module.register_forward_pre_hook(swap, with_kwargs=True),
+        eager_runs.output_projection(module).register_forward_pre_hook(
+            lambda _, a: z.append(a[0][0].unflatten(-1, (4, -1)))
+        ),
+    ]
+    model(torch.tensor([ids]))
+    for hook in hooks:
+        hook.remove()
+    return z[0]
+
+
+@torch.no_grad()
+def inputs_of(model, layer, ids):
+    """What goes into one layer's attention, [T, d]."""
+    found = []
+
+    def hook(_, arguments, keywords):
+        found.append((keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])[0])
+
+    handle = eager_runs.attention_modules(model)[layer].register_forward_pre_hook(hook, with_kwargs=True)
+    model(torch.tensor([ids]))
+    handle.remove()
+    return found[0]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "opt"])
+def test_outputs_of_the_mean_input_equal_a_hook_on_the_attention(name):
+    model, prompts = toy(name), rows(12, 9, 21, 4, 9)
+    means = {}
+    for layer in (0, 2):
+        own = [inputs_of(model, layer, row.ids) for row in prompts]
+        means[layer] = torch.stack([torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(21)])[None]
+    other = rows(21, seed=9)[0].ids  # of the tokens, nothing is left
+    for budget in (1, 2048):
+        found = outputs_of_mean_inputs(model, prompts, [2, 0], budget)
+        assert set(found) == {0, 2}
+        for layer, values in found.items():
+            for ids in (prompts[2].ids, other):
+                expected = given_inputs(model, layer, ids, means[layer])
+                np.testing.assert_allclose(values, expected, atol=1e-10 if name in ("gpt2", "opt") else 1e-5)
+            short = given_inputs(model, layer, other[:7], means[layer][:, :7])
+            np.testing.assert_allclose(values[:7], short, atol=1e-10 if name in ("gpt2", "opt") else 1e-5)
+    assert np.abs(found[2] - position_means(model, prompts, [2])[2]).max() > 1e-3  # a mean through softmax is another
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_the_start_of_longer_references_gives_the_same_outputs_of_mean_inputs(name):
+    model, prompts = toy(name), rows(12, 10, 21)
+    whole = outputs_of_mean_inputs(model, prompts, [1])[1]
+    start = outputs_of_mean_inputs(model, [Row(row.ids[:10]) for row in prompts], [1])[1]
+    assert len(start) == 10
+    np.testing.assert_allclose(whole[:10], start, atol=1e-6 if name == "llama" else 1e-10)
+
+
+@pytest.mark.parametrize("measure", [position_means, outputs_of_mean_inputs])
+def test_a_prompt_patched_with_the_means_over_itself_alone_is_as_it_was(measure):
+    """Every head of every layer at its own output: nothing changes, whichever way the mean is taken."""
+    for name in ("gpt2", "llama"):
+        model, (row,) = toy(name), rows(17)
+        values = measure(model, [row], [0, 1, 2])
+        patches = [PatchHeads(layer, range(4), torch.from_numpy(own)) for layer, own in values.items()]
+        whole, patched = run(model, [row.ids]), run(model, [row.ids], *patches)
+        torch.testing.assert_close(patched, whole, atol=1e-9, rtol=0)
+        swapped = [PatchHeads(layer, range(4), torch.from_numpy(own).flip(1)) for layer, own in values.items()]
+        assert (run(model, [row.ids], *swapped) - whole).abs().max() > 0.1
+
+
+# ------------------------------------------------------------------------------------------------ ablation
+
+LETTERS = ("A", "B")  # one token each in the toy tokenizer, which splits Foo
+HEADS = [(0, 1), (2, 0), (2, 3)]  # of Llama's, (2, 3) and not (2, 0) shares keys and values with (2, 2)
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def pair(request):
+    model = architectures.build(request.param, F64, vocab_size=len(words()), max_position_embeddings=1024)
+    return load_ICL_model((model, words()), verbose=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("material")
+
+
+def request_of(pair, **options):
+    own = {"task": "wordseq2", "k": 2, "items": 5, "labels": LETTERS} | options
+    return ablation.task_request(f"given:{pair[0].config.model_type}", **own)
+
+
+def bound(pair):
+    return BOUNDS[pair[0].config.model_type]
+
+
+def prompts_of(asked):
+    task = classification.relabelled(classification.task(asked["task"]), asked["labels"])
+    return classification.prompts(task, asked["k"], asked["seed"], asked["items"])
+
+
+def label_ids(tokenizer, prompt):
+    return [tokenizer(prompt.text + label)["input_ids"][-1] for label in prompt.labels]
+
+
+def test_the_answers_of_the_whole_model_are_its_logits(pair, folder):
+    asked = request_of(pair)
+    found = ablation.answers(asked, {"whole": ablation.WHOLE}, pair, folder)["whole"]
+    for number, prompt in enumerate(prompts_of(asked)):
+        with torch.no_grad():
+            logits = pair[0](torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1]
+        scores = logits.log_softmax(0)[label_ids(pair[1], prompt)]
+        np.testing.assert_allclose(found["log_prob"][number], scores, atol=1e-9)
+        assert found["gold"][number] == prompt.gold
+    assert found["log_prob"].dtype == np.float64
+
+
+def test_right_answers_come_by_request_and_query(pair, folder):
+    requests = [request_of(pair, seed=seed) for seed in (42, 43)]
+    edits = {"whole": ablation.WHOLE, "zero": ablation.ablation(HEADS, "zero")}
+    found = ablation.answered_right(requests, edits, pair, folder)
+    for row, asked in enumerate(requests):
+        for name, each in ablation.answers(asked, edits, pair, folder).items():
+            np.testing.assert_array_equal(found[name][row], each["log_prob"].argmax(1) == each["gold"])
+    assert found["whole"].shape == (2, 5)
+
+
+def test_other_label_words_leave_rows_and_demonstrations_as_they_were():
+    plain = classification.task("wordseq2")
+    other = classification.relabelled(plain, LETTERS)
+    assert other.labels == LETTERS and [x for x, _ in other.rows] == [x for x, _ in plain.rows]
+    both = [classification.prompts(each, 5, limit=6) for each in (plain, other)]
+    for one, two in zip(*both, strict=True):
+        assert one.text.replace("Foo", "A").replace("Bar", "B") == two.text
+        assert (one.gold, one.demonstrations) == (two.gold, two.demonstrations)
+    for labels in (("A",), ("A", "B", "C"), ("A", "A"), ("A", "B:")):
+        with pytest.raises(ValueError):
+            classification.relabelled(plain, labels)
+
+
+def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
+    asked = request_of(pair)
+    edits = {mode: ablation.ablation([], mode) for mode in ablation.MODES}
+    edits |= {name: ablation.knockout([], name) for name in induction_pattern.PATTERNS}
+    edits |= {"real": ablation.ablation(HEADS, "zero"), "whole": ablation.WHOLE}
+    found = ablation.answers(asked, edits, pair, folder)
+    real, whole = found.pop("real"), found.pop("whole")
+    assert (real["log_prob"] != whole["log_prob"]).all()
+    for each in found.values():
+        for name, values in each.items():
+            np.testing.assert_array_equal(values, whole[name])
+
+
+def test_nothing_is_left_of_an_edit_not_even_after_an_error(pair):
+    model, prompts = pair[0], prompts_of(request_of(pair))
+    plan = scoring(model, pair[1], prompts)
+    whole = label_log_probs(model, plan)["log_prob"]
+
+    def breaking(_, arguments):
+        raise RuntimeError("in the last layer")
+
+    handle = eager_runs.output_projection(eager_runs.attention_modules(model)[2]).register_forward_pre_hook(breaking)
+    with pytest.raises(RuntimeError, match="in the last layer"):
+        label_log_probs(model, plan, lambda batch: [PatchHeads(0, [1], 0.0), Knockout(torch.tensor([[3, 2]]))])
+    handle.remove()
+    label_log_probs(model, plan, lambda batch: [PatchHeads(0, [1], 0.0)])
+    np.testing.assert_array_equal(label_log_probs(model, plan)["log_prob"], whole)
+
+
+def several(tokenizer, prompt):
+    """The tokens of the prompt, and of each label behind it."""
+    ids = tokenizer(prompt.text)["input_ids"]
+    return ids, [tokenizer(prompt.text + label)["input_ids"][len(ids) :] for label in prompt.labels]
+
+
+def label_scores(pair, prompt, edits_of):
+    """The log-probabilities of the labels by whole passes over prompt and label; edits_of: of so many tokens."""
+    ids, labels = several(pair[1], prompt)
+    scores = []
+    for label in labels:
+        logits = slow(pair[0], [[*ids, *label]], **edits_of(len(ids) + len(label))).logits[0].log_softmax(-1)
+        scores.append(sum(float(logits[len(ids) + i - 1, token]) for i, token in enumerate(label)))
+    return scores
+
+
+def test_labels_of_several_tokens_under_every_edit(pair, tmp_path, monkeypatch):
+    """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
+    monkeypatch.setattr(ablation, "REFERENCE", 20)
+    model, tokenizer = pair
+    asked = request_of(pair, items=3, labels=None)
+    edits = {mode: ablation.ablation(HEADS, mode) for mode in ("zero", "mean_pos", "input_mean")}
+    edits |= {"knockout": ablation.knockout(HEADS), "whole": ablation.WHOLE}
+    found = {name: each["log_prob"] for name, each in ablation.answers(asked, edits, pair, tmp_path).items()}
+    prompts = prompts_of({**asked, "labels": ("Foo", "Bar")})
+    others = prompts_of({**asked, "labels": ("Foo", "Bar"), "seed": asked["seed"] + 1000, "items": 23})[3:]
+    reference_ = [Row(tuple(tokenizer(prompt.text)["input_ids"])) for prompt in others]
+    means = position_means(model, reference_, [0, 2])
+    inputs = outputs_of_mean_inputs(model, reference_, [0, 2])
+    assert all(len(label) == 2 for prompt in prompts for label in several(tokenizer, prompt)[1])
+
+    def writes(values):
+        def of(length):
+            places = product(HEADS, range(length - 1))  # the label's last token changes nothing
+            return {"writes": {(la, 0, t, h): values(la, h, t) for (la, h), t in places}}
+
+        return of
+
+    for number, prompt in enumerate(prompts):
+        cells = induction_pattern.cells(prompt, tokenizer).tolist()
+        cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
+        wanted = {
+            "whole": label_scores(pair, prompt, lambda length: {}),
+            "zero": label_scores(pair, prompt, writes(lambda la, h, t: torch.zeros(16, dtype=F64))),
+            "mean_pos": label_scores(pair, prompt, writes(lambda la, h, t: torch.from_numpy(means[la][t, h]))),
+            "input_mean": label_scores(pair, prompt, writes(lambda la, h, t: torch.from_numpy(inputs[la][t, h]))),
+            "knockout": label_scores(pair, prompt, lambda length, cuts=cuts: {"cuts": cuts}),
+        }
+        for name, scores in wanted.items():
+            np.testing.assert_allclose(found[name][number], scores, atol=20 * bound(pair), err_msg=name)
+    for name in edits:
+        assert name == "whole" or np.abs(found[name] - found["whole"]).max() > 1e-4
+
+
+def reference_rows(pair, asked):
+    """The prompts that means are taken over: those of the task that are not asked for."""
+    others = prompts_of({**asked, "seed": asked["seed"] + 1000, "items": asked["items"] + ablation.REFERENCE})
+    return [Row(tuple(pair[1](prompt.text)["input_ids"])) for prompt in others[asked["items"] :]]
+
+
+@pytest.mark.parametrize("mode", ablation.MODES)
+def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
+    """Against the class's own attention, one prompt at a time, with vectors that are computed naively."""
+    model, tokenizer = pair
+    asked = request_of(pair, items=3)
+    found = ablation.answers(asked, {mode: ablation.ablation(HEADS[::-1], mode)}, pair, folder)[mode]["log_prob"]
+    others = reference_rows(pair, asked)
+    assert len(others) == ablation.REFERENCE
+    z = naive_heads(model, others) if mode in ("mean", "mean_pos") else []
+
+    def value(layer, head, position):
+        if mode == "zero":
+            return torch.zeros(16, dtype=F64)
+        if mode == "mean":
+            return torch.cat([own[layer][8:, head] for own in z]).mean(0)
+        if mode == "mean_pos":
+            return torch.stack([own[layer][position, head] for own in z if len(own[layer]) > position]).mean(0)
+        return inputs[layer][position, head]
+
+    inputs = {}
+    if mode == "input_mean":
+        longest = max(others, key=len).ids
+        for layer in {layer for layer, _ in HEADS}:
+            own = [inputs_of(model, layer, row.ids) for row in others]
+            rest = [torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(len(longest))]
+            inputs[layer] = given_inputs(model, layer, longest, torch.stack(rest)[None])
+    whole = ablation.answers(asked, {"whole": ablation.WHOLE}, pair, folder)["whole"]["log_prob"]
+    constant = {head: value(*head, 0) for head in HEADS} if mode in ("zero", "mean") else {}
+    for number, prompt in enumerate(prompts_of(asked)):
+        ids = tokenizer(prompt.text)["input_ids"]
+        places = product(HEADS, range(len(ids)))
+        writes = {(la, 0, t, h): constant[la, h] if constant else value(la, h, t) for (la, h), t in places}
+        scores = slow(model, [ids], writes=writes).logits[0, -1].log_softmax(0)[label_ids(tokenizer, prompt)]
+        np.testing.assert_allclose(found[number], scores, atol=10 * bound(pair))
+    assert np.abs(found - whole).min() > 1e-4
+
+
+def test_zero_is_a_model_without_these_rows_of_the_output_projection(pair, folder):
+    asked = request_of(pair)
+    edits = {"zero": ablation.ablation(HEADS, "zero")}
+    found = ablation.answers(asked, edits, pair, folder)["zero"]["log_prob"]
+    less = architectures.build(pair[0].config.model_type, F64, vocab_size=len(words()), max_position_embeddings=1024)
+    for layer, head in HEADS:
+        weight = eager_runs.output_projection(eager_runs.attention_modules(less)[layer]).weight
+        part = slice(16 * head, 16 * head + 16)
+        (weight if less.config.model_type == "gpt2" else weight.T)[part] = 0
+    for number, prompt in enumerate(prompts_of(asked)):
+        with torch.no_grad():
+            scores = less(torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1].log_softmax(0)
+        np.testing.assert_allclose(found[number], scores[label_ids(pair[1], prompt)], atol=1e-12)
+
+
+def test_of_a_layer_without_heads_the_bias_is_left(pair, tmp_path):
+    projection, seen = eager_runs.output_projection(eager_runs.attention_modules(pair[0])[1]), []
+    handle = projection.register_forward_hook(lambda _, arguments, out: seen.append(out))
+    edit = ablation.ablation([(1, head) for head in range(4)], "zero")
+    ablation.answers(request_of(pair), {"all": edit}, pair, tmp_path)
+    handle.remove()
+    left = projection.bias if projection.bias is not None else torch.zeros(64, dtype=F64)
+    assert seen and all(torch.equal(out, left.expand_as(out)) for out in seen)
+    assert (pair[0].config.model_type == "gpt2") == bool(left.abs().sum() > 0)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_ablating_a_head_leaves_earlier_layers_and_its_neighbours_alone(name):
+    model, (row,) = toy(name), rows(15)
+    before, after = CaptureHeads(), CaptureHeads()
+    run(model, [row.ids], before)
+    run(model, [row.ids], PatchHeads(1, [2], 0.0), after)
+    others = [0, 1, 3]
+    assert torch.equal(before.z[0], after.z[0]) and torch.equal(before.z[1][:, :, others], after.z[1][:, :, others])
+    assert not after.z[1][:, :, 2].any() and not torch.allclose(before.z[2], after.z[2])
+
+
+def test_means_are_kept_and_given(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation, "REFERENCE", 8)
+    asked = request_of(pair)
+    found, others = ablation.means(asked, pair, tmp_path), reference_rows(pair, asked)
+    direct = mean_outputs(pair[0], others, 8)
+    assert found["prompts"] == 8 and found["tokens"] == direct["tokens"] == sum(len(row) - 8 for row in others)
+    np.testing.assert_array_equal(found["mean"], direct["mean"])
+    np.testing.assert_array_equal(found["norms"], direct["norms"])
+    texts = ablation.means(request_of(pair, reference="staicc"), pair, tmp_path)
+    assert texts["tokens"] > 2 * found["tokens"] and np.abs(texts["mean"] - found["mean"]).max() > 1e-3
+
+
+def test_a_prompt_that_is_longer_than_the_reference_of_its_positions_is_refused(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation, "REFERENCE", 1)
+    for mode in ("mean_pos", "input_mean"):
+        with pytest.raises(ValueError, match="take mode 'mean', or a reference of longer prompts"):
+            ablation.answers(request_of(pair, items=60), {mode: ablation.ablation(HEADS, mode)}, pair, tmp_path)
+    ablation.answers(request_of(pair, items=60), {"mean": ablation.ablation(HEADS, "mean")}, pair, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ knockout
+
+
+def gone(cells, places):
+    """Which (query, key) cells of [T, T] are cut."""
+    mask = torch.zeros(places, places, dtype=torch.bool)
+    mask[tuple(torch.as_tensor(cells).T)] = True
+    return mask
+
+
+@pytest.mark.filterwarnings("ignore:Knockout. some cells were masked already")  # outside of the window
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_what_is_left_of_a_row_is_renormalised(name):
+    model, ids = toy(name), drawn().ids
+    places = torch.arange(ids.shape[1])
+    cells = matched_cells(ids[0])
+    whole, cut = CaptureRows(places), CaptureRows(places)
+    run(model, ids, whole)
+    run(model, ids, Knockout(torch.from_numpy(cells), layers=[1, 2], heads=[0, 3]), cut)
+    mask, before, after = gone(cells, len(places)), whole.weights[1], cut.weights[1]
+    left = before.masked_fill(mask, 0)
+    expected = left / (1 - (before * mask).sum(-1, keepdim=True))
+    knocked = [0, 3]
+    torch.testing.assert_close(after[:, knocked], expected[:, knocked], atol=BOUNDS.get(name, 1e-5), rtol=0)
+    assert not after[:, knocked][..., mask].any() and (before[:, knocked] - after[:, knocked]).abs().max() > 1e-3
+    assert torch.equal(after[:, [1, 2]], before[:, [1, 2]]) and torch.equal(cut.weights[0], whole.weights[0])
+    for weights in cut.weights.values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), atol=1e-6, rtol=0)
+        assert not weights.triu(1).any()
+    assert not cut.weights[2][:, knocked][..., mask].any()
+
+
+@pytest.mark.filterwarnings("ignore:Knockout. some cells were masked already")
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_a_knockout_in_16_bits_makes_no_nan(name):
+    model, ids = toy(name, torch.bfloat16), drawn().ids
+    cells = torch.from_numpy(matched_cells(ids[0]))
+    logits = run(model, ids, Knockout(cells), Knockout(cells), rows_ := CaptureRows(torch.arange(25)))
+    assert torch.isfinite(logits).all()
+    for weights in rows_.weights.values():
+        assert not weights[..., gone(cells, 25)].any() and (weights.sum(-1) - 1).abs().max() < 0.02
+
+
+def test_no_cells_are_no_knockout():
+    model, ids = toy("llama"), drawn().ids
+    assert torch.equal(run(model, ids, Knockout(torch.empty(0, 2, dtype=torch.long))), run(model, ids))
+    plan = [np.empty((0, 2), np.int64)] * 2
+    assert knockouts(plan, {0: [1]})(Batch.of(rows(5, 4), [0, 1])) == []
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
+def test_the_exact_pattern_takes_the_score_of_knocked_heads_to_0(name):
+    model, sequences = toy(name), drawn()
+    cells, layer = matched_cells(sequences.ids[0]), architectures.attention_layers(name)[-1]
+    inside = cells[cells[:, 0] > 8]
+    asked = measures.queries(8, 3)
+    dense = np.zeros((len(asked), 25), bool)
+    dense[inside[:, 0] - asked[0], inside[:, 1]] = True
+    np.testing.assert_array_equal(dense, measures.successors(8, 3))
+    assert len(inside) == len(cells)  # nothing repeats in the first copy
+    cut = Knockout(torch.from_numpy(cells), layers=layer, heads=[1, 2])
+    whole, found = experiment.head_scores(model, sequences), experiment.head_scores(model, sequences, cut)
+    assert (whole["prefix_matching"] > 0).all() and (found["prefix_matching"][:, -1, 1:3] == 0).all()
+    np.testing.assert_array_equal(found["prefix_matching"][:, -1, [0, 3]], whole["prefix_matching"][:, -1, [0, 3]])
+    np.testing.assert_array_equal(found["prefix_matching"][:, :-1], whole["prefix_matching"][:, :-1])
+
+
+def test_matched_cells_by_hand():
+    assert matched_cells(np.array([7, 4, 5, 4, 5, 5])).tolist() == [[3, 2], [4, 3], [5, 3]]
+    assert matched_cells(np.array([7, 4, 4, 4])).tolist() == [[3, 2]]  # no token reads itself: (2, 2) is left
+    assert matched_cells(np.array([1, 2, 3])).shape == (0, 2)
+
+
+def test_without_all_earlier_keys_a_head_reads_itself():
+    model, (row,) = toy("llama"), rows(12)
+    earlier = torch.tensor([(q, k) for q in range(12) for k in range(q)])
+    z, values = CaptureHeads(layers=0), CaptureValues(layers=0)
+    run(model, [row.ids], Knockout(earlier, layers=0), z, values)
+    torch.testing.assert_close(z.z[0], values.values[0], atol=1e-12, rtol=0)
+    everything = torch.cat([earlier, torch.arange(12).repeat(2, 1).T])
+    with pytest.raises(ValueError, match="without any key"):
+        run(model, [row.ids], Knockout(everything, layers=0, heads=[2]))
+
+
+# ------------------------------------------------------------------------------------------------ the pattern
+
+SHORT = replace(classification.LAYOUT, header="Sort these.\n\n")
+MINI = SHORT.prompt(
+    [("grape kangaroo", "Foo"), ("couch soldier", "Bar"), ("plum shark", "Foo")], "kiwi whale", "Foo", ("Foo", "Bar")
+)
+MINI_TOKENS = (
+    "<s> S ort Ġthe se . Ċ Ċ "
+    "grape Ġk angaroo : F oo Ċ Ċ "  # from 8
+    "couch Ġsol dier : B ar Ċ Ċ "  # from 16
+    "plu m Ġsh ark : F oo Ċ Ċ "  # from 24
+    "kiwi Ġwh ale :"  # from 33
+).split()
+GOLDEN_CELLS = {  # query: keys
+    "plum after grape": {24: [9, 10], 25: [9, 10]},
+    "kiwi after grape, plum": {33: [9, 10, 26, 27]},
+    "shark after kangaroo": {26: [11], 27: [11]},
+    "whale after kangaroo, shark": {34: [11, 28], 35: [11, 28]},
+    "second colon": {19: [12, 13]},
+    "third colon": {28: [12, 13, 20, 21]},
+    "last colon: the labels of all demonstrations": {36: [12, 13, 20, 21, 29, 30]},
+    "Bar after Foo": {20: [14], 21: [14]},
+    "Foo after Foo, Bar": {29: [14, 22], 30: [14, 22]},
+    "first blank line after that of the instruction": {14: [8], 15: [8]},
+    "second blank line": {22: [8, 16], 23: [8, 16]},
+    "third blank line": {31: [8, 16, 24], 32: [8, 16, 24]},
+}
+
+
+def test_the_pattern_of_a_small_prompt_is_the_one_written_down():
+    assert words().convert_ids_to_tokens(words()(MINI.text)["input_ids"]) == MINI_TOKENS
+    expected = {(query, key) for row in GOLDEN_CELLS.values() for query, keys in row.items() for key in keys}
+    found = induction_pattern.cells(MINI, words())
+    assert {*map(tuple, found.tolist())} == expected and len(found) == len(expected)
+    first, *_ = parts = induction_pattern.parts(MINI)
+    assert first == ("blank line", (11, 13)) and MINI.text[11:13] == "\n\n"
+    kinds = [part.kind for part in parts]
+    shown = ["colon", "label", "blank line"]
+    fruits, furniture = ["fruit", "animal", *shown], ["furniture", "profession", *shown]
+    assert kinds == ["blank line", *fruits, *furniture, *fruits, "fruit", "animal", "colon"]
+    assert min(query for query, _ in expected) > MINI_TOKENS.index("grape")  # no query in the instruction
+
+
+def test_car_is_not_in_carrot():
+    """Parts are words, whatever pieces the tokenizer makes of them."""
+    vocabulary = "<s> car rot bus arm oboe pea train : A B Ċ".split()
+    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<s>"))
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(vocabulary[1:-1]) + r"|\n"), "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<s>")
+    prompt = SHORT.prompt([("carrot bus", "A"), ("arm oboe", "B"), ("pea car", "A")], "pea train", "A", ("A", "B"))
+    ids = tokenizer(prompt.text)["input_ids"]
+    starts = [at for at, token in enumerate(tokenizer.convert_ids_to_tokens(ids)) if token == "car"]
+    assert len(starts) == 2  # one begins carrot, one is a vehicle
+    found = induction_pattern.cells(prompt, tokenizer)
+    assert [prompt.text[slice(*part.span)] for part in induction_pattern.parts(prompt) if part.kind == "vehicle"] == [
+        *("bus", "car", "train")
+    ]
+    tokens = with_bos(prompt.text, tokenizer)
+    carrot, bus, colon = (
+        tokens.under((at, at + len(w))) for w in ("carrot", "bus", ":") for at in [prompt.text.index(w)]
+    )
+    assert len(carrot) == 2 and not {*found[:, 0].tolist()} & {*carrot}
+    assert found[found[:, 0] == starts[1], 1].tolist() == [*colon]  # the vehicle car looks behind the bus
+    assert not {*found[:, 1].tolist()} & {carrot[1]} and {*bus} <= {*found[:, 1].tolist()}
+
+
+PAIRS = re.compile(r"(?P<x>[^:\n]+)(?P<colon>:)(?:(?P<label>\w+)(?P<end>\n\n))?")
+
+
+def by_the_table(prompt, tokenizer, category):
+    """Crosbie & Shutova's rule read off the text with regular expressions."""
+    start = prompt.text.index("\n\n") + 2
+    encoded = tokenizer(prompt.text, return_offsets_mapping=True)["offset_mapping"]
+
+    def at(span):
+        return [t for t, (a, b) in enumerate(encoded) if a < b and a < span[1] and span[0] < b]
+
+    parts, kinds = [(start - 2, start)], ["end"]
+    for line in PAIRS.finditer(prompt.text, start):
+        for word in re.finditer(r"\w+", line["x"]):
+            parts.append((line.start("x") + word.start(), line.start("x") + word.end()))
+            kinds.append(category.get(word[0], f"no class of its own {len(parts)}"))
+        for role in ("colon", "label", "end"):
+            if line[role]:
+                parts.append(line.span(role))
+                kinds.append(role)
+    expected = set()
+    for i, j in product(range(len(parts)), repeat=2):
+        if j < i and kinds[i] == kinds[j]:
+            read = at(parts[j + 1])
+            expected |= set(product(at(parts[i]), read[:1] if kinds[i] in ("label", "end") else read))
+    return expected, set(kinds), at
+
+
+@pytest.mark.parametrize("task", ["wordseq1", "wordseq2_4way", "centre_embedding"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "embedded"])
+def test_the_pattern_of_every_task_is_that_of_the_table(kind, task):
+    tokenizer = _tokenizer(kind)
+    category = {word: name for name in CATEGORIES for word in classification.category(name)}
+    for prompt in classification.prompts(classification.task(task), 6, limit=5):
+        expected, kinds, at = by_the_table(prompt, tokenizer, category)
+        found = induction_pattern.cells(prompt, tokenizer)
+        assert {*map(tuple, found.tolist())} == expected and len(found) == len(expected)
+        assert {"colon", "label", "end"} <= kinds and (found[:, 1] < found[:, 0]).all()
+        assert "centre" in task or len(kinds & set(CATEGORIES)) == 4
+        demonstrations = {token for span in prompt.spans["y"] for token in at(span)}
+        last = max(at(prompt.spans["s"][-1]))
+        assert {*found[found[:, 0] == last, 1].tolist()} == demonstrations  # what the answer could be read from
+        assert found[:, 0].min() > at(prompt.spans["x"][0])[0]
+
+
+CATEGORIES = {name for classes in classification.PAIRS.values() for pair_ in classes for name in pair_}
+
+
+def _tokenizer(kind):
+    if kind == "embedded":
+        return load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    return toys.tokenizer(kind, on_tasks=True)
+
+
+def test_controls_of_the_pattern_cut_the_same_queries():
+    for prompt in classification.prompts(classification.task("wordseq1"), 6, limit=5):
+        own, drawn_, before = (induction_pattern.cells(prompt, words(), name) for name in induction_pattern.PATTERNS)
+        tokens = with_bos(prompt.text, words())
+        for query in np.unique(own[:, 0]).tolist():
+            read, random = (set(cut[cut[:, 0] == query, 1].tolist()) for cut in (own, drawn_))
+            assert len(random) == len(read) and 0 not in random and max(random) < query
+            assert not random & read or len(read) > (query - 1) / 2  # others, as far as there are any
+        for cut in (drawn_, before):
+            assert {*cut[:, 0].tolist()} == {*own[:, 0].tolist()} and (cut[:, 1] < cut[:, 0]).all()
+        assert len({*map(tuple, drawn_.tolist())}) == len(own)
+        parts = induction_pattern.parts(prompt)
+        expected = set()
+        for previous, part in zip(parts, parts[1:], strict=False):
+            queries = {*tokens.under(part.span)} & {*own[:, 0].tolist()}
+            expected |= set(product(queries, tokens.under(previous.span)))
+        assert {*map(tuple, before.tolist())} == expected
+        again, other = (induction_pattern.cells(prompt, words(), "random keys", seed) for seed in (0, 1))
+        np.testing.assert_array_equal(again, drawn_)
+        assert not np.array_equal(other, drawn_)
+
+
+def test_random_keys_are_the_patterns_own_where_there_are_no_others():
+    label = "Zqxjkvbw" * 6  # of so many tokens that most of the prompt is labels
+    prompt = SHORT.prompt([("apple cat", label), ("fig dog", label)], "kiwi lion", label, (label,))
+    own, found = (induction_pattern.cells(prompt, words(), name) for name in ("induction", "random keys"))
+    last = own[:, 0].max()
+    read, random = (set(cut[cut[:, 0] == last, 1].tolist()) for cut in (own, found))
+    others = set(range(1, last)) - read
+    assert len(others) < len(read) == len(random) and others < random < others | read
+
+
+def test_prompts_and_tokenizers_without_the_parts_are_refused():
+    with pytest.raises(ValueError, match="there are induction, random keys, previous part"):
+        induction_pattern.cells(MINI, words(), "diagonal")
+    for split in (pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Whitespace()):
+        raw = Tokenizer(models.WordLevel({"<s>": 0}, unk_token="<s>"))
+        raw.pre_tokenizer = split  # shark:Foo in one piece; and nothing at all for a blank line
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<s>")
+        with pytest.raises(ValueError, match="does not split a prompt at its parts"):
+            induction_pattern.cells(MINI, tokenizer)
+
+
+# ------------------------------------------------------------------------------------------------ pattern and model
+
+
+def test_the_knockout_of_the_pattern_equals_the_classs_own_attention(pair, folder):
+    model, tokenizer = pair
+    asked = request_of(pair, items=3)
+    edits = {name: ablation.knockout(HEADS, name, seed=3) for name in induction_pattern.PATTERNS}
+    found = ablation.answers(asked, edits | {"whole": ablation.WHOLE}, pair, folder)
+    for number, prompt in enumerate(prompts_of(asked)):
+        ids = tokenizer(prompt.text)["input_ids"]
+        for name in edits:
+            cells = induction_pattern.cells(prompt, tokenizer, name, 3).tolist()
+            cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
+            scores = slow(model, [ids], cuts=cuts).logits[0, -1].log_softmax(0)[label_ids(tokenizer, prompt)]
+            np.testing.assert_allclose(found[name]["log_prob"][number], scores, atol=10 * bound(pair))
+    for name in edits:
+        assert np.abs(found[name]["log_prob"] - found["whole"]["log_prob"]).max(1).min() > 1e-4
+
+
+def test_prompts_of_different_lengths_are_edited_as_if_alone(pair, tmp_path):
+    edits = {mode: ablation.ablation(HEADS, mode) for mode in ablation.MODES}
+    edits |= {name: ablation.knockout(HEADS, name) for name in induction_pattern.PATTERNS}
+    asked = request_of(pair)
+    lengths = {len(pair[1](prompt.text)["input_ids"]) for prompt in prompts_of(asked)}
+    assert len(lengths) > 2
+    together = ablation.answers(asked, edits, pair, tmp_path)
+    alone = ablation.answers({**asked, "token_budget": 1}, edits, pair, tmp_path)
+    for name, found in together.items():
+        for part, values in found.items():
+            np.testing.assert_allclose(values, alone[name][part], atol=bound(pair), err_msg=name)
+
+
+def test_the_pattern_of_one_head_for_a_figure(pair, folder):
+    asked = request_of(pair)
+    found = ablation.pattern(asked, (2, 3), pair, folder)
+    ids = pair[1](prompts_of(asked)[0].text)["input_ids"]
+    weights = slow(pair[0], [ids]).weights[2][0, 3]
+    np.testing.assert_allclose(found["attention"], weights, atol=bound(pair))
+    assert found["tokens"] == [pair[1].decode([token]) for token in ids]
+    kinds = dict(zip(found["tokens"], found["kinds"], strict=True))
+    assert (kinds[":"], kinds["A"], kinds["<s>"], kinds["se"]) == ("colon", "label", "", "")
+    assert found["kinds"].count("colon") == 3 and found["kinds"].count("label") == 2
+    with pytest.raises(ValueError, match="3 layers of 4 heads"):
+        ablation.pattern(asked, (2, 4), pair, folder)
+
+
+# ------------------------------------------------------------------------------------------------ plain text
+
+
+def test_the_loss_of_plain_texts(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation, "REFERENCE", 6)
+    asked, (model, tokenizer) = request_of(pair), pair
+    edits = {"whole": ablation.WHOLE, "zero": ablation.ablation(HEADS, "zero"), "none": ablation.ablation([], "zero")}
+    found = ablation.language_losses(asked, edits, pair, tmp_path)
+    texts = [p.text[slice(*p.spans["x"][-1])] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
+    for number, text in enumerate(texts):
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            loss = cross_entropy(model(ids).logits[0, :-1], ids[0, 1:])
+            zeros = {(la, 0, t, h): torch.zeros(16, dtype=F64) for la, h in HEADS for t in range(ids.shape[1])}
+            without = cross_entropy(slow(model, ids, writes=zeros).logits[0, :-1], ids[0, 1:])
+        assert found["whole"][number] == pytest.approx(float(loss), abs=1e-9)
+        assert found["zero"][number] == pytest.approx(float(without), abs=10 * bound(pair))
+    np.testing.assert_array_equal(found["none"], found["whole"])
+    assert np.abs(found["zero"] - found["whole"]).min() > 1e-4
+
+
+# ------------------------------------------------------------------------------------------------ what heads are for
+
+
+@pytest.mark.parametrize("family", planted.FAMILIES)
+def test_without_its_induction_head_a_model_copies_no_more_and_without_another_it_does(family):
+    """Ablation and knockout of the exact pattern cost the same: all of it, and only in the head that does it."""
+    model, truth = induction(family)
+    (layer, head), (below, before) = truth.heads["induction"][0], truth.heads["previous token"][0]
+    sequences = repeated_sequences(words(), length=25, copies=3, seeds=range(2))
+    cells = torch.from_numpy(matched_cells(sequences.ids[0]))
+    assert all(np.array_equal(matched_cells(ids), cells) for ids in sequences.ids)
+    mean = mean_outputs(model, [Row(tuple(ids)) for ids in sequences.ids[:, :26].tolist()])["mean"]
+    assert continues(model, sequences) == 1
+    edits = {
+        "zero": PatchHeads(layer, head, 0.0),
+        "mean": PatchHeads(layer, head, torch.from_numpy(mean[layer, head])),
+        "knockout": Knockout(cells, layer, head),
+        "no previous token": PatchHeads(below, before, 0.0),
+    }
+    for name, edit in edits.items():
+        assert continues(model, sequences, edit) < 0.1, name
+    for at, other in truth.decoys:
+        assert continues(model, sequences, PatchHeads(at, other, 0.0)) == 1
+        assert continues(model, sequences, Knockout(cells, at, other)) == 1
+    assert continues(model, sequences, Knockout(cells, below, before)) == 1  # it looks one place back
+    scores = experiment.head_scores(model, sequences, Knockout(cells, layer, head))
+    assert (scores["prefix_matching"][:, layer, head] == 0).all()
+
+
+def test_a_head_is_no_induction_head_without_the_head_below_it(tmp_path):
+    """K-composition: without the previous-token head the scores of the heads above fall."""
+    model, truth = induction()
+    asked = experiment.sequence_request("given:planted", length=25, copies=3, sequences=2)
+    (head,) = truth.heads["induction"]
+    found = {
+        name: experiment.scores(asked, (model, words()), tmp_path, ablated=ablated).data["prefix_matching"].mean(0)
+        for name, ablated in (("whole", ()), ("without", truth.heads["previous token"]), ("decoy", truth.decoys[:1]))
+    }
+    assert found["whole"][head] > 0.999 and found["decoy"][head] > 0.999 and found["without"][head] < 0.1
+
+
+def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
+    """After a colon it reads the labels behind all colons, so it answers with the label that stands there most."""
+    model, truth = induction()
+    asked = ablation.task_request("given:planted", "wordseq2", k=5, items=12, labels=LETTERS)
+    (head,), decoy = truth.heads["induction"], truth.decoys[-1]
+    edits = {
+        "whole": ablation.WHOLE,
+        "zero": ablation.ablation([head], "zero"),
+        "knockout": ablation.knockout([head]),
+        "decoy": ablation.ablation([decoy], "zero"),
+        "decoy knockout": ablation.knockout([decoy]),
+        "random keys": ablation.knockout([head], "random keys"),
+    }
+    found = ablation.answers(asked, edits, (model, words()), tmp_path)
+    most = np.array([np.bincount(prompt.demonstrations).argmax() for prompt in prompts_of(asked)])
+    assert set(most) == {0, 1}
+    gaps = {name: np.diff(each["log_prob"], axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
+    for name in ("whole", "decoy", "decoy knockout"):
+        assert (gaps[name] > 3).all(), name
+    for name in ("zero", "knockout"):
+        assert np.abs(gaps[name]).max() < 0.1 * gaps["whole"].min(), name
+    assert (gaps["random keys"] > 1).all()  # cells that it does not read anyway
+
+
+# ------------------------------------------------------------------------------------------------ records
+
+
+def never():
+    raise AssertionError("a cached record must not load a model")
+
+
+def test_records_are_cached_edit_by_edit(pair, tmp_path):
+    asked = request_of(pair, items=3)
+    edits = {mode: ablation.ablation(HEADS, mode) for mode in ablation.MODES}
+    edits |= {"whole": ablation.WHOLE, "knockout": ablation.knockout(HEADS)}
+    first = ablation.answers(asked, edits, lambda: pair, tmp_path)
+    renamed = {f"again {name}": edit for name, edit in reversed(edits.items())}
+    again = ablation.answers(asked, renamed, never, tmp_path)
+    for name, found in first.items():
+        for part, values in found.items():
+            np.testing.assert_array_equal(values, again[f"again {name}"][part])
+    mixed = {"mean": ablation.ablation([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
+    np.testing.assert_array_equal(
+        ablation.answers(asked, mixed, never, tmp_path)["mean"]["log_prob"], first["mean"]["log_prob"]
+    )
+    assert ablation.means(asked, never, tmp_path)["prompts"] == 64
+    losses = ablation.language_losses(asked, {"whole": ablation.WHOLE}, pair, tmp_path)["whole"]
+    assert len(losses) == 64
+    np.testing.assert_array_equal(ablation.language_losses(asked, {"w": ablation.WHOLE}, never, tmp_path)["w"], losses)
+    shown = ablation.pattern(asked, (1, 2), pair, tmp_path)
+    np.testing.assert_array_equal(ablation.pattern(asked, (1, 2), never, tmp_path)["attention"], shown["attention"])
+    for changed in ({"seed": 43}, {"k": 3}, {"reference": "staicc"}):
+        with pytest.raises(AssertionError, match="must not load"):
+            ablation.answers(request_of(pair, items=3, **changed), {"whole": ablation.WHOLE}, never, tmp_path)
+    for edit in (ablation.ablation(HEADS[:2], "mean"), ablation.knockout(HEADS, "random keys")):
+        with pytest.raises(AssertionError, match="must not load"):
+            ablation.answers(asked, {"other": edit}, never, tmp_path)
+
+
+def test_scores_and_outputs_are_cached(pair, tmp_path):
+    asked = experiment.sequence_request("given:toy", length=10, copies=3, sequences=2)
+    first = experiment.scores(asked, pair, tmp_path), experiment.outputs(asked, pair, tmp_path)
+    again = experiment.scores(asked, never, tmp_path), experiment.outputs(asked, never, tmp_path)
+    for one, two in zip(first, again, strict=True):
+        assert one.data.keys() == two.data.keys()
+        for name, value in one.data.items():
+            np.testing.assert_array_equal(value, two.data[name])
+    assert first[0].data["layers"] == [0, 1, 2] and "merges" in first[0].data["ranking"]
+    assert first[0].data["prefix_matching"].shape == first[1].data["copying"].shape == (2, 3, 4)
+    drawn_ = repeated_sequences(pair[1], 10, 3, range(2))
+    np.testing.assert_array_equal(first[0].data["ids"], drawn_.ids)
+    np.testing.assert_array_equal(first[1].data["attribution"], experiment.head_attribution(pair[0], drawn_))
+    ablated = experiment.scores(asked, pair, tmp_path, ablated=[(0, 1), (0, 2)])
+    zero = PatchHeads(0, [1, 2], 0.0)
+    np.testing.assert_array_equal(
+        ablated.data["prefix_matching"], experiment.head_scores(pair[0], drawn_, zero)["prefix_matching"]
+    )
+    np.testing.assert_array_equal(
+        experiment.scores(asked, never, tmp_path, ablated=[(0, 2), (0, 1)]).data["sink"], ablated.data["sink"]
+    )
+
+
+def test_heads_are_counted_among_the_layers_that_have_attention():
+    model = toy("qwen3_next")
+    found = prepare(model)
+    assert found.layers == (1,) and experiment.heads_by_layer(found, [(0, 2), (0, 0)]) == {1: [2, 0]}
+    with pytest.raises(ValueError, match=r"1 layers of 4 heads, not \[\(1, 0\)\]"):
+        experiment.heads_by_layer(found, [(0, 1), (1, 0)])
+
+
+def test_bad_requests_are_refused_before_work(pair, tmp_path):
+    for bad, match in (
+        ({"task": "palindrome"}, "there are repetition"),
+        ({"reference": "wikipedia"}, "there are task, staicc"),
+        ({"items": 0}, "items = 0"),
+        ({"items": 513}, "has 512 rows"),
+        ({"k": -1}, "k = -1"),
+        ({"labels": ("A", "B", "C")}, "has 2 classes"),
+        ({"labels": ("A", "A")}, "has 2 classes"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            request_of(pair, **bad)
+    with pytest.raises(ValueError, match="there are mean, zero, mean_pos, input_mean"):
+        ablation.ablation(HEADS, "median")
+    asked = request_of(pair)
+    bad_edits = [
+        (ablation.ablation([(3, 0)], "zero"), r"3 layers of 4 heads, not \[\[3, 0\]\]"),
+        (ablation.knockout([(0, 4)]), r"not \[\[0, 4\]\]"),
+        (ablation.ablation([(-1, 0)], "zero"), r"not \[\[-1, 0\]\]"),
+        (ablation.knockout(HEADS, "diagonal"), "there are induction, random keys"),
+    ]
+    ran = []
+    handle = pair[0].get_input_embeddings().register_forward_pre_hook(lambda *_: ran.append(1))
+    for edit, match in bad_edits:
+        with pytest.raises(ValueError, match=match):
+            ablation.answers(asked, {"bad": edit}, pair, tmp_path)
+    with pytest.raises(ValueError, match="the tokens of the label 'A' begin those of 'AA'"):
+        ablation.answers(request_of(pair, labels=("A", "AA")), {"whole": ablation.WHOLE}, pair, tmp_path)
+    with pytest.raises(ValueError, match="plain texts have no induction pattern"):
+        ablation.language_losses(asked, {"cut": ablation.knockout(HEADS)}, pair, tmp_path)
+    with pytest.raises(ValueError, match="places 1024"):
+        ablation.answers(request_of(pair, k=200), {"whole": ablation.WHOLE}, pair, tmp_path)
+    with pytest.raises(ValueError, match="places 1024"):
+        experiment.scores(experiment.sequence_request("given:toy", copies=21), pair, tmp_path)
+    handle.remove()
+    assert not ran and not list(tmp_path.rglob("*.pickle"))
+
+
+def test_the_method_has_not_changed_without_a_new_version(tmp_path):
+    """A golden record. If it fails because the method was changed on purpose, raise method_version and renew it."""
+    asked = experiment.sequence_request()
+    assert asked["method_version"] == ablation.task_request()["method_version"] == 1
+    data = experiment.scores(asked, None, tmp_path).data
+    np.testing.assert_allclose(data["prefix_matching"].mean(0)[2], GOLDEN["prefix-matching, layer 2"], atol=1e-3)
+
+
+GOLDEN: dict = {
+    "prefix-matching, layer 2": [0.887453, 0.014390, 0.879658, 0.016945, 0.896254, 0.016694, 0.926196, 0.015720]
+}
+
+
+# ------------------------------------------------------------------------------------------------ weights alone
+
+
+def by_hand_gpt2(model, ids):
+    """The logits [L, H, S, S] of what heads write of bare embeddings, from GPT-2's own parameters."""
+    stream = model.transformer.wte.weight[ids] + model.transformer.wpe.weight[0]
+    width = model.config.n_embd // model.config.n_head
+    layers = []
+    for block in model.transformer.h:
+        mixed = block.ln_1(stream) @ block.attn.c_attn.weight + block.attn.c_attn.bias
+        values = mixed[:, 2 * model.config.n_embd :].unflatten(-1, (-1, width))
+        parts = block.attn.c_proj.weight.unflatten(0, (-1, width))
+        heads = [model.lm_head(model.transformer.ln_f(values[:, h] @ parts[h]))[:, ids] for h in range(len(parts))]
+        layers.append(torch.stack(heads))
+    return torch.stack(layers)
+
+
+def test_bare_writes_are_the_weights_product_by_hand():
+    model = architectures.build("gpt2", torch.float64)
+    prepare(model)
+    ids = torch.randperm(90, generator=torch.Generator().manual_seed(0))[:20] + 3
+    with torch.no_grad():
+        wanted = by_hand_gpt2(model, ids)
+    assert (bare_writes(model, ids) - wanted).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("family", planted.FAMILIES)
+def test_only_the_planted_induction_head_copies_by_its_weights(family, tmp_path):
+    asked = experiment.sequence_request(length=20, copies=2, sequences=1)
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    truth = planted.induction(len(tokenizer), family=family, bos=tokenizer.bos_token_id)
+    pair = load_ICL_model((truth.model, tokenizer), verbose=False)
+    record = experiment.outputs({**asked, "model": "given:planted"}, pair, tmp_path)
+    found = record.data["weights_copying"]
+    [head] = truth.heads["induction"]
+    assert found[head] == 1
+    found[head] = 0
+    assert found.max() < 0.05
+
+
+def test_classes_that_change_what_heads_write_have_no_bare_writes():
+    model = architectures.build("gemma2")
+    prepare(model)
+    assert bare_writes(model, torch.arange(3, 9)) is None
+
+
+# ------------------------------------------------------------------------------------------------ published models
+
+
+@pytest.mark.skipif("ICL_GPT2" not in os.environ, reason="needs GPT-2 small: set ICL_GPT2 to gpt2, or to its folder")
+def test_gpt2_small_has_its_known_induction_heads(tmp_path):
+    asked = experiment.sequence_request(os.environ["ICL_GPT2"])
+    score = experiment.scores(asked, None, tmp_path).data["prefix_matching"].mean(0)
+    assert {(5, 1), (5, 5), (6, 9), (7, 2), (7, 10)} <= set(top(score, 8))
+
+
+@pytest.mark.skipif("ICL_LLAMA3" not in os.environ, reason="needs Llama-3-8B: set ICL_LLAMA3 to its hub id, or folder")
+def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_path):
+    model, published = LazyModel(os.environ["ICL_LLAMA3"]), report.published(experiment.STEM)["tables"]
+    score = experiment.scores(experiment.sequence_request(model.name), model, tmp_path).data["prefix_matching"].mean(0)
+    assert top(score, 1) == [(15, 30)] and abs(score.max() - 0.98) <= 0.02
+    assert 25 <= (score >= measures.INDUCTION_HEAD).sum() <= 40
+    edits = {"full": ablation.WHOLE, "mean": ablation.ablation(top(score, 11), "input_mean")}
+    requests = [ablation.task_request(model.name, "repetition", 10, 500, seed) for seed in (42, 43, 44)]
+    right = ablation.answered_right(requests, edits, model, tmp_path)
+    row = published["meta-llama/Meta-Llama-3-8B"]["repetition, 10 shots"]
+    assert abs(100 * right["full"].mean() - row["full"]) <= 4
+    assert abs(100 * right["mean"].mean() - row["mean"]["ind 1 %"]) <= 4
+
+
+def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
+    pair = load_ICL_model("embedded", device="cpu", verbose=False)
+    asked, heads = experiment.sequence_request("embedded", 6, 3, 2), [(2, 1), (0, 3), (2, 0)]
+    found = experiment.patterns(asked, heads, pair, tmp_path).data
+    drawn_ids = repeated_sequences(pair[1], 6, 3, range(2)).ids
+    np.testing.assert_array_equal(found["ids"], drawn_ids[-1])
+    model = load_ICL_model("embedded", device="cpu", verbose=False)[0]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = model(torch.tensor(drawn_ids[-1:]), output_attentions=True).attentions
+    for attended, (layer, head) in zip(found["attention"], heads, strict=True):
+        np.testing.assert_allclose(attended, attentions[layer][0, head], atol=1e-6)
+    scores = experiment.scores(asked, pair, tmp_path).data["prefix_matching"][-1]
+    rows = found["attention"][:, measures.queries(6, 3)]
+    np.testing.assert_allclose(measures.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6)
+    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\[4, 0\]\]"):
+        experiment.patterns(asked, [(4, 0)], pair, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ what to measure
+
+
+def test_settings_are_checked_before_any_work():
+    for name, given, match in (
+        ("default", {"tasks": ["wordseq2"], "primary_task": "wordseq1"}, "primary_task = 'wordseq1' is none of tasks"),
+        ("default", {"tasks": ["palindrome"]}, r"no task \['palindrome'\]; there are repetition"),
+        ("default", {"tasks": '["wordseq1"]'}, "is a text, not a list; papermill takes lists with -y"),
+        ("default", {"mode": "median"}, "unknown mode 'median'"),
+        ("default", {"reference": "wikipedia"}, "unknown reference 'wikipedia'; there are task, staicc"),
+        ("mine", {}, "there are default, paper"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            ablation.settings(name, **given)
+    with pytest.raises(ValueError, match=r"sizes = \[1, 2\], primary = 3"):
+        ablation.settings(sizes=[1, 2], primary=3).for_model(32)
+    with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
+        ablation.settings(sizes=[1, 20]).for_model(12)
+
+
+def test_what_is_not_given_follows_from_the_model():
+    small, large = (ablation.settings(tasks=None, items=None).for_model(heads) for heads in (32, 270))
+    assert small.tasks == ablation.TASKS and small.seeds == (42,) and small.mode == "mean"
+    assert (small.items, small.sizes, small.primary, small.control_sets, small.other_sets) == (
+        60,
+        (1, 2, 4, 8),
+        4,
+        20,
+        20,
+    )
+    assert (large.items, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
+    assert large.control_sets and 1 / (1 + 2 * large.control_sets) < 0.05
+    paper = ablation.settings("paper", seeds=[1]).for_model(1024)
+    assert (paper.items, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
+    assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3 and paper.reference == "staicc"
+    assert ablation.settings(sizes=[2], control_sets=7).for_model(32).primary == 2
+
+
+def test_a_plan_has_every_control_and_fewer_on_other_tasks():
+    rng = np.random.default_rng(0)
+    score = rng.random((12, 12)) * 0.2
+    best = [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
+    score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
+    setup = ablation.settings("paper", tasks=["wordseq1", "wordseq2", "recursion"], other_sets=1).for_model(144)
+    plan = ablation.plan(score, rng.random((12, 12)) + 1, setup)
+    assert plan.chosen == best[:2] and setup.sizes == (2, 5) and not plan.short
+    layers = sorted(layer for layer, _ in best[:2])
+    for heads in plan.controls["layer-matched"]:
+        assert sorted(layer for layer, _ in heads) == layers and not {*heads} & {*best}
+    assert plan.edits["top 2 ablated"] == plan.edits["n = 2"] == ablation.ablation(best[:2], "input_mean")
+    assert plan.edits["n = 5"] == ablation.ablation(best, "input_mean")
+    assert plan.edits["n = 5, pattern knocked out"] == ablation.knockout(best)
+    assert plan.family("n = 5, layer-matched") == [f"n = 5, layer-matched {i}" for i in (1, 2, 3)]
+    assert plan.of_task("wordseq1", []) == plan.edits and plan.of_task("wordseq2", []) == {"whole model": {}}
+    fewer = plan.of_task("wordseq2", ["wordseq2"])
+    assert {*plan.edits} - {*fewer} == {f"{kind} {i}" for kind in plan.controls for i in (2, 3)}
+    assert list(plan.few()) == ["whole model", "top 2 ablated", *(f"norm-matched {i}" for i in (1, 2, 3))]
+    assert list(plan.few(done=False)) == ["whole model"]
+    right = {
+        "wordseq1": {name: np.ones((1, 4), bool) for name in plan.edits},
+        "recursion": {"whole model": np.eye(2) > 0},
+    }
+    accuracies, drawn = plan.shown(right)
+    assert set(accuracies["wordseq1"]) == set(accuracies["recursion"]) == set(plan.rows)
+    assert accuracies["wordseq1"]["random keys"][0] == 1 and accuracies["recursion"]["whole model"][0] == 0.5
+    assert np.isnan(accuracies["recursion"]["random keys"]).all() and np.isnan(
+        accuracies["wordseq1"]["layer-matched"][0]
+    )
+    assert drawn["wordseq1"]["layer-matched"] == [1, 1, 1] and drawn["recursion"]["layer-matched"] == []
+    assert [value for value, *_ in plan.by_size(right["wordseq1"])] == [1, 1, 1]
+
+
+def test_heads_without_layer_matched_controls_are_compared_by_norm_alone():
+    score = np.full((2, 3), 0.5)
+    score[1] = 0.1
+    plan = ablation.plan(score, np.ones((2, 3)), ablation.settings(sizes=[2], control_sets=2).for_model(6))
+    assert plan.short == {0: (2, 0)} and plan.controls["layer-matched"] == []
+    assert plan.family("layer-matched") == [] and len(plan.family("pattern in others")) == 2
+
+
+def test_tasks_are_chosen_by_queries_that_are_not_measured(pair, tmp_path, monkeypatch):
+    seen = []
+
+    def answered(requests, edits, *rest):
+        seen.extend(requests)
+        share = 0.9 if requests[0]["task"] == "wordseq2" else 0.6
+        return {"whole": np.arange(20)[None] < 20 * share}
+
+    monkeypatch.setattr(ablation, "answered_right", answered)
+    requests = [request_of(pair, task=task, items=20) for task in ("wordseq1", "wordseq2")]
+    done = ablation.tasks_done(requests, pair, tmp_path)
+    assert list(done) == ["wordseq2"] and done["wordseq2"][0] == 0.9
+    assert [(asked["start"], asked["items"]) for asked in seen] == [(20, 20)] * 2
+    monkeypatch.undo()
+    own, others = ({p.text for p in ablation._Run(r, pair, tmp_path, False).drawn[0]} for r in (requests[0], seen[0]))
+    assert len(own) == len(others) == 20 and not own & others
+    queries = [{p.text[slice(*p.spans["x"][-1])] for p in ablation._Run(r, pair, tmp_path, False).drawn[0]} for r in
+               (requests[0], seen[0])]  # fmt: skip
+    assert not queries[0] & queries[1]
+    with pytest.raises(ValueError, match="start = 500"):
+        request_of(pair, items=20, start=500)
+
+
+def test_the_uniform_loss_is_that_of_all_tokens_of_the_vocabulary(pair, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation, "REFERENCE", 3)
+    asked = request_of(pair)
+    assert ablation.uniform_loss(asked, pair, tmp_path) == pytest.approx(np.log(pair[0].config.vocab_size))
+    assert len(ablation.language_losses(asked, {"whole": ablation.WHOLE}, never, tmp_path)["whole"]) == 3
+
+
+def test_the_agreement_of_scores_with_those_of_other_settings(tmp_path):
+    asked = experiment.sequence_request(length=12, copies=3, sequences=2)
+    lazy, truth, which = planted_model(planted.induction, {"family": "llama"})
+    table = experiment.stability({**asked, **which}, 1, lazy, tmp_path)
+    assert list(table.index) == ["without BOS", "length 25", "length 100", "single sequences"]
+    assert (table["of the best 1"] == 1).all() and (table["rank correlation"] <= 1).all()
+    score = experiment.scores({**asked, **which}, never, tmp_path).data["prefix_matching"].mean(0)
+    assert truth.found_exactly("induction", score, 0.3) and not truth.found_exactly("previous token", score, 0.3)
+
+
+def test_the_untrained_twin_of_a_quantised_request_is_asked_for_unquantised(tmp_path, monkeypatch):
+    asked = {**experiment.sequence_request("embedded", length=5, copies=2, sequences=1), "quantized": True}
+    untrained = experiment.untrained_scores(asked, LazyModel("embedded", device="cpu"), tmp_path)
+    assert untrained.shape == (4, 8) and untrained.max() < 0.3

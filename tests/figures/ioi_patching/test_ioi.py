@@ -1,0 +1,760 @@
+"""IOI patching against the naive loop of hooks on the class's output projection, and against planted circuits."""
+
+import copy
+import math
+import os
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from tests import architectures, eager_runs
+from util.engine.attention import instrument
+from util.engine.handshake import prepare
+from util.engine.instruments import PatchHeads
+from util.figures import report
+from util.figures.ioi_patching import measures
+from util.figures.ioi_patching import study as ioi
+from util.load_model_and_data import load_ICL_model, origin
+from util.prompts.ioi import ioi_prompts, ioi_tokens
+from util.records.model import LazyModel
+from util.stats import controls
+
+FAMILIES = ("gpt2", "llama")
+
+
+def words():
+    """A tokenizer that keeps the names whole."""
+    return load_ICL_model("embedded", device="cpu", verbose=False)[1]
+
+
+def toy(family):
+    return architectures.build(family, torch.float64, vocab_size=len(words()), max_position_embeddings=64)
+
+
+def naive(model, ids, change, answers):
+    """The seed's loop: a pre-hook on one output projection, one forward pass for every head; [L, H] and the base's."""
+    modules, heads = eager_runs.attention_modules(model), model.config.num_attention_heads
+    scores = np.empty((len(modules), heads))
+    with torch.no_grad():
+        for layer, module in modules.items():
+            for head in range(heads):
+
+                def hook(_, arguments, layer=layer, head=head):
+                    z = arguments[0].clone()
+                    width = z.shape[-1] // heads
+                    part = slice(head * width, (head + 1) * width)
+                    z[..., part] = change(layer, head, z[..., part])
+                    return (z, *arguments[1:])
+
+                handle = eager_runs.output_projection(module).register_forward_pre_hook(hook)
+                logits = model(ids).logits[0, -1]
+                handle.remove()
+                scores[layer, head] = logits[answers[0]] - logits[answers[1]]
+        logits = model(ids).logits[0, -1]
+    return scores, float(logits[answers[0]] - logits[answers[1]])
+
+
+def projections_in(model, ids):
+    """What goes into every output projection."""
+    z, handles = {}, []
+    for layer, module in eager_runs.attention_modules(model).items():
+        handles.append(
+            eager_runs.output_projection(module).register_forward_pre_hook(
+                lambda _, a, layer=layer: z.update({layer: a[0]})
+            )
+        )
+    with torch.no_grad():
+        model(ids)
+    for handle in handles:
+        handle.remove()
+    return z
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(request):
+    return load_ICL_model((toy(request.param), words()), verbose=False)
+
+
+@pytest.fixture(scope="module")
+def measured(pair, tmp_path_factory):
+    asked = ioi.request("given:toy")
+    return asked, ioi.example(asked, pair, tmp_path_factory.mktemp("material")).data
+
+
+@pytest.mark.parametrize(("implementation", "bound"), [("sdpa", 1e-12), ("eager", 1e-5)])
+def test_every_part_of_the_seed_equals_its_naive_loop(pair, measured, implementation, bound):
+    """With the class's own attention; in float64 too, Llama's eager softmax is in float32."""
+    asked, data = measured
+    model = copy.deepcopy(pair[0])
+    model.set_attn_implementation(implementation)
+    base, source = (torch.tensor([data[name].tolist()]) for name in ("base", "source"))
+    z, heads = projections_in(model, source), model.config.num_attention_heads
+    width = z[0].shape[-1] // heads
+
+    def patched(layer, head, own):
+        return z[layer][..., head * width : (head + 1) * width]
+
+    scores, plain = naive(model, base, patched, data["answers"])
+    np.testing.assert_allclose(data["patched"], scores, atol=bound)
+    np.testing.assert_allclose(data["scores"][0], plain, atol=1e-5)  # from float32 logits
+    norms = np.empty_like(scores)
+
+    def shuffled(layer, head, own):
+        order = np.random.default_rng((asked["seed"], layer, head)).permutation(own.numel())
+        mixed = own.flatten()[torch.from_numpy(order)]
+        assert not torch.equal(mixed, own.flatten()) and torch.equal(mixed.sort()[0], own.flatten().sort()[0])
+        norms[layer, head] = mixed.norm()
+        return mixed.view(own.shape)
+
+    scores, _ = naive(model, base, shuffled, data["answers"])
+    np.testing.assert_allclose(data["permuted"], scores, atol=bound)
+    np.testing.assert_allclose(data["norms"], norms, rtol=1e-5)
+    stored = np.stack([part[0].view(-1, heads, width).numpy() for part in z.values()])
+    np.testing.assert_allclose(data["z"], stored, rtol=1e-5, atol=max(bound, 1e-6))  # z is kept in float32
+    assert np.abs(data["patched"] - plain).max() > 1e-3 and data["path"] == "replayed layers"
+
+
+def test_the_example_is_the_seeds(measured):
+    asked, data = measured
+    assert asked["texts"][0].endswith("Emma gave a coffee to") and len(data["base"]) == len(data["source"])
+    differing = np.flatnonzero(data["base"] != data["source"])
+    assert differing.tolist() == [data["first"]]
+    mike, emma = data["answers"]
+    assert data["source"][data["first"]] == mike and data["base"][data["first"]] == emma
+    assert (data["source"] == mike).sum() == 2
+    gap = data["log_softmax"][:, mike] - data["log_softmax"][:, emma]
+    np.testing.assert_allclose(data["scores"], gap, atol=1e-5)
+
+
+def test_patching_the_run_itself_changes_nothing(pair):
+    base = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
+    scores, plain, _ = ioi.patch_map(pair[0], base, ioi.heads_of(pair[0], base), torch.tensor([[5, 6], [7, 8]]), 4)
+    assert np.abs(scores - plain[:, None, None]).max() <= 1e-12
+
+
+def test_attribution_is_exact_to_first_order(pair):
+    model, answers = pair[0], torch.tensor([[5, 6]])
+    base = torch.randint(3, 200, (1, 12), generator=torch.Generator().manual_seed(0))
+    z = ioi.heads_of(model, base)
+    noise = {
+        layer: torch.randn(part.shape, generator=torch.Generator().manual_seed(layer)) for layer, part in z.items()
+    }
+    errors = []
+    for scale in (1e-3, 1e-2, 1e-1):
+        moved = {layer: part + scale * noise[layer] for layer, part in z.items()}
+        estimate = ioi.attribution(model, base, z, moved, answers)[0]
+        exact = ioi.patch_map(model, base, moved, answers)
+        change = exact[0][0] - exact[1]
+        errors.append(np.abs(change - estimate).max() / np.abs(change).max())
+    assert errors[0] < 1e-2 and errors[0] < errors[1] < errors[2], errors
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# ------------------------------------------------------------------------------------------------ planted circuits
+
+
+@pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"backup": True}, {"copies": 2}], ids=str)
+def test_a_planted_circuit_is_found_exactly(options, tmp_path):
+    record, truth = ioi.planted_control(ioi.request(prompts=16), tmp_path, **options)
+    data = record.data
+    for name, base, source in (("noised", "base", "source"), ("denoised", "source", "base")):
+        found = measures.normalised(data[name], data[base], data[source], data["clusters"]).value
+        expected = np.zeros_like(found)
+        for head, (value, _) in truth.expected["s2_swap_effect"].items():
+            expected[head] = value
+        np.testing.assert_allclose(found, expected, atol=0.02)
+        assert (expected > 0.4).sum() == options.get("copies", 1)
+    assert (data["base"] > 5).all() and (data["source"] < -5).all()
+    # of the noised map, only what movers say goes to the output directly, and for them it is all of it
+    base, whole = data["base"][:, None, None], (data["source"] - data["base"])[:, None, None]
+    np.testing.assert_allclose(data["direct"] / whole, (data["noised"] - base) / whole, atol=0.02)
+
+
+def test_the_backup_stands_in_for_a_mover_that_is_gone_and_not_for_one_that_is_patched(tmp_path):
+    """Why the map does not name the backup: it acts where the mover is silent, not where it says something else."""
+    record, truth = ioi.planted_control(ioi.request(prompts=16), tmp_path, backup=True)
+    names = [head for head, role in truth.names.items() if role == "mover"]
+    mover, backup = sorted(names)
+    model, tokenizer = load_ICL_model((truth.model, words()), verbose=False)
+    drawn = ioi_prompts(tokenizer, 8, names=sorted(ioi.HELD_OUT_NAMES), frames=sorted(ioi.HELD_OUT_FRAMES)).pairs
+    for pair in drawn:
+        tokens = ioi_tokens(pair, tokenizer)
+
+        def difference(*silent, tokens=tokens):
+            with torch.no_grad(), instrument(model, *(PatchHeads(layer, head, 0.0) for layer, head in silent)):
+                logits = model(torch.tensor([tokens.base])).logits[0, -1]
+            return float(logits[tokens.answers[0]] - logits[tokens.answers[1]])
+
+        whole = difference()
+        assert difference(mover) > 0.9 * whole and difference(backup) > 0.9 * whole
+        assert abs(difference(mover, backup)) < 0.1 * whole
+    effect = measures.normalised(*(record.data[n] for n in ("noised", "base", "source", "clusters"))).value
+    assert effect[mover] == pytest.approx(1, abs=0.02) and effect[backup] == pytest.approx(0, abs=0.02)
+
+
+# ------------------------------------------------------------------------------------------------ circuits
+
+
+@torch.no_grad()
+def with_heads(model, ids, change, record=None):
+    """The last logits where change(layer, z [N, T, H, dv]) replaces what goes into each output projection."""
+    heads, handles = model.config.num_attention_heads, []
+    for layer, module in eager_runs.attention_modules(model).items():
+
+        def hook(_, arguments, layer=layer):
+            z = arguments[0].unflatten(-1, (heads, -1)).clone()
+            if record is not None:
+                record[layer] = z.clone()
+            return (change(layer, z).flatten(-2), *arguments[1:])
+
+        handles.append(eager_runs.output_projection(module).register_forward_pre_hook(hook))
+    logits = model(ids).logits[:, -1]
+    for handle in handles:
+        handle.remove()
+    return logits
+
+
+def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
+    asked = {**ioi.request("given:toy", prompts=12), "held_out": True}
+    kept = [(0, 1), (1, 0), (1, 3), (2, 2)]
+    everything = [(layer, head) for layer in range(3) for head in range(4)]
+    found = ioi.circuit(asked, {"some": kept, "all": everything, "none": []}, pair, tmp_path)
+    np.testing.assert_allclose(found["all"], found["whole"], atol=1e-5)
+    drawn = ioi_prompts(pair[1], 12, 0, "abc", sorted(ioi.HELD_OUT_FRAMES), sorted(ioi.HELD_OUT_NAMES)).pairs
+    tokens = [ioi_tokens(each, pair[1]) for each in drawn]
+    for number, each in enumerate(tokens):
+        alike = [t.source for t, p in zip(tokens, drawn, strict=True) if p.frame == drawn[number].frame]
+        z = projections_in(pair[0], torch.tensor(alike))
+        means = {layer: part.unflatten(-1, (4, -1)).mean(0, keepdim=True) for layer, part in z.items()}
+        for name, heads in (("some", kept), ("none", []), ("whole", everything)):
+
+            def ablate(layer, z, heads=heads, means=means):
+                gone = [head for head in range(4) if (layer, head) not in heads]
+                z[:, :, gone] = means[layer][:, :, gone]
+                return z
+
+            logits = with_heads(pair[0], torch.tensor([each.base]), ablate)[0]
+            expected = float(logits[each.answers[0]] - logits[each.answers[1]])
+            assert found[name][number] == pytest.approx(expected, abs=1e-5)
+    assert np.abs(found["some"] - found["whole"]).min() > 1e-3
+    with pytest.raises(ValueError, match="no head"):
+        ioi.circuit(asked, {"wrong": [(0, 99)]}, pair, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ([(0, 4)], "no head"),
+        ([(3, 0)], "no head"),
+        ([(0, -1)], "no head"),
+        ([(0, 1), (0, 1)], "twice"),
+    ],
+    ids=str,
+)
+def test_heads_that_there_are_not_are_refused_before_a_forward_pass(pair, heads, message, tmp_path, monkeypatch):
+    asked = {**ioi.request("given:toy", prompts=8), "held_out": True}
+    monkeypatch.setattr(ioi, "heads_of", lambda *_: pytest.fail("a forward pass"))
+    with pytest.raises(ValueError, match=message):
+        ioi.path_patching(asked, heads, pair, tmp_path)
+    with pytest.raises(ValueError, match=message):
+        ioi.circuit(asked, {"fine": [(0, 0)], "wrong": heads}, pair, tmp_path)
+    half: list = [(0.5, 1)]
+    with pytest.raises(TypeError):
+        ioi.path_patching(asked, half, pair, tmp_path)
+    with pytest.raises(TypeError):
+        ioi.circuit(asked, {"half": half}, pair, tmp_path)
+
+
+def test_no_set_of_heads_replaces_the_whole_model(pair, tmp_path):
+    asked = {**ioi.request("given:toy", prompts=8), "held_out": True}
+    with pytest.raises(ValueError, match="all heads"):
+        ioi.circuit(asked, {"whole": [(0, 0)]}, pair, tmp_path)
+
+
+@pytest.mark.slow
+def test_heads_of_a_hybrid_are_places_among_the_layers_with_attention(tmp_path):
+    """Its one layer with attention is the model's layer 1 and place 0 of every array."""
+    model = architectures.build("qwen3_next", vocab_size=len(words()), max_position_embeddings=64)
+    pair = load_ICL_model((model, words()), verbose=False)
+    asked = {**ioi.request("given:hybrid", prompts=8), "held_out": True}
+    data = ioi.population(asked, pair, tmp_path).data
+    heads = data["noised"].shape[2]
+    assert data["noised"].shape[1:] == (1, heads) and heads > 1
+    every = [(0, head) for head in range(heads)]
+    found = ioi.circuit(asked, {"all": every, "one": [(0, 1)], "none": []}, pair, tmp_path)
+    np.testing.assert_array_equal(found["all"], found["whole"])
+    assert np.abs(found["one"] - found["whole"]).max() > 1e-3 and np.abs(found["one"] - found["none"]).max() > 1e-6
+    paths = ioi.path_patching(asked, every, pair, tmp_path).data
+    assert np.isnan(paths["edges"]).all()
+    # nothing stands behind the only attention but MLPs and linear attention, so frozen heads change nothing
+    np.testing.assert_allclose(paths["direct"], data["noised"][:, 0] - data["base"][:, None], atol=1e-4)
+    with pytest.raises(ValueError, match="no head"):
+        ioi.circuit(asked, {"by its own number": [(1, 1)]}, pair, tmp_path)
+
+
+def test_path_patching_equals_two_runs_by_hooks(pair):
+    model, (base, source) = pair[0], torch.randint(3, 200, (2, 2, 12), generator=torch.Generator().manual_seed(0))
+    answers = torch.tensor([[5, 6], [7, 8]])
+    z = [
+        {layer: part.unflatten(-1, (4, -1)) for layer, part in projections_in(model, ids).items()}
+        for ids in (base, source)
+    ]
+    values = [ioi.heads_of(model, ids) for ids in (base, source)]
+    senders, receivers = [(0, 1), (1, 2), (2, 0)], [(1, 0), (2, 3), (0, 2)]
+    plain = with_heads(model, base, lambda layer, z: z)
+    direct, edges = ioi.path_effects(model, base, values[0], values[1], answers, senders, [receivers, receivers[:1]])
+    for group, to in enumerate(([], receivers, receivers[:1])):
+        for place, (at, head) in enumerate(senders):
+            found = direct[:, place] if not to else edges[:, place, group - 1]
+
+            def freeze(layer, own, at=at, head=head):
+                if layer < at:
+                    return own
+                frozen = z[0][layer].clone()
+                if layer == at:
+                    frozen[:, :, head] = z[1][layer][:, :, head]
+                return frozen
+
+            record: dict = {}
+            logits = with_heads(model, base, freeze, record)
+            later = [receiver for receiver in to if receiver[0] > at]
+            if to and not later:  # nobody listens behind them
+                assert np.isnan(found).all()
+                continue
+            if to:
+
+                def hear(layer, own, later=later, record=record):
+                    for receiver, h in later:
+                        if receiver == layer:
+                            own[:, :, h] = record[layer][:, :, h]
+                    return own
+
+                logits = with_heads(model, base, hear)
+            change = (logits - plain).gather(1, answers)
+            np.testing.assert_allclose(found, change[:, 0] - change[:, 1], atol=1e-5)
+            assert np.abs(found).min() > 1e-4
+    assert np.isnan(edges).any(axis=0).tolist() == [[False, False], [False, True], [True, True]]
+
+
+def test_the_edges_and_the_circuit_of_a_planted_model(tmp_path):
+    asked = ioi.request(prompts=16)
+    truth = ioi.planted_control(asked, tmp_path)[1]
+    model = load_ICL_model((truth.model, words()), verbose=False)
+    asked = {**asked, "model": "given:planted", "held_out": True}
+    roles = {role: head for head, role in truth.names.items()}
+    members, order = list(roles.values()), list(roles)
+    found = ioi.circuit(asked, {"circuit": members, "decoys": truth.decoys}, model, tmp_path)
+    whole = found["whole"].mean()
+    assert found["circuit"].mean() == pytest.approx(whole, rel=0.02) and abs(found["decoys"].mean()) < 0.1 * whole
+    paths = measures.paths(ioi.path_patching(asked, members, model, tmp_path).data, members)
+    direct = dict(zip(order, paths.direct.value, strict=True))
+    assert direct == pytest.approx({"duplicate token": 0, "copier": 0, "mover": 1}, abs=0.02)
+    # the mark is the same, the name under it is not: no edges; and none between heads of one layer
+    none = [[order.index(a), order.index(b)] for a in order for b in order if roles[a][0] >= roles[b][0]]
+    assert np.argwhere(np.isnan(paths.edges.value)).tolist() == sorted(none)
+    assert np.nanmax(np.abs(paths.edges.value)) < 0.02
+    asked = {**asked, "corruption": "s2_rand"}  # no second name, no mark
+    record = ioi.path_patching(asked, members, model, tmp_path).data
+    data = ioi.population(asked, model, tmp_path).data
+    total = (record["source"] - record["base"]).mean()
+    whole = (data["noised"][:, *roles["duplicate token"]] - data["base"]).mean() / total
+    paths = measures.paths(record, members)
+    row = order.index("duplicate token")
+    assert paths.direct.value[row] == pytest.approx(0, abs=0.02) and whole > 0.9
+    # copier and mover are all that listen; alone neither need hear all, together they hear it
+    edges = {b: paths.edges.value[row, order.index(b)] for b in ("copier", "mover")}
+    assert sum(edges.values()) == pytest.approx(whole, abs=0.05), edges
+
+
+# ------------------------------------------------------------------------------------------------ measures
+
+
+def test_a_normalised_effect_is_0_for_the_base_and_1_for_the_source():
+    rng = np.random.default_rng(0)
+    base, source, clusters = rng.normal(3, 1, 40), rng.normal(-3, 1, 40), np.repeat(np.arange(20), 2)
+    patched = np.stack([base, source, (base + source) / 2], axis=1)[:, None]
+    found = measures.normalised(patched, base, source, clusters)
+    np.testing.assert_allclose(found.value, [[0, 1, 0.5]], atol=1e-12)
+    np.testing.assert_allclose(found.high - found.low, 0, atol=1e-9)
+    swapped = measures.normalised(-patched, -base, -source, clusters)
+    np.testing.assert_allclose(swapped.value, found.value)
+    one = measures.normalised(patched[:, 0, 2], base, source, clusters)
+    assert one.value == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="clusters"):
+        measures.normalised(patched, base, source, np.zeros(40, int))
+
+
+def test_intervals_cover_at_their_level_and_know_clusters():
+    """Prompts of one cluster say the same here: 10 clusters of 8 are worth 10 prompts, not 80."""
+    rng, covered, widths = np.random.default_rng(0), [], []
+    for _ in range(200):
+        change = np.repeat(rng.normal(0.3, 0.3, 10), 8)
+        base, source, clusters = np.zeros(80), np.ones(80), np.repeat(np.arange(10), 8)
+        found = measures.normalised(change, base, source, clusters, draws=300)
+        covered.append(found.low < 0.3 < found.high)
+        widths.append(float(found.high - found.low))
+    assert 0.86 <= np.mean(covered) <= 0.98
+    assert np.mean(widths) == pytest.approx(2 * 1.96 * 0.3 / math.sqrt(10), rel=0.15)
+
+
+def test_selectivity_and_limits_by_hand():
+    difference = np.zeros((2, 5, 4))
+    difference[0] = np.array([1, 2, 3, 4, 6])[:, None] * [1, -1, 1, -1]
+    difference[1, 4] = 1
+    ratio = measures.selectivity(difference)
+    assert ratio[0] == pytest.approx(5 / 1.5) and np.isnan(ratio[1])
+    with pytest.raises(ValueError, match="at least 4"):
+        measures.selectivity(difference[:, :3])
+    assert measures.colour_limit(np.array([[1.0, -3.0, np.nan]])) == 3 and measures.colour_limit(np.zeros((2, 2))) == 1
+
+
+def test_what_is_shown_follows_from_the_model():
+    effects = np.zeros((30, 9))
+    effects[20, 3], effects[4, 0] = -2, 1
+    assert measures.layer_to_show(effects) == 20 and measures.layer_to_show(effects, 4) == 4
+    for layer in (30, -1, 0.5):
+        with pytest.raises(ValueError, match="shown_layer"):
+            measures.layer_to_show(effects, layer)
+    for layers in (1, 4, 12, 13, 30, 36, 80):
+        assert len(range(0, layers, measures.layer_step(layers))) <= measures.SHOWN
+    assert (measures.layer_step(4), measures.layer_step(30), measures.layer_step(36, 9)) == (1, 3, 9)
+    with pytest.raises(ValueError, match="layer_skip"):
+        measures.layer_step(4, 0)
+
+
+def drawn(effects, pairs=40, noise=0.1):
+    """A record of many pairs in which every head moves the logit difference by its share of 4 - (-4)."""
+    rng = np.random.default_rng(0)
+    base, source = rng.normal(4, 0.2, pairs), rng.normal(-4, 0.2, pairs)
+    noised = base[:, None, None] - 8 * (effects + rng.normal(0, noise, (pairs, *effects.shape)))
+    zeros = np.zeros_like(noised)
+    data = {"base": base, "source": source, "noised": noised, "denoised": source[:, None, None] + zeros}
+    data |= {"attribution": noised - base[:, None, None], "direct": zeros, "probability": np.full(pairs, 0.5)}
+    return data | {"clusters": np.arange(pairs)}
+
+
+def test_the_population_chooses_on_one_half_and_measures_on_the_other():
+    effects = np.zeros((3, 4))
+    effects[1, 2], effects[2, 0], effects[0, 1] = 0.5, -0.3, 0.02
+    found = measures.population(drawn(effects))
+    assert found.strongest(2) == [(1, 2), (2, 0)] and len(found.strongest(99)) == 12
+    share = found.share((1, 2))
+    assert share.low < 0.5 < share.high and share.value != found.chosen[1, 2] != found.noised.value[1, 2]
+    assert found.accuracy.value == 1 and found.whole == pytest.approx(-8, abs=0.2)
+    assert np.argwhere(measures.carriers(found.noised)).tolist() == [[1, 2], [2, 0]]
+    np.testing.assert_allclose(found.estimate, found.noised.value)
+    said = "\n".join(measures.remarks(found, None))
+    assert said.startswith("L1H2 tells the output directly +0.00") and "nan" not in said
+    data = drawn(effects)
+    data["direct"] = data["direct"] * np.nan  # a class whose stream changes what heads write
+    said = "\n".join(measures.remarks(measures.population(data), None))
+    assert said.startswith("direct effects: not measured") and "nan" not in said
+
+
+def test_an_untrained_model_carries_nothing_beyond_chance_and_a_trained_one_does():
+    quiet, rng, wrong = drawn(np.zeros((3, 4)), pairs=16), np.random.default_rng(1), 0
+    quiet["base"] = np.resize([1.0, -1.0], 16)
+    for _ in range(200):
+        quiet["noised"] = quiet["base"][:, None, None] + rng.normal(0, 1, (16, 3, 4))
+        found = measures.untrained(quiet)
+        wrong += found.beyond_chance > 0
+    assert wrong / 200 <= 0.09 and found.accuracy.value == 0.5 and found.pairs == 16
+    loud = np.zeros((3, 4))
+    loud[2, 3] = 0.5
+    assert measures.untrained(drawn(loud)).beyond_chance == 1
+
+
+def test_sets_of_the_curve_by_hand():
+    chosen = np.arange(12.0).reshape(3, 4) * [1, -1, 1, -1]
+    sets = measures.curve_sets(chosen, draws=3)
+    assert measures.set_sizes(12) == [1, 2, 4, 8] and measures.set_sizes(8) == [1, 2, 4]
+    assert sets["strongest", 2] == [(2, 3), (2, 2)]  # the strongest, not those of the lowest layers
+    assert set(sets["strongest", 4]) | set(sets["without", 4]) == {(a, b) for a in range(3) for b in range(4)}
+    for name, heads in sets.items():
+        assert len(heads) == len(set(heads)) == (12 - name[1] if name[0] == "without" else name[1])  # none twice
+        if name[0] == "random":
+            layers = sorted(layer for layer, _ in heads)
+            assert layers == sorted(layer for layer, _ in sets["strongest", name[1]])
+            assert set(heads) != set(sets["strongest", name[1]])
+    assert set(sets["random", 1, 0]).isdisjoint(sets["strongest", 1])
+
+
+def test_layer_alike_sets_take_other_heads_first():
+    heads = [(0, 0), (0, 1), (0, 2), (1, 3)]
+    found = controls.layer_alike(heads, (2, 4), 50)
+    assert len(found) == 9  # the only other of layer 0 with two of three of the set's, and one of the three others
+    for one in found:
+        assert (0, 3) in one and (1, 3) not in one and [layer for layer, _ in one] == [0, 0, 0, 1]
+    assert controls.layer_alike([(0, h) for h in range(4)], (2, 4), 50) == []  # a whole layer has no like
+    assert controls.layer_alike(heads, (2, 4), 3, seed=1) == controls.layer_alike(heads, (2, 4), 3, seed=1)
+
+
+def test_the_curve_says_what_is_so():
+    rng = np.random.default_rng(0)
+    whole = rng.normal(8, 1, 60)
+    scores = {"whole": whole, ("strongest", 1): whole * 0.3, ("without", 1): whole * 0.8, ("random", 1, 0): whole * 0}
+    scores |= {("strongest", 2): whole * 0.95, ("without", 2): whole * 0.1, ("random", 2, 0): whole * 0.2}
+    found = measures.curve(scores)
+    assert found.enough == 2 and found.random == {1: [0.0], 2: [pytest.approx(whole.mean() * 0.2)]}
+    said = "\n".join(found.sentences())
+    assert "strongest 2 heads on nine tenths" in said and "work against" not in said
+    scores["strongest", 2] = whole * 1.3
+    said = "\n".join(measures.curve(scores).sentences())
+    assert "2 heads alone give" in said and "work against the answer" in said  # as said: more than the whole
+    scores["strongest", 2] = whole * 0.5
+    assert "keep less than nine tenths" in "\n".join(measures.curve(scores).sentences())
+
+
+def test_paths_are_named_where_they_are_certain():
+    rng = np.random.default_rng(0)
+    base, source = rng.normal(4, 0.1, 40), rng.normal(-4, 0.1, 40)
+    edges, direct = rng.normal(0, 0.01, (40, 3, 3)), rng.normal(0, 0.01, (40, 3))
+    edges[:, 0, 2] -= 4
+    edges[:, np.tril_indices(3)[0], np.tril_indices(3)[1]] = np.nan
+    direct[:, 2] -= 8
+    data = {"base": base, "source": source, "edges": edges, "direct": direct, "clusters": np.arange(40)}
+    found = measures.paths(data, [(0, 1), (1, 1), (2, 2)])
+    assert found.edges.value[0, 2] == pytest.approx(0.5, abs=0.01) and np.isnan(found.edges.low[2, 0])
+    said = found.sentences()
+    assert said == ["L0H1 tells L2H2 +0.50", "L2H2 tells the output +1.00", "nothing for certain is told by L1H1"]
+
+
+def test_published_numbers_are_filled_from_their_own_pair():
+    ids = [row["id"] for row in report.published(ioi.STEM)["values"]]
+    patched = np.zeros((12, 12))
+    patched[8, 10] = 1.0
+    values = measures.tutorial_values({"scores": np.array([-1.0, 3.0]), "patched": patched - 1}, ids)
+    at = {name: value for name, (value, _) in values.items()}
+    assert [at[f"nnsight_{name}"] for name in ("base", "source", "8.10", "6.0", "sum")] == [-3, 1, 0.25, 0, 0.25]
+    assert set(values) == {name for name in ids if name.startswith("nnsight")}
+    many = drawn(np.zeros((2, 4)))
+    wang = measures.wang_values(many)
+    assert set(wang) <= set(ids) and wang["accuracy"][0] == 1
+    circuit = report.published(ioi.STEM)["circuit"]
+    assert measures.roles(circuit, "gpt2")[9, 9] == "name mover" and measures.roles(circuit, "embedded") == {}
+
+
+def test_agreement_by_hand():
+    exact = np.array([[4.0, -3.0, 2.0], [1.0, 0.5, 0.0]])
+    same = measures.agreement(exact, 2 * exact, top=(2,))
+    assert same.spearman == pytest.approx(1) and same.pearson == pytest.approx(1)
+    assert (same.overlap, same.signs, same.worst[2]) == ({2: 1.0}, 1.0, 0)
+    other = exact.copy()
+    other[0, 1] = 0.1  # the second strongest becomes the second weakest, and changes its sign
+    found = measures.agreement(exact, other, top=(2,), least=1)
+    assert found.overlap == {2: 0.5} and found.worst == (0, 1, 3) and found.signs == 0.75
+    with pytest.raises(ValueError, match="shapes"):
+        measures.agreement(exact, exact[:1])
+
+
+# ------------------------------------------------------------------------------------------------ records
+
+
+def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
+    folder = tmp_path / "tiny"
+    toy("gpt2").float().save_pretrained(folder)
+    words().save_pretrained(folder)
+    asked = ioi.request(str(folder), prompts=12, corruption="abc")
+
+    def never():
+        raise AssertionError("a cached record must not load a model")
+
+    source = LazyModel(str(folder), verbose=False)
+    first = ioi.population(asked, source, tmp_path), ioi.example(asked, source, tmp_path)
+    again = ioi.population(asked, never, tmp_path), ioi.example({**asked, "prompts": 99}, never, tmp_path)
+    for one, two in zip(first, again, strict=True):
+        for name, value in one.data.items():
+            np.testing.assert_array_equal(value, two.data[name])
+    data = first[0].data
+    assert data["noised"].shape == (len(data["base"]), 3, 4) and data["clusters"].max() > 5
+    with pytest.raises(AssertionError, match="must not load"):
+        ioi.population({**asked, "corruption": "s2_rand"}, never, tmp_path)
+    sets = {"some": [(0, 1), (2, 3)], "none": []}
+    kept = ioi.circuit(asked, sets, source, tmp_path)
+    for name, scores in ioi.circuit({**asked, "texts": ["a", "b"]}, sets, never, tmp_path).items():
+        np.testing.assert_array_equal(scores, kept[name])
+    roads = [[(0, 1), (2, 3)], [(0, 1), (1, 1), (2, 3)], [(0, 1), (2, 2)], [(0, 2), (2, 3)]]
+    found = [ioi.path_patching(asked, road, source, tmp_path).data for road in roads]
+    for road, data in zip(roads, found, strict=True):  # each in a record of its own
+        loaded = ioi.path_patching(asked, road, never, tmp_path).data
+        np.testing.assert_array_equal(loaded["edges"], data["edges"])
+    assert len({data["edges"].tobytes() for data in found}) == len(roads)
+    twin = ioi.untrained(asked, source, tmp_path)
+    assert twin.request["untrained_seed"] == 0 and not np.array_equal(twin.data["base"], first[0].data["base"])
+    assert not (tmp_path / "blocks").exists() or not [*(tmp_path / "blocks").glob("*.pickle")]
+
+
+def test_a_killed_run_goes_on_where_it_stopped_with_equal_bits(tmp_path, monkeypatch):
+    """Also under redo; what was measured in blocks is what one run measures."""
+    pair = load_ICL_model((toy("gpt2").float(), words()), verbose=False)
+    asked = {**ioi.request("given:toy", prompts=16), "held_out": True}
+    monkeypatch.setattr(ioi, "BLOCK", 24)  # two pairs at a time
+    whole, count, measure = ioi.population(asked, pair, tmp_path / "whole").data, 0, ioi.measure
+
+    def counted(*arguments):
+        nonlocal count
+        count += 1
+        if count == stop:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(ioi, "measure", counted)
+    needed = len(ioi.blocks(ioi._Pairs(asked, pair, tmp_path, False).tokens, 12))
+    for redo in (False, True):
+        count, stop = 0, 4
+        with pytest.raises(KeyboardInterrupt):
+            ioi.population(asked, pair, tmp_path / "killed", redo)
+        stop = 0
+        again = ioi.population(asked, pair, tmp_path / "killed", redo).data
+        assert needed > 4 and count == needed + 1  # the one that was killed, again
+        for name, value in whole.items():
+            np.testing.assert_array_equal(value, again[name])
+    assert not [*(tmp_path / "killed" / "blocks").glob("*.pickle")]
+
+
+def test_blocks_are_of_one_shape_and_bounded():
+    tokens = [ioi.IOITokens((0,) * length, (1,) * length, {}, 2, (0, 1)) for length in (5, 6, 5, 5, 6, 5)]
+    assert ioi.blocks(tokens, 32) == [[0, 2, 3, 5], [1, 4]]
+    assert ioi.blocks(tokens, ioi.BLOCK // 3) == [[0, 2, 3], [5], [1, 4]]
+    assert ioi.blocks(tokens, 10 * ioi.BLOCK) == [[0], [2], [3], [5], [1], [4]]
+
+
+@pytest.mark.parametrize("name", ["embedded", "embedded/generalist"])
+def test_every_name_of_the_embedded_model_keeps_to_its_hold_out(name):
+    assert ioi.request(name)["held_out"] and ioi.request(origin(name))["held_out"]
+    assert not ioi.request("gpt2")["held_out"]
+
+
+def test_bad_input_is_refused_before_work(tmp_path):
+    """By the request, which needs no model; and what only a tokenizer knows, by the check."""
+    base, source = ioi.EXAMPLE
+    for texts, names in (
+        ((base, base), ("Mike", "Emma")),
+        ((base, source + " the"), ("Mike", "Emma")),
+        ((base, source), ("Mike", "Mike")),
+        ((base, source), ("Mike", "Anna")),
+        ((base,), ("Mike", "Emma")),
+        ((base, source), ("Mike", "Emma", "Anna")),
+    ):
+        with pytest.raises(ValueError):
+            ioi.request("given:toy", texts, names)
+    with pytest.raises(ValueError, match=r"corruption.*s2_swap"):
+        ioi.request(corruption="swap")
+    with pytest.raises(ValueError, match="prompts = 7"):
+        ioi.request(prompts=7)
+    for wrong in ({"prompts": 16.5}, {"prompts": "16"}, {"seed": "a"}):
+        with pytest.raises(TypeError):
+            ioi.request(**wrong)
+
+
+def test_the_check_tells_what_the_population_would(pair, tmp_path, monkeypatch):
+    asked = {**ioi.request("given:toy", prompts=8), "held_out": True}
+    monkeypatch.setattr(ioi, "heads_of", lambda *_: pytest.fail("a forward pass"))
+    ioi.check(asked, pair, tmp_path)
+    bare = load_ICL_model((pair[0], letters()), verbose=False)
+    with pytest.raises(ValueError, match="names"):
+        ioi.check(asked, bare, tmp_path)
+    assert not list(tmp_path.rglob("*.pickle"))
+
+
+def test_the_check_loads_nothing_where_the_population_is_cached(pair, tmp_path):
+    asked = {**ioi.request("given:toy", prompts=8), "held_out": True}
+    ioi.population(asked, pair, tmp_path)
+    ioi.check(asked, lambda: pytest.fail("loads a model"), tmp_path)
+
+
+def letters():
+    """A tokenizer that keeps no word whole."""
+    table = {chr(code): code - 32 for code in range(32, 127)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, unk_token="~"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="~")
+
+
+def test_the_method_has_not_changed_without_a_new_version(tmp_path):
+    """A golden record. If it fails because the method was changed on purpose, raise method_version and renew it."""
+    asked = ioi.request(prompts=8)
+    data = ioi.example(asked, None, tmp_path).data
+    assert data["next_words"] == [" Mike", " Emma"]
+    assert asked["method_version"] == 1
+    np.testing.assert_allclose(data["scores"], GOLDEN["scores"], atol=1e-3)
+    np.testing.assert_allclose(data["patched"][2], GOLDEN["patched, layer 2"], atol=1e-3)
+    np.testing.assert_allclose(data["permuted"][2], GOLDEN["permuted, layer 2"], atol=1e-3)
+    assert ioi.population(asked, None, tmp_path).data["base"].mean() == pytest.approx(GOLDEN["mean"], abs=1e-3)
+
+
+GOLDEN: dict = {
+    "scores": [9.430700302124023, -10.418399810791016],
+    "patched, layer 2": [
+        9.37440013885498,
+        9.473699569702148,
+        9.448200225830078,
+        9.350000381469727,
+        9.447500228881836,
+        -10.597200393676758,
+        9.431400299072266,
+        9.468799591064453,
+    ],
+    "permuted, layer 2": [
+        14.82450008392334,
+        7.675600051879883,
+        17.01180076599121,
+        9.095999717712402,
+        -0.5787000060081482,
+        0.015200000256299973,
+        5.185699939727783,
+        8.842100143432617,
+    ],
+    "mean": 9.4287,
+}
+
+
+def test_a_slice_of_the_attentions_output_is_no_head():
+    """The negative control: cut after the output projection, where the heads are summed, the map is another one."""
+    model, width = toy("gpt2"), 16
+    base, source = torch.randint(3, 200, (2, 1, 12), generator=torch.Generator().manual_seed(0)).unbind()
+    source[:, :6] = base[:, :6]
+    modules, outputs, scores = eager_runs.attention_modules(model), {}, np.empty((3, 4))
+    with torch.no_grad():
+        hooks = [
+            m.register_forward_hook(lambda _, a, out, n=n: outputs.update({n: out[0]})) for n, m in modules.items()
+        ]
+        model(source)
+        for hook in hooks:
+            hook.remove()
+        for layer, module in modules.items():
+            for head in range(4):
+                part = slice(head * width, (head + 1) * width)
+
+                def mix(_, arguments, out, layer=layer, part=part):
+                    mixed = out[0].clone()
+                    mixed[..., part] = outputs[layer][..., part]
+                    return (mixed, *out[1:])
+
+                hook = module.register_forward_hook(mix)
+                logits = model(base).logits[0, -1]
+                hook.remove()
+                scores[layer, head] = logits[5] - logits[6]
+    prepare(model)
+    ours, _, _ = ioi.patch_map(model, base, ioi.heads_of(model, source), torch.tensor([[5, 6]]), 6)
+    assert np.corrcoef(scores.ravel(), ours.ravel())[0, 1] < 0.9
+
+
+@pytest.mark.skipif("ICL_GPT2" not in os.environ, reason="needs GPT-2 small: set ICL_GPT2 to gpt2, or to its folder")
+def test_gpt2_small_has_the_published_map(tmp_path):
+    """The numbers of data/published/ioi_patching.json that were printed for one pair without BOS."""
+    text = "When Mary and John went to the store, {} gave a drink to"
+    asked = ioi.request(os.environ["ICL_GPT2"], (text.format("Mary"), text.format("John")), ("John", "Mary"))
+    data = ioi.example(asked, None, tmp_path).data
+    published = {row["id"]: row["value"] for row in report.published(ioi.STEM)["values"]}
+    values = measures.tutorial_values(data, list(published))
+    assert len(values) > 16
+    for name, (value, _) in values.items():
+        assert value == pytest.approx(published[name], abs=0.05 if name == "nnsight_sum" else 0.01), name
+    base, source = data["scores"]
+    share = (data["patched"] - base) / (source - base)
+    strongest = np.argsort(-np.abs(share), axis=None)[:5]
+    assert {(8, 10), (10, 7), (7, 3), (7, 9)} <= {divmod(int(place), share.shape[1]) for place in strongest}

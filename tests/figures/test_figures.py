@@ -1,0 +1,416 @@
+"""Figures and reports: every drawing from 4 x 8 heads to 48 x 32, without a warning, and the rules of the table."""
+
+import json
+import operator
+import warnings
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+import pytest
+from matplotlib import image
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from PIL import Image
+
+from util import edges, paths
+from util.figures import report
+from util.figures.edge_ablation import plots as edge_plots
+from util.figures.forerunner_heads import measures as f
+from util.figures.forerunner_heads import plots
+from util.figures.induction_scores import plots as induction
+from util.figures.ioi_patching import measures as m
+from util.figures.ioi_patching import plots as ioi
+
+
+@pytest.fixture(params=[(4, 8, 32), (12, 12, 32), (30, 9, 32), (48, 32, 32)], ids=lambda p: f"{p[0]}x{p[1]}")
+def arrays(request):
+    layers, heads, n = request.param
+    random = np.random.default_rng(0)
+    magnitude = (random.random((n, layers, heads)) ** 6).astype(np.float32)
+    magnitude[:, -1, -1] = 0.9
+    return magnitude, (0.1 * random.random((n, layers, heads))).astype(np.float32), random.integers(100, 200, n)
+
+
+FIGURES = paths.root() / "figures"
+
+
+@pytest.mark.parametrize(
+    "file", sorted(FIGURES.rglob("*.png")), ids=lambda file: str(file.relative_to(FIGURES).with_suffix(""))
+)
+def test_nothing_of_a_committed_figure_is_cut_off_at_its_edge(file):
+    pixels = image.imread(file)[..., :3]
+    rim = [pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]]
+    assert all((part > 0.99).all() for part in rim)
+
+
+def forerunner_figures(magnitude, control, n_t):
+    """All figures of forerunner heads on made-up numbers, by panel."""
+    n, (layers, heads) = len(n_t), magnitude.shape[1:]
+    conditions = {"correct": magnitude, "wrong": magnitude[:, ::-1], "other word": magnitude, "untrained": control}
+    counts = {name: f.head_counts(values, n_t) for name, values in conditions.items()}
+    curves = {name: f.mean_head_count(values, n_t) for name, values in conditions.items()}
+    largest = {name: f.mean_max_magnitude(values) for name, values in conditions.items()}
+    frequent = {name: f.frequent_heads(values, n_t) for name, values in conditions.items()}
+    found, verdicts = f.contrast(magnitude, control), f.verdicts(magnitude, control, n_t)
+    named = {head: plots.head_name(head) for head in f.strongest(magnitude.mean(0), 5)}
+    panel = plots.Panel("title", found, verdicts, named)
+    cut = f.on_map(f.contrast(magnitude[:, 0, :2], control[:, 0, :2]), [(0, 0), (layers - 1, 1)], (layers, heads))
+    parts = [(0.0, 1.0), (0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]
+    cuts = {"si_to_yi": "s_i -> y_i", "si_to_si": "s_i -> s_j, i < j"}
+    table = {part: {"si_to_yi": (-0.3, -0.5, -0.1), "si_to_si": (0.001, -0.1, 0.1)} for part in parts}
+    growth = f.growth({k: {name: (v, n_t) for name, v in list(conditions.items())[:3]} for k in (0, 1, 2, 4, 8, 12)})
+    likelihoods = dict.fromkeys(plots.READERS, largest["correct"])
+    heads_of = dict.fromkeys(plots.INDUCTION, curves["correct"])
+    title = "a finding of some length that says what is to be seen in this figure\nmodel, data set, k = 4, 32 prompts"
+    return {
+        "counts": plots.count_maps(counts, dict.fromkeys(counts, n), frequent, title),
+        "layers": plots.layer_curves(curves, largest, 0.03, 0.006, title),
+        "specificity": plots.specificity([panel, panel._replace(names={(0, 1): "a role"})], 0.03, title),
+        "effects": plots.head_effects(counts["correct"], n, magnitude.mean(0), cut, title),
+        "ablation": plots.ablation_map(table, {parts[0]: table[parts[0]]}, cuts, title),
+        "induction": plots.induction_layers(heads_of, likelihoods, curves["wrong"], {"uniform": 0.4}, title),
+        "grid": plots.count_grid({"glue_sst2": counts, "trec": counts}, {"glue_sst2": n, "trec": n}, title),
+        "k": plots.by_demonstrations(growth.counts, growth.fixed, growth.maps, n, title),
+    }
+
+
+def test_every_figure_draws_without_a_warning(arrays, tmp_path):
+    figures = forerunner_figures(*arrays)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, figure in figures.items():
+            figure.savefig(tmp_path / f"{name}.png", dpi=150)
+            figure.savefig(tmp_path / f"{name}.pdf")
+    for name, figure in figures.items():
+        pixels = image.imread(tmp_path / f"{name}.png")[..., :3]
+        rim = [pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]]
+        assert all((part > 0.99).all() for part in rim), f"{name} is cut off at its edge"
+        assert figure.get_size_inches()[0] <= 5.5 and figure.get_size_inches()[1] <= 8
+
+
+def test_the_count_map_has_the_papers_scale_and_counts_from_0(arrays):
+    magnitude, _, n_t = arrays
+    counts = f.head_counts(magnitude, n_t)
+    figure = plots.count_maps({"correct": counts}, {"correct": len(n_t)}, {"correct": (1, 0, 2)}, "title")
+    ax = figure.axes[0]
+    [drawn] = ax.get_images()
+    assert drawn.get_clim() == (0.25, 1)
+    np.testing.assert_array_equal(drawn.get_array(), counts.T / len(n_t))  # layers across, heads up
+    assert ax.get_xlabel() == "layer" and ax.get_xticklabels()[0].get_text() == "0"
+    assert "1 [0, 2] heads" in ax.get_title()
+    printed = {(t.get_position(), t.get_text()) for t in ax.texts}
+    large = counts.shape in ((4, 8), (12, 12))  # enough room for three digits
+    assert printed == ({((x, y), str(counts[x, y])) for x, y in np.argwhere(counts)} if large else set())
+
+
+def test_names_of_heads_stand_apart():
+    """Five heads at one place: their names do not lie on each other."""
+    flat = np.full((1, 5), 0.5)
+    found = f.Contrast(flat, flat / 10, flat * 0.9, flat * 0.8, flat)
+    names = {(0, head): plots.head_name((0, head)) for head in range(5)}
+    figure = plots.specificity([plots.Panel("t", found, np.full((1, 5), "forerunner head"), names)], 0.03, "title")
+    figure.canvas.draw()
+    ax = figure.axes[0]
+    written = [text for text in ax.texts if text.get_text().startswith("L0H")]
+    at = np.sort([text.get_position()[1] for text in written]) * ax.bbox.height  # of their middles, in pixels
+    assert len(at) == 5
+    assert np.diff(at).min() > max(Text.get_window_extent(text).height for text in written)
+
+
+def test_only_significant_cells_of_the_ablation_map_are_coloured():
+    table = {(0.0, 1.0): {"a": (-1.0, -2.0, -0.5), "b": (3.0, -1.0, 7.0)}}
+    figure = plots.ablation_map(
+        table, {(0.0, 1.0): {"a": (0.1, 0.05, 0.2), "b": (0.0, 0.0, 0.0)}}, {"a": "a", "b": "b"}, "t"
+    )
+    ax = figure.axes[0]
+    [drawn] = ax.get_images()
+    np.testing.assert_array_equal(np.ma.filled(np.ma.asarray(drawn.get_array()), np.nan), [[-1, 0.1], [np.nan, np.nan]])
+    assert drawn.get_clim() == (-1, 1)  # what is not significant does not stretch the colours
+    assert [text.get_text() for text in ax.texts] == ["-1.00*", "+0.10*", "+3.00", "0.00"]
+
+
+def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    counts = {"correct": np.arange(16).reshape(4, 4)}
+    contents = []
+    for _ in range(2):
+        drawn = plots.count_maps(counts, {"correct": 16}, {"correct": (1, 0, 2)}, "title")
+        files = report.save_figure(drawn, "stem", "panel")
+        contents.append([file.read_bytes() for file in files])
+    assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
+    assert contents[0] == contents[1]
+
+
+def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    drawn = plots.count_maps({"correct": np.arange(16).reshape(4, 4)}, {"correct": 16}, {"correct": (1, 0, 2)}, "title")
+    png, pdf = report.save_figure(drawn, "stem", "panel", "smollm2")
+    with Image.open(png) as stored:
+        assert stored.info["Description"] == "SmolLM2-135M-Instruct, Q4_1 file, dequantised"
+    assert b"(SmolLM2-135M-Instruct, Q4_1 file, dequantised)" in pdf.read_bytes()
+
+
+@pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (30, 9, 17), (80, 64, 20)])
+def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_path):
+    rng = np.random.default_rng(0)
+    effects, z = rng.normal(size=(layers, heads)), rng.normal(size=(layers, tokens, heads, 8))
+    effects[1, 2] = 10.0
+    effect, one = m.Effect(effects, effects - 1, effects + 1), m.Interval(1.0, 0.5, 1.5)
+    agreement = m.agreement(effects, effects)
+    found = m.Population(
+        one, m.Interval(-1.0, -2.0, 0.0), one, one, 8, effect, effect, effects, effects / 2, agreement, effects, effect
+    )
+    blind = replace(found, direct=effects * np.nan)
+    twin = m.Untrained(8, one, one, effect)
+    words = ["<s>", " $a", "\n", *(f" {n}" for n in range(tokens - 3))]
+    ratio, step = m.selectivity(z[:, 0] - z[:, 1]), m.layer_step(layers)
+    members = found.strongest(8)
+    square = np.where(np.tri(8), np.nan, 0.5)
+    edges = m.Paths(members, m.Effect(square, square - 0.1, square + 0.1), m.Effect(*3 * [np.full(8, -0.3)]))
+    curve = m.Curve(one, {1: one, 2: one}, {1: one, 2: one}, {1: one, 2: one}, {1: [0.1, 0.2]})
+    figures = {
+        "p1": ioi.predictions(rng.normal(size=(2, 500)), (3, 5), ("Mike", "Emma"), ("one text", "another text")),
+        "p2": ioi.permutation(effects, effects**2, "title"),
+        "p3": ioi.activations(z, 1, words, "title"),
+        "p4": ioi.token_differences(z[:, 0] - z[:, 1], ratio, "title", step),
+        "p5": ioi.patching(effects, -10.0, "title"),
+        "circuit": ioi.circuit(curve, "title"),
+        "paths": ioi.paths(edges, dict.fromkeys(members, one), "title"),
+        "population": ioi.population(found, twin, "title", {}),
+        "roles": ioi.population(found, None, "title", {members[0]: "negative name mover"}),
+        "no direct": ioi.population(blind, twin, "title", {}),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, figure in figures.items():
+            figure.savefig(tmp_path / f"{name}.png")
+            assert figure.get_size_inches()[0] <= 5.5
+    for name in ("p2", "p5", "population"):  # layers across, heads up: the image is the transposed map
+        [image, *_] = [image for ax in figures[name].axes for image in ax.get_images()]
+        np.testing.assert_array_equal(image.get_array(), effects.T)
+        assert image.get_clim() == (-10, 10)  # no cell saturates
+        printed = {text.get_text() for text in image.axes.texts}
+        assert "10" in printed if layers < 60 else not printed  # the strongest head's value, where there is room
+
+
+def test_figures_without_direct_effects_say_so_and_print_no_nan(tmp_path):
+    effects = np.random.default_rng(0).normal(size=(4, 8))
+    effect, one = m.Effect(effects, effects - 1, effects + 1), m.Interval(1.0, 0.5, 1.5)
+    alike = m.agreement(effects, effects)
+    found = m.Population(
+        one, m.Interval(-1.0, -2.0, 0.0), one, one, 8, effect, effect, effects, effects * np.nan, alike, effects, effect
+    )
+    figure = ioi.population(found, None, "title", {})
+    written = " ".join(text.get_text() for ax in figure.findobj(Axes) for text in ax.texts)
+    assert "not measured" in written and "nan" not in written
+
+
+def test_effects_are_coloured_where_their_interval_excludes_0():
+    difference, width = np.array([[1.0, -2.0], [0.5, np.nan]]), np.array([[0.5, 1.0], [0.6, 0.0]])
+    cut = f.Contrast(difference, 0 * difference, difference, difference - width, difference + width)
+    figure = plots.head_effects(np.ones((2, 2), int), 4, np.ones((2, 2)), cut, "title")
+    images = figure.axes[2].get_images()
+    drawn: list[np.ndarray] = [np.ma.filled(np.ma.asarray(image.get_array()), np.nan) for image in images]
+    tested, coloured = drawn
+    np.testing.assert_array_equal(coloured, np.array([[1, -2], [np.nan, np.nan]]).T)
+    np.testing.assert_array_equal(
+        np.isfinite(tested), np.array([[True, True], [True, False]]).T
+    )  # grey; white: not cut
+    assert {text.get_text() for text in figure.axes[2].texts} == {"+1.00", "-2.00"}
+    assert figure.axes[2].get_images()[1].get_clim() == (-2, 2)
+
+
+def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    curve = f.LayerCurve(np.array([1 / 3]), np.array([0.0]), np.array([1.0]))
+    file = report.save_values({"curve": curve, "n": np.int64(3), "words": np.array(["a"])}, "stem")
+    assert file == tmp_path / "data" / "values" / "stem.json"
+    assert json.loads(file.read_text()) == {
+        "curve": {"mean": [0.333333], "low": [0.0], "high": [1.0]},
+        "n": 3,
+        "words": ["a"],
+    }
+
+
+def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    nan = float("nan")
+    values = {
+        "direct": np.array([[nan, 0.5]]),
+        "search": {"best": (nan, nan, nan), "kept": ["a"]},
+        "mine": f.LayerCurve(np.array([nan]), np.array([0.0]), np.array([1.0])),
+        "fine": 1.0,
+    }
+    text = report.save_values(values, "stem", undefined={"mine": "no prompt"}).read_text()
+    stored = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert stored == {
+        "direct": [[None, 0.5]],
+        "search": {"best": [None] * 3, "kept": ["a"]},
+        "mine": {"mean": [None], "low": [0.0], "high": [1.0]},
+        "fine": 1.0,
+        "undefined": {
+            "direct": report.UNDEFINED["direct"],
+            "search: best": report.UNDEFINED["search"],
+            "mine: mean": "no prompt",
+        },
+    }
+    with pytest.warns(UserWarning, match="mine: mean is NaN .* nothing says why"):
+        stored = json.loads(report.save_values({"mine": values["mine"]}, "stem").read_text())
+    assert stored["undefined"] == {"mine: mean": "not known"}
+    with pytest.raises(ValueError, match="search: best is infinite"):
+        report.save_values({"search": {"best": np.inf}}, "stem")
+    with pytest.raises(ValueError, match='"undefined"'):
+        report.save_values({"undefined": 1, "direct": nan}, "stem")
+
+
+def test_the_match_rule(tmp_path, monkeypatch):
+    rows = [
+        {"id": "a", "quantity": "first", "model": "big", "source": "Fig. 1", "value": 0.5, "reading_error": 0.01},
+        {"id": "b", "quantity": "second", "model": "big", "source": "Fig. 2", "value": None, "reading_error": None},
+    ]
+    (tmp_path / "data" / "published").mkdir(parents=True)
+    (tmp_path / "data" / "published" / "stem.json").write_text(json.dumps({"values": rows}))
+    monkeypatch.setattr(paths, "root", lambda: tmp_path)
+
+    def verdict(model, here):
+        return report.comparison("stem", model, here).splitlines()
+
+    head, _, row, rest = verdict("big", {"a": (0.529, 0.01)})
+    assert head.split() == ["quantity", "source", "published", "here"] and row.endswith("0.529 +- 0.010: match")
+    assert rest == "1 published value not measured with these settings"
+    assert verdict("big", {"a": (0.54, 0.01)})[2].endswith("0.540 +- 0.010: NO MATCH")
+    assert verdict("embedded", {"a": (0.5, 0.01)}) == ["2 published values not measured here: needs big"]
+    row, rest = verdict("big", {"b": (0.1, 0.0)})[2:]
+    assert "not available to us" in row and row.endswith("0.100 (nothing to compare with)")
+    assert rest == "1 published value not measured with these settings"
+
+
+@pytest.mark.parametrize("stem", ["forerunner_heads", "induction_scores", "ioi_patching"])
+def test_the_published_file_is_complete(stem):
+    values = report.published(stem)["values"]
+    for row in values:
+        assert {"id", "quantity", "model", "source", "value", "reading_error"} <= set(row)
+        assert (row["value"] is None) == (row["reading_error"] is None)
+    assert len({(row["model"], row["id"]) for row in values}) == len(values)
+
+
+def test_the_published_tables_of_induction_heads_and_their_rows_agree():
+    published = report.published("induction_scores")
+    columns: dict[str, tuple[str, ...]] = {"full": ("full",)}
+    for size in ("1 %", "3 %"):
+        columns[f"knockout, top {size}"] = ("knockout", f"ind {size}")
+        for kind, short in (("top", "ind"), ("random", "rnd")):
+            for mode in ("mean", "zero"):
+                columns[f"{mode} ablation, {kind} {size}"] = (mode, f"{short} {size}")
+    rows = {(row["model"], row["id"]): row["value"] for row in published["values"]}
+    assert len(rows) == 2 * 12 * 11 + 2
+    for model, table in published["tables"].items():
+        assert len(table) == 12
+        for task, values in table.items():
+            for name, place in columns.items():
+                assert rows[model, f"{task}: {name}"] == reduce(operator.getitem, place, values)
+    llama, intern = (published["tables"][model] for model in published["tables"])
+    # the paper's text: 31.6 points on repetition; InternLM's knockout always costs more than its ablation
+    row = llama["repetition, 10 shots"]
+    assert row["full"] - row["mean"]["ind 1 %"] == pytest.approx(31.6)
+    assert all(r["knockout"]["ind 1 %"] < r["mean"]["ind 1 %"] for r in intern.values())
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(4, 8), (32, 32)])
+def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
+    rng = np.random.default_rng(0)
+    mean = rng.random((layers, heads))
+    signed = rng.normal(size=(layers, heads))
+    chosen = [(0, 1), (1, 0), (2, 3)]
+    interval = (0.5, 0.4, 0.6)
+    figures = {
+        "scores": induction.scores(mean, mean - 0.1, mean + 0.1, 0.02, 0.3, "title", 0.03),
+        "companions": induction.companions({"one": mean, "two": signed, "three": mean * np.nan, "four": mean}, "title"),
+        "pattern": induction.pattern(np.tri(30) / 30, ["a"] * 30, ["", *["label", "colon"] * 14, "x"], "title"),
+        "mechanism": induction.mechanism(mean[0, :3], {"out": mean[0, :3], "other": mean[1, :3]}, signed, chosen, "t"),
+        "ablation": induction.accuracies(
+            {"a_b": {"whole": interval, "cut": (np.nan,) * 3}},
+            {"a_b": {"cut": [0.1, 0.2]}},
+            {"a_b": 0.5},
+            "title",
+            grey=["cut"],
+            notes={"a_b": "not done"},
+        ),
+        "doses": induction.doses(
+            {"a": [interval] * 2}, [0, 1], {"w": interval, "c": interval}, {"w": interval}, "title", 0.5, 8.0
+        ),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, figure in figures.items():
+            figure.savefig(tmp_path / f"{name}.png")
+            assert figure.get_size_inches()[0] <= 5.5
+    np.testing.assert_array_equal(figures["scores"].axes[0].get_images()[0].get_array(), mean.T)
+    [bars] = figures["scores"].axes[1].containers[:1]
+    np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:16])
+
+
+def test_a_note_never_stands_on_what_was_measured():
+    interval, none = (0.5, 0.4, 0.6), (np.nan,) * 3
+    rows = {"a_b": {"whole": interval, "cut": interval}, "c": {"whole": interval, "cut": none}}
+    figure = induction.accuracies(rows, {}, {"a_b": 0.5, "c": 0.5}, "t", notes=dict.fromkeys(rows, "not\ndone"))
+    assert [ax.get_title() for ax in figure.axes] == ["a\nb\n(not done)", "c"]
+    assert [[text.get_text() for text in ax.texts] for ax in figure.axes] == [[], ["not\ndone"]]
+
+
+def test_the_tokens_of_a_label_are_one_bar():
+    attention = np.zeros((6, 6))
+    attention[-1] = [0.1, 0.2, 0.3, 0.0, 0.25, 0.15]
+    figure = induction.pattern(
+        attention, ["x", " F", "oo", ":", " Bar", ":"], ["", "label", "label", "colon", "label", ""], "t"
+    )
+    [bars] = figure.axes[1].containers
+    assert [bar.get_width() for bar in bars] == pytest.approx([0.5, 0.25])
+    assert [tick.get_text() for tick in figure.axes[1].get_yticklabels()] == ["Foo", "Bar"]
+    assert figure.axes[1].get_title().endswith("all else 0.25")
+
+
+def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
+    interval = (0.5, 0.4, 0.6)
+    by_circuit = dict.fromkeys(("FULL", "CTX+AGG", "NONE"), interval)
+    five, three = {f"task_{number}": by_circuit for number in range(5)}, {"FULL": [interval] * 3}
+    two, at, known = dict.fromkeys("ab", by_circuit), edges.cuts(30), ([("y", "last_separator", "any")],) * 2
+    pairs = [(edge.source, edge.target, edge.relation) for edge in edges.TYPE_PAIRS]
+    costs = {pair: float(number) for number, pair in enumerate(pairs)}
+    figures = {
+        "map": edge_plots.edge_map(costs, dict.fromkeys(pairs, 0.25), {pairs[3]}, "title"),
+        "circuit": edge_plots.circuit(
+            pairs, costs, [(2, 1.0, True), (1, 0.1, False)], 0.9, {"found": interval}, [0.1, 0.2], known, "title"
+        ),
+        "nothing kept": edge_plots.circuit([], {}, [(2, 1.0, False)], 0.9, {"found": interval}, [], known, "title"),
+        "windows": edge_plots.windows(30, at, [interval] * 9, [interval] * 9, 0.6, "title"),
+        "probes": edge_plots.probes(np.eye(6, 5), ["x->y:earlier"] * 6, ["same_task", "b", "c", "d", "e"], "title"),
+        "ambiguous": edge_plots.ambiguous([0, 5, 10], three, three, three, "title"),
+        "circuits": edge_plots.circuits(five, {t: {} for t in five}, dict.fromkeys(five, 0.1), "title", five),
+        "models": edge_plots.circuits(two, dict.fromkeys(two, {}), dict.fromkeys(two, 0), "title"),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name, figure in figures.items():
+            figure.savefig(tmp_path / f"{name}.png")
+            assert figure.get_size_inches()[0] <= 5.5
+    ax = figures["map"].axes[0]
+    shown: np.ndarray = np.ma.filled(np.ma.asarray(ax.get_images()[0].get_array()), np.nan)
+    rows, columns = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
+    for (source, target, relation), cost in costs.items():
+        group = {"same": range(3), "earlier": range(3, 7), "any": range(7, 9)}[relation]
+        [column] = [c for c in group if columns[c] == {"last_separator": "last"}.get(target, target)]
+        assert shown[rows.index(source), column] == pytest.approx(np.sqrt(cost))
+    assert int(np.isfinite(shown).sum()) == len(pairs)
+    [frame] = ax.patches
+    assert isinstance(frame, Rectangle) and (frame.get_x(), frame.get_y()) == (2 - 0.46, 0 - 0.46)  # x -> n
+    steps = figures["circuit"].axes[1].get_lines()
+    assert [np.asarray(line.get_xydata()).tolist() for line in steps[:2]] == [
+        [[2, 1.0]],
+        [[1, 0.1]],
+    ]  # put back: not joined
+    assert edge_plots.arrow("x->last_separator:same") == r"$x$ $\to$ last (same)"
+    arrows = len(figures["circuit"].axes[0].patches) - len(figures["nothing kept"].axes[0].patches)
+    assert arrows == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the query, to the end

@@ -1,0 +1,262 @@
+"""The files around the code agree with each other, with what is installed, and with what is promised."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbval.plugin import get_sanitize_patterns
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from util import paths
+
+REPO = Path(__file__).resolve().parents[2]
+CONFIG = REPO / "tests" / "nbval_sanitize.cfg"
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+DIRECT = [Requirement(line) for line in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"])]
+TOP_LEVEL = {
+    *(".ci", ".gitignore", "CITATION.cff", "LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml"),
+    *("requirements.lock", "data", "experiment_material", "figures", "notebooks", "tests", "util"),
+}
+
+
+def pins(lines: list[str]) -> dict[str, str]:
+    """Canonical name -> version, of lines that all read `name==version`."""
+    split = [line.split("==") for line in lines]
+    assert all(len(pair) == 2 for pair in split), lines
+    found: dict[str, str] = {canonicalize_name(name): version for name, version in split}
+    assert len(found) == len(lines), "a package is pinned twice"
+    return found
+
+
+LOCK = pins((REPO / "requirements.lock").read_text().splitlines())
+CONDA = yaml.safe_load((REPO / "environment.yml").read_text())["dependencies"]
+CONDA_PIP = next(entry["pip"] for entry in CONDA if isinstance(entry, dict))
+
+
+def tracked() -> list[Path]:
+    """The files git knows; where it knows none (a downloaded archive), all below the agreed entries but caches."""
+    if shutil.which("git"):
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, text=True).stdout
+        if listed:
+            return [REPO / name for name in listed.split("\0") if name and (REPO / name).is_file()]
+    found = [path for top in TOP_LEVEL - {"experiment_material"} for path in [REPO / top, *(REPO / top).rglob("*")]]
+    return [path for path in found if path.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts)]
+
+
+# ---- versions ----
+
+
+@pytest.mark.parametrize("requirement", DIRECT, ids=lambda requirement: requirement.name)
+def test_direct_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
+    name = canonicalize_name(requirement.name)
+    assert requirement.specifier.contains(LOCK[name])
+    assert pins([line for line in CONDA_PIP if not line.startswith("-")])[name] == LOCK[name]
+
+
+def test_environment_yml_holds_the_direct_dependencies_and_follows_the_lock() -> None:
+    conda = pins([line for line in CONDA_PIP if not line.startswith("-")])
+    assert set(conda) == {canonicalize_name(requirement.name) for requirement in DIRECT}
+    assert {name: LOCK.get(name) for name in conda} == conda
+    assert [line for line in CONDA_PIP if line.startswith("-")] == ["-c requirements.lock", "-e ."]
+    assert f"python={PROJECT['requires-python'].removeprefix('>=')}" in CONDA
+
+
+def test_lock_names_no_build_of_one_platform() -> None:
+    assert not [name for name in LOCK if re.match(r"nvidia-|cuda-|triton$", name)]
+    assert not [version for version in LOCK.values() if Version(version).local]
+
+
+def test_installed_versions_equal_the_lock() -> None:
+    installed: dict[str, str] = {canonicalize_name(d.metadata["Name"]): d.version for d in metadata.distributions()}
+    other = {
+        name: f"{installed.get(name, 'nothing')} installed, {pin} locked"
+        for name, pin in LOCK.items()
+        if installed.get(name, "nothing").partition("+")[0] != pin
+    }
+    if other and os.environ.get("ICL_ALLOW_OTHER_VERSIONS"):
+        pytest.skip(f"allowed by ICL_ALLOW_OTHER_VERSIONS: {other}")
+    assert not other, "run `make`, or set ICL_ALLOW_OTHER_VERSIONS=1 to test other versions"
+
+
+def test_nothing_else_installs_packages_named_like_ours() -> None:
+    owners = metadata.packages_distributions()
+    assert set(owners.get("util", [])) <= {PROJECT["name"]}
+    assert "tests" not in owners
+
+
+def test_citation_agrees_with_pyproject() -> None:
+    citation = yaml.safe_load((REPO / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["version"] == PROJECT["version"] == metadata.version(PROJECT["name"])
+    assert citation["license"] == PROJECT["license"]
+    assert citation["authors"] == PROJECT["authors"]
+    assert f"(c) 2026 {PROJECT['authors'][0]['name']}" in (REPO / "LICENSE").read_text()
+
+
+# ---- commands ----
+
+
+def test_make_help_lists_every_target_and_all_are_phony() -> None:
+    text = (REPO / "Makefile").read_text()
+    described = re.findall(r"^([a-z-]+):.*## ", text, flags=re.MULTILINE)
+    public = re.findall(r"^([a-z-]+):(?!=)", text, flags=re.MULTILINE)
+    phony = " ".join(re.findall(r"^\.PHONY: (.*)", text, flags=re.MULTILINE)).split()
+    promised = "help figures test check notebooks lock bench-forerunner bench-memory clean clean-cache".split()
+    assert set(promised) <= set(described)
+    assert set(public) - {"stale"} == set(described)
+    assert set(public) == set(phony)
+    if shutil.which("make"):
+        bare = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        shown = subprocess.run(["make"], cwd=REPO, env=bare, capture_output=True, text=True, check=True).stdout
+        assert re.findall(r"^ +make ([a-z-]+) ", shown, flags=re.MULTILINE) == described
+
+
+def test_ci_runs_check_and_all_tests() -> None:
+    script = REPO / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    text = script.read_text()
+    assert "set -euo pipefail" in text
+    assert "for target in check test test-real test-oracles; do" in text
+
+
+# ---- contents ----
+
+
+def test_top_level_holds_the_agreed_entries_only() -> None:
+    assert {path.relative_to(REPO).parts[0] for path in tracked()} <= TOP_LEVEL
+
+
+def test_no_tracked_file_holds_a_home_folder_or_a_token() -> None:
+    # each pattern is put together here, so that this file does not match
+    homes = "|".join(("/" + "home", "/" + "Users", r"[A-Z]:\\+" + "Users"))
+    secret = re.compile(rf"(?<![\w.])(?:{homes})[/\\]+\w|(?<![\w.])/{'root'}/\w|\b{'hf'}_[A-Za-z0-9]{{30,}}".encode())
+    assert secret.search(b'"/' + b'home/ada/x"')
+    assert secret.search(b"hf" + b"_" + b"aB3" * 11)
+    found = {str(path.relative_to(REPO)): hit[0] for path in tracked() if (hit := secret.search(path.read_bytes()))}
+    assert not found
+
+
+def test_every_unconditional_skip_has_a_row_in_the_quarantine_table() -> None:
+    text = (REPO / "tests" / "QUARANTINES.md").read_text()
+    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    assert rows[0] == ["Path", "Reason", "Un-skip when"]
+    assert all(len(row) == 3 and all(row) for row in rows)
+    listed = {row[0].partition("::")[0] for row in rows[2:]}
+    skipping = set()
+    for path in sorted((REPO / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            if named in ("pytest.mark.skip", "pytest.mark.xfail") and path.name != "conftest.py":
+                skipping.add(path.relative_to(REPO).as_posix())
+    assert listed == skipping
+
+
+# ---- how notebooks are compared ----
+
+
+def test_every_sanitise_rule_is_read_by_nbval() -> None:
+    text = CONFIG.read_text()
+    rules = get_sanitize_patterns(text)
+    assert len(rules) == len(re.findall(r"^regex:", text, flags=re.MULTILINE)) == text.count("\nreplace:")
+    assert len(dict(rules)) == len(rules), "nbval keeps one of two rules with the same regex"
+    for regex, replacement in rules:
+        re.sub(regex, replacement, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("<Axes at 0x7f3a5c2e1d90>", "<Axes at ADDRESS>"),
+        ("computed 2026-03-01T12:30:05.25+01:00, read 2026-03-01 12:31", "computed TIME, read TIME"),
+        ("512 prompts in 12.3 s (24 ms each, 0 min)", "512 prompts in DURATION (DURATION each, DURATION)"),
+        ("wrote /tmp/x-1/data/values/toy.json", "wrote FOLDER/toy.json"),
+        ("torch 2.13.0+cpu", "torch 2.13.0"),
+        ("top head 3.1: 0.731 (95% CI 0.702 to 0.760), p = 0.004", None),
+        ("patched/base 0.5, and/or, 1/2/3, 4 heads, 6 sets, -0.2 shift", None),
+        ("https://example.org/a/b, data/published/ioi.json", None),
+    ],
+)
+def test_sanitising_touches_what_differs_between_runs_and_no_result(line: str, expected: str | None) -> None:
+    changed = line
+    for regex, replacement in get_sanitize_patterns(CONFIG.read_text()):
+        changed = re.sub(regex, replacement, changed)
+    assert changed == (line if expected is None else expected)
+
+
+@pytest.mark.notebook
+def test_nbval_fails_on_a_changed_result_and_on_an_error_alone(tmp_path: Path) -> None:
+    check = "# NBVAL_CHECK_OUTPUT\nimport sys\nprint({})\nprint('bar', file=sys.stderr)"
+    written = {
+        "same": (check.format("'0.731 in 2.5 s'"), "0.731 in 9 s\n"),
+        "changed": (check.format("'0.732'"), "0.731\n"),
+        "error": ("1 / 0", None),
+    }
+    for name, (source, stored) in written.items():
+        cell = nbformat.v4.new_code_cell(source, execution_count=1)
+        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=stored)] if stored else []
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / f"{name}.ipynb")
+    options = ["--nbval-lax", "--nbval-current-env", "--nbval-sanitize-with", str(CONFIG), "-p", "tests.conftest"]
+    command = [sys.executable, "-m", "pytest", "-c", str(REPO / "pyproject.toml"), *options, str(tmp_path)]
+    run = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "2 failed, 1 passed" in run.stdout
+    for name in ("changed", "error"):
+        assert re.search(rf"FAILED .*{name}\.ipynb::", run.stdout)
+
+
+# ---- folders ----
+
+
+@pytest.fixture
+def unset(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("ICL_ROOT", "ICL_MATERIAL", "ICL_OUTPUT"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_paths_default_to_the_clone(unset: pytest.MonkeyPatch) -> None:
+    unset.setattr(paths, "__file__", str(REPO / "util" / "paths.py"))
+    assert paths.root() == REPO
+    assert paths.material() == REPO / "experiment_material"
+
+
+def test_root_without_data_names_the_cure(unset: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    unset.setattr(paths, "__file__", str(tmp_path / "site-packages" / "util" / "paths.py"))
+    with pytest.raises(FileNotFoundError, match=r"pip install -e \."):
+        paths.root()
+    unset.setenv("ICL_ROOT", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="ICL_ROOT"):
+        paths.root()
+
+
+def test_output_goes_to_the_cache_unless_it_is_sent_elsewhere(unset: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    unset.setenv("ICL_ROOT", str(tmp_path))
+    assert paths.output("values") == tmp_path / "experiment_material" / "output" / "values"
+    assert paths.output("figures").is_dir()
+    unset.setenv("ICL_MATERIAL", "cache")  # relative: from the clone, not from the working folder
+    assert paths.material() == tmp_path / "cache"
+    assert paths.output("figures") == tmp_path / "cache" / "output" / "figures"
+    unset.setenv("ICL_OUTPUT", str(tmp_path / "out"))
+    assert paths.output("figures") == tmp_path / "out" / "figures"
+    assert paths.output("values") == tmp_path / "out" / "data" / "values"
+    assert paths.output("values").is_dir()
+    with pytest.raises(ValueError, match="figures, values"):
+        paths.output("tables")
+
+
+def test_tests_write_outside_the_clone() -> None:
+    assert not paths.material().is_relative_to(REPO)
+    assert not paths.output("figures").is_relative_to(REPO)

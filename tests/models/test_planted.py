@@ -1,0 +1,345 @@
+"""The planted circuits do what their truth says: behaviour, attention as eager attention gives it, what they need."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from tests import toys
+from util.engine.attention import instrument
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
+from util.figures.forerunner_heads import measures
+from util.figures.forerunner_heads import study as forerunner
+from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.models import planted
+from util.prompts.classification import associative_map_prompts
+from util.prompts.ioi import ioi_prompts, ioi_tokens
+from util.prompts.prompt import Layout
+from util.prompts.sequences import repeated_sequences
+from util.prompts.token_types import type_tokens
+from util.prompts.words import column
+
+VERSIONS = [(family, copies) for family in planted.FAMILIES for copies in (1, 2)]
+versions = pytest.mark.parametrize(("family", "copies"), VERSIONS)
+
+
+def forward(model, ids, *instruments):
+    """Logits [B, T, V] with instruments attached, the way every experiment runs a model."""
+    with torch.no_grad(), instrument(model, *instruments):
+        return model(torch.as_tensor(ids), use_cache=False).logits.numpy()
+
+
+def eager(model, ids):
+    """Attention of every head by transformers alone, [B, L, H, T, T]."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            attentions = model(torch.as_tensor(ids), output_attentions=True, use_cache=False).attentions
+    finally:
+        model.set_attn_implementation(before)
+    return torch.stack(attentions, 1).double().numpy()
+
+
+def removal(heads):
+    return [PatchHeads(layer, head, 0.0) for layer, head in heads]
+
+
+def check_expected(plant, score, found):
+    """`found` [L, H] agrees with what the truth expects of a score."""
+    assert plant.expected[score]
+    for head, (value, tolerance) in plant.expected[score].items():
+        assert abs(found[head] - value) <= tolerance, (score, head, found[head])
+
+
+def check_parts(plant, behaviour):
+    """behaviour(*instruments) is 1 with the circuit whole, and hangs on every role but on no decoy and no one copy."""
+    assert behaviour() == 1
+    for role, heads in plant.heads.items():
+        assert behaviour(*removal(heads)) <= 0.25, role
+        if len(heads) > 1:
+            for head in heads:
+                assert behaviour(*removal([head])) == 1, (role, head)
+    others = [head for heads in plant.passive.values() for head in heads] + list(plant.decoys)
+    for head in others:
+        assert behaviour(*removal([head])) == 1, head
+    assert behaviour(*removal(others)) == 1
+
+
+def check_decoys(plant, ids):
+    """Decoys attend nearly uniformly, and what they write does not reach the output but through the norms."""
+    uniform = 1 / (1 + np.arange(ids.shape[1]))[:, None]
+    for head in plant.decoys:
+        off = np.abs(eager(plant.model, ids)[:, head[0], head[1]] / uniform - 1)[:, np.tri(ids.shape[1]) > 0]
+        assert off.mean() < 0.5, head
+    whole, without = forward(plant.model, ids), forward(plant.model, ids, *removal(plant.decoys))
+    assert not np.array_equal(whole, without)
+    assert np.abs(whole - without).max() < 0.05 * np.abs(whole).max()
+
+
+# ------------------------------------------------------------------------------------------------ induction
+
+
+def prefix_matching(attention, length, copies):
+    """[L, H], by definition: attention to all that followed earlier occurrences, mean of queries and sequences."""
+    total = 0
+    for copy in range(1, copies):
+        for place in range(length):
+            query = 1 + copy * length + place
+            total = total + sum(attention[..., query, 1 + c * length + place + 1] for c in range(copy))
+    return (total / ((copies - 1) * length)).mean(0)
+
+
+@cache
+def induction(family, copies, noise=0.0, seed=0):
+    tokenizer = toys.tokenizer("bpe")
+    plant = planted.induction(len(tokenizer), family=family, copies=copies, noise=noise, seed=seed)
+    return load_ICL_model((plant.model, tokenizer), verbose=False), plant
+
+
+def continues(plant, ids, length):
+    """Share of the tokens after the first copy that the model predicts."""
+    return lambda *instruments: float(
+        (forward(plant.model, ids, *instruments).argmax(-1)[:, length + 1 : -1] == ids[:, length + 2 :]).mean()
+    )
+
+
+@versions
+def test_induction(family, copies):
+    (model, tokenizer), plant = induction(family, copies)
+    sequences = repeated_sequences(tokenizer, length=25, copies=3, seeds=range(2))
+    attention = eager(model, sequences.ids)
+    positions = np.arange(1, sequences.ids.shape[1])
+    scores = prefix_matching(attention, 25, 3)
+    check_expected(plant, "prefix_matching", scores)
+    check_expected(plant, "previous_token", attention[..., positions, positions - 1].mean((0, -1)))
+    uniform = prefix_matching((1 / (1 + np.arange(76)))[None, :, None] * np.tri(76)[None], 25, 3)
+    for head in plant.decoys:
+        assert scores[head] == pytest.approx(float(uniform), rel=0.3)
+    check_parts(plant, continues(plant, sequences.ids, 25))
+    check_decoys(plant, sequences.ids)
+    first = (forward(model, sequences.ids).argmax(-1)[:, :24] == sequences.ids[:, 1:25]).mean()
+    assert first < 0.1  # nothing to induce in the first copy
+
+
+def test_induction_at_full_length():
+    (model, tokenizer), plant = induction("llama", 1)
+    sequences = repeated_sequences(tokenizer, seeds=range(1))
+    check_expected(plant, "prefix_matching", prefix_matching(eager(model, sequences.ids), 50, 4))
+    assert continues(plant, sequences.ids, 50)() == 1
+
+
+# ------------------------------------------------------------------------------------------------ forerunner heads
+
+
+@versions
+def test_forerunner(family, copies):
+    tokenizer = load_ICL_model("embedded", verbose=False)[1]
+    prompts = staicc_prompts("financial_phrasebank", 4)[:6]
+    labels = [tokenizer.encode(f" {label}", add_special_tokens=False)[0] for label in prompts[0].labels]
+    plant = planted.forerunner(len(tokenizer), labels, family=family, copies=copies)
+    load_ICL_model((plant.model, tokenizer), verbose=False)
+    rows = [np.array([tokenizer(prompt.with_label())["input_ids"]]) for prompt in prompts]
+    at_label, elsewhere = [], []
+    for ids in rows:
+        attention = eager(plant.model, ids)[0]
+        queries = np.arange(2, ids.shape[1])
+        before = attention[..., queries, queries - 1]
+        at_label.append(before[..., -1])
+        elsewhere.append(before[..., ~np.isin(ids[0, queries], labels)].mean(-1))
+    check_expected(plant, "copy_magnitude", np.mean(at_label, 0))
+    check_expected(plant, "previous_token", np.mean(elsewhere, 0))
+    for head in plant.heads["labels only"]:
+        assert np.mean(elsewhere, 0)[head] < 1e-3
+
+    def names_the_forerunner(*instruments):
+        return np.mean([forward(plant.model, ids, *instruments)[0, -1].argmax() == ids[0, -2] for ids in rows])
+
+    check_parts(plant, names_the_forerunner)
+    check_decoys(plant, rows[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"copies": 2}, {"noise": 0.1}, {"seed": 5}], ids=str)
+def test_the_forerunner_figure_gives_the_three_verdicts(options, tmp_path):
+    asked = forerunner.request(prompts=24)
+    record, truth = forerunner.planted_control(asked, tmp_path, **options)
+    found = forerunner.condition(record)
+    verdicts = measures.verdicts(found["magnitude"], found["control"], found["n_t"])
+    wanted = {"labels only": "forerunner head", "any token": "previous-token head", "never": "neither"}
+    assert {truth.names[head]: str(verdicts[head]) for head in truth.names} == wanted
+    assert {str(verdicts[head]) for head in truth.decoys} == {"neither"}
+    assert record.request["model"].startswith("given:planted")
+
+
+# ------------------------------------------------------------------------------------------------ look-up
+
+
+@cache
+def look_up(family, copies, noise=0.0, seed=0):
+    tokenizer = toys.tokenizer("bpe", on_tasks=True)
+    plant = planted.lookup(len(tokenizer), family=family, copies=copies, noise=noise, seed=seed)
+    whole = [word for word in column("categories", "word") if _one_token(tokenizer, word)]
+    assert len(whole) > 60
+    prompts = associative_map_prompts(whole[:40], whole[40:60], keys=6, k=6, count=12, layout=Layout())
+    return load_ICL_model((plant.model, tokenizer), verbose=False), plant, prompts
+
+
+def _one_token(tokenizer, word):
+    typed = type_tokens(Layout().prompt([(word, word)], word, word), tokenizer)
+    return set(typed.sizes) == {1}
+
+
+def answers(plant, rows, typed, prompts, tokenizer):
+    gold = [tokenizer.encode(prompt.label(), add_special_tokens=False)[0] for prompt in prompts]
+    return lambda *instruments: float((forward(plant.model, rows, *instruments)[:, -1].argmax(-1) == gold).mean())
+
+
+def edges(typed):
+    """Every (query, key) cell between different slots, by (source type, destination type, same example or not)."""
+    found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    for q in range(len(typed.ids)):
+        for k in range(q):
+            if typed.slots[q] != typed.slots[k]:
+                rel = "same" if typed.examples[q] == typed.examples[k] else "other"
+                found.setdefault((typed.types[k], typed.types[q], rel), []).append((q, k))
+    return found
+
+
+@versions
+def test_look_up(family, copies):
+    (model, tokenizer), plant, prompts = look_up(family, copies)
+    typed = [type_tokens(prompt, tokenizer) for prompt in prompts]
+    rows = np.array([t.ids for t in typed])
+    behaviour = answers(plant, rows, typed, prompts, tokenizer)
+    attention = eager(model, rows)
+    read = [prompt.demonstrations.index(prompt.gold) for prompt in prompts]  # labels are distinct: one y holds it
+    places = [[i for i, kind in enumerate(t.types) if kind == "y"][at] for t, at in zip(typed, read, strict=True)]
+    check_expected(plant, "answer_attention", np.mean([attention[n, ..., -1, at] for n, at in enumerate(places)], 0))
+    check_parts(plant, behaviour)
+    check_decoys(plant, rows)
+
+    cells = edges(typed[0])  # all prompts share one layout
+    assert all(edges(t) == cells for t in typed)
+    relations = {"same": ("same",), "any": ("same", "other")}
+    needed = [[(s, d, r) for r in relations[rel] if (s, d, r) in cells] for s, d, rel in plant.edges]
+    assert all(needed)
+    for group in needed:
+        assert behaviour(Knockout(torch.tensor([c for edge in group for c in cells[edge]]))) <= 0.25, group
+    kept = {edge for group in needed for edge in group}
+    rest = [cell for edge, found in cells.items() if edge not in kept for cell in found]
+    assert behaviour(Knockout(torch.tensor(rest))) == 1  # they are the only routes
+
+
+# ------------------------------------------------------------------------------------------------ IOI
+
+
+class IOI:
+    """Prompts as right-padded rows, and what is asked of the planted circuit on them."""
+
+    def __init__(self, count=12, **options):
+        self.tokenizer = toys.tokenizer("bpe", on_tasks=True)
+        found = ioi_prompts(self.tokenizer, count)
+        tokens = [ioi_tokens(pair, self.tokenizer, bos=True) for pair in found.pairs]
+        self.names = [self.tokenizer.encode(f" {name}", add_special_tokens=False)[-1] for name in found.words.names]
+        self.ends = np.array([len(t.base) - 1 for t in tokens])
+        self.base, self.source = np.zeros((2, len(tokens), self.ends.max() + 1), int)
+        for row, t in enumerate(tokens):
+            self.base[row, : len(t.base)], self.source[row, : len(t.source)] = t.base, t.source
+        self.answers = np.array([t.answers for t in tokens])
+        self.plant = planted.ioi(len(self.tokenizer), self.names, **options)
+        load_ICL_model((self.plant.model, self.tokenizer), verbose=False)
+
+    def at_the_end(self, ids, *instruments):
+        return forward(self.plant.model, ids, *instruments)[np.arange(len(ids)), self.ends]
+
+    def names_io(self, *instruments):
+        """Share of the prompts on which IO is the likeliest of all names, and not by a hair."""
+        logits = self.at_the_end(self.base, *instruments)[:, self.names]
+        io = np.array(self.names) == self.answers[:, [0]]
+        return float((logits[io] > np.where(io, -np.inf, logits).max(-1) + 1).mean())
+
+    def difference(self, ids, *instruments):
+        logits = self.at_the_end(ids, *instruments)
+        io, s = (np.take_along_axis(logits, self.answers[:, [side]], 1) for side in (0, 1))
+        return float((io - s).mean())
+
+    def effects(self):
+        """[L, H]: normalised effect of patching one head at all positions from the source run."""
+        captured = CaptureHeads()
+        forward(self.plant.model, self.source, captured)
+        base, source = self.difference(self.base), self.difference(self.source)
+        assert source == pytest.approx(-base, rel=5e-2)  # the swap exchanges the names
+        found = np.empty((self.plant.model.config.num_hidden_layers, planted.HEADS))
+        for layer, head in np.ndindex(found.shape):
+            patch = PatchHeads(layer, head, captured.z[layer][:, :, [head]])
+            found[layer, head] = (self.difference(self.base, patch) - base) / (source - base)
+        return found
+
+
+@versions
+def test_ioi(family, copies):
+    ioi = IOI(family=family, copies=copies)
+    assert (ioi.at_the_end(ioi.base).argmax(-1) == ioi.answers[:, 0]).all()  # of all tokens
+    check_parts(ioi.plant, ioi.names_io)
+    check_decoys(ioi.plant, ioi.base)
+    effects = ioi.effects()
+    check_expected(ioi.plant, "s2_swap_effect", effects)
+    assert effects.sum() == pytest.approx(1, abs=5e-3)
+
+
+@pytest.mark.parametrize("family", planted.FAMILIES)
+def test_a_name_is_marked_however_far_back_it_occurred(family):
+    plant = planted.ioi(500, range(100, 110), family=family, bos=7)
+    prepare(plant.model)
+    (layer, head), filler = plant.heads["duplicate token"][0], np.random.default_rng(0).integers(200, 500, 900)
+    for distance in (2, 3, 5, 20, 49, 50, 51, 81, 131, 132, 500):
+        ids = np.array([[7, *filler[:3], 100, *filler[3 : 2 + distance], 100]])
+        weights = eager(plant.model, ids)[0, layer, head]
+        assert weights[4 + distance, 4] > 0.999, distance
+        assert weights[4, 0] > 0.999  # nothing before: BOS
+    assert plant.model.config.bos_token_id == 7
+
+
+@pytest.mark.parametrize("family", planted.FAMILIES)
+def test_a_backup_head_takes_over_from_the_mover(family):
+    ioi = IOI(family=family, backup=True)
+    mover, backup = ioi.plant.heads["mover"]
+    assert mover[0] < backup[0]
+    check_expected(ioi.plant, "s2_swap_effect", ioi.effects())  # patched, the mover is there, and the backup silent
+    whole = ioi.difference(ioi.base)
+    for head in (mover, backup):
+        assert ioi.difference(ioi.base, *removal([head])) == pytest.approx(whole, rel=2e-2)  # self-repair
+    assert abs(ioi.difference(ioi.base, *removal([mover, backup]))) < 0.02 * whole
+    check_parts(ioi.plant, ioi.names_io)
+
+
+# ------------------------------------------------------------------------------------------------ all of them
+
+
+def test_noise_weakens_the_circuits():
+    (model, tokenizer), plant = induction("gpt2", 1, noise=0.1)
+    ids = repeated_sequences(tokenizer, length=25, copies=3, seeds=range(2)).ids
+    scores = prefix_matching(eager(model, ids), 25, 3)
+    assert scores[plant.heads["induction"][0]] > 0.9 and continues(plant, ids, 25)() > 0.9 and not plant.expected
+    broken = induction("gpt2", 1, noise=4.0)[1]
+    assert continues(broken, ids, 25)() < 0.5
+
+
+def test_the_seed_decides_which_head_is_which():
+    places = {planted.induction(300, seed=seed).heads["induction"] for seed in range(6)}
+    assert len(places) > 1
+    one, two = (planted.induction(300, seed=3).model.state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_bad_plans_are_refused():
+    with pytest.raises(ValueError, match="family"):
+        planted.induction(300, family="falcon")
+    with pytest.raises(ValueError, match="copies"):
+        planted.induction(300, copies=3)
+    with pytest.raises(ValueError, match="outside"):
+        planted.forerunner(300, [3, 300])
+    with pytest.raises(ValueError, match="backup"):
+        planted.ioi(300, [3, 4, 5], backup=True, copies=2)

@@ -1,0 +1,323 @@
+"""The notebooks as documents, and the proof that comparing them with their stored outputs can fail."""
+
+import ast
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from tests import architectures, toys
+from tests.stored import FOLDERS, intervals_in, rounded, values
+from util.load_model_and_data import load_ICL_model
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def code_cells(file):
+    return [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
+
+
+def nodes_of(cell):
+    """The syntax of a code cell, but for IPython's own commands."""
+    source = "\n".join(line for line in cell.source.splitlines() if not line.startswith("%"))
+    return list(ast.walk(ast.parse(source)))
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_is_thin_executed_and_comparable(file):
+    cells = code_cells(file)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run `make notebooks`"
+    assert len(cells) <= 24 and file.stat().st_size < 1_200_000  # many short cells rather than a few long ones
+    assert sum("parameters" in cell.metadata.get("tags", []) for cell in cells) == 1
+    checks = [cell for cell in cells if "NBVAL_CHECK_OUTPUT" in cell.source]
+    assert checks and all(cell.outputs and cell.outputs[0].output_type == "stream" for cell in checks)
+    for cell in cells:
+        assert not [n for n in nodes_of(cell) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+        assert all(output.get("name") != "stderr" for output in cell.outputs), "a warning or a progress bar was stored"
+    assert not re.search(r"hf_[A-Za-z]{8}|findfont", file.read_text())
+    assert f"notebooks/{file.name}" in (ROOT / "README.md").read_text(), "every notebook has its row in README"
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_cells_can_run_again(file):
+    """What a loop leaves behind is not the name of a result: a cell run twice would take one for the other."""
+    looped, assigned = [], []
+    for cell in code_cells(file):
+        nodes = nodes_of(cell)
+        looped.append(set().union(*(names(node.target) for node in nodes if isinstance(node, ast.For))))
+        assigned.append(set().union(*(names(t) for n in nodes if isinstance(n, ast.Assign) for t in n.targets)))
+    for place, loop in enumerate(looped):
+        assert sorted(loop & set().union(*assigned[:place], *assigned[place + 1 :])) == []
+
+
+def names(target):
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_pictures_in_a_notebook_are_sharp(file):
+    """Twice as many pixels as they take of a page, so that small type is read on any screen."""
+    outputs = [output for cell in code_cells(file) for output in cell.outputs]
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert pictures
+    for output in pictures:
+        pixels = int.from_bytes(base64.b64decode(output.data["image/png"])[16:20])  # of PNG's first chunk: its width
+        assert pixels // 2 == output.metadata["image/png"]["width"]
+
+
+CONTROLS = {
+    "toy_induction_head": "heads",
+    "forerunner_heads": "counts",
+    "induction_scores": "scores",
+    "ioi_patching": None,
+    "edge_ablation": "models",
+}
+
+
+@pytest.mark.parametrize("model", FOLDERS)
+@pytest.mark.parametrize("stem", CONTROLS)
+def test_every_figure_has_an_untrained_control(stem, model):
+    stored = values(stem, model)
+    place = stored if CONTROLS[stem] is None else stored[CONTROLS[stem]]
+    assert any(name.startswith("untrained") and value for name, value in place.items())
+
+
+def executed(name, parameters, tmp_path, monkeypatch):
+    """What a notebook prints when it runs with these parameters; its files go to tmp_path / "ICL_OUTPUT"."""
+    for variable in ("ICL_MATERIAL", "ICL_OUTPUT"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    source, out = ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out.ipynb"
+    papermill.execute_notebook(source, out, parameters, kernel_name="python3", cwd=source.parent, progress_bar=False)
+    return "".join(output.get("text", "") for cell in code_cells(out) for output in cell.outputs)
+
+
+@pytest.mark.notebook
+def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
+    toys.save(tmp_path / "tiny", toys.model("gpt2"))
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "dataset": 4,
+        "k": 1,
+        "prompts": 8,
+        "grid_datasets": "['sst5', 4]",  # as papermill -p passes it
+        "grid_k": [0, 2],
+        "grid_prompts": 8,
+        "causal_datasets": ["trec"],
+        "choice_prompts": 8,
+        "ablated": 8,
+        "read_prompts": 8,
+        "single_heads": 4,
+        "heads_cut": 3,
+        "full_grid": True,
+    }
+    panels = {"counts", "layers", "specificity", "ablation", "induction", "effects", "grid", "k"}
+    place = tmp_path / "ICL_OUTPUT" / "figures" / "tiny"
+    for k, untrained_control in ((1, True), (0, False)):
+        shutil.rmtree(place, ignore_errors=True)
+        parameters |= {"k": k, "untrained_control": untrained_control, "quantized": untrained_control}
+        printed = executed("01_forerunner_heads", parameters, tmp_path, monkeypatch)
+        assert "heads 3 x 4; prompts 8" in printed and "findfont" not in printed
+        assert "labels only -> forerunner head; any token -> previous-token head; never -> neither" in printed
+        assert ("trec: task" in printed) == (k > 0) and ("k = 0: without demonstrations" in printed) == (k == 0)
+        drawn = {file.stem.removeprefix("forerunner_heads_") for file in place.glob("*.pdf")}
+        assert drawn == (panels if k else panels - {"ablation", "induction", "effects"})
+    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "forerunner_heads.json").read_text())
+    assert list(written["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in written["model"]
+    assert list(written["by_k"]["fixed"]) == ["0", "2"]
+
+
+@pytest.mark.notebook
+def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch):
+    toys.save(tmp_path / "tiny")
+    parameters = {"model_name": str(tmp_path / "tiny"), "length": 10, "copies": 3, "sequences": 4}
+    for untrained_control in (True, False):
+        parameters |= {"untrained_control": untrained_control, "quantized": untrained_control}
+        printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
+        assert "planted GPT-2, L1H5: induction" in printed and "tiny, L" in printed and "tmp" not in printed
+        assert ("untrained twin, L" in printed) == untrained_control
+    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "toy_induction_head.json").read_text())
+    assert written["request"]["model"] == "tiny" and len(written["heads"]) == 4
+    assert len(list((tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("toy_induction_head_*.pdf"))) == 5
+
+
+@pytest.mark.notebook
+def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    model = architectures.build("opt", vocab_size=len(tokenizer), num_hidden_layers=5)
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "prompts": 16,
+        "corruption": "abc",
+        "layer_skip": 3,
+        "shown_layer": 1,
+        "path_heads": 5,
+        "quantized": True,  # beside the untrained twin, which is not
+    }
+    printed = executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
+    assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
+    parts = {
+        file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("ioi_patching_*.pdf")
+    }
+    assert parts == {"p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths"}
+
+
+@pytest.mark.notebook
+def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    model = architectures.build("gemma2", vocab_size=len(tokenizer), max_position_embeddings=512)
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "sequences": 2,
+        "tasks": ["centre_embedding", "wordseq1"],
+        "k": 3,
+        "items": 6,
+        "demonstration_seeds": [42, 43],
+        "hard_negatives": True,
+        "labels": ["Foo", "Res"],
+        "sizes": [1, 2],
+        "primary": 2,
+        "control_sets": 3,
+        "full_grid": True,
+        "reference": "staicc",
+        "quantized": True,  # beside the untrained twin, which is not
+    }
+    printed = executed("02_induction_scores", parameters, tmp_path, monkeypatch)
+    assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed
+    parts = {
+        file.stem.split("_")[-1]
+        for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("induction_scores_*.pdf")
+    }
+    assert parts == {"scores", "companions", "pattern", "mechanism", "ablation", "doses"}
+
+
+@pytest.mark.notebook
+def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
+    """On a model, too, that answers nothing right, so that circuits have no score and the search keeps nothing."""
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    model = architectures.build("gemma2", vocab_size=len(tokenizer), max_position_embeddings=512)
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "tasks": "['copying', 'person_sport']",  # as text, as papermill's -p hands it over
+        "primary_task": "present_past",
+        "k": 3,
+        "prompts": 4,
+        "donor_seeds": [3, 4],
+        "random_circuits": 2,
+        "ambiguous_counts": [0, 2],
+        "corruptions": [2, 4],
+        "other_models": ["embedded"],
+        "two_pass": False,
+        "quantized": True,  # beside the untrained twin, which is not
+    }
+    printed = executed("04_edge_ablation", parameters, tmp_path, monkeypatch)
+    assert "layers 3; prompts 4, 4\n" in printed and "planted circuit found exactly: True" in printed
+    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("edge_*.pdf")}
+    assert parts == {"circuits", "map", "circuit", "windows", "probes", "ambiguous", "models"}
+    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "edge_ablation.json").read_text())
+    assert written["models"]["embedded"]["FULL"][0] > 0.5
+
+
+@pytest.mark.notebook
+def test_a_broken_measure_makes_nbval_fail(tmp_path):
+    shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
+    measure = tmp_path / "util" / "measures" / "forerunner.py"
+    healthy = "return magnitude > threshold("
+    assert measure.read_text().count(healthy) == 1
+    measure.write_text(measure.read_text().replace(healthy, "return magnitude > 1000 * threshold("))
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path),
+        "ICL_ROOT": str(ROOT),
+        "ICL_MATERIAL": str(tmp_path / "material"),
+        "ICL_OUTPUT": str(tmp_path / "output"),
+    }
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-current-env", "-p", "no:cacheprovider", "-q"]
+    command += ["-p", "tests.conftest", "--nbval-cell-timeout", "600"]
+    command += ["--nbval-sanitize-with", "tests/nbval_sanitize.cfg", "notebooks/01_forerunner_heads.ipynb"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed" in done.stdout and "Cell outputs differ" in done.stdout, done.stdout
+    assert "wrong label: 0 [0, 0] heads on three" in done.stdout, "the broken package was not the one that ran"
+
+
+def conclusions(notebook, mark):
+    """What a notebook concludes about each model; the text about SmolLM2 follows a mark that has its name."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
+    [text] = [cell.source for cell in cells if cell.cell_type == "markdown" and mark in cell.source]
+    return dict(zip(FOLDERS, text.split(mark), strict=True))
+
+
+@pytest.mark.notebook
+def test_what_the_ioi_notebook_says_of_heads_is_stored():
+    """Every head with an interval in its conclusions, for both models."""
+    for model, said in conclusions("03_ioi_patching", "**SmolLM2-135M-Instruct**").items():
+        stored = values("ioi_patching", model)["population"]
+        found = re.findall(r"L(\d+)H(\d+) (-?\d\.\d\d) \[(-?\d\.\d\d), (-?\d\.\d\d)\]", said)
+        assert found
+        for layer, head, *numbers in found:
+            measured = [stored["measured"][name][int(layer)][int(head)] for name in ("value", "low", "high")]
+            assert [float(number) for number in numbers] == [round(value, 2) for value in measured]
+
+
+@pytest.mark.notebook
+def test_what_the_edge_notebook_says_of_tasks_is_stored():
+    """Every accuracy with an interval in its conclusions, for both models."""
+    told = conclusions("04_edge_ablation", "**On SmolLM2-135M-Instruct.**")
+    for model, said in told.items():
+        stored = values("edge_ablation", model)["accuracy"]
+        found = re.findall(r"(\w+) `([^`]+)` (\d\.\d\d) \[(\d\.\d\d), (\d\.\d\d)\]", said)
+        assert len(found) >= 4
+        for task, circuit, *numbers in found:
+            assert [float(number) for number in numbers] == [round(value, 2) for value in stored[task][circuit]]
+        judged = values("edge_claims", model)["claims"]
+        verdicts = re.findall(r"claim (\d) (holds|is refuted|is undecided)", said)
+        assert {int(number) for number, _ in verdicts} == {1, 2, 3, 4, 5}
+        for number, verdict in verdicts:
+            assert judged[int(number) - 1]["verdict"] == verdict.removeprefix("is ")
+        assert intervals_in(said[said.index("With ") :]) <= rounded(judged)
+    real, own = told["smollm2"], values("edge_ablation", "smollm2")
+    search, carried, windows = own["search"], own["probes"], own["windows"]
+    assert search["kept"] == ["x->t:same", "x->y:same", "t->y:same", "y->last_separator", "query->last_separator"]
+    found, without = (search["scores"][part] for part in ("found", "without found"))
+    assert "Score {:.2f} [{:.2f}, {:.2f}], ".format(*found) in real
+    assert f"without these pairs {without[0]:.2f}, the best of 20 random circuits {max(search['random']):.2f}" in real
+    labels = carried["accuracy"][carried["edges"].index("y->last_separator")]
+    same, shuffled, inputs, _, rule = (f"{value:.2f}" for value in labels)
+    assert f"{same} with outputs of other pairs, {shuffled} shuffled, {inputs} behind other inputs" in real
+    assert f"{rule} of another rule" in real
+    theirs = values("edge_ablation", "embedded")["probes"]
+    assert f"serve as well ({theirs['accuracy'][theirs['edges'].index('y->last_separator')][1]:.2f})" in real
+    below = dict(zip(windows["at"], windows["AGG below"], strict=True))
+    assert f"below layer 15 ({below[15][0]:.2f}), nearly all below layer 22 ({below[22][0]:.2f})" in real
+
+
+@pytest.mark.notebook
+def test_what_the_forerunner_notebook_says_of_heads_and_cuts_is_stored():
+    """Every number with an interval in its conclusions, and the counts of heads, for both models."""
+    told = conclusions("01_forerunner_heads", "**On SmolLM2-135M-Instruct**")
+    for model, said in told.items():
+        found = intervals_in(said)
+        assert len(found) >= 4 and found <= rounded(values("forerunner_heads", model))
+    real, judged = told["smollm2"], values("forerunner_heads", "smollm2")["specificity"]["judged"]
+    counts = (
+        "Of {chosen} that were chosen on one half of the prompts, {confirmed} read it more than other previous tokens"
+    )
+    assert counts.format(**judged) in real
+    assert (
+        "{than_other} more than behind another word, {than_wrong} more than behind a wrong label".format(**judged)
+        in real
+    )

@@ -1,0 +1,162 @@
+"""Checks A of the forerunner spec: StaICC's strings, conditions, and where forerunners and labels lie among tokens."""
+
+import hashlib
+import json
+
+import pytest
+import StaICC
+from StaICC.util import hgf_dataset_loader
+
+from tests import toys
+from util import load_model_and_data as loading
+from util.prompts.prompt import CUTS, Prompt, check_first_tokens, tokenize
+
+# sha256 prefixes of the reference loader's 512 "label_words" strings at k = 4: (correct, wrong), by data set
+FIXTURES = {
+    0: ("c52e00ceae31a174", "91cdc0c2b95484ff"),
+    1: ("1bc8f7e8dcdedd3d", "c64e2c80f9beee07"),
+    2: ("e31bdf31ef08772f", "41dbcf2903cc940a"),
+    3: ("36ae1a58ce92516a", "c48295061e7e0e10"),
+    4: ("cc434e170dbb61be", "f838c0a6dd4de0b9"),
+    5: ("77880fa2c5a4a254", "816af32a4ea041ef"),
+    7: ("c214ecf36578d883", "5df05b11171b294c"),
+}
+
+
+def digest(strings):
+    return hashlib.sha256(json.dumps(strings, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("dataset", FIXTURES)
+def test_strings_are_those_of_the_reference(dataset):
+    prompts = loading.staicc_prompts(dataset, 4)
+    assert len(prompts) == 512
+    assert tuple(digest([p.with_label(o) for p in prompts]) for o in (0, 1)) == FIXTURES[dataset]
+
+
+@pytest.mark.parametrize("dataset", [0, 2, 4])
+def test_conditions_differ_only_in_the_last_label(dataset):
+    for prompt in loading.staicc_prompts(dataset, 4):
+        correct, wrong = prompt.with_label(0), prompt.with_label(1)
+        stem = prompt.text + " "
+        assert correct.startswith(stem) and wrong.startswith(stem) and correct != wrong
+        around = [prompt.label(offset) for offset in range(len(prompt.labels) + 1)]
+        assert sorted(around[:-1]) == sorted(prompt.labels) and around[-1] == around[0]
+
+
+@pytest.mark.parametrize("k", [0, 1, 4, 9])
+def test_cuts_and_door_agree_with_the_experimentor(k):
+    bench = StaICC.Normal(k, datasets=[hgf_dataset_loader.financial_phrasebank])
+    raw, prompts = bench[0].prompt_set()[:512], loading.staicc_prompts("financial_phrasebank", k)
+    assert [p.cut("none") + " " for p in prompts] == raw
+    assert [p.cut("last_sentence_token") for p in prompts] == [r[: -len("sentiment: ") - 1] for r in raw]
+    for mode in CUTS:
+        for correct in (True, False):
+            strings, queries = loading.load_data_from_StaICC_experimentor(bench[0], mode, correct)
+            assert strings == [p.cut(mode, 0 if correct else 1) for p in prompts]
+            assert queries == [bench[0].test_set()[i][0][0] for i in range(512)]
+    assert {len(p.spans["s"]) for p in prompts} == {k + 1} and {len(p.spans["y"]) for p in prompts} == {k}
+    with pytest.raises(ValueError, match="unknown prompt cut"):
+        prompts[0].cut("labels")
+
+
+def test_abstract_labels_keep_their_indices():
+    bench = StaICC.Normal(2, datasets=[hgf_dataset_loader.financial_phrasebank])
+    before = loading.prompts_from_experimentor(bench[0])
+    bench[0].prompt_former.change_label_space(["A", "B", "C"])
+    after = loading.prompts_from_experimentor(bench[0])
+    assert [p.gold for p in after] == [p.gold for p in before] and after[0].labels == ("A", "B", "C")
+    assert [p.demonstrations for p in after] == [p.demonstrations for p in before]
+
+
+def test_an_experimentor_of_another_layout_is_refused():
+    bench = StaICC.Normal(2, datasets=[hgf_dataset_loader.financial_phrasebank])
+    bench[0].prompt_former.set_label_wrong_rate(1.0)
+    with pytest.raises(ValueError, match="another layout"):
+        loading.prompts_from_experimentor(bench[0])
+
+
+def test_bad_requests_name_the_cure():
+    with pytest.raises(ValueError, match="2 financial_phrasebank"):
+        loading.staicc_prompts("sst-2")
+    for dataset in (-1, 10, True):
+        with pytest.raises(ValueError, match="choose one of"):
+            loading.staicc_prompts(dataset)
+    with pytest.raises(ValueError, match="cannot be negative"):
+        loading.staicc_prompts(2, -1)
+    with pytest.raises(ValueError, match="pool of 512"):
+        loading.staicc_prompts(2, 513)
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize("dataset", [0, 2, 4])
+def test_token_roles_by_offsets(kind, dataset):
+    tokenizer, prompts = toys.tokenizer(kind), loading.staicc_prompts(dataset, 4)[:64]
+    for offset in (0, 1):
+        for prompt, labelled in zip(prompts, tokenize(prompts, tokenizer, offset), strict=True):
+            whole = tokenizer(prompt.with_label(offset))["input_ids"]
+            assert list(labelled.ids) == whole[: len(labelled.ids)] and labelled.n_t == len(whole)
+            assert len(labelled.forerunners) == len(labelled.labels) == 5
+            words = [prompt.labels[d] for d in prompt.demonstrations] + [prompt.label(offset)]
+            for s, y, length, word in zip(
+                labelled.forerunners, labelled.labels, labelled.label_lengths, words, strict=True
+            ):
+                assert tokenizer.decode(whole[s]).endswith(":") and y == s + 1
+                assert tokenizer.decode(whole[y : y + length]).strip() == word
+            assert labelled.labels[-1] == len(labelled.ids) - 1
+
+
+def test_double_spaces_do_not_shift_positions():
+    prompts = loading.staicc_prompts(0, 4)
+    assert all("  sentiment:" in p.text for p in prompts)
+    for kind in toys.KINDS:
+        for labelled in tokenize(prompts[:32], toys.tokenizer(kind)):
+            assert len(set(labelled.forerunners)) == 5
+
+
+def test_labels_of_several_tokens_are_counted():
+    tokenizer = toys.tokenizer("bpe", 300)  # hardly any merges: every label is many tokens
+    for labelled in tokenize(loading.staicc_prompts(2, 1)[:8], tokenizer):
+        assert min(labelled.label_lengths) > 1
+        assert labelled.n_t == labelled.labels[-1] + labelled.label_lengths[-1]
+        assert len(labelled.ids) == labelled.labels[-1] + 1
+
+
+def toy_prompt(text, forerunner, labels=("up", "down"), join=" "):
+    return Prompt(text, {"x": ((0, 1),), "s": ((forerunner, forerunner + 1),), "y": ()}, labels, 0, (), join)
+
+
+def test_labels_that_begin_with_the_same_token_are_refused():
+    tokenizer = toys.tokenizer("bpe", 300)
+    prompts = [toy_prompt("x :", 2, ("party", "paint"))]
+    tokens = {offset: tokenize(prompts, tokenizer, offset) for offset in (0, 1)}
+    with pytest.raises(ValueError, match="'party' and 'paint' begin with the same token"):
+        check_first_tokens(prompts, tokens)
+    check_first_tokens(prompts, {0: tokens[0]})  # one condition alone is fine
+
+
+def test_a_token_that_covers_forerunner_and_label_is_refused():
+    tokenizer = toys.tokenizer("bpe")
+    prompt = toy_prompt("sentence", 7, ("s", "x"), join="")  # "sentences" merges across the boundary
+    assert any("s" in t and "e" in t for t in tokenizer.tokenize("sentences")[-1:])
+    with pytest.raises(ValueError, match="no token boundary between forerunner and label"):
+        tokenize([prompt], tokenizer)
+
+
+def test_a_tokenizer_without_offsets_is_refused():
+    with pytest.raises(ValueError, match="gives no character offsets"):
+        tokenize([toy_prompt("x :", 2)], toys.Slow())
+
+
+def test_a_last_character_of_several_tokens_is_counted_whole():
+    tokenizer = toys.tokenizer("bpe", 300)
+    prompt = toy_prompt("x :", 2, ("gut\N{EURO SIGN}", "b"))  # its last character is three byte tokens
+    [labelled] = tokenize([prompt], tokenizer)
+    assert labelled.n_t == len(tokenizer(prompt.with_label())["input_ids"])
+
+
+def test_two_conditions_that_append_the_same_word_are_refused():
+    prompts, tokenizer = [toy_prompt("x :", 2)], toys.tokenizer()
+    for conditions in ((0, 2), (1, "down")):
+        with pytest.raises(ValueError, match="append the same word"):
+            check_first_tokens(prompts, {what: tokenize(prompts, tokenizer, what) for what in conditions})

@@ -1,0 +1,162 @@
+"""Random repeated sequences: what is drawn, from which ranks, and that a sequence depends on its own seed alone."""
+
+import copy
+import json
+import pickle
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from tests import toys
+from util.prompts.sequences import ranked_tokens, repeated_sequences
+
+
+def small(model, special=("<s>",)):
+    """A tokenizer around a model of the tokenizers library, its first words special."""
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), bos_token=special[0])
+
+
+def word_level(words=40):
+    return small(models.WordLevel({"<s>": 0, **{f"w{i}": i for i in range(1, words)}}, unk_token="<s>"))
+
+
+def allowed(tokenizer, exclude=0.04):
+    """The ids that may be drawn, found another way: the rank of every token by itself, then the bounds on ranks."""
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    never = {0, 1}  # <s> and <unk> of the toys
+    if model["type"] == "BPE":
+        rank: dict[str, int] = {}
+        for number, (left, right) in enumerate(model["merges"]):
+            rank.setdefault(left + right, number)
+        order = sorted(rank, key=rank.__getitem__)
+        ids = [tokenizer.convert_tokens_to_ids(token) for token in order]
+    else:
+        score = dict(model["vocab"])
+        ids = [tokenizer.convert_tokens_to_ids(token) for token in sorted(score, key=lambda token: -score[token])]
+    ids = [i for i in ids if i not in never]
+    low, high = int(exclude * len(ids)), len(ids) - int(exclude * len(ids))
+    return {token for place, token in enumerate(ids) if low <= place < high}, len(ids)
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize("length, copies, bos", [(50, 4, True), (25, 4, False), (60, 1, True), (2, 3, False)])
+def test_shape_and_repeats(kind, length, copies, bos):
+    tokenizer = toys.tokenizer(kind)
+    made = repeated_sequences(tokenizer, length, copies, range(3), bos)
+    assert made.ids.shape == (3, copies * length + bos) and made.ids.dtype == np.int64
+    assert (made.length, made.copies, made.bos) == (length, copies, bos)
+    if bos:
+        assert (made.ids[:, 0] == tokenizer.bos_token_id).all()
+    body = made.ids[:, int(bos) :].reshape(3, copies, length)
+    assert (body == body[:, :1]).all()
+    assert all(len(set(row[0])) == length for row in body)
+    assert tokenizer.bos_token_id not in body
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize("exclude", [0.04, 0.2, 0.0])
+def test_drawn_are_all_and_only_the_middle_ranks(kind, exclude):
+    tokenizer = toys.tokenizer(kind)
+    expected, ranked = allowed(tokenizer, exclude)
+    assert len(expected) == ranked - 2 * int(exclude * ranked)
+    made = repeated_sequences(tokenizer, len(expected), 1, [0], bos=False, exclude=exclude)
+    assert set(made.ids[0].tolist()) == expected
+    with pytest.raises(ValueError, match="take a smaller length or exclude"):
+        repeated_sequences(tokenizer, len(expected) + 1, 1, [0], exclude=exclude)
+
+
+def test_ranking_says_how():
+    assert "merges" in repeated_sequences(toys.tokenizer("bpe")).ranking
+    assert "Unigram scores" in repeated_sequences(toys.tokenizer("unigram")).ranking
+    assert "token ids" in repeated_sequences(word_level(), 10).ranking
+    assert ranked_tokens(word_level(9))[0] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_merges_as_strings_and_repeated_results():
+    fast = toys.tokenizer("bpe")
+    state = json.loads(fast.backend_tokenizer.to_str())
+    state["model"]["merges"] = [" ".join(pair) for pair in state["model"]["merges"]]
+    state["model"]["merges"] += state["model"]["merges"][:5]  # a token's first merge is its rank
+    older = SimpleNamespace(
+        backend_tokenizer=SimpleNamespace(to_str=lambda: json.dumps(state)),
+        all_special_ids=[0, 1],
+        bos_token_id=0,
+        eos_token_id=None,
+    )
+    assert ranked_tokens(older)[0] == ranked_tokens(fast)[0]
+    assert (repeated_sequences(older).ids == repeated_sequences(fast).ids).all()
+
+
+def test_merges_with_a_prefix_of_continuing_pieces():
+    vocabulary = {"<s>": 0, "a": 1, "##b": 2, "##c": 3, "ab": 4, "abc": 5}
+    model = models.BPE(vocabulary, [("a", "##b"), ("ab", "##c")], continuing_subword_prefix="##", unk_token="<s>")
+    assert ranked_tokens(small(model))[0] == [4, 5]
+
+
+def test_unigram_pieces_without_a_probability_have_no_rank():
+    pieces = [("<s>", 0.0), ("<0x0A>", 0.0), ("b", -3.0), ("a", -1.0), ("c", -3.0)]
+    assert ranked_tokens(small(models.Unigram(pieces, unk_id=0)))[0] == [3, 2, 4]
+
+
+def test_special_and_added_tokens_are_never_drawn():
+    tokenizer = copy.deepcopy(word_level(12))
+    tokenizer.add_tokens(["w3", "brand new"])
+    tokenizer.add_special_tokens({"pad_token": "w5"})
+    assert ranked_tokens(tokenizer)[0] == [1, 2, 4, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_sequence_depends_on_its_own_seed_alone():
+    tokenizer = toys.tokenizer()
+    five = repeated_sequences(tokenizer).ids
+    assert (five == repeated_sequences(tokenizer).ids).all()
+    assert (repeated_sequences(tokenizer, seeds=[7, 3, 1]).ids[1:] == five[[3, 1]]).all()
+    assert (repeated_sequences(tokenizer, seeds=np.arange(5)).ids == five).all()
+    assert len({tuple(row) for row in repeated_sequences(tokenizer, seeds=range(20)).ids.tolist()}) == 20
+
+
+def test_copies_and_bos_leave_the_draw_alone():
+    tokenizer = toys.tokenizer()
+    once = repeated_sequences(tokenizer, copies=1, bos=False).ids
+    assert (repeated_sequences(tokenizer, copies=2).ids[:, 1:] == np.tile(once, 2)).all()
+
+
+def test_global_generators_are_untouched():
+    tokenizer = toys.tokenizer()
+
+    def state():
+        return pickle.dumps(np.random.get_state()), torch.get_rng_state().tolist(), random.getstate()
+
+    before = state()
+    repeated_sequences(tokenizer)
+    assert state() == before
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"length": 1},
+        {"copies": 0},
+        {"exclude": 0.5},
+        {"exclude": -0.1},
+        {"seeds": []},
+        {"seeds": [1, 1]},
+        {"seeds": [-1]},
+    ],
+)
+def test_bad_numbers_are_refused(bad):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} = "):
+        repeated_sequences(toys.tokenizer(), **bad)
+
+
+def test_tokenizers_that_cannot_serve_are_refused():
+    with pytest.raises(ValueError, match="load the fast tokenizer"):
+        repeated_sequences(toys.Slow())
+    nameless = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({f"w{i}": i for i in range(9)})))
+    with pytest.raises(ValueError, match="set tokenizer.bos_token"):
+        repeated_sequences(nameless, 4)
+    assert repeated_sequences(nameless, 4, bos=False).ids.shape == (5, 16)

@@ -1,0 +1,617 @@
+"""Word-pair tasks: prompts against the lists, what each corruption keeps and changes, alignment, a user's own pairs."""
+
+import copy
+import csv
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from random import Random
+from string import ascii_letters
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tests import toys
+from util import paths
+from util.models.embedded_words import PAIR_TASKS
+from util.prompts import word_pair_prompts, word_pairs
+from util.prompts.prompt import Layout, Misaligned
+from util.prompts.token_types import check_aligned, type_tokens
+from util.prompts.word_pairs import ARROW, COLON, CORRUPTIONS, TAB, Pair, WordPairTask, pairs_from_file
+
+TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport", "ambiguous_present_past")
+RING = {"soccer": "football", "football": "baseball", "baseball": "basketball"} | {
+    "basketball": "hockey",
+    "hockey": "soccer",
+}
+ALL = tuple(CORRUPTIONS)
+
+
+@cache
+def rows(name):
+    """A word list without its header, read here a second time."""
+    file = paths.root() / "data" / "word_lists" / f"{name}.csv"
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.reader(lines))[1:]
+
+
+@cache
+def facts(name):
+    """(pairs, outputs of the other rule, list) of a task, from the lists alone."""
+    if name in ("copying", "capitalization"):
+        words = [word for (word,) in rows("words")]
+        upper = {word: word[0].upper() + word[1:] for word in words}
+        same = {word: word for word in words}
+        return (same, upper, "words") if name == "copying" else (upper, same, "words")
+    if name == "country_capital":
+        listed = rows("country_capital")
+        return {x: y for x, y, _ in listed}, {x: currency for x, _, currency in listed}, "country_capital"
+    if name == "person_sport":
+        listed = rows("person_sport")
+        return dict(listed), {x: RING[y] for x, y in listed}, "person_sport"
+    pairs = {x: y for x, y in rows("present_past") if x != y or name.startswith("ambiguous")}
+    return pairs, {x: x for x in pairs}, "present_past"
+
+
+@cache
+def tokenizer(kind):
+    """The toy tokenizer with one token also for capitalised words and for the arrow."""
+    made = copy.deepcopy(toys.tokenizer(kind, on_tasks=True))
+    words = [word.capitalize() for (word,) in rows("words")]
+    made.add_tokens([AddedToken(word, single_word=True, normalized=False) for word in words])
+    made.add_tokens([AddedToken(" ->", normalized=False)])
+    return made
+
+
+@cache
+def by_pattern(pattern):
+    """A tokenizer whose tokens are what the pattern says; known are words of the lists, of ANTONYMS, and letters."""
+    words = {cell for name in word_pairs.LISTS for row in rows(name) for cell in row} | {*ascii_letters}
+    words |= {f" {word}" for pair in ANTONYMS.pairs for said in pair[:2] for word in (said, said.upper())}
+    words |= {word.strip() for word in words}
+    known = {text: i for i, text in enumerate(["<unk>", "<s>", "\t", "\n", " ->", *sorted(words)])}
+    raw = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", unk_token="<unk>")
+
+
+WORDS = r"[^\t\n]+|\t|\n"  # one token for each word
+
+
+@cache
+def made(name, kind, n=10, k=10, corruptions=(0,), **options):
+    return word_pair_prompts.prompts(name, tokenizer(kind), n, k=k, corruptions=corruptions, **options)
+
+
+def parse(text, layout=TAB):
+    """([(x, y)], query) of a prompt, by splitting its string."""
+    *lines, last = text.split("\n")
+    assert last.endswith(layout.separator)
+    return [tuple(line.split(layout.separator + layout.join)) for line in lines], last[: -len(layout.separator)]
+
+
+def foreign(word, name):
+    """Whether a word, or each of several words, is from the lists of other tasks and not from this task's."""
+    listed = {other: {cell.casefold() for row in rows(other) for cell in row} for other in word_pairs.LISTS}
+    own, beside = listed.pop(facts(name)[2]), set().union(*listed.values())
+    word = word.casefold()
+    return word not in own and (word in beside or all(part in beside - own for part in word.split(" ")))
+
+
+@cache
+def facts_with(word):
+    """The rows of the lists that hold a word or, for several words of which no row is, one of them."""
+    listed = [(name, number, row) for name in word_pairs.LISTS for number, row in enumerate(rows(name))]
+    found = {(name, number) for name, number, row in listed if word in row}
+    parts = word.split(" ") if " " in word and not found else []
+    return found | {fact for part in parts for fact in facts_with(part)}
+
+
+# ------------------------------------------------------------------------------------------------ clean prompts
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize("name", TASKS)
+def test_prompts_hold_what_the_lists_say(name, kind):
+    pairs = facts(name)[0]
+    drawn = made(name, kind)
+    assert len(drawn.items) == 10 and not drawn.dropped
+    for number, item in enumerate(drawn.items):
+        shown, query = parse(item.clean.text)
+        assert item.index == number and len(shown) == 10
+        assert len({x for x, _ in shown}) == 10 and query not in [word for pair in shown for word in pair]
+        assert all(pairs[x] == y for x, y in [*shown, (query, item.clean.label())])
+        if name.endswith("present_past"):
+            marks = tuple("*" if x == y else "" for x, y in shown)
+            assert item.clean.marks == (marks if name.startswith("ambiguous") else ())
+            assert query != item.clean.label() and marks.count("*") == (7 if name.startswith("ambiguous") else 0)
+        typed = type_tokens(item.clean, tokenizer(kind))
+        assert len(typed.ids) == len(typed.types) == len(typed.slots) == sum(item.sizes) and typed.types[0] == "bos"
+        assert typed.sizes == item.sizes and len(item.sizes) == 1 + 10 * 4 + 2
+        types = {"bos", "x", "t", "y", "n", "query", "last_separator"}
+        assert {kind.removesuffix("*") for kind in typed.types} == types
+        whole = tokenizer(kind)(item.clean.with_label())["input_ids"]
+        assert whole[: len(typed.ids) - 1] == list(typed.ids[1:]) or whole[: len(typed.ids)] == list(typed.ids)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_prompt_depends_on_its_index_alone(name):
+    ten, three = made(name, "bpe"), made(name, "bpe", n=3)
+    assert ten.items[:3] == three.items
+    assert word_pair_prompts.prompts(name, tokenizer("bpe"), 3).items == three.items
+    texts = [item.clean.text for item in (*ten.items, *made(name, "bpe", seed=1).items)]
+    assert len(set(texts)) == 20
+
+
+def test_clean_prompts_do_not_depend_on_the_corruptions_asked_for_where_every_pair_has_donors():
+    drawn = {c: made_of_words("country_capital", corruptions=c) for c in ((0,), (3,), ALL, ALL[::-1], ())}
+    assert not any(found.rejected or found.resampled for found in drawn.values())
+    for asked, found in drawn.items():
+        assert [item.clean for item in found.items] == [item.clean for item in drawn[ALL].items]
+        for item, other in zip(found.items, drawn[ALL].items, strict=True):
+            assert item.donors == {c: other.donors[c] for c in asked}
+
+
+def made_of_words(name, n=6, **options):
+    return word_pair_prompts.prompts(name, by_pattern(WORDS), n, **options)
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+def test_donor_seeds_leave_clean_prompts_alone(kind):
+    for name in ("country_capital", "person_sport"):
+        drawn = [made(name, kind, k=4, corruptions=ALL, donor_seed=seed) for seed in (0, 1, 2)]
+        clean = [{item.index: item.clean for item in found.items} for found in drawn]
+        for index in set(clean[0]) & set(clean[1]) & set(clean[2]):
+            assert clean[0][index] == clean[1][index] == clean[2][index]
+        assert min(map(len, clean)) >= 9
+        for c in (0, 1, 3, 4, 5):  # of four outputs in two sizes, there is one shuffle
+            texts = [{item.index: item.donors[c].text for item in found.items} for found in drawn]
+            assert sum(texts[0][i] != texts[1][i] for i in set(texts[0]) & set(texts[1])) >= 5
+
+
+def test_more_demonstrations_begin_with_fewer():
+    short, long = made_of_words("copying", k=3), made_of_words("copying", k=5)
+    for a, b in zip(short.items, long.items, strict=True):
+        assert parse(a.clean.text)[0] == parse(b.clean.text)[0][:3] and parse(a.clean.text)[1] == parse(b.clean.text)[1]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_splits_are_disjoint_halves_of_the_queries(name):
+    task = word_pairs.find(name)
+    halves = task.queries("search"), task.queries("test")
+    clear = {x for x, y in facts(name)[0].items() if not (name.startswith("ambiguous") and x == y)}
+    assert not halves[0] & halves[1] and halves[0] | halves[1] == clear == task.queries()
+    assert 0 <= len(halves[1]) - len(halves[0]) <= 1
+    for split, half in zip(("search", "test"), halves, strict=True):
+        asked = {parse(item.clean.text)[1] for item in made(name, "unigram", n=12, split=split).items}
+        assert asked <= half and len(asked) > 6
+    first = sorted(clear)[:50]
+    again = WordPairTask("again", tuple(Pair(x, x) for x in reversed(first)))
+    assert again.queries("search") == WordPairTask("other", tuple(Pair(x, "y") for x in first)).queries("search")
+    with pytest.raises(ValueError, match="unknown split 'train'; choose one of all, search, test"):
+        word_pair_prompts.prompts(name, tokenizer("bpe"), 1, split="train")
+
+
+def test_queries_in_turn_are_asked_once_before_any_is_asked_again():
+    few = WordPairTask("few", tuple(Pair(x, x.upper()) for x in "abcdefghijklmnopqrstuvw"), other_rule=str.title)
+    half = few.queries("test")
+    drawn = {n: word_pair_prompts.prompts(few, by_pattern(WORDS), n, 3, corruptions=(1,), split="test", in_turn=True)
+             for n in (5, 24)}  # fmt: skip
+    asked = [parse(item.clean.text)[1] for item in drawn[24].items]
+    assert len(half) == 12 and {*asked[:12]} == half and asked[:12] == asked[12:] != sorted(half)
+    assert drawn[5].items == drawn[24].items[:5]
+    assert len({item.clean.text for item in drawn[24].items}) == 24
+    other = word_pair_prompts.prompts(few, by_pattern(WORDS), 12, 3, 1, (1,), "test", in_turn=True)
+    assert [parse(item.clean.text)[1] for item in other.items] != asked[:12]
+
+
+def test_queries_whose_answer_begins_as_a_copy_would_are_not_asked():
+    """As of regular verbs in published tokenizers: the first token of the answer would be right for a copy, too."""
+    letters, verbs = by_pattern(r"[^\t\n]|\t|\n"), ("walk", "jump", "climb", "order", "enter", "touch")
+    regular = [Pair(verb, f"{verb}ed") for verb in verbs]
+    told = [Pair("one", "two"), Pair("cat", "dog"), Pair("red", "hue"), Pair("sun", "ray")]
+    same = [Pair("cut", "cut"), Pair("hit", "hit")]  # a copy is the answer, and counts as one
+    task = WordPairTask("past", (*regular, *told, *same), other_rule=str)
+    drawn = word_pair_prompts.prompts(task, letters, 40, k=3, corruptions=(1,))
+    asked = {parse(item.clean.text)[1] for item in drawn.items}
+    assert asked and asked <= {pair.x for pair in (*told, *same)} and drawn.askable == len(told) + len(same)
+    assert drawn.rejected["query: its answer begins as the query said again"] == len(regular)
+    shown = {x for item in drawn.items for x, _ in parse(item.clean.text)[0]}
+    assert shown & {*verbs}  # among the demonstrations nothing is left out
+    one_token = word_pair_prompts.prompts(task, tokenizer("bpe"), 4, k=3, corruptions=(1,))
+    assert word_pair_prompts.may_begin_alike(task.pairs) and one_token.askable >= drawn.askable
+    assert not word_pair_prompts.may_begin_alike(word_pairs.find("capitalization").pairs)
+    assert not word_pair_prompts.may_begin_alike(word_pairs.find("copying").pairs)
+
+
+def test_the_embedded_model_s_tasks_have_the_words_that_it_was_trained_on():
+    for name in TASKS:
+        task, longer = word_pairs.find(name, trained=True), word_pairs.find(name)
+        listed = PAIR_TASKS[name.removeprefix("ambiguous_")]
+        assert tuple(pair[:2] for pair in task.pairs if not pair.kind) == listed and {*task.pairs} <= {*longer.pairs}
+        drawn = word_pair_prompts.prompts(task, by_pattern(WORDS), 4, 4, corruptions=(0,))
+        words = {word for item in drawn.items for pair in parse(item.donors[0].text)[0] for word in pair}
+        known = {cell for listed in task.lists for row in rows(listed) for cell in row}
+        assert all({word, *word.split(" ")} & known for word in words)
+
+
+# ------------------------------------------------------------------------------------------------ donors
+
+
+def check_donor(c, name, clean, donor, marks):
+    """What a corruption keeps and what it changes, against the lists."""
+    pairs, other, _ = facts(name)
+    (shown, query), (given, asked) = parse(clean.text), parse(donor.text)
+    assert len(given) == len(shown) and (asked == query) == (c != 0) and donor.label() == clean.label()
+    used, xs, ys = {query, *(x for x, _ in shown)}, [x for x, _ in given], [y for _, y in given]
+    if c == 2:
+        assert xs == [x for x, _ in shown] and Counter(ys) == Counter(y for _, y in shown)
+    else:
+        assert len(set(xs)) == len(xs) and not used & {*xs}
+    if c != 2 or name != "person_sport":
+        assert not any(old == new for (_, old), new in zip(shown, ys, strict=True))
+    if c in (0, 3):
+        assert all(foreign(x, name) for x in xs)
+    if c in (0, 4):
+        assert all(foreign(y, name) for y in ys)
+    if c in (0, 3, 4):
+        taken = {0: [*xs, *ys, asked], 3: xs, 4: ys}[c]
+        related = Counter(fact for word in taken for fact in facts_with(word))
+        assert foreign(taken[-1], name) and max(related.values()) == 1
+    if c == 3:
+        assert {*ys} <= {y for x, y in pairs.items() if x not in used}
+    if c in (1, 4, 5):
+        assert {*xs} <= {*pairs}
+    if c == 1:
+        assert all(pairs[x] == y for x, y in given)
+    if c == 5:
+        assert all(other[x] == y for x, y in given)
+        assert all(pairs[x] != y for (x, y), mark in zip(given, marks or [""] * len(given), strict=True) if not mark)
+    for mark, (x, y) in zip(marks, given, strict=False):
+        if c in (1, 4, 5):
+            assert (pairs[x] == x) == (mark == "*")
+        if c == 3:
+            assert (pairs.get(y) == y) == (mark == "*")
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize("name", TASKS)
+def test_each_corruption_keeps_and_changes_what_it_says(name, kind):
+    drawn = made(name, kind, k=4, corruptions=ALL)
+    same: Counter[int] = Counter()
+    assert len(drawn.items) >= 9 and len(drawn.items) + sum(drawn.dropped.values()) == 10
+    for item in drawn.items:
+        typed = [type_tokens(prompt, tokenizer(kind)) for prompt in (item.clean, *item.donors.values())]
+        whole = [type_tokens(prompt, tokenizer(kind), target=True) for prompt in (item.clean, *item.donors.values())]
+        assert {found.sizes for found in typed} == {item.sizes} and tuple(item.donors) == ALL
+        assert len({found.types for found in typed}) == len({found.types for found in whole}) == 1
+        assert all(long.ids[: len(short.ids)] == short.ids for short, long in zip(typed, whole, strict=True))
+        for c, donor in item.donors.items():
+            check_donor(c, name, item.clean, donor, item.clean.marks)
+            old, new = parse(item.clean.text)[0], parse(donor.text)[0]
+            same[c] += sum(a[1] == b[1] for a, b in zip(old, new, strict=True))
+    assert {c: count for c, count in drawn.coincidences.items() if count} == +same
+
+
+@pytest.mark.parametrize("k", [5, 10])
+def test_sports_are_balanced_in_prompts_and_donors(k):
+    cap = -(-k // 5) + 1
+    drawn = made("person_sport", "bpe", n=20, k=k, corruptions=(1, 2, 3, 5))
+    assert drawn.items
+    for item in drawn.items:
+        for prompt in (item.clean, *item.donors.values()):
+            assert max(Counter(y for _, y in parse(prompt.text)[0]).values()) <= cap
+    assert word_pairs.find("person_sport").limit(k) == cap and set(word_pairs.find("person_sport").outputs) == {*RING}
+
+
+def test_shuffles_leave_as_few_outputs_in_place_as_there_can_be():
+    def word(y, size):
+        return word_pair_prompts._Word("x", y, "", frozenset(), (1, 1, 1, size), 0)
+
+    for number in range(60):
+        rng = Random(f"{number}")
+        shown = [word(rng.choice("abc"), rng.choice((1, 1, 2))) for _ in range(rng.randint(2, 6))]
+        old = [(w.y, w.sizes[3]) for w in shown]
+        allowed = [new for new in itertools.permutations(old) if [s for _, s in new] == [s for _, s in old]]
+        fewest = min(sum(a == b for a, b in zip(old, new, strict=True)) for new in allowed)
+        strict, loose = (word_pair_prompts._shuffled(shown, rng, few) for few in (False, True))
+        assert (strict is None) == (fewest > 0) and (loose is None) == (fewest == len(old))
+        for new in (strict, loose):
+            if new:
+                assert tuple(zip(new, [size for _, size in old], strict=True)) in allowed
+                assert sum(a == b for (a, _), b in zip(old, new, strict=True)) == fewest
+
+
+# ------------------------------------------------------------------------------------------------ ambiguous pairs
+
+
+@pytest.mark.parametrize("k, counts", [(10, (0, 4, 7, 9, 10)), (3, (0, 1, 2, 3))])
+def test_ambiguous_demonstrations_are_as_many_as_asked_for_and_where(k, counts):
+    queries = []
+    for m in counts:
+        for order in word_pair_prompts.ORDERS:
+            drawn = made_of_words("ambiguous_present_past", n=8, k=k, ambiguous=m, order=order, corruptions=ALL)
+            assert len(drawn.items) == 8
+            for item in drawn.items:
+                shown, query = parse(item.clean.text)
+                marks = ["*" if x == y else "" for x, y in shown]
+                assert item.clean.marks == tuple(marks) and marks.count("*") == m
+                types = type_tokens(item.clean, by_pattern(WORDS)).types
+                assert [types.count(t) for t in ("x*", "y*", "x", "y")] == [m, m, k - m, k - m]
+                if order != "random":
+                    assert marks == sorted(marks, reverse=order == "ambiguous first")
+                for c, donor in item.donors.items():
+                    assert donor.marks == item.clean.marks
+                    check_donor(c, "ambiguous_present_past", item.clean, donor, item.clean.marks)
+            queries.append([parse(item.clean.text)[1] for item in drawn.items])
+    assert all(asked == queries[0] for asked in queries)
+    scattered = made_of_words("ambiguous_present_past", n=8, k=k, ambiguous=counts[1])
+    assert len({item.clean.marks for item in scattered.items}) > 1
+
+
+def test_default_share_and_faults_of_ambiguous_demonstrations():
+    for k, m in ((10, 7), (5, 3), (3, 2)):
+        found = made_of_words("ambiguous_present_past", n=1, k=k)
+        assert found.items[0].clean.marks.count("*") == m
+    with pytest.raises(ValueError, match=r"has \d+ ambiguous pairs; k = 30 with 30 ambiguous needs 60, .*smaller k"):
+        made_of_words("ambiguous_present_past", k=30, ambiguous=30, corruptions=(1,))
+    with pytest.raises(ValueError, match="has 0 ambiguous pairs"):
+        made_of_words("present_past", ambiguous=1)
+    with pytest.raises(ValueError, match="0 to k ambiguous"):
+        made_of_words("ambiguous_present_past", k=3, ambiguous=4)
+    with pytest.raises(ValueError, match="unknown order 'first'; choose one of random, ambiguous first, ambig"):
+        made_of_words("ambiguous_present_past", order="first")
+
+
+# ------------------------------------------------------------------------------------------------ alignment
+
+
+@pytest.mark.parametrize("layout", [ARROW, COLON], ids=["arrow", "colon"])
+@pytest.mark.parametrize("kind", toys.KINDS)
+def test_other_layouts(kind, layout):
+    for name in ("present_past", "country_capital"):
+        drawn = made(name, kind, n=4, k=4, corruptions=(0, 1, 4), layout=layout)
+        assert len(drawn.items) == 4 and drawn.task.layout == layout
+        for item in drawn.items:
+            shown, query = parse(item.clean.text, layout)
+            pairs = facts(name)[0]
+            assert len(shown) == 4 and all(pairs[x] == y for x, y in [*shown, (query, item.clean.label())])
+            for prompt in (item.clean, *item.donors.values()):
+                assert type_tokens(prompt, tokenizer(kind)).sizes == item.sizes
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+@pytest.mark.parametrize("name", TASKS)
+def test_words_of_several_tokens_stay_aligned(name, kind):
+    news = toys.tokenizer(kind)
+    drawn = word_pair_prompts.prompts(name, news, 20, k=3, corruptions=ALL)
+    assert len(drawn.items) + sum(drawn.dropped.values()) == 20 and len(drawn.items) >= 5
+    assert drawn.rejected and (drawn.resampled or name == "person_sport")
+    sizes: set[int] = set()
+    for item in drawn.items:
+        found = {type_tokens(prompt, news, target=True).sizes for prompt in (item.clean, *item.donors.values())}
+        assert {one[:-1] for one in found} == {item.sizes} and len(found) == 1
+        sizes.update(item.sizes)
+        for c, donor in item.donors.items():
+            check_donor(c, name, item.clean, donor, item.clean.marks)
+    assert len(sizes) > 2
+
+
+def test_prompts_without_donors_are_resampled_then_dropped_and_keep_their_index():
+    # every word is as many tokens as it has letters: hardly a draw of capitals can be shuffled
+    letters = by_pattern(r"[^\t\n]|\t|\n")
+    drawn = word_pair_prompts.prompts("country_capital", letters, 40, k=3, corruptions=(2,))
+    assert drawn.resampled["no donor for shuffled"] > 50 and drawn.dropped["no donor for shuffled"]
+    assert len(drawn.items) + sum(drawn.dropped.values()) == 40
+    indices = [item.index for item in drawn.items]
+    assert indices == sorted(set(indices)) != list(range(len(indices)))
+    fewer = word_pair_prompts.prompts("country_capital", letters, 30, k=3, corruptions=(2,))
+    assert fewer.items == tuple(item for item in drawn.items if item.index < 30)
+
+
+def test_donors_are_measured_in_the_prompt_not_only_word_by_word():
+    # the first letter of a line is a token of its own after a line that ends with "d"
+    context = by_pattern(r"(?<=d\n)[^\t\n]|[^\t\n]+|\t|\n")
+    verbs = word_pairs.find("present_past", trained=True)  # among many regular verbs no prompt would be aligned
+    drawn = word_pair_prompts.prompts(verbs, context, 10, k=4, corruptions=(1, 3, 4))
+    assert drawn.resampled["unequal sizes"] > 0 and drawn.items
+    for item in drawn.items:
+        assert {type_tokens(p, context).sizes for p in (item.clean, *item.donors.values())} == {item.sizes}
+
+
+def test_a_donor_of_other_sizes_is_refused():
+    words = toys.tokenizer("bpe", on_tasks=True)
+    clean, wide, marked = (
+        word_pair_prompts.typed_tokens(TAB.prompt(shown, "walk", "walked", marks=marks), words)
+        for shown, marks in (
+            ([("call", "called")], ()),
+            ([("unimaginably", "called")], ()),
+            ([("call", "called")], ("*",)),
+        )
+    )
+    check_aligned(clean, clean)
+    with pytest.raises(Misaligned, match=r"slot 1 has 1 tokens in the clean prompt, \d+ in its donor") as caught:
+        check_aligned(clean, wide)
+    assert caught.value.reason == "unequal sizes"
+    with pytest.raises(Misaligned, match="differ in their slots or marks"):
+        check_aligned(clean, marked)
+
+
+@pytest.mark.parametrize("separator, layout", [("\\t", TAB), (":", COLON)])
+def test_a_separator_merged_into_words_is_refused_with_a_cure(separator, layout):
+    merging = by_pattern(rf" ->|{separator} ?[A-Za-z ]+|[A-Za-z]+|\n|{separator}")
+    with pytest.raises(ValueError, match=r"no prompt can be made .*pair: merged \d+.*another separator \(layout: TAB"):
+        word_pair_prompts.prompts("copying", merging, 3, layout=layout)
+    assert len(word_pair_prompts.prompts("copying", merging, 3, layout=ARROW).items) == 3
+
+
+def test_an_answer_that_changes_the_prompt_is_refused():
+    # a word before a final tab falls into letters
+    merging = by_pattern(r"\w(?=\w*\t\z)|[^\t\n]+|\t|\n")
+    with pytest.raises(ValueError, match=r"pair: answer merges \d+"):
+        word_pair_prompts.prompts("copying", merging, 1)
+    with pytest.raises(Misaligned, match="answer merges") as caught:
+        word_pair_prompts.typed_tokens(TAB.prompt([("again", "again")], "walk", "walk"), merging)
+    assert caught.value.reason == "answer merges"
+
+
+def test_a_separator_learnt_later_is_noticed():
+    late = copy.deepcopy(toys.tokenizer("bpe"))
+    odd = Layout(" =~>", " ")
+    with pytest.raises(ValueError, match="pair: split"):
+        word_pair_prompts.prompts("copying", late, 1, k=2, layout=odd)
+    late.add_tokens([AddedToken(" =~>", normalized=False)])
+    assert word_pair_prompts.prompts("copying", late, 1, k=2, layout=odd).items
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"task": "copyng"}, "unknown word-pair task 'copyng'; there are copying, capitalization, country_capital"),
+        ({"k": 0}, "k = 0"),
+        ({"n": 0}, "n = 0"),
+        ({"k": 5000}, r"has \d+ clear pairs; k = 5000 .* smaller k"),
+        (
+            {"corruptions": (0, 6)},
+            r"missing corruption index \[6\]: task 'copying' has 0 \(unrelated\), 1 \(same_task\)",
+        ),
+        ({"corruptions": (-1,)}, r"missing corruption index \[-1\]"),
+        ({"k": 1, "corruptions": (2,)}, r"missing corruption index \[2\].* 2 from k = 2 on"),
+        ({"tokenizer": toys.Slow()}, "gives no character offsets"),
+    ],
+)
+def test_bad_requests_name_the_cure(options, message):
+    asked = {"task": "copying", "tokenizer": tokenizer("bpe"), "n": 1} | options
+    with pytest.raises(ValueError, match=message):
+        word_pair_prompts.prompts(**asked)
+    assert word_pair_prompts.prompts("copying", tokenizer("bpe"), 1, k=1, corruptions=(0, 1, 3, 4, 5)).items
+
+
+# ------------------------------------------------------------------------------------------------ a user's own tasks
+
+ANTONYMS = WordPairTask(
+    name="antonyms",
+    pairs=(
+        *(("hot", "cold"), ("big", "small"), ("up", "down"), ("fast", "slow")),
+        *(("rich", "poor"), ("old", "new"), ("wet", "dry"), ("hard", "soft")),
+        *(("full", "empty"), ("high", "low"), ("left", "right"), ("dark", "light")),
+    ),
+    other_rule=str.upper,
+    layout=ARROW,
+)
+
+
+def test_a_task_is_one_object_registered_or_not(monkeypatch):
+    monkeypatch.setattr(word_pairs, "_REGISTERED", {})
+    drawn = word_pair_prompts.prompts(ANTONYMS, by_pattern(r" ->|\n| ?[^ \n]+"), 5, k=3, corruptions=ALL)
+    pairs = {pair.x: pair.y for pair in ANTONYMS.pairs}
+    for item in drawn.items:
+        shown, query = parse(item.clean.text, ARROW)
+        assert all(pairs[x] == y for x, y in [*shown, (query, item.clean.label())])
+        assert all(y == x.upper() for x, y in parse(item.donors[5].text, ARROW)[0])
+        assert not {*pairs, *pairs.values()} & {w for pair in parse(item.donors[0].text, ARROW)[0] for w in pair}
+    assert word_pairs.names() == TASKS
+    assert word_pairs.register(ANTONYMS) is word_pairs.find("antonyms") and word_pairs.names() == (*TASKS, "antonyms")
+    again = word_pair_prompts.prompts("antonyms", by_pattern(r" ->|\n| ?[^ \n]+"), 5, k=3, corruptions=ALL)
+    assert again.items == drawn.items
+    for taken in (ANTONYMS, replace(ANTONYMS, name="copying")):
+        with pytest.raises(ValueError, match="already; give yours another name"):
+            word_pairs.register(taken)
+    plain = replace(ANTONYMS, other_rule=None)
+    assert plain.corruptions == (0, 1, 2, 3, 4) and plain.other("hot") is None
+    with pytest.raises(ValueError, match=r"missing corruption index \[5\]"):
+        word_pair_prompts.prompts(plain, tokenizer("bpe"), 1, k=3, corruptions=(5,))
+
+
+def test_an_other_rule_need_not_have_every_input():
+    rule = {"hot": "warm", "big": "large", "up": "over", "wet": "damp", "old": "aged", "dark": "light"}
+    some = replace(ANTONYMS, other_rule=rule)
+    drawn = word_pair_prompts.prompts(some, by_pattern(r" ->|\n| ?[^ \n]+"), 5, k=2, corruptions=(5,))
+    for item in drawn.items:
+        assert all(rule[x] == y and x != "dark" for x, y in parse(item.donors[5].text, ARROW)[0])  # as the task has it
+
+
+GOOD = {
+    "plain.csv": "hot,cold\nbig, small\nup,down\n",
+    "header.csv": "n,output,input\n1,cold,hot\n2,small,big\n3,down,up\n",
+    "marked.CSV": "\ufeffhot,cold,very\nbig,small,\n\nup,down\n",
+    "pairs.json": '[["hot", "cold"], ["big", "small"], ["up", "down"]]',
+    "named.json": '[{"input": "hot", "output": "cold"}, {"output": "small", "input": "big"}, '
+    '{"input": "up", "output": "down", "note": "x"}]',
+    "object.json": '{"hot": "cold", "big": "small", "up": "down"}',
+}
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "empty.csv": ("", "0 pairs; at least 3 are needed"),
+    "few.csv": ("hot,cold\nbig,small\n", "2 pairs; at least 3 are needed"),
+    "one.csv": ("hot\nbig\nup\n", r"pair 1, \['hot'\], is not an input and an output"),
+    "short.csv": ("input,output\nhot,cold\nbig\nup,down\n", "pair 2, .* is not an input and an output"),
+    "twice.csv": ("hot,cold\nbig,small\nhot,warm\n", "pair 3: 'hot' is an input twice"),
+    "blank.csv": ("hot,cold\nbig,\nup,down\n", "pair 2: '' is empty"),
+    "white.csv": ("hot,cold \nbig,small\nup,down\n", "'cold ' has white space at an end"),
+    "line.csv": ('hot,"co\nld"\nbig,small\nup,down\n', r"contains '\\n', which ends a part of the prompt"),
+    "tab.csv": ("hot,co\tld\nbig,small\nup,down\n", r"contains '\\t'"),
+    "quote.csv": ('hot,"cold\nbig,small\n', "cannot read pairs from .*quote.csv: "),
+    "bytes.csv": (b"\xff\xfe\xff", "cannot read pairs from .*bytes.csv: .*decode"),
+    "broken.json": ('[["hot", "cold"]', "cannot read pairs from .*broken.json: "),
+    "number.json": ("3", "neither a list nor an object"),
+    "list.json": ('["hot", "cold", "big"]', "pair 1, 'hot', is not an input and an output"),
+    "values.json": ('{"hot": 1, "big": 2, "up": 3}', "is not an input and an output"),
+    "deep.json": ('{"hot": {"a": "b"}, "big": "c", "up": "d"}', "is not an input and an output"),
+    "names.json": ('[{"x": "hot", "y": "cold"}]', "is not an input and an output"),
+    "three.json": ('[["hot", "cold", "very"]]', "is not an input and an output"),
+    "repeated.json": ('{"hot": "cold", "big": "small", "hot": "warm"}', "pair 3: 'hot' is an input twice"),
+    "null.json": ("[null, null, null]", "is not an input and an output"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_pairs_of_a_file(tmp_path, name):
+    (tmp_path / name).write_text(GOOD[name], encoding="utf-8")
+    found = pairs_from_file(tmp_path / name)
+    assert found == (Pair("hot", "cold"), Pair("big", "small"), Pair("up", "down"))
+    drawn = word_pair_prompts.prompts(WordPairTask("mine", found), by_pattern(WORDS), 2, k=1, corruptions=(0, 1, 3, 4))
+    assert len(drawn.items) == 2
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_faults_of_a_file_are_named(tmp_path, name):
+    text, message = BAD[name]
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=message) as caught:
+        pairs_from_file(str(tmp_path / name))
+    assert name in str(caught.value)
+
+
+def test_columns_layouts_and_places_of_a_file(tmp_path):
+    listed = paths.root() / "data" / "word_lists" / "country_capital.csv"
+    found = pairs_from_file(listed, ("country", "currency"))
+    assert dict((x, y) for x, y, _ in found) == facts("country_capital")[1]
+    with pytest.raises(ValueError, match=r"no columns \('country', 'king'\) in its first line \['country'"):
+        pairs_from_file(listed, ("country", "king"))
+    with pytest.raises(ValueError, match="cannot read pairs from .*nowhere.csv"):
+        pairs_from_file(tmp_path / "nowhere.csv")
+    with pytest.raises(ValueError, match="cannot read pairs from"):
+        pairs_from_file(tmp_path)
+    (tmp_path / "colon.json").write_text(json.dumps([["a:b", "c"], ["d", "e"], ["f", "g"]]))
+    assert pairs_from_file(tmp_path / "colon.json")[0] == ("a:b", "c", "")
+    with pytest.raises(ValueError, match="'a:b' contains ':'"):
+        pairs_from_file(tmp_path / "colon.json", layout=COLON)
+    task = WordPairTask("mine", pairs_from_file(tmp_path / "colon.json"))
+    with pytest.raises(ValueError, match="task 'mine': pair 1: 'a:b' contains ':'.* or layout"):
+        word_pair_prompts.prompts(task, by_pattern(WORDS), 1, k=1, layout=COLON)
+    with pytest.raises(ValueError, match="with or without mark"):
+        WordPairTask("mine", (("a", "b", "?"), ("c", "d")))
+
+
+def test_no_donor_output_is_the_query():
+    words = [word for (word,) in rows("words")][:40]
+    chain = WordPairTask("chain", tuple(zip(words, [*words[1:], words[0]], strict=True)))
+    found = word_pair_prompts.prompts(chain, tokenizer("bpe"), 60, k=5, corruptions=(1, 3))
+    assert len(found.items) > 30
+    for item in found.items:
+        query = item.clean.text[slice(*item.clean.spans["x"][-1])]
+        for donor in item.donors.values():
+            assert query not in [donor.labels[i] for i in donor.demonstrations]

@@ -1,0 +1,203 @@
+"""Edges between token types: which cells of attention they are, and circuits made of them (Bakalova et al. 2025).
+
+An edge "y -> last_separator" is every way in which tokens of the second type read tokens of the first, in attention. A
+token's own self is never an edge. Types are those of `prompts.TypedTokens`; what is done to edges is an instrument's
+matter (`Splice`, `Knockout`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from util.prompts.token_types import TypedTokens
+
+Cells = NDArray[np.bool_]  # [T, T], query and key
+TYPES = ("bos", "header", "x", "t", "y", "n", "query", "last_separator", "target")
+RELATIONS = ("any", "same", "prev", "earlier", "slot")
+
+
+@dataclass(frozen=True, order=True)
+class Edge:
+    """All tokens of type `target` reading all of type `source` that stand before them, in a relation of examples.
+
+    "*": any type, except that the answer's reading (target) is to be named; "x" includes the x of marked examples, "x*"
+    is these alone and "x-" the others. relation: "any"; "same" example; "prev", the example before; "earlier" examples;
+    "lag=2" and so on, so many before; these leave out what lies within one slot (a name of several tokens), and "slot"
+    is that alone.
+    Raises ValueError for an unknown type or relation, with the nearest that there is.
+    """
+
+    source: str
+    target: str
+    relation: str = "any"
+
+    def __post_init__(self) -> None:
+        for name in (self.source, self.target):
+            check_known(
+                name[:-1] if name[:-1] in "xy" and name[1:] in ("*", "-") else name, (*TYPES, "*"), "token type"
+            )
+        if not re.fullmatch(r"lag=[1-9]\d*", self.relation):
+            check_known(self.relation, RELATIONS, "relation")
+
+    def __str__(self) -> str:
+        return f"{self.source}->{self.target}" + ("" if self.relation == "any" else f":{self.relation}")
+
+    @classmethod
+    def of(cls, text: str) -> Edge:
+        """The edge of "y->last_separator" or "x->y:earlier". Raises ValueError for another form."""
+        found = re.fullmatch(r"\s*(\S+?)\s*->\s*([^\s:]+)\s*(?::\s*(\S+))?\s*", text)
+        if found is None:
+            raise ValueError(f'{text!r} is no edge; write "source->target" or "source->target:relation"')
+        return cls(found[1], found[2], found[3] or "any")
+
+    def cells(self, tokens: TypedTokens) -> Cells:
+        """Which (query, key) cells of a prompt it is, [T, T]."""
+        types, before, inside, lag = _grid(tokens.types, tokens.examples, tokens.slots)
+        if self.relation == "slot":
+            related = inside
+        else:
+            earlier = {"any": lag >= 0, "same": lag == 0, "prev": lag == 1, "earlier": lag > 0}
+            found = earlier.get(self.relation)
+            related = ~inside & (lag == int(self.relation[4:]) if found is None else found)
+        reads = _are(types, self.target) & ((types != "target") | (self.target == "target"))
+        return before & related & reads[:, None] & _are(types, self.source)[None]
+
+
+@lru_cache(maxsize=256)
+def _grid(types: tuple[str, ...], examples: tuple[int, ...], slots: tuple[int, ...]) -> tuple[NDArray[Any], ...]:
+    """Of a layout, which many edges ask for: its types [T]; of (query, key) cells [T, T], whether the key stands before
+    the query, whether both are in one slot, and how many examples later the query is."""
+    place, slot, example = np.arange(len(types)), np.array(slots), np.array(examples)
+    return np.array(types), place[None] < place[:, None], slot[:, None] == slot[None], example[:, None] - example[None]
+
+
+def check_known(name: str, known: Sequence[str], what: str) -> None:
+    """Raises ValueError, with the nearest that there is, for a name that is unknown."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f", did you mean {near[0]!r}" if near else ""
+        raise ValueError(f"unknown {what} {name!r}{meant}; there are {', '.join(known)}")
+
+
+def _are(types: NDArray[np.str_], name: str) -> Cells:
+    if name == "*":
+        return np.ones(len(types), bool)
+    bare = name.rstrip("*-")
+    plain, marked = types == bare, types == f"{bare}*"
+    return {"*": marked, "-": plain}.get(name[-1], plain | marked)
+
+
+def edges(*texts: str, relation: str = "") -> tuple[Edge, ...]:
+    """Edges of texts such as "x,t -> y,n", every source with every target."""
+    found = []
+    for text in texts:
+        sources, _, targets = text.partition("->")
+        for source in sources.split(","):
+            for target in targets.split(","):
+                found.append(Edge(source.strip(), target.strip(), relation or "any"))
+    return tuple(found)
+
+
+# ------------------------------------------------------------------------------------------------ families and circuits
+
+FAMILIES: Mapping[str, tuple[Edge, ...]] = {
+    "WITHIN": (
+        *edges("x->t", "x,t->y", "x,t,y->n", relation="same"),
+        *edges("*->*", relation="slot"),
+    ),
+    "CONTEXT": edges("x,t,y,n->x,t,y,n", relation="earlier"),
+    "CONTEXT_IO": edges("x,y->x,y", relation="earlier"),
+    "TOQUERY": edges("x,t,y,n->query"),
+    "QUERY": edges("query->last_separator"),
+    "AGG": edges("x,t,y,n->last_separator"),
+    "AGG_Y": edges("y->last_separator"),
+    "ANCHOR": edges("bos->*"),
+}
+_WHOLE_SLOTS = edges("*->*", relation="slot")
+_AGGREGATE = ("WITHIN", "AGG", "QUERY", "ANCHOR")
+_KEPT = {
+    "CTX+AGG": (*_AGGREGATE, "CONTEXT"),
+    "CTX_IO+AGG": ("AGG_Y", "QUERY", "ANCHOR", "WITHIN", "CONTEXT_IO"),
+    "AGG-ONLY": _AGGREGATE,
+    "QUERY-ONLY": ("QUERY", "ANCHOR"),  # no demonstration is read: what the query alone tells
+}
+ALWAYS = FAMILIES["ANCHOR"] + _WHOLE_SLOTS  # every circuit has them: what nothing could be read without
+# what is kept; all other edges are taken out
+CIRCUITS: Mapping[str, tuple[Edge, ...]] = {
+    "FULL": edges("*->*") + _WHOLE_SLOTS,
+    **{name: tuple(edge for family in kept for edge in FAMILIES[family]) for name, kept in _KEPT.items()},
+    "NONE": ALWAYS,
+}
+# All type pairs but those: what a prompt can lose one by one, and what circuits are searched and drawn from.
+_NAMES = ("WITHIN", "CONTEXT", "TOQUERY", "AGG", "QUERY")
+TYPE_PAIRS = tuple(edge for name in _NAMES for edge in FAMILIES[name] if edge.relation != "slot")
+
+
+def type_pairs(kept: Sequence[Edge]) -> tuple[Edge, ...]:
+    """Those of TYPE_PAIRS that a circuit keeps whole."""
+    k = 4  # demonstrations of an example that has every pair
+    types = ("bos", *(kind for _ in range(k) for kind in "xtyn"), "query", "last_separator")
+    examples = (0, *(i for i in range(1, k + 1) for _ in "xtyn"), k + 1, k + 1)
+    drawn = TypedTokens((0,) * len(types), types, examples, tuple(range(len(types))))
+    cells = together(kept, drawn)
+    return tuple(edge for edge in TYPE_PAIRS if cells[edge.cells(drawn)].all())
+
+
+def random_circuits(like: Sequence[Edge], count: int, seed: int = 0) -> list[tuple[Edge, ...]]:
+    """Up to `count` other circuits with as many of TYPE_PAIRS as `like` keeps, none twice, drawn by `seed`."""
+    own = frozenset(type_pairs(like))
+    random, found = Random(f"circuits/{seed}"), dict[frozenset[Edge], None]()
+    while len(found) < min(count, comb(len(TYPE_PAIRS), len(own)) - 1):
+        drawn = frozenset(random.sample(TYPE_PAIRS, len(own)))
+        found |= {} if drawn == own else {drawn: None}
+    return [ALWAYS + tuple(edge for edge in TYPE_PAIRS if edge in drawn) for drawn in found]
+
+
+# ------------------------------------------------------------------------------------------------ sets of edges
+
+
+def together(found: Sequence[Edge], tokens: TypedTokens) -> Cells:
+    """The cells of several edges."""
+    size = len(tokens.ids)
+    return np.any([edge.cells(tokens) for edge in found], axis=0) if found else np.zeros((size, size), bool)
+
+
+def removed_by(kept: Sequence[Edge], tokens: TypedTokens) -> Cells:
+    """The cells that are taken out where only `kept` is left: none of those in which the answer reads."""
+    asks = np.array(tokens.types) != "target"
+    return np.tri(len(tokens.ids), k=-1, dtype=bool) & ~together(kept, tokens) & asks[:, None]
+
+
+def kinds(removed: Sequence[Edge] | Cells, probed: Sequence[Edge], tokens: TypedTokens) -> NDArray[np.int64]:
+    """A code for every cell, [T, T], as `Splice` takes them: 1 what is removed, 2 and so on the probed edges in order.
+
+    Raises ValueError where a cell would have two codes.
+    """
+    first = removed if isinstance(removed, np.ndarray) else together(removed, tokens)
+    codes = first.astype(np.int64)
+    for number, edge in enumerate(probed, 2):
+        cells = edge.cells(tokens)
+        if (codes[cells] != 0).any():
+            others = ["what is removed", *map(str, probed)]
+            other = others[int(codes[cells].max()) - 1]
+            raise ValueError(f"{edge} and {other} have cells in common; an edge can be read from one donor alone")
+        codes[cells] = number
+    return codes
+
+
+def check_matched(found: Sequence[Edge], prompts: Sequence[TypedTokens]) -> None:
+    """Warns of edges that are in none of the prompts."""
+    for edge in found:
+        if not any(edge.cells(tokens).any() for tokens in prompts):
+            warnings.warn(f"the edge {edge} is in none of the {len(prompts)} prompts", stacklevel=2)

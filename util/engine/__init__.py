@@ -1,0 +1,1 @@
+"""What is done to a model: one attention function, instruments, exact replays, batches. Knows no task and no figure."""

@@ -1,0 +1,207 @@
+"""Run prompts through an instrumented model: batches, progress, memory back-off, and the reads that figures need."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from util.engine.attention import input_device, instrument
+from util.engine.call import Instrument, Support
+from util.engine.finite import check_finite
+from util.engine.handshake import check_ids
+from util.engine.instruments import Knockout
+
+# Tokens of one batch with padding. Part of every request, because the batch a prompt runs in decides its last bits.
+TOKEN_BUDGET = 2048
+
+
+# ------------------------------------------------------------------------------------------------ batches
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch: tokens `ids`, then a tree of tokens that may follow, `branches`.
+
+    parents: the branch that each branch follows, by its number, which is smaller than its own; -1, or no parents given:
+    it follows `ids`. A branch sees `ids` and what it follows alone, so that it is exactly what the model computes for
+    this one continuation.
+    """
+
+    ids: tuple[int, ...]
+    branches: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids) + len(self.branches)
+
+    def path(self, branch: int) -> list[int]:
+        """The branches that a branch follows, and itself: the place of a token in its continuation is one less."""
+        parent = self.parents[branch] if self.parents else -1
+        return [*(self.path(parent) if parent >= 0 else []), branch]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Right-padded rows. numbers [B] index the rows given; lengths [B] count `ids`, ends [B] branches too; no padding
+    mask is needed, because causal attention never looks right. prompts [B]: whose rows they are, for messages."""
+
+    numbers: np.ndarray
+    lengths: Tensor
+    ends: Tensor
+    inputs: dict[str, Tensor]
+    siblings: Knockout | None
+    prompts: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], numbers: Sequence[int], prompts: Sequence[int] | None = None) -> "Batch":
+        """The rows of these numbers; prompts: by row, the prompt that it is of, default the row's own number."""
+        chosen = [rows[i] for i in numbers]
+        width = max(map(len, chosen))
+        ids = torch.zeros(len(chosen), width, dtype=torch.long)
+        lengths = torch.tensor([len(row.ids) for row in chosen])
+        places = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None])
+        cells = []
+        for i, row in enumerate(chosen):
+            ids[i, : len(row)] = torch.tensor(row.ids + row.branches)
+            start = len(row.ids)
+            for b in range(len(row.branches)):
+                seen = row.path(b)
+                places[i, start + b] = start + len(seen) - 1
+                cells += [(i, start + b, start + a) for a in range(b) if a not in seen]
+        inputs = {"input_ids": ids}
+        if cells:
+            # An explicit all-ones mask keeps transformers from reading equal positions as packed sequences.
+            inputs["position_ids"] = places
+            inputs["attention_mask"] = torch.ones_like(ids)
+        siblings = Knockout(torch.tensor(cells)) if cells else None
+        named = numbers if prompts is None else [prompts[number] for number in numbers]
+        ends = torch.tensor(list(map(len, chosen)))
+        return cls(np.array(numbers), lengths, ends, inputs, siblings, np.array(named))
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        """The rows' tokens, without padding."""
+        return [ids[:end] for ids, end in zip(self.inputs["input_ids"].tolist(), self.ends.tolist(), strict=True)]
+
+    @property
+    def positions(self) -> Tensor:
+        """Where each token stands in its text, [T] or [B, T]: branches stand behind what they follow."""
+        return self.inputs.get("position_ids", torch.arange(self.inputs["input_ids"].shape[1]))
+
+
+def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[int]]:
+    """Batches of similar length, longest first, each at most `token_budget` tokens with padding (or one row).
+
+    Raises ValueError for a budget below 1.
+    """
+    if token_budget < 1:
+        raise ValueError(f"token_budget = {token_budget}: a batch has at least one token")
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+
+
+def shared_budget(token_budget: int, rows: int) -> int:
+    """What is left of a budget for the first of several rows that must be in one batch, 1 at least; see `plan`."""
+    return token_budget if token_budget < 1 else max(1, token_budget // rows)
+
+
+def run_rows(
+    model: PreTrainedModel,
+    rows: Sequence[Row],
+    visit: Callable[[Batch], None],
+    token_budget: int = TOKEN_BUDGET,
+    bar: tqdm | None = None,
+    prompts: Sequence[int] | None = None,
+) -> bool:
+    """Call `visit` on batches that cover every row once. A batch that runs out of memory is halved and tried again.
+
+    `visit` must be repeatable; `bar` counts rows; prompts: see `Batch.of`. Returns whether any batch had to be halved.
+    Raises MemoryError when one row alone does not fit, and before the first pass ValueError for a token without an
+    embedding and for a budget below 1.
+    """
+    check_ids(model, [max((*row.ids, *row.branches)) for row in rows if len(row)])
+    todo, halved = plan([len(row) for row in rows], token_budget)[::-1], False
+    while todo:
+        numbers = todo.pop()
+        try:
+            visit(Batch.of(rows, numbers, prompts))
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            if len(numbers) == 1:
+                raise MemoryError(
+                    f"one prompt of {len(rows[numbers[0]])} tokens does not fit into memory; use fewer "
+                    "demonstrations, quantized=True, or device_map='auto' to spread the model"
+                ) from error
+            halved = True
+            middle = len(numbers) // 2
+            todo += [numbers[middle:], numbers[:middle]]
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            continue
+        if bar is not None:
+            bar.update(len(numbers))
+    return halved
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Any:
+    """The model without its unembedding, on one batch, with instruments attached.
+
+    Raises NotFinite where its last hidden states are not: whatever is not finite before them makes them so.
+    """
+    out = _called(model, model.base_model, batch, instruments, options)
+    counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
+    check_finite(out[0], "the hidden states", model, batch.tokens, batch.prompts, counted)
+    return out
+
+
+def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
+    """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
+    return _called(model, model, batch, instruments, options).logits
+
+
+def _called(
+    model: PreTrainedModel, what: Any, batch: Batch, instruments: tuple[Instrument, ...], options: dict[str, Any]
+) -> Any:
+    inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
+    attached = instruments if batch.siblings is None else (batch.siblings, *instruments)
+    with torch.inference_mode(), instrument(model, *attached):
+        return what(**inputs, use_cache=False, **options)
+
+
+def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
+    """Raises ValueError, before any forward pass, when a prompt has more tokens than the model can place."""
+    limit = context_length(model)
+    if limit is not None and max(lengths, default=0) > limit:
+        raise ValueError(
+            f"the longest prompt has {max(lengths)} tokens, this model places {limit}; "
+            "use fewer demonstrations or a data set with shorter texts"
+        )
+
+
+# ------------------------------------------------------------------------------------------------ copy magnitude
+
+
+def may_branch(support: Support, length: int) -> bool:
+    """Whether a row of so many tokens, branches included, is exact with this model."""
+    return support.branches and (support.window is None or length <= support.window)
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """The most tokens the model can place, None where its class sets no limit."""
+    config = model.config.get_text_config(decoder=True)
+    return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)

@@ -1,0 +1,235 @@
+"""The handshake: does all of a model's attention really go through the engine? Asked once, after loading."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from util.engine import adapters
+from util.engine.attention import CALLS, IMPLEMENTATION, PREPARED, input_device, instrument
+from util.engine.call import Support, UnsupportedModel
+from util.engine.finite import TOKENIZERS, check_finite
+from util.engine.instruments import CaptureHeads, CaptureRows, Knockout
+
+
+def prepare(model: PreTrainedModel) -> Support:
+    """Switch a model to the instrumented attention and check on a short prompt that all of it goes through.
+
+    Checked: one call per attention layer; logits equal the class's own eager path, with padding too (1e-4 of the
+    largest logit, 5e-2 in 16-bit types); captured rows sum to 1 (less only with sinks); a knockout changes the logits;
+    afterwards they are bit-identical. A model that fails keeps its old implementation. Raises UnsupportedModel,
+    NotFinite where the prompt's logits are none, or ValueError for a model in training mode. Doing it twice costs
+    nothing.
+    """
+    found = PREPARED.get(model)
+    if found is not None and model.config._attn_implementation == found.implementation:
+        return found
+    if model.training:
+        raise ValueError("prepare: the model is in training mode; call model.eval() first")
+    refuse_bypassing(type(model))
+    old = model.config._attn_implementation
+    try:
+        PREPARED[model] = _Handshake(model).run()
+    except BaseException:
+        PREPARED.pop(model, None)
+        adapters.switch(model, old)
+        raise
+    return PREPARED[model]
+
+
+def check_tokenizer(model: PreTrainedModel, tokenizer: Any) -> None:
+    """Check that a tokenizer is one for this model, and remember it for messages, which quote prompts in words.
+
+    Raises ValueError where the tokenizer's own tokens are more than the model has embeddings. Added ones may be: some
+    published tokenizers have those of a larger sibling, and `check_ids` refuses them in a prompt.
+    """
+    if TOKENIZERS.get(model) is tokenizer:
+        return
+    rows, tokens = embeddings(model), getattr(tokenizer, "vocab_size", 0)
+    if tokens > rows:
+        raise ValueError(
+            f"the tokenizer has {tokens} tokens, {type(model).__name__} has embeddings of {rows}: they do not belong "
+            "together; load both from the same place"
+        )
+    TOKENIZERS[model] = tokenizer
+
+
+def check_ids(model: PreTrainedModel, ids: Tensor | Sequence[int]) -> None:
+    """Raises ValueError, before a forward pass, for a token without an embedding."""
+    largest = int(max(ids, default=0)) if not isinstance(ids, Tensor) else int(ids.max()) if len(ids) else 0
+    if largest >= (rows := embeddings(model)):
+        raise ValueError(
+            f"a prompt has the token {largest}, {type(model).__name__} has embeddings of {rows} (0 to {rows - 1}): the "
+            "tokenizer is not this model's"
+        )
+
+
+def embeddings(model: PreTrainedModel) -> int:
+    """How many tokens the model has embeddings of."""
+    module: Any = model.get_input_embeddings()
+    return int(getattr(module, "num_embeddings", 0) or module.weight.shape[0])
+
+
+def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
+    """Raises UnsupportedModel for a class known to have an attention of its own for which there is no adapter."""
+    if "InternLM2" in model_class.__name__:
+        raise UnsupportedModel(
+            f"{model_class.__name__} is code from the hub that does not run under transformers 5. Its checkpoints are "
+            "Llamas but for names and packing: convert them with util.adapters.internlm2_to_llama."
+        )
+    if adapters.adapts(model_class):
+        return
+    if not getattr(model_class, "_can_set_attn_implementation", lambda: True)():
+        raise UnsupportedModel(
+            f"{model_class.__name__} computes attention in its own code, not through transformers' attention "
+            "interface, so nothing of it can be captured or edited. Classes that do work: GPT-2, GPT-NeoX, OPT, Llama, "
+            "Mistral, Qwen, Gemma, Phi, OLMo, Granite, DeepSeek and most newer ones, and of those with an attention of "
+            "their own GPT-Neo, GPT-J, CodeGen, Falcon, Bloom, MPT and XGLM."
+        )
+
+
+class _Handshake:
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.config = model.config.get_text_config(decoder=True)
+        random = torch.Generator().manual_seed(0)
+        self.ids = torch.randint(self.config.vocab_size, (1, 8), generator=random)
+        # 4-bit models compute in bfloat16 whatever their other parameters are
+        self.coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
+        self.tolerance = 5e-2 if self.coarse else 1e-4
+
+    def run(self) -> Support:
+        adapters.switch(self.model, adapters.reference(self.model))
+        reference, masked_reference = self.logits(self.ids), self.masked_logits()
+        check_finite(reference, "the logits", self.model, self.ids)
+        adapters.switch(self.model, IMPLEMENTATION)
+        calls: list[nn.Module] = []
+        token = CALLS.set(calls)
+        try:
+            plain = self.logits(self.ids)
+        finally:
+            CALLS.reset(token)
+        numbers = self.attention_layers
+        if len(calls) != len(numbers) or len(set(calls)) != len(calls):
+            self.refuse(f"its {len(numbers)} attention layers called the attention function {len(calls)} times")
+        self.compare(plain, reference, "logits differ from the class's own eager attention")
+        self.compare(self.masked_logits(), masked_reference, "logits under a padding mask differ from eager attention")
+        found = Support(
+            layers=numbers,
+            heads=self.config.num_attention_heads,
+            window=self.window,
+            branches=False,
+            implementation=self.model.config._attn_implementation,
+            modules=dict(zip(calls, numbers, strict=True)),
+        )
+        PREPARED[self.model] = found
+        self.check_rows(plain, found)
+        return replace(found, branches=self.check_branches(), projections=self.projections(found))
+
+    def check_rows(self, plain: Tensor, found: Support) -> None:
+        rows = CaptureRows(torch.tensor([0, 7]))
+        with instrument(self.model, rows):
+            observed = self.logits(self.ids)
+        self.compare(observed, plain, "capturing rows changes the logits", exact=True)
+        sinks = any(hasattr(module, "sinks") for module in found.modules)
+        for layer, weights in rows.weights.items():
+            total = weights.sum(-1)
+            if weights.shape[1] != found.heads:
+                self.refuse(f"layer {layer} has {weights.shape[1]} heads, its config says {found.heads}")
+            low = total.min() < (0 if sinks else 1) - 1e-2
+            if low or total.max() > 1 + 1e-2 or weights[:, :, 0, 1:].abs().max() > 0:
+                self.refuse(f"captured attention rows of layer {layer} are no causal distributions")
+        with instrument(self.model, Knockout(torch.tensor([[7, 6], [7, 7]]))):
+            edited = self.logits(self.ids)
+        if torch.equal(edited[:, -1], plain[:, -1]):
+            self.refuse("cutting attention does not change the logits")
+        self.compare(self.logits(self.ids), plain, "logits are not restored after an edit", exact=True)
+
+    def check_branches(self) -> bool:
+        """Whether a second token at one position, hidden from the first, is what it would be without that one.
+
+        Never where layers without attention pass on what they saw, or where a query's place in the row scales it.
+        """
+        if len(self.attention_layers) != self.config.num_hidden_layers or getattr(self.config, "floor_scale", None):
+            return False
+        ids, positions = self.ids[:, :5], torch.tensor([[0, 1, 2, 3, 3]])
+        inputs = {"attention_mask": torch.ones_like(ids), "position_ids": positions}
+        alone = self.logits(torch.cat([ids[:, :3], ids[:, 4:]], dim=1))[:, -1]
+        try:
+            seen = self.logits(ids, **inputs)[:, -1]
+            with instrument(self.model, Knockout(torch.tensor([[4, 3]]))):
+                hidden = self.logits(ids, **inputs)[:, -1]
+        except (TypeError, ValueError):  # the class takes no position ids, or its window is shorter than this probe
+            return False
+        difference, effect = float((hidden - alone).abs().max()), float((seen - alone).abs().max())
+        # a coarse bound proves nothing unless it is small beside what seeing the sibling would do
+        return difference <= self.tolerance * max(1.0, float(alone.abs().max())) and difference <= 0.2 * effect
+
+    def projections(self, found: Support) -> dict[int, nn.Module | None]:
+        """The module of each attention that is given exactly what the heads put out."""
+        given: list[tuple[int, nn.Module, Tensor]] = []
+        hooks = [
+            child.register_forward_pre_hook(lambda child, args, layer=layer: given.append((layer, child, args[0])))
+            for module, layer in found.modules.items()
+            for child in module.modules()
+            if isinstance(child, nn.Linear | Conv1D)
+        ]
+        try:
+            with instrument(self.model, heads := CaptureHeads()):
+                self.logits(self.ids)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        z = {layer: z.flatten(2).flatten(0, 1) for layer, z in heads.z.items()}
+        same = {
+            layer: child
+            for layer, child, x in given
+            if x.shape[-1] == z[layer].shape[-1] and torch.equal(x.flatten(0, -2), z[layer])
+        }
+        return {layer: same.get(layer) for layer in found.layers}
+
+    def masked_logits(self) -> Tensor:
+        """Logits when one token in the middle is masked, as padding is: other ones wherever the mask is lost.
+
+        Not padding at the left, whose rows see nothing: float64 models make NaN of such rows in eager attention.
+        """
+        return self.logits(self.ids, attention_mask=(torch.arange(8) != 3).long()[None])[:, 3:]
+
+    @torch.no_grad()
+    def logits(self, ids: Tensor, **inputs: Tensor) -> Tensor:
+        device = input_device(self.model)
+        inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+        return self.model(ids.to(device), use_cache=False, **inputs).logits.float()
+
+    @cached_property
+    def attention_layers(self) -> tuple[int, ...]:
+        count = self.config.num_hidden_layers
+        kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count
+        return tuple(layer for layer, kind in enumerate(kinds) if kind.endswith("attention") and "linear" not in kind)
+
+    @property
+    def window(self) -> int | None:
+        names = ["sliding_window", "attention_chunk_size"]
+        if "local" in getattr(self.config, "attention_layers", ()):
+            names.append("window_size")
+        sizes = [getattr(self.config, name, None) for name in names]
+        return min((size for size in sizes if size), default=None)
+
+    def compare(self, ours: Tensor, reference: Tensor, fault: str, exact: bool = False) -> None:
+        by_token = (ours - reference).abs().amax(-1)
+        # in 16 bits a rounding error may send one token of a mixture-of-experts model to another expert
+        difference = float(by_token.median() if self.coarse and not exact else by_token.max())
+        bound = 0.0 if exact else self.tolerance * max(1.0, float(reference.abs().max()))
+        if not difference <= bound:  # also catches NaN
+            self.refuse(f"{fault} by {difference:.2g} (bound {bound:.2g})")
+
+    def refuse(self, reason: str) -> None:
+        raise UnsupportedModel(
+            f"{type(self.model).__name__} ({self.model.config.model_type}) failed the attention handshake: {reason}. "
+            "Its attention can be looked at, not edited, with attn_implementation='eager' and output_attentions=True."
+        )

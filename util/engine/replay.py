@@ -1,0 +1,474 @@
+"""Many edited runs of the same prompts at the price of a few: every layer is called once, for all runs together.
+
+A run that is edited from layer l on is the base run below it, so it joins the batch there. Where prompts are the same,
+and unedited, before a position, keys and values of the base run stand for those tokens. In the last layer only the last
+token goes on, and of the unembedding only the rows of the answers are needed. For all single-head patches of a model
+(L x H of them) that is one pass of a growing batch instead of L x H passes.
+
+No layer is re-implemented: the model's own layers are called again with the arguments that the base run gave them, and
+the engine's instruments make the edits. Whether that is right for a class is found out by comparing with whole forward
+passes, once for each model; where it is not, whole forward passes are run, in batches, and the result says so.
+
+Not for two threads on one model: for the end of a run its layers and its unembedding are bypassed.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, PreTrainedModel
+
+from util.engine import memory
+from util.engine.attention import head_writes, instrument, support
+from util.engine.call import Instrument
+from util.engine.finite import check_finite
+from util.engine.handshake import check_ids, input_device, prepare
+from util.engine.instruments import CaptureValues, PatchHeads
+from util.engine.layer_calls import Before, Call, FewRows, Stop, bypassed, first_of, in_place_of, leaves, recorded
+
+BUDGET = 2**30  # bytes of activations at a time
+
+
+class Place(NamedTuple):
+    """Where in the work an edit is: the layer; which prompts; their rows `examples` [N] in the batch; and the tokens
+    `queries` of the call: an instrument's row 0 is token queries.start, while keys count from the first token."""
+
+    layer: int
+    prompts: slice
+    examples: Tensor
+    queries: range
+
+    @property
+    def tokens(self) -> slice:
+        return slice(self.queries.start, self.queries.stop)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is done to one run of every prompt: start, the model's own number of the first layer that is edited, and
+    what to attach at each place."""
+
+    start: int
+    instruments: Callable[[Place], Sequence[Instrument]]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What follows the last token: logits [E, N, A] of every edit, and base [N, A] without any.
+
+    path: how they were computed, "replayed layers", or "whole forward passes" and why.
+    """
+
+    logits: Tensor
+    base: Tensor
+    path: str
+
+
+def replay(
+    model: PreTrainedModel,
+    ids: Tensor,
+    edits: Sequence[Edit],
+    answers: Tensor,
+    first: int = 0,
+    log_probabilities: bool = False,
+    budget: int = BUDGET,
+) -> Replayed:
+    """The logits of `answers` [N, A] after prompts `ids` [N, T] under each edit alone, float32 (float64 if it is).
+
+    first: no edit touches a token before it, and what it patches in is the base run's there. log_probabilities: these
+    instead of logits, which takes the whole unembedding. budget: bytes of one batch. Raises ValueError for ids or
+    answers of another shape, for a `first` outside the prompt, and for what instruments refuse; MemoryError where one
+    run of one prompt takes more than the budget.
+    """
+    prepare(model)
+    if ids.ndim != 2 or answers.ndim != 2 or len(ids) != len(answers) or not 0 <= first < ids.shape[1]:
+        raise ValueError(
+            f"ids {tuple(ids.shape)}, answers {tuple(answers.shape)}, first = {first}: give [N, T], [N, A] and a "
+            "position of the prompt; prompts of different lengths go into calls of their own"
+        )
+    check_ids(model, ids.flatten())
+    plan = _plan(model)
+    first = first if plan.cached else 0
+    length = ids.shape[1] - (first if plan.replays else 0)
+    needed = _row_bytes(model, length, ids.shape[1])
+    rows = budget // needed
+    if not rows:
+        raise MemoryError(
+            f"one run of {length} tokens takes {needed / 1e6:.0f} MB, the budget is {budget / 1e6:.0f} MB; raise it, "
+            "or take shorter prompts"
+        )
+    # as many prompts as fit with all edits, or else one, and as many edits as fit with these
+    together = max(1, min(len(ids), rows // max(1, len(edits))))
+    order = sorted(range(len(edits)), key=lambda i: edits[i].start)
+    run = _Run(model, plan, log_probabilities)
+    parts = []
+    for start in range(0, len(ids), together):
+        part = slice(start, min(start + together, len(ids)))
+        some = max(1, rows // together)
+        chunks = [[edits[i] for i in order[at : at + some]] for at in range(0, len(order), some)]
+        parts.append(run(ids[part], part, chunks, answers[part], first))
+        _check(model, parts[-1], ids[part], part.start)
+    base, logits = (torch.cat(found, dim=-2) for found in zip(*parts, strict=True))
+    back = torch.argsort(torch.tensor(order, dtype=torch.long))
+    return Replayed(logits[back], base, plan.path)
+
+
+def _check(model: PreTrainedModel, found: tuple[Tensor, Tensor], ids: Tensor, start: int) -> None:
+    """Raises NotFinite for logits, base [N, A] and edited [E, N, A], of prompts ids [N, T] counted from `start`."""
+    numbers = range(start, start + len(ids))
+    check_finite(found[0], "the logits", model, ids, numbers)
+    check_finite(found[1].movedim(1, 0), "the logits of edited runs", model, ids, numbers)
+
+
+def direct_effects(
+    model: PreTrainedModel,
+    ids: Tensor,
+    changes: Mapping[int, Tensor],
+    answers: Tensor,
+    positions: Sequence[int] = (-1,),
+) -> tuple[Tensor, Tensor] | None:
+    """What heads tell the output directly: the logits of `answers` [N, A] where their writes change, and nothing else.
+
+    changes: by layer [N, P, H, dv], what is added to each head's output z at P positions of ids [N, T]. The final norm
+    and the unembedding see the residual stream of the base run with what one such change writes: no later layer takes
+    part, so that one pass serves all heads. Returns logits [L, H, N, P, A] and base [N, P, A]; None for a class whose
+    stream does not keep what heads write as it is (a norm behind attention, a multiplier), or whose layers cannot be
+    bypassed.
+    """
+    found = prepare(model)
+    plan = _plan(model)
+    if not plan.replays or not _keeps_writes(model, plan):
+        return None
+    run = _Run(model, plan, False)
+    with torch.inference_mode(), run.unembedding(answers) as columns:
+        with recorded(plan.layers) as calls:
+            model.base_model(ids.to(input_device(model)), use_cache=False)
+        out = calls[-1].out
+        stream = first_of(out)[:, list(positions)]  # [N, P, d]
+
+        def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
+            rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
+            return run.read(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
+
+        logits = []
+        for layer, change in changes.items():
+            projection = found.projections[layer]
+            assert projection is not None  # or it would not keep writes
+            logits.append(torch.stack([read(stream + w.to(stream)) for w in head_writes(projection, change).unbind(2)]))
+        seen, base = torch.stack(logits), read(stream)
+    check_finite(base, "the logits", model, ids)
+    check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
+    return seen, base
+
+
+def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
+    """What every head makes of tokens by its weights alone: their logits [L, H, S, S] for tokens [S].
+
+    Entry s, s' is the logit of token s' behind what the head writes where it reads the bare embedding of token s: the
+    layer's own norm, values, output projection, the final norm and the unembedding (the OV circuit of Elhage et al.
+    2021). Rows are comparable within themselves only. None as for `direct_effects`.
+    """
+    found = prepare(model)
+    plan = _plan(model)
+    if not plan.replays or not _keeps_writes(model, plan):
+        return None
+    run, rows = _Run(model, plan, False), tokens[:, None].to(input_device(model))
+    with torch.inference_mode(), run.unembedding(tokens[None]) as columns:
+        with recorded(plan.layers) as calls:
+            model.base_model(rows, use_cache=False)
+        logits = []
+        for layer in found.layers:
+            with instrument(model, values := CaptureValues(layers=layer)):
+                calls[layer].again(plan.layers[layer], calls[0].hidden, None, plan.scaled[layer])
+            projection = found.projections[layer]
+            assert projection is not None  # or it would not keep writes
+            written = head_writes(projection, values.values[layer][:, 0])
+            logits.append([run.read(run.end(w[:, None], calls[-1].out), columns) for w in written.unbind(1)])
+    bare = torch.stack([torch.stack(heads) for heads in logits])
+    check_finite(bare.movedim(2, 0), "the logits by the weights alone", model, tokens[:, None])
+    return bare
+
+
+_KEEPS_WRITES: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
+
+
+def _keeps_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
+    """Whether what attention writes reaches the end unchanged; found out once."""
+    if model not in _KEEPS_WRITES:
+        _KEEPS_WRITES[model] = _found_to_keep_writes(model, plan)
+    return _KEEPS_WRITES[model]
+
+
+@torch.inference_mode()
+def _found_to_keep_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
+    """Beside a huge vector that one layer is made to write, all that norms let through vanishes."""
+    found = support(model)
+    if any(found.projections.get(layer) is None for layer in found.layers):
+        return False
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(model.config.get_text_config(decoder=True).vocab_size, (1, 3), generator=generator)
+    ids = ids.repeat(len(found.layers) + 1, 1).to(input_device(model))
+    with recorded(plan.layers) as calls:
+        model.base_model(ids[:1], use_cache=False)
+    last = first_of(calls[-1].out)[0, -1]
+    huge = torch.randn(last.shape, generator=generator).to(last) * 1e4 * last.std()
+
+    def writing(row: int) -> Callable[..., Tensor]:
+        def hook(_: nn.Module, __: Any, out: Tensor) -> Tensor:
+            out = out.clone()
+            out[row] += huge.to(out)
+            return out
+
+        return hook
+
+    hooks = [found.projections[layer].register_forward_hook(writing(row)) for row, layer in enumerate(found.layers)]  # type: ignore[union-attr]
+    try:
+        with recorded(plan.layers) as calls:
+            model.base_model(ids, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    ends = first_of(calls[-1].out)[:, -1]
+    gaps = (ends[:-1] - ends[-1] - huge).norm(dim=1) / huge.norm()
+    return bool((gaps < 0.05).all())
+
+
+def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
+    config = model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    kept = 3 * keys * width * model.dtype.itemsize  # keys and values of all tokens, and what makes them
+    return max(memory.estimate(model, [length], 1).activations.values()) + kept
+
+
+# ------------------------------------------------------------------------------------------------ one batch of prompts
+
+
+class _Run:
+    def __init__(self, model: PreTrainedModel, plan: "_Plan", log_probabilities: bool) -> None:
+        self.model, self.plan, self.log_probabilities = model, plan, log_probabilities
+
+    @torch.inference_mode()
+    def __call__(
+        self, ids: Tensor, prompts: slice, chunks: Sequence[Sequence[Edit]], answers: Tensor, first: int
+    ) -> tuple[Tensor, Tensor]:
+        """Base [N, A] and edited [E, N, A] logits."""
+        ids = ids.to(input_device(self.model))
+        with self.unembedding(answers) as columns:
+            if self.plan.replays:
+                base = _Base(self.model, self.plan, ids, prompts, first)
+                whole = self.read(self.end(first_of(base.calls[-1].out)[:, -1:], base.calls[-1].out), columns)
+                found = [self.read(self.end(base.run(edits), base.calls[-1].out), columns) for edits in chunks]
+            else:
+                whole = self.read(self.model(ids, use_cache=False).logits[:, -1], columns)
+                found = [self.read(self.whole(ids, prompts, edits), columns) for edits in chunks]
+        edited = torch.cat(found) if found else whole[:0]
+        return whole, edited.unflatten(0, (-1, len(ids)))
+
+    def whole(self, ids: Tensor, prompts: slice, edits: Sequence[Edit]) -> Tensor:
+        """The same by whole forward passes of all rows."""
+        attached = [
+            each
+            for number, edit in enumerate(edits)
+            for layer in support(self.model).layers
+            if layer >= edit.start
+            for each in edit.instruments(Place(layer, prompts, _examples(number, len(ids)), range(ids.shape[1])))
+        ]
+        with instrument(self.model, *attached):
+            return self.model(ids.repeat(len(edits), 1), use_cache=False).logits[:, -1]
+
+    def end(self, hidden: Tensor, out: Any) -> Tensor:
+        """The logits [R, A] behind the last layer's hidden states [R, 1, d]."""
+        with bypassed(self.plan.layers, in_place_of(out, hidden)):
+            ids = torch.zeros(len(hidden), 1, dtype=torch.long, device=input_device(self.model))
+            return self.model(ids, use_cache=False).logits[:, -1]
+
+    def read(self, logits: Tensor, columns: Tensor) -> Tensor:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.log_probabilities:
+            logits = logits.log_softmax(1)
+        columns = columns.to(logits.device)
+        return logits.gather(1, columns.repeat(len(logits) // len(columns), 1)).cpu()
+
+    @contextmanager
+    def unembedding(self, answers: Tensor) -> Iterator[Tensor]:
+        """Where in the logits the answers [N, A] are, while only they are computed, if that is possible."""
+        head = self.model.get_output_embeddings()
+        few = not self.log_probabilities and type(head) is nn.Linear and head.weight.device.type != "meta"
+        if not few:
+            yield answers
+            return
+        tokens, columns = answers.unique(return_inverse=True)
+        self.model.set_output_embeddings(FewRows(head, tokens.to(head.weight.device)))
+        try:
+            yield columns
+        finally:
+            self.model.set_output_embeddings(head)
+
+
+def _examples(number: int, prompts: int) -> Tensor:
+    return torch.arange(prompts) + number * prompts
+
+
+class _Base:
+    """The base run of a batch of prompts, to be gone on with from any layer."""
+
+    def __init__(self, model: PreTrainedModel, plan: "_Plan", ids: Tensor, prompts: slice, first: int) -> None:
+        self.model, self.plan, self.prompts, self.rows = model, plan, prompts, len(ids)
+        self.queries = range(first, ids.shape[1])
+        cache = DynamicCache() if plan.cached else None
+        options = {"past_key_values": cache, "use_cache": plan.cached}
+        if first:
+            model.base_model(ids[:, :first], **options)
+        self.prefix = [_kept(cache, number, first) for number in range(len(plan.layers))]
+        with recorded(plan.layers) as self.calls:
+            model.base_model(ids[:, first:], **options)
+        self.last: Call | None = None
+        if plan.trims and len(self.queries) > 1:
+            assert cache is not None
+            cache.crop(-1)
+            out = self.calls[-1].out
+            passed = first_of(out)[:, -1:]
+            with bypassed(plan.layers[:-1], in_place_of(out, passed)), recorded(plan.layers) as calls:
+                model.base_model(ids[:, -1:], **options)
+            self.last = calls[-1]
+
+    def run(self, edits: Sequence[Edit]) -> Tensor:
+        """The last token's hidden states [E N, 1, d] after the last layer; edits in the order of their start."""
+        hidden: Tensor | None = None
+        entered = 0
+        for number, (layer, call) in enumerate(zip(self.plan.layers, self.calls, strict=True)):
+            coming = sum(edit.start == number for edit in edits)
+            if coming:
+                fresh = call.hidden.repeat(coming, 1, 1)
+                hidden = fresh if hidden is None else torch.cat([hidden, fresh])
+                entered += coming
+            if hidden is None:
+                continue
+            keys, values = self.prefix[number]
+            scaled = self.plan.scaled[number]
+            if self.last is not None and number == len(self.plan.layers) - 1:
+                before = Before(keys, values, stop=True)
+                with suppress(Stop):  # up to its keys and values for all tokens, then all of it for the last one
+                    call.again(layer, hidden, before, scaled)
+                keys, values = (part[:, :, :-1] for part in before.together())
+                hidden, call = hidden[:, -1:], self.last
+                queries = self.queries[-1:]
+            else:
+                queries = self.queries
+            attached = [
+                each
+                for place, edit in enumerate(edits[:entered])
+                for each in edit.instruments(Place(number, self.prompts, _examples(place, self.rows), queries))
+            ]
+            cache = Before(keys, values) if self.plan.cached else None
+            with instrument(self.model, *attached):
+                hidden = call.again(layer, hidden, cache, scaled)
+        if hidden is None:
+            raise ValueError(f"an edit starts at a layer that there is not; the model has {len(self.plan.layers)}")
+        return hidden[:, -1:]
+
+
+def _kept(cache: Cache | None, number: int, first: int) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    if cache is None or not first:
+        return None, None
+    layer: Any = cache.layers[number]
+    return layer.keys, layer.values
+
+
+# ------------------------------------------------------------------------------------------------ what a model allows
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """How runs of a model are gone on with: whether its layers are called again, and that in words; these layers.
+
+    scaled: the arguments of each layer's call that have a row for every prompt; cached: keys and values of a prefix can
+    be kept; trims: the last layer can be left once its keys and values are known.
+    """
+
+    replays: bool
+    path: str
+    layers: nn.ModuleList
+    scaled: tuple[set[tuple[Any, ...]], ...]
+    cached: bool
+    trims: bool
+
+
+_PLANS: "weakref.WeakKeyDictionary[nn.Module, _Plan]" = weakref.WeakKeyDictionary()
+
+
+def path(model: PreTrainedModel) -> str:
+    """How a model's runs are computed; found out once, by comparing them on a short prompt."""
+    prepare(model)
+    return _plan(model).path
+
+
+def _plan(model: PreTrainedModel) -> _Plan:
+    if model not in _PLANS:
+        _PLANS[model] = _found(model)
+    return _PLANS[model]
+
+
+def _found(model: PreTrainedModel) -> _Plan:
+    found, config = support(model), model.config.get_text_config(decoder=True)
+    count = config.num_hidden_layers
+    lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+    whole = _Plan(False, _why("its layers are not in one list"), nn.ModuleList(), (), False, False)
+    if len(lists) != 1:
+        return whole
+    cached = len(found.layers) == count  # other layers keep a state of all tokens, not keys
+    trims = cached and not any(hasattr(module, "_hf_hook") for module in model.modules())
+    ids = torch.randint(config.vocab_size, (2, 6), generator=torch.Generator().manual_seed(0))
+    answers = torch.tensor([[0, 1], [2, 3]])
+    edits = [_probe(layer) for layer in found.layers]
+    plan = _Plan(True, "replayed layers", lists[0], _scaled(model, lists[0], ids, cached), cached, trims)
+    coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
+    for first in (2, 0):
+        try:
+            ours = _Run(model, plan, False)(ids, slice(0, 2), [edits], answers, first if cached else 0)
+        except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
+        theirs = _Run(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
+        for mine, reference in zip(ours, theirs, strict=True):
+            difference = (mine - reference).abs()
+            # in 16 bits a rounding error may send a token of a mixture of experts to another expert
+            gap = float(difference.median() if coarse else difference.max())
+            if not gap <= (5e-2 if coarse else 1e-4) * max(1.0, float(reference.abs().max())):
+                return replace(whole, path=_why(f"its layers, called alone, change the logits by {gap:.2g}"))
+    return plan
+
+
+def _why(reason: str) -> str:
+    return f"whole forward passes ({reason})"
+
+
+def _probe(layer: int) -> Edit:
+    def instruments(place: Place) -> list[Instrument]:
+        positions = torch.tensor([t - place.queries.start for t in (3, 5) if t in place.queries])
+        return [PatchHeads(layer, 0, 0.0, positions, examples=place.examples)] if place.layer == layer else []
+
+    return Edit(layer, instruments)
+
+
+def _scaled(
+    model: PreTrainedModel, layers: nn.ModuleList, ids: Tensor, cached: bool
+) -> tuple[set[tuple[Any, ...]], ...]:
+    """Of each layer the paths of those arguments that have twice as many rows for twice as many prompts."""
+    shapes: list[list[dict[tuple[Any, ...], torch.Size]]] = []
+    for rows in (ids[:1], ids):
+        rows = rows.to(input_device(model))
+        cache = DynamicCache() if cached else None
+        with torch.inference_mode(), recorded(layers) as calls:
+            for part in (rows[:, :3], rows[:, 3:5], rows[:, 5:])[: 3 if cached else 1]:
+                model.base_model(part, past_key_values=cache, use_cache=cached)
+        shapes.append([{p: v.shape for p, v in leaves(call.rest) if isinstance(v, Tensor)} for call in calls])
+    scaled: list[set[tuple[Any, ...]]] = [set() for _ in layers]
+    for number, (one, two) in enumerate(zip(*shapes, strict=True)):
+        own = {p for p in one if len(one[p]) and two[p][0] == 2 * one[p][0]}
+        scaled[number % len(layers)] |= own - {(0, 0), (1, "hidden_states")}
+    return tuple(scaled)

@@ -1,0 +1,1 @@
+"""Figure 04: ablation of edges between token types (Bakalova et al., COLM 2025)."""

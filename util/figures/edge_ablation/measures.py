@@ -1,0 +1,166 @@
+"""Edge ablation, from arrays alone: accuracies, what edges cost, how well a circuit stands for the whole model.
+
+Bakalova et al., COLM 2025; right [N] or, with several draws of donors, [D, N] says which prompts are answered right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from util.stats.intervals import mcnemar, t_interval
+
+Floats = NDArray[np.floating]
+Interval = tuple[float, float, float]  # value, low, high
+
+
+def line_right(written: str, answer: str) -> bool:
+    """Whether the first line that was written is the answer (acc_line)."""
+    return written.strip().partition("\n")[0].strip() == answer
+
+
+def prefix_right(written: str, answer: str) -> bool:
+    """Whether it begins with the answer, as the reference code counts (acc_prefix), even as "running" for "run"."""
+    return written.strip().startswith(answer)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an ablation costs: accuracy, with a p-value, and log-probability of the answer (nats), with an interval."""
+
+    accuracy: float
+    p: float
+    log_prob: float
+    low: float
+    high: float
+
+
+def costs(
+    whole: Mapping[str, NDArray], ablated: Mapping[str, Mapping[str, NDArray]], queries: ArrayLike | None = None
+) -> dict[str, Cost]:
+    """The cost of each ablation of a map, of `right` and `log_prob` [N] or [D, N], corrected for the map (Bonferroni).
+
+    McNemar's exact test for the accuracy, Student's t for the log-probability. queries [N]: prompts that share one are
+    one unit to both, and the log-probability is a mean of queries.
+    """
+    found = {}
+    for name, each in ablated.items():
+        lost = by_query(whole["log_prob"] - each["log_prob"], queries)
+        found[name] = Cost(
+            float(whole["right"].mean() - each["right"].mean()),
+            min(1.0, len(ablated) * mcnemar(whole["right"], each["right"], queries)),
+            *map(float, t_interval(lost, comparisons=len(ablated))),
+        )
+    return found
+
+
+def by_query(values: Floats, queries: ArrayLike | None = None) -> NDArray[np.float64]:
+    """The means of values [N] or [D, N] over the prompts of each query."""
+    sums, sizes = _sums([values, np.ones(np.shape(values))], queries)
+    return sums / sizes
+
+
+def score(
+    circuit: Floats, full: Floats, none: Floats, queries: NDArray | None = None, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)) of right or any measure [N] or [D, N].
+
+    The 95 % interval resamples prompts for all three together; queries [N]: those that share one, together. Where they
+    agree so well that it would have less width, it has that of `least_width`. NaN where the whole model is no better
+    than NONE: there is nothing that a circuit could keep.
+    """
+    kept, whole, nothing = _sums([circuit, full, none], queries)
+    worth = (whole - nothing).sum()
+    if worth <= 0:
+        return (np.nan,) * 3
+    weights = _draws(len(kept), draws, seed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = weights @ (kept - nothing) / (weights @ (whole - nothing))
+    width = least_width(len(kept)) * np.atleast_2d(full).shape[1] / worth
+    return _interval((kept - nothing).sum() / worth, ratios[np.isfinite(ratios)], width)
+
+
+def ratio(circuit: Floats, full: Floats, queries: NDArray | None = None) -> Interval:
+    """acc(C) / acc(FULL), the same way: the share of the model's performance that a circuit explains."""
+    return score(circuit, full, np.zeros_like(full), queries)
+
+
+def deficit(
+    circuit: Floats, full: Floats, queries: NDArray | None = None, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """acc(FULL) - acc(C) of right [N] or [D, N], the same way."""
+    kept, whole, counts = _sums([circuit, full, np.ones(np.shape(full))], queries)
+    weights = _draws(len(kept), draws, seed)
+    lost = weights @ (whole - kept) / (weights @ counts)
+    return _interval((whole - kept).sum() / counts.sum(), lost, least_width(len(kept)))
+
+
+def without_context(losses: Mapping[str, Interval], margin: float, model: str) -> str:
+    """Whether a model can tell what contextualisation is for: acc(FULL) - acc(AGG-ONLY) by task, in a sentence.
+
+    It cannot where every interval is below the margin: demonstrations read alone then serve as well as those that read
+    each other. It can where an interval is above 0; else the prompts are too few to say.
+    """
+    losing = {task: loss for task, loss in losses.items() if loss[1] > 0}
+    name, (value, low, high) = max(losses.items(), key=lambda item: item[1][0])
+    most = f"in {name}: {value:.2f} [{low:.2f}, {high:.2f}]"
+    if losing:
+        return (
+            f"{model} loses accuracy without contextualisation in {len(losing)} of {len(losses)} tasks (most {most})."
+        )
+    if all(loss[2] < margin for loss in losses.values()):
+        return (
+            f"{model} answers every task with AGG-ONLY as well as with everything (largest loss, {most}): what "
+            "contextualisation is for cannot be tested on it."
+        )
+    return f"Whether {model} needs contextualisation is undecided with these prompts (largest loss, {most})."
+
+
+def query_alone(accuracy: Mapping[str, Mapping[str, Interval]], model: str) -> str:
+    """How much of each task needs no demonstration: accuracies of QUERY-ONLY and without demonstrations, by task."""
+    told = [f"{task} {row['QUERY-ONLY'][0]:.2f} ({row['no demonstrations'][0]:.2f})" for task, row in accuracy.items()]
+    return f"{model}, accuracy where no demonstration is read, by QUERY-ONLY (by the bare query): {', '.join(told)}."
+
+
+def least_width(n: int) -> float:
+    """How common something can be that none of n prompts shows (exact 95 % bound): 1 - 0.025^(1/n)."""
+    return 1 - 0.025 ** (1 / n)
+
+
+def _sums(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np.float64]]:
+    """Sums over the prompts of each query, of the means over draws of donors."""
+    means = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in parts]
+    which = np.arange(len(means[0])) if queries is None else np.unique(queries, return_inverse=True)[1]
+    return [np.bincount(which, part).astype(np.float64) for part in means]
+
+
+def _draws(n: int, draws: int, seed: int) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
+
+
+def _interval(value: float, drawn: NDArray[np.float64], width: float) -> Interval:
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(value), float(min(low, value - width)), float(max(high, value + width))
+
+
+def growth(more: Interval, less: Interval) -> Interval:
+    """How much larger one value is than another: their errors add in squares, as if on prompts of their own (where they
+    share prompts, the interval is wider than it need be)."""
+    value = more[0] - less[0]
+    low, high = np.hypot(more[0] - more[1], less[2] - less[0]), np.hypot(more[2] - more[0], less[0] - less[1])
+    return value, value - float(low), value + float(high)
+
+
+def verdict(found: Interval, bound: float, above: bool = True) -> str:
+    """Whether a value is above (or below) a bound: "holds" and "refuted" where its whole interval says so."""
+    value, low, high = found
+    holds, refuted = (low > bound, high < bound) if above else (high < bound, low > bound)
+    return "holds" if holds else "refuted" if refuted else "undecided"
+
+
+def rank_p(value: float, controls: Sequence[float]) -> float:
+    """How rare it is among random circuits to score as high, (1 + #{control >= value}) / (1 + n)."""
+    return (1 + sum(control >= value for control in controls)) / (1 + len(controls))

@@ -1,0 +1,388 @@
+"""Forerunner token heads (Cho et al. 2025, section 4, Fig. 5 middle and Fig. 22-25), from arrays alone.
+
+magnitude [N, L, H] is the copy magnitude A[y_q, s_q] of one condition and n_t [N] the prompt's number of tokens; a head
+is a forerunner token head on a prompt when its magnitude exceeds c / n_t (strictly), c = 5 times uniform attention.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from util.stats.intervals import bootstrap_mean, t_interval, wilson
+
+Floats = NDArray[np.floating]
+
+THRESHOLD = 5.0
+SHARE = 0.75  # of the prompts on which a head must exceed the threshold, to be called frequent
+
+
+def threshold(n_t: NDArray[np.integer], c: float = THRESHOLD, dtype: np.dtype | type = np.float64) -> Floats:
+    """c / n_t of every prompt, [N]. In the magnitudes' own dtype: 0.1 as float32 exceeds 0.1 as float64."""
+    return (np.asarray(c, dtype) / n_t.astype(dtype)).astype(dtype)
+
+
+def is_forerunner(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> NDArray[np.bool_]:
+    """Whether each head is a forerunner token head on each prompt, [N, L, H]."""
+    return magnitude > threshold(n_t, c, magnitude.dtype)[:, None, None]
+
+
+def head_counts(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> NDArray[np.int64]:
+    """On how many of the N prompts each head is one: the heat map of Fig. 22-25, [L, H]."""
+    return is_forerunner(magnitude, n_t, c).sum(axis=0)
+
+
+@dataclass(frozen=True)
+class LayerCurve:
+    """A per-layer mean over prompts with its bootstrap interval, each [L]."""
+
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def mean_head_count(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> LayerCurve:
+    """Forerunner token heads per layer, averaged over prompts (Fig. 5 middle, left axis)."""
+    return LayerCurve(*bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=2)))
+
+
+def mean_max_magnitude(magnitude: Floats) -> LayerCurve:
+    """The largest copy magnitude of a layer's heads, averaged over prompts (Fig. 5 middle, right axis)."""
+    return LayerCurve(*bootstrap_mean(magnitude.max(axis=2)))
+
+
+def frequent_heads(
+    magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD, share: float = SHARE, draws: int = 2000
+) -> tuple[int, int, int]:
+    """How many heads exceed c / n_t on at least `share` of the prompts: (number, low, high).
+
+    The 95 % interval is a percentile bootstrap over prompts, widened to hold the number itself. Raises ValueError for
+    fewer than two prompts.
+    """
+    if len(magnitude) < 2:
+        raise ValueError(f"an interval needs at least two prompts, got {len(magnitude)}")
+    passes = is_forerunner(magnitude, n_t, c).reshape(len(magnitude), -1).astype(np.float64)
+    weights = np.random.default_rng(0).multinomial(len(passes), np.full(len(passes), 1 / len(passes)), size=draws)
+    number = int((passes.sum(axis=0) >= share * len(passes)).sum())
+    redrawn = (weights @ passes >= share * len(passes)).sum(axis=1)
+    low, high = np.quantile(redrawn, [0.025, 0.975])
+    return number, min(number, int(np.floor(low))), max(number, int(np.ceil(high)))
+
+
+def heads_on_a_prompt(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> tuple[float, float, float]:
+    """How many heads exceed c / n_t on a prompt: (mean, low, high) over prompts, a 95 % bootstrap interval."""
+    mean, low, high = bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=(1, 2)))
+    return float(mean), float(low), float(high)
+
+
+Interval = tuple[float, float, float]  # value, low, high
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How many heads exceed the threshold on a prompt, by the number of demonstrations k.
+
+    counts[condition][k]: with c / n_t, which falls as prompts grow; fixed[k]: of the correct label, with one threshold
+    for all k, that of the middle one; maps[k]: counts [L, H] of the correct label.
+    """
+
+    counts: Mapping[str, Mapping[int, Interval]]
+    fixed: Mapping[int, Interval]
+    maps: Mapping[int, NDArray[np.int64]]
+
+    def ends(self) -> tuple[float, float, float, float]:
+        """The means of the correct label at the smallest and the largest k: with c / n_t, with one threshold."""
+        first, last = min(self.fixed), max(self.fixed)
+        correct = self.counts["correct"]
+        return correct[first][0], correct[last][0], self.fixed[first][0], self.fixed[last][0]
+
+
+def growth(by_k: Mapping[int, Mapping[str, tuple[Floats, NDArray[np.integer]]]], c: float = THRESHOLD) -> Growth:
+    """by_k[k][condition]: magnitude [N, L, H] and n_t [N]; one of the conditions is "correct"."""
+    ks = sorted(by_k)
+    middle = by_k[ks[len(ks) // 2]]["correct"][1]
+    one = np.full(1, round(middle.mean()))
+    return Growth(
+        {name: {k: heads_on_a_prompt(*by_k[k][name], c) for k in ks} for name in by_k[ks[0]]},
+        {k: heads_on_a_prompt(by_k[k]["correct"][0], one.repeat(len(by_k[k]["correct"][0])), c) for k in ks},
+        {k: head_counts(*by_k[k]["correct"], c) for k in ks},
+    )
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two attentions of every head, averaged over prompts, and their paired difference with its interval, each [L, H].
+
+    The 95 % intervals hold together for all heads (Bonferroni).
+    """
+
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    difference: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+def contrast(first: Floats, second: Floats) -> Contrast:
+    """First minus second, both [N, L, H], paired by prompt.
+
+    With the copy magnitude and its control A[t, t-1] at other tokens this is a head's specificity: positive where it
+    reads forerunners more than other previous tokens. With two conditions it is the effect of what is appended.
+    """
+    difference = first.astype(np.float64) - second.astype(np.float64)
+    interval = t_interval(difference, comparisons=int(np.prod(first.shape[1:])))
+    return Contrast(first.mean(0, dtype=np.float64), second.mean(0, dtype=np.float64), *interval)
+
+
+def on_map(one: Contrast, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> Contrast:
+    """The contrast of some heads [M] as maps of all heads [L, H]: NaN where a head is not among them."""
+
+    def spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        out = np.full(shape, np.nan)
+        out[tuple(np.array(heads, int).reshape(-1, 2).T)] = values
+        return out
+
+    return Contrast(*map(spread, (one.first, one.second, one.difference, one.low, one.high)))
+
+
+def strongest(score: Floats, count: int) -> list[tuple[int, int]]:
+    """The `count` heads (layer, head) with the largest score [L, H], the largest first; NaN counts as smallest."""
+    order = np.argsort(-np.nan_to_num(score, nan=-np.inf), axis=None, kind="stable")[:count]
+    return [(int(layer), int(head)) for layer, head in zip(*np.unravel_index(order, score.shape), strict=True)]
+
+
+def uniform_magnitude(n_t: NDArray[np.integer]) -> float:
+    """The copy magnitude of uniform attention, averaged over prompts: the null line of Fig. 5's right axis."""
+    return float((1 / n_t).mean())
+
+
+VERDICTS = ("forerunner head", "previous-token head", "neither")
+
+
+def verdicts(
+    magnitude: Floats, control: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD, share: float = SHARE
+) -> NDArray[np.str_]:
+    """One of VERDICTS for every head, [L, H].
+
+    A head that exceeds c / n_t on at least `share` of the prompts reads the token before the label. It is a forerunner
+    head when it does so more than at other tokens: the corrected interval of the contrast with `control` lies above 0,
+    and its magnitude is at least twice the control. Else it is, as far as these prompts tell, a previous-token head.
+    """
+    found = contrast(magnitude, control)
+    frequent = head_counts(magnitude, n_t, c) >= share * len(magnitude)
+    specific = frequent & (found.low > 0) & (found.first >= 2 * found.second)
+    return np.where(specific, VERDICTS[0], np.where(frequent, VERDICTS[1], VERDICTS[2]))
+
+
+@dataclass(frozen=True)
+class Specificity:
+    """What the heads that were chosen as forerunner heads do on prompts that did not choose them.
+
+    chosen, confirmed: number of heads with that verdict on the first half, and on both; than_wrong, than_other: of the
+    confirmed ones, those that read the forerunner more behind the correct label than behind a wrong one, and than
+    behind another word (the corrected interval of the difference lies above 0). strongest: the most specific heads.
+    """
+
+    chosen: int
+    confirmed: int
+    than_wrong: int
+    than_other: int
+    strongest: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return (
+            f"forerunner heads: {self.chosen} chosen, {self.confirmed} confirmed on the held-out half; of these "
+            f"{self.than_wrong} read more with the correct label than with a wrong one, {self.than_other} more than "
+            "with another word"
+        )
+
+
+def specificity(
+    chosen: NDArray[np.str_],
+    kept: NDArray[np.str_],
+    correct: Floats,
+    wrong: Floats,
+    other: Floats,
+    control: Floats,
+    most: int = 5,
+) -> Specificity:
+    """Judge heads with verdicts `chosen` [L, H] by the held-out magnitudes [N, L, H] of the three conditions.
+
+    kept [L, H]: their verdicts on the held-out prompts; control [N, L, H]: their attention to other previous tokens,
+    from which the magnitude of the most specific heads differs most.
+    """
+    confirmed = (chosen == VERDICTS[0]) & (kept == VERDICTS[0])
+    more = [(contrast(correct, against).low > 0) & confirmed for against in (wrong, other)]
+    difference = np.where(confirmed, contrast(correct, control).difference, np.nan)
+    named = strongest(difference, min(most, int(confirmed.sum())))
+    return Specificity(
+        int((chosen == VERDICTS[0]).sum()), int(confirmed.sum()), int(more[0].sum()), int(more[1].sum()), tuple(named)
+    )
+
+
+def head_lines(heads: Sequence[tuple[int, int]], contrasts: Mapping[str, Contrast]) -> list[str]:
+    """One line for each head: its magnitude, and by name how much more that is than what it is compared with."""
+    lines = []
+    for head in heads:
+        magnitude = next(iter(contrasts.values())).first[head]
+        said = [
+            f"{c.difference[head]:+.2f} [{c.low[head]:+.2f}, {c.high[head]:+.2f}] {n}" for n, c in contrasts.items()
+        ]
+        lines.append(f"L{head[0]}H{head[1]}: {magnitude:.2f}; {'; '.join(said)}")
+    return lines
+
+
+def published_here(
+    heads: LayerCurve,
+    largest: LayerCurve,
+    frequent: tuple[int, int, int],
+    correct_heads: NDArray[np.bool_] | None = None,
+    setting: Mapping[str, Any] | None = None,
+) -> dict[str, tuple[float, float]]:
+    """What data/published/forerunner_heads.json has a row for: our value and its standard error by the row's id.
+
+    heads, largest: of the correct label, by layer; frequent: see `frequent_heads`. correct_heads: see
+    `best_correct_share`; its row is filled where `setting`, a request, is that of the published value alone.
+    """
+    top, peak = int(heads.mean.argmax()), int(largest.mean.argmax())
+    here = {
+        "head_count_per_layer": (float(heads.mean[top]), float(heads.high[top] - heads.low[top]) / 3.92),
+        "max_magnitude_per_layer": (float(largest.mean[peak]), float(largest.high[peak] - largest.low[peak]) / 3.92),
+        "count_maps": (float(frequent[0]), (frequent[2] - frequent[1]) / 3.92),
+    }
+    published = {"dataset": "glue_sst2", "k": 16, "quantized": True}
+    if correct_heads is not None and setting and all(setting[name] == value for name, value in published.items()):
+        here["best_correct_induction_share"] = best_correct_share(correct_heads)
+    return here
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+@dataclass(frozen=True)
+class TaskCheck:
+    """Whether a model does a task: accuracy with demonstrations on n prompts, its one-sided lower bound, two baselines.
+
+    majority: accuracy of the label that most queries have; vote: of the label that most demonstrations have.
+    """
+
+    dataset: str
+    accuracy: float
+    bound: float
+    majority: float
+    vote: float
+    n: int
+
+    @property
+    def done(self) -> bool:
+        return self.bound > max(self.majority, self.vote)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dataset}: {'task done' if self.done else 'task not done'}, accuracy {self.accuracy:.3f} (at least "
+            f"{self.bound:.3f}) of {self.n} prompts; majority label {self.majority:.3f}, vote of the demonstrations "
+            f"{self.vote:.3f}"
+        )
+
+
+def task_check(
+    dataset: str, answers: NDArray[np.bool_], majority: float, vote: float, candidates: int = 1
+) -> TaskCheck:
+    """A model does a task where its accuracy lies above both baselines, by a one-sided Wilson bound at 95 %.
+
+    answers [N]: which are right; candidates: how many tasks may be tried, for which the bound is corrected.
+    """
+    level = 1 - 2 * 0.05 / candidates  # of the two-sided interval whose lower end is the one-sided bound
+    low, _ = wilson(answers.sum(), len(answers), level)
+    return TaskCheck(dataset, float(answers.mean()), float(low), float(majority), float(vote), len(answers))
+
+
+# ------------------------------------------------------------------------------------------------ induction heads
+
+
+@dataclass(frozen=True)
+class Induction:
+    """Induction heads as Cho et al. count them (Fig. 6 left, middle). reads [N, L, H, k]: A[s_q, y_i].
+
+    magnitude: the sum of the reads; correctness: that of demonstrations with the query's own label minus the others;
+    likelihood: the share of the query's label in what is read, 0 where nothing is. Each [N, L, H].
+    """
+
+    magnitude: Floats
+    correctness: Floats
+    likelihood: Floats
+
+
+def induction(reads: Floats, gold: NDArray[np.integer], demonstrations: NDArray[np.integer]) -> Induction:
+    """The magnitudes of every head on every prompt; demonstrations [N, k] are the labels' indices."""
+    same = (demonstrations == gold[:, None])[:, None, None, :]
+    total, own = reads.sum(axis=-1), np.where(same, reads, 0).sum(axis=-1)
+    return Induction(total, 2 * own - total, own / (total + 1e-5))
+
+
+def similarity_likelihood(
+    similarity: Floats, gold: NDArray[np.integer], demonstrations: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """The share of the query's label in the similarity [N, L, k] of the forerunners s_i to s_q, [N, L].
+
+    "Vanilla attention" of Fig. 6 middle. Negative similarities count as none; with them a share would have no meaning.
+    """
+    weight = np.maximum(similarity, 0)
+    own = np.where((demonstrations == gold[:, None])[:, None, :], weight, 0).sum(axis=-1)
+    return own / (weight.sum(axis=-1) + 1e-5)
+
+
+def induction_counts(
+    found: Induction, n_t: NDArray[np.integer], classes: int, k: int, c: float = THRESHOLD, scaled: bool = False
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether each head is an induction head, and a correct one, on each prompt, two of [N, L, H].
+
+    The thresholds are c / n_t for the magnitude and c / (n_t classes) for correctness. They are not scaled by k in the
+    authors' code, although uniform attention gives k / n_t: from k = c on it passes. scaled: k times these thresholds.
+    """
+    least = threshold(n_t, c * (k if scaled else 1), found.magnitude.dtype)[:, None, None]
+    return found.magnitude > least, found.correctness > least / classes
+
+
+def best_head_null(
+    reads: Floats, gold: NDArray[np.integer], demonstrations: NDArray[np.integer], draws: int = 100, seed: int = 0
+) -> LayerCurve:
+    """The likelihood of a layer's best head on each prompt, were it blind to labels: its mean and 95 % range, [L].
+
+    The maximum over heads is large by chance alone. In each draw the labels of every prompt's demonstrations are
+    shuffled, so that their composition and what the heads read stay as they are.
+    """
+    rng = np.random.default_rng(seed)
+    same = demonstrations == gold[:, None]
+    total = reads.sum(axis=-1) + 1e-5
+    best = []
+    for _ in range(draws):
+        own = np.einsum("nlhk,nk->nlh", reads, rng.permuted(same, axis=1).astype(reads.dtype))
+        best.append((own / total).max(axis=2).mean(axis=0, dtype=np.float64))
+    low, high = np.quantile(best, [0.025, 0.975], axis=0)
+    return LayerCurve(np.mean(best, axis=0), low, high)
+
+
+def beyond_chance(best: LayerCurve, null: LayerCurve) -> list[int]:
+    """The layers whose interval lies above the null's range."""
+    return [int(layer) for layer in np.flatnonzero(best.low > null.high)]
+
+
+def best_correct_share(correct: NDArray[np.bool_]) -> tuple[float, float]:
+    """The share of prompts on which the most frequent correct induction head is one, and its standard error.
+
+    correct [N, L, H]: whether each head is one, see `induction_counts`.
+    """
+    share = float(correct.mean(axis=0).max())
+    return share, float(np.sqrt(share * (1 - share) / len(correct)))
+
+
+def uniform_likelihood(gold: NDArray[np.integer], demonstrations: NDArray[np.integer]) -> tuple[float, float]:
+    """The likelihood of attention that is uniform over the demonstrations, and the largest one that is possible.
+
+    The null line and the ceiling of Fig. 6 middle: where no demonstration has the query's label, no head has any.
+    """
+    same = demonstrations == gold[:, None]
+    return float(same.mean()), float(same.any(axis=1).mean())

@@ -1,0 +1,248 @@
+"""The figures of induction scores, head ablation and attention knockout (Crosbie & Shutova 2024)."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from util.figures.style import WIDTH, name_point, new_figure, style
+
+Floats = NDArray[np.floating]
+Interval = tuple[float, float, float]  # value, low, high
+DARK, RED, GREY, GREEN = "#023858", "#c02d45", "0.55", "#2c7d59"
+
+
+def _map(ax: Axes, values: Floats, title: str, limits: tuple[float, float], colours: str = "viridis") -> None:
+    """Layers across, heads up, both from 0, as the data count."""
+    image = ax.imshow(values.T, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower")
+    for axis, count in ((ax.xaxis, values.shape[0]), (ax.yaxis, values.shape[1])):
+        axis.set_ticks(np.arange(0, count, max(1, round(count / 8))))
+    ax.set_title(title)
+    ax.spines[:].set_visible(True)
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    bar = figure.colorbar(image, ax=ax, pad=0.02, shrink=0.9)
+    bar.ax.tick_params(labelsize=6)
+
+
+def head_name(layer: int, head: int) -> str:
+    """How a head is called in figures and text, both numbers from 0."""
+    return f"L{layer}H{head}"
+
+
+def scores(
+    mean: Floats,
+    low: Floats,
+    high: Floats,
+    uniform: float,
+    bound: float,
+    title: str,
+    untrained: float | None = None,
+) -> Figure:
+    """Prefix-matching scores [L, H] with their intervals: a map, and the best 12 to 16 heads in their order.
+
+    Dotted: what uniform attention has; dashed: the bound from which a head counts as an induction head. untrained: the
+    best score of the untrained twin.
+    """
+    with style():
+        figure = new_figure(WIDTH, 2.3)
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
+        _map(left, mean, "A) prefix-matching score", (0, 1))
+        left.set(xlabel="layer (from 0)", ylabel="head (from 0)")
+        shown = int(np.clip((mean >= bound).sum() + 3, 12, 16))
+        order = np.argsort(-mean, axis=None, kind="stable")[:shown]
+        value, down, up = (part.ravel()[order] for part in (mean, low, high))
+        x = np.arange(len(order))
+        right.bar(x, value, color=np.where(value >= bound, DARK, "0.7"), width=0.7)
+        right.errorbar(x, value, [value - down, up - value], fmt="none", color="black", lw=0.9, capsize=2)
+        right.axhline(bound, color=RED, lw=0.8, ls="--", label=f"{bound}: an induction head")
+        if untrained is not None:
+            right.axhline(untrained, color=GREY, lw=0.8, label="best untrained head")
+        right.axhline(uniform, color="black", lw=0.8, ls=":", label="uniform attention")
+        names = [head_name(*np.unravel_index(place, mean.shape)) for place in order]
+        right.set_xticks(x, names, rotation=60)
+        right.set(ylim=(0, 1.02), title="B) best heads, mean of the sequences")
+        figure.legend(loc="outside lower right", ncols=3)
+        figure.suptitle(title)
+    return figure
+
+
+def companions(maps: Mapping[str, Floats], title: str) -> Figure:
+    """Scores [L, H] by name: from 0 to 1, or to a largest below a half, or symmetric about 0 if some are negative."""
+    with style():
+        columns = 3
+        rows = -(-len(maps) // columns)
+        figure = new_figure(WIDTH, 0.35 + 1.35 * rows)
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for ax, (name, values) in zip(axes, maps.items(), strict=False):
+            if np.isnan(values).all():
+                ax.set(xticks=[], yticks=[], xlabel="none for this class", title=name)
+                continue
+            largest = float(np.nanmax(np.abs(values))) or 1.0
+            signed = bool((values < -0.05 * largest).any())
+            limits = (-largest, largest) if signed else (0, 1 if largest > 0.5 else max(largest, 0.25))
+            _map(ax, values, name, limits, "RdBu_r" if signed else "viridis")
+        for ax in axes[len(maps) :]:
+            ax.set_visible(False)
+        for ax in axes[-columns:]:
+            ax.set_xlabel("layer (from 0)")
+        for ax in axes[::columns]:
+            ax.set_ylabel("head (from 0)")
+        figure.suptitle(title)
+    return figure
+
+
+def pattern(attention: Floats, tokens: Sequence[str], kinds: Sequence[str], title: str) -> Figure:
+    """What one head attends to: the whole matrix [T, T], and from the last token to the labels, all tokens of each."""
+    with style():
+        figure = new_figure(WIDTH, 2.4)
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+        left.imshow(attention, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+        left.set(xlabel="key", ylabel="query", title="A) every token")
+        left.spines[:].set_visible(True)
+        row = attention[-1]
+        labels = [list(part) for kind, part in groupby(range(len(kinds)), lambda t: kinds[t]) if kind == "label"]
+        read = [float(row[part].sum()) for part in labels]
+        shown = labels[-12:]
+        y = np.arange(len(shown))
+        right.barh(y, read[-12:], color=DARK, height=0.7)
+        right.margins(x=0.1)  # or the last tick's number is cut off
+        right.set_yticks(y, ["".join(tokens[t] for t in part).strip() for part in shown])
+        rest = 1 - sum(read)
+        right.set(
+            xlabel="attention from the last colon",
+            title=f"B) the labels, first to last; all else {rest:.2f}",
+            ylim=(len(shown) - 0.5, -0.5),
+        )
+        figure.suptitle(title)
+    return figure
+
+
+def mechanism(
+    whole: Floats, without: Mapping[str, Floats], attribution: Floats, chosen: Sequence[tuple[int, int]], title: str
+) -> Figure:
+    """Where induction heads come from and what they do.
+
+    A: the scores of the chosen heads in the whole model, and by name with other heads ablated, [heads] each. B: direct
+    attribution [L, H] of the chosen heads, of all others beside them, the largest with their names.
+    """
+    with style():
+        figure = new_figure(WIDTH, 2.4)
+        left, right = figure.subplots(1, 2, width_ratios=(1.4, 1))
+        x = np.arange(len(chosen))
+        groups = {"whole model": whole, **without}
+        width = 0.8 / len(groups)
+        shades = [DARK, RED, *np.linspace(0.55, 0.8, max(1, len(groups) - 2)).astype(str)]
+        for number, ((name, values), colour) in enumerate(zip(groups.items(), shades, strict=False)):
+            left.bar(x + (number - (len(groups) - 1) / 2) * width, values, width, color=colour, label=name)
+        left.set_xticks(x, [head_name(*head) for head in chosen], rotation=60 if len(chosen) > 6 else 0)
+        left.set(ylim=(0, 1.02), title="A) prefix-matching score")
+        figure.legend(loc="outside lower left", ncols=3)
+        others = np.ones(attribution.shape, bool)
+        for place in chosen:
+            others[place] = False
+        rng = np.random.default_rng(0)
+        for at, (own, colour) in enumerate(((~others, DARK), (others, GREY))):
+            values, x = attribution[own], at + rng.uniform(-0.15, 0.15, own.sum())
+            right.plot(x, values, "o", color=colour, ms=3, alpha=0.8)
+            largest, last = np.nanmax(np.abs(attribution), initial=0), np.inf
+            for place in np.argsort(-np.nan_to_num(values))[: 3 * at]:  # the chosen ones are named in A
+                if 0.25 * largest < values[place] < last - 0.08 * largest:  # or their names lie on each other
+                    name_point(right, head_name(*np.argwhere(own)[place]), x[place], values[place])
+                    last = values[place]
+        right.axhline(0, color="0.7", lw=0.7, zorder=0)
+        right.set_xticks([0, 1], ["chosen", "others"])
+        right.set(xlim=(-0.6, 1.6), ylabel="logits", title="B) direct, to the next token")
+        figure.suptitle(title)
+    return figure
+
+
+def accuracies(
+    tasks: Mapping[str, Mapping[str, Interval]],
+    controls: Mapping[str, Mapping[str, Sequence[float]]],
+    chance: Mapping[str, float],
+    title: str,
+    label: str = "accuracy (dotted: chance; grey: control sets)",
+    grey: Collection[str] = (),
+    notes: Mapping[str, str] | None = None,
+) -> Figure:
+    """Accuracy by task: what was measured of each name with its interval, and in grey of its control sets.
+
+    grey: names that are controls themselves. notes: words on a task, in its place where little was measured.
+    """
+    with style():
+        names = list(dict.fromkeys(name for row in tasks.values() for name in row))
+        figure = new_figure(WIDTH, 0.75 + 0.2 * len(names))
+        axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+        for ax, (task, row) in zip(axes, tasks.items(), strict=True):
+            ax.axvline(chance[task], color="0.6", lw=0.8, ls=":")
+            for y, name in enumerate(names):
+                drawn = controls.get(task, {}).get(name, ())
+                ax.plot(drawn, np.full(len(drawn), y), "|", color=GREY, ms=7, mew=0.8)
+                if name in row:
+                    value, low, high = row[name]
+                    colour = DARK if name == names[0] else GREY if name in grey else RED
+                    ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
+            ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
+            if task in (notes or {}) and np.isfinite([value for value, *_ in row.values()]).sum() > 1:
+                ax.set_title(f"{ax.get_title()}\n({' '.join((notes or {})[task].split())})")
+            elif task in (notes or {}):  # there is room
+                place = {"transform": ax.transAxes, "ha": "center", "va": "center"}
+                ax.text(0.5, 0.5, (notes or {})[task], color=GREY, backgroundcolor="white", **place)
+            ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+        axes[0].set_yticks(range(len(names)), names)
+        figure.supxlabel(label)
+        figure.suptitle(title)
+    return figure
+
+
+def doses(
+    accuracy: Mapping[str, Sequence[Interval]],
+    sizes: Sequence[int],
+    zero_shot: Mapping[str, Interval],
+    losses: Mapping[str, Interval],
+    title: str,
+    chance: float,
+    uniform: float,
+) -> Figure:
+    """How much is lost with how many heads: accuracy by task at each of `sizes`; without demonstrations; plain text.
+
+    chance: of the task without demonstrations; uniform: the loss of equal probabilities for all tokens, in nats.
+    """
+    with style():
+        figure = new_figure(WIDTH, 2.5)
+        axes = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
+        shades = ("#023858", "#3690c0", "#c02d45", "#2c7d59", "#d99a2b", "0.5", "0.2")
+        width = 0.06 * (len(sizes) - 1)
+        for i, ((task, by_size), colour, marker) in enumerate(zip(accuracy.items(), shades, "os^Dvx+", strict=False)):
+            value, low, high = np.array(by_size).T
+            x = np.arange(len(sizes)) + width * (i - (len(accuracy) - 1) / 2)  # or their intervals hide each other
+            error = [value - low, high - value]
+            axes[0].errorbar(
+                x, value, error, fmt=f"{marker}-", color=colour, ms=3, lw=0.9, label=task.replace("_", " ")
+            )
+        axes[0].set_xticks(range(len(sizes)), [str(size) for size in sizes])
+        axes[0].set(xlabel="heads ablated", ylabel="accuracy", ylim=(-0.05, 1.05), title="A) with demonstrations")
+        figure.legend(loc="outside lower left", ncols=len(accuracy))
+        for ax, rows, label, name, level, of in (
+            (axes[1], zero_shot, "accuracy", "B) 0 shots", chance, "chance"),
+            (axes[2], losses, "nats per token", "C) plain text", uniform, "uniform"),
+        ):
+            value, low, high = np.array(list(rows.values())).T
+            y = np.arange(len(rows))
+            ax.axvline(level, color="0.6", lw=0.8, ls=":")
+            ax.annotate(
+                of, (level, 0), (2, 2), textcoords="offset points", xycoords=("data", "axes fraction"), fontsize=6
+            )
+            colours = [DARK, RED, *[GREY] * (len(rows) - 2)]
+            for place in y:
+                error = [[value[place] - low[place]], [high[place] - value[place]]]
+                ax.errorbar(value[place], place, xerr=error, fmt="o", ms=3, lw=0.9, color=colours[place])
+            ax.set_yticks(y, list(rows) if ax is axes[1] else [""] * len(rows))
+            ax.set(xlabel=label, title=name, ylim=(len(rows) - 0.3, -0.5))
+        axes[1].set_xlim(-0.05, 1.05)
+        figure.suptitle(title)
+    return figure

@@ -1,0 +1,376 @@
+"""The figures of head patching in indirect object identification (Cohen, project 41; Wang et al. 2022)."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
+from numpy.typing import NDArray
+
+from util.figures.ioi_patching.measures import (
+    SHOWN,
+    Curve,
+    Effect,
+    Interval,
+    Paths,
+    Population,
+    Untrained,
+    carriers,
+    colour_limit,
+)
+from util.figures.style import WIDTH, new_figure, style
+from util.stats.heads import Head, head_name, top
+
+Floats = NDArray[np.floating]
+COLOURS = ("#2c7d59", "#c02d45")  # the answer of the base, the other name
+BLUE, GREY, RED = "#023858", "0.55", "#b2182b"
+LAYER, HEAD = "layer (from 0)", "head (from 0)"
+NAMED = 5  # heads named in panels of dots
+PRINTED = 12  # cells of a map whose value is printed
+RANKED = 12  # heads shown with intervals
+
+
+def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str], titles: Sequence[str]) -> Figure:
+    """P1: the log-probabilities [2, V] after both prompts, the two names marked, and one against the other."""
+    with style():
+        figure = new_figure(WIDTH, 1.9)
+        axes = figure.subplots(1, 3, width_ratios=(2, 2, 1.4))
+        for ax, values, title in zip(axes, log_softmax, titles, strict=False):
+            ax.plot(values, ".", color="0.3", alpha=0.2, ms=2, rasterized=True)
+            ax.set(xlabel="token of the vocabulary", title=f"...{title[-21:]}")
+            for token, colour, marker in zip(answers, COLOURS, "os", strict=True):
+                ax.plot(token, values[token], marker, color=colour, ms=5)
+        lowest, highest = float(log_softmax.min()), float(log_softmax.max())
+        edge = 0.05 * (highest - lowest)
+        for ax in axes[:2]:  # one scale for both prompts
+            ax.set_ylim(lowest - edge, highest + edge)
+        axes[0].set_ylabel("log-probability")
+        axes[2].plot(log_softmax[1], log_softmax[0], ".", color="0.3", alpha=0.2, ms=2, rasterized=True)
+        for token, name, colour, marker in zip(answers, names, COLOURS, "os", strict=True):
+            x, y = log_softmax[1, token], log_softmax[0, token]
+            axes[2].plot(x, y, marker, color=colour, ms=5, label=name)
+        axes[2].set(xlabel="after the source", ylabel="after the base", title="both")
+        figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------ shared panels
+
+
+def _ticks(count: int) -> NDArray[np.int64]:
+    return np.arange(0, count, max(1, round(count / 8)))
+
+
+def _wide(layers: int) -> bool:
+    """Whether a map of so many layers takes the whole width."""
+    return layers > SHOWN
+
+
+def _map(ax: Axes, effects: Floats, width: float, unit: str, sign: str = "") -> None:
+    """A map [L, H] in full colours, the values of its strongest cells printed; width: of the axes, in inches."""
+    limit = colour_limit(effects)
+    image = ax.imshow(effects.T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", origin="lower")
+    ax.set(xlabel=LAYER, ylabel=HEAD)
+    for axis, count in ((ax.xaxis, effects.shape[0]), (ax.yaxis, effects.shape[1])):
+        axis.set_ticks(_ticks(count))
+    ax.spines[:].set_visible(True)
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    figure.colorbar(image, ax=ax, pad=0.01, label=unit)
+    size = min(6.0, 72 * width / effects.shape[0] / 2.4)  # points, of numbers of three characters
+    for head in top(np.abs(effects), min(PRINTED, effects.size)):
+        value = float(effects[head])
+        if size >= 3.5 and abs(value) >= 0.05 * limit:
+            colour = "white" if abs(value) > 0.6 * limit else "black"
+            ax.text(head[0], head[1], _short(value, limit), fontsize=size, ha="center", va="center", color=colour)
+
+
+def _short(value: float, limit: float) -> str:
+    text = f"{value:.0f}" if limit >= 10 else f"{value:.1f}" if limit >= 2 else f"{value:.2f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+
+
+def _by_layer(ax: Axes, effects: Floats, unit: str) -> None:
+    """A dot for every head, the strongest named, and the mean of the heads of every layer."""
+    x = np.arange(len(effects))
+    ax.plot(np.repeat(x, effects.shape[1]), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
+    ax.plot(x, effects.mean(axis=1), "_", color=RED, ms=6, mew=1.2)
+    ax.axhline(0, color="0.8", lw=0.7, zorder=0)
+    ax.xaxis.set_ticks(_ticks(len(effects)))
+    ax.set(xlabel=LAYER, ylabel=unit)
+    _name(ax, {head: (head[0], float(effects[head])) for head in _named(effects)})
+
+
+def _named(effects: Floats) -> list[Head]:
+    """The strongest heads of a map that are worth a name: none below a twentieth of the largest."""
+    strongest = top(np.abs(effects), min(NAMED, effects.size))
+    return [head for head in strongest if abs(effects[head]) >= 0.05 * colour_limit(effects)]
+
+
+def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
+    """Write the names of heads beside their points, on the side of the panel's middle, none on another.
+
+    A line leads from a point to its name where there was no room beside it.
+    """
+    low, high = ax.get_xlim()
+    left, taken = (low + high) / 2, list[tuple[float, float]]()
+    span = np.ptp(ax.get_ylim())
+    for head, (x, y) in sorted(points.items(), key=lambda point: point[1][1]):
+        place = y
+        for at, height in taken:
+            if abs(at - x) < (high - low) * 0.3 and place - height < 0.085 * span:
+                place = height + 0.085 * span
+        taken.append((x, place))
+        if place > y:
+            ax.plot([x, x], [y, place], color="0.6", lw=0.6, zorder=0)
+        name = head_name(head)
+        ax.text(
+            x,
+            place,
+            f"{name} " if x > left else f" {name}",
+            fontsize=6,
+            va="center",
+            ha="right" if x > left else "left",
+        )
+
+
+# ------------------------------------------------------------------------------------------------ one pair
+
+
+def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
+    """P2: the change of the logit difference [L, H] when one head is shuffled; head by head; against its norm."""
+    with style():
+        wide = _wide(len(effects))
+        figure = new_figure(WIDTH, 3.7 if wide else 2.1)
+        axes = figure.subplot_mosaic("AA;BC" if wide else "ABC")
+        names = dict(zip("ABC", ("map", "layers", "norms"), strict=True))
+        axes = {names[letter]: ax for letter, ax in axes.items()}
+        _map(axes["map"], effects, 4.6 if wide else 1.2, "logits")
+        axes["map"].set_title("A) shuffled - base")
+        _by_layer(axes["layers"], effects, "change, logits")
+        axes["layers"].set_title("B) by layer; red: mean")
+        ax = axes["norms"]
+        ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=3, alpha=0.5, mew=0)
+        ax.axhline(0, color="0.8", lw=0.7, zorder=0)
+        ax.set(xlabel="norm of the outputs", ylabel="change, logits", title="C) by norm")
+        _name(ax, {head: (float(norms[head]), float(effects[head])) for head in _named(effects)})
+        figure.suptitle(title)
+    return figure
+
+
+def activations(
+    z: Floats, layer: int, tokens: Sequence[str], title: str, bounds: tuple[float, float] = (2.5, 97.5)
+) -> Figure:
+    """P3: the head outputs [L, T, H, dv] of one layer, token by token on one scale; mean norms of all layers."""
+    with style():
+        figure = new_figure(WIDTH, 3.6)
+        axes = figure.subplots(2, 1, sharex=True)
+        count = len(tokens)
+        strip = z[layer].reshape(count * z.shape[2], -1).T  # [dv, T H]
+        low, high = np.percentile(strip, bounds)
+        around = (-0.5, count - 0.5, -0.5, len(strip) - 0.5)
+        options = {"aspect": "auto", "interpolation": "nearest", "origin": "lower"}
+        image = axes[0].imshow(strip, extent=around, cmap="plasma", vmin=low, vmax=high, **options)
+        for edge in range(1, count):
+            axes[0].axvline(edge - 0.5, color="white", lw=1)
+        axes[0].set(ylabel="dimension", title=f"A) layer {layer} (from 0): the heads of every token, side by side")
+        figure.colorbar(image, ax=axes[0], pad=0.01, extend="both", label="output z")
+        lengths = np.linalg.norm(z, axis=3).mean(axis=2)
+        low, high = np.percentile(lengths, bounds)
+        image = axes[1].imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
+        axes[1].set_xticks(np.arange(count), [_shown(token) for token in tokens], rotation=45, ha="right")
+        axes[1].yaxis.set_ticks(_ticks(len(lengths)))
+        axes[1].set(ylabel=LAYER, title="B) all layers: norm of z, mean of the layer's heads")
+        figure.colorbar(image, ax=axes[1], pad=0.01, extend="both", label="norm")
+        for ax in axes:
+            ax.spines[:].set_visible(True)
+        figure.suptitle(title)
+    return figure
+
+
+def _shown(token: str) -> str:
+    return f'"{token}"'.replace("\n", "\\n").replace("$", r"\$")
+
+
+def token_differences(difference: Floats, ratio: Floats, title: str, step: int) -> Figure:
+    """P4: the difference [L, H, dv] of two tokens' head outputs in every `step`-th layer; the selectivity ratio [L]."""
+    with style():
+        shown = range(0, len(difference), step)
+        figure = new_figure(WIDTH, 3.2)
+        grid = figure.add_gridspec(2, 1, height_ratios=(1.15, 1))
+        above, below = (figure.add_subfigure(grid[row]) for row in range(2))
+        axes = above.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+        limit = float(np.percentile(np.abs(difference[list(shown)]), 99)) or 1.0
+        colours = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
+        for ax, layer in zip(axes, shown, strict=True):
+            image = ax.imshow(difference[layer].T, aspect="auto", interpolation="nearest", origin="lower", **colours)
+            ax.set(title=str(layer), xticks=[])
+            ax.spines[:].set_visible(True)
+        axes[0].set(ylabel="dimension")
+        above.supxlabel("heads", fontsize=8)
+        above.suptitle("A) difference of the outputs z, in layer")
+        above.colorbar(image, ax=axes, pad=0.01, extend="both", label="difference")
+        ax = below.subplots()
+        ax.plot(np.arange(len(ratio)), ratio, "h-", color=BLUE, markerfacecolor=(0.7, 0.9, 0.9), ms=6, lw=0.8)
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(numticks=12))
+        ax.margins(y=0.12)
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if str(value)[0] in "25" else "")
+        ax.xaxis.set_ticks(_ticks(len(ratio)))
+        ax.set(xlabel=LAYER, ylabel="selectivity ratio", title="B) two heads that differ most / two that differ least")
+        figure.suptitle(title)
+    return figure
+
+
+def patching(effects: Floats, whole: float, title: str) -> Figure:
+    """P5: the change of the logit difference [L, H] when one head comes from the source; head by head.
+
+    whole: the change of all, from base to source.
+    """
+    with style():
+        wide = _wide(len(effects))
+        figure = new_figure(WIDTH, 3.7 if wide else 2.2)
+        axes = figure.subplots(2, 1) if wide else figure.subplots(1, 2)
+        _map(axes[0], effects, 4.6 if wide else 2.1, "logits")
+        axes[0].set_title("A) patched - base")
+        _by_layer(axes[1], effects, "change, logits")
+        axes[1].set_title("B) by layer; red: mean")
+        figure.suptitle(f"{title}; source - base: {whole:+.1f}")
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------ many pairs
+
+
+def population(found: Population, control: Untrained | None, title: str, roles: Mapping[Head, str]) -> Figure:
+    """Many pairs, in shares of the whole effect: the map; the strongest heads; both directions; estimate; direct part.
+
+    Framed in the map: the interval, for all heads together, lies beyond a hundredth. control: of the untrained twin, in
+    shares of the trained model's effect. roles: published ones, by head.
+    """
+    with style():
+        effects = found.noised.value
+        wide = _wide(len(effects))
+        figure = new_figure(WIDTH, 5.6 if wide else 4.2)
+        grid = figure.add_gridspec(2, 1, height_ratios=(2.1 if wide else 1.2, 1))
+        rows = [figure.add_subfigure(grid[row]) for row in range(2)]
+        above = rows[0].subplots(2, 1) if wide else rows[0].subplots(1, 2)
+        panels = [*above, *rows[1].subplots(1, 3)]
+        axes = dict(zip(("map", "heads", "both", "estimate", "direct"), panels, strict=True))
+        _map(axes["map"], effects, 4.6 if wide else 2.0, "share")
+        for layer, head in np.argwhere(carriers(found.noised)):
+            frame = Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, edgecolor="black", lw=0.6, clip_on=False)
+            axes["map"].add_patch(frame)
+        axes["map"].set_title("A) patched from the source")
+        _ranked(axes["heads"], found, control, roles)
+        direct = np.isfinite(found.direct).all()
+        points = {
+            "both": (found.denoised.value, effects, "restored by it alone", "lost without it", "C) both directions"),
+            "estimate": (effects, found.estimate, "exact", "first-order estimate", "D) attribution"),
+            "direct": (effects, found.direct, "exact", "direct to the output", "E) direct part"),
+        }
+        for name, (x, y, across, up, heading) in points.items():
+            ax = axes[name]
+            ax.set(title=heading)
+            if name == "direct" and not direct:
+                text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
+                ax.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=ax.transAxes)
+                ax.set_axis_off()
+                continue
+            low, high = float(min(x.min(), y.min(), 0)), float(max(x.max(), y.max(), 0))
+            edge = 0.08 * (high - low) or 0.1
+            ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
+            ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
+            ax.set(xlabel=across, ylabel=up, xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
+        for name, (x, y, *_) in points.items():
+            if name != "direct" or direct:
+                _name(axes[name], {head: (float(x[head]), float(y[head])) for head in _named(effects)})
+        figure.suptitle(title)
+    return figure
+
+
+def _ranked(ax: Axes, found: Population, control: Untrained | None, roles: Mapping[Head, str]) -> None:
+    """The strongest heads of one half with their intervals on the other, and those of the untrained twin."""
+    strongest = found.strongest(RANKED)
+    x = np.arange(len(strongest))
+    for heads, effect, scale, colour, shift, label in (
+        (strongest, found.measured, 1.0, BLUE, 0.0, "trained"),
+        *([(None, control.heads, found.whole, GREY, 0.25, "untrained")] if control else []),
+    ):
+        at = heads or top(np.abs(effect.value), len(x))
+        value, one, other = (
+            np.array([part[h] for h in at]) / scale for part in (effect.value, effect.low, effect.high)
+        )
+        spread = np.abs([one - value, other - value])
+        ax.errorbar(x + shift, value, spread, fmt="o", ms=3, lw=0.9, color=colour, label=label)
+    names = [head_name(h) + (f"\n{roles[h]}" if h in roles else "") for h in strongest]
+    ax.set_xticks(x, names, rotation=60 if not roles else 90, fontsize=6)
+    ax.axhline(0, color="0.8", lw=0.7, zorder=0)
+    ax.set(ylabel="share", title="B) strongest heads, other half")
+    if control:
+        ax.legend(loc="best")
+
+
+def circuit(curve: Curve, title: str) -> Figure:
+    """Mean logit differences where only some heads work, by how many: the strongest, all but these, random ones."""
+    with style():
+        figure = new_figure(WIDTH, 2.5)
+        ax = figure.subplots()
+        for parts, colour, marker, label in (
+            (curve.alone, BLUE, "o", "strongest alone"),
+            (curve.without, RED, "s", "all but these"),
+        ):
+            value, low, high = np.array(list(parts.values())).T
+            ax.errorbar(
+                list(parts), value, [value - low, high - value], fmt=f"{marker}-", ms=3, lw=1, color=colour, label=label
+            )
+        sizes = [size for size, values in curve.random.items() for _ in values]
+        ax.plot(sizes, [v for values in curve.random.values() for v in values], ".", color=GREY, ms=4)
+        means = [np.mean(values) for values in curve.random.values()]
+        ax.plot(list(curve.random), means, "-", color=GREY, lw=0.9, label="random, same layers")
+        ax.axhspan(curve.whole.low, curve.whole.high, color="0.9", zorder=0)
+        ax.axhline(curve.whole.value, color="0.6", lw=0.8, zorder=0)
+        ax.annotate("all heads", (1, curve.whole.value), (0, 2), textcoords="offset points", fontsize=7, color="0.4")
+        ax.axhline(0, color="0.8", lw=0.7, zorder=0)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(list(curve.alone), [str(size) for size in curve.alone], minor=False)
+        ax.set(xlabel="heads in the set", ylabel="logit difference", title=title)
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def paths(found: Paths, total: Mapping[Head, Interval], title: str) -> Figure:
+    """What every sender (row) tells every receiver (column) and the output, beside its total effect, in shares.
+
+    Grey: no edge, for the receiver is in no later layer. Values whose interval, for all edges together, lies beyond a
+    hundredth are black or white, others grey.
+    """
+    with style():
+        names, count = [head_name(head) for head in found.heads], len(found.heads)
+        values = np.full((count, count + 2), np.nan)
+        values[:, :count], values[:, count] = found.edges.value, found.direct.value
+        whole = Effect(*np.array([total[head] for head in found.heads]).T)
+        values[:, count + 1] = whole.value
+        sure = np.column_stack([carriers(part) for part in (found.edges, found.direct, whole)])
+        limit = colour_limit(values)
+        figure = new_figure(WIDTH, 0.9 + 0.24 * count)
+        ax = figure.subplots()
+        ax.set_facecolor("0.9")
+        ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                strong = abs(value) > 0.6 * limit
+                colour = "0.6" if not sure[row, column] else "white" if strong else "black"
+                ax.text(
+                    column, row, f"{round(value, 2) + 0.0:.2f}", fontsize=6.5, ha="center", va="center", color=colour
+                )
+        for edge in (count - 0.5, count + 0.5):
+            ax.axvline(edge, color="black", lw=0.9)
+        ax.set_xticks(range(count + 2), [*names, "output", "in all"], rotation=45, ha="right")
+        ax.set_yticks(range(count), names)
+        ax.set(xlabel="receiver", ylabel="sender", title=title)
+        ax.spines[:].set_visible(True)
+    return figure

@@ -1,0 +1,72 @@
+"""Words that the embedded models' tokenizer keeps whole, and the categories of the word classification task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from string import ascii_lowercase, ascii_uppercase
+
+from util.prompts.classification import category
+from util.prompts.ioi import word_lists
+from util.prompts.words import column, table
+
+LABEL_WORDS: tuple[str, ...] = tuple(
+    "negative positive neutral poor bad good great short entity description person location number world sports"
+    " business science false true anger joy sad normal hate skip relation".split()
+)
+"""The label words of StaICC's ten data sets, each once."""
+
+TOY_LABELS: tuple[str, ...] = ("Foo", "Bar", "Mur", "Res")
+LETTERS: tuple[str, ...] = tuple(ascii_uppercase + ascii_lowercase)
+
+CATEGORIES: dict[str, tuple[str, ...]] = {name: category(name) for name in column("categories", "category")}
+"""Eight categories of sixteen words."""
+
+
+PAIR_TASKS: dict[str, tuple[tuple[str, str], ...]] = {
+    "copying": tuple((word, word) for word in column("embedded_words", "word")),
+    "capitalization": tuple((word, word.capitalize()) for word in column("embedded_words", "word")),
+    "country_capital": tuple((row["country"], row["capital"]) for row in table("country_capital")),
+    "present_past": tuple(
+        (row["present"], row["past"]) for row in table("embedded_verbs") if row["present"] != row["past"]
+    ),
+    "person_sport": tuple((row["person"], row["sport"]) for row in table("person_sport")),
+}
+"""Input and output words of the word-pair tasks, as the tokenizer and the committed model were trained on them.
+
+Words and verbs have lists of their own, so that longer lists of the tasks change neither.
+"""
+
+
+def held_out(items: Iterable[str], count: int) -> frozenset[str]:
+    """The `count` of the items that training never shows in their role: the first by SHA-256, whatever the order."""
+    return frozenset(sorted(set(items), key=lambda item: sha256(item.encode()).digest())[:count])
+
+
+def held_out_inputs() -> frozenset[str]:
+    """A tenth of the words, verbs and countries, which no trained word pair has."""
+    lists = [[x for x, _ in PAIR_TASKS[task]] for task in ("copying", "present_past", "country_capital")]
+    return frozenset().union(*(held_out(inputs, len(inputs) // 10) for inputs in lists))
+
+
+HELD_OUT_NAMES = held_out(word_lists()["names"], 15)  # no trained sentence has two of them
+HELD_OUT_FRAMES = held_out(word_lists()["frames"], 3)
+HELD_OUT_LABELS = held_out(LABEL_WORDS[LABEL_WORDS.index("anger") :], 4) | held_out(LETTERS, 6)  # never a label
+
+
+def promised() -> list[str]:
+    """Strings that are one token each.
+
+    With leading space: labels, letters, category words and the words of IOI. Without it: toy labels, category words,
+    and the words of the word-pair tasks that are one word.
+    """
+    category_words = [word for words in CATEGORIES.values() for word in words]
+    bare = [*TOY_LABELS, *category_words]
+    spaced = [
+        *LABEL_WORDS,
+        *LETTERS,
+        *bare,
+        *(w for kind in ("names", "places", "objects") for w in word_lists()[kind]),
+    ]
+    pairs = [word for pairs in PAIR_TASKS.values() for pair in pairs for word in pair if " " not in word]
+    return [*(f" {word}" for word in dict.fromkeys(spaced)), *dict.fromkeys([*bare, *pairs])]

@@ -1,0 +1,233 @@
+"""Synthetic classification tasks, and few-shot prompts of them with balanced demonstrations.
+
+Source: Crosbie & Shutova 2024, section 5 and Table 1: three tasks on patterns of letters, two on pairs of words with a
+4-way version each. Ours differ from their files on purpose: those have degenerate letter patterns and duplicates (a
+third of the 4-way rows), two tasks with the same Bar rows, and no Bar row that repeats a letter (see `task`,
+hard_negatives); their sampler drops the query after drawing, which leaves the classes unbalanced.
+
+A task of one's own is one object:
+
+    vowels = Task(
+        name="vowels",
+        rows=(("apple", "Foo"), ("otter", "Foo"), ..., ("pear", "Bar"), ("wolf", "Bar"), ...),
+        labels=("Foo", "Bar"),
+    )
+    prompts(vowels, k=10)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product, zip_longest
+from random import Random
+from string import ascii_uppercase
+
+from util.prompts.prompt import Layout, Prompt
+from util.prompts.words import table
+
+LABELS = ("Foo", "Bar", "Mur", "Res")
+HEADER = (
+    "Below are sequences, each with a colon and its class behind it. "
+    "One and the same hidden rule decides the class of every sequence. "
+    "Use the examples to name the class of the last one.\n\n"
+)
+LAYOUT = Layout(":", "", "\n\n", HEADER)  # its blank line is several tokens in most tokenizers: see `type_tokens`
+LINES = Layout(":", " ", "\n")  # of associative maps
+
+CLASS_ROWS = 250
+# Foo, Bar and the hard negatives of Bar. No equality of two places alone makes a Foo: for each that holds in Foo rows
+# there is a hard negative in which it holds too (as a rule, one equality is right for up to 94 % of the rows).
+PATTERNS = {
+    "repetition": ("abab", "abcd", ("aabb", "abba", "abac", "abcb")),
+    "recursion": ("abbb", "abcd", ("abab", "aaab", "aabb")),
+    "centre_embedding": ("abcba", "abcde", ("abcab", "abbac", "abcda", "abcbd")),
+}
+# the categories of the first and the second word, class by class; the binary tasks have the first two classes
+PAIRS = {
+    "wordseq1": (("fruit", "animal"), ("furniture", "profession"), ("furniture", "animal"), ("fruit", "profession")),
+    "wordseq2": (
+        ("vegetable", "vehicle"),
+        ("body part", "instrument"),
+        ("vegetable", "instrument"),
+        ("body part", "vehicle"),
+    ),
+}
+NAMES = (*PATTERNS, *PAIRS, *(f"{name}_4way" for name in PAIRS))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A classification task: rows are (text, label), each text once, and every label has rows.
+
+    forbids(query, candidate): texts that a query does not allow among its demonstrations, apart from its own.
+    Raises ValueError for duplicate texts or labels, labels that are unknown or have no rows, and a text or label that
+    is empty or contains a separator of the layout.
+    """
+
+    name: str
+    rows: tuple[tuple[str, str], ...]
+    labels: tuple[str, ...]
+    layout: Layout = LAYOUT
+    forbids: Callable[[str, str], bool] = operator.eq
+
+    def __post_init__(self) -> None:
+        _check_words((text for text, _ in self.rows), self.layout, f"texts of {self.name}")
+        _check_words(self.labels, self.layout, f"labels of {self.name}")
+        used = {label for _, label in self.rows}
+        if used != set(self.labels):
+            raise ValueError(f"{self.name} has the labels {self.labels}, but its rows have {sorted(used)}")
+
+
+def shares_word(query: str, candidate: str) -> bool:
+    """Whether two texts have the same word in the same place, so that the answer could be copied from there."""
+    return any(map(operator.eq, query.split(), candidate.split()))
+
+
+def task(name: str, hard_negatives: bool = False) -> Task:
+    """One of NAMES: 500 rows of letters, 512 of word pairs, 1,024 in four classes, as many for every class.
+
+    hard_negatives: half of the Bar rows of a letter task repeat a letter, but not as Foo rows do; without them, "any
+    letter repeated" decides these tasks. The task is then called <name>_hard. Raises ValueError for an unknown name,
+    and for hard negatives of word pairs.
+    """
+    if name in PATTERNS:
+        foo, bar, hard = PATTERNS[name]
+        foos, bars = _letter_rows(name, [foo], CLASS_ROWS), _letter_rows(name, [bar], CLASS_ROWS)
+        if hard_negatives:
+            bars[CLASS_ROWS // 2 :] = _letter_rows(name, hard, CLASS_ROWS - CLASS_ROWS // 2)
+        return Task(f"{name}_hard" if hard_negatives else name, _labelled([foos, bars]), LABELS[:2])
+    if name not in NAMES:
+        raise ValueError(f"no task {name!r}; there are {', '.join(NAMES)}")
+    pairs = PAIRS[name.removesuffix("_4way")][: 4 if name.endswith("_4way") else 2]
+    if hard_negatives:
+        raise ValueError(
+            f"{name} has no hard negatives: they are for {', '.join(PATTERNS)}. Where neither word alone is to decide, "
+            f"take {name.removesuffix('_4way')}_4way"
+        )
+    classes = [[" ".join(words) for words in product(*map(category, pair))] for pair in pairs]
+    return Task(name, _labelled(classes), LABELS[: len(pairs)], forbids=shares_word)
+
+
+def relabelled(task: Task, labels: Sequence[str]) -> Task:
+    """The same rows with other labels, in the order of the task's. Raises what `Task` raises."""
+    new = dict(zip(task.labels, labels, strict=True))
+    return replace(task, rows=tuple((x, new[y]) for x, y in task.rows), labels=tuple(labels))
+
+
+def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> list[Prompt]:
+    """A prompt for each row as the query, or for the first `limit` of them, with k balanced demonstrations.
+
+    Every class gets k // c of the k demonstrations and the rest goes to random classes, one each; rows are drawn
+    without replacement and shuffled. Crosbie & Shutova 2024, Table 2: seeds 42, 43 and 44; here the query is taken out
+    before the draw. A query's demonstrations depend on the task's name and rows, k, the seed and the query; the order
+    of the queries on the name and rows alone, and takes turns among the classes. Raises ValueError for numbers out of
+    range and where the query leaves too few candidates in a class.
+    """
+    if k < 0 or (limit is not None and limit < 1):
+        raise ValueError(f"k = {k}, limit = {limit}: k is at least 0 and limit at least 1, or None for all rows")
+    classes = {label: sorted(text for text, own in task.rows if own == label) for label in task.labels}
+    return [
+        task.layout.prompt(_demonstrations(task, classes, k, seed, text), text, label, task.labels)
+        for text, label in _queries(task, classes)[:limit]
+    ]
+
+
+def any_repeat(task: Task) -> float:
+    """How right the rule "the first label where any letter is repeated, else another one" is on a letter task."""
+    right = [(len(set(text)) < 1 + len(text.split())) == (label == task.labels[0]) for text, label in task.rows]
+    return sum(right) / len(right)
+
+
+def associative_map_prompts(
+    words: Sequence[str],
+    labels: Sequence[str],
+    keys: int,
+    k: int,
+    count: int,
+    seed: int = 42,
+    layout: Layout = LINES,
+) -> list[Prompt]:
+    """Prompts whose answer stands in them: a random map from `keys` words to labels, written down k times.
+
+    Each key is among the k demonstrations at least once, one of them is the query. Keys get different labels, or where
+    there are too few, labels in numbers as equal as possible. Every prompt depends on the seed and its number alone.
+    Raises ValueError for numbers out of range and for what `Task` refuses in texts and labels.
+    """
+    _check_words(words, layout, "words")
+    _check_words(labels, layout, "labels")
+    if both := set(words) & set(labels):
+        raise ValueError(f"{sorted(both)} are words and labels: then a label could be taken for the next key")
+    if not 1 <= keys <= len(words) or k < keys or count < 1 or len(labels) < 2:
+        raise ValueError(
+            f"keys = {keys}, k = {k}, count = {count}, {len(words)} words, {len(labels)} labels: take 1 to all words "
+            "as keys, k at least keys, count at least 1 and two labels or more"
+        )
+    made = []
+    for number in range(count):
+        rng = Random(f"associative map:{seed}:{number}")
+        rounds, rest = divmod(keys, len(labels))
+        values = [*labels] * rounds + rng.sample(labels, rest)
+        pairs = list(zip(rng.sample(words, keys), values, strict=True))  # the words' order is random already
+        shown = pairs + rng.choices(pairs, k=k - keys)
+        rng.shuffle(shown)
+        made.append(layout.prompt(shown, *rng.choice(pairs), labels))
+    return made
+
+
+def _queries(task: Task, classes: dict[str, list[str]]) -> list[tuple[str, str]]:
+    rng = Random(task.name)
+    queues = [[(text, label) for text in rng.sample(texts, len(texts))] for label, texts in classes.items()]
+    rng.shuffle(queues)
+    return [query for turn in zip_longest(*queues) for query in turn if query is not None]
+
+
+def _demonstrations(task: Task, classes: dict[str, list[str]], k: int, seed: int, query: str) -> list[tuple[str, str]]:
+    rng = Random(f"{task.name}:{seed}:{query}")
+    each, rest = divmod(k, len(task.labels))
+    extra = rng.sample(task.labels, rest)
+    drawn = []
+    for label, texts in classes.items():
+        candidates = [text for text in texts if text != query and not task.forbids(query, text)] if k else []
+        number = each + (label in extra)
+        if len(candidates) < number:
+            raise ValueError(
+                f"{task.name}: {k} demonstrations take {number} of class {label!r}, but the query {query!r} leaves "
+                f"{len(candidates)}; take a smaller k or give the class more rows"
+            )
+        drawn += [(text, label) for text in rng.sample(candidates, number)]
+    rng.shuffle(drawn)
+    return drawn
+
+
+def _letter_rows(name: str, patterns: Sequence[str], count: int) -> list[str]:
+    """`count` different rows of letters, the patterns in turn."""
+    rng = Random(f"{name}:{','.join(patterns)}")
+    found: dict[str, None] = {}
+    while len(found) < count:
+        letters = dict(zip("abcde", rng.sample(ascii_uppercase, 5), strict=True))
+        pattern = patterns[len(found) % len(patterns)]
+        found[" ".join(letters[place] for place in pattern)] = None
+    return list(found)
+
+
+def _labelled(classes: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((text, label) for label, texts in zip(LABELS, classes, strict=False) for text in texts)
+
+
+def category(name: str) -> tuple[str, ...]:
+    """The words of one category."""
+    return tuple(row["word"] for row in table("categories") if row["category"] == name)
+
+
+def _check_words(words: Iterable[str], layout: Layout, what: str) -> None:
+    """Raises ValueError for words that repeat, are empty, or could be taken for two parts of a prompt."""
+    words = list(words)
+    twice = {word for word in words if words.count(word) > 1} if len(set(words)) < len(words) else set()
+    if twice:
+        raise ValueError(f"{what}: {sorted(twice)} occur more than once; keep one of each")
+    marks = [mark for mark in (layout.separator, layout.end) if mark]
+    broken = [word for word in words if not word or any(mark in word for mark in marks)]
+    if broken:
+        raise ValueError(f"{what}: {broken} are empty or contain one of the layout's separators {marks}")

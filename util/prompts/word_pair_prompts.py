@@ -1,0 +1,433 @@
+"""Prompts of the word-pair tasks, each with corrupted prompts ("donors") of the same layout in tokens.
+
+Bakalova et al., COLM 2025, arXiv 2504.00132, replace what a token reads from others by what it would read in a
+corrupted prompt. The six corruptions and every rule of sampling below are our own definitions.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from util.prompts.prompt import Layout, Misaligned, Prompt
+from util.prompts.token_types import TypedTokens, check_aligned, type_tokens
+from util.prompts.word_pairs import CORRUPTIONS, Pair, WordPairTask, fault, find
+from util.prompts.words import table
+
+T = TypeVar("T")
+Sizes = tuple[int, int, int, int]  # tokens of a word by where it stands:
+FIRST, LATER, QUERY, OUTPUT = range(4)  # the first input, a later one, the query, an output
+OWN, RULE, FOREIGN = "pair", "other rule", "other list"  # where words come from
+SHUFFLED = 2
+SOURCES = {0: (FOREIGN, FOREIGN), 1: (OWN, OWN), 3: (FOREIGN, OWN), 4: (OWN, FOREIGN), 5: (RULE, RULE)}  # of x, of y
+ORDERS = ("random", "ambiguous first", "ambiguous last")
+TRIES = 50
+HOPELESS = 20  # none of so many prompts: there is none
+
+
+# ------------------------------------------------------------------------------------------------ words as tokens
+
+
+class _Word(NamedTuple):
+    """A pair, or a word of another list as both input and output (kind None), and its tokens in prompts."""
+
+    x: str
+    y: str
+    kind: str | None
+    rows: frozenset[int]  # where the lists have a word of another list: words of one row are related
+    sizes: Sizes
+    begins: int  # the first token of y as an answer
+
+
+class _Clean(NamedTuple):
+    prompt: Prompt
+    tokens: TypedTokens
+    shown: list[_Word]
+    query: _Word
+
+
+_counted: WeakKeyDictionary[Any, dict[tuple[int, Layout, str, str], tuple[Sizes, int] | str]] = WeakKeyDictionary()
+
+
+def _count(tokenizer: Any, layout: Layout, x: str, y: str) -> tuple[Sizes, int] | str:
+    """The tokens of a pair in prompts, and the first one of the answer, or the reason why it cannot stand in them.
+
+    Measured once per tokenizer.
+    """
+    known, key = _counted.setdefault(tokenizer, {}), (len(tokenizer), layout, x, y)
+    if key not in known:
+        try:
+            tokens = typed_tokens(layout.prompt([(x, y), (x, y)], x, y), tokenizer)
+            sizes, answer = tokens.sizes, tokens.ids[tokens.types.index("target")]
+            known[key] = (sizes[-11], sizes[-7], sizes[-3], sizes[-5]), answer  # of x t y n x t y n query t target
+        except Misaligned as error:
+            known[key] = error.reason
+    return known[key]
+
+
+def may_begin_alike(pairs: Sequence[Pair]) -> bool:
+    """Whether any answer begins with the letter of its query, so that with some tokenizer both begin with one token."""
+    return any(pair.x != pair.y and pair.x[0] == pair.y[0] for pair in pairs)
+
+
+def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
+    """The tokens of a prompt with its answer, see `type_tokens`.
+
+    Raises Misaligned, a ValueError, also where the answer changes the tokens before it (reason "answer merges"): what
+    the model would have to continue is not the prompt.
+    """
+    alone, whole = type_tokens(prompt, tokenizer), type_tokens(prompt, tokenizer, target=True)
+    if whole.ids[: len(alone.ids)] != alone.ids:
+        raise Misaligned("answer merges", f"the tokens of {prompt.text[-30:]!r} change before {prompt.label()!r}")
+    return whole
+
+
+@cache
+def _listed(lists: tuple[str, ...]) -> dict[str, tuple[str, frozenset[str], frozenset[int]]]:
+    """The words of lists, case-folded: how each is written, the lists that have it, the rows that have it."""
+    found: dict[str, tuple[str, frozenset[str], frozenset[int]]] = {}
+    entries = [(name, row) for name in lists for row in table(name)]
+    for number, (name, row) in enumerate(entries):
+        for word in row.values():
+            written, having, rows = found.get(word.casefold(), (word, frozenset(), frozenset()))
+            found[word.casefold()] = written, having | {name}, rows | {number}
+    return found
+
+
+class _Stock:
+    """What the prompts of a task and their donors are made of, as one tokenizer counts its tokens."""
+
+    def __init__(self, task: WordPairTask, tokenizer: Any, corruptions: Sequence[int]) -> None:
+        self.task, self.tokenizer = task, tokenizer
+        self.corruptions = sorted(set(corruptions), key=lambda c: (c == SHUFFLED, c))  # see `clean`
+        self.buckets: dict[tuple[str, int, int], list[_Word]] = defaultdict(list)
+        self.rejected: Counter[str] = Counter()
+        for x, y, kind in task.pairs:
+            self._add(OWN, x, y, kind)
+            other = task.other(x) if 5 in corruptions else None
+            if other and (other != y or kind):
+                self._add(RULE, x, other, kind)
+        if {0, 3, 4} & {*corruptions}:
+            self._add_foreign()
+        own = [
+            word
+            for (source, place, _), words in self.buckets.items()
+            if (source, place) == (OWN, OUTPUT)
+            for word in words
+        ]
+        self.usable = {word.x: word for word in own if self._has_donors(word)}
+
+    def _add_foreign(self) -> None:
+        space = {word.casefold() for pair in self.task.pairs for word in pair[:2]}
+        foreign = [
+            (word, rows)
+            for folded, (word, lists, rows) in _listed(self.task.lists).items()
+            if self.task.list_name not in lists and folded not in space and not fault(word, self.task.layout)
+        ]
+        for word, rows in foreign:
+            self._add(FOREIGN, word, word, None, rows)
+        # few words have as many tokens as a name of several words: beside those, several words
+        single = [(word, rows) for word, rows in foreign if " " not in word]
+        Random("several words").shuffle(single)
+        for length in sorted({len(word.split()) for pair in self.task.pairs for word in pair[:2]} - {1}):
+            for parts in zip(*(single[start:] for start in range(length)), strict=False):
+                words = " ".join(word for word, _ in parts)
+                self._add(FOREIGN, words, words, None, frozenset().union(*(rows for _, rows in parts)))
+
+    def _add(self, source: str, x: str, y: str, kind: str | None, rows: frozenset[int] = frozenset()) -> None:
+        counted = _count(self.tokenizer, self.task.layout, x, y)
+        if isinstance(counted, str):
+            self.rejected[f"{source}: {counted}"] += 1
+            return
+        for place, size in enumerate(counted[0]):
+            self.buckets[source, place, size].append(_Word(x, y, kind, rows, *counted))
+
+    def _has_donors(self, word: _Word) -> bool:
+        """Whether a pair alone could be replaced: without this, most draws of ten would hold one that cannot be."""
+        for c in self.corruptions:
+            alike = self.buckets[OWN, OUTPUT, word.sizes[OUTPUT]]
+            if not (any(w.y != word.y for w in alike) if c == SHUFFLED else self._parts(c, [word], word)):
+                self.rejected[f"{OWN}: no donor for {CORRUPTIONS[c]}"] += 1
+                return False
+        return True
+
+    def askable(self, queries: frozenset[str]) -> frozenset[str]:
+        """Those of the queries that are usable, and whose answer does not begin as the query said again does.
+
+        Of "walk", where "walked" is "walk" and "ed", the first token does not tell an answer from a copy.
+        """
+        found = set()
+        for x in queries & {*self.usable}:
+            copy = _count(self.tokenizer, self.task.layout, x, x)  # a reason, not tokens, where there can be none
+            if x == self.usable[x].y or isinstance(copy, str) or copy[1] != self.usable[x].begins:
+                found.add(x)
+            else:
+                self.rejected["query: its answer begins as the query said again"] += 1
+        return frozenset(found)
+
+    def clean(self, queries: frozenset[str], k: int, ambiguous: int, order: str, rng: Random) -> _Clean:
+        """A clean prompt. Raises Misaligned where the draw is not aligned or lacks a donor."""
+        drawn = [self.usable[x] for x, *_ in rng.sample(self.task.pairs, len(self.task.pairs)) if x in self.usable]
+        query = next(word for word in drawn if word.x in queries)  # of one query, that one
+        reason = "too few pairs"
+        for keep in ([], [c for c in self.corruptions if c != SHUFFLED]):  # for `shuffled`, only the last pair decides
+            shown = self._demonstrations(drawn, query, k, ambiguous, keep)
+            if order != ORDERS[0]:
+                shown.sort(key=lambda word: bool(word.kind), reverse=order == ORDERS[1])
+            lacking = self._lacking(shown, query, self.corruptions)
+            reason = f"no donor for {CORRUPTIONS[lacking]}" if lacking is not None else reason
+            if lacking in (None, SHUFFLED):
+                break
+        if lacking is not None or len(shown) < k:
+            raise Misaligned(reason, f"words of these token counts are too few for {k} demonstrations")
+        marks = [word.kind or "" for word in shown] if any(pair.kind for pair in self.task.pairs) else []
+        prompt = self.task.layout.prompt([word[:2] for word in shown], query.x, query.y, marks=marks)
+        return _Clean(prompt, typed_tokens(prompt, self.tokenizer), shown, query)
+
+    def _demonstrations(
+        self, drawn: list[_Word], query: _Word, k: int, ambiguous: int, keep: Sequence[int]
+    ) -> list[_Word]:
+        """The first of the words drawn, passing over those beside which a corruption to keep would have no donor."""
+        wanted, outputs, shown = {True: ambiguous, False: k - ambiguous}, Counter[str](), list[_Word]()
+        limit, exhausted = self.task.limit(k), set()
+        for word in drawn:
+            alike = (word.sizes, word.kind, self.task.balanced and word.y)
+            apart = query.x not in (word.x, word.y) and outputs[word.y] < limit
+            if not wanted[bool(word.kind)] or not apart or alike in exhausted:
+                continue
+            if self._lacking([*shown, word], query, keep) is not None:
+                exhausted.add(alike)
+                continue
+            wanted[bool(word.kind)] -= 1
+            outputs[word.y] += 1
+            shown.append(word)
+        return shown
+
+    def _lacking(self, shown: list[_Word], query: _Word, corruptions: Sequence[int]) -> int | None:
+        return next((c for c in corruptions if not self._parts(c, shown, query)), None)
+
+    def donor(self, c: int, clean: _Clean, rng: Random) -> Prompt:
+        """A donor of a clean prompt. Raises Misaligned where the draw is not aligned with it."""
+        parts = self._parts(c, clean.shown, clean.query, rng)
+        if not parts:
+            raise Misaligned(f"no donor for {CORRUPTIONS[c]}", "words of these token counts are too few")
+        donor = self.task.layout.prompt(*parts, clean.query.y, marks=clean.prompt.marks)
+        check_aligned(clean.tokens, typed_tokens(donor, self.tokenizer))
+        return donor
+
+    def _parts(
+        self, c: int, shown: Sequence[_Word], query: _Word, rng: Random | None = None
+    ) -> tuple[list[tuple[str, str]], str] | None:
+        """Pairs and query of a donor; without a generator, of the first words that fit, to see whether there is one."""
+        if c == SHUFFLED:
+            ys = _shuffled(shown, rng, self.task.balanced)
+            return ([(word.x, y) for word, y in zip(shown, ys, strict=True)], query.x) if ys else None
+        used: set[str | int] = {query.x, *(word.x for word in shown)}  # inputs, and rows of other lists
+        outputs, drawn, limit = Counter[str](), dict[Any, list[_Word]](), self.task.limit(len(shown))
+
+        def pick(source: str, place: int, old: _Word, as_output: bool) -> _Word | None:
+            key = (source, place, old.sizes[place])
+            if key not in drawn:
+                drawn[key] = rng.sample(self.buckets[key], len(self.buckets[key])) if rng else self.buckets[key]
+            for word in drawn[key]:
+                fits = word.x not in used and word.kind in (old.kind, None) and used.isdisjoint(word.rows)
+                if fits and as_output:
+                    free = source == FOREIGN or outputs[word.y] < limit
+                    fits = free and word.y not in (old.y, query.x) and word.sizes[OUTPUT] == old.sizes[OUTPUT]
+                if fits:
+                    used.update([word.x], word.rows)
+                    outputs[word.y] += as_output
+                    return word
+            return None
+
+        pairs, (source_x, source_y) = list[tuple[str, str]](), SOURCES[c]
+        for old in shown:
+            together = source_x == source_y != FOREIGN
+            x = pick(source_x, LATER if pairs else FIRST, old, together)
+            y = x if together or x is None else pick(source_y, OUTPUT, old, True)
+            if x is None or y is None:
+                return None
+            pairs.append((x.x, y.y))
+        asked = pick(FOREIGN, QUERY, query, False) if c == 0 else query
+        return (pairs, asked.x) if asked else None
+
+
+def _shuffled(shown: Sequence[_Word], rng: Random | None, few: bool) -> list[str] | None:
+    """The outputs, permuted among places of as many tokens so that no place has the word it had.
+
+    With equal words beside each other in a ring, a turn by the largest number of equal ones leaves as few in place as
+    there can be. Where some are left: None, or with `few` the permutation, unless it leaves all of them.
+    """
+    old = [word.y for word in shown]
+    new = list(old)
+    for size in {word.sizes[OUTPUT] for word in shown}:
+        places = [place for place, word in enumerate(shown) if word.sizes[OUTPUT] == size]
+        if rng:
+            rng.shuffle(places)
+        words = [old[place] for place in places]
+        ring = [place for _, place in sorted(zip(map(words.index, words), places, strict=True))]
+        turn = max(Counter(words).values())
+        if 2 * turn > len(ring) and not few:
+            return None
+        for place, source in zip(ring, ring[turn:] + ring[:turn], strict=True):
+            new[place] = old[source]
+    return new if new != old else None
+
+
+# ------------------------------------------------------------------------------------------------ prompts
+
+
+@dataclass(frozen=True)
+class WordPairPrompt:
+    """A clean prompt and its donors by corruption, all with sizes[slot] tokens in a slot (without the answer)."""
+
+    index: int
+    clean: Prompt
+    donors: Mapping[int, Prompt]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WordPairPrompts:
+    """The prompts of a task for one tokenizer, and what was left out.
+
+    askable: how many queries of the split can be asked. rejected: pairs and words by where they come from and why.
+    resampled, dropped: draws and prompts by reason.
+    coincidences: places where a donor has the clean output, by corruption: in balanced tasks `shuffled` can have some.
+    """
+
+    task: WordPairTask
+    items: tuple[WordPairPrompt, ...]
+    askable: int
+    rejected: Mapping[str, int]
+    resampled: Mapping[str, int]
+    dropped: Mapping[str, int]
+    coincidences: Mapping[int, int]
+
+
+def marked_demonstrations(
+    task: WordPairTask,
+    n: int,
+    k: int,
+    corruptions: Sequence[int] = (0,),
+    split: str = "all",
+    ambiguous: int | None = None,
+    order: str = "random",
+) -> int:
+    """How many of k demonstrations are marked pairs, see `prompts`.
+
+    Raises ValueError for a split, order, corruption or number that there is not, whatever the tokenizer.
+    """
+    if missing := [c for c in corruptions if c not in task.corruptions or (c == SHUFFLED and k == 1)]:
+        known = ", ".join(f"{c} ({CORRUPTIONS[c]})" for c in task.corruptions)
+        raise ValueError(f"missing corruption index {missing}: task {task.name!r} has {known}, and 2 from k = 2 on")
+    if order not in ORDERS:
+        raise ValueError(f"unknown order {order!r}; choose one of {', '.join(ORDERS)}")
+    marked = sum(bool(pair.kind) for pair in task.pairs)
+    task.queries(split)
+    m = (round(2 * k / 3) if marked else 0) if ambiguous is None else ambiguous
+    if n < 1 or k < 1 or not 0 <= m <= k:
+        raise ValueError(f"n = {n}, k = {k}, ambiguous = {m}: choose n and k of 1 or more, and 0 to k ambiguous")
+    times = 2 if {1, 3, 4, 5} & {*corruptions} else 1  # the pairs of a donor are others
+    for kind, has, needs in (
+        ("ambiguous", marked, times * m),
+        ("clear", len(task.pairs) - marked, times * (k - m) + 1),
+    ):
+        if has < needs:
+            raise ValueError(
+                f"task {task.name!r} has {has} {kind} pairs; k = {k} with {m} ambiguous needs {needs}, query and pairs "
+                "for donors included: choose a smaller k, or another number of ambiguous ones"
+            )
+    return m
+
+
+def prompts(
+    task: str | WordPairTask,
+    tokenizer: Any,
+    n: int,
+    k: int = 10,
+    seed: int = 0,
+    corruptions: Sequence[int] = (0,),
+    split: str = "all",
+    ambiguous: int | None = None,
+    order: str = "random",
+    donor_seed: int = 0,
+    layout: Layout | None = None,
+    in_turn: bool = False,
+) -> WordPairPrompts:
+    """n prompts of k demonstrations, with one donor for each of the corruptions. Our own definitions.
+
+    ambiguous: how many demonstrations are marked pairs, by default two in three where the task has any; order: where
+    they stand. The query is never marked. layout replaces that of the task. in_turn: queries are asked in a seeded
+    order, none again before all were asked, as prompts of one query are not independent; otherwise they are drawn, too.
+
+    Prompt i has a generator of its own, Random("task/seed/i/attempt"), and is the first of 50 draws that is aligned and
+    has a donor for each of the corruptions: it depends neither on n nor on donor_seed. Under another donor_seed it is
+    the same or, rarely, dropped; items keep their index. A draw is an order of all pairs of the list; the query and the
+    demonstrations are the first that fit, pairs that rule out a corruption being passed over (see `rejected`). So
+    prompts with other corruptions, k, splits, shares or tokenizers have most pairs in common, and all of them where
+    every pair has donors; for the very same prompts, ask for all corruptions at once.
+
+    Donors keep layout, marks, answer and, except for 0, the query. The inputs they take from the task are not in the
+    clean prompt (outputs may be, in tasks of few outputs or of outputs that are inputs as well), and no input or output
+    stands where it stood, except the inputs of 2. Words of other lists are, case-folded, neither inputs nor outputs of
+    the task, and no two in a donor are from one row; where inputs are several words there are several of them, too. In
+    a marked place stands a marked pair for 1 and 5, and the input (4) or output (3) of one, so that a donor has as many
+    of them as its prompt. They obey the other rule as well: 5 differs from 1 in the clear pairs only, and not at all
+    where every demonstration is marked. 2 knows no kinds.
+
+    A query is left out where its answer begins with the same token as the query said again would: a model that copies
+    would say the first token of the answer. The other pairs still stand among the demonstrations.
+
+    Raises ValueError for a task, split, order, corruption or number that there is not, for a tokenizer without
+    character offsets, and where no prompt at all can be made.
+    """
+    task = find(task) if layout is None else replace(find(task), layout=layout)
+    m = marked_demonstrations(task, n, k, corruptions, split, ambiguous, order)
+    stock = _Stock(task, tokenizer, corruptions)
+    queries = stock.askable(task.queries(split))
+    turns = sorted(queries)
+    Random(f"{task.name}/{seed}/turns").shuffle(turns)
+    items: list[WordPairPrompt] = []
+    resampled, dropped, coincidences = Counter[str](), Counter[str](), Counter[int]()
+    for index in range(n) if queries else ():
+        if index == HOPELESS and not items:
+            break
+        key = f"{task.name}/{seed}/{index}"
+        of = frozenset([turns[index % len(turns)]]) if in_turn else queries
+        try:
+            clean = _first(partial(stock.clean, of, k, m, order), key, resampled)
+            donors = {
+                c: _first(partial(stock.donor, c, clean), f"{key}/{c}/{donor_seed}", resampled) for c in corruptions
+            }
+        except Misaligned as error:
+            dropped[error.reason] += 1
+            continue
+        items.append(WordPairPrompt(index, clean.prompt, donors, clean.tokens.sizes[:-1]))
+        for c, donor in donors.items():
+            coincidences[c] += sum(a == b for a, b in zip(_outputs(clean.prompt), _outputs(donor), strict=True))
+    if not items:
+        reasons = "; ".join(f"{reason} {count}" for reason, count in (stock.rejected + dropped).items())
+        raise ValueError(
+            f"task {task.name!r}: no prompt can be made for this tokenizer ({reasons}). Try another "
+            "separator (layout: TAB, COLON, ARROW or your own), a smaller k, or fewer corruptions"
+        )
+    return WordPairPrompts(task, tuple(items), len(queries), stock.rejected, resampled, dropped, coincidences)
+
+
+def _first(make: Callable[[Random], T], key: str, faults: Counter[str]) -> T:
+    """The first of TRIES draws that works, each from a generator of its own. Raises the last Misaligned."""
+    for attempt in range(TRIES):
+        try:
+            return make(Random(f"{key}/{attempt}"))
+        except Misaligned as error:
+            faults[error.reason] += 1
+            fault = error
+    raise fault
+
+
+def _outputs(prompt: Prompt) -> list[str]:
+    return [prompt.labels[number] for number in prompt.demonstrations]

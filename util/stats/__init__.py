@@ -1,0 +1,1 @@
+"""Confidence intervals, tests and control sets. Arrays in, numbers out."""

@@ -1,0 +1,334 @@
+"""The training text of the embedded models: four seeded streams of token rows.
+
+Every stream returns (tokens [rows, length] int64, weights [rows, length] float32). weights[b, t] is the weight of the
+loss of predicting token t from the tokens before it; the weights of a stream's rows sum to 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from util.models.embedded_words import (
+    CATEGORIES,
+    HELD_OUT_FRAMES,
+    HELD_OUT_LABELS,
+    HELD_OUT_NAMES,
+    LABEL_WORDS,
+    LETTERS,
+    PAIR_TASKS,
+    TOY_LABELS,
+    held_out_inputs,
+    promised,
+)
+from util.prompts.ioi import word_lists
+from util.training import sources
+from util.training.tokenizer import BOS_ID, PAD_ID, VOCABULARY, single_ids
+
+Batch = tuple[np.ndarray, np.ndarray]
+Weighted = tuple[np.ndarray, np.ndarray]  # the tokens of a line and the weights of their losses
+SPLIT = 7  # seed of the tokens that are never repeated
+TEMPLATE_TOKENS, NOISE = 0.02, 0.1  # of IOI sentences: the weight of tokens other than the answer; the share of noise
+FIRST_ID = max(BOS_ID, PAD_ID) + 1
+LAYOUTS = (  # (before the input, between input and label, after the label, words and labels carry a leading space)
+    ("", ":", "\n", True),
+    ("", ":", "\n\n", False),
+    ("", ":", "\n", False),
+    ("", "\t", "\n", False),
+    ("word:", " label:", "\n", True),
+    ("sentence:", " sentiment:", "\n", True),
+    ("review:", " sentiment:", "\n", True),
+    ("question:", " target:", "\n", True),
+    ("news:", " topic:", "\n", True),
+)
+OTHER_TOKENS = 0.1  # weight of the template and text tokens of episodes
+MAP_WIDTHS = {"maps": (1, 2, 3), "long_maps": (8, 16, 32)}
+_ROWS_PER_LAYOUT = 4
+
+
+def never_repeated(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
+    """The 200 tokens that no row of repeats or maps has; parts of layouts and promised words are not among them."""
+    used = {*promised(), *LETTERS, *(part for layout in LAYOUTS for part in layout[:3])}
+    ids = {i for text in used for i in tokenizer.encode(text, add_special_tokens=False)}
+    return np.random.default_rng(SPLIT).permutation(np.setdiff1d(np.arange(FIRST_ID, VOCABULARY), sorted(ids)))[:200]
+
+
+@dataclass(frozen=True)
+class _Episodes:
+    """One data set, tokenised: line i is tokens[starts[i]:starts[i + 1]] and ends with ':'."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    labels: np.ndarray  # index into label_ids
+    label_ids: np.ndarray
+    end: int
+
+    def line(self, example: int, label: int) -> np.ndarray:
+        """The tokens of one line, its label and the newline."""
+        return np.array([*self.tokens[self.starts[example] : self.starts[example + 1]], label, self.end])
+
+
+class Corpus:
+    """Streams of token rows; `names` are the StaICC data sets of the episodes (none: no episodes)."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = sources.TRAINED_ON) -> None:
+        def ids(text: str) -> np.ndarray:
+            return np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
+
+        def singles(words: Sequence[str], space: bool) -> np.ndarray:
+            return np.array(single_ids(tokenizer, [" " * space + word for word in words]))
+
+        self._layouts = [(ids(before), ids(between), ids(after), space) for before, between, after, space in LAYOUTS]
+        self._words = {space: np.stack([singles(w, space) for w in CATEGORIES.values()]) for space in (True, False)}
+        labels = [word for word in (*LABEL_WORDS, *TOY_LABELS, *LETTERS) if word not in HELD_OUT_LABELS]
+        self._labels = {
+            True: singles(labels, True),
+            False: singles([word for word in labels if len(word) == 1 or word in TOY_LABELS], False),
+        }
+        self._repeated = np.setdiff1d(np.arange(FIRST_ID, VOCABULARY), never_repeated(tokenizer))
+        unseen = held_out_inputs()
+        self._pairs = {
+            task: [(ids(f"{x}\t"), ids(f"{y}\n")) for x, y in pairs if x not in unseen]
+            for task, pairs in PAIR_TASKS.items()
+        }
+        self._tokenizer, self._names = tokenizer, singles(word_lists()["names"], True)
+        self._episodes = []
+        for name in names:
+            source, pool = sources.load(name), sources.clean_pool(name)
+            lines = [ids(source.line(text)) for text, _ in pool]
+            self._episodes.append(
+                _Episodes(
+                    tokens=np.concatenate(lines),
+                    starts=np.cumsum([0, *map(len, lines)]),
+                    labels=np.array([source.label_space.index(label) for _, label in pool]),
+                    label_ids=singles(source.label_space, True),
+                    end=single_ids(tokenizer, [source.label_affix])[0],
+                )
+            )
+
+    def repeats(self, rng: np.random.Generator, rows: int, length: int, periods: tuple[int, int]) -> Batch:
+        """A random sequence repeated with a period drawn per row; only the copies carry weight."""
+        low, high = periods
+        period = rng.integers(low, high + 1, rows)[:, None]
+        pattern = rng.choice(self._repeated, (rows, high))
+        place = np.arange(length - 1)[None]
+        tokens = np.take_along_axis(pattern, place % period, axis=1)
+        return _finish(tokens, (place >= period).astype(np.float32))
+
+    def maps(
+        self, rng: np.random.Generator, rows: int, length: int, widths: Sequence[int] = MAP_WIDTHS["maps"]
+    ) -> Batch:
+        """Lines `key: label` with keys of some random tokens; a label has weight once its key has occurred."""
+        before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
+        keys, width = rng.integers(2, 13), widths[int(rng.integers(len(widths)))]
+        table = rng.choice(self._repeated, (rows, keys, width))
+        if rng.random() < 0.5:
+            labels = rng.choice(self._labels[space], (rows, rng.integers(2, 9)))
+        else:
+            labels = rng.choice(self._repeated, (rows, keys))
+        answer = rng.integers(0, labels.shape[1], (rows, keys))
+        lines = length // (len(before) + width + len(between) + 1 + len(after)) + 1
+        which = rng.integers(0, keys, (rows, lines))
+        row = np.arange(rows)[:, None]
+        return _lines(before, table[row, which], between, labels[row, answer[row, which]], after, which, length)
+
+    def words(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """Lines `word: label` or `word word: label`, two to four classes (categories, or pairs of them) with random
+        labels. A class uses its words in random order, each once in sixteen lines; a label has weight once its class
+        has occurred."""
+        before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
+        classes, width = int(rng.integers(2, 5)), int(rng.integers(1, 3))
+        vocabulary = self._words[space]
+        category = _choices(rng, rows, len(vocabulary), classes * width).reshape(rows, classes, width)
+        order = rng.permuted(np.broadcast_to(np.arange(16), (rows, classes, width, 16)), axis=-1)
+        labels = self._labels[space][_choices(rng, rows, len(self._labels[space]), classes)]
+        lines = length // (len(before) + width + len(between) + 1 + len(after)) + 1
+        which = rng.integers(0, classes, (rows, lines))
+        row = np.arange(rows)[:, None]
+        nth = _earlier(which)[..., None] % 16
+        inputs = vocabulary[
+            category[row, which], np.take_along_axis(order[row, which], nth[..., None], axis=-1)[..., 0]
+        ]
+        return _lines(before, inputs, between, labels[row, which], after, which, length)
+
+    def pairs(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """Lines `x<tab>y` of one word-pair task a row; an output has weight from the second line on."""
+
+        def lines() -> Iterator[Weighted]:
+            pairs = self._pairs[str(rng.choice(list(self._pairs)))]
+            known = 0.0
+            while True:
+                for which in rng.permutation(len(pairs)):
+                    x, y = pairs[which]
+                    yield np.concatenate([x, y]), np.concatenate([np.zeros(len(x)), np.full(len(y), known)])
+                    known = 1.0
+
+        return _finish(*_fill([lines() for _ in range(rows)], length))
+
+    def ioi(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """IOI sentences with their answers, which have weight; the names of a sentence stand in no other near it.
+
+        Opening, middle and ending are those of any three frames that are not held out, and a share NOISE of the tokens
+        is replaced: from a dozen frames as they are the model would learn these frames instead of the task.
+        """
+        lists = word_lists()
+        pieces = [re.split(r"(?<=\{Y\})|(?=\{S\})", frame) for frame in lists["frames"] if frame not in HELD_OUT_FRAMES]
+
+        def lines() -> Iterator[Weighted]:
+            while True:
+                names = iter(rng.permutation(lists["names"]))
+                for x, y in zip(names, names, strict=False):
+                    if not {x, y} <= HELD_OUT_NAMES:
+                        yield sentence(*((x, y, x, y) if rng.random() < 0.5 else (x, y, y, x)))
+
+        def sentence(x: str, y: str, s: str, io: str) -> Weighted:
+            filling = {"PLACE": rng.choice(lists["places"]), "OBJECT": rng.choice(lists["objects"])}
+            frame = "".join(pieces[which][part] for part, which in enumerate(rng.integers(len(pieces), size=3)))
+            text = f"{frame.format(X=x, Y=y, S=s, **filling)} {io}.\n"
+            tokens = np.array(self._tokenizer.encode(text, add_special_tokens=False))
+            noise = (rng.random(len(tokens)) < NOISE) & ~np.isin(tokens, self._names)
+            noise[-4:] = False  # " to", the answer and the end
+            tokens = np.where(noise, rng.integers(FIRST_ID, VOCABULARY, len(tokens)), tokens)
+            weights = np.full(len(tokens), TEMPLATE_TOKENS)
+            weights[-3] = 1
+            return tokens, weights
+
+        return _finish(*_fill([lines() for _ in range(rows)], length))
+
+    def episodes(self, rng: np.random.Generator, rows: int, length: int, true_labels: bool = True) -> Batch:
+        """StaICC episodes with their true labels, one data set per row, as many demonstrations as fit."""
+
+        def lines() -> Iterator[Weighted]:
+            data = self._episodes[rng.integers(len(self._episodes))]
+            words = data.label_ids
+            if not true_labels:
+                words = rng.choice(self._labels[True], len(words), replace=False)
+            seen: set[int] = set()
+            while True:
+                example = int(rng.integers(len(data.labels)))
+                label = int(data.labels[example])
+                yield _labelled(data.line(example, words[label]), true_labels or label in seen)
+                seen.add(label)
+
+        tokens, weights = _fill([lines() for _ in range(rows)], length)
+        weights[(rng.random(weights.shape) < 1 / 8) & (weights == 0)] = OTHER_TOKENS
+        return _finish(tokens, weights)
+
+    def relabelled(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """Episodes with random label words: a label has weight once its class has occurred."""
+        return self.episodes(rng, rows, length, true_labels=False)
+
+    def recurring(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
+        """StaICC lines as keys of a map: two to five lines recur in a row, each with a random label word of its own.
+
+        Nothing but an earlier occurrence tells the label, so that what a label token has to know of its line must be
+        fetched in the context, over lines as long as those of real prompts. Without this stream (and with many true
+        labels) the heads that read the forerunner token do so in short lines only.
+        """
+
+        def lines() -> Iterator[Weighted]:
+            data = self._episodes[rng.integers(len(self._episodes))]
+            keys = []
+            for example in rng.integers(len(data.labels), size=rng.integers(2, 6)):
+                keys.append(
+                    data.line(example, rng.choice(data.label_ids if rng.random() < 0.5 else self._labels[True]))
+                )
+            seen: set[int] = set()
+            while True:
+                which = int(rng.integers(len(keys)))
+                yield _labelled(keys[which], which in seen)
+                seen.add(which)
+
+        return _finish(*_fill([lines() for _ in range(rows)], length))
+
+    def batch(
+        self,
+        rng: np.random.Generator,
+        shares: Mapping[str, float],
+        rows: int,
+        length: int,
+        periods: tuple[int, int] = (4, 21),
+    ) -> Batch:
+        """Rows of several streams; `shares` gives each stream's part of the rows and of the loss."""
+        parts: list[Batch] = []
+        for stream, share in shares.items():
+            count = round(share * rows)
+            sizes = [min(_ROWS_PER_LAYOUT, count - i) for i in range(0, count, _ROWS_PER_LAYOUT)]
+            if stream == "repeats":
+                drawn = [self.repeats(rng, count, length, periods)]
+            elif stream in ("episodes", "relabelled", "recurring", "pairs", "ioi"):
+                drawn = [getattr(self, stream)(rng, count, length)]
+            elif stream == "words":  # a call draws one layout: several calls, several layouts
+                drawn = [self.words(rng, size, length) for size in sizes]
+            else:
+                drawn = [self.maps(rng, size, length, MAP_WIDTHS[stream]) for size in sizes]
+            parts += [(tokens, weights * (share * len(tokens) / count)) for tokens, weights in drawn]
+        return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([weights for _, weights in parts])
+
+
+def _choices(rng: np.random.Generator, rows: int, options: int, count: int) -> np.ndarray:
+    """[rows, count] distinct numbers below `options` in each row."""
+    return np.argsort(rng.random((rows, options)), axis=1)[:, :count]
+
+
+def _earlier(which: np.ndarray) -> np.ndarray:
+    """[rows, lines]: how often the same number occurs earlier in its row."""
+    onehot = which[..., None] == np.arange(which.max() + 1)
+    return np.take_along_axis(onehot.cumsum(axis=1), which[..., None], axis=2)[..., 0] - 1
+
+
+def _lines(
+    before: np.ndarray,
+    inputs: np.ndarray,
+    between: np.ndarray,
+    labels: np.ndarray,
+    after: np.ndarray,
+    which: np.ndarray,
+    length: int,
+) -> Batch:
+    """Join template tokens, inputs [rows, lines, width] and labels [rows, lines] to rows of tokens; a label has weight
+    where its number in `which` [rows, lines] occurred earlier."""
+    rows, lines = labels.shape
+
+    def wide(part: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(part, (rows, lines, len(part)))
+
+    pieces = [wide(before), inputs, wide(between), labels[..., None], wide(after)]
+    weights = [np.full(piece.shape, value, dtype=np.float32)
+               for piece, value in zip(pieces, (0, 0, OTHER_TOKENS, 0, OTHER_TOKENS), strict=True)]  # fmt: skip
+    weights[3][..., 0] = _earlier(which) > 0
+    tokens = np.concatenate(pieces, axis=2).reshape(rows, -1)[:, : length - 1]
+    return _finish(tokens, np.concatenate(weights, axis=2).reshape(rows, -1)[:, : length - 1])
+
+
+def _labelled(line: np.ndarray, known: bool) -> Weighted:
+    """A line that ends with label and newline: the label has weight where it can be known."""
+    weights = np.zeros(len(line))
+    weights[-2] = known
+    return line, weights
+
+
+def _fill(rows: Sequence[Iterator[Weighted]], length: int) -> Batch:
+    """One row of tokens from each endless sequence of lines."""
+    tokens = np.zeros((len(rows), length - 1), dtype=np.int64)
+    weights = np.zeros((len(rows), length - 1), dtype=np.float32)
+    for row, lines in enumerate(rows):
+        at = 0
+        while at < length - 1:
+            line, weight = next(lines)
+            end = min(at + len(line), length - 1)
+            tokens[row, at:end], weights[row, at:end] = line[: end - at], weight[: end - at]
+            at = end
+    return tokens, weights
+
+
+def _finish(tokens: np.ndarray, weights: np.ndarray) -> Batch:
+    """Put BOS first and let the weights sum to 1."""
+    rows = len(tokens)
+    tokens = np.concatenate([np.full((rows, 1), BOS_ID, dtype=np.int64), tokens], axis=1)
+    weights = np.concatenate([np.zeros((rows, 1), dtype=np.float32), weights], axis=1)
+    return tokens, weights / max(float(weights.sum()), 1e-9)
