@@ -8,7 +8,7 @@ Times are CPU seconds; a ratio is the median over rounds with its bootstrap inte
 loop's. The opponents run eager attention, ours the engine (sdpa). They are called as their own documents recommend, and
 live in an environment of their own, `make .venv-oracles`.
 
-    ours       `experiments.ioi.patch_map`, with the capture of the source
+    ours       `study.patch_map`, with the capture of the source
     naive      a pre-hook on one output projection, batch 1, all logits: L x H forward passes
     tl         transformer_lens.patching.get_act_patch_attn_head_out_all_pos
     nnsight    one trace with an invoke for every head

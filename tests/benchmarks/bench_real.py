@@ -6,7 +6,7 @@ float32, one thread. Every contestant is a process of its own that runs once per
 drawn. Times are CPU seconds; a ratio is the median over rounds with its bootstrap interval. The opponents run
 transformers' own sdpa attention, ours the engine. Both maps are compared.
 
-    map        `experiments.ioi.patch_map` of the project's pair, with the capture of the source
+    map        `study.patch_map` of the project's pair, with the capture of the source
     loop       a pre-hook on one output projection, all logits: a forward pass for every head; SOME heads of each layer
                are timed and the rest extrapolated
     last       the same with the last token's logits alone

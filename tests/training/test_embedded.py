@@ -340,7 +340,7 @@ def test_folder_loads_offline_and_is_small():
 
 def test_missing_model_names_the_cure(monkeypatch):
     monkeypatch.setattr(embedded, "home", lambda: Path("no-such-folder"))
-    with pytest.raises(FileNotFoundError, match="util.embedded train"):
+    with pytest.raises(FileNotFoundError, match="util.training train"):
         embedded.path()
     assert embedded.names() == []
 

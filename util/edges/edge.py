@@ -1,7 +1,7 @@
 """Edges between token types: which cells of attention they are, and circuits made of them (Bakalova et al. 2025).
 
 An edge "y -> last_separator" is every way in which tokens of the second type read tokens of the first, in attention. A
-token's own self is never an edge. Types are those of `prompts.TypedTokens`; what is done to edges is an instrument's
+token's own self is never an edge. Types are those of `TypedTokens`; what is done to edges is an instrument's
 matter (`Splice`, `Knockout`).
 """
 

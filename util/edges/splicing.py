@@ -1,7 +1,7 @@
 """Prompts run with some of their edges ablated: each beside its donors, in lock-step (Bakalova et al., COLM 2025).
 
 The rows of one prompt, its donors first, pass through the model together, and the prompt reads its donors' keys and
-values of the same layer. What is done is said by `edges.Ablation`, how attention does it by the instruments.
+values of the same layer. What is done is said by `Ablation`, how attention does it by the instruments.
 
 That is the reference. Many ablations of the same prompts go faster with a `Store`: it keeps the keys and values of
 plain runs, and an ablation then computes only those tokens that it changes and that the answer depends on.

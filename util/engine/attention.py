@@ -1,7 +1,7 @@
 """The engine: one attention function, registered with transformers, and the instruments that attach to it.
 
 `handshake.prepare(model)` points a model at this function and checks that it really is the model's attention. Classes
-that never ask transformers for an attention function come here by way of `util.adapters`.
+that never ask transformers for an attention function come here by way of `util.engine.adapters`.
 Inside `with instrument(model, ...)` every attention layer of that model offers its call to the instruments:
 
     with instrument(model, rows := CaptureRows(torch.tensor([5, 9]))), torch.no_grad():

@@ -80,7 +80,7 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
     if "InternLM2" in model_class.__name__:
         raise UnsupportedModel(
             f"{model_class.__name__} is code from the hub that does not run under transformers 5. Its checkpoints are "
-            "Llamas but for names and packing: convert them with util.adapters.internlm2_to_llama."
+            "Llamas but for names and packing: convert them with util.engine.adapters.internlm2_to_llama."
         )
     if adapters.adapts(model_class):
         return

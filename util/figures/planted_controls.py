@@ -20,7 +20,7 @@ def planted_model(
 ) -> tuple[LazyModel, Planted, cache.Request]:
     """A model whose circuit is known, on the embedded model's tokenizer, the truth, and the request's part on models.
 
-    build: a circuit of `embedded.planted`; options: of its own (family, copies, noise, seed); tokens: those that it is
+    build: a circuit of `models.planted`; options: of its own (family, copies, noise, seed); tokens: those that it is
     about, by the tokenizer. The model is built when it is first called for. As its weights are not known before, the
     request names what decides them: the code of the circuits, the tokenizer and those tokens.
     """

@@ -25,6 +25,6 @@ def path(name: str = "generalist") -> Path:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
             f"no embedded model {name!r} in {home()} (present: {', '.join(names()) or 'none'}); "
-            f"restore it from the repository, or train it: python -m util.embedded train {name}"
+            f"restore it from the repository, or train it: python -m util.training train {name}"
         )
     return folder

@@ -31,7 +31,7 @@ class Part(NamedTuple):
 
 
 def parts(prompt: Prompt) -> list[Part]:
-    """The parts of a prompt of `tasks.classification` in their order.
+    """The parts of a prompt of `prompts.classification` in their order.
 
     Words of the word lists are of the class of their category; letters have none. All labels are one class, and so are
     the colons, and the blank lines with the one behind the instruction.

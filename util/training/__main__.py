@@ -1,4 +1,4 @@
-"""Command line: `python -m util.embedded train NAME`, `... evaluate NAME` and `... phase-change`."""
+"""Command line: `python -m util.training train NAME`, `... evaluate NAME` and `... phase-change`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def phase_change(out: Path, seeds: Sequence[int], machine: str) -> None:
     begun = time.monotonic()
     runs = {str(seed): train(seed=seed) for seed in seeds}
     took = (time.monotonic() - begun) / len(runs)
-    about = f"python -m util.embedded phase-change: {took:.0f} s a seed, on one thread of {machine}, torch "
+    about = f"python -m util.training phase-change: {took:.0f} s a seed, on one thread of {machine}, torch "
     log = {"about": about + torch.__version__.partition("+")[0], "seeds": runs}
     out.write_text(json.dumps(log) + "\n", encoding="utf-8")
     for seed, run in runs.items():
@@ -54,7 +54,7 @@ def phase_change(out: Path, seeds: Sequence[int], machine: str) -> None:
 
 def main() -> None:
     """Parse the arguments and run one command."""
-    parser = argparse.ArgumentParser(prog="python -m util.embedded", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m util.training", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("train", help="train a model, or resume; the recipe is defined by tokens, not time")
     command.add_argument("name", choices=["generalist"])

@@ -99,7 +99,7 @@ def test_the_command_line_writes_what_log_reads(run, log, tmp_path, monkeypatch,
     monkeypatch.setattr(phase_change, "train", lambda seed: asked.append(seed) or run)
     file = tmp_path / "log.json"
     arguments = ["phase-change", "--seed", "3", "4", "--out", str(file), "--machine", "a toaster"]
-    monkeypatch.setattr(sys, "argv", ["python -m util.embedded", *arguments])
+    monkeypatch.setattr(sys, "argv", ["python -m util.training", *arguments])
     command_line.main()
     written = json.loads(file.read_text())
     assert asked == [3, 4] and written["seeds"] == {"3": run, "4": run} and "a toaster" in written["about"]

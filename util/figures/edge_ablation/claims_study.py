@@ -1,6 +1,6 @@
 """The five claims about edges on a model: with many distinct queries, or from answers that a notebook has already.
 
-The rules are those of `measures.claims`. Every ablation of every task and draw of donors is a cached record, so that an
+The rules are those of `claims`. Every ablation of every task and draw of donors is a cached record, so that an
 interrupted run goes on where it stopped.
 """
 
@@ -47,7 +47,7 @@ def verdicts(
     rule: Rule = RULE,
     askable: Mapping[str, int] | None = None,
 ) -> list[Claim]:
-    """The five claims, in order, from answers as `edges.aligned` gives them, see `measures.claims`.
+    """The five claims, in order, from answers as `edges.aligned` gives them, see `claims`.
 
     tasks: with FULL, AGG-ONLY and CTX+AGG. circuit: with FULL and "found", the circuit searched in the primary task,
     which keeps so many type pairs. ambiguous: with FULL and AGG-ONLY, by how many of k demonstrations are ambiguous.
@@ -137,7 +137,7 @@ def measure(
     """Measure what the claims ask for, and judge them: values for `report.save_values`.
 
     prompts: of each task, each with a query of its own, or as many as the list has. say: what is called with lines of
-    progress. which: see `runs.model_request`. Raises ValueError for tasks and numbers that there are not.
+    progress. which: see `model_request`. Raises ValueError for tasks and numbers that there are not.
     """
     common = {"two_pass": True, "in_turn": True, **which}
 

@@ -28,10 +28,10 @@ Interval = tuple[float, ...]  # value, low, high
 
 @dataclass(frozen=True)
 class Config:
-    """One run. request: arguments of `experiments.edges.request` (model, task, prompts, k, split, ...). action:
+    """One run. request: arguments of `edge_ablation.study.request` (model, task, prompts, k, split, ...). action:
 
     accuracy      the whole model, which also writes its answers out
-    ablation      `ablation`, fields of `edges.Ablation`, beside the whole model; it writes its answers out, too
+    ablation      `ablation`, fields of `Ablation`, beside the whole model; it writes its answers out, too
     single_edges  each type pair removed alone
     circuits      FULL, NONE, each of `circuits`, the model without it, `random` others as large as the last of them
     windows       contextualisation removed from a layer on, aggregation below a layer

@@ -1,6 +1,6 @@
 """Edge ablation: what models say when token types read others from corrupted prompts (Bakalova et al., COLM 2025).
 
-Tasks, corruptions and families of edges are those of `tasks.word_pair_prompts` and `edges`: our own definitions where
+Tasks, corruptions and families of edges are those of `prompts.word_pair_prompts` and `edges`: our own definitions where
 the paper's were not available to us.
 """
 
@@ -392,12 +392,12 @@ class Circuits:
         return {name: row["right"].mean(1) for name, row in self.rows.items()}
 
     def scores(self) -> dict[str, Interval]:
-        """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)), see `measures.edges.score`."""
+        """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)), see `measures.score`."""
         ends = self.rows["FULL"]["right"], self.rows["NONE"]["right"]
         return {name: measures.score(row["right"], *ends, row["query"]) for name, row in self.rows.items()}
 
     def loss(self, name: str) -> Interval:
-        """acc(FULL) - acc(C) of a circuit, see `measures.edges.deficit`."""
+        """acc(FULL) - acc(C) of a circuit, see `measures.deficit`."""
         full = self.rows["FULL"]
         return measures.deficit(self.rows[name]["right"], full["right"], full["query"])
 

@@ -212,7 +212,7 @@ def choose_task(
 
     A task is done where the accuracy with demonstrations, on the last `prompts` queries, lies above that of the
     majority label and above the vote of the demonstrations, by a one-sided 95 % Wilson bound that is corrected for all
-    the data sets that might be tried (`measures.forerunner.task_check`). The baselines need no model and are those of
+    the data sets that might be tried (`measures.task_check`). The baselines need no model and are those of
     all queries. asked: a forerunner request; measured: how many of the first queries will be measured afterwards.
     Raises ValueError where these are not others than the last, without data sets, and without demonstrations.
     """

@@ -181,7 +181,7 @@ class _Run(StaiccRun):
 
 
 def condition(record: cache.Record, appended: Appended = 0) -> dict[str, np.ndarray]:
-    """The arrays of one condition, as `measures.forerunner` takes them: magnitude, control, moved [N, L, H], n_t [N].
+    """The arrays of one condition, as `measures` takes them: magnitude, control, moved [N, L, H], n_t [N].
 
     moved: the value-weighted magnitude, how long a vector the head adds at the label because of what it reads at the
     forerunner.

@@ -103,7 +103,7 @@ def ablation(heads: Sequence[Head], mode: str = "mean") -> Edit:
 
 
 def knockout(heads: Sequence[Head], pattern: str = "induction", seed: int = 0) -> Edit:
-    """Forbid these heads the cells of a pattern, see `tasks.induction_pattern`."""
+    """Forbid these heads the cells of a pattern, see `prompts.induction_pattern`."""
     return {"knock_out": plain_heads(heads), "pattern": pattern, "seed": seed}
 
 

@@ -1,6 +1,6 @@
 """Induction heads, from arrays alone: attention scores on repeated sequences, sets of heads, what ablating them costs.
 
-A sequence (`tasks.sequences`) is `copies` times the same `length` tokens, a BOS in front where `bos`. A head's row of
+A sequence (`prompts.sequences`) is `copies` times the same `length` tokens, a BOS in front where `bos`. A head's row of
 attention at a token of the second or a later copy is scored by what it gives to chosen keys (Crosbie & Shutova 2024,
 section 4.2, after Olsson et al. 2022 and Bansal et al. 2023). Heads are (layer, head), both places in the arrays.
 """
@@ -267,7 +267,7 @@ def comparable(
 ) -> dict[str, tuple[float, float]]:
     """Accuracies in per cent with their standard errors, by the names that the paper's tables have for them.
 
-    right: by task and edit, [R, N], named as in `experiments.induction_ablation.plan`. Ablations in other modes than
+    right: by task and edit, [R, N], named as in `ablation.plan`. Ablations in other modes than
     the paper's, and sets of other sizes than its 1 % and 3 %, are left out.
     """
     sizes = {how_many(share, heads): name for share, name in ((0.01, "1 %"), (0.03, "3 %"))}

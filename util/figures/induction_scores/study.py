@@ -44,7 +44,7 @@ OV_TOKENS = 256
 def sequence_request(
     model: str = "embedded", length: int = 50, copies: int = 4, sequences: int = 5, bos: bool = True, **which: Any
 ) -> cache.Request:
-    """Random sequences to score heads on: see `tasks.sequences`; which: see `model_request`."""
+    """Random sequences to score heads on: see `prompts.sequences`; which: see `model_request`."""
     own = {"length": length, "copies": copies, "seeds": list(range(sequences)), "bos": bos}
     return {"stem": STEM, "schema": 1, "method_version": 1, **model_request(model, **which), **own}
 
@@ -66,7 +66,7 @@ def heads_by_layer(found: Support, heads: Sequence[Sequence[int]]) -> dict[int, 
 def head_scores(
     model: PreTrainedModel, drawn: Sequences, *attached: Instrument, token_budget: int = TOKEN_BUDGET
 ) -> dict[str, np.ndarray]:
-    """Every score of `measures.induction.cells` of every head on every sequence, [N, L, H]; no matrix is kept.
+    """Every score of `measures.cells` of every head on every sequence, [N, L, H]; no matrix is kept.
 
     attached: instruments that act before the scores are read.
     """
@@ -95,10 +95,10 @@ def scores(
     redo: bool = False,
     ablated: Sequence[Head] = (),
 ) -> cache.Record:
-    """The record of a `sequence_request`. Its data: every score [N, L, H] by name (see `measures.induction.cells`), ids
+    """The record of a `sequence_request`. Its data: every score [N, L, H] by name (see `measures.cells`), ids
     [N, T], ranking (how tokens were ranked), layers.
 
-    ablated: with the outputs of these heads at zero. Raises what `tasks.sequences` raises.
+    ablated: with the outputs of these heads at zero. Raises what `prompts.sequences` raises.
     """
     run = _Run(asked, model, folder, redo)
 
@@ -170,7 +170,7 @@ def outputs(
 ) -> cache.Record:
     """The record of what heads write on the sequences of a request. Its data, each [N, L, H]:
 
-    copying: the OV score on sequences that are not repeated, see `measures.induction.copying`; attribution: what a
+    copying: the OV score on sequences that are not repeated, see `measures.copying`; attribution: what a
     head's write adds directly to the logit of the token that comes next in the last copy, beyond what it adds to the
     sequence's other tokens, mean of all places; weights_copying [L, H] without sequences: the share of 256 tokens that
     a head copies by its weights alone, see `replay.bare_writes`. NaN where `replay.direct_effects` has none.

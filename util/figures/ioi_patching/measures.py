@@ -196,7 +196,7 @@ class Population:
 
 
 def population(data: Mapping[str, Any], seed: int = 0) -> Population:
-    """The measures of a record of `experiments.ioi.population`. Raises ValueError for fewer than two clusters."""
+    """The measures of a record of `study.population`. Raises ValueError for fewer than two clusters."""
     base, source, clusters = data["base"], data["source"], data["clusters"]
     noised = normalised(data["noised"], base, source, clusters)
     whole = float((source - base).mean())
@@ -225,7 +225,7 @@ def _mean(values: Floats) -> Interval:
 
 
 def effect(data: Mapping[str, Any]) -> Effect:
-    """The normalised map of a record of `experiments.ioi.population`, the base run with one head from the source."""
+    """The normalised map of a record of `study.population`, the base run with one head from the source."""
     return normalised(data["noised"], data["base"], data["source"], data["clusters"])
 
 
@@ -253,7 +253,7 @@ class Untrained:
 
 
 def untrained(data: Mapping[str, Any]) -> Untrained:
-    """The measures of a record of `experiments.ioi.untrained`."""
+    """The measures of a record of `study.untrained`."""
     base, count = data["base"], len(data["base"])
     change = data["noised"] - base[:, None, None]
     right = int((base > 0).sum())
@@ -359,7 +359,7 @@ def _heads(count: int) -> str:
 
 
 def curve(scores: Mapping[Any, Floats]) -> Curve:
-    """The curve, of the logit differences [N] of `curve_sets` and "whole", as `experiments.ioi.circuit` gives them."""
+    """The curve, of the logit differences [N] of `curve_sets` and "whole", as `study.circuit` gives them."""
     parts: dict[str, dict[int, Interval]] = {STRONGEST: {}, WITHOUT: {}}
     surplus: dict[int, Interval] = {}
     random: dict[int, list[float]] = {}
@@ -403,7 +403,7 @@ class Paths:
 
 
 def paths(data: Mapping[str, Any], heads: Sequence[Head]) -> Paths:
-    """The measures of a record of `experiments.ioi.path_patching` for these heads."""
+    """The measures of a record of `study.path_patching` for these heads."""
     base, source, clusters = data["base"], data["source"], data["clusters"]
     both = np.concatenate([data["edges"], data["direct"][:, :, None]], axis=2)
     none = np.isnan(both).any(axis=0)

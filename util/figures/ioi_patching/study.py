@@ -63,7 +63,7 @@ def request(
 ) -> cache.Request:
     """What to measure. texts: base and source of the example; names: the answer of the base, and its repeated name.
 
-    prompts, corruption: of the generated data set, see `tasks.ioi`; the embedded model gets frames and names that
+    prompts, corruption: of the generated data set, see `prompts.ioi`; the embedded model gets frames and names that
     it was not trained on. which: see `model_request`. Raises ValueError for texts and names that make no pair, an
     unknown corruption and fewer than FEWEST prompts, TypeError for numbers that are no integers.
     """
@@ -211,7 +211,7 @@ def example(
     the prompts differ; z [L, T, H, dv] of the source;
     norms [L, H] of the base's heads over all tokens; permuted [L, H], patched [L, H]: logit differences of the base run
     with one head shuffled, or from the source; layers; path, see `replay.Replayed`.
-    Raises ValueError for texts that do not make a pair (`tasks.ioi.pair_from_texts`, `ioi_tokens`).
+    Raises ValueError for texts that do not make a pair (`prompts.ioi.pair_from_texts`, `ioi_tokens`).
     """
     own = {name: value for name, value in request.items() if name not in ("prompts", "corruption", "held_out")}
     run = _Example(own, model, folder, redo)
