@@ -12,7 +12,7 @@ from typing import Any
 from util.figures import report
 from util.figures.edge_ablation import claims_study as edge_claims
 from util.figures.edge_ablation import configs as edge_configs
-from util.records.model import LazyModel
+from util.records.runs import LazyModel
 
 
 def _model(config: edge_configs.Config, device: str, known: dict[str, Callable[[], Any]]) -> Callable[[], Any]:

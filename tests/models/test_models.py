@@ -20,7 +20,7 @@ from util import load_model_and_data as loading
 from util import paths
 from util.figures.induction_scores import study as induction
 from util.models import files, gguf, packaged
-from util.records.model import LazyModel
+from util.records.runs import LazyModel
 
 # ------------------------------------------------------------------------------------------------ GGUF files
 

@@ -11,8 +11,9 @@ from util.load_model_and_data import (
 from util.models import planted
 from util.models.planted import Planted
 from util.records import cache
-from util.records.model import LazyModel, model_request
+from util.records.model import Model
 from util.records.provenance import digest, tokenizer_digest
+from util.records.runs import LazyModel, model_request
 
 
 def planted_model(
@@ -53,3 +54,22 @@ def errors_by_noise(
         misses = [wrong for one, wrong in judged if one]
         errors[noise] = {"false alarms": (sum(alarms), len(alarms)), "misses": (sum(misses), len(misses))}
     return errors
+
+
+def planted_control(
+    build: Callable[..., Planted], options: Mapping[str, Any], tokens: Callable[[Any], list[int]] | None = None
+) -> tuple[Model, Planted]:
+    """A `Model` whose circuit is known, on the embedded model's tokenizer, and the truth.
+
+    build: a circuit of `models.planted`; options: its own (family, copies, noise, seed); tokens: those that it is
+    about, by the tokenizer. The weights are made when the model is first called for. As they are not known before, the
+    request names what decides them: the code of the circuits, the tokenizer and those tokens.
+    """
+    tokenizer = _planted_tokenizer()
+    about = [] if tokens is None else [tokens(tokenizer)]
+    truth = build(len(tokenizer), *about, **{"bos": tokenizer.bos_token_id, **options})
+    name = " ".join([f"given:planted {build.__name__}", *(f"{key}={value}" for key, value in sorted(options.items()))])
+    code = Path(planted.__file__).read_text(encoding="utf-8")
+    made_of = digest([code, tokenizer_digest(tokenizer), str(about)])
+    model = Model(name, planted=made_of, loader=lambda: load_ICL_model((truth.model, tokenizer), verbose=False))
+    return model, truth

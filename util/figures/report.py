@@ -134,3 +134,9 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
         why = "with these settings" if other == model else f"here: needs {other}"
         text.append(f"{count} published value{'s' * (count > 1)} not measured {why}")
     return "\n".join(text)
+
+
+def saved(figure: Figure, study: Any, panel: str) -> Figure:
+    """Write a figure of a study, see `save_figure`, and give it back: the last line of a notebook's cell."""
+    save_figure(figure, study.stem, panel, study.model.name)
+    return figure

@@ -1,8 +1,14 @@
-"""Where the model of a record comes from: loaded when it is first called for, and checked against the request."""
+"""Which model a record is of: checked when it is named, loaded when it is first called for."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, Field
 from transformers import PreTrainedModel
 
 from util.load_model_and_data import (
@@ -14,98 +20,120 @@ from util.load_model_and_data import (
     untrained_twin,
 )
 from util.records import cache
+from util.records.checked import Natural, checked
 
-ModelSource = Callable[[], tuple[PreTrainedModel, Any]] | tuple[PreTrainedModel, Any] | None
+Pair = tuple[PreTrainedModel, Any]  # a model and its tokenizer
 
 
-class LazyModel:
-    """A model that is loaded when it is first called for, and once: a cached figure never loads it.
+@checked
+class Model:
+    """A model by its name, and how it is loaded. It is loaded once, when `pair` is first read.
 
-    Call it to get (model, tokenizer); arguments are those of `load_ICL_model`. twin(seed) is another lazy model with
-    the same architecture and tokenizer and freshly initialised weights.
+    name: a hub id, a folder, a GGUF file, a packaged model ("smollm2") or "embedded"; a name that begins with "given:"
+    is for a model of your own, see `given`. revision: a commit, branch or tag of the hub. dtype: "auto", or the name of
+    one. untrained_seed: the same architecture with fresh weights, see `twin`.
+    planted: of a model that is built here, a digest of what decides its weights.
+    The rest changes no result and is no part of a request: device, device_map, and whether loading is announced
+    (verbose), see `load_ICL_model`; loader: what gives the pair, in the place of `load_ICL_model`.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
-        self.name = name
-        self._load: Callable[[], tuple[PreTrainedModel, Any]] = lambda: load_ICL_model(name, **options)
-        self._pair: tuple[PreTrainedModel, Any] | None = None
+    name: Annotated[
+        str, Field(min_length=1), BeforeValidator(lambda name: str(name) if isinstance(name, Path) else name)
+    ] = "embedded"
+    revision: str | None = None
+    dtype: Annotated[str, BeforeValidator(dtype_name)] = "auto"
+    quantized: bool = False
+    untrained_seed: Natural | None = None
+    _: KW_ONLY
+    device: str = field(default="auto", compare=False)
+    device_map: Any = field(default=None, compare=False)
+    verbose: bool = field(default=True, compare=False)
+    planted: str | None = None
+    loader: Callable[[], Pair] | None = field(default=None, compare=False, repr=False)
 
-    def __call__(self) -> tuple[PreTrainedModel, Any]:
-        if self._pair is None:
-            self._pair = self._load()
-        return self._pair
+    @classmethod
+    def given(cls, model: PreTrainedModel, tokenizer: Any, name: str, **options: Any) -> Model:
+        """A model that is there already. Raises ValueError unless it is what its name and the options say."""
+        made = cls(name, **options, loader=lambda: (model, tokenizer))
+        made.pair  # noqa: B018  # known from now on
+        return made
 
     @property
-    def loaded(self) -> tuple[PreTrainedModel, Any] | None:
-        """The pair if it was loaded already, else None."""
-        return self._pair
+    def request(self) -> cache.Request:
+        """The part of every request that says which model."""
+        named: cache.Request = {
+            "model": request_name(self.name),
+            "revision": self.revision,
+            "dtype": self.dtype,
+            "quantized": self.quantized,
+            "untrained_seed": self.untrained_seed,
+        }
+        return named if self.planted is None else {**named, "planted": self.planted}
 
-    def twin(self, seed: int = 0) -> "LazyModel":
-        twin = LazyModel(self.name)
-        twin._load = lambda: (untrained_twin(self()[0], seed), self()[1])
-        return twin
+    @property
+    def shown_name(self) -> str:
+        """How it is called in titles, values and records: never by a path."""
+        return shown_name(self.name)
 
+    @property
+    def loaded(self) -> Pair | None:
+        """(model, tokenizer) where it is there without loading anything."""
+        return self.__dict__.get("pair")
 
-def model_request(
-    model: str = "embedded",
-    dtype: Any = "auto",
-    quantized: bool = False,
-    revision: str | None = None,
-    untrained_seed: int | None = None,
-) -> cache.Request:
-    """The part of every request that says which model; untrained_seed: its architecture with fresh weights instead."""
-    return {
-        "model": request_name(model),
-        "revision": revision,
-        "dtype": dtype_name(dtype),
-        "quantized": quantized,
-        "untrained_seed": untrained_seed,
-    }
+    @cached_property
+    def pair(self) -> Pair:
+        """(model, tokenizer), loaded now if it is not there.
 
+        Raises what `load_ICL_model` raises, and ValueError where a given model is not what the name and options say:
+        nothing is ever stored under another model's name.
+        """
+        pair = self.loader() if self.loader is not None else self._load()
+        model = pair[0]
+        dtype = str(model.dtype).removeprefix("torch.")
+        if self.dtype not in ("auto", dtype):
+            raise ValueError(f"dtype {self.dtype} was asked for, but the model given is {dtype}")
+        if self.quantized != bool(getattr(model, "is_quantized", False)):
+            raise ValueError(f"quantized = {self.quantized} was asked for, which the model given is not")
+        name = self.request["model"]
+        wanted = origin(name, self.untrained_seed)
+        if not name.startswith("given:") and model.name_or_path != wanted:
+            raise ValueError(
+                f"the request is for {shown_name(wanted)!r}, but the model given is "
+                f"{shown_name(model.name_or_path) if model.name_or_path else 'built, not loaded'!r}; "
+                "to measure a model of your own, ask for it under a name that begins with 'given:'"
+            )
+        return pair
 
-def twin_request(request: cache.Request, seed: int = 0) -> cache.Request:
-    """The same request for the model's untrained twin, which is never quantised (see `untrained_twin`)."""
-    return {**request, "untrained_seed": seed, "quantized": False}
+    def _load(self) -> Pair:
+        if self.untrained_seed is not None:
+            return self.trained.twin(self.untrained_seed).pair
+        return load_ICL_model(
+            self.name, self.device, quantized=self.quantized, revision=self.revision, device_map=self.device_map,
+            dtype=self.dtype, verbose=self.verbose,
+        )  # fmt: skip
 
+    @property
+    def trained(self) -> Model:
+        """The same without `untrained_seed`."""
+        return replace(self, untrained_seed=None, loader=None)
 
-def loaded(source: ModelSource) -> tuple[PreTrainedModel, Any] | None:
-    """The (model, tokenizer) of a source where it is there without loading anything."""
-    return source.loaded if isinstance(source, LazyModel) else source if isinstance(source, tuple) else None
-
-
-def obtain(source: ModelSource, request: dict[str, Any]) -> tuple[PreTrainedModel, Any]:
-    """The (model, tokenizer) of a source; with none given, the request's own model is loaded.
-
-    Raises ValueError unless it is what the request asks for: nothing is ever stored under another model's name.
-    """
-    seed = request["untrained_seed"]
-    if source is None:
-        pair = load_ICL_model(
-            request["model"], quantized=request["quantized"], revision=request["revision"], dtype=request["dtype"]
+    def twin(self, seed: int = 0) -> Model:
+        """The untrained twin: the same architecture and tokenizer, fresh weights, never quantised."""
+        return replace(
+            self,
+            untrained_seed=seed,
+            quantized=False,
+            loader=lambda: (untrained_twin(self.pair[0], seed), self.pair[1]),
         )
-        pair = pair if seed is None else (untrained_twin(pair[0], seed), pair[1])
-    else:
-        pair = source if isinstance(source, tuple) else source()
-    model = pair[0]
-    dtype = str(model.dtype).removeprefix("torch.")
-    if request["dtype"] not in ("auto", dtype):
-        raise ValueError(f"dtype {request['dtype']} was asked for, but the model given is {dtype}")
-    if request["quantized"] != bool(getattr(model, "is_quantized", False)):
-        raise ValueError(f"quantized = {request['quantized']} was asked for, which the model given is not")
-    wanted = origin(request["model"], seed)
-    if not request["model"].startswith("given:") and model.name_or_path != wanted:
-        raise ValueError(
-            f"the request is for {shown_name(wanted)!r}, but the model given is "
-            f"{shown_name(model.name_or_path) if model.name_or_path else 'built, not loaded'!r}; "
-            "to measure a model of your own, ask for it under a name that begins with 'given:'"
-        )
-    return pair
 
 
-def once(source: ModelSource, request: cache.Request) -> ModelSource:
-    """The same source, which is asked for its model once at most, for several requests of one model."""
-    if isinstance(source, tuple | LazyModel):
-        return source
-    lazy = LazyModel(request["model"])
-    lazy._load = lambda: obtain(source, request)
-    return lazy
+def as_model(value: Any) -> Model:
+    """A model by its name alone, or a `Model` as it is. Raises ValueError for anything else."""
+    if isinstance(value, Model):
+        return value
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("give the name of a model, a folder or file, or a records.model.Model")
+    return Model(str(value))
+
+
+AsModel = Annotated[Model, BeforeValidator(as_model)]

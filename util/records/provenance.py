@@ -15,7 +15,6 @@ from util.load_model_and_data import (
     describe,
     resolved_revision,
 )
-from util.records.model import ModelSource, loaded
 
 PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
 
@@ -51,9 +50,8 @@ def versions() -> dict[str, str]:
     return {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
-def expectation(request: dict[str, Any], source: ModelSource) -> dict[str, Any]:
+def expectation(request: dict[str, Any], pair: tuple[PreTrainedModel, Any] | None) -> dict[str, Any]:
     """What a cached record must agree with, as far as it can be known without loading a model. None means unknown."""
-    pair = loaded(source)
     return {
         "revision": resolved_revision(request["model"], pair[0] if pair else None),
         "weights": weights_digest(pair[0]) if pair else None,

@@ -1,8 +1,36 @@
-"""Intervals, of which every plotted number of the suite gets one from here; a test; a split."""
+"""Confidence intervals: every plotted number of the suite has one from here."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
+
+
+class Interval(NamedTuple):
+    """A value and its 95 % interval; written as 0.44 [0.28, 0.59]."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        value, low, high = (f"{round(part, 2) + 0.0:.2f}" for part in self)  # without -0.00
+        return f"{value} [{low}, {high}]"
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Values and their 95 % intervals, three arrays of one shape."""
+
+    value: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    def __getitem__(self, place: Any) -> Interval:
+        """The interval at one place of the arrays."""
+        return Interval(*(float(part[place]) for part in (self.value, self.low, self.high)))
 
 
 def bootstrap_mean(
@@ -53,39 +81,13 @@ def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[n
     return np.minimum(np.clip(centre - width, 0, 1), share), np.maximum(np.clip(centre + width, 0, 1), share)
 
 
-def accuracy(right: NDArray[np.bool_], units: int | None = None) -> tuple[float, float, float]:
-    """The share of right answers [N] and its 95 % interval by Wilson; of several runs [R, N], their mean's, as of one.
+def accuracy(right: NDArray[np.bool_], units: int | None = None) -> Interval:
+    """The share of right answers [N] and its 95 % Wilson interval.
 
-    So runs that share their prompts make the interval no narrower. units: how many of the prompts are independent, by
-    default all.
+    For several runs [R, N]: the interval of their mean, counting each prompt once, because runs that share prompts are
+    not independent. units: how many of the prompts are independent; default all.
     """
     right = np.atleast_2d(right)
     n = right.shape[1] if units is None else units
     low, high = wilson(right.mean() * n, n)
-    return float(right.mean()), float(low), float(high)
-
-
-def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_], units: ArrayLike | None = None) -> float:
-    """McNemar's exact test (two-sided p) that the same prompts are answered right as often, [N] or, in runs, [R, N].
-
-    How rare is it that as many answers change in sum, were each unit's change as likely in the other direction? All the
-    runs of a prompt are one unit, and so are prompts that share one of `units` [N]: they are not independent.
-    """
-    first, second = np.broadcast_arrays(np.atleast_2d(before), np.atleast_2d(after))
-    change = first.sum(axis=0) - second.sum(axis=0)
-    if units is not None:
-        change = np.bincount(np.unique(units, return_inverse=True)[1], change).astype(int)
-    likely = np.ones(1)  # of every sum of the changes with either sign, the smallest first
-    for size in np.abs(change):
-        step = np.zeros(2 * size + 1)
-        step[0] += 0.5
-        step[-1] += 0.5
-        likely = np.convolve(likely, step)
-    sums = np.abs(np.arange(len(likely)) - len(likely) // 2)
-    return min(1.0, float(likely[sums >= abs(change.sum())].sum()))
-
-
-def halves(n: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A seeded split of n units into two halves: choose on the first, measure on the second."""
-    order = np.random.default_rng(seed).permutation(n)
-    return np.sort(order[: n // 2]), np.sort(order[n // 2 :])
+    return Interval(float(right.mean()), float(low), float(high))

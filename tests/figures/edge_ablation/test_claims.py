@@ -10,6 +10,7 @@ from scipy import stats
 from util.figures.edge_ablation import claims
 from util.figures.edge_ablation.claims import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Rule, Sample
 from util.stats.intervals import wilson
+from util.stats.tests import holm
 
 RULE = Rule(margin=0.1)
 
@@ -109,8 +110,8 @@ def test_of_two_samples_each_keeps_its_share_of_the_queries():
 
 
 def test_holm_by_hand():
-    assert claims.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert claims.holm([0.5, 0.01]) == [0.5, 0.02] and claims.holm([0.6, 0.7]) == [1.0, 1.0] and claims.holm([]) == []
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.01]) == [0.5, 0.02] and holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
 
 
 # ------------------------------------------------------------------------------------------------ the claims

@@ -13,7 +13,7 @@ from util import edges
 from util.figures.edge_ablation import configs as edge_configs
 from util.figures.edge_ablation import study as experiment
 from util.figures.edge_ablation.configs import ACTIONS, Config
-from util.records.model import LazyModel
+from util.records.runs import LazyModel
 
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
 

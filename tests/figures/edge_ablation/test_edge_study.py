@@ -23,7 +23,8 @@ from util.prompts.classification import associative_map_prompts
 from util.prompts.prompt import Layout
 from util.prompts.word_pair_prompts import prompts, typed_tokens
 from util.prompts.words import column
-from util.records.model import LazyModel, twin_request
+from util.records.runs import LazyModel, twin_request
+from util.stats.tests import rank_p
 
 ABLATIONS = {"FULL": WHOLE, "NONE": Ablation(kept=CIRCUITS["NONE"]), "AGG_Y": Ablation(removed=("AGG_Y",))}
 
@@ -554,8 +555,8 @@ def test_without_edges_that_are_worth_something_there_is_no_score():
 
 
 def test_ranks_by_hand():
-    assert measures.rank_p(0.8, [0.1, 0.8, 0.9]) == pytest.approx(3 / 4)  # as high counts
-    assert measures.rank_p(1.0, [0.1] * 19) == pytest.approx(1 / 20) and measures.rank_p(0.5, []) == 1
+    assert rank_p(0.8, [0.1, 0.8, 0.9], tail="high").p == pytest.approx(3 / 4)  # as high counts
+    assert rank_p(1.0, [0.1] * 19, tail="high").p == pytest.approx(1 / 20) and rank_p(0.5, [], tail="high").p == 1
 
 
 def test_deficits_are_paired_and_growth_is_not():

@@ -17,7 +17,7 @@ from util.figures.forerunner_heads import study as forerunner
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, tokenize
 from util.records import cache
-from util.records.model import LazyModel
+from util.records.runs import LazyModel
 from util.stats import answers
 
 # BOS, x x, s, y, newline, x x, s... as in the toy of the authors' layout: labels at 3 and 7, forerunners before them

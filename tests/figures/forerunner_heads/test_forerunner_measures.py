@@ -9,6 +9,7 @@ from util.figures import report
 from util.figures.forerunner_heads import measures as f
 from util.stats import answers
 from util.stats import intervals as s
+from util.stats.tests import halves
 
 HAND = np.array([[[0.6, 0.5, 0.1]], [[0.2, 0.1, 0.05]]], np.float32)
 HAND_N_T = np.array([10, 50])
@@ -101,9 +102,9 @@ def test_intervals_against_known_values():
 
 
 def test_halves_are_disjoint_seeded_and_complete():
-    a, b = s.halves(511, seed=1)
+    a, b = halves(511, seed=1)
     assert sorted([*a, *b]) == list(range(511)) and abs(len(a) - len(b)) == 1
-    np.testing.assert_array_equal(a, s.halves(511, seed=1)[0])
+    np.testing.assert_array_equal(a, halves(511, seed=1)[0])
 
 
 def test_the_verdicts_thresholds_are_the_documented_ones():

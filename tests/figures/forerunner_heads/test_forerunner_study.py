@@ -14,8 +14,7 @@ from util import load_model_and_data as loading
 from util.figures.forerunner_heads import magnitudes, measures
 from util.figures.forerunner_heads import study as forerunner
 from util.records import cache, provenance
-from util.records.model import LazyModel
-from util.records.study import Run
+from util.records.runs import LazyModel, Run
 
 
 @pytest.fixture(scope="module")

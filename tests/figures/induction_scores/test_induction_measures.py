@@ -15,6 +15,7 @@ from scipy import stats
 from util.figures.induction_scores import measures as induction
 from util.stats import controls, intervals
 from util.stats.heads import top
+from util.stats.tests import mcnemar, rank_p
 
 SHAPES = [(7, 4, True), (5, 2, False), (2, 3, True)]
 PAPER = (50, 4)  # Crosbie & Shutova
@@ -364,33 +365,33 @@ def test_the_interval_of_an_accuracy():
 
 
 def test_the_rank_among_controls():
-    assert induction.rank_p(0.5, [0.9] * 19) == (1 / 20, 1 / 20)
-    assert induction.rank_p(0.5, [0.5, 0.4, 0.6, 0.9]) == (3 / 5, 1 / 5)  # a control that is as low counts
-    assert induction.rank_p(0.5, []) == (1.0, 1.0)
+    assert rank_p(0.5, [0.9] * 19, tail="low") == (1 / 20, 1 / 20)
+    assert rank_p(0.5, [0.5, 0.4, 0.6, 0.9], tail="low") == (3 / 5, 1 / 5)  # a control that is as low counts
+    assert rank_p(0.5, [], tail="low") == (1.0, 1.0)
 
 
 def test_mcnemar_looks_at_changed_answers_alone():
     before = np.array([1] * 10 + [0] * 5 + [1] * 30 + [0] * 7, bool)
     after = np.array([0] * 10 + [1] * 5 + [1] * 30 + [0] * 7, bool)
     exact = 2 * sum(comb(15, n) for n in range(6)) / 2**15
-    assert intervals.mcnemar(before, after) == pytest.approx(exact) == pytest.approx(intervals.mcnemar(after, before))
+    assert mcnemar(before, after) == pytest.approx(exact) == pytest.approx(mcnemar(after, before))
     assert exact == pytest.approx(stats.binomtest(5, 15).pvalue)
-    assert intervals.mcnemar(before, before) == 1
-    assert intervals.mcnemar(np.ones(8, bool), np.zeros(8, bool)) == pytest.approx(2 / 2**8)
+    assert mcnemar(before, before) == 1
+    assert mcnemar(np.ones(8, bool), np.zeros(8, bool)) == pytest.approx(2 / 2**8)
 
 
 def test_mcnemar_counts_what_is_not_independent_once():
     before = np.array([1] * 10 + [0] * 5 + [1] * 30 + [0] * 7, bool)
     after = np.array([0] * 10 + [1] * 5 + [1] * 30 + [0] * 7, bool)
-    alone = intervals.mcnemar(before, after)
-    assert intervals.mcnemar(np.tile(before, 3), np.tile(after, 3)) < alone  # the same prompts are no more evidence
-    once = intervals.mcnemar(np.tile(before, 3), np.tile(after, 3), np.tile(np.arange(52), 3))
-    runs = intervals.mcnemar(np.tile(before, (3, 1)), np.tile(after, (3, 1)))
-    mixed = intervals.mcnemar(before, np.tile(after, (3, 1)))  # one run against three
+    alone = mcnemar(before, after)
+    assert mcnemar(np.tile(before, 3), np.tile(after, 3)) < alone  # the same prompts are no more evidence
+    once = mcnemar(np.tile(before, 3), np.tile(after, 3), np.tile(np.arange(52), 3))
+    runs = mcnemar(np.tile(before, (3, 1)), np.tile(after, (3, 1)))
+    mixed = mcnemar(before, np.tile(after, (3, 1)))  # one run against three
     assert once == runs == mixed == pytest.approx(alone)
-    assert intervals.mcnemar(np.ones(32, bool), np.ones((3, 32), bool)) == 1
+    assert mcnemar(np.ones(32, bool), np.ones((3, 32), bool)) == 1
     with pytest.raises(ValueError):
-        intervals.mcnemar(np.ones((2, 4), bool), np.ones((3, 4), bool))
+        mcnemar(np.ones((2, 4), bool), np.ones((3, 4), bool))
 
 
 def test_mcnemar_of_units_equals_all_signs_tried():
@@ -401,10 +402,10 @@ def test_mcnemar_of_units_equals_all_signs_tried():
     change = np.array([(before[:, units == u].sum() - after[:, units == u].sum()) for u in np.unique(units)])
     sums = np.array(list(product((-1, 1), repeat=len(change)))) @ change
     expected = (np.abs(sums) >= abs(change.sum())).mean()
-    assert intervals.mcnemar(before, after, units) == pytest.approx(expected) and 0 < expected < 0.5
+    assert mcnemar(before, after, units) == pytest.approx(expected) and 0 < expected < 0.5
     before, after = np.zeros((3, 40), bool), np.zeros((3, 40), bool)
     before[0, :30], after[:, 30:] = True, True  # thirty lose one run of three, ten gain all three
-    assert intervals.mcnemar(before, after) == 1
+    assert mcnemar(before, after) == 1
 
 
 # printed for mean ablation, with 10 shots and with none: accuracy of the full model, induction 1 %, random 1 %, and 3 %
@@ -477,7 +478,7 @@ def test_the_table_of_costs_by_hand():
     table = induction.costs(right, bare, "cut", "out")
     row = table.loc["a"]
     assert (row["whole"], row["ablated"], row["pattern out"], row["controls"]) == (0.875, 0.25, 0.375, "0.38-0.88")
-    assert (row["p"], row["least p"]) == (0.25, 0.25) and row["McNemar p"] == intervals.mcnemar(whole, cut) == 0.0625
+    assert (row["p"], row["least p"]) == (0.25, 0.25) and row["McNemar p"] == mcnemar(whole, cut) == 0.0625
     assert (row["0 shots"], row["0 shots, ablated"], row["benefit"], row["change"]) == (0.375, 0.25, 0.5, "-100 %")
     other = table.loc["b"]
     assert other["whole"] == other["0 shots"] == 0.375 and other["benefit"] == 0

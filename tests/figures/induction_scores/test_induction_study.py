@@ -36,7 +36,7 @@ from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
-from util.records.model import LazyModel
+from util.records.runs import LazyModel
 from util.stats.heads import top
 
 F64 = torch.float64

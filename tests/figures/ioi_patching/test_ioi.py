@@ -19,7 +19,7 @@ from util.figures.ioi_patching import measures
 from util.figures.ioi_patching import study as ioi
 from util.load_model_and_data import load_ICL_model, origin
 from util.prompts.ioi import ioi_prompts, ioi_tokens
-from util.records.model import LazyModel
+from util.records.runs import LazyModel
 from util.stats import controls
 
 FAMILIES = ("gpt2", "llama")

@@ -24,6 +24,7 @@ from scipy import stats
 
 from util.figures.edge_ablation.measures import by_query
 from util.stats.intervals import wilson
+from util.stats.tests import holm
 
 Rows = Mapping[str, Mapping[str, NDArray]]  # by ablation: right [N] or [D, N] (draws of donors), query [N]
 HOLDS, REFUTED, UNDECIDED, NOT_DONE = "holds", "refuted", "undecided", "task not done"
@@ -184,16 +185,6 @@ def queries_needed(
         middle = (low + high) // 2
         low, high = (low, middle) if decides(middle) else (middle, high)
     return high
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Holm's (1979) corrected p-values, in the order given: for claims that one of several tests is enough for."""
-    order = sorted(range(len(p)), key=lambda place: p[place])
-    corrected, largest = [1.0] * len(p), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[place]))
-        corrected[place] = largest
-    return corrected
 
 
 def compared(

@@ -22,7 +22,7 @@ from util.figures.edge_ablation.claims import RULE, Claim, Rows, Rule
 from util.load_model_and_data import shown_name
 from util.prompts import word_pairs
 from util.records import cache
-from util.records.model import ModelSource, once
+from util.records.runs import ModelSource, once
 
 STEM = "edge_claims"
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")

@@ -17,8 +17,8 @@ from util.edges.edge import CIRCUITS, FAMILIES
 from util.figures.edge_ablation import measures
 from util.figures.edge_ablation import study as experiment
 from util.records.cache import Record
-from util.records.model import ModelSource, once
 from util.records.provenance import expectation
+from util.records.runs import ModelSource, loaded, once
 from util.stats.intervals import accuracy, bootstrap_mean
 
 ACTIONS = ("accuracy", "ablation", "single_edges", "circuits", "windows", "probes", "search")
@@ -187,7 +187,7 @@ def _exported(file: Path, config: Config, model: ModelSource) -> dict[str, Any] 
     if file.exists() or file.with_name("rows.csv").exists():
         own, was = config.plain(), there.get("config", {})
         other = [name for name in own if was.get(name) != own[name]]
-        known = expectation(config.asked, model)
+        known = expectation(config.asked, loaded(model))
         of = there.get("provenance", {})
         other += [n for n in ("revision", "weights", "tokenizer_digest") if known[n] and known[n] != of.get(n)]
     if other:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from util.stats.intervals import mcnemar, t_interval
+from util.stats.intervals import t_interval
+from util.stats.tests import mcnemar
 
 Floats = NDArray[np.floating]
 Interval = tuple[float, float, float]  # value, low, high
@@ -159,8 +160,3 @@ def verdict(found: Interval, bound: float, above: bool = True) -> str:
     value, low, high = found
     holds, refuted = (low > bound, high < bound) if above else (high < bound, low > bound)
     return "holds" if holds else "refuted" if refuted else "undecided"
-
-
-def rank_p(value: float, controls: Sequence[float]) -> float:
-    """How rare it is among random circuits to score as high, (1 + #{control >= value}) / (1 + n)."""
-    return (1 + sum(control >= value for control in controls)) / (1 + len(controls))

@@ -43,10 +43,10 @@ from util.prompts.prompt import Layout, with_bos
 from util.prompts.word_pair_prompts import typed_tokens
 from util.prompts.words import column, table
 from util.records import cache
-from util.records.model import ModelSource, model_request, once
 from util.records.provenance import digest
-from util.records.study import Run
+from util.records.runs import ModelSource, Run, model_request, once
 from util.stats.intervals import accuracy, bootstrap_mean
+from util.stats.tests import rank_p
 
 STEM = "edge_ablation"
 DONOR_SEEDS = (0, 1, 2)
@@ -578,7 +578,7 @@ class VerifiedCircuit:
     @property
     def p(self) -> float:
         """How rare it is among random circuits to score as high."""
-        return measures.rank_p(self.scores["found"][0], self.random)
+        return rank_p(self.scores["found"][0], self.random, tail="high").p
 
     def gaps(self) -> dict[str, float]:
         """Score without a family of edges, in the circuit minus in the model: 0 where the circuit is complete."""

@@ -24,7 +24,7 @@ from util.figures.forerunner_heads.study import request as forerunner_request
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import LabelledTokens, Prompt, with_bos
 from util.records import cache
-from util.records.model import ModelSource
+from util.records.runs import ModelSource
 from util.records.study import plain_heads
 from util.stats.answers import gold_log_probability, majority_right, right, vote_right
 from util.stats.intervals import accuracy, t_interval

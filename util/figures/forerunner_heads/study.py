@@ -19,8 +19,7 @@ from util.load_model_and_data import DATASETS, dataset_index, staicc_prompts, st
 from util.models import planted
 from util.prompts.prompt import Appended, Prompt, check_conditions, tokenize
 from util.records import cache
-from util.records.model import ModelSource, model_request
-from util.records.study import Run
+from util.records.runs import ModelSource, Run, model_request
 
 STEM = "forerunner_heads"
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most

@@ -28,8 +28,8 @@ from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.records import cache
-from util.records.model import ModelSource, model_request, once
-from util.records.study import Run, plain_heads
+from util.records.runs import ModelSource, Run, model_request, once
+from util.records.study import plain_heads
 from util.stats.answers import right
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import top

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from util.stats.controls import layer_matched, shortage
 from util.stats.heads import Head, top
-from util.stats.intervals import mcnemar, t_interval
+from util.stats.intervals import t_interval
+from util.stats.tests import mcnemar, rank_p
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -208,13 +209,6 @@ def previous_token_heads(
 # ------------------------------------------------------------------------------------------------ what it costs
 
 
-def rank_p(value: float, controls: Sequence[float]) -> tuple[float, float]:
-    """How rare it is among control sets that a score is as low, (1 + #{control <= value}) / (1 + n); and the least
-    that so many controls can give."""
-    n = len(controls)
-    return (1 + sum(control <= value for control in controls)) / (1 + n), 1 / (1 + n)
-
-
 def benefit_change(
     full: tuple[float, float], ablated: tuple[float, float], error: float = 0.0
 ) -> tuple[float, float | None]:
@@ -249,7 +243,7 @@ def costs(
             difference = whole.mean(0) - without.mean(0)
             error = difference.std(ddof=1) / len(difference) ** 0.5
             share = benefit_change((whole.mean(), without.mean()), (left, bare_left), error)[1]
-            p, least = rank_p(left, controls)
+            p, least = rank_p(left, controls, tail="low")
             row |= {"ablated": left, "pattern out": edits[cut].mean(), "0 shots, ablated": bare_left}
             row |= {"controls": f"{min(controls):.2f}-{max(controls):.2f}", "p": p, "least p": least}
             row |= {"McNemar p": mcnemar(whole, edits[ablated]), "change": "" if share is None else f"{share:+.0f} %"}

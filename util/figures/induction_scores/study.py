@@ -30,8 +30,8 @@ from util.figures.planted_controls import errors_by_noise, planted_model
 from util.models import planted
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.records import cache
-from util.records.model import LazyModel, ModelSource, model_request, once, twin_request
-from util.records.study import Run, plain_heads
+from util.records.runs import LazyModel, ModelSource, Run, model_request, once, twin_request
+from util.records.study import plain_heads
 from util.stats.heads import top
 
 STEM = "induction_scores"

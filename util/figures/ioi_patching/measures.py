@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +17,14 @@ from scipy import stats
 
 from util.stats.controls import layer_alike
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import bootstrap_mean, halves, t_interval, wilson
+from util.stats.intervals import Interval, bootstrap_mean, t_interval, wilson
+from util.stats.tests import halves
 
 Floats = NDArray[np.floating]
 
 SHOWN = 12  # layers in one row of panels
 CARRIES = 0.01  # share of the whole effect from which on a head is marked, if its interval lies beyond
 RANDOM_SETS = 3
-
-
-class Interval(NamedTuple):
-    """A value and its 95 % interval; written as 0.44 [0.28, 0.59]."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        value, low, high = (f"{round(part, 2) + 0.0:.2f}" for part in self)  # without -0.00
-        return f"{value} [{low}, {high}]"
 
 
 def signed(value: float) -> str:

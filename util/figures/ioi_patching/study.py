@@ -35,8 +35,7 @@ from util.prompts.ioi import (
     pair_from_texts,
 )
 from util.records import cache
-from util.records.model import LazyModel, ModelSource, model_request, twin_request
-from util.records.study import Run
+from util.records.runs import LazyModel, ModelSource, Run, model_request, twin_request
 from util.stats.heads import Head
 
 STEM = "ioi_patching"

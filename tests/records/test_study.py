@@ -1,0 +1,153 @@
+"""Checked dataclasses, models by name, and what every study shares."""
+
+from dataclasses import KW_ONLY, FrozenInstanceError
+from typing import Annotated, ClassVar
+
+import pytest
+
+from tests import toys
+from util.records import cache
+from util.records.checked import AsList, Count, Natural, Share, Text, checked
+from util.records.model import Model
+from util.records.study import Study
+
+
+@checked
+class Sums(Study):
+    """The sum of a model's weights, as often as there are prompts."""
+
+    dataset: Text = "trec"
+    k: Natural = 4
+    prompts: Count = 8
+    seed: Natural = 0
+    _: KW_ONLY
+    share: Share = 0.9
+    ks: Annotated[tuple[Natural, ...], AsList] = (1,)
+
+    stem = "sums"
+    computed: ClassVar[list[str]] = []
+
+    def __post_init__(self):
+        if self.k > self.prompts:
+            raise ValueError(f"k = {self.k}: more than prompts = {self.prompts}")
+
+    @property
+    def own_request(self):
+        return {"schema": 1, "dataset": self.dataset, "k": self.k, "prompts": self.prompts, "seed": self.seed}
+
+    @property
+    def texts(self):
+        return [self.dataset]
+
+    def sum(self, name="sum"):
+        def compute():
+            self.computed.append(name)
+            return {"sum": float(sum(p.detach().double().sum() for p in self.pair[0].parameters()))}
+
+        return self.record({"part": name}, compute).data["sum"]
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    Sums.computed.clear()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return toys.save(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def study(folder, tmp_path):
+    return Sums(Model(str(folder), verbose=False), folder=tmp_path)
+
+
+WRONG = {
+    "k = 2.5: ": {"k": 2.5},
+    "k = 'four': ": {"k": "four"},
+    "k = True: give a number": {"k": True},
+    "k = -1: .*greater than or equal to 0": {"k": -1},
+    "prompts = 0: .*greater than or equal to 1": {"prompts": 0},
+    "k = 9: more than prompts = 8": {"k": 9},
+    "seed = 'a': ": {"seed": "a"},
+    "share = 1.5: .*less than or equal to 1": {"share": 1.5},
+    "model = '': give the name of a model": {"model": ""},
+    "model = None: give the name of a model": {"model": None},
+    "Sums has no argument 'datset'; it has model, .*dataset": {"datset": "trec"},
+    r"ks.0 = 'a': ": {"ks": ["a"]},
+    r"ks = '\{1': this text is no list": {"ks": "{1"},
+    "redo = 'perhaps': ": {"redo": "perhaps"},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_every_wrong_argument_names_itself_and_what_is_allowed(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Sums(**WRONG[message])
+
+
+def test_wrong_arguments_by_position_and_several_at_once_are_named_too():
+    with pytest.raises(ValueError, match=r"(?s)^k = 2.5: .*\nprompts = 0: ") as error:
+        Sums("embedded", "trec", 2.5, 0)
+    assert "pydantic" not in str(error.value) and "ArgsKwargs" not in str(error.value)
+
+
+def test_text_of_a_command_line_is_read():
+    given = Sums(k="2", redo="false", ks="[1, 2]", share="0.5")
+    assert (given.k, given.redo, given.ks, given.share) == (2, False, (1, 2), 0.5)
+    assert Sums(ks="3").ks == Sums(ks=3).ks == (3,) and Sums(ks="3, 4").ks == (3, 4)
+
+
+def test_a_study_is_frozen_and_replace_checks_again(study):
+    with pytest.raises(FrozenInstanceError):
+        study.k = 1
+    other = study.replace(k=2)
+    assert other.model is study.model and other != study and other.replace(k=4) == study
+    with pytest.raises(ValueError, match="^k = 9: more than"):
+        study.replace(k=9)
+
+
+def test_the_request_needs_no_model(folder):
+    study = Sums(str(folder), k=1)
+    assert study.request == {
+        "stem": "sums", **study.model.request, "schema": 1, "dataset": "trec", "k": 1, "prompts": 8, "seed": 0,
+    }  # fmt: skip
+    assert study.model.loaded is None and str(folder.parent) not in str(study.request)
+
+
+def test_a_part_is_measured_once_and_loaded_afterwards_without_a_model(study, folder):
+    first = study.sum()
+    again = Sums(Model(str(folder), verbose=False), folder=study.folder)
+    assert again.sum() == first and Sums.computed == ["sum"] and again.model.loaded is None
+    assert again.replace(redo=True).sum() == first and Sums.computed == ["sum", "sum"]
+    assert again.sum("other") == first  # loaded now, by the model that both share
+
+
+def test_the_twin_has_other_weights_and_a_request_of_its_own(study):
+    twin = study.twin(3)
+    assert twin.request == {**study.request, "untrained_seed": 3} and twin.sum() != study.sum()
+    assert Sums(Model(study.model.name, untrained_seed=3, verbose=False), folder=study.folder).sum() == twin.sum()
+    quantized = study.replace(model=Model(study.model.name, quantized=True))
+    assert not quantized.twin().model.quantized
+
+
+def test_a_given_model_is_what_its_name_says(folder):
+    pair = Model(str(folder), verbose=False).pair
+    assert Model.given(*pair, str(folder)).loaded == pair
+    assert Model.given(*pair, "given:mine").request["model"] == "given:mine"
+    with pytest.raises(ValueError, match="the request is for 'embedded'|the request is for 'generalist'"):
+        Model.given(*pair, "embedded")
+    with pytest.raises(ValueError, match="dtype float64 was asked for"):
+        Model.given(*pair, "given:mine", dtype="float64")
+    with pytest.raises(ValueError, match="quantized = True was asked for"):
+        Model.given(*pair, "given:mine", quantized=True)
+
+
+def test_other_weights_under_a_name_are_measured_again(study):
+    other = toys.model()
+    Sums(Model.given(other, study.pair[1], "given:a"), folder=study.folder).sum()
+    for parameter in other.parameters():
+        parameter.data += 1
+    with pytest.warns(cache.CacheWarning, match="weights"):
+        assert Sums(Model.given(other, study.pair[1], "given:a"), folder=study.folder).sum() != 0
+    assert Sums.computed == ["sum", "sum"]
