@@ -5,6 +5,7 @@
 #   MODEL           the model of `make figures`, `make claims`: embedded, smollm2, a hub id, a folder, a GGUF file
 #   NOTEBOOKS       the notebooks to run (default: all; empty: none)
 #   TESTS           the tests to run (default: tests; empty: none)
+#   WORKERS         processes that test at the same time, each on one thread (default: a process per core, 8 at most)
 #   PYTEST_ARGS     more for pytest over TESTS, for example -x or -m "not slow"
 #   NBVAL_ARGS      more for pytest over NOTEBOOKS
 #   PAPERMILL_ARGS  more for papermill, for example -p prompts 64
@@ -21,6 +22,7 @@ PYTHON ?= python3
 MODEL = embedded
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 TESTS = tests
+WORKERS = auto
 PYTEST_ARGS =
 NBVAL_ARGS =
 PAPERMILL_ARGS =
@@ -38,6 +40,8 @@ EXECUTED := experiment_material/executed
 MODEL_PLACE = $(if $(wildcard $(MODEL)),$(abspath $(MODEL)),$(MODEL)) # notebooks run in a folder of their own
 # what the reference outputs of notebooks and the tests have in common
 QUIET := TQDM_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+# tests side by side: a file, or a notebook, is one process's, so that what its tests share is made once
+SIDE_BY_SIDE = -n $(WORKERS) --maxprocesses 8 --dist loadfile
 # models that packages bring are kept where every target finds them
 export ICL_MODELS ?= $(or $(ICL_MATERIAL),$(CURDIR)/experiment_material)/models
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
@@ -51,7 +55,7 @@ help: ## list the targets
 
 figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/; MODEL=smollm2: on a real model
 	@set -- $(NOTEBOOKS); [ $$# -gt 0 ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
-	model="$(strip $(MODEL_PLACE))"; case "$$model" in embedded) folder=;; *) folder="$$($(PY) -c "$$OUTPUT_NAME" "$$model")/";; esac; \
+	model="$(strip $(MODEL_PLACE))"; case "$$model" in embedded) folder=;; *) folder="$$($(PY) -m util.paths "$$model")/";; esac; \
 	mkdir -p "$(EXECUTED)/$$folder"; total=$$#; number=0; trap 'exit 130' INT; \
 	for notebook in "$$@"; do \
 		number=$$((number + 1)); copy="$(EXECUTED)/$$folder$${notebook##*/}"; \
@@ -68,12 +72,12 @@ test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cach
 	@[ -n "$(strip $(TESTS) $(NOTEBOOKS))" ] || { echo "Nothing to test: TESTS and NOTEBOOKS are empty." >&2; exit 1; }
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; failed=; \
 	if [ -n "$(strip $(TESTS))" ]; then \
-		ICL_MATERIAL="$$scratch/tests" ICL_OUTPUT="$$scratch/tests/output" $(QUIET) \
-			$(PY) -m pytest $(TESTS) $(PYTEST_ARGS) || failed="$$failed tests"; \
+		ICL_MATERIAL="$$scratch/tests" ICL_OUTPUT="$$scratch/tests/output" $(QUIET) OMP_NUM_THREADS=1 \
+			$(PY) -m pytest $(SIDE_BY_SIDE) $(TESTS) $(PYTEST_ARGS) || failed="$$failed tests"; \
 	fi; \
 	if [ -n "$(strip $(NOTEBOOKS))" ]; then \
-		ICL_MATERIAL="$$scratch/notebooks" ICL_OUTPUT="$$scratch/notebooks/output" $(QUIET) \
-			$(PY) -m pytest -p tests.conftest --nbval-lax --nbval-current-env \
+		ICL_MATERIAL="$$scratch/notebooks" ICL_OUTPUT="$$scratch/notebooks/output" $(QUIET) OMP_NUM_THREADS=1 \
+			$(PY) -m pytest $(SIDE_BY_SIDE) -p tests.conftest --nbval-lax --nbval-current-env \
 			--nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout $(CELL_TIMEOUT) \
 			$(NOTEBOOKS) $(NBVAL_ARGS) || failed="$$failed notebooks"; \
 	fi; \
@@ -82,8 +86,8 @@ test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cach
 
 test-real: $(STAMP) ## measure a real model (SmolLM2, fetched once) and compare with code that does not use the suite
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
-	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) \
-		$(PY) -m pytest tests/real_model $(PYTEST_ARGS)
+	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
+		$(PY) -m pytest $(SIDE_BY_SIDE) tests/real_model $(PYTEST_ARGS)
 
 claims: $(STAMP) ## measure what the verdicts of notebook 04 need beyond its defaults (hours; resumes): data/values/
 	@ICL_OUTPUT="$(CURDIR)" $(PY) -m util claims "$(strip $(MODEL_PLACE))" $(CLAIMS_ARGS)
@@ -106,7 +110,7 @@ notebooks: $(STAMP) ## re-execute the notebooks in place: their stored outputs a
 			$(PY) -m nbconvert --to notebook --execute --log-level ERROR --output-dir "$$scratch" \
 			--ExecutePreprocessor.record_timing=False --ExecutePreprocessor.kernel_name=python3 \
 			--ExecutePreprocessor.timeout=$(CELL_TIMEOUT) "$$notebook" && \
-		$(PY) -c "$$STRIP_NOTEBOOK" "$$scratch/$${notebook##*/}" "$$notebook" || \
+		$(PY) tests/notebooks/strip.py "$$scratch/$${notebook##*/}" "$$notebook" || \
 			{ echo "$$notebook failed and is unchanged." >&2; exit 1; }; \
 	done
 
@@ -116,11 +120,11 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 		{ echo "The lock is made with the oldest Python of the suite, for which every later one has the versions too: make lock PYTHON=python3.11" >&2; exit 1; }
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
 	set -e; $(PYTHON) -m venv "$$scratch/env"; \
-	"$$scratch/env/bin/python" -c "$$LIST_DIRECT" > "$$scratch/direct.txt"; \
+	"$$scratch/env/bin/python" tests/house/pins.py direct > "$$scratch/direct.txt"; \
 	"$$scratch/env/bin/python" -m pip install --no-input -r "$$scratch/direct.txt" "torch==$(TORCH)" \
 		--dry-run --ignore-installed --report "$$scratch/report.json" \
 		--python-version 3.11.0 --only-binary :all: --target "$$scratch/none"; \
-	"$$scratch/env/bin/python" -c "$$WRITE_PINS" "$$scratch/report.json"
+	"$$scratch/env/bin/python" tests/house/pins.py write "$$scratch/report.json"
 
 bench-edges: $(STAMP) ## time edge ablation in lock-step against plain runs of the same rows
 	@$(PY) -m tests.benchmarks.bench_edges $(BENCH_ARGS)
@@ -215,45 +219,3 @@ define follow_pip
 	esac; done; }
 endef
 
-define LIST_DIRECT
-import tomllib
-project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-print(*project["dependencies"], *project["optional-dependencies"]["dev"], sep="\n")
-endef
-export LIST_DIRECT
-
-# without the builds of one platform: local versions (2.13.0+cpu), CUDA libraries
-define WRITE_PINS
-import json, pathlib, re, sys
-found = [item["metadata"] for item in json.loads(pathlib.Path(sys.argv[1]).read_text())["install"]]
-version = {re.sub("[-_.]+", "-", each["name"]).lower(): each["version"].partition("+")[0] for each in found}
-pins = [f"{name}=={version[name]}" for name in sorted(version) if not re.match("(pip|triton|nvidia-.*|cuda-.*)$$", name)]
-pathlib.Path("requirements.lock").write_text("\n".join(pins) + "\n")
-conda = pathlib.Path("environment.yml")
-renew = lambda m: f"{m[1]}{m[2]}=={version[re.sub('[-_.]+', '-', m[2]).lower()]}"
-conda.write_text(re.sub(r"(?m)^( +- )([\w.-]+)==\S+", renew, conda.read_text()))
-endef
-export WRITE_PINS
-
-define OUTPUT_NAME
-import sys
-from util import paths
-print(paths.model_folder(sys.argv[1]))
-endef
-export OUTPUT_NAME
-
-# without what differs from machine to machine and from run to run
-define STRIP_NOTEBOOK
-import sys, nbformat
-executed, place = sys.argv[1:]
-notebook = nbformat.read(executed, as_version=4)
-notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}, "language_info": {"name": "python"}}
-for cell in notebook.cells:
-    cell.metadata = {key: value for key, value in cell.metadata.items() if key == "tags"}
-    cell.update({} if cell.cell_type != "code" else {"outputs": [
-        output for output in cell.outputs  # progress bars are no results
-        if output.get("name") != "stderr" and "application/vnd.jupyter.widget-view+json" not in output.get("data", {})]})
-nbformat.validate(notebook)
-nbformat.write(notebook, place)
-endef
-export STRIP_NOTEBOOK

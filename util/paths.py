@@ -12,6 +12,7 @@ terminal agree whatever folder they run in.
 
 import os
 import re
+import sys
 from pathlib import Path, PurePath
 
 KINDS = {"figures": "figures", "values": "data/values"}
@@ -71,3 +72,7 @@ def _named(variable: str) -> Path | None:
         return None
     folder = Path(value).expanduser()
     return folder if folder.is_absolute() else root() / folder
+
+
+if __name__ == "__main__":  # for the Makefile: where `make figures MODEL=...` writes
+    print(model_folder(sys.argv[1]))

@@ -234,7 +234,7 @@ def test_a_record_holds_nan_only_where_it_is_declared():
 
 
 def test_an_experiment_that_overlooks_it_stores_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(magnitudes, "check_finite", lambda *_: None)
+    monkeypatch.setattr(batches, "check_finite", lambda *_: None)
     pair = load_ICL_model(
         (damaged("model.embed_tokens.weight", slice(300, 900), before=False), toys.tokenizer()), verbose=False
     )

@@ -235,7 +235,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
 @pytest.mark.notebook
 def test_a_broken_measure_makes_nbval_fail(tmp_path):
     shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
-    measure = tmp_path / "util" / "measures" / "forerunner.py"
+    measure = tmp_path / "util" / "figures" / "forerunner_heads" / "measures.py"
     healthy = "return magnitude > threshold("
     assert measure.read_text().count(healthy) == 1
     measure.write_text(measure.read_text().replace(healthy, "return magnitude > 1000 * threshold("))
