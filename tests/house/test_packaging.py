@@ -25,7 +25,20 @@ CONFIG = REPO / "tests" / "nbval_sanitize.cfg"
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 DIRECT = [Requirement(line) for line in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"])]
 TOP_LEVEL = {
-    *(".ci", ".gitignore", "CITATION.cff", "LICENSE", "Makefile", "README.md", "environment.yml", "pyproject.toml"),
+    *(
+        ".ci",
+        ".github",
+        ".gitignore",
+        ".pre-commit-config.yaml",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "environment.yml",
+        "pyproject.toml",
+    ),
     *("requirements.lock", "data", "experiment_material", "figures", "notebooks", "tests", "util"),
 }
 

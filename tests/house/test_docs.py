@@ -1,0 +1,84 @@
+"""The code in README and CONTRIBUTING runs as it stands there, and what these pages name is there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/embedded_models/README.md")
+FENCE = re.compile(r"^```python(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page, titled):
+    """The Python blocks of a page: (title, code), those with a title or those without."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [(m["title"], m["code"]) for m in FENCE.finditer(text) if (m["title"] is not None) == titled]
+
+
+PLAIN = [(page, place) for page in PAGES for place in range(len(blocks(page, titled=False)))]
+
+
+def run(code, folder, util=ROOT):
+    environment = os.environ | {
+        "PYTHONPATH": str(util),
+        "ICL_ROOT": str(ROOT),
+        "ICL_MATERIAL": str(folder / "material"),
+    }
+    environment["ICL_OUTPUT"] = str(folder / "output")
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("page", "place"), PLAIN)
+def test_the_code_of_a_page_runs(page, place, tmp_path):
+    (tmp_path / "plural.csv").write_text("x,y\n" + "\n".join(f"{word},{word}s" for word in WORDS.split()) + "\n")
+    run(blocks(page, titled=False)[place][1], tmp_path)
+
+
+WORDS = (
+    "car dog cat boy girl book tree house king queen bird horse river road table chair door wall stone wind star moon"
+)
+
+
+def test_the_figure_that_contributing_adds_is_right(tmp_path):
+    """Written into a copy of the suite by the page alone, measured, cached, drawn without a model."""
+    shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
+    cells = []
+    for title, code in blocks("CONTRIBUTING.md", titled=True):
+        if title == "notebook":
+            cells.append(code)
+        else:
+            (tmp_path / title).parent.mkdir(exist_ok=True)
+            (tmp_path / title).write_text(code)
+    first = run("".join(cells) + "\nprint(sinks.table().to_string())", tmp_path, util=tmp_path)
+    assert len(re.findall(r"^L\dH\d +[01]\.\d\d \[[01]\.\d\d, [01]\.\d\d\]$", first, re.MULTILINE)) == 5, first
+    drawn = {file.name for file in (tmp_path / "output" / "figures").iterdir()}
+    assert drawn == {f"attention_sinks_{panel}.{kind}" for panel in ("map", "untrained") for kind in ("png", "pdf")}
+    again = cells[0] + "\nassert study.model.loaded is None\nprint(sinks.table().to_string())"
+    assert run(again, tmp_path, util=tmp_path) in first  # without the line that says what was loaded
+    wrong = (
+        cells[0].partition("study = ")[0]
+        + "try:\n    Study(dataset='trek')\nexcept ValueError as error:\n    print(error)"
+    )
+    assert "trec" in run(wrong, tmp_path, util=tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_modules_that_a_page_names_are_there(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not link.startswith("http")]
+    assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
+    named = re.findall(r"`((?:util|tests|data|notebooks|figures)/[\w./]*[\w/])`", text)
+    assert not [place for place in named if not (ROOT / place).exists()]
+
+
+def test_contributing_names_every_room():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = {path.name for path in (ROOT / "util").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert not {room for room in rooms - {"__init__.py", "moved.py"} if f"util/{room}" not in text}
