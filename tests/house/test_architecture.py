@@ -136,3 +136,44 @@ def test_modules_that_moved_say_where_they_went(old):
 def test_other_missing_modules_are_missing_as_ever():
     with pytest.raises(ModuleNotFoundError, match="No module named 'util.nothing'"):
         importlib.import_module("util.nothing")
+
+
+# ------------------------------------------------------------------------------------------------ docstrings
+
+ARRAYS = ("NDArray", "Tensor", "ndarray", "Floats", "Bools", "Cells", "ArrayLike")
+
+
+def definitions(tree):
+    """Public functions, classes and methods of a file: (name, node, the class that a method is of)."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, node, None
+            if isinstance(node, ast.ClassDef):
+                for method in node.body:
+                    if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
+                        yield f"{node.name}.{method.name}", method, node
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_names_say_what_they_are(name):
+    """What they give, the shapes of arrays, and which errors they raise. What a subclass overrides is said above it."""
+    lacking = []
+    for place, node, of in definitions(ast.parse(NAMES[name].read_text(encoding="utf-8"))):
+        said, about = ast.get_docstring(node) or "", (ast.get_docstring(of) or "") if of else ""
+        if not said:
+            if not (of and of.bases):
+                lacking.append(f"{place} has no docstring")
+            continue
+        if isinstance(node, ast.ClassDef):
+            continue
+        hints = [part.annotation for part in (*node.args.args, *node.args.kwonlyargs)] + [node.returns]
+        hints = [ast.unparse(hint) for hint in hints if hint is not None]
+        if any(array in hint for hint in hints for array in ARRAYS) and "[" not in said + about:
+            lacking.append(f"{place} says no shapes")
+        raised = [
+            n.exc.func if isinstance(n.exc, ast.Call) else n.exc for n in ast.walk(node) if isinstance(n, ast.Raise)
+        ]
+        for error in {ast.unparse(part) for part in raised if part is not None}:
+            if error[0].isupper() and error != "NotImplementedError" and error not in said + about:
+                lacking.append(f"{place} does not say that it raises {error}")
+    assert not lacking, f"{name}: {lacking}"

@@ -34,7 +34,7 @@ Output = tuple[Tensor, None]
 def eager_attention_forward(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    """What the engine takes the weights of the classes below from, as of transformers' functions of this name."""
+    """Outputs [B, T, H, d] and weights [B, H, T, S], as transformers' functions of this name give them."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     scores = query.to(dtype) @ key.to(dtype).transpose(-1, -2) * scaling + attention_mask
     weights = scores.softmax(-1).to(value.dtype)
@@ -61,13 +61,16 @@ class _OwnMethod:
         return _attention(self, query, key, value, attention_mask, scaling=scaling)[0].transpose(1, 2), None
 
 
-class AdaptedGPTNeo(_OwnMethod, GPTNeoSelfAttention): ...
+class AdaptedGPTNeo(_OwnMethod, GPTNeoSelfAttention):
+    """GPT-Neo's attention, by way of the engine."""
 
 
-class AdaptedGPTJ(_OwnMethod, GPTJAttention): ...
+class AdaptedGPTJ(_OwnMethod, GPTJAttention):
+    """GPT-J's attention, by way of the engine."""
 
 
-class AdaptedCodeGen(_OwnMethod, CodeGenAttention): ...
+class AdaptedCodeGen(_OwnMethod, CodeGenAttention):
+    """CodeGen's attention, by way of the engine."""
 
 
 # ---------------------------------------------------------------------- classes that do the arithmetic in their forward
@@ -89,6 +92,8 @@ class _OwnForward:
 
 
 class AdaptedFalcon(_OwnForward, FalconAttention):
+    """Falcon's attention, by way of the engine."""
+
     def attend(
         self,
         hidden_states: Tensor,
@@ -98,6 +103,7 @@ class AdaptedFalcon(_OwnForward, FalconAttention):
         position_embeddings: Any = None,
         **_: Any,
     ) -> Tensor:
+        """The outputs [B, T, H d] of the heads."""
         split = self._split_heads(self.query_key_value(hidden_states))
         query, key, value = (part.transpose(1, 2) for part in split)
         if alibi is None:  # else it is in the mask
@@ -106,6 +112,8 @@ class AdaptedFalcon(_OwnForward, FalconAttention):
 
 
 class AdaptedBloom(_OwnForward, BloomAttention):
+    """Bloom's attention, by way of the engine."""
+
     def attend(
         self,
         hidden_states: Tensor,
@@ -115,12 +123,15 @@ class AdaptedBloom(_OwnForward, BloomAttention):
         layer_past: Any = None,
         **_: Any,
     ) -> Tensor:
+        """The outputs [B, T, H d] of the heads."""
         query, key, value = self._reshape(self.query_key_value(hidden_states))
         mask = _closed(alibi.unflatten(0, (-1, self.num_heads)), attention_mask < 0)
         return residual + self.dense(self.heads(query, key, value, layer_past, mask, self.inv_norm_factor))
 
 
 class AdaptedMpt(_OwnForward, MptAttention):
+    """MPT's attention, by way of the engine."""
+
     def attend(
         self,
         hidden_states: Tensor,
@@ -129,6 +140,7 @@ class AdaptedMpt(_OwnForward, MptAttention):
         attention_mask: Any = None,
         **_: Any,
     ) -> Tensor:
+        """The outputs [B, T, H d] of the heads."""
         mixed = self.Wqkv(hidden_states)
         if self.clip_qkv:
             mixed = mixed.clamp(-self.clip_qkv, self.clip_qkv)
@@ -140,9 +152,12 @@ class AdaptedMpt(_OwnForward, MptAttention):
 
 
 class AdaptedXGLM(_OwnForward, XGLMAttention):
+    """XGLM's attention, by way of the engine."""
+
     def attend(
         self, hidden_states: Tensor, past_key_values: Any = None, attention_mask: Any = None, **_: Any
     ) -> Tensor:
+        """The outputs [B, T, H d] of the heads."""
         query, key, value = (
             projection(hidden_states).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -195,7 +210,7 @@ def internlm2_to_llama(
 ) -> tuple[dict[str, Tensor], LlamaConfig]:
     """The weights of an InternLM2 checkpoint and its config.json as a Llama, which it is but for names and packing.
 
-    Its `wqkv` holds, for every key-value head, the queries that share it, then its key, then its value.
+    Its `wqkv` [(H + 2 G) d, D] holds, for every key-value head, the queries that share it, its key, and its value.
     """
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     names = {

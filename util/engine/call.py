@@ -25,6 +25,7 @@ def take(tensor: Tensor, rows: Tensor, dim: int) -> Tensor:
 
 
 def writable(out: Tensor) -> Tensor:
+    """The outputs [B, T, H, dv] themselves, or a copy where a backward pass needs them as they were."""
     return out.clone() if out.requires_grad else out  # the backward pass of sdpa needs its output as it was
 
 
@@ -92,9 +93,11 @@ def _eager_function(module_class: Any) -> Callable[..., tuple[Tensor, Tensor]]:
 class MaskEdit(Protocol):
     """What a call knows of `instruments.Knockout`: a change of the mask of some rows."""
 
-    def apply(self, call: "Call", rows: Tensor, own: Tensor, additive: Tensor) -> Tensor: ...
+    def apply(self, call: "Call", rows: Tensor, own: Tensor, additive: Tensor) -> Tensor:
+        """The additive mask [B, H, R, S] of these rows [R] or [B, R], with the edit; own: the mask before any edit."""
 
-    def cells_for(self, batch: int) -> Tensor: ...
+    def cells_for(self, batch: int) -> Tensor:
+        """The cells that are forbidden, [C, 3]: row of the batch, query, key."""
 
 
 class KeyEdit(Protocol):
@@ -102,11 +105,14 @@ class KeyEdit(Protocol):
 
     donors: Tensor
 
-    def apply(self, call: "Call", rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]: ...
+    def apply(self, call: "Call", rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values, donors' behind the own ones, and the mask [B, H, R, D S] that opens one for each cell."""
 
-    def only(self, examples: Tensor, call: "Call") -> "KeyEdit": ...
+    def only(self, examples: Tensor, call: "Call") -> "KeyEdit":
+        """The same edit for some rows [E] of the batch."""
 
-    def rows_of(self, call: "Call") -> Tensor: ...
+    def rows_of(self, call: "Call") -> Tensor:
+        """The rows of the batch and queries that the edit changes, [C, 2]."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +131,17 @@ class Call:
 
     @property
     def batch(self) -> int:
+        """How many rows the batch has."""
         return self.query.shape[0]
 
     @property
     def queries(self) -> int:
+        """How many query positions there are."""
         return self.query.shape[2]
 
     @property
     def keys(self) -> int:
+        """How many key positions there are."""
         return self.key.shape[2]
 
     def only(self, examples: Tensor) -> "Call":

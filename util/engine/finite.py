@@ -38,7 +38,7 @@ class NotFinite(FloatingPointError):
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether no number is NaN or infinite. Costs one sum, of which no number is lost: NaN and infinity stay in it."""
+    """Whether no number of [...] is NaN or infinite. Costs one sum: NaN and infinity stay in it."""
     wide = torch.promote_types(values.dtype, torch.float32)
     # a sum of finite numbers may overflow, so that only a finite one proves anything
     return bool(values.sum(dtype=wide).isfinite()) or bool(values.isfinite().all())

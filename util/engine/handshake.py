@@ -60,7 +60,7 @@ def check_tokenizer(model: PreTrainedModel, tokenizer: Any) -> None:
 
 
 def check_ids(model: PreTrainedModel, ids: Tensor | Sequence[int]) -> None:
-    """Raises ValueError, before a forward pass, for a token without an embedding."""
+    """Raises ValueError, before a forward pass, for tokens [...] without an embedding."""
     largest = int(max(ids, default=0)) if not isinstance(ids, Tensor) else int(ids.max()) if len(ids) else 0
     if largest >= (rows := embeddings(model)):
         raise ValueError(

@@ -31,6 +31,7 @@ class Before(DynamicCache):
         self.own: tuple[Tensor, Tensor]
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
+        """The keys and values [N, H, T, d] of the base run before the new ones; raises Stop where asked to."""
         self.own = key_states, value_states
         if self.stop:
             raise Stop
@@ -44,17 +45,19 @@ class Before(DynamicCache):
         )
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """How many tokens the cache holds."""
         return 0 if self.before[0] is None else self.before[0].shape[2]
 
 
 def repeated(tensor: Tensor, rows: int) -> Tensor:
-    """As many rows, in the order of the tensor's, one round after the other."""
+    """Repeat the rows of a tensor [N, ...] cyclically up to `rows`: [rows, ...]."""
     if len(tensor) == 1:
         return tensor.expand(rows, *tensor.shape[1:])
     return tensor.repeat(rows // len(tensor), *[1] * (tensor.ndim - 1))
 
 
 def leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yields every entry of nested dicts, lists and tuples, with the keys that lead to it."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, tuple | list) else None
     if items is None:
         yield path, tree
@@ -82,6 +85,7 @@ class Call:
 
     @property
     def rest(self) -> tuple[Any, Any]:
+        """What the layer was given besides hidden states: positional and keyword arguments."""
         return self.arguments, self.keywords
 
     def again(self, layer: nn.Module, hidden: Tensor, cache: Cache | None, scaled: set[tuple[Any, ...]]) -> Tensor:
@@ -103,11 +107,12 @@ class Call:
 
 
 def first_of(out: Any) -> Tensor:
+    """The hidden states [N, S, d] among what a layer returned."""
     return out[0] if isinstance(out, tuple) else out
 
 
 def in_place_of(out: Any, hidden: Tensor) -> Any:
-    """Hidden states in the form in which a layer returned `out`."""
+    """Hidden states [N, S, d] in the form in which a layer returned `out`."""
     return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
 
 
@@ -164,4 +169,5 @@ class FewRows(nn.Module):
         self.bias = None if head.bias is None else nn.Parameter(head.bias[tokens].to(dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The projection of x [N, S, d], computed for the rows that are wanted."""
         return linear(x.to(self.weight.dtype), self.weight, self.bias)

@@ -35,6 +35,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
+        """All of it, in bytes."""
         return sum(sum(part.values()) for part in (self.weights, self.activations, self.captures))
 
     def __str__(self) -> str:
@@ -117,6 +118,7 @@ def free() -> dict[str, int]:
 
 
 def device_name(device: Any) -> str:
+    """The name that accelerate has for a device: 0 and "cuda" are "cuda:0"."""
     return f"cuda:{device}" if isinstance(device, int) else {"cuda": "cuda:0"}.get(str(device), str(device))
 
 

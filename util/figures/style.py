@@ -30,15 +30,18 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
+    """Matplotlib settings of the suite, for the length of a with block."""
     with mpl.rc_context(STYLE):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of this width and height, in inches, with a constrained layout."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def name_point(ax: Axes, name: str, x: float, y: float) -> None:
+    """Write a name beside a point of an axis, on the side where there is room."""
     left = x > 0.5  # of the point, where the axis ends on its right
     ax.annotate(
         name,

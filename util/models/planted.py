@@ -53,6 +53,7 @@ class Planted:
 
     @cached_property
     def model(self) -> PreTrainedModel:
+        """The model, built when it is first read."""
         return self.build()
 
     def found_exactly(self, role: str, score: Floats, bound: float) -> bool:
@@ -106,8 +107,8 @@ def ioi(vocabulary: int, names: Sequence[int], backup: bool = False, **options: 
     Layer 0 marks a name that occurred two or more tokens before (S2). In layer 1 one head copies the names without that
     mark (IO and S1), and the mover takes the marked one away again, so that IO is left. Patching the mover alone from
     the run in which S2 was swapped for IO carries the whole effect; no other head's patch carries any of it. names:
-    token ids.
-    backup: a head in layer 2 that does the mover's work where the mover did not.
+    token ids. backup: a head in layer 2 that does the mover's work where the mover did not. Raises ValueError for
+    copies together with a backup.
     """
     if backup and options.get("copies", 1) != 1:
         raise ValueError("a circuit with a backup head has one copy; choose backup or copies")
@@ -283,6 +284,7 @@ class Plan:
         return query, key
 
     def everyone(self) -> list[Head]:
+        """All heads, as (layer, head)."""
         return [(layer, head) for layer in range(self.layers) for head in range(HEADS)]
 
     def score(self, role: str, value: float) -> dict[Head, tuple[float, float]]:

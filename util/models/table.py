@@ -23,6 +23,7 @@ class Packaged:
 
     @property
     def full_title(self) -> str:
+        """The title, and what was done to the weights."""
         return f"{self.title}, {self.form}"
 
 

@@ -58,7 +58,7 @@ def _categories() -> dict[str, str]:
 
 
 def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int = 0) -> Cells:
-    """The cells of one of PATTERNS in the tokens that the tokenizer makes of a prompt.
+    """The cells [C, 2] (query, key) of one of PATTERNS in the tokens of a prompt.
 
     "random keys": for the same queries as many earlier tokens each, drawn at random, others than the induction
     pattern's as far as there are any; "previous part": the same queries, cut off from the part directly before theirs.

@@ -59,6 +59,8 @@ class CacheWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Record:
+    """A request, where its result comes from, and the result's data. Raises TypeError for a part that is no dict."""
+
     request: Request
     provenance: Fields
     data: Fields
@@ -241,7 +243,8 @@ def _scan(payload: bytes) -> None:
 def restricted_load(file: BinaryIO, limit: int = SIZE_LIMIT) -> Any:
     """Read a pickle of plain values from a seekable binary file, executing nothing; there is no other way in.
 
-    Raises pickle.UnpicklingError, naming the refused global, for everything else and for more than `limit` bytes.
+    Raises pickle.UnpicklingError, naming the refused global, for everything else and for more than `limit` bytes (a
+    ValueError is its cause then).
     """
     try:
         size = file.seek(0, os.SEEK_END)

@@ -20,10 +20,12 @@ PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
 
 
 def digest(texts: Iterable[str]) -> str:
+    """16 hex digits of the sha256 of several texts."""
     return hashlib.sha256(json.dumps(list(texts), ensure_ascii=False).encode()).hexdigest()[:16]
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
+    """A digest of a tokenizer's vocabulary and rules."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     return digest([fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab())])
 
@@ -47,6 +49,7 @@ def code_digest() -> str:
 
 
 def versions() -> dict[str, str]:
+    """The versions of PACKAGES that are installed."""
     return {package: importlib.metadata.version(package) for package in PACKAGES}
 
 

@@ -71,7 +71,10 @@ def t_interval(
 
 
 def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Wilson score interval (low, high) of a proportion successes / n (Wilson 1927). Raises ValueError for n < 1."""
+    """Wilson score intervals (low, high), [...] each, of proportions successes [...] / n (Wilson 1927).
+
+    Raises ValueError for n < 1.
+    """
     if n < 1:
         raise ValueError("a proportion needs at least one trial")
     share, z = np.asarray(successes, dtype=np.float64) / n, stats.norm.ppf((1 + level) / 2)

@@ -58,6 +58,6 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def halves(n: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A seeded split of n units into two halves: choose on the first, measure on the second."""
+    """A seeded split of n units into two halves [n / 2]: choose on the first, measure on the second."""
     order = np.random.default_rng(seed).permutation(n)
     return np.sort(order[: n // 2]), np.sort(order[n // 2 :])

@@ -51,7 +51,7 @@ _ROWS_PER_LAYOUT = 4
 
 
 def never_repeated(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """The 200 tokens that no row of repeats or maps has; parts of layouts and promised words are not among them."""
+    """The tokens [200] that no row of repeats or maps has; parts of layouts and promised words are not among them."""
     used = {*promised(), *LETTERS, *(part for layout in LAYOUTS for part in layout[:3])}
     ids = {i for text in used for i in tokenizer.encode(text, add_special_tokens=False)}
     return np.random.default_rng(SPLIT).permutation(np.setdiff1d(np.arange(FIRST_ID, VOCABULARY), sorted(ids)))[:200]

@@ -66,6 +66,7 @@ class Row:
     hard: bool = True
 
     def line(self) -> str:
+        """The row as a line of a Markdown table."""
         kind = "" if self.met is None else f"{'hard' if self.hard else 'soft'}: {self.bar}"
         verdict = {None: "", True: "yes", False: "**no**"}[self.met]
         interval = f"{self.low:.3f} to {self.high:.3f}" if np.isfinite(self.low) else ""
@@ -120,6 +121,7 @@ def prefix_matching(
 
 
 def induction_rows(pair: Pair, scores: NDArray[np.float64], n: int) -> Iterator[Row]:
+    """Induction heads; scores [N, L, H]: their prefix-matching scores."""
     model, tokenizer = pair
     mean, sequences = scores.mean(0), max(4, n // 16)
     best = np.unravel_index(mean.argmax(), mean.shape)
@@ -148,6 +150,7 @@ def induction_rows(pair: Pair, scores: NDArray[np.float64], n: int) -> Iterator[
 
 
 def ioi_rows(pair: Pair, n: int) -> Iterator[Row]:
+    """Indirect object identification on names and frames that were not trained on."""
     model, tokenizer = pair
     drawn = ioi.ioi_prompts(tokenizer, n, SEED, frames=sorted(HELD_OUT_FRAMES), names=sorted(HELD_OUT_NAMES)).pairs
     tokens = [ioi.ioi_tokens(each, tokenizer) for each in drawn]
@@ -163,6 +166,7 @@ def ioi_rows(pair: Pair, n: int) -> Iterator[Row]:
 
 
 def word_pair_rows(pair: Pair, n: int) -> Iterator[Row]:
+    """Word pairs, seen and unseen in training."""
     model, tokenizer = pair
     right, asked, unseen = dict[str, NDArray[np.bool_]](), dict[str, list[str]](), sorted(held_out_inputs())
     for name in PAIR_TASKS:
@@ -187,6 +191,7 @@ def word_pair_rows(pair: Pair, n: int) -> Iterator[Row]:
 
 
 def forerunner_rows(pair: Pair, n: int) -> Iterator[Row]:
+    """Forerunner heads, beside the untrained twin."""
     asked = experiment.request("given:evaluated", prompts=n, appended=(0,))
     with TemporaryDirectory() as folder:
         record = experiment.run(asked, pair, folder)
@@ -265,6 +270,7 @@ def _crossed_interval(values: NDArray[np.float64], draws: int = 2000) -> tuple[f
 
 
 def classification_rows(pair: Pair, n: int) -> Iterator[Row]:
+    """Synthetic classification tasks."""
     yield _share("word sequences", "wordseq1, 10 shots", correct(pair, word_sequences("wordseq1", 10, n)))
     for name, k, bar in (
         ("wordseq1", 10, 0.9),
@@ -278,6 +284,7 @@ def classification_rows(pair: Pair, n: int) -> Iterator[Row]:
 
 
 def staicc_rows(pair: Pair, n: int) -> Iterator[Row]:
+    """StaICC's data sets, beside the majority label and the vote of demonstrations."""
     for kind, against, needed in (
         ("true labels", "majority or demonstration vote", 5),
         ("random label words", "uniform over the labels present", 3),

@@ -76,6 +76,7 @@ class LeakageFilter:
         self._spans = set().union(*(spans(query) for query in words))
 
     def reason(self, text: str) -> str | None:
+        """Why a text must not be trained on; None where it may."""
         words = normalised(text)
         if words in self._texts:
             return "same text"
