@@ -75,8 +75,9 @@ def load_ICL_model(
     Returns (model, tokenizer), the model in eval mode and checked by `handshake.prepare`. Raises before any weight is
     downloaded UnsupportedModel where the class is known not to work and MemoryError where the weights exceed what a
     device has free; TypeError for a built model without its tokenizer; PermissionError for a gated model without
-    access, OSError where nothing of this name is found or a disk is full, ValueError for a dtype that does not exist, for a missing offload_folder, for 4-bit weights that
-    would be offloaded, and for a built 4-bit model that has run already on a CPU whose kernels repack it. Raises
+    access, OSError where nothing of this name is found or a disk is full, ValueError for a dtype that does not exist,
+    for a missing offload_folder, for 4-bit weights that would be offloaded, and for a built 4-bit model that has run
+    already on a CPU whose kernels repack it. Raises
     IncompleteCheckpoint where a parameter is in no file, models.gguf.GGUFError for a GGUF file that would load as
     another model, and models.packaged.FetchError where a packaged model cannot be had.
     """
