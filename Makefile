@@ -48,7 +48,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test test-real test-oracles claims check format notebooks lock bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-real clean clean-cache environment
+.PHONY: help figures test test-real test-oracles claims check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-real clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -126,6 +126,9 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 		--python-version 3.11.0 --only-binary :all: --target "$$scratch/none"; \
 	"$$scratch/env/bin/python" tests/house/pins.py write "$$scratch/report.json"
 
+bench-coverage: $(STAMP) ## how often 95 % intervals hold the truth, simulated on each figure's data shapes
+	@$(PY) -m tests.benchmarks.bench_coverage $(BENCH_ARGS)
+
 bench-edges: $(STAMP) ## time edge ablation in lock-step against plain runs of the same rows
 	@$(PY) -m tests.benchmarks.bench_edges $(BENCH_ARGS)
 
@@ -138,7 +141,7 @@ bench-ioi: $(STAMP) $(ORACLES)/.installed ## time head patching against Transfor
 bench-induction: $(STAMP) $(ORACLES)/.installed ## time induction scores, ablation and knockout against plain runs
 	@$(PY) -m tests.benchmarks.bench_induction --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
 
-bench-memory: $(STAMP) ## what a run takes of memory, beside what util.memory says
+bench-memory: $(STAMP) ## what a run takes of memory, beside what util.engine.memory says
 	@$(PY) tests/benchmarks/bench_memory.py $(BENCH_ARGS)
 
 bench-real: $(STAMP) ## on SmolLM2: the map of head patches against the loop of hooks, row capture against the bare pass

@@ -1,0 +1,174 @@
+"""How often 95 % intervals hold what they should, simulated on the shapes of each figure's data.
+
+Samples are drawn from populations whose true value is known, with the number of prompts, the clusters and the kind of
+distribution that the figure has; coverage is the share of samples whose interval holds the true value. Intervals that
+hold together for all heads count where all of them hold theirs.
+
+    python -m tests.benchmarks.bench_coverage [--samples 1000] [--out data/benchmarks/coverage.json]
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from util.figures.edge_ablation import claims
+from util.figures.edge_ablation import measures as edges
+from util.figures.forerunner_heads import measures as forerunner
+from util.figures.ioi_patching import measures as ioi
+from util.stats.intervals import accuracy, t_interval
+
+Random = np.random.Generator
+
+
+class Case(NamedTuple):
+    """A figure's interval: what it is of, and a sample of it, which says whether the interval holds the truth."""
+
+    figure: str
+    interval: str
+    sample: Callable[[Random], bool]
+
+
+def holds(interval, truth: float) -> bool:
+    """Whether (value, low, high) holds the truth; rounding aside."""
+    return bool(interval[1] - 1e-9 <= truth <= interval[2] + 1e-9)
+
+
+# ------------------------------------------------------------------------------------------------ populations
+
+
+def head_counts(random: Random, prompts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Copy magnitudes [N, 1, 270] and n_t [N]: heads differ in how often they pass, prompts in how many pass."""
+    level = stats.norm.ppf(np.linspace(0.02, 0.98, 270))
+    passes = level + 0.3 * random.standard_normal((prompts, 1)) + random.standard_normal((prompts, 270)) > 0
+    return passes[:, None] * 0.2 + 0.01, np.full(prompts, 100)
+
+
+TRUE_COUNT = float(stats.norm.cdf(stats.norm.ppf(np.linspace(0.02, 0.98, 270)) / np.hypot(1, 0.3)).sum())
+TRUE_FREQUENT = int((stats.norm.cdf(stats.norm.ppf(np.linspace(0.02, 0.98, 270)) / np.hypot(1, 0.3)) >= 0.75).sum())
+
+
+def losses(random: Random, prompts: int, spread: float) -> np.ndarray:
+    """What an ablation costs in nats, [N]: skewed, as log-probabilities of rare answers are; mean 2."""
+    return random.lognormal(np.log(2) - spread**2 / 2, spread, prompts)
+
+
+def patches(random: Random, clusters: int, heads: int) -> tuple[np.ndarray, ...]:
+    """Logit differences of base [N], source [N] and patched runs [N, heads], and the clusters [N] of two prompts."""
+    number = np.repeat(np.arange(clusters), 2)
+    shared = random.standard_normal((clusters, 1 + heads))[number]
+    base = 4 + shared[:, 0] + random.standard_normal(2 * clusters)
+    whole = -8 + shared[:, 0] + random.standard_normal(2 * clusters)
+    effect = TRUE_SHARES[:heads] * whole[:, None] + 0.2 * (
+        shared[:, 1:] + random.standard_normal((2 * clusters, heads))
+    )
+    return base, base + whole, base[:, None] + effect, number
+
+
+TRUE_SHARES = np.r_[0.44, 0.24, -0.26, np.zeros(267)]
+
+
+def answers(random: Random, queries: int, full: float, kept: float) -> tuple[np.ndarray, ...]:
+    """Which prompts are right with the circuit and with the whole model, [D, N] each, and the query of each prompt [N]:
+    three draws of donors, four prompts of five with a query of their own."""
+    query = np.minimum(np.arange(queries), int(0.8 * queries))
+    knack = stats.norm.cdf(random.standard_normal(queries))[query]
+    right = np.tile(knack < full, (3, 1))
+    stays = random.random((3, queries)) < kept
+    return right & stays, right, query
+
+
+# ------------------------------------------------------------------------------------------------ cases
+
+
+def cases() -> Iterator[Case]:
+    """Every kind of interval that figures show, on its figure's shapes."""
+    for prompts in (64, 256):
+        yield Case(
+            "01",
+            f"heads above threshold on a prompt, {prompts} prompts",
+            lambda r, n=prompts: holds(forerunner.heads_on_a_prompt(*head_counts(r, n)), TRUE_COUNT),
+        )
+        yield Case(
+            "01",
+            f"heads on three quarters of the prompts, {prompts} prompts",
+            lambda r, n=prompts: holds(forerunner.frequent_heads(*head_counts(r, n)), TRUE_FREQUENT),
+        )
+    for prompts, spread in ((8, 0.5), (24, 0.5), (24, 1.0)):
+        yield Case(
+            "01",
+            f"cost of a cut in nats, {prompts} prompts, log-normal with sigma {spread}",
+            lambda r, n=prompts, s=spread: holds(t_interval(losses(r, n, s)), 2.0),
+        )
+    for share in (0.5, 0.8, 0.95):
+        yield Case(
+            "02",
+            f"accuracy {share}, 40 queries",
+            lambda r, p=share: holds(accuracy(r.random(40) < p), p),
+        )
+    yield Case("02", "prefix-matching score, 5 sequences", lambda r: holds(t_interval(r.normal(0.9, 0.01, 5)), 0.9))
+    yield Case("02", "loss on plain text, 64 texts", lambda r: holds(t_interval(r.gamma(25, 0.2, 64)), 5.0))
+    for heads, name in ((1, "one head"), (270, "270 heads together")):
+        for clusters in (16, 64):
+            yield Case("03", f"share of the effect, {name}, {2 * clusters} pairs", _shares(clusters, heads))
+    yield Case("03", "mean logit difference, 128 pairs", lambda r: holds(t_interval(r.normal(4, 2, 128)), 4.0))
+    for queries in (32, 250):
+        yield Case("04", f"accuracy of a circuit, {queries} prompts", _kept(queries, 0.9, 0.8, _accuracy))
+        yield Case("04", f"share that a circuit explains, {queries} prompts", _kept(queries, 0.9, 0.9, _ratio))
+        yield Case("04", f"accuracy lost, {queries} prompts", _kept(queries, 0.9, 0.95, _lost))
+        yield Case("04", f"a claim's interval, {queries} prompts", _kept(queries, 0.9, 0.95, _claim))
+
+
+def _shares(clusters: int, heads: int) -> Callable[[Random], bool]:
+    def sample(random: Random) -> bool:
+        base, source, patched, number = patches(random, clusters, heads)
+        found = ioi.normalised(patched, base, source, number, draws=500)
+        return bool(((found.low <= TRUE_SHARES[:heads]) & (TRUE_SHARES[:heads] <= found.high)).all())
+
+    return sample
+
+
+def _kept(queries: int, full: float, kept: float, judge: Callable[..., bool]) -> Callable[[Random], bool]:
+    return lambda random: judge(*answers(random, queries, full, kept), full, kept)
+
+
+def _accuracy(circuit, whole, query, full: float, kept: float) -> bool:
+    return holds(accuracy(circuit, len(set(query))), full * kept)
+
+
+def _ratio(circuit, whole, query, full: float, kept: float) -> bool:
+    return holds(edges.ratio(circuit, whole, query), kept)
+
+
+def _lost(circuit, whole, query, full: float, kept: float) -> bool:
+    return holds(edges.deficit(circuit, whole, query), full * (1 - kept))
+
+
+def _claim(circuit, whole, query, full: float, kept: float) -> bool:
+    lost = edges.by_query(whole.astype(float) - circuit, query)
+    return holds(claims.interval([claims.Sample.of(lost)]), full * (1 - kept))
+
+
+def simulate(samples: int, seed: int = 0) -> list[dict]:
+    """The coverage of every case, with its own Wilson interval."""
+    rows = []
+    for number, case in enumerate(cases()):
+        random = np.random.default_rng((seed, number))
+        share, low, high = accuracy(np.array([case.sample(random) for _ in range(samples)]))
+        rows.append({"figure": case.figure, "interval": case.interval, "coverage": share, "low": low, "high": high})
+        print(f"{case.figure}  {case.interval:64} {share:.3f} [{low:.3f}, {high:.3f}]", flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    results = simulate(arguments.samples)
+    if arguments.out:
+        arguments.out.write_text(json.dumps({"samples": arguments.samples, "cases": results}, indent=1) + "\n")
