@@ -53,7 +53,7 @@ def _attention(
     if calls is not None:
         calls.append(module)
     instruments: list[Instrument] = []
-    layer = -1  # no instrument is attached to this module's model
+    layer = -1  # stays so if no instrument is attached to this module's model
     for support, attached in _ACTIVE.get():
         if module in support.modules:
             layer = support.modules[module]

@@ -82,7 +82,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
             if label_tokens[j][: len(label_tokens[i])] == label_tokens[i]:
                 raise ValueError(
                     f"the tokens of the label {prompt.labels[i]!r} begin those of {prompt.labels[j]!r}, so no model "
-                    "can give the longer label a higher probability; replace the label words (StaICC: change_label_space)"
+                    "can give the longer one a higher probability; replace the label words (StaICC: change_label_space)"
                 )
     ids = [labelled.ids[:-1] for labelled in tokens[0]]
     plan = Scoring(tokens[0], ids, labels, np.array([prompt.gold for prompt in prompts]))
