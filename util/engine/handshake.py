@@ -92,8 +92,8 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
         raise UnsupportedModel(
             f"{model_class.__name__} computes attention in its own code, not through transformers' attention "
             "interface, so nothing of it can be captured or edited. Classes that do work: GPT-2, GPT-NeoX, OPT, Llama, "
-            "Mistral, Qwen, Gemma, Phi, OLMo, Granite, DeepSeek and most newer ones, and of those with an attention of "
-            "their own GPT-Neo, GPT-J, CodeGen, Falcon, Bloom, MPT and XGLM."
+            "Mistral, Qwen, Gemma, Phi, OLMo, Granite, DeepSeek and most newer ones, and by adapters GPT-Neo, GPT-J, "
+            "CodeGen, Falcon, Bloom, MPT and XGLM."
         )
 
 

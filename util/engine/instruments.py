@@ -1,7 +1,7 @@
 """The instruments, which capture or edit a model's attention inside a `with instrument(...)` block.
 
-An instrument sees every attention call of its layers. Indices that the model alone decides on (layers, heads) are
-checked before the first forward pass, all others in the first call, against its shapes.
+An instrument sees every attention call of its layers. Numbers of layers and heads are checked before the first forward
+pass, all other indices in the first call, against its shapes.
 """
 
 import warnings
@@ -21,7 +21,11 @@ def _layers(layers: int | Iterable[int] | None) -> frozenset[int] | None:
 
 
 def _index(name: str, values: Tensor | Sequence[int], dims: tuple[int, ...]) -> Tensor:
-    """The values as an index tensor on the CPU; refused are other numbers of dimensions, negative and other numbers."""
+    """The values as a tensor of indices on the CPU.
+
+    dims: the numbers of dimensions that are allowed; name: what the values are, for messages. Raises ValueError for
+    another number of dimensions, for values that are not integers, and for negative ones.
+    """
     index = torch.as_tensor(values).cpu()
     if index.ndim not in dims or index.dtype.is_floating_point or index.dtype == torch.bool:
         raise ValueError(
