@@ -1,4 +1,4 @@
-"""The reference code's entry points to inference, as thin doors to the engine (Cho et al. 2025)."""
+"""The inference functions of the reference code (Cho et al. 2025), under their old names, computed by the engine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +16,14 @@ from util.engine.instruments import CaptureRows
 def step2_get_fl_feature_and_lastftol_attention(
     model: PreTrainedModel, tokenizer: Any, prompts_with_label: Sequence[str]
 ) -> tuple[list[list[Tensor]], list[list[list[Tensor]]]]:
-    """The reference code's door: hidden states and last-row attention at the last two tokens of each string.
+    """Hidden states and attention at the last two tokens of each string, in the format of the reference code.
 
-    Returns hidden[sample][layer 0..L] of [2, d] (forerunner, label) and attention[sample][layer][head] of [2]: the last
-    token's attention to the token before it and to itself. Like the reference it takes the last token for the label, so
-    it raises ValueError for strings of fewer than two tokens; labels of several tokens want `label_run`.
+    Returns hidden[sample][layer 0..L] of [2, d] (forerunner, label), and attention[sample][layer][head] of [2]: the
+    attention of the last token to the token before it and to itself. Like the reference code, it takes the last token
+    for the label; for labels of several tokens use `label_run` of the figure of forerunner heads. Raises ValueError for
+    strings of fewer than two tokens.
     """
-    found = prepare(model)
+    support = prepare(model)
     check_tokenizer(model, tokenizer)
     ids = [tuple(tokenizer(text)["input_ids"]) for text in prompts_with_label]
     if min(map(len, ids), default=2) < 2:
@@ -37,7 +38,7 @@ def step2_get_fl_feature_and_lastftol_attention(
         states = forward(model, batch, captured, output_hidden_states=True).hidden_states
         for i, number in enumerate(batch.numbers):
             hidden[number] = [state[i, ends[i].to(state.device)].cpu().clone() for state in states]
-            attention[number] = [list(captured.weights[layer][i, :, 0].cpu().clone()) for layer in found.layers]
+            attention[number] = [list(captured.weights[layer][i, :, 0].cpu().clone()) for layer in support.layers]
 
     with tqdm(total=len(ids), unit="prompt") as bar:
         run_rows(model, [Row(tokens) for tokens in ids], visit, bar=bar)
@@ -47,5 +48,8 @@ def step2_get_fl_feature_and_lastftol_attention(
 def get_copy_magnitude_for_single_layer(
     ICL_attention: Sequence[Sequence[Sequence[Tensor]]], sample_index: int, layer: int
 ) -> list[float]:
-    """The reference code's door: A[last, last-1] of every head of one layer, for one sample."""
+    """A[last, last-1] of every head of one layer for one sample, in the format of the reference code.
+
+    ICL_attention: the attention that `step2_get_fl_feature_and_lastftol_attention` returns.
+    """
     return [float(head[0]) for head in ICL_attention[sample_index][layer]]

@@ -1,4 +1,4 @@
-"""The only door to hubs and data packages: models, tokenizers and StaICC prompts come in here."""
+"""Load models, tokenizers and StaICC prompts: the only entry point to hubs and data packages."""
 
 import contextlib
 import copy
@@ -25,7 +25,7 @@ from util.prompts.prompt import Prompt, Span
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 
-# StaICC's loader classes; a data set's index is its place here, as in StaICC.Normal.
+# The names of StaICC's loader classes. The index of a data set is its place in this list, as in StaICC.Normal.
 DATASETS = (
     "glue_sst2",
     "rotten_tomatoes",
@@ -61,25 +61,35 @@ def load_ICL_model(
 ) -> tuple[PreTrainedModel, Any]:
     """Load a causal language model and its tokenizer, ready for instruments.
 
-    name: a hub id, a folder, a GGUF file, "embedded" (the model of this repository; "embedded/NAME" for another of its
-    family), "smollm2" (a published model that comes in a package, see `models.packaged`: fetched once), or an already
-    built (model, tokenizer). gguf_file: the GGUF file to take from a hub id or folder; "ORG/REPOSITORY/FILE.gguf" as
-    name says the same. Its weights are dequantised. device: "auto" takes a CUDA GPU if there is one. quantized: 4-bit
-    NF4 with bfloat16 compute, the same numbers on every CPU. dtype: None or "auto" is float32 on the CPU and for models
-    up to 1 B parameters, else bfloat16; or a name such as "float16". device_map: handed to accelerate instead of
-    `device`, for several GPUs or offload: "auto", or modules to GPU numbers, "cpu" and "disk". max_memory: with
-    device_map="auto" the most to use by device, as {0: "20GB", "cpu": "64GB"}. offload_folder: for "disk", where
-    weights that cannot be read from the checkpoint as they are get written; safetensors mostly can.
-    The token is this argument, else HF_TOKEN, else the hub's login; it is never stored.
+    Returns (model, tokenizer). The model is in eval mode and checked by `handshake.prepare`.
 
-    Returns (model, tokenizer), the model in eval mode and checked by `handshake.prepare`. Raises before any weight is
-    downloaded UnsupportedModel where the class is known not to work and MemoryError where the weights exceed what a
-    device has free; TypeError for a built model without its tokenizer; PermissionError for a gated model without
-    access, OSError where nothing of this name is found or a disk is full, ValueError for a dtype that does not exist,
-    for a missing offload_folder, for 4-bit weights that would be offloaded, and for a built 4-bit model that has run
-    already on a CPU whose kernels repack it. Raises
-    IncompleteCheckpoint where a parameter is in no file, models.gguf.GGUFError for a GGUF file that would load as
-    another model, and models.packaged.FetchError where a packaged model cannot be had.
+    - name: a hub id, a folder, a GGUF file, "embedded" (the model of this repository; "embedded/NAME" is another of its
+      family), "smollm2" (a published model that comes in a package and is fetched once, see `models.packaged`), or a
+      pair (model, tokenizer) that is already built.
+    - device: a name such as "cpu"; "auto" takes a CUDA GPU if there is one.
+    - huggingface_token: access to gated models, default HF_TOKEN, else the hub's login. It is never stored.
+    - quantized: 4-bit NF4 with bfloat16 compute; the numbers are the same on every CPU.
+    - forcedownload: download again what the hub's cache has. revision: a commit, branch or tag of a hub id.
+    - dtype: a name such as "float16". None or "auto" is float32 on the CPU and for models up to 1 B parameters, else
+      bfloat16.
+    - device_map: passed to accelerate instead of `device`, for several GPUs or offload: "auto", or a mapping of modules
+      to GPU numbers, "cpu" and "disk".
+    - max_memory: with device_map="auto", the most to use by device, such as {0: "20GB", "cpu": "64GB"}.
+    - offload_folder: for "disk", the folder for weights that cannot be read directly from the checkpoint (safetensors
+      mostly can).
+    - cache_dir: the hub's cache, if not the default one.
+    - gguf_file: the GGUF file to take from a hub id or folder; "ORG/REPOSITORY/FILE.gguf" as name says the same. The
+      weights of a GGUF file are dequantised.
+    - verbose: print one line on what was loaded.
+
+    Raises, before any weight is downloaded, UnsupportedModel for a class that is known not to work, and MemoryError
+    where the weights need more than a device has free. Raises TypeError for a built model without its tokenizer;
+    PermissionError for a gated model without access; OSError where nothing of this name is found or a disk is full;
+    ValueError for a dtype that does not exist, for a CUDA device where no GPU is usable, for a missing offload_folder,
+    for 4-bit weights that would be offloaded, for a GGUF file that is to be quantized or offloaded to disk, and for a
+    built 4-bit model that has already run on a CPU whose kernels repack its weights; IncompleteCheckpoint where no file
+    has a parameter; models.gguf.GGUFError for a GGUF file that would load as another model; and
+    models.packaged.FetchError where a packaged model cannot be fetched.
     """
     if isinstance(name, PreTrainedModel):
         raise TypeError("an already built model comes with its tokenizer: load_ICL_model((model, tokenizer))")
@@ -105,16 +115,19 @@ def load_ICL_model(
             if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
             resolved = resolve_dtype(dtype, device, config)
-            if device_map not in memory.AUTO:  # which makes do with what is free
+            if device_map not in memory.AUTO:  # automatic maps use only what is free
                 places = device if device_map is None else device_map
                 memory.check(memory.estimate(config, dtype=resolved, quantized=quantized, device_map=places))
+            loading_map = device_map
+            if device_map is None and quantized:
+                loading_map = {"": device}
             model, report = AutoModelForCausalLM.from_pretrained(
                 source.place,
                 config=config,
                 dtype=resolved,
-                attn_implementation="eager" if source.gguf else None,  # the loader may bring kernels of its own
+                attn_implementation="eager" if source.gguf else None,  # the GGUF loader may bring its own kernels
                 quantization_config=_nf4() if quantized else None,
-                device_map=device_map if device_map is not None else {"": device} if quantized else None,
+                device_map=loading_map,
                 max_memory=max_memory,
                 offload_folder=None if offload_folder is None else str(offload_folder),
                 output_loading_info=True,
@@ -138,12 +151,13 @@ def load_ICL_model(
 
 
 class IncompleteCheckpoint(ValueError):
-    """A checkpoint without some of its model's parameters, which would get random values."""
+    """A checkpoint lacks some parameters of its model, which would get random values."""
 
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> torch.dtype:
-    """The dtype that "auto" stands for, or the one asked for. Raises ValueError for an unknown name."""
-    if (name := dtype_name(dtype)) != "auto":
+    """The dtype to load a model in: the given one, or what "auto" means. Raises ValueError for an unknown name."""
+    name = dtype_name(dtype)
+    if name != "auto":
         return getattr(torch, name)
     if not str(device).startswith("cuda"):
         return torch.float32
@@ -153,7 +167,7 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> 
 
 
 def dtype_name(dtype: str | torch.dtype | None) -> str:
-    """The full name of a dtype: None is "auto", "half" is "float16". Raises ValueError for an unknown name."""
+    """The full name of a dtype; None is "auto", "half" is "float16". Raises ValueError for an unknown name."""
     if dtype in (None, "auto"):
         return "auto"
     resolved = dtype if isinstance(dtype, torch.dtype) else getattr(torch, str(dtype), None)
@@ -163,23 +177,24 @@ def dtype_name(dtype: str | torch.dtype | None) -> str:
 
 
 def describe(model: PreTrainedModel, name: str | Path | None = None) -> str:
-    """One line on what was really loaded: class, shape, size, dtype, devices."""
+    """One line on a loaded model: class, layers and heads, size, dtype, devices."""
     config = model.config.get_text_config(decoder=True)
     size = model.num_parameters()
     unit, scale = ("B", 1e9) if size >= 1e9 else ("M", 1e6)
     bits = ", 4-bit NF4" if getattr(model, "is_loaded_in_4bit", False) else ""
-    places = {memory.device_name(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
+    device_map = getattr(model, "hf_device_map", None) or {}
+    devices = sorted({memory.device_name(place) for place in device_map.values()})
+    where = ", ".join(devices) if len(devices) > 1 else str(input_device(model))
     title = type(model).__name__ if name is None else full_name(name)
     return (
         f"{title}: {type(model).__name__}, {config.num_hidden_layers} layers x "
         f"{config.num_attention_heads} heads, {size / scale:.1f} {unit} parameters, "
-        f"{str(model.dtype).removeprefix('torch.')}{bits} on "
-        + (", ".join(sorted(places)) if len(places) > 1 else str(input_device(model)))
+        f"{str(model.dtype).removeprefix('torch.')}{bits} on {where}"
     )
 
 
 def shown_name(name: str | Path) -> str:
-    """How a model is called in titles, values and records: a folder or file by its own name, never by its path."""
+    """The name of a model in titles, values and records. A folder or file is shown by its name, never by its path."""
     name = str(name)
     if name in packaged.PACKAGED:
         return packaged.PACKAGED[name].title
@@ -189,20 +204,20 @@ def shown_name(name: str | Path) -> str:
 
 
 def full_name(name: str | Path) -> str:
-    """The shown name, and for packaged models what was done to them: to be said wherever a number of one stands."""
-    bundled = packaged.PACKAGED.get(str(name))
-    return shown_name(name) if bundled is None else bundled.full_title
+    """The shown name, and for packaged models also what was done to them, to be printed with their numbers."""
+    entry = packaged.PACKAGED.get(str(name))
+    return shown_name(name) if entry is None else entry.full_title
 
 
-LOCAL = "local:"  # how the requests' names of folders and files begin
-_LOCAL_PLACES: dict[str, str] = {}  # what those names stand for in this process
+LOCAL = "local:"  # the names of folders and files in requests begin with this
+_LOCAL_PLACES: dict[str, str] = {}  # the path of each such name, known to this process only
 
 
 def request_name(name: str | Path) -> str:
-    """What a request calls a model: its name; a folder or file by its own name and a digest of its path.
+    """The name of a model in a request. A folder or file is called by its name and a digest of its path.
 
-    So no path gets into records, values and notebooks. A request that was made in another process knows no path: give
-    the model itself along with it.
+    So no path gets into records, values and notebooks. The path is known only in the process that made the request; in
+    another process, give the model itself along with the request.
     """
     if not _is_local(name):
         return str(name).rstrip("/")
@@ -214,7 +229,7 @@ def request_name(name: str | Path) -> str:
 
 
 def _is_local(name: str | Path) -> bool:
-    """Whether a name is that of a folder or file: one that is there, or one that no hub could have."""
+    """Whether a name is a folder or file: it exists, or the name cannot be a hub id."""
     text = str(name)
     if text.startswith((LOCAL, "given:")) or text in packaged.PACKAGED or text.partition("/")[0] == "embedded":
         return False
@@ -222,11 +237,11 @@ def _is_local(name: str | Path) -> bool:
 
 
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
-    """Which weights a name stands for: the hub's commit, or a digest of a local folder's files.
+    """The version of the weights behind a name: the hub's commit, or a digest of local files.
 
-    Small folders (the embedded models) are digested by content, large ones by file names, sizes and times; a GGUF file
-    by content, and so is a packaged model by the file that it was made of. None where it cannot be known without the
-    network.
+    The digest of a small folder (the embedded models) is taken over its content, that of a large one over file names,
+    sizes and times. A GGUF file is digested by content, a packaged model by the content of the file it was made from.
+    None where the version cannot be known without the network.
     """
     if str(name) in packaged.PACKAGED:
         return f"packaged:{packaged.PACKAGED[str(name)].sha256[:16]}"
@@ -246,9 +261,9 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
 
 
 def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
-    """The same architecture with freshly initialised weights, prepared: the negative control of every figure.
+    """A prepared model of the same architecture with freshly initialised weights: the negative control of every figure.
 
-    It is built whole, unquantised, on the device of the model's input: a second model's worth of memory.
+    It is not quantised and lies on the device of the model's input, so it needs as much memory as a second model.
     """
     config = copy.deepcopy(model.config)
     with contextlib.suppress(AttributeError):  # a twin of a 4-bit model is not 4-bit
@@ -263,13 +278,13 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
 
 
 def origin(name: str | Path, untrained_seed: int | None = None, gguf_file: str | None = None) -> str:
-    """The name_or_path of a model that was loaded by this name, or of its untrained twin."""
+    """The `name_or_path` of a model loaded by this name, or of its untrained twin (with a seed)."""
     place = _folder(name) + ("" if gguf_file is None else f"/{gguf_file}")
     return place + ("" if untrained_seed is None else f" untrained {untrained_seed}")
 
 
 def _folder(name: str | Path) -> str:
-    """Where a model lies: a folder or file, or the hub id (with a GGUF file behind it) itself."""
+    """Where a model is: the path of a folder or file, or the hub id itself (GGUF file included)."""
     text = str(name)
     first, _, rest = text.partition("/")
     if first == "embedded":
@@ -282,7 +297,10 @@ def _folder(name: str | Path) -> str:
 
 
 class _Source(NamedTuple):
-    """What transformers is to load: a folder or hub id with the loader's options; of a GGUF file also its metadata."""
+    """What transformers loads.
+
+    place: a folder or hub id; options: the loader's options; gguf and metadata: of a GGUF file, its path and metadata.
+    """
 
     place: str
     options: dict[str, Any]
@@ -291,7 +309,7 @@ class _Source(NamedTuple):
 
 
 def _source(name: str | Path, gguf_file: str | None, hub: dict[str, Any]) -> _Source:
-    """Find a model, fetching what has to be fetched before transformers can look at it."""
+    """Find a model. Packaged models and GGUF files are fetched here, before transformers sees them."""
     if str(name) in packaged.PACKAGED:
         return _Source(str(packaged.folder(str(name), gguf.convert)), hub)
     place = origin(name, gguf_file=gguf_file)
@@ -313,6 +331,7 @@ def _source(name: str | Path, gguf_file: str | None, hub: dict[str, Any]) -> _So
 
 
 def _refuse_with_gguf(name: str, quantized: bool, device_map: Any) -> None:
+    """Raises ValueError for options that do not work with a GGUF file."""
     if quantized:
         raise ValueError(
             f"{name} is a GGUF file, whose weights are quantised already: load it as it is, or the original checkpoint "
@@ -323,7 +342,7 @@ def _refuse_with_gguf(name: str, quantized: bool, device_map: Any) -> None:
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any]) -> None:
-    """Raises IncompleteCheckpoint for parameters that no file has; tied ones are not missing."""
+    """Raises IncompleteCheckpoint for parameters that no file has. Tied parameters do not count as missing."""
     lacking = sorted(report["missing_keys"]) + sorted(str(entry[0]) for entry in report["mismatched_keys"])
     if lacking:
         more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
@@ -343,10 +362,11 @@ def _nf4() -> BitsAndBytesConfig:
 
 
 def _keep_4bit_exact(model: PreTrainedModel) -> None:
-    """Without the kernels for which bitsandbytes repacks 4-bit weights at the first forward pass on some CPUs.
+    """Turn off the kernels for which bitsandbytes repacks 4-bit weights at the first forward pass on some CPUs.
 
-    They compute other numbers than other CPUs do, refuse some shapes, and leave weights that can be neither
-    dequantised nor differentiated through; what they have repacked does not come back exactly.
+    These kernels give other numbers than other CPUs do and refuse some shapes. Repacked weights can be neither
+    dequantised nor differentiated through, and they cannot be restored exactly. Raises ValueError for weights that are
+    repacked already.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -365,23 +385,24 @@ def _stays_on_cpu(device_map: Any) -> bool:
 
 
 def _refuse_early(config: Any) -> None:
-    """Before gigabytes are downloaded: can this class be instrumented at all?"""
-    with contextlib.suppress(KeyError):  # a class from the hub's own code: the handshake will tell
+    """Raises UnsupportedModel for a class that cannot be instrumented, before gigabytes are downloaded."""
+    with contextlib.suppress(KeyError):  # the class is code from the hub: the handshake decides
         refuse_bypassing(AutoModelForCausalLM._model_mapping[type(config)])
 
 
 @contextlib.contextmanager
 def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
+    """Turn errors of loading inside the block into errors that say what to do."""
     name = str(source)
     try:
         yield
-    except packaged.FetchError:  # says it all
+    except packaged.FetchError:  # its message is clear already
         raise
-    except ValueError as error:  # transformers' words on its own arguments
+    except ValueError as error:  # transformers about its own arguments
         if "offload_folder" in str(error):
             raise ValueError(
-                f"what of {name} goes to disk cannot be read from its checkpoint as it is (no safetensors, or experts "
-                "that are merged on loading); pass offload_folder=..., a folder with room for it"
+                f"the weights of {name} that go to disk cannot be read directly from its checkpoint (it has no "
+                "safetensors, or experts are merged on loading); pass offload_folder=..., a folder with room for it"
             ) from error
         if "dispatched on the CPU or the disk" in str(error):
             raise ValueError(
@@ -408,6 +429,7 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and all errors that led to it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -426,11 +448,11 @@ def _denied(error: BaseException) -> bool:
 
 
 def dataset_index(dataset: int | str) -> int:
-    """The StaICC index of a data set given by index or name. Raises ValueError that lists the choices."""
+    """The StaICC index of a data set, given by index or name. Raises ValueError, which lists the choices."""
     if isinstance(dataset, str) and dataset in DATASETS:
         return DATASETS.index(dataset)
     if not isinstance(dataset, str | bool):
-        with contextlib.suppress(TypeError):  # numpy's integers are fine, floats are not
+        with contextlib.suppress(TypeError):  # floats; numpy's integers are accepted
             if 0 <= index(dataset) < len(DATASETS):
                 return index(dataset)
     choices = ", ".join(f"{i} {name}" for i, name in enumerate(DATASETS))
@@ -438,20 +460,21 @@ def dataset_index(dataset: int | str) -> int:
 
 
 def staicc_prompts(dataset: int | str, k: int = 4) -> list[Prompt]:
-    """StaICC's prompts for its 512 test queries, k demonstrations each (first repeat), with token roles' spans.
+    """StaICC's prompts for its 512 test queries (first repeat), k demonstrations each, with the spans of token roles.
 
-    Only the data set asked for is built. Raises ValueError for an unknown data set, k < 0 or k larger than the pool.
+    Only this data set is built. Raises ValueError for an unknown data set, for k < 0, and for k larger than the pool of
+    demonstrations.
     """
     return prompts_from_experimentor(staicc_experimentor(dataset, k))
 
 
 def staicc_version() -> str:
-    """The version of StaICC that is installed."""
+    """The installed version of StaICC."""
     return importlib.metadata.version("StaICC")
 
 
 def staicc_experimentor(dataset: int | str, k: int = 4) -> Any:
-    """StaICC's own experimentor of one data set, built once per k. Raises like `staicc_prompts`."""
+    """StaICC's experimentor of one data set, built once for each k. Raises ValueError like `staicc_prompts`."""
     return _experimentor(DATASETS[dataset_index(dataset)], k)
 
 
@@ -472,9 +495,9 @@ def _experimentor(name: str, k: int) -> Any:
 
 
 def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
-    """The prompts of a StaICC experimentor, rebuilt from its parts so that every span is known.
+    """The prompts of a StaICC experimentor, rebuilt from their parts so that the span of every role is known.
 
-    Raises ValueError where the rebuilt string is not StaICC's own (noisy channel, wrong labels, several inputs).
+    Raises ValueError where the rebuilt string differs from StaICC's (noisy channel, wrong labels, several inputs).
     """
     former = experimentor.prompt_former.get_config_dict()
     demonstrations, queries = experimentor.demonstration_set(), experimentor.test_set()
@@ -510,7 +533,7 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
         prompts.append(
             Prompt(
                 text=text,
-                spans={role: tuple(found) for role, found in spans.items()},
+                spans={role: tuple(role_spans) for role, role_spans in spans.items()},
                 labels=space,
                 gold=words.index(queries[number][1]),
                 demonstrations=tuple(labels),
@@ -523,7 +546,11 @@ def prompts_from_experimentor(experimentor: Any) -> list[Prompt]:
 def load_data_from_StaICC_experimentor(
     experimentor: Any, prompt_cut: str = "none", target_label_correction: bool = True
 ) -> tuple[list[str], list[str]]:
-    """The reference code's door: (prompt strings, query texts) of a StaICC experimentor in one of `prompts.CUTS`."""
+    """(prompt strings, query texts) of a StaICC experimentor, in the format of the reference code.
+
+    prompt_cut: one of `util.prompts.prompt.CUTS`, else ValueError is raised; target_label_correction: whether the label
+    that the cut "label_words" appends is the right one.
+    """
     prompts = prompts_from_experimentor(experimentor)
     offset = 0 if target_label_correction else 1
     queries = [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]

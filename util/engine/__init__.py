@@ -1,1 +1,1 @@
-"""What is done to a model: one attention function, instruments, exact replays, batches. Knows no task and no figure."""
+"""The engine runs models, captures and edits their attention, and replays layers. It knows no task and no figure."""

@@ -1,21 +1,21 @@
-"""The engine: one attention function, registered with transformers, and the instruments that attach to it.
+"""The attention function that is registered with transformers, and how instruments are attached to it.
 
-`handshake.prepare(model)` points a model at this function and checks that it really is the model's attention. Classes
-that never ask transformers for an attention function come here by way of `util.engine.adapters`.
-Inside `with instrument(model, ...)` every attention layer of that model offers its call to the instruments:
+`handshake.prepare(model)` makes a model use this function and checks that all of its attention goes through it. Classes
+that never ask transformers for an attention function are connected by `util.engine.adapters`.
+Inside `with instrument(model, ...)`, every attention layer of that model passes its call to the instruments:
 
     with instrument(model, rows := CaptureRows(torch.tensor([5, 9]))), torch.no_grad():
         model(input_ids)
     rows.weights[3]                      # layer 3, [batch, heads, 2, keys]
 
-No formula of attention is written here. The fast path is transformers' own sdpa function; whatever needs weights (a
-captured row, a knocked-out cell) is computed by the *model class's own* eager function, called for the wanted query
-rows only, so that soft-capping, sinks, grouped keys and fp32 softmax are exact by construction and no [T, T] matrix is
-kept.
+This module contains no formula of attention. The fast path is transformers' own sdpa function. Whatever needs
+attention weights (a captured row, a knocked-out cell) is computed by the eager function of the *model's own class*,
+which is called for the wanted query rows only. So soft-capping, sinks, grouped keys and the float32 softmax are exact
+by construction, and no [T, T] matrix is kept.
 
-Layers are the model's own 0-based numbers. Rows and positions index the queries of the present forward pass (with a
-key-value cache: the new tokens), keys index everything that is attended to. Hand in a bare `DynamicCache()`: a
-cache made from a config drops keys outside sliding windows, after which key indices mean other tokens.
+Layers are the model's own numbers, counted from 0. Rows and positions index the queries of the current forward pass
+(with a key-value cache: the new tokens). Keys index everything that is attended to. Use a bare `DynamicCache()`: a
+cache made from a config drops keys outside sliding windows, and then key indices mean other tokens.
 """
 
 import weakref
@@ -35,9 +35,10 @@ from util.engine.instruments import Knockout, Splice
 IMPLEMENTATION = "icl_instrumented"
 
 
-# What the handshake writes: its findings by model, and for the length of one forward pass the modules that called.
+# Written by the handshake: what it learned about each model, and the attention modules that called in one forward pass.
 PREPARED: "weakref.WeakKeyDictionary[nn.Module, Support]" = weakref.WeakKeyDictionary()
 CALLS: ContextVar[list[nn.Module] | None] = ContextVar("calls", default=None)
+# Per `with instrument(...)` block, outermost first: the model's support, and the instruments attached.
 _ACTIVE: ContextVar[tuple[tuple[Support, tuple["Instrument", ...]], ...]] = ContextVar("instruments", default=())
 
 
@@ -47,10 +48,12 @@ _ACTIVE: ContextVar[tuple[tuple[Support, tuple["Instrument", ...]], ...]] = Cont
 def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    if (calls := CALLS.get()) is not None:
+    """The function that transformers calls: head outputs [B, T, H, dv] after all edits, and no weights."""
+    calls = CALLS.get()
+    if calls is not None:
         calls.append(module)
     instruments: list[Instrument] = []
-    layer = -1
+    layer = -1  # stays so if no instrument is attached to this module's model
     for support, attached in _ACTIVE.get():
         if module in support.modules:
             layer = support.modules[module]
@@ -71,25 +74,29 @@ def _attention(
 
 
 def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
-    parts = [k.cells_for(call.batch)[:, :2] for k in call.knockouts]
-    parts += [call.splice.rows_of(call)] if call.splice else []
-    cut = torch.cat(parts).unique(dim=0) if call.knockouts else parts[0]  # those of a splice are in order already
+    """Recompute the outputs [B, T, H, dv] of only those query rows that knockouts or a splice change."""
+    changed = [knockout.cells_for(call.batch)[:, :2] for knockout in call.knockouts]
+    if call.splice:
+        changed.append(call.splice.rows_of(call))
+    # (example, row) pairs [C, 2], sorted and each once; those of a splice alone are so already
+    cut = torch.cat(changed).unique(dim=0) if call.knockouts else changed[0]
     if not len(cut):
         return out
     example, row = cut.unbind(1)
-    # `cut` is sorted, so the rows of each example are one run; a short run leaves places that are never read
+    # `rows` lists the cut rows of each example, which stand together in `cut`; the places that stay 0 are never read
     first = torch.searchsorted(example.contiguous(), torch.arange(call.batch))
     place = torch.arange(len(cut)) - first[example]
     rows = torch.zeros(call.batch, int(place.max()) + 1, dtype=torch.long)
     rows[example, place] = row
-    which, chosen = torch.arange(call.batch), example.unique()
-    if call.splice and not call.knockouts and len(chosen) < call.batch:  # donors often have no cut rows
-        which[chosen] = torch.arange(len(chosen))
-        call, rows = call.only(chosen), rows[chosen]
-    recomputed = torch.cat([call.rows(part)[0] for part in call.chunks(rows)], dim=1)
-    number, example, row, place = (t.to(out.device) for t in (which[example], example, row, place))
+    index_in_call = torch.arange(call.batch)
+    examples = example.unique()
+    if call.splice and not call.knockouts and len(examples) < call.batch:  # donors often have no cut rows
+        index_in_call[examples] = torch.arange(len(examples))
+        call, rows = call.only(examples), rows[examples]
+    recomputed = torch.cat([call.rows(chunk)[0] for chunk in call.chunks(rows)], dim=1)
+    index, example, row, place = (t.to(out.device) for t in (index_in_call[example], example, row, place))
     out = writable(out)
-    out[example, row] = recomputed[number, place]
+    out[example, row] = recomputed[index, place]
     return out
 
 
@@ -98,17 +105,17 @@ def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
 
 @contextmanager
 def instrument(model: nn.Module, *instruments: Instrument) -> Iterator[None]:
-    """Attach instruments to a prepared model; they act in the order given, those of outer blocks first.
+    """Attach instruments to a prepared model. They act in the order given, those of outer blocks first.
 
-    Only forward passes of `model` made by this thread inside the block are touched. Raises ValueError for a model that
-    is not prepared, is in training mode or lost its attention implementation, and for indices out of range.
+    Only forward passes of `model` that this thread makes inside the block are affected. Raises ValueError for a model
+    that is not prepared, is in training mode or lost its attention implementation, and for indices out of range.
     """
-    found = support(model)
+    model_support = support(model)
     if model.training:
         raise ValueError("instrument: the model is in training mode; call model.eval() first")
     for attached in instruments:
-        attached.attach(found)
-    token = _ACTIVE.set((*_ACTIVE.get(), (found, instruments)))
+        attached.attach(model_support)
+    token = _ACTIVE.set((*_ACTIVE.get(), (model_support, instruments)))
     try:
         yield
     finally:
@@ -116,25 +123,26 @@ def instrument(model: nn.Module, *instruments: Instrument) -> Iterator[None]:
 
 
 def support(model: nn.Module) -> Support:
-    """The handshake's findings. Raises ValueError when `prepare(model)` has not run, or was undone."""
-    found = PREPARED.get(model)
-    if found is None or model.config._attn_implementation != found.implementation:  # type: ignore[union-attr]
+    """What the handshake learned about a model. Raises ValueError when `prepare(model)` has not run, or was undone."""
+    recorded = PREPARED.get(model)
+    if recorded is None or model.config._attn_implementation != recorded.implementation:  # type: ignore[union-attr]
         raise ValueError(
             f"{type(model).__name__} is not prepared for instruments; call prepare(model) once after loading"
         )
-    return found
+    return recorded
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
-    """Where the model wants its token ids; with offloaded weights that is not where its parameters are."""
+    """The device that token ids must be on. With offloaded weights it is not the device of the parameters."""
     device = getattr(getattr(model.get_input_embeddings(), "_hf_hook", None), "execution_device", None)
     return model.device if device is None else torch.device(device)
 
 
 def head_writes(projection: nn.Module, z: Tensor) -> Tensor:
-    """What each head alone adds to the residual stream: W_O^h z_h [..., H, d] of head outputs (or values) [..., H, dv].
+    """What each head adds to the residual stream: W_O^h z_h [..., H, d], from head outputs or values [..., H, dv].
 
-    projection: one of `Support.projections`. It is called, not read, so that 4-bit and offloaded weights work too.
+    projection: one of `Support.projections`. It is called instead of reading its weights, so that 4-bit and offloaded
+    weights work too.
     """
     alone = torch.diag_embed(z.movedim(-2, -1), dim1=-3, dim2=-2)
     nothing = z.new_zeros(1, z.shape[-2] * z.shape[-1])
@@ -142,5 +150,5 @@ def head_writes(projection: nn.Module, z: Tensor) -> Tensor:
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
-# Without a mask function of the same name transformers builds no mask at all: padding and windows would be lost.
+# Without a mask function of the same name, transformers builds no mask at all, and padding and windows are lost.
 AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)

@@ -1,4 +1,4 @@
-"""Run prompts through an instrumented model: batches, progress, memory back-off, and the reads that figures need."""
+"""Run prompts through an instrumented model: batches, progress, and smaller batches where memory runs out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from util.engine.finite import check_finite
 from util.engine.handshake import check_ids
 from util.engine.instruments import Knockout
 
-# Tokens of one batch with padding. Part of every request, because the batch a prompt runs in decides its last bits.
+# Tokens of one batch, padding included. It is part of every request, because the last bits of a prompt's numbers depend
+# on the batch that the prompt runs in.
 TOKEN_BUDGET = 2048
 
 
@@ -25,11 +26,11 @@ TOKEN_BUDGET = 2048
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a batch: tokens `ids`, then a tree of tokens that may follow, `branches`.
+    """One row of a batch: the tokens `ids`, then `branches`, a tree of tokens that may follow them.
 
-    parents: the branch that each branch follows, by its number, which is smaller than its own; -1, or no parents given:
-    it follows `ids`. A branch sees `ids` and what it follows alone, so that it is exactly what the model computes for
-    this one continuation.
+    parents: for each branch the number of the branch that it follows, which is smaller than its own; -1 where it
+    follows `ids`, as all branches do if no parents are given. A branch sees only `ids` and the branches that it
+    follows, so the model computes exactly what it computes for this continuation alone.
     """
 
     ids: tuple[int, ...]
@@ -40,15 +41,23 @@ class Row:
         return len(self.ids) + len(self.branches)
 
     def path(self, branch: int) -> list[int]:
-        """The branches that a branch follows, and itself: the place of a token in its continuation is one less."""
+        """The branches that lead to a branch, and the branch itself.
+
+        The place of a token in its continuation, counted from 0, is the length of its path minus one.
+        """
         parent = self.parents[branch] if self.parents else -1
-        return [*(self.path(parent) if parent >= 0 else []), branch]
+        before = self.path(parent) if parent >= 0 else []
+        return [*before, branch]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded rows. numbers [B] index the rows given; lengths [B] count `ids`, ends [B] branches too; no padding
-    mask is needed, because causal attention never looks right. prompts [B]: whose rows they are, for messages."""
+    """Rows padded at the right. No padding mask is needed, because causal attention never looks to the right.
+
+    numbers [B]: which of the given rows these are; lengths [B]: tokens in `ids` of each row; ends [B]: tokens in `ids`
+    and branches; inputs: what the model is called with; siblings: the knockout that hides branches from each other,
+    None without branches; prompts [B]: the prompt that each row belongs to, for messages.
+    """
 
     numbers: np.ndarray
     lengths: Tensor
@@ -59,7 +68,7 @@ class Batch:
 
     @classmethod
     def of(cls, rows: Sequence[Row], numbers: Sequence[int], prompts: Sequence[int] | None = None) -> "Batch":
-        """The rows of these numbers; prompts: by row, the prompt that it is of, default the row's own number."""
+        """The batch of the rows with these numbers. prompts: the prompt of each of `rows`, default the row's number."""
         chosen = [rows[i] for i in numbers]
         width = max(map(len, chosen))
         ids = torch.zeros(len(chosen), width, dtype=torch.long)
@@ -70,18 +79,18 @@ class Batch:
             ids[i, : len(row)] = torch.tensor(row.ids + row.branches)
             start = len(row.ids)
             for b in range(len(row.branches)):
-                seen = row.path(b)
-                places[i, start + b] = start + len(seen) - 1
-                cells += [(i, start + b, start + a) for a in range(b) if a not in seen]
+                path = row.path(b)
+                places[i, start + b] = start + len(path) - 1
+                cells += [(i, start + b, start + a) for a in range(b) if a not in path]
         inputs = {"input_ids": ids}
         if cells:
             # An explicit all-ones mask keeps transformers from reading equal positions as packed sequences.
             inputs["position_ids"] = places
             inputs["attention_mask"] = torch.ones_like(ids)
         siblings = Knockout(torch.tensor(cells)) if cells else None
-        named = numbers if prompts is None else [prompts[number] for number in numbers]
+        owners = numbers if prompts is None else [prompts[number] for number in numbers]
         ends = torch.tensor(list(map(len, chosen)))
-        return cls(np.array(numbers), lengths, ends, inputs, siblings, np.array(named))
+        return cls(np.array(numbers), lengths, ends, inputs, siblings, np.array(owners))
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -90,12 +99,14 @@ class Batch:
 
     @property
     def positions(self) -> Tensor:
-        """Where each token stands in its text, [T] or [B, T]: branches stand behind what they follow."""
+        """The position of each token in its text, [T] or [B, T]. A branch stands right after the token it follows."""
         return self.inputs.get("position_ids", torch.arange(self.inputs["input_ids"].shape[1]))
 
 
 def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[int]]:
-    """Batches of similar length, longest first, each at most `token_budget` tokens with padding (or one row).
+    """Row numbers in batches of similar length, longest first; a batch has at most `token_budget` tokens or one row.
+
+    Padding counts as tokens.
 
     Raises ValueError for a budget below 1.
     """
@@ -111,8 +122,10 @@ def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[
 
 
 def shared_budget(token_budget: int, rows: int) -> int:
-    """What is left of a budget for the first of several rows that must be in one batch, 1 at least; see `plan`."""
-    return token_budget if token_budget < 1 else max(1, token_budget // rows)
+    """The token budget for each of several rows that must run in one batch; at least 1. See `plan`."""
+    if token_budget < 1:  # `plan` refuses it
+        return token_budget
+    return max(1, token_budget // rows)
 
 
 def run_rows(
@@ -125,12 +138,13 @@ def run_rows(
 ) -> bool:
     """Call `visit` on batches that cover every row once. A batch that runs out of memory is halved and tried again.
 
-    `visit` must be repeatable; `bar` counts rows; prompts: see `Batch.of`. Returns whether any batch had to be halved.
-    Raises MemoryError when one row alone does not fit, and before the first pass ValueError for a token without an
-    embedding and for a budget below 1.
+    Because of that, `visit` must give the same when it is called again. `bar` counts rows; prompts: see `Batch.of`.
+    Returns whether any batch had to be halved. Raises MemoryError when one row alone does not fit. Raises ValueError,
+    before the first forward pass, for a token without an embedding and for a budget below 1.
     """
     check_ids(model, [max((*row.ids, *row.branches)) for row in rows if len(row)])
-    todo, halved = plan([len(row) for row in rows], token_budget)[::-1], False
+    todo = plan([len(row) for row in rows], token_budget)[::-1]
+    halved = False
     while todo:
         numbers = todo.pop()
         try:
@@ -159,11 +173,12 @@ def _out_of_memory(error: RuntimeError) -> bool:
 
 
 def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Any:
-    """The model without its unembedding, on one batch, with instruments attached.
+    """Run the model without its unembedding on one batch, with instruments attached.
 
-    Raises NotFinite where its last hidden states are not: whatever is not finite before them makes them so.
+    Raises NotFinite where the last hidden states are not finite. Checking these is enough: a number in an earlier layer
+    that is not finite makes them so too.
     """
-    out = _called(model, model.base_model, batch, instruments, options)
+    out = _run(model, model.base_model, batch, instruments, options)
     counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
     check_finite(out[0], "the hidden states", model, batch.tokens, batch.prompts, counted)
     return out
@@ -171,20 +186,20 @@ def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **op
 
 def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
     """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
-    return _called(model, model, batch, instruments, options).logits
+    return _run(model, model, batch, instruments, options).logits
 
 
-def _called(
-    model: PreTrainedModel, what: Any, batch: Batch, instruments: tuple[Instrument, ...], options: dict[str, Any]
+def _run(
+    model: PreTrainedModel, module: Any, batch: Batch, instruments: tuple[Instrument, ...], options: dict[str, Any]
 ) -> Any:
     inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
     attached = instruments if batch.siblings is None else (batch.siblings, *instruments)
     with torch.inference_mode(), instrument(model, *attached):
-        return what(**inputs, use_cache=False, **options)
+        return module(**inputs, use_cache=False, **options)
 
 
 def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
-    """Raises ValueError, before any forward pass, when a prompt has more tokens than the model can place."""
+    """Raises ValueError, before any forward pass, when a prompt has more tokens than the model has positions for."""
     limit = context_length(model)
     if limit is not None and max(lengths, default=0) > limit:
         raise ValueError(
@@ -193,15 +208,15 @@ def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------ copy magnitude
+# ------------------------------------------------------------------------------------------------ what a model allows
 
 
 def may_branch(support: Support, length: int) -> bool:
-    """Whether a row of so many tokens, branches included, is exact with this model."""
+    """Whether this model computes a row with branches exactly. length: the tokens of the row, branches included."""
     return support.branches and (support.window is None or length <= support.window)
 
 
 def context_length(model: PreTrainedModel) -> int | None:
-    """The most tokens the model can place, None where its class sets no limit."""
+    """The largest number of tokens that the model has positions for, None where its class sets no limit."""
     config = model.config.get_text_config(decoder=True)
     return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)

@@ -1,4 +1,4 @@
-"""One attention call as instruments see it, and what every instrument is."""
+"""One attention call as instruments see it, and the base class of all instruments."""
 
 import sys
 from collections.abc import Callable
@@ -12,30 +12,32 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 
 def take(tensor: Tensor, rows: Tensor, dim: int) -> Tensor:
-    """Index `tensor` along `dim` by rows [R], or per example by rows [B, R] (dimension 0 is the batch)."""
+    """Index a tensor [B, ...] along `dim` by rows [R], the same for all examples, or by rows [B, R] of each example."""
     rows = rows.to(tensor.device)
     if rows.ndim == 1:
         return tensor.index_select(dim, rows)
     shape = [1] * tensor.ndim
     shape[0], shape[dim] = rows.shape
     index = rows.reshape(shape)
-    return tensor.gather(
-        dim, index.expand([index.shape[i] if i in (0, dim) else n for i, n in enumerate(tensor.shape)])
-    )
+    wanted = [index.shape[i] if i in (0, dim) else size for i, size in enumerate(tensor.shape)]
+    return tensor.gather(dim, index.expand(wanted))
 
 
 def writable(out: Tensor) -> Tensor:
-    """The outputs [B, T, H, dv] themselves, or a copy where a backward pass needs them as they were."""
-    return out.clone() if out.requires_grad else out  # the backward pass of sdpa needs its output as it was
+    """The outputs [B, T, H, dv] themselves, or a copy where a backward pass of sdpa needs them unchanged."""
+    return out.clone() if out.requires_grad else out
 
 
 class Instrument:
-    """Something attached to the attention of a model for the length of a `with instrument(...)` block."""
+    """Something that captures or edits a model's attention inside a `with instrument(...)` block.
+
+    layers: the layers that it acts on, None for all.
+    """
 
     layers: frozenset[int] | None = None
 
     def attach(self, support: "Support") -> None:
-        """Check against the model, before any forward pass. Raises ValueError."""
+        """Check the arguments against the model, before any forward pass. Raises ValueError."""
         unknown = sorted((self.layers or frozenset()) - set(support.layers))
         if unknown:
             raise ValueError(
@@ -46,11 +48,11 @@ class Instrument:
         """Check indices against the shapes of one call. Raises ValueError."""
 
     def visit(self, call: "Call", out: Tensor) -> Tensor:
-        """See the head outputs [B, T, H, dv] of one call and return them, edited or not."""
+        """Take the head outputs [B, T, H, dv] of one call and return them, edited or not."""
         return out
 
 
-# Rows of one eager call hold at most this many weights at a time (soft-capped and sink attention has no fast kernel).
+# One eager call computes at most this many weights (attention with soft caps or sinks has no fast kernel).
 EAGER_CHUNK = 2**26
 
 
@@ -60,14 +62,14 @@ class UnsupportedModel(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Support:
-    """What the handshake found out about a prepared model.
+    """What the handshake learned about a prepared model.
 
     layers: the model's own numbers of the layers that have attention; heads: query heads per layer;
     window: the shortest attention window of any layer (sliding or chunked), None when all layers see everything;
-    branches: several continuations of one prompt may share one row (explicit position ids plus a knockout are exact);
-    implementation: what the model's config calls its attention as long as nobody switches it;
-    projections: by layer, the linear module that takes the outputs of all heads side by side, None where the class does
-    something in between (a gate, a norm).
+    branches: whether several continuations of one prompt may share one row (explicit position ids with a knockout are
+    exact); implementation: the name of the attention in the model's config; another name means that somebody switched
+    it; modules: the attention modules and their layers; projections: by layer, the linear module that takes the outputs
+    of all heads side by side, None where the class does something in between (a gate, a norm).
     """
 
     layers: tuple[int, ...]
@@ -81,6 +83,7 @@ class Support:
 
 @cache
 def _eager_function(module_class: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The eager attention function in the file that defines an attention class, or one of its base classes."""
     for cls in module_class.__mro__:
         function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
         if function is not None:
@@ -91,33 +94,42 @@ def _eager_function(module_class: Any) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 class MaskEdit(Protocol):
-    """What a call knows of `instruments.Knockout`: a change of the mask of some rows."""
+    """The methods of `instruments.Knockout` that a call uses. It changes the mask of some rows."""
 
-    def apply(self, call: "Call", rows: Tensor, own: Tensor, additive: Tensor) -> Tensor:
-        """The additive mask [B, H, R, S] of these rows [R] or [B, R], with the edit; own: the mask before any edit."""
+    def apply(self, call: "Call", rows: Tensor, unedited: Tensor, additive: Tensor) -> Tensor:
+        """The additive mask [B, H, R, S] of rows [R] or [B, R] after this edit.
+
+        unedited: the model's mask before any edit; additive: the mask after the edits before this one.
+        """
 
     def cells_for(self, batch: int) -> Tensor:
-        """The cells that are forbidden, [C, 3]: row of the batch, query, key."""
+        """The forbidden cells [C, 3]: row of the batch, query, key."""
 
 
 class KeyEdit(Protocol):
-    """What a call knows of `instruments.Splice`: keys and values of donors in the place of some of its own."""
+    """The methods of `instruments.Splice` that a call uses. It replaces some keys and values by those of donors."""
 
     donors: Tensor
 
     def apply(self, call: "Call", rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values, donors' behind the own ones, and the mask [B, H, R, D S] that opens one for each cell."""
+        """Keys and values of an example followed by those of its D donors, and a mask [B, H, R, (1 + D) S].
+
+        For each cell the mask opens only one of the 1 + D keys.
+        """
 
     def only(self, examples: Tensor, call: "Call") -> "KeyEdit":
         """The same edit for some rows [E] of the batch."""
 
     def rows_of(self, call: "Call") -> Tensor:
-        """The rows of the batch and queries that the edit changes, [C, 2]."""
+        """The cells [C, 2] that the edit changes: row of the batch, query."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One attention call: query [B, H, T, d], key [B, Hkv, S, d], value [B, Hkv, S, dv], the model's own mask."""
+    """One attention call: query [B, H, T, d], key [B, Hkv, S, d], value [B, Hkv, S, dv], and the model's mask.
+
+    options: the other arguments of the call; knockouts and splice: the edits of its attention.
+    """
 
     module: nn.Module
     layer: int
@@ -131,53 +143,58 @@ class Call:
 
     @property
     def batch(self) -> int:
-        """How many rows the batch has."""
+        """The number of rows in the batch."""
         return self.query.shape[0]
 
     @property
     def queries(self) -> int:
-        """How many query positions there are."""
+        """The number of query positions."""
         return self.query.shape[2]
 
     @property
     def keys(self) -> int:
-        """How many key positions there are."""
+        """The number of key positions."""
         return self.key.shape[2]
 
     def only(self, examples: Tensor) -> "Call":
-        """The same call for some examples of a splice, without knockouts."""
-        mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[examples.to(self.mask.device)]
-        there = examples.to(self.query.device)
-        query, key, value = (part[there] for part in (self.query, self.key, self.value))
+        """The same call for some examples [E] alone; for calls with a splice and without knockouts."""
+        mask = self.mask
+        if mask is not None and len(mask) > 1:
+            mask = mask[examples.to(mask.device)]
+        index = examples.to(self.query.device)
+        query, key, value = self.query[index], self.key[index], self.value[index]
         splice = self.splice and self.splice.only(examples, self)
         return replace(self, query=query, key=key, value=value, mask=mask, splice=splice)
 
     def plain(self) -> Tensor:
-        """Outputs of all heads [B, T, H, dv], by the fast kernel where the class allows one."""
+        """Outputs of all heads [B, T, H, dv] without edits, by the fast kernel where the class allows it."""
         if self.options.get("softcap") is None and self.options.get("s_aux") is None:
             return sdpa_attention_forward(self.module, self.query, self.key, self.value, self.mask, **self.options)[0]
-        every = torch.arange(self.queries)
-        return torch.cat([self._eager(rows, self._additive(rows))[0] for rows in self.chunks(every)], dim=1)
+        chunks = self.chunks(torch.arange(self.queries))
+        return torch.cat([self._eager(rows, self._additive(rows))[0] for rows in chunks], dim=1)
 
     def chunks(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Query rows [R] or [B, R] in parts that hold at most EAGER_CHUNK weights each."""
-        keys = self.keys * (1 + (self.splice.donors.shape[1] if self.splice else 0))
-        return rows.split(max(1, EAGER_CHUNK // (self.batch * self.query.shape[1] * keys)), dim=-1)
+        """Query rows [R] or [B, R], split into chunks of at most EAGER_CHUNK weights each (but at least one row)."""
+        donors = self.splice.donors.shape[1] if self.splice else 0
+        weights_per_row = self.batch * self.query.shape[1] * self.keys * (1 + donors)
+        return rows.split(max(1, EAGER_CHUNK // weights_per_row), dim=-1)
 
     def rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs [B, R, H, dv] and weights [B, H, R, S] of the query rows [R] or [B, R], all edits applied."""
-        own = additive = self._additive(rows)
+        unedited = self._additive(rows)
+        additive = unedited
         for knockout in self.knockouts:
-            additive = knockout.apply(self, rows, own, additive)
+            additive = knockout.apply(self, rows, unedited, additive)
         if self.splice is None:
             return self._eager(rows, additive)
-        # each donor's keys and values stand behind the own ones, and the mask opens one of them for every cell
+        # donors' keys and values follow those of the example, and the mask opens only one of them for each cell
         keys, values, additive = self.splice.apply(self, rows, additive)
         out, weights = replace(self, key=keys, value=values)._eager(rows, additive)
         return out, weights.unflatten(-1, (-1, self.keys)).sum(-2)
 
     def weights(self, rows: Tensor) -> Tensor:
-        """The weights [B, H, R, S] of query rows alone: of values that have no width no outputs are computed."""
+        """The weights [B, H, R, S] of the query rows [R] or [B, R], all edits applied."""
+        # values of width 0 save the computation of outputs
         return replace(self, value=self.value[..., :0]).rows(rows)[1]
 
     def _eager(self, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""Numbers that are none: a logit, score or attention row that is not finite stops a run before anything is stored.
+"""Checks for NaN and infinity: a logit, score or attention row that is not finite stops a run before it is stored.
 
-The arg max of NaN is token 0, and NaN is never larger than anything: a damaged checkpoint, or an overflow in float16,
-would become accuracies of 0 and p-values of 1. So what a forward pass returns is checked where it is handed on. The
-check is one sum, which is finite only if all its terms are; the culprit is looked for after a failure alone.
+The arg max of NaN is token 0, and NaN is never larger than anything. Without a check, a damaged checkpoint or an
+overflow in float16 would give accuracies of 0 and p-values of 1. So what a forward pass returns is checked at once.
+The check is one sum, which is finite only if all its terms are. Only after a failure is the faulty module looked for.
 """
 
 import weakref
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import PREPARED, input_device
 
-# Entries of records that are NaN where a model has no such number, and why; an infinity is allowed nowhere.
+# Entries of records that may be NaN, and why: the model has no such number. Infinity is allowed nowhere.
 UNDEFINED = {
     "value_norm": "the class does something between its heads and their projection",
     "edges": "the receiver is in no later layer than the sender",
@@ -27,9 +27,9 @@ UNDEFINED = {
         "the class does not pass on what a head writes as it is, so nothing is written to the output directly",
     ),
 }
-WORDS = 12  # tokens of a prompt that an error quotes
+WORDS = 12  # how many tokens of a prompt an error quotes
 
-# The tokenizer that a model is known to be used with: errors quote prompts in words.
+# The tokenizer of a model, where it is known, so that errors can quote prompts in words.
 TOKENIZERS: "weakref.WeakKeyDictionary[nn.Module, Any]" = weakref.WeakKeyDictionary()
 
 
@@ -38,10 +38,12 @@ class NotFinite(FloatingPointError):
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether no number of [...] is NaN or infinite. Costs one sum: NaN and infinity stay in it."""
+    """Whether all values [...] are finite. This usually costs one sum, which NaN and infinity make not finite."""
     wide = torch.promote_types(values.dtype, torch.float32)
-    # a sum of finite numbers may overflow, so that only a finite one proves anything
-    return bool(values.sum(dtype=wide).isfinite()) or bool(values.isfinite().all())
+    if bool(values.sum(dtype=wide).isfinite()):
+        return True
+    # the sum of finite numbers may overflow, so a sum that is not finite proves nothing
+    return bool(values.isfinite().all())
 
 
 def check_finite(
@@ -54,8 +56,9 @@ def check_finite(
 ) -> None:
     """Raises NotFinite unless all values [B, ...] are finite.
 
-    what: their name in the message ("the logits"); prompts: the tokens of each of the B; numbers: how the prompts are
-    counted, default 0, 1, ...; counted: [B, T] which of the values [B, T, ...] belong to prompts, padding does not.
+    what: the name of the values in the message ("the logits"); prompts: the tokens of each of the B prompts; numbers:
+    the number of each prompt in the message, default 0, 1, ...; counted: [B, T], false where the values [B, T, ...]
+    belong to padding, which is not checked.
     """
     values = torch.as_tensor(values)
     if all_finite(values):
@@ -78,7 +81,7 @@ def check_finite(
 
 
 def check_record(data: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
-    """The data of a record, as they are. Raises NotFinite for inf, and for NaN in an array that `UNDEFINED` lacks."""
+    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN in arrays that `UNDEFINED` lacks."""
     for name, array in data.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             continue
@@ -93,9 +96,9 @@ def check_record(data: Mapping[str, Any], model: PreTrainedModel) -> dict[str, A
 
 
 def first_fault(model: PreTrainedModel, ids: Sequence[int]) -> str:
-    """Where a model's own run of a prompt alone is first not finite, in words; "" where it is finite to the end."""
+    """The first module, in words, whose output is not finite when the model runs this prompt alone; "" if none is."""
     seen: list[str] = []
-    # no instrument of the run that failed takes part: they belong to another batch
+    # an empty context detaches the instruments of the run that failed: they fit another batch
     with _watched(model, seen):
         logits = Context().run(_logits, model, torch.tensor([list(ids)]))
     if not seen and not all_finite(logits):
@@ -110,7 +113,7 @@ def _logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 @contextmanager
 def _watched(model: PreTrainedModel, seen: list[str]) -> Iterator[None]:
-    """Append to `seen` the name of every module, in the order of their ends, that puts out anything not finite."""
+    """Append to `seen` the name of every module whose output is not finite, in the order in which modules finish."""
     names: dict[nn.Module, str] = {model.get_input_embeddings(): "the embeddings"}
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
@@ -134,7 +137,9 @@ def _watched(model: PreTrainedModel, seen: list[str]) -> Iterator[None]:
 
 
 def _words(model: PreTrainedModel, ids: Sequence[int]) -> str:
-    tokenizer, start = TOKENIZERS.get(model), list(ids[:WORDS])
+    """The beginning of a prompt, in words if the model's tokenizer is known."""
+    tokenizer = TOKENIZERS.get(model)
+    start = list(ids[:WORDS])
     return f"the tokens {start}" if tokenizer is None else repr(tokenizer.decode(start))
 
 
@@ -143,6 +148,7 @@ def _dtype(model: PreTrainedModel) -> str:
 
 
 def _cure(model: PreTrainedModel) -> str:
+    """The likely cause and what to do, for a message."""
     damaged = [
         name
         for name, weights in model.named_parameters()
@@ -155,4 +161,4 @@ def _cure(model: PreTrainedModel) -> str:
         return 'The weights are finite, but float16 ends at 65504: take dtype="bfloat16" or "float32".'
     if model.dtype == torch.bfloat16 or getattr(model, "is_quantized", False):
         return 'The weights are finite: try dtype="float32", unquantised.'
-    return "The weights are finite: are they really this model's? If so, an edit or a measure divides by nothing."
+    return "The weights are finite: are they really this model's? If so, an edit or a measure divides by zero."

@@ -1,7 +1,7 @@
-"""The instruments: what can be attached to the attention of a model for the length of a `with instrument(...)` block.
+"""The instruments, which capture or edit a model's attention inside a `with instrument(...)` block.
 
-Each sees every attention call of the layers it names. Indices are checked before the first forward pass where the model
-suffices, otherwise in the first call, against its shapes.
+An instrument sees every attention call of its layers. Numbers of layers and heads are checked before the first forward
+pass, all other indices in the first call, against its shapes.
 """
 
 import warnings
@@ -15,10 +15,17 @@ from util.engine.call import Call, Instrument, Support, take, writable
 
 
 def _layers(layers: int | Iterable[int] | None) -> frozenset[int] | None:
-    return None if layers is None else frozenset([layers] if isinstance(layers, int) else layers)
+    if layers is None:
+        return None
+    return frozenset([layers] if isinstance(layers, int) else layers)
 
 
 def _index(name: str, values: Tensor | Sequence[int], dims: tuple[int, ...]) -> Tensor:
+    """The values as a tensor of indices on the CPU.
+
+    dims: the numbers of dimensions that are allowed; name: what the values are, for messages. Raises ValueError for
+    another number of dimensions, for values that are not integers, and for negative ones.
+    """
     index = torch.as_tensor(values).cpu()
     if index.ndim not in dims or index.dtype.is_floating_point or index.dtype == torch.bool:
         raise ValueError(
@@ -37,17 +44,17 @@ def _check_index(name: str, index: Tensor, size: int, batch: int | None = None) 
 
 
 def _check_positions(name: str, positions: Tensor | None, queries: int, examples: int) -> None:
-    """Query positions [P], or [B, P] for every example; None, all of them, is always right."""
+    """Check query positions [P], or [B, P] for each example. None means all and is always right."""
     if positions is not None:
         _check_index(name, positions, queries, examples if positions.ndim == 2 else None)
 
 
 class CaptureRows(Instrument):
-    """Attention weights of chosen query rows, all heads, knockouts included.
+    """Capture the attention weights of chosen query rows in all heads, after knockouts.
 
-    rows: [R], or [B, R] for rows of each example. keys: None (all), [R, K], or [B, R, K]: the keys kept of each row.
-    After the forward pass `weights[layer]` is [B, H, R, S], or [B, H, R, K]: float32 (float64 in a float64 model), on
-    the layer's device, with a storage of its own.
+    rows: [R], the same for all examples, or [B, R]. keys: the keys that are kept of each row, [R, K] or [B, R, K]; None
+    for all. After the forward pass `weights[layer]` is [B, H, R, S] or [B, H, R, K]: float32 (float64 in a float64
+    model), a copy on the layer's device.
     """
 
     def __init__(self, rows: Tensor, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
@@ -67,7 +74,8 @@ class CaptureRows(Instrument):
         weights = call.weights(self.rows)
         if self.keys is not None:
             keys = self.keys.to(weights.device)
-            keys = keys if keys.ndim == 3 else keys[None]
+            if keys.ndim == 2:
+                keys = keys[None]
             weights = weights.gather(-1, keys[:, None].expand(*weights.shape[:3], -1))
         dtype = torch.float64 if weights.dtype == torch.float64 else torch.float32
         self.weights[call.layer] = weights.to(dtype, copy=True)
@@ -75,9 +83,9 @@ class CaptureRows(Instrument):
 
 
 class ScoreRows(Instrument):
-    """The attention that chosen query rows give to chosen keys, summed up as it is computed: no matrix is kept.
+    """Sum the attention that chosen query rows give to chosen keys, while it is computed, so that no matrix is kept.
 
-    rows: [R]; cells: by name, which keys of which row count, [R, S] of booleans or weights. After the forward pass
+    rows: [R]; cells: by name, which keys count in each row, [R, S] booleans or weights. After the forward pass
     `scores[name][layer]` is [B, H]: float32 (float64 in a float64 model), on the layer's device.
     """
 
@@ -96,13 +104,15 @@ class ScoreRows(Instrument):
             )
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
-        total, start = None, 0
+        total: Tensor | None = None
+        start = 0
         for rows in call.chunks(self.rows):
             weights = call.weights(rows)
             weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
             cells = self.cells[start : start + len(rows)].to(weights)
-            part = weights.flatten(2) @ cells.flatten(0, 1)
-            total, start = part if total is None else total + part, start + len(rows)
+            sums = weights.flatten(2) @ cells.flatten(0, 1)  # [B, H, names]
+            total = sums if total is None else total + sums
+            start += len(rows)
         assert total is not None
         for name, scores in zip(self.names, total.unbind(-1), strict=True):
             self.scores[name][call.layer] = scores.clone()
@@ -110,10 +120,10 @@ class ScoreRows(Instrument):
 
 
 class CaptureHeads(Instrument):
-    """Outputs z of every head before the output projection (and before a gate, where the class has one).
+    """Capture the outputs z of all heads before the output projection (and before a gate, where the class has one).
 
-    positions: None (all), [P], or [B, P]. After the forward pass `z[layer]` is [B, P, H, dv], a copy. Patches that were
-    entered before it are seen, later ones are not.
+    positions: None (all), [P], or [B, P]. After the forward pass `z[layer]` is [B, P, H, dv], a copy. It includes the
+    edits of instruments that were attached before this one, not of later ones.
     """
 
     def __init__(self, positions: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
@@ -130,10 +140,10 @@ class CaptureHeads(Instrument):
 
 
 class CaptureValues(Instrument):
-    """Values v that the heads read at chosen keys: what attention weighs, before it does.
+    """Capture the values v that heads read at chosen keys, before they are weighted by attention.
 
     keys: None (all), [K], or [B, K]. After the forward pass `values[layer]` is [B, K, H, dv], a copy; a value that
-    several heads share stands there for each of them. Without knockouts, attention times these values is z.
+    several heads share is repeated for each of them. Without knockouts, attention times these values is z.
     """
 
     def __init__(self, keys: Tensor | None = None, layers: int | Iterable[int] | None = None) -> None:
@@ -147,15 +157,15 @@ class CaptureValues(Instrument):
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         values = call.value if self.keys is None else take(call.value, self.keys, dim=2)
-        shared = call.query.shape[1] // values.shape[1]
-        self.values[call.layer] = values.transpose(1, 2).repeat_interleave(shared, dim=2)
+        heads_per_value = call.query.shape[1] // values.shape[1]
+        self.values[call.layer] = values.transpose(1, 2).repeat_interleave(heads_per_value, dim=2)
         return out
 
 
 class CaptureStates(Instrument):
-    """Keys and values as attention takes them: what a `Splice` of another forward pass can read.
+    """Capture the keys and values that attention reads, so that a `Splice` in another forward pass can read them.
 
-    After the forward pass `states[layer]` is the pair of keys [B, Hkv, S, d] and values [B, Hkv, S, dv], copies.
+    After the forward pass `states[layer]` is a pair of copies: keys [B, Hkv, S, d] and values [B, Hkv, S, dv].
     """
 
     def __init__(self, layers: int | Iterable[int] | None = None) -> None:
@@ -170,9 +180,10 @@ class CaptureStates(Instrument):
 class PatchHeads(Instrument):
     """Replace the output z of some heads of one layer.
 
-    examples: the E examples of the batch that are patched, None for all. value: a number, or a tensor that broadcasts
-    to [E, P, len(heads), dv] (a donor run's z, a mean). Or value None and from_rows [E]: each of them takes the z of
-    that example of the same batch (a permutation, a donor in lock-step). positions: None (all), [P], or [E, P].
+    examples: the E examples of the batch that are patched, None for all. positions: None (all), [P], or [E, P].
+    value: a number, or a tensor that broadcasts to [E, P, len(heads), dv] (the z of a donor run, a mean). Instead of a
+    value, from_rows [E] may be given: each patched example takes the z of that example of the same batch (a
+    permutation, or a donor that runs in the same batch). Raises ValueError unless exactly one of the two is given.
     """
 
     def __init__(
@@ -206,19 +217,18 @@ class PatchHeads(Instrument):
             _check_index("PatchHeads from_rows", self.from_rows, call.batch, examples)
         if isinstance(self.value, Tensor):
             positions = call.queries if self.positions is None else self.positions.shape[-1]
-            place = (examples, positions, len(self.heads), call.value.shape[-1])
-            fits = self.value.ndim <= 4 and all(
-                a in (1, b) for a, b in zip(self.value.shape[::-1], place[::-1], strict=False)
-            )
-            if not fits:
-                raise ValueError(f"PatchHeads value: {tuple(self.value.shape)} does not broadcast to {place}")
+            target = (examples, positions, len(self.heads), call.value.shape[-1])
+            sizes = zip(self.value.shape[::-1], target[::-1], strict=False)  # broadcasting compares from the last on
+            if self.value.ndim > 4 or any(size not in (1, wanted) for size, wanted in sizes):
+                raise ValueError(f"PatchHeads value: {tuple(self.value.shape)} does not broadcast to {target}")
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         device = out.device
         positions = torch.arange(call.queries) if self.positions is None else self.positions
         examples = torch.arange(call.batch) if self.examples is None else self.examples
         positions = positions.expand(len(examples), -1).to(device)[:, :, None]
-        heads, examples = self.heads.to(device)[None, None], examples.to(device)[:, None, None]
+        heads = self.heads.to(device)[None, None]
+        examples = examples.to(device)[:, None, None]
         if self.from_rows is not None:
             value: float | Tensor = out[self.from_rows.to(device)[:, None, None], positions, heads]
         elif isinstance(self.value, Tensor):
@@ -231,14 +241,16 @@ class PatchHeads(Instrument):
 
 
 class SumHeads(Instrument):
-    """The outputs z of every head, summed over chosen tokens as they are computed: nothing else is kept.
+    """Sum the outputs z of every head over tokens while they are computed, so that nothing else is kept.
 
-    weights: [B, T], how often each token counts. by_position: sum over the batch alone. After the forward pass
-    `sums[layer]` is [H, dv], or [T, H, dv]: float64, on the layer's device.
+    weights: [B, T], the weight of each token in the sum. by_position: sum over the batch, but not over positions. After
+    the forward pass `sums[layer]` is [H, dv], or [T, H, dv] by position: float64, on the layer's device.
     """
 
     def __init__(self, weights: Tensor, layers: int | Iterable[int] | None = None, by_position: bool = False) -> None:
-        self.weights, self.layers, self.by_position = weights, _layers(layers), by_position
+        self.weights = weights
+        self.layers = _layers(layers)
+        self.by_position = by_position
         self.sums: dict[int, Tensor] = {}
 
     def check_call(self, call: Call) -> None:
@@ -248,15 +260,16 @@ class SumHeads(Instrument):
             )
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
-        what = "bt,bthd->thd" if self.by_position else "bt,bthd->hd"
-        self.sums[call.layer] = torch.einsum(what, self.weights.to(out.device, torch.float64), out.double())
+        equation = "bt,bthd->thd" if self.by_position else "bt,bthd->hd"
+        self.sums[call.layer] = torch.einsum(equation, self.weights.to(out.device, torch.float64), out.double())
         return out
 
 
 class AddHeads(Instrument):
     """Add to the outputs z of all heads of one layer, at all positions.
 
-    delta: broadcasts to [B, T, H, dv]. The gradient of zeros is that of z itself, later layers included.
+    delta: broadcasts to [B, T, H, dv]. The gradient with respect to a delta of zeros is the gradient with respect to z,
+    with its effect on later layers included.
     """
 
     def __init__(self, layer: int, delta: Tensor) -> None:
@@ -268,11 +281,11 @@ class AddHeads(Instrument):
 
 
 class Knockout(Instrument):
-    """Forbid chosen (query, key) cells; softmax renormalises over the keys that are left.
+    """Forbid chosen (query, key) cells of attention. The softmax is taken over the keys that are left.
 
     cells: [C, 2] (query, key), the same for every example, or [C, 3] (example, query, key). layers and heads: None for
-    all. Several knockouts act together, on the union of their cells. Raises ValueError when a row would lose every key
-    it may see; warns when a cell could not be seen in the first place (above the diagonal, outside the window).
+    all. Several knockouts forbid the union of their cells. Raises ValueError when a row would lose every key that it
+    may see. Warns when the model masks a cell anyway (above the diagonal, outside the window).
     """
 
     def __init__(
@@ -307,8 +320,11 @@ class Knockout(Instrument):
         examples = torch.arange(batch).repeat_interleave(len(self.cells))
         return torch.cat([examples[:, None], self.cells.repeat(batch, 1)], dim=1)
 
-    def apply(self, call: Call, rows: Tensor, own: Tensor, additive: Tensor) -> Tensor:
-        """Close this knockout's cells in the additive mask of `rows` ([R] or [B, R]); `own` is the model's mask."""
+    def apply(self, call: Call, rows: Tensor, unedited: Tensor, additive: Tensor) -> Tensor:
+        """The additive mask [B, H, R, S] of rows [R] or [B, R] with this knockout's cells forbidden.
+
+        unedited: the model's mask before any edit; additive: the mask after the edits before this one.
+        """
         rows = rows.cpu().expand(call.batch, -1)
         example, query, key = self.cells_for(call.batch).unbind(1)
         cell, place = (rows[example] == query[:, None]).nonzero(as_tuple=True)
@@ -322,14 +338,17 @@ class Knockout(Instrument):
             closed[example, :, place, key] = lowest
         else:
             closed[example[:, None], self.heads.to(additive.device)[None], place[:, None], key[:, None]] = lowest
-        self._check_effect(own > lowest, closed > lowest, (example, place, key))
+        self._check_effect(unedited > lowest, closed > lowest, (example, place, key))
         return closed
 
     def _check_effect(self, before: Tensor, after: Tensor, cells: tuple[Tensor, Tensor, Tensor]) -> None:
-        if bool((before.any(-1).expand(after.shape[:3]) & ~after.any(-1)).any()):
+        """before, after: which keys each row may see [B or 1, H or 1, R, S]; cells: example, place among rows, key."""
+        lost = before.any(-1).expand(after.shape[:3]) & ~after.any(-1)
+        if bool(lost.any()):
             raise ValueError("Knockout: the cells leave some row without any key; keep at least one cell of every row")
         example, place, key = cells
-        if not self._warned and not bool(before.expand(after.shape)[example, :, place, key].any(-1).all()):
+        visible = before.expand(after.shape)[example, :, place, key].any(-1)
+        if not self._warned and not bool(visible.all()):
             self._warned = True
             warnings.warn("Knockout: some cells were masked already and have no effect", stacklevel=2)
 
@@ -340,16 +359,19 @@ CHANNELS = ("kv", "k", "v")
 class Splice(Instrument):
     """Let chosen queries read chosen keys, values or both from other rows of the same batch (resample ablation).
 
-    codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example, 0 for none. tables: by
-    layer [H, U + 1] integers from 0 to D, where a head reads cells of a kind from: 0 the example itself, m its donor
-    number m; layers without a table are left alone. donors: [B, D], the rows of the batch that are an example's
-    donors. channel: what comes from there, keys and values ("kv"), keys ("k") or values ("v") alone.
+    codes: [B, T, S] integers from 0 to U, the kind of every (query, key) cell of every example; 0 means no kind.
+    tables: by layer [H, U + 1] integers from 0 to D, the source from which a head reads cells of a kind: 0 is the
+    example itself, m is its donor number m. Layers without a table are not changed.
+    donors: [B, D], the D donors of each example, as rows of the batch.
+    channel: what is read from donors: keys and values ("kv"), only keys ("k") or only values ("v").
+    states: keys and values of an earlier forward pass (`CaptureStates.states`). If they are given, donors are rows of
+    that pass. Otherwise donors are read in the same layer of the same pass, where their own splices may have changed
+    them.
+    places: [B, T], the index of each query among the keys, by default 0 to T - 1.
 
-    Queries are an example's own, the softmax runs over what is read, and donors are read in the same layer of the same
-    forward pass, where splices of their own may have changed them; or, with states, those of `CaptureStates`, in an
-    earlier one, of which donors are the rows. A token always reads itself. places [B, T]: the keys that the queries
-    are themselves, by default the first T. Raises ValueError for indices out of range, and for cells of a query and
-    itself that are not of kind 0.
+    Queries are always those of the example itself, and the softmax is taken over the keys that are read. A token always
+    reads itself from its own run. Raises ValueError for indices out of range, for an unknown channel, and where the
+    cell of a token and itself is not of kind 0.
     """
 
     def __init__(
@@ -376,15 +398,16 @@ class Splice(Instrument):
         rows = len(self.codes) if states is None else min((len(pair[0]) for pair in states.values()), default=0)
         _check_index("Splice donors", self.donors, rows, len(self.codes))
         if places is None:
-            themselves = self.codes.diagonal(dim1=1, dim2=2)
+            self_codes = self.codes.diagonal(dim1=1, dim2=2)
         else:
-            themselves = self.codes.gather(2, _index("Splice places", places, (2,))[..., None])
-        if bool(themselves.any()):
+            self_codes = self.codes.gather(2, _index("Splice places", places, (2,))[..., None])
+        if bool(self_codes.any()):
             raise ValueError("Splice codes: a token reads itself in its own run; the diagonal must be 0")
 
     def attach(self, support: Support) -> None:
         super().attach(support)
-        if wrong := [tuple(table.shape) for table in self.tables.values() if table.shape[0] != support.heads]:
+        wrong = [tuple(table.shape) for table in self.tables.values() if table.shape[0] != support.heads]
+        if wrong:
             raise ValueError(f"Splice tables {wrong}: the model has {support.heads} heads in a layer")
 
     def check_call(self, call: Call) -> None:
@@ -394,29 +417,35 @@ class Splice(Instrument):
             )
 
     def rows_of(self, call: Call) -> Tensor:
-        """The (example, query) pairs [C, 2] that read anything from a donor in this layer."""
+        """The (example, query) pairs [C, 2] that read at least one cell from a donor in this layer, in order."""
         spliced = self.tables[call.layer].any(0)
         return spliced[self.codes].any(-1).nonzero()
 
     def only(self, examples: Tensor, call: Call) -> "Splice":
-        """The same for some examples of a call, whose donors may be among the others."""
-        part = copy(self)
-        part.codes, part.donors = self.codes[examples], self.donors[examples]
-        part.states = {call.layer: (call.key, call.value)} if self.states is None else self.states
-        return part
+        """The same splice for some examples [E] of a call. Their donors may be among the other examples."""
+        fewer = copy(self)
+        fewer.codes, fewer.donors = self.codes[examples], self.donors[examples]
+        fewer.states = {call.layer: (call.key, call.value)} if self.states is None else self.states
+        return fewer
 
     def apply(self, call: Call, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values [B, Hkv, (1 + D) S, d], and a mask [B, H or 1, R, (1 + D) S] that opens one of 1 + D each."""
-        device, closed = call.query.device, additive.new_tensor(torch.finfo(additive.dtype).min)
+        """Keys and values [B, Hkv, (1 + D) S, d] of example and donors, and a mask [B, H or 1, R, (1 + D) S].
+
+        For each cell the mask opens the key of its source only, and the additive mask [B or 1, H or 1, R, S] applies.
+        """
+        device = call.query.device
+        closed = additive.new_tensor(torch.finfo(additive.dtype).min)
         table = self.tables[call.layer]
-        table = table[:1] if bool((table == table[:1]).all()) else table  # one mask will do for heads that choose alike
-        source = table.to(device)[:, take(self.codes, rows, dim=1).to(device)].transpose(0, 1)  # [B, H or 1, R, S]
-        there = (call.key, call.value) if self.states is None else self.states[call.layer]
+        if bool((table == table[:1]).all()):  # all heads read from the same sources: one mask is enough
+            table = table[:1]
+        codes = take(self.codes, rows, dim=1).to(device)
+        source = table.to(device)[:, codes].transpose(0, 1)  # [B, H or 1, R, S]
+        donor_keys, donor_values = (call.key, call.value) if self.states is None else self.states[call.layer]
         masks, keys, values = [], [call.key], [call.value]
         for number in range(self.donors.shape[1] + 1):
             masks.append(torch.where(source == number, additive, closed))
             if number:
                 donor = self.donors[:, number - 1].to(device)
-                keys.append(there[0][donor] if "k" in self.channel else call.key)
-                values.append(there[1][donor] if "v" in self.channel else call.value)
+                keys.append(donor_keys[donor] if "k" in self.channel else call.key)
+                values.append(donor_values[donor] if "v" in self.channel else call.value)
         return torch.cat(keys, 2), torch.cat(values, 2), torch.cat(masks, 3)

@@ -1,4 +1,4 @@
-"""Which label a model gives: the log-probabilities of labels where an answer is due, under instruments or without."""
+"""Log-probabilities of the labels that may follow a prompt, with instruments attached or without."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,21 +19,21 @@ from util.engine.instruments import CaptureRows, Knockout
 from util.prompts.prompt import Appended, LabelledTokens, Prompt, tokenize
 
 Attach = Callable[[Batch], Sequence[Instrument]]
-Label = tuple[int, ...]  # the tokens of one
+Label = tuple[int, ...]  # the tokens of one label
 
 
 def nothing(batch: Batch) -> Sequence[Instrument]:
-    """The instruments of the whole model: none."""
+    """No instruments: the model unchanged."""
     return ()
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """Prompts to be answered with one of their labels, as tokens.
+    """Prompts that are to be answered with one of their labels, as tokens.
 
-    tokens: the roles of each prompt with its gold label behind it; ids: [N] tokens up to the forerunner of the query;
-    labels: [N, C] all tokens of every label as it really follows the prompt, in the order of the label space;
-    gold: [N] which of them is right.
+    tokens: [N], each prompt followed by its gold label, with token roles; ids: [N], the tokens of each prompt up to the
+    query's forerunner; labels: [N, C], all tokens of each label as they follow the prompt, in the order of the label
+    space; gold: [N], the index of the right label.
     """
 
     tokens: list[LabelledTokens]
@@ -43,20 +43,23 @@ class Scoring:
 
     @property
     def answers(self) -> np.ndarray:
-        """The first token of every label, [N, C]."""
+        """The first token of each label, [N, C]."""
         return np.array([[label[0] for label in row] for row in self.labels])
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens that the model sees at most of each prompt with a label, whose last token it only gives, [N]."""
+        """The largest number of tokens that the model reads of each prompt with a label, [N].
+
+        The last token of a label is predicted, not read.
+        """
         return [len(ids) + max(map(len, row)) - 1 for ids, row in zip(self.ids, self.labels, strict=True)]
 
 
 def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -> Scoring:
-    """Plan the scoring of prompts that share a label space.
+    """Tokenize prompts that share a label space, and each of their labels, for `label_log_probs`.
 
-    Raises ValueError where a label changes the tokens of the prompt before it, where all tokens of a label begin
-    another one, and for prompts that are longer than the context.
+    Raises ValueError where a label changes the tokens of the prompt before it, where one label's tokens are the
+    beginning of another's, and for prompts that are longer than the context.
     """
     prepare(model)
     check_tokenizer(model, tokenizer)
@@ -73,14 +76,16 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
                     "one prompt can be followed by every label; use other label words or another separator"
                 )
         ordered = [tokens[(label - prompt.gold) % count][number] for label in range(count)]
-        labels.append(tuple((each.ids[-1], *each.rest) for each in ordered))
-        for one, two in permutations(range(count), 2):
-            if labels[-1][two][: len(labels[-1][one])] == labels[-1][one]:
+        label_tokens = tuple((labelled.ids[-1], *labelled.rest) for labelled in ordered)
+        labels.append(label_tokens)
+        for i, j in permutations(range(count), 2):
+            if label_tokens[j][: len(label_tokens[i])] == label_tokens[i]:
                 raise ValueError(
-                    f"the tokens of the label {prompt.labels[one]!r} begin those of {prompt.labels[two]!r}, so that no "
-                    "model could find the longer one likelier; replace the label words (StaICC: change_label_space)"
+                    f"the tokens of the label {prompt.labels[i]!r} begin those of {prompt.labels[j]!r}, so no model "
+                    "can give the longer one a higher probability; replace the label words (StaICC: change_label_space)"
                 )
-    plan = Scoring(tokens[0], [t.ids[:-1] for t in tokens[0]], labels, np.array([prompt.gold for prompt in prompts]))
+    ids = [labelled.ids[:-1] for labelled in tokens[0]]
+    plan = Scoring(tokens[0], ids, labels, np.array([prompt.gold for prompt in prompts]))
     check_context(model, [length + 1 for length in plan.lengths])
     return plan
 
@@ -92,52 +97,59 @@ def label_log_probs(
     token_budget: int = TOKEN_BUDGET,
     text: bool = False,
 ) -> dict[str, np.ndarray]:
-    """log_prob [N, C]: the log-probability of every label after every prompt, in nats, the sum over its tokens.
+    """log_prob [N, C]: the log-probability of each label after each prompt, in nats, summed over the label's tokens.
 
-    float32, or float64 with a float64 model. The labels of a prompt share its pass, those of several tokens as branches
-    behind it; where a class does not allow that, each such label is run behind a copy of the prompt.
-    attach: the instruments of a batch, whose numbers are those of the prompts in it. What acts on all positions (a head
-    ablation) acts on the tokens of labels too, which stand at `Batch.positions`; a knockout cuts the cells that it
-    names, so that with cells of the prompt alone the tokens of a label still read all that stands before them.
-    text: also text_loss [N], the mean next-token loss of each prompt, in nats, over all its tokens but the labels: what
-    the instruments do to language modelling.
+    float32, or float64 with a float64 model. All labels of a prompt are scored in one forward pass, labels of several
+    tokens as branches after the prompt. If a model class does not allow branches, each label of several tokens runs
+    after its own copy of the prompt.
+    attach: gives the instruments of a batch; the batch's numbers are the numbers of the prompts. An instrument that
+    acts on all positions (a head ablation) acts on the tokens of labels too; their positions are in `Batch.positions`.
+    A knockout forbids only the cells that it names: if all its cells are in the prompt, the tokens of a label still
+    read everything before them.
+    text: also give text_loss [N], the mean next-token loss of each prompt, in nats, over all its tokens except the
+    labels. It shows what the instruments do to language modelling.
     """
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     rows = _rows(model, plan)
     owners = np.array([row.prompt for row in rows])
-    found: dict[str, np.ndarray] = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
+    results: dict[str, np.ndarray] = {"log_prob": np.zeros((len(plan.ids), len(plan.labels[0])), dtype)}
     if text:
-        found["text_loss"] = np.empty(len(plan.ids), dtype)
+        results["text_loss"] = np.empty(len(plan.ids), dtype)
 
     def visit(batch: Batch) -> None:
-        mine = [rows[number] for number in batch.numbers]
+        batch_rows = [rows[number] for number in batch.numbers]
         attached = attach(replace(batch, numbers=owners[batch.numbers]))
-        wide = max(len(row.places) for row in mine)
-        places = torch.tensor([[*row.places, *row.places[:1] * (wide - len(row.places))] for row in mine])
+        width = max(len(row.places) for row in batch_rows)
+        # rows with fewer places repeat their first one
+        places = torch.tensor([[*row.places, *row.places[:1] * (width - len(row.places))] for row in batch_rows])
         if text:
-            every = all_logits(model, batch, *attached)
-            for place, row in enumerate(mine):
-                found["text_loss"][row.prompt] = _text_loss(every[place], plan.tokens[row.prompt])
-            losses = found["text_loss"][owners[batch.numbers]]
+            logits_everywhere = all_logits(model, batch, *attached)
+            for i, row in enumerate(batch_rows):
+                results["text_loss"][row.prompt] = _text_loss(logits_everywhere[i], plan.tokens[row.prompt])
+            losses = results["text_loss"][owners[batch.numbers]]
             check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
-            logits = _float(every[torch.arange(len(every))[:, None], places])
+            logits = _float(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
         else:
             logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
-        for i, row in enumerate(mine):
+        for i, row in enumerate(batch_rows):
             for label, reads in row.reads.items():
-                which, token = np.array(reads).T
-                terms = logits[i, which, token].cpu().numpy() - normaliser[i, which]
-                found["log_prob"][row.prompt, label] = terms.sum()
+                place, token = np.array(reads).T
+                terms = logits[i, place, token].cpu().numpy() - normaliser[i, place]
+                results["log_prob"][row.prompt, label] = terms.sum()
 
     run_rows(model, [row.row for row in rows], visit, token_budget, prompts=owners.tolist())
-    return found
+    return results
 
 
 @dataclass(frozen=True)
 class _LabelRow:
-    """A row that scores labels of a prompt: by label, the reads (which of the `places`, token that is to follow)."""
+    """A row of a batch that scores some labels of a prompt.
+
+    prompt: its number; places: the tokens of the row after which logits are needed; reads: for each label, by its
+    index, its tokens as pairs (index into `places`, the token that follows there).
+    """
 
     row: Row
     prompt: int
@@ -146,24 +158,28 @@ class _LabelRow:
 
 
 def _rows(model: PreTrainedModel, plan: Scoring) -> list[_LabelRow]:
-    """One row for each prompt, or, where labels of several tokens cannot be its branches, one for each of these."""
-    found = prepare(model)
+    """One row for each prompt; where the model does not allow branches, one row for each label of several tokens."""
+    support = prepare(model)
     rows = []
     for number, (ids, labels) in enumerate(zip(plan.ids, plan.labels, strict=True)):
-        one_row = _label_row(number, ids, dict(enumerate(labels)))
+        shared_row = _label_row(number, ids, dict(enumerate(labels)))
         long = {c: label for c, label in enumerate(labels) if len(label) > 1}
-        if len(long) < 2 or may_branch(found, len(one_row.row)):  # a single one just goes on
-            rows.append(one_row)
+        # a single label of several tokens continues the prompt without branching
+        if len(long) < 2 or may_branch(support, len(shared_row.row)):
+            rows.append(shared_row)
             continue
-        left = {c: label for c, label in enumerate(labels) if len(label) == 1}
+        short = {c: label for c, label in enumerate(labels) if len(label) == 1}
         for c, label in long.items():
-            rows.append(_label_row(number, ids, {c: label} | left))
-            left = {}
+            rows.append(_label_row(number, ids, {c: label} | short))
+            short = {}  # the first of these rows has scored them
     return rows
 
 
 def _label_row(prompt: int, ids: tuple[int, ...], labels: Mapping[int, Label]) -> _LabelRow:
-    """A row whose branches are all tokens of these labels but the last ones, common beginnings once."""
+    """The row for some labels of a prompt. Its branches are all tokens of the labels except the last of each.
+
+    Labels that begin with the same tokens share their branches.
+    """
     branches: dict[Label, int] = {}
     parents: list[int] = []
     for label in labels.values():
@@ -172,28 +188,37 @@ def _label_row(prompt: int, ids: tuple[int, ...], labels: Mapping[int, Label]) -
                 parents.append(branches.get(label[: end - 1], -1))
                 branches[label[:end]] = len(branches)
     row = Row(ids, tuple(tokens[-1] for tokens in branches), tuple(parents))
-    before = {(): 0} | {tokens: branch + 1 for tokens, branch in branches.items()}  # which place gives what follows
-    reads = {c: [(before[label[:i]], token) for i, token in enumerate(label)] for c, label in labels.items()}
+    # by the beginning of a label, the place whose logits are those of its next token; place 0 is the end of the prompt
+    place_of = {(): 0} | {tokens: branch + 1 for tokens, branch in branches.items()}
+    reads = {c: [(place_of[label[:i]], token) for i, token in enumerate(label)] for c, label in labels.items()}
     return _LabelRow(row, prompt, tuple(range(len(ids) - 1, len(row))), reads)
 
 
 def _text_loss(logits: Tensor, tokens: LabelledTokens) -> float:
-    labels = {t + i for t, length in zip(tokens.labels, tokens.label_lengths, strict=True) for i in range(length)}
+    """The mean next-token loss over a prompt's tokens except its labels, from logits [T, V]."""
+    spans = zip(tokens.labels, tokens.label_lengths, strict=True)
+    labels = {start + i for start, length in spans for i in range(length)}
     targets = torch.tensor([t for t in range(1, tokens.labels[-1]) if t not in labels])
     ids = torch.tensor(tokens.ids)[targets].to(logits.device)
     return float(cross_entropy(_float(logits[(targets - 1).to(logits.device)]), ids))
 
 
 def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | None]) -> Attach:
-    """Knock out the cells [C_n, 2] (query, key) of each prompt n, by layer in these heads (None: in all of them)."""
+    """Instruments that knock out cells [C_n, 2] (query, key) of each prompt n, in some heads.
+
+    heads: by layer, the heads that lose these cells, None for all of them.
+    """
 
     def attach(batch: Batch) -> list[Knockout]:
         parts = [np.insert(cells[number], 0, place, axis=1) for place, number in enumerate(batch.numbers)]
-        together = torch.from_numpy(np.concatenate(parts))
-        sets: dict[tuple[int, ...] | None, list[int]] = {}
+        batch_cells = torch.from_numpy(np.concatenate(parts))
+        if not len(batch_cells):
+            return []
+        # one knockout for all layers that lose the cells in the same heads
+        layers_by_heads: dict[tuple[int, ...] | None, list[int]] = {}
         for layer, chosen in heads.items():
-            sets.setdefault(None if chosen is None else tuple(chosen), []).append(layer)
-        return [Knockout(together, layers, chosen) for chosen, layers in sets.items()] if len(together) else []
+            layers_by_heads.setdefault(None if chosen is None else tuple(chosen), []).append(layer)
+        return [Knockout(batch_cells, layers, chosen) for chosen, layers in layers_by_heads.items()]
 
     return attach
 
@@ -204,31 +229,37 @@ def text_losses(
     attach: Attach = nothing,
     token_budget: int = TOKEN_BUDGET,
 ) -> np.ndarray:
-    """The mean next-token loss of each text, given as tokens, in nats: [N]. Raises ValueError where one is too long."""
+    """The mean next-token loss [N] of each text in nats. Texts are given as tokens.
+
+    Raises ValueError for a text that is longer than the context.
+    """
     check_context(model, [len(ids) for ids in texts])
-    found = np.empty(len(texts), np.float64 if model.dtype == torch.float64 else np.float32)
+    losses = np.empty(len(texts), np.float64 if model.dtype == torch.float64 else np.float32)
 
     def visit(batch: Batch) -> None:
         logits = all_logits(model, batch, *attach(batch))
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
-            found[number] = float(cross_entropy(_float(logits[place, : len(ids)]), ids))
-        check_finite(found[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
+            losses[number] = float(cross_entropy(_float(logits[place, : len(ids)]), ids))
+        check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
-    return found
+    return losses
 
 
 def next_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> Tensor:
-    """The logits after every row of a batch, [B, V], float32 at least, on the device of the unembedding."""
+    """The logits [B, V] of what follows each row of a batch, in float32 or better, on the unembedding's device."""
     return _logits_at(model, batch, batch.lengths[:, None] - 1, *instruments)[:, 0]
 
 
 def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instruments: Instrument) -> Tensor:
-    """The logits after the tokens at places [B, P] of each row, [B, P, V]: no others are computed."""
-    kept, which = places.unique(return_inverse=True)
+    """The logits [B, P, V] after the tokens at places [B, P] of each row.
+
+    The unembedding runs at these places only (at each of them for all rows).
+    """
+    kept, index = places.unique(return_inverse=True)
     logits = all_logits(model, batch, *instruments, logits_to_keep=kept.to(input_device(model)))
-    logits = _float(logits[torch.arange(len(which))[:, None], which.to(logits.device)])
+    logits = _float(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
     check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
     return logits
 
@@ -238,28 +269,28 @@ def _float(logits: Tensor) -> Tensor:
 
 
 def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN_BUDGET) -> dict[str, np.ndarray]:
-    """What the query's forerunner reads of the demonstrations: what induction heads are made of (Cho et al., Fig. 6).
+    """How the query's forerunner reads the labels of demonstrations, as induction heads do (Cho et al., Fig. 6).
 
-    reads [N, L, H, k]: the attention A[s_q, y_i] to the first token of each label; similarity [N, L, k]: the cosine of
-    the states of s_i and s_q where layer l takes them in, float32 both. Raises ValueError for prompts without
-    demonstrations.
+    reads [N, L, H, k]: the attention A[s_q, y_i] to the first token of each label; similarity [N, L, k]: the cosine
+    similarity of the hidden states of s_i and s_q at the input of each layer. Both are float32. Raises ValueError for
+    prompts without demonstrations.
     """
-    found = prepare(model)
+    support = prepare(model)
     s = torch.tensor([tokens.forerunners for tokens in plan.tokens])
     y = torch.tensor([tokens.labels[:-1] for tokens in plan.tokens])
     if not y.shape[1]:
         raise ValueError("the prompts have no demonstrations, so there are no labels to read; take k of 1 or more")
-    shape = (len(plan.ids), len(found.layers))
-    reads = np.empty((*shape, found.heads, y.shape[1]), np.float32)
+    shape = (len(plan.ids), len(support.layers))
+    reads = np.empty((*shape, support.heads, y.shape[1]), np.float32)
     similarity = np.empty((*shape, y.shape[1]), np.float32)
 
     def visit(batch: Batch) -> None:
         rows = CaptureRows(s[batch.numbers, -1:], y[batch.numbers][:, None])
         states = forward(model, batch, rows, output_hidden_states=True).hidden_states
-        for place, layer in enumerate(found.layers):
+        for place, layer in enumerate(support.layers):
             reads[batch.numbers, place] = rows.weights[layer][:, :, 0].cpu().numpy()
-            at = s[batch.numbers, :, None].to(states[layer].device)
-            state = states[layer].gather(1, at.expand(-1, -1, states[layer].shape[-1])).float()
+            index = s[batch.numbers, :, None].to(states[layer].device)
+            state = states[layer].gather(1, index.expand(-1, -1, states[layer].shape[-1])).float()
             cosine = torch.cosine_similarity(state[:, :-1], state[:, -1:], dim=-1)
             similarity[batch.numbers, place] = cosine.cpu().numpy()
 
@@ -270,18 +301,18 @@ def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN
 def next_token_logits(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], *instruments: Instrument, token_budget: int = TOKEN_BUDGET
 ) -> np.ndarray:
-    """The logits of what follows each prompt, given as tokens: [N, V] float32 (float64 with a float64 model).
+    """The logits [N, V] of what follows each prompt, float32 (float64 with a float64 model).
 
-    instruments stay attached throughout, so they cannot tell examples apart. Raises ValueError for a prompt that is
-    longer than the context.
+    Prompts are given as tokens. The same instruments are attached in all batches, so they cannot treat prompts
+    differently. Raises ValueError for a prompt that is longer than the context.
     """
     prepare(model)
     check_context(model, [len(ids) for ids in prompts])
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    found = np.empty((len(prompts), model.config.get_text_config().vocab_size), dtype)
+    logits = np.empty((len(prompts), model.config.get_text_config().vocab_size), dtype)
 
     def visit(batch: Batch) -> None:
-        found[batch.numbers] = next_logits(model, batch, *instruments).cpu().numpy()
+        logits[batch.numbers] = next_logits(model, batch, *instruments).cpu().numpy()
 
     run_rows(model, [Row(tuple(ids)) for ids in prompts], visit, token_budget)
-    return found
+    return logits

@@ -1,6 +1,6 @@
-"""The calls that a model makes of its layers: recorded, made again for other rows, or left out.
+"""Record the calls that a model makes to its layers, repeat them with other hidden states, or skip them.
 
-What `replay` is built on. Every layer is the model's own; only what it is called with changes.
+`replay` is built on this. Every layer is the model's own; only its arguments change.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,58 +15,63 @@ from transformers import Cache, DynamicCache
 
 
 class Stop(Exception):
-    """A layer was left before its end."""
+    """Raised to leave a layer before its end."""
 
 
 class Before(DynamicCache):
-    """What stands for the cache in a replayed call: the keys and values of the tokens before, for all rows.
+    """The cache of a replayed call, which holds the keys and values of the tokens before it.
 
-    keys, values: [N, H, P, d], of which the rows of the call are repetitions, or None. stop: do not go on with the
-    layer once its own keys and values are here.
+    keys, values: [N, H, P, d] of the base run, or None; they are repeated for the rows of the call. stop: leave the
+    layer as soon as it has computed its own keys and values.
     """
 
     def __init__(self, keys: Tensor | None, values: Tensor | None, stop: bool = False) -> None:
         super().__init__()
         self.before, self.stop = (keys, values), stop
-        self.own: tuple[Tensor, Tensor]
+        self.own: tuple[Tensor, Tensor]  # keys and values of the call's tokens
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        """The keys and values [N, H, T, d] of the base run before the new ones; raises Stop where asked to."""
+        """Keys and values [R, H, P + T, d]: the base run's, then the new ones [R, H, T, d]. Raises Stop if `stop`."""
         self.own = key_states, value_states
         if self.stop:
             raise Stop
         return self.together()
 
     def together(self) -> tuple[Tensor, ...]:
-        """Keys and values of all tokens."""
+        """Keys and values [R, H, P + T, d] of all tokens."""
         return tuple(
             own if before is None else torch.cat([repeated(before, len(own)), own], dim=2)
             for before, own in zip(self.before, self.own, strict=True)
         )
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """How many tokens the cache holds."""
+        """The number of tokens before the call."""
         return 0 if self.before[0] is None else self.before[0].shape[2]
 
 
 def repeated(tensor: Tensor, rows: int) -> Tensor:
-    """Repeat the rows of a tensor [N, ...] cyclically up to `rows`: [rows, ...]."""
+    """Repeat a tensor [N, ...] cyclically to `rows` rows: [rows, ...]."""
     if len(tensor) == 1:
         return tensor.expand(rows, *tensor.shape[1:])
     return tensor.repeat(rows // len(tensor), *[1] * (tensor.ndim - 1))
 
 
 def leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields every entry of nested dicts, lists and tuples, with the keys that lead to it."""
-    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, tuple | list) else None
-    if items is None:
-        yield path, tree
+    """Every entry of nested dicts, lists and tuples, as (keys that lead to it, entry)."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, tuple | list):
+        items = enumerate(tree)
     else:
-        for key, branch in items:
-            yield from leaves(branch, (*path, key))
+        yield path, tree
+        return
+    for key, branch in items:
+        yield from leaves(branch, (*path, key))
 
 
 def _mapped(function: Callable[[tuple[Any, ...], Any], Any], tree: Any, path: tuple[Any, ...] = ()) -> Any:
+    """Nested dicts, lists and tuples with every entry replaced by function(keys that lead to it, entry)."""
     if isinstance(tree, dict):
         return {key: _mapped(function, branch, (*path, key)) for key, branch in tree.items()}
     if isinstance(tree, tuple | list):
@@ -76,7 +81,11 @@ def _mapped(function: Callable[[tuple[Any, ...], Any], Any], tree: Any, path: tu
 
 @dataclass
 class Call:
-    """How the base run called a layer: the hidden states [N, S, d] that went in and came out, and what came with it."""
+    """How the base run called a layer.
+
+    hidden: the hidden states [N, S, d] that went in; arguments, keywords: all that the layer was called with; out: all
+    that it returned.
+    """
 
     hidden: Tensor
     arguments: tuple[Any, ...]
@@ -85,11 +94,15 @@ class Call:
 
     @property
     def rest(self) -> tuple[Any, Any]:
-        """What the layer was given besides hidden states: positional and keyword arguments."""
+        """All positional and keyword arguments of the call."""
         return self.arguments, self.keywords
 
     def again(self, layer: nn.Module, hidden: Tensor, cache: Cache | None, scaled: set[tuple[Any, ...]]) -> Tensor:
-        """The same call for other hidden states [R, S, d], R a multiple of N."""
+        """Call the layer again with hidden states [R, S, d], R a multiple of N. Returns its hidden states [R, S, d].
+
+        cache: takes the place of the call's cache; scaled: the paths of the arguments that have a row for every prompt,
+        which are repeated for R rows.
+        """
 
         def fitted(path: tuple[Any, ...], value: Any) -> Any:
             if isinstance(value, Cache):
@@ -107,18 +120,18 @@ class Call:
 
 
 def first_of(out: Any) -> Tensor:
-    """The hidden states [N, S, d] among what a layer returned."""
+    """The hidden states [N, S, d] in what a layer returned."""
     return out[0] if isinstance(out, tuple) else out
 
 
 def in_place_of(out: Any, hidden: Tensor) -> Any:
-    """Hidden states [N, S, d] in the form in which a layer returned `out`."""
+    """What a layer returned, `out`, with other hidden states [N, S, d] in it."""
     return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
 
 
 @contextmanager
 def recorded(layers: Iterable[nn.Module]) -> Iterator[list[Call]]:
-    """The calls of the layers, or of other modules of hidden states, in the forward passes inside."""
+    """A list of all calls of the layers, or of other modules of hidden states, inside the block."""
     calls: list[Call] = []
 
     def before(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -138,21 +151,21 @@ def recorded(layers: Iterable[nn.Module]) -> Iterator[list[Call]]:
 
 
 def called_again(modules: Sequence[nn.Module], calls: Sequence[Call], hidden: Sequence[Tensor]) -> None:
-    """Call modules as they were called, for other hidden states [R, S, d]; what they return is dropped."""
+    """Repeat calls of modules with other hidden states [R, S, d], one tensor per module. Their results are dropped."""
     for module, call, states in zip(modules, calls, hidden, strict=True):
         call.again(module, states.to(call.hidden), None, set())
 
 
 @contextmanager
 def bypassed(layers: nn.ModuleList, out: Any) -> Iterator[None]:
-    """Layers that return `out` without doing anything."""
-    old = [vars(layer).get("forward") for layer in layers]
+    """Make layers return `out` without computing anything, inside the block."""
+    replaced = [vars(layer).get("forward") for layer in layers]
     for layer in layers:
         layer.forward = lambda *_, **__: out
     try:
         yield
     finally:
-        for layer, forward in zip(layers, old, strict=True):
+        for layer, forward in zip(layers, replaced, strict=True):
             if forward is None:
                 del layer.forward
             else:
@@ -160,7 +173,7 @@ def bypassed(layers: nn.ModuleList, out: Any) -> Iterator[None]:
 
 
 class FewRows(nn.Module):
-    """An unembedding of some tokens, in float32 or better: differences of logits are lost in 16 bits."""
+    """The unembedding of some tokens only, in float32 or better, because 16 bits lose small differences of logits."""
 
     def __init__(self, head: nn.Linear, tokens: Tensor) -> None:
         super().__init__()
@@ -169,5 +182,5 @@ class FewRows(nn.Module):
         self.bias = None if head.bias is None else nn.Parameter(head.bias[tokens].to(dtype), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The projection of x [N, S, d], computed for the rows that are wanted."""
+        """The logits [N, S, A] of the A chosen tokens, for x [N, S, d]."""
         return linear(x.to(self.weight.dtype), self.weight, self.bias)

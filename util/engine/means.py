@@ -1,4 +1,4 @@
-"""What heads put out on average over many prompts, summed up in float64 while it is computed."""
+"""Mean outputs of heads over many prompts, summed in float64 while they are computed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,34 +18,41 @@ from util.engine.layer_calls import called_again, recorded
 def mean_outputs(
     model: PreTrainedModel, rows: Sequence[Row], skip: int = 8, token_budget: int = TOKEN_BUDGET
 ) -> dict[str, Any]:
-    """Every head's mean output over tokens: mean [L, H, dv]; norms [L, H] of what they write last; tokens; prompts.
+    """The mean output of every head over the tokens of all rows.
 
-    The first `skip` positions, BOS among them, are left out: they hold the outliers that serve as attention sinks.
-    Raises ValueError where nothing is left.
+    Gives mean [L, H, dv]; norms [L, H], the mean norm of what each head writes at the last token of a row; tokens and
+    prompts, how many were averaged. The first `skip` positions, BOS among them, are left out of the mean, because their
+    outputs are outliers (attention sinks). Raises ValueError where no token is left.
     """
-    found = prepare(model)
+    support = prepare(model)
     if max(map(len, rows), default=0) <= skip:
         raise ValueError(f"no prompt of the reference has more than the {skip} tokens that are left out")
-    sums, norms, tokens = _Sums(), np.zeros((len(found.layers), found.heads)), 0.0
+    sums = _Sums()
+    norms = np.zeros((len(support.layers), support.heads))
+    tokens = 0.0
 
     def visit(batch: Batch) -> None:
         nonlocal tokens
         weights = _weights(batch, skip)
-        part, last = SumHeads(weights), CaptureHeads(batch.lengths[:, None] - 1)
-        forward(model, batch, part, last)
-        sums.add(part.sums)
+        batch_sums = SumHeads(weights)
+        last = CaptureHeads(batch.lengths[:, None] - 1)
+        forward(model, batch, batch_sums, last)
+        sums.add(batch_sums.sums)
         tokens += float(weights.sum())
-        for place, layer in enumerate(found.layers):
-            norms[place] += _lengths(found.projections.get(layer), last.z[layer][:, 0]).sum(0)
+        for place, layer in enumerate(support.layers):
+            norms[place] += _written_norms(support.projections.get(layer), last.z[layer][:, 0]).sum(0)
 
     run_rows(model, rows, visit, token_budget)
-    mean = np.stack([(sums[layer] / tokens).cpu().numpy() for layer in found.layers])
+    mean = np.stack([(sums[layer] / tokens).cpu().numpy() for layer in support.layers])
     return {"mean": mean.astype(_dtype(model)), "norms": norms / len(rows), "tokens": int(tokens), "prompts": len(rows)}
 
 
 @torch.inference_mode()
-def _lengths(projection: nn.Module | None, z: Tensor) -> np.ndarray:
-    """How long what each head writes is, [N, H], from outputs [N, H, dv]; of the outputs, where a class gates them."""
+def _written_norms(projection: nn.Module | None, z: Tensor) -> np.ndarray:
+    """The norm [N, H] of what each head writes, from its outputs z [N, H, dv].
+
+    Without a projection (a class that gates the outputs) it is the norm of the outputs themselves.
+    """
     written = z if projection is None else head_writes(projection, z)
     return torch.linalg.vector_norm(written.double(), dim=-1).cpu().numpy()
 
@@ -53,13 +60,14 @@ def _lengths(projection: nn.Module | None, z: Tensor) -> np.ndarray:
 def position_means(
     model: PreTrainedModel, rows: Sequence[Row], layers: Sequence[int], token_budget: int = TOKEN_BUDGET
 ) -> dict[int, np.ndarray]:
-    """The mean outputs of all heads at every position, by layer [T, H, dv], T of the longest row."""
+    """The mean outputs of all heads at every position: by layer [T, H, dv], with T the length of the longest row."""
     sums, counts = _Sums(), _Sums()
 
     def visit(batch: Batch) -> None:
         weights = _weights(batch)
-        forward(model, batch, part := SumHeads(weights, layers, by_position=True))
-        sums.add(part.sums)
+        batch_sums = SumHeads(weights, layers, by_position=True)
+        forward(model, batch, batch_sums)
+        sums.add(batch_sums.sums)
         counts.add({0: weights.sum(0)})
 
     run_rows(model, rows, visit, token_budget)
@@ -69,10 +77,10 @@ def position_means(
 def outputs_of_mean_inputs(
     model: PreTrainedModel, rows: Sequence[Row], layers: Sequence[int], token_budget: int = TOKEN_BUDGET
 ) -> dict[int, np.ndarray]:
-    """What all heads of some layers put out where the layer's attention is given its mean input, [T, H, dv] by layer.
+    """The outputs of all heads of some layers when their attention gets its mean input: by layer [T, H, dv].
 
-    The mean is taken over rows at every position. As attention is causal, the output at a position is the same in every
-    longer prompt.
+    The mean input is taken over rows, at every position. As attention is causal, the output at a position does not
+    depend on T.
     """
     modules = {layer: module for module, layer in prepare(model).modules.items() if layer in layers}
     sums, counts = _Sums(), _Sums()
@@ -81,8 +89,8 @@ def outputs_of_mean_inputs(
         weights = _weights(batch)
         with recorded(modules.values()) as calls:
             forward(model, batch)
-        own = {layer: call.hidden.double() for layer, call in zip(modules, calls, strict=True)}
-        sums.add({at: torch.einsum("bt,btd->td", weights.to(part.device), part) for at, part in own.items()})
+        inputs = {layer: call.hidden.double() for layer, call in zip(modules, calls, strict=True)}
+        sums.add({layer: torch.einsum("bt,btd->td", weights.to(x.device), x) for layer, x in inputs.items()})
         counts.add({0: weights.sum(0)})
 
     run_rows(model, rows, visit, token_budget)
@@ -91,32 +99,34 @@ def outputs_of_mean_inputs(
     means = [_mean(sums[layer], counts[0])[None] for layer in modules]
     with torch.inference_mode(), instrument(model, heads := CaptureHeads(layers=layers)):
         called_again(list(modules.values()), calls, means)
-    # by way of float64, because numpy has no bfloat16
+    # float64 in between, because numpy has no bfloat16
     return {layer: heads.z[layer][0].double().cpu().numpy().astype(_dtype(model)) for layer in layers}
 
 
 class _Sums(dict[int, Tensor]):
-    """Sums by layer, to which shorter and longer ones may be added along their first dimension."""
+    """Sums by layer. The tensors that are added may differ in the length of their first dimension."""
 
     def add(self, new: dict[int, Tensor]) -> None:
-        for layer, part in new.items():
+        """Add tensors [T, ...] to the sums of their layers; the sum is as long as the longest of them."""
+        for layer, tensor in new.items():
             before = self.get(layer)
             if before is None:
-                self[layer] = part
+                self[layer] = tensor
                 continue
-            short, long = sorted((before, part), key=len)
+            short, long = sorted((before, tensor), key=len)
             long = long.clone()
             long[: len(short)] += short
             self[layer] = long
 
 
 def _weights(batch: Batch, skip: int = 0) -> Tensor:
-    """1 for the tokens [B, T] of a batch from position `skip` on, 0 for padding."""
+    """1 for the tokens of a batch from position `skip` on, 0 for those before and for padding: [B, T]."""
     places = torch.arange(batch.inputs["input_ids"].shape[1])
     return ((places >= skip) & (places < batch.lengths[:, None])).double()
 
 
 def _mean(total: Tensor, counts: Tensor) -> Tensor:
+    """Sums [T, ...] divided by the counts [T] of their positions."""
     return total / counts.to(total.device).view(-1, *[1] * (total.ndim - 1))
 
 

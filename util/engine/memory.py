@@ -1,4 +1,4 @@
-"""What a run will take of memory, said before any work: the weights, one batch of activations, what is captured."""
+"""Estimate, before a run, the memory it needs: for the weights, for one batch of activations, and for captures."""
 
 import math
 import warnings
@@ -18,15 +18,18 @@ from transformers.pytorch_utils import Conv1D
 from util.engine.call import EAGER_CHUNK
 from util.engine.handshake import input_device
 
-AUTO = ("auto", "balanced", "balanced_low_0", "sequential")  # device maps that accelerate works out
+AUTO = ("auto", "balanced", "balanced_low_0", "sequential")  # device maps that accelerate computes
 CGROUP = Path("/sys/fs/cgroup")
 CURES = "use a smaller token budget, quantized=True, or device_map='auto' to spread the model"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes by device ("cpu", "cuda:0", "disk"): the weights, what one batch needs at the model's widest place, and
-    what row captures keep of it. loaded: the weights are in memory already, so `check` does not ask for them again."""
+    """Bytes by device ("cpu", "cuda:0", "disk").
+
+    weights: the model's weights; activations: what one batch needs at the widest place of the model; captures: what row
+    captures keep of one batch; loaded: whether the weights are in memory already, so that `check` does not count them.
+    """
 
     weights: dict[str, int]
     activations: dict[str, int]
@@ -35,7 +38,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """All of it, in bytes."""
+        """The sum of all, in bytes."""
         return sum(sum(part.values()) for part in (self.weights, self.activations, self.captures))
 
     def __str__(self) -> str:
@@ -55,12 +58,13 @@ def estimate(
     quantized: bool = False,
     device_map: Any = None,
 ) -> Estimate:
-    """What running prompts of `rows` tokens each through the base model takes, in batches of `token_budget` tokens.
+    """The memory that running prompts through the base model needs, in batches of `token_budget` tokens.
 
-    captured: query rows captured of each prompt, in all heads and layers; kept: keys kept of each (None all). dtype,
-    quantized (4-bit NF4) and device_map, as `load_ICL_model` takes them (None: the GPU if there is one), are for a
-    configuration, of which no weight is made or loaded; a loaded model brings its own. The pages of a checkpoint that
-    stay mapped while its dtype is changed are the system's to reclaim and not counted.
+    rows: the number of tokens of each prompt; captured: how many query rows are captured of each prompt, in all heads
+    and layers; kept: how many keys are kept of each row, None for all. dtype, quantized (4-bit NF4) and device_map
+    (None: the GPU if there is one) are those of `load_ICL_model`. They are used only where `model` is a configuration,
+    for which no weight is made or loaded. Pages of a checkpoint that stay mapped while its dtype is changed are not
+    counted, because the system can reclaim them.
     """
     loaded = isinstance(model, PreTrainedModel)
     if loaded:
@@ -69,21 +73,22 @@ def estimate(
         quantized = quantized or getattr(model, "quantization_config", None) is not None
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(model, dtype=dtype)
-    tensors = dict((*model.named_parameters(), *model.named_buffers()))  # tied ones once
+    tensors = dict((*model.named_parameters(), *model.named_buffers()))  # tied weights are in it once
     states = {name: getattr(tensor, "quant_state", None) for name, tensor in tensors.items()}
-    numbers = {name: math.prod(state.shape) for name, state in states.items() if state is not None}
+    # how many numbers each 4-bit weight holds
+    quantized_sizes = {name: math.prod(state.shape) for name, state in states.items() if state is not None}
     if quantized and not loaded:
-        numbers = {name: tensors[name].numel() for name in _matrices(model)}
+        quantized_sizes = {name: tensors[name].numel() for name in _matrices(model)}
     sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
-    sizes |= {name: nf4_bytes(count) for name, count in numbers.items()}
+    sizes |= {name: nf4_bytes(count) for name, count in quantized_sizes.items()}
     places = _places(model, sizes, device_map)
     used = set(places.values())
     weights = {device: sum(size for name, size in sizes.items() if places[name] == device) for device in used}
     computing = sorted(used - {"cpu", "disk"}) or ["cpu"]
     shapes = {(max(1, min(len(rows), token_budget // length)), length) for length in rows}
     activations = _activations(model, shapes, captured, dtype.itemsize)
-    # a 4-bit weight is unpacked to 16 bits and laid out anew, an offloaded one visits where it is used: one at a time
-    activations += 4 * max(numbers.values(), default=0)
+    # a 4-bit weight is unpacked to 16 bits and copied; an offloaded weight is moved to where it is used; one at a time
+    activations += 4 * max(quantized_sizes.values(), default=0)
     activations += max((size for name, size in sizes.items() if places[name] not in computing), default=0)
     config = model.config.get_text_config(decoder=True)
     cells = captured * max((examples * (kept or length) for examples, length in shapes), default=0)
@@ -91,78 +96,101 @@ def estimate(
     return Estimate(weights, dict.fromkeys(computing, activations), dict.fromkeys(computing, captures), loaded)
 
 
-def check(found: Estimate) -> None:
-    """Raises MemoryError where a device has less free than `found` still needs; warns above 80 % of what is free."""
-    room, parts = free(), [found.activations, found.captures, {} if found.loaded else found.weights]
+def check(estimated: Estimate) -> None:
+    """Raises MemoryError where a device has less memory free than is needed; warns where over 80 % of it is needed."""
+    free_bytes = free()
+    parts = [estimated.activations, estimated.captures]
+    if not estimated.loaded:
+        parts.append(estimated.weights)
     for device, need in sum(map(Counter, parts), Counter[str]()).items():
-        there = room.get(device, math.inf)
-        said = f"{need / 1e9:.2f} GB are needed on {device} and {there / 1e9:.2f} GB are free ({found}); {CURES}"
-        if need > there:
-            raise MemoryError(said)
-        if need > 0.8 * there:
-            warnings.warn(said, stacklevel=2)
+        room = free_bytes.get(device, math.inf)
+        message = f"{need / 1e9:.2f} GB are needed on {device} and {room / 1e9:.2f} GB are free ({estimated}); {CURES}"
+        if need > room:
+            raise MemoryError(message)
+        if need > 0.8 * room:
+            warnings.warn(message, stacklevel=2)
 
 
 def free() -> dict[str, int]:
-    """Free bytes by device, with what torch holds of a GPU and does not use, within the limit of a container."""
-    found = {device_name(device): int(size) for device, size in get_max_memory().items()}
+    """Free bytes by device.
+
+    On a GPU this includes what torch has reserved and does not use; on the CPU a container's limit is respected.
+    """
+    free_bytes = {device_name(device): int(size) for device, size in get_max_memory().items()}
     files = [CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")]
     if all(file.exists() for file in files):
         limit, used, stat = (file.read_text().split() for file in files)
-        if limit != ["max"]:  # the cache of files that nobody uses is the system's to reclaim
-            unused = int(stat[stat.index("inactive_file") + 1])
-            found["cpu"] = min(found["cpu"], int(limit[0]) - int(used[0]) + unused)
+        if limit != ["max"]:
+            # the system can reclaim the cache of files that nobody uses
+            reclaimable = int(stat[stat.index("inactive_file") + 1])
+            free_bytes["cpu"] = min(free_bytes["cpu"], int(limit[0]) - int(used[0]) + reclaimable)
     for i in range(torch.cuda.device_count()):
-        found[device_name(i)] += torch.cuda.memory_reserved(i) - torch.cuda.memory_allocated(i)
-    return found
+        free_bytes[device_name(i)] += torch.cuda.memory_reserved(i) - torch.cuda.memory_allocated(i)
+    return free_bytes
 
 
 def device_name(device: Any) -> str:
-    """The name that accelerate has for a device: 0 and "cuda" are "cuda:0"."""
-    return f"cuda:{device}" if isinstance(device, int) else {"cuda": "cuda:0"}.get(str(device), str(device))
+    """The name of a device by which `Estimate` counts: 0 and "cuda" are "cuda:0"."""
+    if isinstance(device, int):
+        return f"cuda:{device}"
+    return "cuda:0" if str(device) == "cuda" else str(device)
 
 
 def nf4_bytes(numbers: int) -> int:
-    """Half a byte each, a byte for every 64, four for every 256 of those, two code books and an offset."""
+    """The bytes that so many numbers take in NF4 with double quantisation.
+
+    That is half a byte for each number, one byte for each block of 64, four bytes for each 256 blocks, two code books
+    (16 and 256 entries) and an offset, each entry four bytes.
+    """
     blocks = math.ceil(numbers / 64)
     return math.ceil(numbers / 2) + blocks + 4 * math.ceil(blocks / 256) + 4 * (16 + 256 + 1)
 
 
 def _matrices(model: PreTrainedModel) -> dict[str, Any]:
-    """The layers' matrices by the name of their weight: what NF4 stores in 4 bits, so not the unembedding."""
+    """The linear modules that NF4 stores in 4 bits (not the unembedding), by the name of their weight."""
     modules, head = model.named_modules(), model.get_output_embeddings()
     return {f"{name}.weight": m for name, m in modules if isinstance(m, Linear | Conv1D) and m is not head}
 
 
 def _places(model: PreTrainedModel, names: Iterable[str], device_map: Any) -> dict[str, str]:
+    """The device of each named weight under a device map."""
     if device_map in AUTO:
-        room = {device: int(0.9 * size) for device, size in get_max_memory().items()}  # as transformers leaves it
+        # transformers keeps 10 % free too
+        room = {device: int(0.9 * size) for device, size in get_max_memory().items()}
         device_map = infer_auto_device_map(model, room, no_split_module_classes=list(model._no_split_modules or ()))
     elif device_map is None:
         device_map = "cuda" if torch.cuda.is_available() else "cpu"
     wanted = device_map if isinstance(device_map, dict) else {"": device_map}
 
     def place(name: str) -> str:
-        return device_name(wanted.get(name, "cpu")) if name in wanted or not name else place(name.rpartition(".")[0])
+        """The device of the innermost module around a weight that the map names; "cpu" if it names none."""
+        if name in wanted or not name:
+            return device_name(wanted.get(name, "cpu"))
+        return place(name.rpartition(".")[0])
 
     return {name: place(name) for name in names}
 
 
 def _activations(model: PreTrainedModel, shapes: set[tuple[int, int]], captured: int, item: int) -> int:
-    """Bytes of one batch at the widest place of any layer; shapes: the batches' (examples, tokens of each)."""
+    """Bytes of one batch at the widest place of any layer.
+
+    shapes: (examples, tokens of each) of the batches; captured: query rows; item: bytes of one number.
+    """
     config = model.config.get_text_config(decoder=True)
     tokens = max((examples * length for examples, length in shapes), default=0)
     square = max((examples * length**2 for examples, length in shapes), default=0)
     widths = [getattr(m, "out_features", None) or m.nf for m in _matrices(model).values()]
-    # experts are one tensor [E, out, in], of which each token goes through a few
-    few = getattr(config, "num_experts_per_tok", None) or 1
-    widths += [few * max(p.shape[1:]) for p in model.parameters() if p.ndim == 3]
+    # experts are one tensor [E, out, in]; each token uses a few of them
+    experts_per_token = getattr(config, "num_experts_per_tok", None) or 1
+    widths += [experts_per_token * max(p.shape[1:]) for p in model.parameters() if p.ndim == 3]
     # the residual stream, its norm, what attention or the MLP returns; a hidden layer, its nonlinearity in three steps,
-    # and what the allocator keeps of what was freed
+    # and freed memory that the allocator keeps
     layer = tokens * item * (4 * config.hidden_size + 5 * max(widths))
     weights = config.num_attention_heads * tokens * captured
     if getattr(config, "attn_logit_softcapping", None) or any(n.endswith("sinks") for n, _ in model.named_parameters()):
-        # no fast kernel: all rows are computed as captured ones are
+        # there is no fast kernel: all rows are computed as captured rows are
         weights = max(weights, min(config.num_attention_heads * square, EAGER_CHUNK))
     windowed = any(getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
-    return layer + 3 * weights * max(4, item) + windowed * square * (1 + item)  # scores and softmax; the mask, twice
+    scores_and_softmax = 3 * weights * max(4, item)
+    masks = windowed * square * (1 + item)  # as booleans and as numbers
+    return layer + scores_and_softmax + masks
