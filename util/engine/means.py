@@ -37,10 +37,13 @@ def mean_outputs(
         batch_sums = SumHeads(weights)
         last = CaptureHeads(batch.lengths[:, None] - 1)
         forward(model, batch, batch_sums, last)
+        # all that may run out of memory comes first: a batch that does is visited again, in halves
+        batch_norms = [
+            _written_norms(support.projections.get(layer), last.z[layer][:, 0]).sum(0) for layer in support.layers
+        ]
         sums.add(batch_sums.sums)
         tokens += float(weights.sum())
-        for place, layer in enumerate(support.layers):
-            norms[place] += _written_norms(support.projections.get(layer), last.z[layer][:, 0]).sum(0)
+        norms[:] += batch_norms
 
     run_rows(model, rows, visit, token_budget)
     mean = np.stack([(sums[layer] / tokens).cpu().numpy() for layer in support.layers])
