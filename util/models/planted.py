@@ -114,9 +114,8 @@ def ioi(vocabulary: int, names: Sequence[int], backup: bool = False, **options: 
     if backup and options.get("copies", 1) != 1:
         raise ValueError("a circuit with a backup head has one copy; choose backup or copies")
     plan = Plan(vocabulary, 2 + backup, {"marked": 1, "done": 1, "code": CODE}, {"name": names}, **options)
-    plan.embedding[list(names), plan.place["code 0"]] = plan.codes[
-        list(names)
-    ]  # other tokens have no code here: nothing is moved
+    # other tokens have no code in this slot, so that nothing is moved from them
+    plan.embedding[list(names), plan.place["code 0"]] = plan.codes[list(names)]
     for copy in range(plan.copies):
         marked, done = f"marked {copy}", f"done {copy}"
         plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": marked})

@@ -177,8 +177,8 @@ class Corpus:
     def ioi(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
         """IOI sentences with their answers; most of the weight is on the answers.
 
-        The names are a shuffled list, used up before it is shuffled again, so that sentences near each other share no
-        name. Opening, middle and ending come from any three frames that are not held out, and a share NOISE of the
+        The names are a shuffled list, used up before it is shuffled again, so that sentences near each other hardly
+        ever share a name. Opening, middle and ending come from any three frames that are not held out, and a share NOISE of the
         tokens is replaced; with unchanged frames the model would learn these few frames instead of the task.
         """
         lists = word_lists()
