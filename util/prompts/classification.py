@@ -169,7 +169,8 @@ def associative_map_prompts(
     """
     _check_words(words, layout, "words")
     _check_words(labels, layout, "labels")
-    if both := set(words) & set(labels):
+    both = set(words) & set(labels)
+    if both:
         raise ValueError(f"{sorted(both)} are words and labels: then a label could be taken for the next key")
     if not 1 <= keys <= len(words) or k < keys or count < 1 or len(labels) < 2:
         raise ValueError(

@@ -36,21 +36,21 @@ def parts(prompt: Prompt) -> list[Part]:
     The class of a word is its category in the word lists; letters have no class. All labels are one class, all colons
     are one, and all blank lines are one, including the blank line after the instruction.
     """
-    found = []
+    prompt_parts = []
     demonstrations = len(prompt.spans["y"])
     header = prompt.spans.get("header", ())
     for start, end in header:
         blank = len(prompt.text[start:end]) - len(prompt.text[start:end].rstrip())
-        found.append(Part("blank line", (end - blank, end)))
+        prompt_parts.append(Part("blank line", (end - blank, end)))
     for number, (start, end) in enumerate(prompt.spans["x"]):
         at = start
         for word in prompt.text[start:end].split(" "):
-            found.append(Part(_categories().get(word), (at, at + len(word))))
+            prompt_parts.append(Part(_categories().get(word), (at, at + len(word))))
             at += len(word) + 1
-        found.append(Part("colon", prompt.spans["s"][number]))
+        prompt_parts.append(Part("colon", prompt.spans["s"][number]))
         if number < demonstrations:
-            found += [Part("label", prompt.spans["y"][number]), Part("blank line", prompt.spans["n"][number])]
-    return found
+            prompt_parts += [Part("label", prompt.spans["y"][number]), Part("blank line", prompt.spans["n"][number])]
+    return prompt_parts
 
 
 @cache

@@ -167,8 +167,8 @@ class Corpus:
             pairs = self._pairs[str(rng.choice(list(self._pairs)))]
             known = 0.0
             while True:
-                for which in rng.permutation(len(pairs)):
-                    x, y = pairs[which]
+                for index in rng.permutation(len(pairs)):
+                    x, y = pairs[index]
                     yield np.concatenate([x, y]), np.concatenate([np.zeros(len(x)), np.full(len(y), known)])
                     known = 1.0
 
@@ -178,8 +178,9 @@ class Corpus:
         """IOI sentences with their answers; most of the weight is on the answers.
 
         The names are a shuffled list, used up before it is shuffled again, so that sentences near each other hardly
-        ever share a name. Opening, middle and ending come from any three frames that are not held out, and a share NOISE of the
-        tokens is replaced; with unchanged frames the model would learn these few frames instead of the task.
+        ever share a name. Opening, middle and ending come from any three frames that are not held out, and a share
+        NOISE of the tokens is replaced; with unchanged frames the model would learn these few frames instead of the
+        task.
         """
         lists = word_lists()
         pieces = [re.split(r"(?<=\{Y\})|(?=\{S\})", frame) for frame in lists["frames"] if frame not in HELD_OUT_FRAMES]

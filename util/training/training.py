@@ -89,7 +89,7 @@ def attend(
     rows, heads, length, width = query.shape
     shared = key.shape[1]
     query = (query * scaling).to(dtype).view(rows, shared, -1, length, width)  # group heads by key
-    key, value = (part.to(dtype).reshape(rows * shared, length, width) for part in (key, value))
+    key, value = (states.to(dtype).reshape(rows * shared, length, width) for states in (key, value))
     outs = []
     for start in range(0, length, BLOCK):
         end = min(start + BLOCK, length)
@@ -165,7 +165,7 @@ def loss_of(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
 
     Matrix products run in bfloat16 (a quarter faster on one core); weights and residual stream stay in float32.
     """
-    tokens, weights = (torch.from_numpy(part) for part in batch)
+    tokens, weights = (torch.from_numpy(array) for array in batch)
     chosen = weights[:, 1:] > 0
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
