@@ -1,5 +1,7 @@
 """Ranks among controls, and how intervals are written and indexed."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,8 +39,9 @@ def test_another_tail_is_refused(tail):
 
 @pytest.mark.parametrize("arguments", [(0.5, [0.1, 0.9]), (0.5, [0.1, 0.9], "low")])
 def test_the_tail_must_be_named(arguments):
+    call: Any = rank_p
     with pytest.raises(TypeError, match="positional|tail"):
-        rank_p(*arguments)
+        call(*arguments)
 
 
 @pytest.mark.parametrize(
