@@ -1,11 +1,11 @@
 """Where the suite reads and writes: the clone, the cached intermediates, the figures and values.
 
-Four environment variables move these places; a relative value counts from the clone, so that a notebook and a
-terminal agree whatever folder they run in.
+Four environment variables move these places. A relative value is relative to the clone, so that a notebook and a
+terminal agree in whatever folder they run.
 
     ICL_ROOT      the clone, for an installation that does not point into one
     ICL_MATERIAL  cached intermediates; default: experiment_material/ in the clone
-    ICL_MODELS    models that packages bring; default: models/ under the cached intermediates
+    ICL_MODELS    models that come in packages; default: models/ under the cached intermediates
     ICL_OUTPUT    receives figures/ and data/values/; default: output/ under the cached intermediates, so that a
                   notebook run by hand leaves the committed figures alone. `make figures` sets it to the clone.
 """
@@ -21,7 +21,7 @@ KINDS = {"figures": "figures", "values": "data/values"}
 def root() -> Path:
     """The clone: the folder that holds util/ and data/.
 
-    Raises FileNotFoundError where there is no data/ beside the package, as in a copy installed outside a clone.
+    Raises FileNotFoundError if there is no data/ beside the package, as in a copy installed outside a clone.
     """
     named = os.environ.get("ICL_ROOT")
     folder = Path(named).expanduser().resolve() if named else Path(__file__).resolve().parents[1]
@@ -40,14 +40,14 @@ def material() -> Path:
 
 
 def models() -> Path:
-    """The folder of models that packages bring; it need not exist yet."""
+    """The folder of models that come in packages; it need not exist yet."""
     return _named("ICL_MODELS") or material() / "models"
 
 
 def output(kind: str, model: str = "embedded") -> Path:
-    """The folder for "figures" or "values" of a model, created if missing; raises ValueError for another kind.
+    """The folder for a model's "figures" or "values", created if missing; raises ValueError for another kind.
 
-    The embedded model's lie in the folder itself, any other model's in one named after it.
+    Files of the embedded model lie in the folder itself, those of any other model in a subfolder named after it.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
@@ -59,14 +59,15 @@ def output(kind: str, model: str = "embedded") -> Path:
 
 
 def model_folder(model: str) -> str:
-    """The folder of a model's figures and values in the output folder: its name in plain characters, "" if embedded."""
+    """The name of a model's subfolder of the output folder: its name in plain characters, "" for embedded models."""
     if model.partition("/")[0] == "embedded":
         return ""
-    return re.sub(r"[^a-z0-9._]+", "-", PurePath(model.rstrip("/\\")).name.lower()).strip("-.") or "model"
+    last_part = PurePath(model.rstrip("/\\")).name.lower()
+    return re.sub(r"[^a-z0-9._]+", "-", last_part).strip("-.") or "model"
 
 
 def _named(variable: str) -> Path | None:
-    """The folder an environment variable names; None where it is unset or empty."""
+    """The folder that an environment variable names; None if the variable is unset or empty."""
     value = os.environ.get(variable)
     if not value:
         return None

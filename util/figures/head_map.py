@@ -1,4 +1,4 @@
-"""One map of heads for all figures: layers across, heads up, both counted from 0."""
+"""The map of heads that all figures use: layers from left to right, heads from bottom to top, both from 0."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-TICK = 0.24  # inches: two digits that stand side by side
+TICK = 0.24  # inches that a tick label of two digits needs
 
 
 def head_map(
     ax: Axes, values: NDArray[Any], limits: tuple[float, float], *, colours: str = "Blues", width: float = 2.5
 ) -> AxesImage:
-    """Draw a map of heads [L, H] and return its image, for a colour bar.
+    """Draw a map of heads [L, H] and return the image, which a colour bar needs.
 
-    limits: the ends of the colour scale; colours: "Blues" for what has a floor, "RdBu_r" for what has two signs; width:
-    of the axes in inches, so that tick labels do not run into each other.
+    limits: the ends of the colour scale. colours: "Blues" for values with a minimum such as 0, "RdBu_r" for values of
+    both signs. width: the width of the axes in inches; it decides how many tick labels fit.
     """
     image = ax.imshow(
         values.T, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower", interpolation="nearest"

@@ -1,4 +1,4 @@
-"""Models whose circuit is known, as the positive control of every figure."""
+"""Models with planted circuits on the embedded model's tokenizer: the positive control of every figure."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,11 +19,12 @@ from util.records.runs import LazyModel, model_request
 def planted_model(
     build: Callable[..., Planted], options: Mapping[str, Any], tokens: Callable[[Any], list[int]] | None = None
 ) -> tuple[LazyModel, Planted, cache.Request]:
-    """A model whose circuit is known, on the embedded model's tokenizer, the truth, and the request's part on models.
+    """A model with a planted circuit, the circuit itself, and the fields of a request that say which model it is.
 
-    build: a circuit of `models.planted`; options: of its own (family, copies, noise, seed); tokens: those that it is
-    about, by the tokenizer. The model is built when it is first called for. As its weights are not known before, the
-    request names what decides them: the code of the circuits, the tokenizer and those tokens.
+    build: a function of `models.planted`. options: its keyword arguments (family, copies, noise, seed). tokens: a
+    function that takes the tokenizer and returns the token ids that the circuit is about. The model is built when it is
+    first needed. Its weights are not known before, so the request has a digest of what decides them: the code of the
+    circuits, the tokenizer and those tokens.
     """
     tokenizer = _planted_tokenizer()
     about = [] if tokens is None else [tokens(tokenizer)]
@@ -43,15 +44,16 @@ def _planted_tokenizer() -> Any:
 def errors_by_noise(
     judge: Callable[[float, int], Iterable[tuple[bool, bool]]], noises: Sequence[float], seeds: Sequence[int]
 ) -> dict[float, dict[str, tuple[int, int]]]:
-    """How often planted heads are misjudged, by the noise on their weights: "false alarms" and "misses", of how many.
+    """How often heads of planted models are misjudged, for each noise on their weights.
 
-    judge(noise, seed): of every head whether it should be found, and whether it was misjudged.
+    judge(noise, seed): for every head, whether it should be found and whether it was misjudged. "false alarms" are
+    misjudged heads that should not be found, "misses" those that should be; both are (misjudged heads, all such heads).
     """
     errors = {}
     for noise in noises:
-        judged = [each for seed in seeds for each in judge(noise, seed)]
-        alarms = [wrong for one, wrong in judged if not one]
-        misses = [wrong for one, wrong in judged if one]
+        judged = [head for seed in seeds for head in judge(noise, seed)]
+        alarms = [wrong for wanted, wrong in judged if not wanted]
+        misses = [wrong for wanted, wrong in judged if wanted]
         errors[noise] = {"false alarms": (sum(alarms), len(alarms)), "misses": (sum(misses), len(misses))}
     return errors
 
@@ -59,11 +61,12 @@ def errors_by_noise(
 def planted_control(
     build: Callable[..., Planted], options: Mapping[str, Any], tokens: Callable[[Any], list[int]] | None = None
 ) -> tuple[Model, Planted]:
-    """A `Model` whose circuit is known, on the embedded model's tokenizer, and the truth.
+    """A `Model` with a planted circuit, and the circuit itself.
 
-    build: a circuit of `models.planted`; options: its own (family, copies, noise, seed); tokens: those that it is
-    about, by the tokenizer. The weights are made when the model is first called for. As they are not known before, the
-    request names what decides them: the code of the circuits, the tokenizer and those tokens.
+    build: a function of `models.planted`. options: its keyword arguments (family, copies, noise, seed). tokens: a
+    function that takes the tokenizer and returns the token ids that the circuit is about. The model is built when it is
+    first needed. Its weights are not known before, so the request has a digest of what decides them: the code of the
+    circuits, the tokenizer and those tokens.
     """
     tokenizer = _planted_tokenizer()
     about = [] if tokens is None else [tokens(tokenizer)]

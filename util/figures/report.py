@@ -1,4 +1,4 @@
-"""Figures and numbers out: files named after their figure, and the table that sets published values beside ours."""
+"""Saves figures and plotted numbers, and compares published values with ours."""
 
 import json
 import math
@@ -17,9 +17,10 @@ from util.models.table import PACKAGED
 
 
 def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") -> list[Path]:
-    """Write <stem>_<panel>.png and .pdf into a model's output folder; the same figure gives the same bytes.
+    """Write <stem>_<panel>.png and .pdf into a model's output folder and return their paths.
 
-    Files of a packaged model say in their metadata what was done to it ("Description" of PNG, "Subject" of PDF).
+    The same figure gives the same bytes. For a packaged model, the metadata of the files say how its weights were
+    changed ("Description" of PNG, "Subject" of PDF).
     """
     folder = paths.output("figures", model)
     files = [folder / f"{stem}_{panel}{suffix}" for suffix in (".png", ".pdf")]
@@ -33,7 +34,7 @@ def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") 
     return files
 
 
-# Why an entry of the values may be no number, by its name or that of what it is part of.
+# Why a value may be NaN, by the name of its entry or of an entry around it.
 UNDEFINED = {
     **dict.fromkeys(
         ("companions", "copying", "attribution", "weights_copying", "direct"),
@@ -56,10 +57,11 @@ def save_values(
     decimals: int = 6,
     undefined: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write the plotted numbers to <stem>.json in a model's output folder, floats rounded to `decimals`.
+    """Write the plotted numbers to <stem>.json in a model's output folder, and return the path.
 
-    JSON has no NaN: such an entry is null, and "undefined" says why, by place, in the words of `undefined`, by name,
-    or of `UNDEFINED`. Warns where neither has any for it. Raises ValueError for an infinity and for values that have an
+    Floats are rounded to `decimals`. JSON has no NaN: a NaN becomes null, and the entry "undefined" of the file says
+    why, by place. The reasons, by the name of an entry, are those of the argument `undefined` and of `UNDEFINED`; a NaN
+    without a reason gives a warning. Raises ValueError for an infinity, and if some value is NaN but the values have an
     entry "undefined" already.
     """
     reasons, places = UNDEFINED | dict(undefined or {}), dict[str, str]()
@@ -76,6 +78,7 @@ def save_values(
 def _plain(
     value: Any, decimals: int, place: tuple[str, ...], reasons: Mapping[str, str], places: dict[str, str]
 ) -> Any:
+    """A value as plain JSON; adds the reason for each NaN to `places`. place: the names of the entries around it."""
     if hasattr(value, "__dataclass_fields__"):
         value = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):
@@ -99,16 +102,16 @@ def _plain(
 
 
 def published(stem: str) -> dict[str, Any]:
-    """The published values of a figure, data/published/<stem>.json."""
+    """The published values of a figure, read from data/published/<stem>.json."""
     return json.loads((paths.root() / "data" / "published" / f"{stem}.json").read_text(encoding="utf-8"))
 
 
 def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -> str:
-    """A table of published values beside ours, as text.
+    """A table, as text, of published values beside ours.
 
-    here: our value and its standard error by quantity id, measured on `model`. Match rule: the gap is at most the
-    reading error plus two standard errors. What was not measured is counted in a line of its own: other models' values,
-    whatever was measured on this one, and those of this one that need other settings.
+    here: by quantity id, our value and its standard error, measured on `model`. Two values match if they differ by at
+    most the reading error plus two standard errors. Published values that were not measured are counted below the
+    table: those of other models, and those of this model that need other settings.
     """
     lines, missing = [], Counter[str]()
     for row in published(stem)["values"]:
@@ -137,6 +140,6 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
 
 
 def saved(figure: Figure, study: Any, panel: str) -> Figure:
-    """Write a figure of a study, see `save_figure`, and give it back: the last line of a notebook's cell."""
+    """Write a figure of a study (see `save_figure`) and return it, to be shown as the last line of a notebook cell."""
     save_figure(figure, study.stem, panel, study.model.name)
     return figure

@@ -1,4 +1,4 @@
-"""Arrays in, matplotlib Figure out; one style for the suite. Nothing here knows models, prompts or caches."""
+"""The matplotlib style of all figures. This file knows nothing of models, prompts or caches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,19 +30,19 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Matplotlib settings of the suite, for the length of a with block."""
+    """Use the suite's matplotlib settings inside a with block."""
     with mpl.rc_context(STYLE):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of this width and height, in inches, with a constrained layout."""
+    """An empty figure with a constrained layout; width and height are in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def name_point(ax: Axes, name: str, x: float, y: float) -> None:
-    """Write a name beside a point of an axis, on the side where there is room."""
-    left = x > 0.5  # of the point, where the axis ends on its right
+    """Write a name beside the point (x, y), on the side where there is room, if the x axis runs from 0 to 1."""
+    left = x > 0.5  # write to the left of the point
     ax.annotate(
         name,
         (x, y),

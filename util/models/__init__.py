@@ -1,1 +1,1 @@
-"""Models that do not come as a folder of the hub: in packages of a registry, and in GGUF files."""
+"""Models that do not come from a hub: embedded ones, those in packages or GGUF files, and planted circuits."""

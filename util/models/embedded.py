@@ -1,6 +1,6 @@
 """Small language models trained by this repository, for work without a model hub.
 
-`path()` is a folder that `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load offline;
+`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load the folder `path()` offline;
 `load_ICL_model("embedded")` loads it with instruments.
 """
 
@@ -15,12 +15,15 @@ def home() -> Path:
 
 
 def names() -> list[str]:
-    """The embedded models that are present."""
+    """The names of the embedded models that are present."""
     return sorted(config.parent.name for config in home().glob("*/config.json"))
 
 
 def path(name: str = "generalist") -> Path:
-    """The folder of an embedded model (a name, or the absolute path of a folder); FileNotFoundError says the cure."""
+    """The folder of an embedded model; name: its name, or the absolute path of a folder.
+
+    Raises FileNotFoundError, which says what to do, if there is no model in it.
+    """
     folder = home() / name
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(

@@ -1,4 +1,4 @@
-"""Words that the embedded models' tokenizer keeps whole, and the categories of the word classification task."""
+"""Words that are one token each in the embedded models' tokenizer, and words held out from training."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ TOY_LABELS: tuple[str, ...] = ("Foo", "Bar", "Mur", "Res")
 LETTERS: tuple[str, ...] = tuple(ascii_uppercase + ascii_lowercase)
 
 CATEGORIES: dict[str, tuple[str, ...]] = {name: category(name) for name in column("categories", "category")}
-"""Eight categories of sixteen words."""
-
+"""Eight categories of sixteen words, for the word classification tasks."""
 
 PAIR_TASKS: dict[str, tuple[tuple[str, str], ...]] = {
     "copying": tuple((word, word) for word in column("embedded_words", "word")),
@@ -32,33 +31,33 @@ PAIR_TASKS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "person_sport": tuple((row["person"], row["sport"]) for row in table("person_sport")),
 }
-"""Input and output words of the word-pair tasks, as the tokenizer and the committed model were trained on them.
+"""The (input, output) pairs of the word-pair tasks on which the tokenizer and the committed model were trained.
 
-Words and verbs have lists of their own, so that longer lists of the tasks change neither.
+Words and verbs come from separate, frozen lists, so that the tasks' own lists may grow.
 """
 
 
 def held_out(items: Iterable[str], count: int) -> frozenset[str]:
-    """The `count` of the items that training never shows in their role: the first by SHA-256, whatever the order."""
+    """The first `count` distinct items by SHA-256: training never shows them in their role."""
     return frozenset(sorted(set(items), key=lambda item: sha256(item.encode()).digest())[:count])
 
 
 def held_out_inputs() -> frozenset[str]:
-    """A tenth of the words, verbs and countries, which no trained word pair has."""
+    """A tenth of the words, of the verbs and of the countries; no word pair in training has them as input."""
     lists = [[x for x, _ in PAIR_TASKS[task]] for task in ("copying", "present_past", "country_capital")]
     return frozenset().union(*(held_out(inputs, len(inputs) // 10) for inputs in lists))
 
 
-HELD_OUT_NAMES = held_out(word_lists()["names"], 15)  # no trained sentence has two of them
+HELD_OUT_NAMES = held_out(word_lists()["names"], 15)  # no sentence in training has two of them
 HELD_OUT_FRAMES = held_out(word_lists()["frames"], 3)
 HELD_OUT_LABELS = held_out(LABEL_WORDS[LABEL_WORDS.index("anger") :], 4) | held_out(LETTERS, 6)  # never a label
 
 
 def promised() -> list[str]:
-    """Strings that are one token each.
+    """The strings that the tokenizer promises to keep as one token each.
 
-    With leading space: labels, letters, category words and the words of IOI. Without it: toy labels, category words,
-    and the words of the word-pair tasks that are one word.
+    With a leading space: label words, toy labels, letters, category words and the words of IOI. Without it: toy labels,
+    category words, and those inputs and outputs of the word-pair tasks that are a single word.
     """
     category_words = [word for words in CATEGORIES.values() for word in words]
     bare = [*TOY_LABELS, *category_words]

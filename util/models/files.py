@@ -1,4 +1,4 @@
-"""What is known of files without loading them."""
+"""Hashes of files."""
 
 import hashlib
 from functools import lru_cache
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def sha256(file: str | Path) -> str:
-    """The sha256 of a file's bytes, in hex; read again only when its size or time changed."""
+    """The sha256 of a file's bytes, in hex. A file is read again only if its size or modification time has changed."""
     stat = Path(file).stat()
     return _sha256(str(file), stat.st_size, stat.st_mtime_ns)
 

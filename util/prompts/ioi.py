@@ -1,12 +1,12 @@
-"""Indirect object identification (IOI): two names, one of them again, and the answer is the other one.
+"""Indirect object identification (IOI): two names occur, one of them a second time; the answer is the other name.
 
 "When Mike and Emma went to the cafe, Mike gave a coffee to" -> " Emma". The task, the orders ABBA and BABA, the
 corruption by three unrelated names and the flips of names are those of Wang et al. 2022, arXiv:2211.00593 (templates
-in appendix E). Frames and word lists (data/word_lists/ioi.json) and the rules by which
-words are kept for a tokenizer are our own definitions.
+in appendix E). The frames, the word lists (data/word_lists/ioi.json) and the rules that decide which words a tokenizer
+keeps are our own definitions.
 
-A pair of prompts is neutral about what is patched into what: the base run is the one intervened on, the source run the
-one that activations come from. Noising takes an IOI prompt as base and "abc" as source; denoising exchanges the two.
+A pair of prompts does not say what is patched into what: the base run is the one that is patched, and the source run
+the one that activations come from. Noising has an IOI prompt as base and "abc" as source; denoising exchanges the two.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from util import paths
 from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, with_bos
 
 CORRUPTIONS = (
-    "s2_swap",  # S2 becomes IO: keeps both names and their places, the answer flips (theirs: IO <- S2)
-    "s2_rand",  # S2 becomes a third name: keeps the clause before it, no name stands there twice
-    "names_swap",  # X and Y change places, S stays: keeps the answer, the place of the repeated name flips
-    "abc",  # three other names: keeps the frame alone, nothing tells the answer (p_ABC)
-    "random_name",  # IO and S become two other names: keeps the pattern, ABBA or BABA
+    "s2_swap",  # S2 becomes IO: the first clause stays, the answer flips (IO <- S2 in the paper)
+    "s2_rand",  # S2 becomes a third name: the first clause stays, no name occurs twice
+    "names_swap",  # X and Y change places, S stays: the answer stays, the place of the repeated name flips
+    "abc",  # three other names: only the frame stays, nothing tells the answer (p_ABC in the paper)
+    "random_name",  # IO and S become two other names: the order, ABBA or BABA, stays
 )
-ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of X and Y
+ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of fields X and Y
 FIELDS = {"names": ("X", "Y", "S"), "places": ("PLACE",), "objects": ("OBJECT",)}
 NAMED = ("IO", "S1", "S2")
-MINIMUM = 8  # names; fewer would say more about these names than about the task
+MINIMUM = 8  # names; with fewer, results would be about these names rather than about the task
 
 
 @dataclass(frozen=True)
 class IOIPair:
-    """A base prompt and its source, which has the same frame and is scored with the base's answers.
+    """A base prompt and a source prompt with the same frame; both are scored with the base's answers.
 
-    labels of both prompts: (IO, S) of the base, gold 0. spans: IO, S1, S2, END (the last word), place and object where
-    the frame has them. In the source a role marks the place where the base has it, whatever name stands there.
-    order: of the base. index: the number of the prompt, under which it is drawn.
+    Both prompts have the labels (IO, S) of the base, with gold 0, and the spans IO, S1, S2, END (the last word), and
+    place and object if the frame has them. A role of the source marks the place that has this role in the base,
+    whatever name stands there. order: that of the base. corruption: one of CORRUPTIONS. index: the number that seeds
+    the drawing of the pair.
     """
 
     base: Prompt
@@ -56,7 +57,7 @@ class IOIPair:
 
 @dataclass(frozen=True)
 class Words:
-    """What a tokenizer keeps of the word lists, and how many words it does not, by kind and reason."""
+    """The words of the lists that a tokenizer keeps. rejected: how many words it does not keep, by kind and reason."""
 
     names: tuple[str, ...]
     places: tuple[str, ...]
@@ -66,7 +67,7 @@ class Words:
 
 @dataclass(frozen=True)
 class IOIPrompts:
-    """Pairs, the words they are made from, and by reason how many pairs do not lie on top of each other in tokens."""
+    """Pairs and the words they are made from. dropped: by reason, how many pairs were not aligned token by token."""
 
     pairs: tuple[IOIPair, ...]
     words: Words
@@ -75,9 +76,10 @@ class IOIPrompts:
 
 @dataclass(frozen=True)
 class IOITokens:
-    """A pair as tokens. base, source: ids, [T] each, equal before position `first`, the P of prefix caches.
+    """A pair as tokens. base, source: ids, [T] each.
 
-    positions: the last token of every role, in both prompts. answers: the ids of IO and S after the base.
+    first: the first position where the ids differ; a prefix cache may hold the positions before it. positions: for
+    every role, the position of its last token in both prompts. answers: the ids that IO and S have after the base.
     """
 
     base: tuple[int, ...]
@@ -88,7 +90,7 @@ class IOITokens:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(T, P): pairs of one shape can share a batch without padding."""
+        """(T, first): pairs of the same shape can share a batch without padding."""
         return len(self.base), self.first
 
 
@@ -103,24 +105,27 @@ def word_lists() -> Mapping[str, tuple[str, ...]]:
 
 
 def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Sequence[str] | None = None) -> Words:
-    """The names, places and objects that are one token of their own wherever the frames put them.
+    """The names, places and objects that are a single token wherever the frames put them.
 
-    A word is kept if at every place of every frame one token holds it and nothing else but white space, with the same
-    id everywhere, which decodes to the word (so that ids are distinct); and if frames have as many tokens as with the
-    other kept words. A name, moreover, must follow every prompt as the answer does: ids(prompt + " " + name) is
-    ids(prompt) and that id. Kinds of words that the frames do not use are empty.
+    frames, names: used instead of those of the lists. A word is kept under these conditions:
 
-    Raises ValueError for impossible frames, fewer than MINIMUM names, no place or object where frames need one, and a
-    tokenizer without character offsets.
+    - in every field of every frame, one token holds the word and nothing else but white space;
+    - this token has the same id everywhere, and the id decodes to the word, so that different words have different ids;
+    - every frame has as many tokens with this word as with the other kept words;
+    - a name can follow every prompt as its answer: ids(prompt + " " + name) is ids(prompt) plus that one id.
+
+    Kinds of words that no frame uses are empty. Raises ValueError for impossible frames, fewer than MINIMUM names, no
+    place or object although frames need one, and a tokenizer without character offsets.
     """
     frames = _checked(frames)
-    with_bos(frames[0], tokenizer)  # refuses a tokenizer without offsets in the same words as everywhere
+    with_bos(frames[0], tokenizer)  # raises for a tokenizer without offsets
     kept, rejected = dict[str, tuple[str, ...]](), Counter[str]()
     for kind, fields in FIELDS.items():
         words = tuple(dict.fromkeys(names if kind == "names" and names is not None else word_lists()[kind]))
-        asking = [frame for frame in frames if fields[0] in _fields(frame)]
-        kept[kind] = _kept(kind, words, asking, tokenizer, rejected) if asking else ()
-        if asking and len(kept[kind]) < (needed := MINIMUM if kind == "names" else 1):
+        users = [frame for frame in frames if fields[0] in _fields(frame)]
+        kept[kind] = _kept(kind, words, users, tokenizer, rejected) if users else ()
+        needed = MINIMUM if kind == "names" else 1
+        if users and len(kept[kind]) < needed:
             raise ValueError(
                 f"{type(tokenizer).__name__} keeps {len(kept[kind])} of {len(words)} {kind}, and {needed} are needed "
                 f"({dict(rejected)}); take a tokenizer of a larger vocabulary, "
@@ -132,7 +137,7 @@ def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Seq
 def _kept(
     kind: str, words: Sequence[str], frames: Sequence[str], tokenizer: Any, rejected: Counter[str]
 ) -> tuple[str, ...]:
-    """The words of one kind that every one of the frames, all of which have its fields, keeps; counts the others."""
+    """The words of one kind that all frames keep; the others are counted in `rejected`. All frames use this kind."""
     fillers = {field: word_lists()[other][0] for other, fields in FIELDS.items() for field in fields}
     ids: dict[str, int] = {}
     for frame in frames:
@@ -145,43 +150,52 @@ def _kept(
         lengths: dict[str, int] = {}
         for word, (text, spans), tokens, answered in zip(words, filled, alone, whole, strict=True):
             try:
-                found = {tokens.ids[t] for field in FIELDS[kind] for t in _own(tokens, text, spans[field], 1)}
+                word_ids = {tokens.ids[t] for field in FIELDS[kind] for t in _positions(tokens, text, spans[field], 1)}
                 if kind == "names":
-                    found.add(_answer(tokens, answered, text))
-                if len(found | {ids.setdefault(word, min(found))}) > 1:
-                    raise Misaligned("several ids", f"{word!r} is {sorted(found)} in {text!r}, {ids[word]} before")
+                    word_ids.add(_answer(tokens, answered, text))
+                ids.setdefault(word, min(word_ids))
+                if word_ids != {ids[word]}:
+                    raise Misaligned("several ids", f"{word!r} is {sorted(word_ids)} in {text!r}, {ids[word]} before")
                 if tokenizer.decode([ids[word]]).strip() != word:
                     raise Misaligned("decodes otherwise", f"token {ids[word]} of {word!r}")
                 lengths[word] = len(tokens.ids)
             except Misaligned as error:
                 rejected[f"{kind}: {error.reason}"] += 1
-        usual = max(lengths.values(), key=[*lengths.values()].count, default=0)
+        all_lengths = list(lengths.values())
+        usual = max(all_lengths, key=all_lengths.count, default=0)
         words = [word for word, length in lengths.items() if length == usual]
-        if others := len(lengths) - len(words):
-            rejected[f"{kind}: unequal lengths"] += others
+        if len(words) < len(lengths):
+            rejected[f"{kind}: unequal lengths"] += len(lengths) - len(words)
     return tuple(words)
 
 
 def _batch(texts: list[str], tokenizer: Any) -> list[Tokens]:
-    """Texts as tokens without special ones, in one call: one by one the lists would take seconds."""
+    """Texts as tokens without special tokens, in one call, because single calls would take seconds for the lists."""
     encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
     both = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
     return [Tokens(tuple(ids), tuple(map(tuple, spans))) for ids, spans in both]
 
 
-def _own(tokens: Tokens, text: str, span: Span, most: int | None = None) -> tuple[int, ...]:
-    """The positions of a word's tokens. Raises Misaligned where they hold more than it and white space, or too many."""
-    found, word = tokens.under(span), text[slice(*span)]
-    at = [tokens.spans[t] or span for t in found]
-    if not found or text[at[0][0] : at[-1][1]].strip() != word:
+def _positions(tokens: Tokens, text: str, span: Span, most: int | None = None) -> tuple[int, ...]:
+    """The positions of the tokens of the word at `span`.
+
+    Raises Misaligned if these tokens hold anything but the word and white space, or if they are more than `most`.
+    """
+    positions, word = tokens.under(span), text[slice(*span)]
+    spans = [tokens.spans[t] or span for t in positions]
+    if not positions or text[spans[0][0] : spans[-1][1]].strip() != word:
         raise Misaligned("merged", f"no token boundaries around {word!r} at {span} of {text!r}")
-    if most and len(found) > most:
-        raise Misaligned("several tokens", f"{word!r} is {len(found)} tokens in {text!r}")
-    return found
+    if most and len(positions) > most:
+        raise Misaligned("several tokens", f"{word!r} is {len(positions)} tokens in {text!r}")
+    return positions
 
 
 def _answer(alone: Tokens, whole: Tokens, text: str) -> int:
-    """The one id that an answer adds to a text's tokens (`alone`). Raises Misaligned where it does anything else."""
+    """The one id that the answer adds to the tokens of a text.
+
+    alone: the text's tokens; whole: those of text and answer. Raises Misaligned if the answer changes earlier tokens or
+    adds more or less than one.
+    """
     added = whole.ids[len(alone.ids) :]
     if whole.ids[: len(alone.ids)] != alone.ids:
         raise Misaligned("answer merges", f"the tokens of {text!r} change before an answer")
@@ -202,13 +216,14 @@ def ioi_prompts(
     names: Sequence[str] | None = None,
     orders: Sequence[str] = ("ABBA", "BABA"),
 ) -> IOIPrompts:
-    """`count` pairs of prompts by one of CORRUPTIONS; frames and names replace those of the lists, to hold some out.
+    """`count` pairs of a base and a source prompt.
 
-    Prompt i has a generator of its own, Random("ioi:seed:i"), and the orders take turns: it depends on the kept words,
-    not on count, and its base not on the corruption. Names, places and objects are single tokens (see `usable_words`).
-    Every pair is compared token by token; one that `ioi_tokens` refuses is dropped and counted, not replaced.
-    Raises ValueError for a number, corruption or order that there is not, where no pair is left, and like
-    `usable_words`.
+    corruption: one of CORRUPTIONS. frames, names: used instead of those of the lists, for example to hold some out.
+    orders: of ORDERS; they take turns. Names, places and objects are single tokens (see `usable_words`). Pair i is
+    drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not on `count`, and its base
+    does not depend on the corruption. Every pair is compared token by token; a pair that `ioi_tokens` refuses is
+    counted and dropped, not replaced. Raises ValueError for an impossible count, corruption or order, if no pair is
+    left, and where `usable_words` does.
     """
     if count < 1 or corruption not in CORRUPTIONS or not orders or not set(orders) <= set(ORDERS):
         raise ValueError(
@@ -236,7 +251,7 @@ def ioi_prompts(
 
 
 def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, index: int) -> IOIPair:
-    # all names are drawn whatever the corruption needs, so that the base does not depend on it
+    # draw all names, even if the corruption needs fewer, so that the base does not depend on the corruption
     io, s, a, b, c = rng.sample(words.names, 5)
     others = {"PLACE": rng.choice(words.places or ("",)), "OBJECT": rng.choice(words.objects or ("",))}
     x, y = (io, s) if order == "ABBA" else (s, io)
@@ -258,7 +273,7 @@ def _pair(rng: Random, frame: str, words: Words, order: str, corruption: str, in
 
 
 def _filled(frame: str, words: Mapping[str, str]) -> tuple[str, dict[str, Span]]:
-    """A frame with words in its fields, and the span of each."""
+    """A frame with its fields filled by words, and the character span of each field."""
     text, spans = "", {}
     for literal, field, _, _ in Formatter().parse(frame):
         text += literal
@@ -269,10 +284,12 @@ def _filled(frame: str, words: Mapping[str, str]) -> tuple[str, dict[str, Span]]
 
 
 def _fields(frame: str) -> list[str]:
+    """The names of a frame's fields, from left to right."""
     return [field for _, field, _, _ in Formatter().parse(frame) if field is not None]
 
 
 def _checked(frames: Sequence[str] | None) -> tuple[str, ...]:
+    """The frames, by default those of the lists. Raises ValueError for frames that make no IOI prompt."""
     frames = tuple(word_lists()["frames"] if frames is None else frames)
     known = {field for fields in FIELDS.values() for field in fields}
     for frame in frames:
@@ -289,17 +306,17 @@ def _checked(frames: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def pair_from_texts(base: str, source: str, io: str, s: str) -> IOIPair:
-    """A pair from two given texts that differ in one name, such as the example at the top of this module.
+    """A pair from two given texts that differ in one name; for a base, see the example at the top of this file.
 
-    io, s: the answer and the repeated name of the base. S1 and IO are their first occurrences, S2 the last one of s,
-    END is the last word. Raises ValueError unless exactly one word differs, at one of these names, each of them a word
-    of the base, s twice or more, and the base ends in another word.
+    io, s: the answer and the repeated name of the base. IO is the first occurrence of io, S1 the first and S2 the last
+    occurrence of s, END the last word. Raises ValueError unless exactly one word differs and it is IO, S1 or S2, io
+    occurs in the base, s occurs in it at least twice, and the base ends in a word that is neither.
     """
     old, new = ([*re.finditer(r"\w+", text)] for text in (base, source))
     changed = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a[0] != b[0]]
     if re.split(r"\w+", base) != re.split(r"\w+", source) or len(changed) != 1:
         raise ValueError(f"the texts must differ in exactly one word: {base!r}, {source!r}")
-    words = [found[0] for found in old]
+    words = [match[0] for match in old]
     if io == s or io not in words or words.count(s) < 2:
         raise ValueError(f"{base!r} needs the name {io!r}, and another name {s!r} at least twice")
     last = len(words) - 1
@@ -309,8 +326,8 @@ def pair_from_texts(base: str, source: str, io: str, s: str) -> IOIPair:
     if changed[0] not in [places[role] for role in NAMED]:
         raise ValueError(f"the word that differs, {words[changed[0]]!r}, is none of the names {io!r} and {s!r}")
     both = [
-        Prompt(text, {role: (found[i].span(),) for role, i in places.items()}, (io, s))
-        for text, found in ((base, old), (source, new))
+        Prompt(text, {role: (matches[i].span(),) for role, i in places.items()}, (io, s))
+        for text, matches in ((base, old), (source, new))
     ]
     return IOIPair(both[0], both[1], "ABBA" if places["IO"] < places["S1"] else "BABA")
 
@@ -319,32 +336,34 @@ def pair_from_texts(base: str, source: str, io: str, s: str) -> IOIPair:
 
 
 def ioi_tokens(pair: IOIPair, tokenizer: Any, bos: bool | None = None) -> IOITokens:
-    """A pair as tokens, with `bos` in front as `with_bos` has it.
+    """A pair as tokens; bos is passed on to `with_bos`.
 
-    Raises Misaligned, a ValueError, unless both prompts have as many tokens, every role at the same tokens, which hold
-    nothing else, and different tokens at names only, at least one; and unless the answers are two single tokens.
+    Raises Misaligned, a ValueError, unless all of this holds: both prompts have the same number of tokens; every role
+    has the same positions in both, and its tokens hold nothing else; the ids differ somewhere, and only at names; the
+    answers are two different single tokens.
     """
     texts = (pair.base.text, pair.source.text)
     base, source = (with_bos(text, tokenizer, bos) for text in texts)
     if len(base.ids) != len(source.ids):
         raise Misaligned("unequal lengths", f"{len(base.ids)} and {len(source.ids)} tokens: {texts}")
-    at, there = (
-        {role: _own(tokens, prompt.text, span) for role, (span,) in prompt.spans.items()}
+    base_positions, source_positions = (
+        {role: _positions(tokens, prompt.text, span) for role, (span,) in prompt.spans.items()}
         for prompt, tokens in ((pair.base, base), (pair.source, source))
     )
     io, s = (_answer(base, with_bos(pair.base.with_label(n), tokenizer, bos), texts[0]) for n in (0, 1))
     if io == s:
         raise Misaligned("same answers", f"{pair.base.labels} are both token {io}")
-    named = {t for role in NAMED for t in at[role]}
+    named = {t for role in NAMED for t in base_positions[role]}
     differing = [t for t, (a, b) in enumerate(zip(base.ids, source.ids, strict=True)) if a != b]
-    if at != there or not differing or not named.issuperset(differing):
+    if base_positions != source_positions or not differing or not named.issuperset(differing):
         raise Misaligned("other tokens", f"tokens {differing} differ, names are {sorted(named)}: {texts}")
-    return IOITokens(base.ids, source.ids, {role: found[-1] for role, found in at.items()}, differing[0], (io, s))
+    last = {role: positions[-1] for role, positions in base_positions.items()}
+    return IOITokens(base.ids, source.ids, last, differing[0], (io, s))
 
 
 def group_by_shape(tokens: Iterable[IOITokens]) -> dict[tuple[int, int], list[int]]:
-    """The numbers of the pairs of each shape (T, P), which fit into one batch without padding."""
+    """The indices of the pairs, grouped by their shape (T, first); a group fits into one batch without padding."""
     groups = defaultdict[tuple[int, int], list[int]](list)
-    for number, each in enumerate(tokens):
-        groups[each.shape].append(number)
+    for index, pair_tokens in enumerate(tokens):
+        groups[pair_tokens.shape].append(index)
     return dict(groups)

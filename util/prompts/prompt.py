@@ -1,9 +1,9 @@
-"""Prompts with the roles of their parts, and where those parts lie among a tokenizer's tokens.
+"""Prompts, the roles of their parts, and the positions of these parts among a tokenizer's tokens.
 
-A prompt is a string plus character spans by role. In an in-context-learning prompt the roles are x (input texts,
-demonstrations then query), s (the forerunner: the last visible character before a label, Cho et al. 2025, section 3)
-and y (label words of the demonstrations). Tokens are found by character offsets, never by matching token ids, so that
-double spaces, missing BOS tokens and labels of several tokens cannot shift a position silently.
+A prompt is a string with character spans by role. The roles of an in-context-learning prompt are x (the input texts of
+the demonstrations, then of the query), s (the forerunner: the last visible character before a label, Cho et al. 2025,
+section 3) and y (the label words of the demonstrations). Tokens are found by character offsets, never by matching token
+ids, so that double spaces, missing BOS tokens and labels of several tokens cannot shift a position unnoticed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 
 Span = tuple[int, int]
-Appended = int | str  # what stands after the query: a label, counted from the gold one in the label space, or a word
+Appended = int | str  # what follows the query: a label, by its offset from gold in the label space, or any word
 CUTS = ("none", "label_words", "last_sentence_token")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt, up to where its answer is due: the query's forerunner, or the last word of an IOI sentence.
+    """One prompt without its answer: it ends with the query's forerunner, or the last word of an IOI sentence.
 
-    spans: character spans [start, end) by role. With k demonstrations there are k + 1 of x and s and k of y, and in
-    prompts of `Layout` k of n (what ends a demonstration); in IOI prompts IO, S1, S2, END, place and object.
-    labels: the answers to choose from; gold and demonstrations index them. label_join stands before an answer.
-    marks: a suffix for the token types of each demonstration, where some are of a kind of their own.
+    spans: character spans [start, end) by role. A prompt with k demonstrations has k + 1 spans of x and of s, and k of
+    y; prompts of `Layout` also have k of n (the end of a demonstration), and header if there is one. IOI prompts have
+    the roles IO, S1, S2, END, place and object. labels: the answers to choose from. gold: the index of the right one.
+    demonstrations: the index of the label of each demonstration. label_join: the text between prompt and answer.
+    marks: empty, or for each demonstration a suffix for the token types of its input and output (see `type_tokens`).
     """
 
     text: str
@@ -36,15 +37,19 @@ class Prompt:
     marks: tuple[str, ...] = ()
 
     def label(self, appended: Appended = 0) -> str:
-        """The gold label (0), the label so many places after it in the label space, cyclically, or just that word."""
+        """The gold label (0), the label so many places after it in the label space (cyclic), or the word itself."""
         return appended if isinstance(appended, str) else self.labels[(self.gold + appended) % len(self.labels)]
 
     def with_label(self, appended: Appended = 0) -> str:
-        """The prompt followed by the correct label (0), the reference code's wrong label (1), or another word."""
+        """The prompt followed by the gold label (0), the wrong label of the reference code (1), or another word."""
         return self.text + self.label_join + self.label(appended)
 
     def cut(self, mode: str, offset: int = 0) -> str:
-        """The string of one of the reference's prompt cuts, see CUTS. Raises ValueError for another name."""
+        """The prompt cut in one of the reference code's ways, CUTS. Raises ValueError for another name.
+
+        "none": the prompt as it is. "label_words": with a label, see `with_label`. "last_sentence_token": only up to
+        the end of the query's input.
+        """
         if mode == "none":
             return self.text
         if mode == "label_words":
@@ -58,9 +63,10 @@ class Prompt:
 class LabelledTokens:
     """A prompt with one label appended, as tokens.
 
-    ids ends with the *first* token of the appended label: later ones, `rest`, cannot influence its row. forerunners and
-    labels are positions, k + 1 each, the query's last; label_lengths counts the tokens of each label; n_t counts all
-    tokens of the string, special tokens in front and the whole label included.
+    ids: the tokens up to the *first* token of the appended label, because later ones cannot influence that token's row.
+    rest: the other tokens of the appended label. forerunners, labels: the positions of the forerunners and of the first
+    tokens of the labels, k + 1 each, the query's last. label_lengths: the number of tokens of each label. n_t: the
+    number of tokens of the whole string, with special tokens in front and all tokens of the appended label.
     """
 
     ids: tuple[int, ...]
@@ -72,12 +78,12 @@ class LabelledTokens:
 
 
 def tokenize(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:
-    """Token roles of every prompt with a label, or another word, appended.
+    """The tokens of every prompt with a label, or another word, appended.
 
-    The forerunner is the token that covers the last visible character before a label and the label's first token is the
-    next one, so that an attention read from the one to the other is always between neighbours. Where attention to a
-    label of several tokens is read, its first token stands for it; `label_lengths` says how often that happened.
-    Raises ValueError for a tokenizer without character offsets and where one token covers both forerunner and label.
+    The forerunner is the token that covers the last visible character before a label. The next token is the first token
+    of the label, so attention from the label to its forerunner is always attention to a neighbour. A label of several
+    tokens is represented by its first token; `label_lengths` shows where this happens. Raises ValueError for a
+    tokenizer without character offsets, and if one token covers both forerunner and label.
     """
     _check_offsets(tokenizer)
     texts = [prompt.with_label(appended) for prompt in prompts]
@@ -91,7 +97,8 @@ def tokenize(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) 
 
 
 def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], tokenizer: Any) -> LabelledTokens:
-    first, last = [-1] * len(text), [-1] * len(text)  # tokens of each character: several may share one
+    # the first and the last token of each character; several tokens may share one character
+    first, last = [-1] * len(text), [-1] * len(text)
     for token, (start, end) in enumerate(offsets):
         last[start:end] = [token] * (end - start)
         first[start:end] = [token if known < 0 else known for known in first[start:end]]
@@ -119,15 +126,15 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
 
 
 def check_conditions(appended: Sequence[Appended]) -> None:
-    """Raises ValueError unless there is at least one condition and each is named once."""
+    """Raises ValueError if there is no condition or one of them is named twice."""
     if not appended or len(set(appended)) < len(appended):
         raise ValueError(f"appended = {list(appended)}: name at least one condition, and each once")
 
 
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
-    """Refuse appended words that share their first token, so that two conditions would be one.
+    """Raises ValueError if two conditions append words with the same first token: their attention would be the same.
 
-    tokens: per condition the tokens of every prompt. Raises ValueError naming the two words.
+    tokens: for each condition, the tokens of every prompt. The message names the two words.
     """
     for number, prompt in enumerate(prompts):
         seen: dict[int, str] = {}
@@ -146,6 +153,7 @@ def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequ
 
 
 def _check_offsets(tokenizer: Any) -> None:
+    """Raises ValueError for a tokenizer without character offsets."""
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
             f"{type(tokenizer).__name__} gives no character offsets, which token roles need; "
@@ -158,9 +166,10 @@ def _check_offsets(tokenizer: Any) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a prompt is written: header, `x separator join y end` for each demonstration, then the query's `x separator`.
+    """How a prompt is written: header, then `x separator join y end` for each demonstration, then `x separator`.
 
-    The default is that of the edge figure: input, tab, output, newline. With " ->" or ":" as separator, join is " ".
+    The default is the layout of the edge-ablation figure: input, tab, output, newline. If the separator is " ->" or
+    ":", join is " ".
     """
 
     separator: str = "\t"
@@ -176,11 +185,11 @@ class Layout:
         labels: Sequence[str] = (),
         marks: Sequence[str] = (),
     ) -> Prompt:
-        """The prompt of (input, output) demonstrations and a query.
+        """A prompt from (input, output) demonstrations and a query.
 
-        labels: the label space; by default the outputs of this prompt, in order of appearance, and the answer.
-        Raises ValueError for an output or answer that is not in the labels, and for marks that are not one for each
-        demonstration.
+        labels: the label space; by default the outputs of the demonstrations, in order of appearance, and the answer.
+        marks: none, or one per demonstration. Raises ValueError for an output or answer that is not in the labels, and
+        for another number of marks.
         """
         labels = tuple(labels) or tuple(dict.fromkeys([*(y for _, y in demonstrations), answer]))
         unknown = {answer, *(y for _, y in demonstrations)} - set(labels)
@@ -203,7 +212,7 @@ class Layout:
             write("n", self.end)
         write("x", query)
         write("s", self.separator)
-        roles = {role: tuple(found) for role, found in spans.items()}
+        roles = {role: tuple(role_spans) for role, role_spans in spans.items()}
         if self.header:
             roles["header"] = ((0, len(self.header)),)
         indices = tuple(labels.index(y) for _, y in demonstrations)
@@ -214,7 +223,7 @@ class Layout:
 
 
 class Misaligned(ValueError):
-    """A prompt whose parts are not tokens of their own in this tokenizer. `reason` is short, to be counted."""
+    """A prompt's parts do not fall on tokens as they have to; `reason` says why in a few words, to count cases."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -223,27 +232,27 @@ class Misaligned(ValueError):
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text as tokens. spans[t] are the characters of token t, None for special tokens in front."""
+    """A text as tokens. spans[t]: the characters [start, end) of token t, None for special tokens in front."""
 
     ids: tuple[int, ...]
     spans: tuple[Span | None, ...]
 
     def under(self, span: Span) -> tuple[int, ...]:
-        """The positions of the tokens that share a character with `span`."""
+        """The positions of all tokens that share a character with `span`."""
         return self.under_each([span])[0]
 
     def under_each(self, spans: Sequence[Span]) -> list[tuple[int, ...]]:
-        """The same for many spans."""
+        """For each span, the positions of all tokens that share a character with it."""
         starts, ends = np.array([at or (-1, -1) for at in self.spans]).reshape(-1, 2).T
         return [tuple(np.flatnonzero((starts < end) & (start < ends)).tolist()) for start, end in spans]
 
 
 def with_bos(text: str, tokenizer: Any, bos: bool | None = None) -> Tokens:
-    """The tokens of a text, with the special tokens that the tokenizer puts in front (and none behind).
+    """The tokens of a text, with special tokens in front of it but not after it.
 
-    bos: None leaves the front as the tokenizer makes it; True adds a token where it makes none, its BOS or, as Phi-2
-    and SmolLM have no other, its EOS token; False takes the front away. Raises ValueError where there is none to add,
-    and for a tokenizer without character offsets.
+    bos: None keeps the special tokens that the tokenizer puts in front. True does so too, and adds a token if there are
+    none: BOS, or EOS for tokenizers without BOS, such as those of Phi-2 and SmolLM. False removes them. Raises
+    ValueError if there is no token to add, and for a tokenizer without character offsets.
     """
     _check_offsets(tokenizer)
     encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
@@ -258,7 +267,7 @@ def with_bos(text: str, tokenizer: Any, bos: bool | None = None) -> Tokens:
 
 
 def bos_token(tokenizer: Any) -> int:
-    """The id of the token that stands first: BOS, else EOS. Raises ValueError for a tokenizer with neither."""
+    """The id of the token to put first: BOS, or else EOS. Raises ValueError for a tokenizer with neither."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)

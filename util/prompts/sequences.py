@@ -1,8 +1,8 @@
-"""Random repeated sequences of tokens: the diagnostic text of induction heads.
+"""Random sequences of tokens, repeated: the text on which induction heads are measured.
 
 Source: Crosbie & Shutova 2024, section 4.2 (50 tokens in 4 copies after BOS, five seeds), after Bansal et al. 2023 and
-Olsson et al. 2022 (data of the head scores). Their code seeds another generator than the one it draws with; here every
-sequence has a generator of its own.
+Olsson et al. 2022 (data of the head scores). The code of Crosbie & Shutova seeds a generator that it does not draw
+from; here every sequence has its own seeded generator.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 from util.prompts.prompt import bos_token
 
-SALT = 2024  # in front of every seed, so that nobody else who counts seeds from 0 draws the same numbers
+SALT = 2024  # joined to every seed, so that other code with seeds 0, 1, ... does not draw the same numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """N sequences of `copies` times the same `length` distinct tokens, a BOS in front where `bos`.
+    """N sequences; each is `length` distinct tokens, repeated `copies` times, with BOS in front if `bos`.
 
-    ids: [N, T] int64, T = copies * length + bos. ranking: how the tokens' frequency was ranked.
+    ids: [N, T] int64, T = copies * length + bos. ranking: in words, how tokens were ranked by frequency.
     """
 
     ids: np.ndarray
@@ -41,11 +41,12 @@ def repeated_sequences(
     bos: bool = True,
     exclude: float = 0.04,
 ) -> Sequences:
-    """One sequence for each seed, which depends on that seed alone; with copies=1 nothing is repeated.
+    """One sequence per seed; it does not depend on the other seeds. With copies=1 nothing is repeated.
 
-    The share `exclude` of the most and of the least frequent tokens is never drawn, nor are special and added tokens.
-    The tokens of a sequence are distinct, so that only whole copies match. Raises ValueError for impossible numbers,
-    repeated seeds, too few tokens, a tokenizer without a BOS where one is asked for, and what `ranked_tokens` refuses.
+    exclude: the share of the most frequent tokens, and of the least frequent ones, that are never drawn; special and
+    added tokens never are either. The tokens of a sequence are distinct, so that only whole copies match. Raises
+    ValueError for impossible numbers, repeated seeds, too few tokens, a tokenizer without BOS and EOS if `bos`, and for
+    what `ranked_tokens` refuses.
     """
     if length < 2 or copies < 1 or not 0 <= exclude < 0.5:
         raise ValueError(
@@ -70,20 +71,20 @@ def repeated_sequences(
 
 
 def matched_cells(ids: np.ndarray) -> np.ndarray:
-    """The cells [C, 2] (query, key) of one text [T] in which the token before the key is the query's own.
+    """The cells [C, 2] (query, key) of a text [T] in which the token before the key equals the query's token.
 
-    What an induction head reads, token by token; a key is earlier than its query.
+    These are the cells that an induction head attends to. A key is always earlier than its query.
     """
     follows = np.insert(ids[None, :-1] == ids[:, None], 0, False, axis=1)
     return np.argwhere(np.tril(follows, -1))
 
 
 def ranked_tokens(tokenizer: Any) -> tuple[list[int], str]:
-    """The ordinary tokens' ids from frequent to rare, and in words what stands for their frequency.
+    """The ids of ordinary tokens from frequent to rare, and a description of what was used as their frequency.
 
-    BPE: the order of the merges, as in the code of Bansal et al. 2023 and Crosbie & Shutova 2024; what no merge makes,
-    such as single bytes, has no rank. Unigram: the scores, which are log-probabilities. Others: the order of the ids.
-    Raises ValueError for a tokenizer without the Rust backend, which alone tells its merges.
+    BPE: the order of the merges, as in the code of Bansal et al. 2023 and Crosbie & Shutova 2024; tokens that no merge
+    makes, such as single bytes, are left out. Unigram: the scores, which are log-probabilities. Others: the order of
+    the ids. Raises ValueError for a tokenizer without the Rust backend, because only that shows the merges.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -100,7 +101,7 @@ def ranked_tokens(tokenizer: Any) -> tuple[list[int], str]:
         ranking = "order of the BPE merges that make the tokens"
     elif model["type"] == "Unigram":
         scores = [score for _, score in vocabulary]
-        # no corpus gives a piece probability 1: a score of 0 marks byte, control and user-defined pieces
+        # no corpus gives a piece the probability 1, so a score of 0 marks byte, control and user-defined pieces
         ids = dict.fromkeys(sorted((i for i, score in enumerate(scores) if score < 0), key=lambda i: -scores[i]))
         ranking = "Unigram scores, log-probabilities of the tokens"
     else:

@@ -1,4 +1,4 @@
-"""What each token of a prompt is: its type, the example it belongs to, and its slot."""
+"""The type, the example and the slot of each token of a prompt."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,10 @@ from util.prompts.prompt import Misaligned, Prompt, with_bos
 class TypedTokens:
     """A prompt of `Layout` as tokens with their types, each [T] (Bakalova et al. 2025, token types).
 
-    types: bos, header, x, t (separator), y, n (end of a demonstration), query, last_separator, target; the x and y of a
-    marked demonstration have its mark behind. examples: 1 to k, k + 1 for query, last separator and target, 0 in front.
-    slots numbers the parts of the prompt from left to right, BOS 0: the tokens of one input share a number.
+    types: bos, header, x, t (separator), y, n (end of a demonstration), query, last_separator, target; if a
+    demonstration has a mark, it is a suffix of the types of its x and y. examples: 1 to k for demonstrations, k + 1 for
+    query, last separator and target, 0 for BOS and header. slots: the number of the token's part, counted from left to
+    right with BOS as 0; all tokens of one input have the same slot.
     """
 
     ids: tuple[int, ...]
@@ -22,12 +23,12 @@ class TypedTokens:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Tokens of each slot: prompts of equal sizes lie on top of each other."""
+        """The number of tokens of each slot; prompts of equal sizes are aligned token by token."""
         return tuple(self.slots.count(slot) for slot in range(self.slots[-1] + 1))
 
 
 def check_aligned(clean: TypedTokens, donor: TypedTokens) -> None:
-    """Raises Misaligned (reason "unequal sizes") unless the tokens of two prompts lie in the same slots and types."""
+    """Raises Misaligned (reason "unequal sizes") unless two prompts have the same slots and types, token by token."""
     if (clean.slots, clean.types) != (donor.slots, donor.types):
         both = enumerate(zip(clean.sizes, donor.sizes, strict=False))
         slots = [f"slot {slot} has {a} tokens in the clean prompt, {b} in its donor" for slot, (a, b) in both if a != b]
@@ -35,11 +36,11 @@ def check_aligned(clean: TypedTokens, donor: TypedTokens) -> None:
 
 
 def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTokens:
-    """The tokens of a prompt with their types; BOS always stands first (see `with_bos`), with `target` the answer last.
+    """The tokens of a prompt with their types. BOS always stands first (see `with_bos`).
 
-    Every token lies in exactly one slot, what joins separator and output counted with the output, and separators and
-    ends are one token each; otherwise Misaligned is raised, a ValueError that says what is not so and where. (Parts of
-    a prompt that has other ends, such as blank lines, are found by `with_bos(...).under(span)`.)
+    target: append the answer. Raises Misaligned, a ValueError that names the place, unless every token lies in exactly
+    one slot and every separator and end is one token. The text that joins a separator and an output counts as part of
+    the output. (For prompts with other ends, such as blank lines, use `with_bos(...).under(span)`.)
     """
     text = prompt.with_label() if target else prompt.text
     tokens = with_bos(text, tokenizer, bos=True)
@@ -64,14 +65,20 @@ def type_tokens(prompt: Prompt, tokenizer: Any, target: bool = False) -> TypedTo
 
 
 def _slots(prompt: Prompt, end: int | None) -> list[tuple[int, str, int]]:
-    """(end, type, example) of the parts of a prompt from left to right; each begins where the one before it ends."""
+    """(end, type, example) of the parts of a prompt, from left to right; each part begins where the last one ends."""
     k = len(prompt.demonstrations)
-    last = {"x": "query", "s": "last_separator"}
-    names = {"s": "t"}
-    found = []
+    query_names = {"x": "query", "s": "last_separator"}
+    slots = []
     for role, spans in prompt.spans.items():
         for i, (_, stop) in enumerate(spans):
-            name = last[role] if i == k and role in last else names.get(role, role)
-            mark = prompt.marks[i] if prompt.marks and i < k and role in ("x", "y") else ""
-            found.append((stop, name + mark, 0 if role == "header" else i + 1))
-    return sorted(found) + ([(end, "target", k + 1)] if end is not None else [])
+            if i == k and role in query_names:
+                name = query_names[role]
+            else:
+                name = "t" if role == "s" else role
+            if prompt.marks and i < k and role in ("x", "y"):
+                name += prompt.marks[i]
+            slots.append((stop, name, 0 if role == "header" else i + 1))
+    slots.sort()
+    if end is not None:
+        slots.append((end, "target", k + 1))
+    return slots

@@ -1,7 +1,7 @@
-"""Word-pair tasks of in-context learning: maps from words to words, by name, and pairs of a user's own.
+"""Word-pair tasks for in-context learning: maps from words to words, known by name or given by the user.
 
-The tasks are those of Bakalova et al., COLM 2025, arXiv 2504.00132; the word lists and the prompt string are our own
-definitions. `word_pair_prompts` makes prompts of them.
+The tasks are those of Bakalova et al., COLM 2025, arXiv 2504.00132. The word lists and the form of the prompt are our
+own definitions. `word_pair_prompts` makes prompts of the tasks.
 """
 
 import csv
@@ -18,21 +18,21 @@ from util.prompts.prompt import Layout
 from util.prompts.words import column, table
 
 CORRUPTIONS = {
-    0: "unrelated",  # x, y and query: words of other lists, unrelated to each other
+    0: "unrelated",  # x, y and query are words of other lists, unrelated to each other
     1: "same_task",  # other pairs of the task
-    2: "shuffled",  # the clean inputs, the clean outputs permuted
-    3: "other_inputs",  # x: words of other lists, y: outputs of other pairs
-    4: "other_outputs",  # x: inputs of other pairs, y: words of other lists
-    5: "other_rule",  # other pairs, their outputs by another rule
+    2: "shuffled",  # the clean inputs with the clean outputs permuted
+    3: "other_inputs",  # x are words of other lists, y are outputs of other pairs
+    4: "other_outputs",  # x are inputs of other pairs, y are words of other lists
+    5: "other_rule",  # other pairs, with outputs by another rule
 }
 TAB, ARROW, COLON = Layout(), Layout(" ->", " "), Layout(":", " ")
 LISTS = ("words", "country_capital", "present_past", "person_sport")
-TRAINED = {"words": "embedded_words", "present_past": "embedded_verbs"}  # the lists that the embedded model has learnt
-SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")  # the wrong sport is the next one, in a ring
+TRAINED = {"words": "embedded_words", "present_past": "embedded_verbs"}  # lists of the embedded model's training words
+SPORTS = ("soccer", "football", "baseball", "basketball", "hockey")  # the wrong sport is the next one, cyclically
 
 
 class Pair(NamedTuple):
-    """An input and its output; kind "*" marks pairs that obey the other rule too, and becomes Prompt.marks."""
+    """An input and its output. kind: "*" for pairs that fit the other rule too; it becomes the mark in Prompt.marks."""
 
     x: str
     y: str
@@ -43,10 +43,11 @@ class Pair(NamedTuple):
 class WordPairTask:
     """A map from words to words.
 
-    pairs: Pair, or plain (x, y). other_rule: another map of the inputs, for corruption 5; a mapping need not have all.
-    balanced, for tasks of few outputs: none stands more than ceil(k / outputs) + 1 times among k demonstrations.
-    lists: the lists in data/word_lists that the words of "other lists" are from, without list_name, the task's.
-    Raises ValueError for pairs that this layout cannot hold, and for empty or repeated words.
+    pairs: `Pair`s, or plain (x, y). other_rule: another map of the inputs, for corruption 5; a mapping need not contain
+    all inputs. balanced: for tasks with few outputs; no output occurs more than ceil(k / outputs) + 1 times among k
+    demonstrations. list_name: the task's own list in data/word_lists. lists: the lists there; corruptions take words
+    from all of them but list_name. Raises ValueError for words that the layout cannot hold, empty words and repeated
+    inputs.
     """
 
     name: str
@@ -62,47 +63,50 @@ class WordPairTask:
 
     @property
     def corruptions(self) -> tuple[int, ...]:
-        """The corruptions there are: 5 needs another rule."""
+        """The numbers of the possible corruptions; 5 needs another rule."""
         return tuple(c for c in CORRUPTIONS if c != 5 or self.other_rule is not None)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The distinct outputs, in the order of the list."""
+        """The distinct outputs, in the order of the pairs."""
         return tuple(dict.fromkeys(pair.y for pair in self.pairs))
 
     def other(self, x: str) -> str | None:
-        """The output of the other rule; None where it has none."""
+        """The output of the other rule for an input; None if it has none."""
         if isinstance(self.other_rule, Mapping):
             return self.other_rule.get(x)
         return self.other_rule(x) if self.other_rule else None
 
     def limit(self, k: int) -> int:
-        """How often one output may stand among k demonstrations."""
+        """How often the same output may occur among k demonstrations."""
         return -(-k // len(self.outputs)) + 1 if self.balanced else k
 
     def queries(self, split: str = "all") -> frozenset[str]:
-        """The inputs that are queries of a split, half of the unmarked ones each (of an odd number, test has one more).
+        """The inputs that may be queries of a split: "all", "search" or "test".
 
-        They are ranked by SHA-256: no tokenizer, seed or task moves a word. Raises ValueError for an unknown split.
+        "all" are the inputs of pairs without mark. "search" and "test" are halves of them; if the number is odd, "test"
+        has one more. The halves are made by SHA-256 rank, so they do not depend on tokenizer, seed or task. Raises
+        ValueError for an unknown split.
         """
-        inputs = sorted((p.x for p in self.pairs if not p.kind), key=lambda x: hashlib.sha256(x.encode()).digest())
+        unmarked = [pair.x for pair in self.pairs if not pair.kind]
+        inputs = sorted(unmarked, key=lambda x: hashlib.sha256(x.encode()).digest())
         half = len(inputs) // 2
-        parts = {"all": inputs, "search": inputs[:half], "test": inputs[half:]}
-        if split not in parts:
-            raise ValueError(f"unknown split {split!r}; choose one of {', '.join(parts)}")
-        return frozenset(parts[split])
+        splits = {"all": inputs, "search": inputs[:half], "test": inputs[half:]}
+        if split not in splits:
+            raise ValueError(f"unknown split {split!r}; choose one of {', '.join(splits)}")
+        return frozenset(splits[split])
 
 
 # ------------------------------------------------------------------------------------------------ tasks by name
 
 
 def capitalised(word: str) -> str:
-    """The word with its first letter upper."""
+    """The word with its first letter in upper case."""
     return word[:1].upper() + word[1:]
 
 
 def copied(word: str) -> str:
-    """The word."""
+    """The word itself."""
     return word
 
 
@@ -118,8 +122,8 @@ def _words(name: str, rule: Callable[[str], str], other: Callable[[str], str], t
 
 def _verbs(name: str, trained: bool) -> WordPairTask:
     lists, ambiguous = _lists(trained), name.startswith("ambiguous")
-    found = [(row["present"], row["past"]) for row in table(lists[2])]
-    pairs = tuple(Pair(x, y, "*" if x == y else "") for x, y in found if ambiguous or x != y)
+    verbs = [(row["present"], row["past"]) for row in table(lists[2])]
+    pairs = tuple(Pair(x, y, "*" if x == y else "") for x, y in verbs if ambiguous or x != y)
     return WordPairTask(name, pairs, copied, list_name=lists[2], lists=lists)
 
 
@@ -148,7 +152,7 @@ _MAKERS: dict[str, Callable[[str, bool], WordPairTask]] = {
 
 @cache
 def _built_in(name: str, trained: bool) -> WordPairTask:
-    """Made when it is asked for: the module can be imported where there are no lists."""
+    """A task of _MAKERS; it is made on demand, so that the module can be imported where there are no lists."""
     return _MAKERS[name](name, trained)
 
 
@@ -156,12 +160,12 @@ _REGISTERED: dict[str, WordPairTask] = {}
 
 
 def names() -> tuple[str, ...]:
-    """The tasks that can be called by name."""
+    """The names of the suite's tasks and of the registered ones."""
     return (*_MAKERS, *_REGISTERED)
 
 
 def register(task: WordPairTask) -> WordPairTask:
-    """Let a task be called by its name. Raises ValueError where the name is taken."""
+    """Make a task known by its name, and return it. Raises ValueError if the name is taken."""
     if task.name in names():
         raise ValueError(f"there is a word-pair task {task.name!r} already; give yours another name")
     _REGISTERED[task.name] = task
@@ -169,10 +173,10 @@ def register(task: WordPairTask) -> WordPairTask:
 
 
 def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
-    """The task of that name; a task is handed back as it is. Raises ValueError listing the names.
+    """The task of that name; a `WordPairTask` is returned unchanged. Raises ValueError, with all names, for others.
 
-    trained: of the suite's tasks, with the words that the embedded model was trained on. It learnt them by heart, and
-    does not do the tasks on others.
+    trained: use the words that the embedded model was trained on, if it is one of the suite's tasks. The model learnt
+    these words by heart and cannot do the tasks with other words.
     """
     if isinstance(task, WordPairTask):
         return task
@@ -187,12 +191,13 @@ def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
 def pairs_from_file(
     path: str | Path, columns: tuple[str, str] | None = None, layout: Layout = TAB, least: int = 3
 ) -> tuple[Pair, ...]:
-    """Pairs from a CSV file, or from JSON: a list of [x, y] or {"input": x, "output": y}, or one object x -> y.
+    """Pairs from a CSV file or a JSON file.
 
-    columns: the columns of a CSV file by the names in its header. Without it, a first line with "input" and "output" is
-    a header; otherwise the first two columns are read, from the first line on. Marks of `Pair` come from JSON rows of
-    three only.
-    Raises ValueError, naming the file, for anything else, fewer than `least` pairs, and pairs that no task can have.
+    JSON: a list of [x, y] or {"input": x, "output": y}, or one object x -> y. A row [x, y, "*"] marks a pair (see
+    `Pair`); CSV files cannot do this. CSV: columns names the input and output columns in the header. Without it, a
+    first line that has "input" and "output" is the header; otherwise the first two columns are read, from the first
+    line on. Raises ValueError, naming the file, for any other content, fewer than `least` pairs, and pairs that no task
+    can have.
     """
     path = Path(path)
     try:
@@ -204,7 +209,7 @@ def pairs_from_file(
 
 
 def _json_rows(text: str) -> list[Any]:
-    rows = json.loads(text, object_pairs_hook=tuple)  # a dictionary would hide inputs that are there twice
+    rows = json.loads(text, object_pairs_hook=tuple)  # a dictionary would hide repeated inputs
     if not isinstance(rows, list | tuple):
         raise ValueError("neither a list nor an object")
     if isinstance(rows, tuple):
@@ -223,6 +228,7 @@ def _csv_rows(text: str, columns: tuple[str, str] | None) -> list[Any]:
 
 
 def _checked(rows: Iterable[Any], layout: Layout, where: str, least: int = 2) -> tuple[Pair, ...]:
+    """The rows as pairs. Raises ValueError, which begins with `where`, for rows that are no pairs of this layout."""
     pairs: dict[str, Pair] = {}
     for number, row in enumerate(rows, 1):
         cells = list(row) if isinstance(row, list | tuple) else []
@@ -231,9 +237,12 @@ def _checked(rows: Iterable[Any], layout: Layout, where: str, least: int = 2) ->
             raise ValueError(
                 f"{where}: pair {number}, {row!r}, is not an input and an output, with or without mark '*'"
             )
-        faults = [f"{word!r} {why}" for word in words if (why := fault(word, layout))]
-        if faults or words[0] in pairs:
-            raise ValueError(f"{where}: pair {number}: {faults[0] if faults else f'{words[0]!r} is an input twice'}")
+        for word in words:
+            reason = fault(word, layout)
+            if reason:
+                raise ValueError(f"{where}: pair {number}: {word!r} {reason}")
+        if words[0] in pairs:
+            raise ValueError(f"{where}: pair {number}: {words[0]!r} is an input twice")
         pairs[words[0]] = Pair(*words, *kind)
     if len(pairs) < least:
         raise ValueError(f"{where}: {len(pairs)} pairs; at least {least} are needed")
@@ -241,11 +250,13 @@ def _checked(rows: Iterable[Any], layout: Layout, where: str, least: int = 2) ->
 
 
 def fault(word: str, layout: Layout) -> str:
-    """Why a word cannot stand in a layout, if so."""
+    """Why a word cannot be used in this layout; "" if it can."""
     if not word.strip():
         return "is empty"
     if word != word.strip():
         return "has white space at an end"
     marks = (layout.separator.strip() or layout.separator, layout.end.strip() or layout.end, "\t", "\n")
-    found = [mark for mark in marks if mark in word]
-    return f"contains {found[0]!r}, which ends a part of the prompt; choose another word or layout" if found else ""
+    for mark in marks:
+        if mark in word:
+            return f"contains {mark!r}, which ends a part of the prompt; choose another word or layout"
+    return ""

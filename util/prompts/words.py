@@ -1,4 +1,4 @@
-"""The word lists of the tasks, data/word_lists/*.csv: one header line, then one fact a line."""
+"""The word lists of the tasks, data/word_lists/*.csv: one header line, then one fact per line."""
 
 import csv
 from functools import cache
@@ -8,11 +8,14 @@ from util import paths
 
 @cache
 def table(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of data/word_lists/<name>.csv, by column. Raises FileNotFoundError naming the lists that exist."""
+    """The rows of data/word_lists/<name>.csv, as dictionaries by column.
+
+    Raises FileNotFoundError, naming the lists that exist, for another name.
+    """
     folder = paths.root() / "data" / "word_lists"
     file = folder / f"{name}.csv"
     if not file.exists():
-        known = ", ".join(sorted(found.stem for found in folder.glob("*.csv")))
+        known = ", ".join(sorted(other.stem for other in folder.glob("*.csv")))
         raise FileNotFoundError(f"no word list {name!r} in {folder}; there are {known or 'none'}")
     with file.open(encoding="utf-8", newline="") as lines:
         return tuple(csv.DictReader(lines))

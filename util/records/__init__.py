@@ -1,1 +1,1 @@
-"""What is kept: requests, cached records and their provenance, and the model that a record is of."""
+"""Requests, cached records with their provenance, and the model that a record was measured on."""

@@ -1,9 +1,11 @@
-"""Safe, keyed, atomic pickles: one record per request, in a file whose name is made of the request alone.
+"""Safe, atomic pickles: one record per request, in a file whose name depends on the request alone.
 
-Opening a pickle with pickle.load runs whatever program the file holds. `restricted_load` reads it as data: only opcodes
-that `save` writes are let through; containers are not deep and not shared (no cycles, no bombs); the names that numpy's
-arrays need stand for the checked classes here, so that a file never gets hold of numpy itself; and what comes out obeys
-the rule for writing.
+pickle.load runs whatever program a file holds. `restricted_load` reads a file as data only:
+
+- it accepts only the opcodes that `save` writes;
+- containers may not be deep and may not be shared, so there are no cycles and no decompression bombs;
+- the names that numpy's arrays need stand for checked classes of this file, so a pickle never reaches numpy itself;
+- what comes out must obey the same rules as what `save` accepts.
 """
 
 import io
@@ -34,13 +36,14 @@ Fields = dict[str, Any]
 
 SIZE_LIMIT = 4 << 30  # bytes of one file
 MARGIN = 64 << 20  # bytes to leave free on the disk
-DEPTH = 50  # of containers in containers
-INT_BITS = 1024  # far below the size where Python refuses to print an int
+DEPTH = 50  # how deep containers may be nested
+INT_BITS = 1024  # far below the size from which Python refuses to print an int
 DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())
 TEMPORARY = ".writing-"  # how names of unfinished files begin
 CURE = "choose another folder with ICL_MATERIAL or free space"
 
-# opcodes: that make strings, names, dtypes and arrays, which a file may refer to again; and all that `save` can write
+# SHAREABLE: opcodes of strings, names, dtypes and arrays, which a file may refer to more than once.
+# OPCODES: all opcodes that `save` can write.
 SHAREABLE = frozenset("SHORT_BINUNICODE BINUNICODE STACK_GLOBAL REDUCE BINGET LONG_BINGET".split())
 OPCODES = SHAREABLE | set(
     "PROTO FRAME STOP MARK MEMOIZE NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
@@ -50,16 +53,16 @@ OPCODES = SHAREABLE | set(
 
 
 class CacheError(OSError):
-    """The folder or the disk is at fault, not the record; the message names the cure."""
+    """The folder or the disk is at fault, not the record; the message says what to do."""
 
 
 class CacheWarning(UserWarning):
-    """Why a cached record is not used, or is used with care."""
+    """Says why a cached record is not used, or is used although something differs."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A request, where its result comes from, and the result's data. Raises TypeError for a part that is no dict."""
+    """A request, the provenance of its result, and the result's data. Raises TypeError unless all three are dicts."""
 
     request: Request
     provenance: Fields
@@ -74,8 +77,9 @@ class Record:
 def request_digest(request: Request) -> str:
     """16 hex digits of the sha256 of the request's canonical JSON.
 
-    Raises ValueError unless it has a "stem" (1 to 60 ASCII letters, digits, _ and -) and an int "schema"; TypeError,
-    naming the field, for what JSON would change or refuse: tuples, arrays, keys that are no str, NaN, infinities.
+    Raises ValueError unless the request has a "stem" (1 to 60 ASCII letters, digits, _ and -) and an int "schema".
+    Raises TypeError, naming the field, for a value that JSON would change or refuse: tuples, arrays, keys that are not
+    str, NaN, infinities.
     """
     stem, schema = request.get("stem"), request.get("schema")
     if type(stem) is not str or not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", stem) or type(schema) is not int:
@@ -100,16 +104,17 @@ def record_path(request: Request, folder: str | Path) -> Path:
 
 
 def _readable(name: object) -> str:
-    """The last part of a hub name or path in characters that every file system takes; "" for anything but a str."""
+    """The last part of a hub name or path, in characters that every file system allows; "" if `name` is not a str."""
     last = re.split(r"[/\\:]", name.rstrip("/\\:"))[-1] if isinstance(name, str) else ""
     return re.sub(r"[^A-Za-z0-9._]+", "-", last)[:28].strip("-._")
 
 
 def _plain(value: Any, where: str, depth: int = 1) -> Any:
-    """A copy in which numpy's scalars are Python's and arrays are C-contiguous; TypeError names what is not allowed.
+    """A copy with Python scalars instead of numpy's and with C-contiguous arrays.
 
-    depth: how many containers are around the value; the parts of a record lie in one. Types are compared
-    exactly: pickle stores a subclass under its own name, which could not be read back.
+    depth: how many containers the value is inside of; it is 1 for a part of a record. Raises TypeError, naming the
+    place, for what a record may not hold. Types are compared exactly, because pickle stores a subclass under its own
+    name, which `restricted_load` refuses.
     """
     if isinstance(value, np.generic) and value.dtype.str[1:] in DTYPES:
         value = value.item()
@@ -143,7 +148,7 @@ def _plain_array(array: np.ndarray, where: str) -> np.ndarray:
     if code[1:] not in DTYPES:
         raise TypeError(f"{where} is an array of {array.dtype}; arrays hold {' '.join(sorted(DTYPES))}")
     array = np.asarray(array, order="C")
-    if array.dtype.metadata:  # any objects, which would go into the file
+    if array.dtype.metadata:  # may be any objects; pickle would write them into the file
         array = array.view(code)
     if code == "|b1" and (array.view("u1") > 1).any():  # indexing with such a mask may overrun memory
         raise TypeError(f"{where} is a bool array with bytes other than 0 and 1")
@@ -151,13 +156,14 @@ def _plain_array(array: np.ndarray, where: str) -> np.ndarray:
 
 
 def _brief(value: object) -> str:
+    """A value in at most 80 characters, for messages."""
     if isinstance(value, str):
         return repr(value[:80])
     return f"{value!r:.80}" if isinstance(value, int | float | None) else f"a {type(value).__name__}"
 
 
 class _Dtype:
-    """What a file gets for numpy.dtype(code, align, copy); the byte order comes afterwards, as its state."""
+    """Stands for numpy.dtype(code, align, copy) while a file is read; __setstate__ then receives the byte order."""
 
     __slots__ = ("name",)
 
@@ -174,7 +180,7 @@ class _Dtype:
 
 
 class _Array:
-    """What a file gets for numpy's _frombuffer(buffer, dtype, shape, order): an array as large as the buffer."""
+    """Stands for numpy's _frombuffer(buffer, dtype, shape, order) while a file is read; it has the buffer's size."""
 
     __slots__ = ("array",)
 
@@ -184,7 +190,7 @@ class _Array:
         array = np.frombuffer(buffer, dtype.name).reshape(shape)
         if array.shape != shape:
             raise ValueError("refused an array that leaves a length to guess")
-        # bytes, which are read-only, were written for a read-only array
+        # numpy writes a read-only array as bytes; frombuffer gives a read-only view of them, so copy it
         self.array = _plain_array(array if array.flags.writeable else array.copy(), "an array")
 
     def __setstate__(self, state: object) -> None:
@@ -199,6 +205,8 @@ GLOBALS: Mapping[tuple[str, str], type] = {  # numpy 2 and 1 name the module dif
 
 
 class _Reader(pickle.Unpickler):
+    """An unpickler that knows no names but those of GLOBALS."""
+
     def find_class(self, module: str, name: str, /) -> type:
         if (module, name) not in GLOBALS:
             raise ValueError(f"refused the global {_brief(module)} {_brief(name)}")
@@ -206,14 +214,15 @@ class _Reader(pickle.Unpickler):
 
 
 def _scan(payload: bytes) -> None:
-    """Follow what pickle's stack will hold, without values: OPCODES only, containers form a tree and nest DEPTH deep.
+    """Check a pickle before it is read, by following the heights of the values on pickle's stack.
 
-    Hashing deep tuples (as keys) crashes Python, and shared ones take exponential time. pickletools checks each length
-    against the bytes that are there, before pickle would reserve memory for it.
+    Raises ValueError unless the pickle has only OPCODES, its containers form a tree, and they are nested at most DEPTH
+    deep. The reason: hashing deep tuples (as keys) crashes Python, and hashing shared ones takes exponential time.
+    pickletools also checks each length against the bytes of the file, before pickle would reserve memory for it.
     """
-    heights: list[int] = []  # of the values on the stack: 0 for SHAREABLE, more than their content for containers
-    remembered: list[int] = []
-    marks: list[int] = []
+    heights: list[int] = []  # of values on the stack: 0 if SHAREABLE, else >= 1; a container is higher than its content
+    remembered: list[int] = []  # heights of the values in pickle's memo
+    marks: list[int] = []  # sizes of the stack where MARK opcodes stand
     end = None
     argument: Any
     for opcode, argument, end in pickletools.genops(payload):  # noqa: B007
@@ -230,10 +239,10 @@ def _scan(payload: bytes) -> None:
             raise ValueError("refused a second reference to a container")
         marked = pickletools.markobject in needs
         start = marks.pop() - needs.index(pickletools.markobject) if marked else len(heights) - len(needs)
-        taken = heights[start:]
-        inside = taken if name.startswith("TUPLE") else taken[1:]  # others extend the container they take
+        taken = heights[start:]  # the values that the opcode takes from the stack
+        inside = taken if name.startswith("TUPLE") else taken[1:]  # the first value of others is the container itself
         height = 0 if name in SHAREABLE else max([1, *taken, *(1 + height for height in inside)])
-        if start < 0 or height > DEPTH + 3:  # 3 for what makes up an array
+        if start < 0 or height > DEPTH + 3:  # + 3: an array is written as nested parts
             raise ValueError(f"refused what is nested more than {DEPTH} deep")
         heights[start:] = [height] * len(opcode.stack_after)
     if end is None or end + 1 != len(payload):
@@ -241,10 +250,10 @@ def _scan(payload: bytes) -> None:
 
 
 def restricted_load(file: BinaryIO, limit: int = SIZE_LIMIT) -> Any:
-    """Read a pickle of plain values from a seekable binary file, executing nothing; there is no other way in.
+    """The plain values of a pickle in a seekable binary file, read without executing anything.
 
-    Raises pickle.UnpicklingError, naming the refused global, for everything else and for more than `limit` bytes (a
-    ValueError is its cause then).
+    The suite opens pickles with this function only. Raises pickle.UnpicklingError, naming a refused global, for any
+    other content, and for more than `limit` bytes (its cause is then a ValueError).
     """
     try:
         size = file.seek(0, os.SEEK_END)
@@ -262,21 +271,21 @@ def restricted_load(file: BinaryIO, limit: int = SIZE_LIMIT) -> Any:
 
 
 def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None = None) -> Record | None:
-    """The record of a request; None where there is none, or, with a CacheWarning that says why, none to rely on.
+    """The record of a request, or None if there is no record or it cannot be relied on.
 
-    expect: what its provenance must say, as far as known (None: unknown); different "versions" only warn. A file that
-    is no record is renamed to `<name>.corrupt`. Raises CacheError where the file cannot be read, and what
-    `request_digest` raises.
+    In the second case a CacheWarning says why. expect: what the record's provenance must say; entries that are None are
+    not known and not compared, and different "versions" only warn. A file that is not a record is renamed to
+    `<name>.corrupt`. Raises CacheError if the file cannot be read, and what `request_digest` raises.
     """
     path = record_path(request, folder)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait forever
             raise pickle.UnpicklingError("not a regular file")
         with path.open("rb") as file:
             record = Record(**restricted_load(file))
     except FileNotFoundError:
         return None
-    except (pickle.UnpicklingError, TypeError) as error:  # TypeError: other parts than a record's
+    except (pickle.UnpicklingError, TypeError) as error:  # TypeError: its parts are not those of a record
         aside = _set_aside(path)
         warnings.warn(f"{path} is no record ({error}); moved to {aside}, recomputing", CacheWarning, stacklevel=2)
         return None
@@ -284,33 +293,36 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
         cure = "make it readable (chmod u+r), delete it to recompute, or choose another folder with ICL_MATERIAL"
         raise CacheError(f"cannot read {path} ({error.strerror or error}): {cure}") from error
     wanted = {key: value for key, value in (expect or {}).items() if value is not None}
-    versions, stored = wanted.pop("versions", {}), record.provenance.get("versions")
+    versions = wanted.pop("versions", {})
+    stored_versions = record.provenance.get("versions")
+    # fromkeys: fields that only the stored request has are wanted as None, so that they count as a difference
     different = _differences(dict.fromkeys(record.request) | request, record.request)
     different = different or _differences(wanted, record.provenance)
     if different:
         warnings.warn(f"{path} holds {different}; it will be recomputed", CacheWarning, stacklevel=2)
         return None
-    changed = _differences(versions, stored if isinstance(stored, dict) else {})
+    changed = _differences(versions, stored_versions if isinstance(stored_versions, dict) else {})
     if changed:
         warnings.warn(f"{path} is used, although computed with other versions: {changed}", CacheWarning, stacklevel=2)
     return record
 
 
 def _differences(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
-    found = []
+    """The wanted entries that are stored otherwise, in words; "" if there are none."""
+    differences = []
     for key, value in wanted.items():
-        have = stored.get(key)
+        stored_value = stored.get(key)
         try:
-            same = bool(value == have)
-        except ValueError:  # an array has no one truth value
+            same = bool(value == stored_value)
+        except ValueError:  # the comparison of an array is an array, which has no truth value
             same = False
         if not same:
-            found.append(f"{_brief(key)} {_brief(have)} instead of {_brief(value)}")
-    return ", ".join(found)
+            differences.append(f"{_brief(key)} {_brief(stored_value)} instead of {_brief(value)}")
+    return ", ".join(differences)
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename, never onto another file."""
+    """Rename a file to the first name <name>.corrupt, <name>.corrupt1, ... that is free, and return the new path."""
     names = (path.with_name(f"{path.name}.corrupt{number or ''}") for number in itertools.count())
     aside = next(name for name in names if not os.path.lexists(name))
     with _cure(path.parent), suppress(FileNotFoundError):  # another process was faster
@@ -319,10 +331,10 @@ def _set_aside(path: Path) -> Path:
 
 
 def save(request: Request, data: Fields, provenance: Fields, folder: str | Path) -> Path:
-    """Write a record, whole or not at all, over an older one of the same request.
+    """Write the record of a request, completely or not at all, and return its path. It replaces an older record.
 
-    Raises TypeError, naming the place, for what a record may not hold, before any file is touched; CacheError where
-    there is no room or no permission; and what `request_digest` raises.
+    Raises TypeError, naming the place, for what a record may not hold, before any file is changed; CacheError if there
+    is no room or no permission; and what `request_digest` raises.
     """
     path, record = record_path(request, folder), _checked(request, data, provenance)
     payload = pickle.dumps(vars(record), protocol=5)
@@ -340,7 +352,7 @@ def save(request: Request, data: Fields, provenance: Fields, folder: str | Path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    with suppress(OSError):  # lets the new name outlive a power cut; not every system can do it
+    with suppress(OSError):  # makes the new name survive a power cut; not every system can do this
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -354,19 +366,19 @@ def _checked(request: Request, data: Fields, provenance: Fields) -> Record:
 
 
 def ensure_writable(folder: str | Path, size: int = 0) -> None:
-    """Create the folder and try to write into it, before any work whose result must go there.
+    """Create a folder if needed and check that it can be written to; call it before work whose result must go there.
 
-    Removes what killed writers left there more than a day ago. Raises CacheError where this fails, or where the disk
-    has no room for `size` bytes and a margin.
+    Removes unfinished files that are older than a day. Raises CacheError if the folder cannot be written to, or if the
+    disk has no room for `size` bytes and a margin.
     """
     folder = Path(folder)
     probe = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
     with _cure(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(f"{TEMPORARY}*"):
+        for unfinished in folder.glob(f"{TEMPORARY}*"):
             with suppress(OSError):  # another process removed it, or another user owns it
-                if time.time() - left.stat().st_mtime > 86400:
-                    left.unlink()
+                if time.time() - unfinished.stat().st_mtime > 86400:
+                    unfinished.unlink()
         free, needed = shutil.disk_usage(folder).free, size + MARGIN
         if free < needed:
             raise CacheError(f"{folder} has {free >> 20} MiB free and needs {needed >> 20} MiB: {CURE}")
@@ -378,6 +390,7 @@ def ensure_writable(folder: str | Path, size: int = 0) -> None:
 
 @contextmanager
 def _cure(folder: Path) -> Iterator[None]:
+    """Turn an OSError inside the with block into a CacheError that says what to do."""
     try:
         yield
     except CacheError:
@@ -393,15 +406,17 @@ def load_or_compute(
     expect: Mapping[str, Any] | None = None,
     redo: bool = False,
 ) -> Record:
-    """The cached record, see `load`; else that of compute() -> (data, provenance), which is saved.
+    """The cached record of a request (see `load`), or else the record of compute() -> (data, provenance), then saved.
 
-    Of several processes one computes, the others wait and load. A hit takes no lock, so that a read-only folder serves.
-    redo: compute anyhow; the old record stays until the new one is complete. A result that cannot be saved is returned
-    with a CacheWarning. Raises CacheError before computing where the folder cannot be written, and what `load` and
-    `save` raise otherwise.
+    If several processes ask for the same record, one computes it and the others wait and load it. Loading takes no
+    lock, so it works in a read-only folder. redo: compute even if there is a record; the old one stays until the new
+    one is complete. A result that cannot be saved is returned with a CacheWarning. Raises CacheError, before computing,
+    if the folder cannot be written to, and what `load` and `save` raise otherwise.
     """
-    if not redo and (record := load(request, folder, expect)):
-        return record
+    if not redo:
+        cached = load(request, folder, expect)
+        if cached is not None:
+            return cached
     ensure_writable(folder)
     path = record_path(request, folder)
     lock = FileLock(f"{path}.lock")
@@ -412,8 +427,10 @@ def load_or_compute(
             print(f"waiting for another process that computes {path}", file=sys.stderr, flush=True)
             held = lock.acquire()
     with held:
-        if not redo and (record := load(request, folder, expect)):  # computed by another process meanwhile
-            return record
+        if not redo:
+            cached = load(request, folder, expect)  # another process may have computed it meanwhile
+            if cached is not None:
+                return cached
         data, provenance = compute()
         record = _checked(request, data, provenance)
         try:

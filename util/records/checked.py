@@ -1,7 +1,7 @@
-"""Frozen dataclasses that are checked when they are built: every wrong argument names itself and what is allowed.
+"""Frozen dataclasses whose arguments are checked when they are built; errors name each wrong argument.
 
-The arguments of a study come from Python, a notebook's parameters (papermill hands lists and booleans over as text),
-JSON and command-line flags. All of them go through the same checks, made by pydantic from the annotations.
+The arguments of a study come from Python, a notebook's parameters (papermill passes lists and booleans as text), JSON
+and command-line flags. All of them go through the same checks, which pydantic makes from the annotations.
 """
 
 import ast
@@ -19,10 +19,10 @@ CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", revalidate_ins
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
 def checked(cls: type[Class]) -> type[Class]:
-    """Make a class a frozen dataclass whose arguments are checked by their annotations.
+    """Make a class a frozen dataclass whose arguments are checked against their annotations.
 
-    Building one raises ValueError: the class, each argument that is wrong, its value, and what is allowed. A
-    `__post_init__` of the class may refuse what does not go together, with a ValueError in its own words.
+    Building an object raises ValueError with one line for each wrong argument: its name, its value and what is allowed.
+    The class may have a `__post_init__` that raises a ValueError of its own for arguments that do not fit together.
     """
     made: Any = dataclass(cls, frozen=True, config=CONFIG)
     build = made.__init__
@@ -32,26 +32,28 @@ def checked(cls: type[Class]) -> type[Class]:
         try:
             build(self, *args, **kwargs)
         except ValidationError as error:
-            raise ValueError("\n".join(_told(cls, one) for one in error.errors(include_url=False))) from None
+            lines = [_line(cls, problem) for problem in error.errors(include_url=False)]
+            raise ValueError("\n".join(lines)) from None
 
     made.__init__ = __init__
     return made
 
 
-def _told(cls: type, error: Any) -> str:
-    """One thing that is wrong, in a line."""
+def _line(cls: type, error: Any) -> str:
+    """One of pydantic's errors as a line of text."""
     if error["type"] == "value_error" and not error["loc"]:
-        return str(error["ctx"]["error"])  # of __post_init__: its own words
-    first, *rest = error["loc"]
+        return str(error["ctx"]["error"])  # the message of a __post_init__
+    first, *rest = error["loc"]  # first: the name of an argument, or its number among the positional ones
     names = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
     positional = [name for name in names if not cls.__dataclass_fields__[name].kw_only]  # type: ignore[attr-defined]
-    where = ".".join(map(str, [positional[first] if isinstance(first, int) else first, *rest]))
-    said = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
+    argument = positional[first] if isinstance(first, int) else first
+    where = ".".join(map(str, [argument, *rest]))
+    message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
     if error["type"] == "unexpected_keyword_argument":
         return f"{cls.__name__} has no argument {where!r}; it has {', '.join(names)}"
-    if said.startswith(f"{where} = "):
-        return said
-    return f"{where} = {error['input']!r}: {said[:1].lower()}{said[1:]}"
+    if message.startswith(f"{where} = "):
+        return message
+    return f"{where} = {error['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
 def _no_bool(value: Any) -> Any:
@@ -61,9 +63,9 @@ def _no_bool(value: Any) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """A list, or what a command line makes of one: "[1, 2]", "['trec', 'sst5']", "trec, sst5", or one entry alone.
+    """A value as a list: a sequence or set, its text as in "[1, 2]", "['trec', 'sst5']" or "trec, sst5", or one entry.
 
-    Raises ValueError for text that is no list.
+    Raises ValueError for text that is not a list.
     """
     if isinstance(value, str):
         try:
@@ -81,4 +83,4 @@ Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
 Number = Annotated[float, BeforeValidator(_no_bool)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
-AsList = BeforeValidator(as_list)  # in front of a tuple: Annotated[tuple[Natural, ...], AsList]
+AsList = BeforeValidator(as_list)  # to be used on a tuple: Annotated[tuple[Natural, ...], AsList]

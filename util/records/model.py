@@ -1,4 +1,4 @@
-"""Which model a record is of: checked when it is named, loaded when it is first called for."""
+"""The model that a record is measured on: its name is checked at once, its weights are loaded when first needed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ Pair = tuple[PreTrainedModel, Any]  # a model and its tokenizer
 
 @checked
 class Model:
-    """A model by its name, and how it is loaded. It is loaded once, when `pair` is first read.
+    """A model's name and how to load it. It is loaded once, when `pair` is first read.
 
     name: a hub id, a folder, a GGUF file, a packaged model ("smollm2") or "embedded"; a name that begins with "given:"
-    is for a model of your own, see `given`. revision: a commit, branch or tag of the hub. dtype: "auto", or the name of
-    one. untrained_seed: the same architecture with fresh weights, see `twin`.
-    planted: of a model that is built here, a digest of what decides its weights.
-    The rest changes no result and is no part of a request: device, device_map, and whether loading is announced
-    (verbose), see `load_ICL_model`; loader: what gives the pair, in the place of `load_ICL_model`.
+    is for a model of your own, see `given`. revision: a commit, branch or tag of the hub. dtype: "auto", or the name
+    of a dtype. untrained_seed: if not None, the same architecture with fresh weights from this seed, see `twin`.
+    planted: for a model with a planted circuit, a digest of everything that decides its weights.
+
+    The other fields change no result and are not part of a request. device, device_map, verbose (whether loading is
+    announced): see `load_ICL_model`. loader: a function that returns the pair, used instead of `load_ICL_model`.
     """
 
     name: Annotated[
@@ -53,14 +54,14 @@ class Model:
 
     @classmethod
     def given(cls, model: PreTrainedModel, tokenizer: Any, name: str, **options: Any) -> Model:
-        """A model that is there already. Raises ValueError unless it is what its name and the options say."""
+        """A `Model` of a model that is loaded already. Raises ValueError unless it is what its name and options say."""
         made = cls(name, **options, loader=lambda: (model, tokenizer))
-        made.pair  # noqa: B018  # known from now on
+        made.pair  # noqa: B018  # reading it checks the model and keeps the pair
         return made
 
     @property
     def request(self) -> cache.Request:
-        """The part of every request that says which model."""
+        """The fields of a request that say which model it is about."""
         named: cache.Request = {
             "model": request_name(self.name),
             "revision": self.revision,
@@ -72,20 +73,20 @@ class Model:
 
     @property
     def shown_name(self) -> str:
-        """How it is called in titles, values and records: never by a path."""
+        """The model's name in titles, values and records; it never contains a path."""
         return shown_name(self.name)
 
     @property
     def loaded(self) -> Pair | None:
-        """(model, tokenizer) where it is there without loading anything."""
+        """(model, tokenizer) if they are loaded already, else None."""
         return self.__dict__.get("pair")
 
     @cached_property
     def pair(self) -> Pair:
-        """(model, tokenizer), loaded now if it is not there.
+        """(model, tokenizer), loaded when first read.
 
-        Raises what `load_ICL_model` raises, and ValueError where a given model is not what the name and options say:
-        nothing is ever stored under another model's name.
+        Raises what `load_ICL_model` raises. Raises ValueError if the loaded model is not what the name and options say,
+        so that no result is ever stored under another model's name.
         """
         pair = self.loader() if self.loader is not None else self._load()
         model = pair[0]
@@ -114,7 +115,7 @@ class Model:
 
     @property
     def trained(self) -> Model:
-        """The same without `untrained_seed`."""
+        """The trained model: the same without `untrained_seed`."""
         return replace(self, untrained_seed=None, loader=None)
 
     def twin(self, seed: int = 0) -> Model:
@@ -128,7 +129,7 @@ class Model:
 
 
 def as_model(value: Any) -> Model:
-    """A model by its name alone, or a `Model` as it is. Raises ValueError for anything else."""
+    """A `Model` made from a name or path; a `Model` is returned unchanged. Raises ValueError for anything else."""
     if isinstance(value, Model):
         return value
     if not isinstance(value, str | Path) or not str(value):

@@ -1,4 +1,4 @@
-"""What really ran: weights, tokenizer, prompts, packages, device; and what a cached record must agree with."""
+"""Provenance of a record: which weights, tokenizer, prompts, packages and device were really used."""
 
 import hashlib
 import importlib.metadata
@@ -20,7 +20,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
 
 
 def digest(texts: Iterable[str]) -> str:
-    """16 hex digits of the sha256 of several texts."""
+    """16 hex digits of the sha256 of a sequence of texts."""
     return hashlib.sha256(json.dumps(list(texts), ensure_ascii=False).encode()).hexdigest()[:16]
 
 
@@ -31,7 +31,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def weights_digest(model: PreTrainedModel) -> str | None:
-    """A digest of a few numbers of every parameter, so that two models of one shape differ; None where offloaded."""
+    """A digest of up to 16 numbers of every parameter, to tell models of one shape apart; None if any is offloaded."""
     parts = []
     for name, parameter in model.named_parameters():
         if parameter.device.type == "meta":
@@ -43,18 +43,21 @@ def weights_digest(model: PreTrainedModel) -> str | None:
 
 
 def code_digest() -> str:
-    """A digest of the suite's own source, so that a record tells which code made it."""
+    """A digest of the suite's source code, so that a record shows which code made it."""
     folder = Path(__file__).resolve().parents[1]
     return digest(file.read_text() for file in sorted(folder.rglob("*.py")))
 
 
 def versions() -> dict[str, str]:
-    """The versions of PACKAGES that are installed."""
+    """The installed versions of PACKAGES."""
     return {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
 def expectation(request: dict[str, Any], pair: tuple[PreTrainedModel, Any] | None) -> dict[str, Any]:
-    """What a cached record must agree with, as far as it can be known without loading a model. None means unknown."""
+    """What the provenance of a cached record must say; entries that are not known are None.
+
+    pair: (model, tokenizer) if they are loaded; without them less is known.
+    """
     return {
         "revision": resolved_revision(request["model"], pair[0] if pair else None),
         "weights": weights_digest(pair[0]) if pair else None,
@@ -65,9 +68,9 @@ def expectation(request: dict[str, Any], pair: tuple[PreTrainedModel, Any] | Non
 
 
 def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], prompts: Iterable[str]) -> dict[str, Any]:
-    """What really ran."""
+    """The provenance of a measurement on this pair (model, tokenizer) and these prompts."""
     model, tokenizer = pair
-    device = input_device(model)  # of offloaded weights, model.device says nothing
+    device = input_device(model)  # model.device says nothing if weights are offloaded
     return {
         "revision": resolved_revision(request["model"], model),
         "weights": weights_digest(model),

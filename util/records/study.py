@@ -1,4 +1,4 @@
-"""What every study shares: a checked request, the model it is of, and its records, each cached on its own."""
+"""What all studies have in common: a checked request, a model, and records that are cached one by one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ AnyStudy = TypeVar("AnyStudy", bound="Study")
 
 @checked
 class Study:
-    """What is to be measured, of which model: the base of every figure's study.
+    """What is to be measured on which model. This is the base class of every figure's study.
 
-    A study is frozen and checked when it is built; `replace` gives another one, which is checked again. Its parts are
-    methods that measure, or load what was measured before, and give a frozen result.
+    A study is frozen, and checked when it is built; `replace` returns another study, which is checked again. The parts
+    of a study are methods: each of them measures, or loads what was measured before, and returns a frozen result.
 
-    model: a `Model`, or the name of one. folder: where records are kept, default `paths.material()`. redo: measure
-    again what is cached. A subclass adds what it measures (in the order data, k, prompts, seed; the rest by keyword),
-    and defines `own_request` and `texts`.
+    model: a `Model` or a model's name. folder: where records are kept, default `paths.material()`. redo: measure again
+    even if there is a record. A subclass adds its own arguments (in the order data, k, prompts, seed; the rest by
+    keyword) and defines `own_request` and `texts`.
     """
 
     model: AsModel = field(default_factory=Model)
@@ -43,25 +43,25 @@ class Study:
 
     @property
     def own_request(self) -> Mapping[str, Any]:
-        """The study's part of the request, in plain JSON: all that decides its numbers, but for the model."""
+        """Everything that decides the study's numbers, except for the model, in plain JSON."""
         raise NotImplementedError
 
     @property
     def texts(self) -> Iterable[str]:
-        """The prompts, or what says which they are: their digest is part of the provenance."""
+        """The prompts, or texts that determine them; their digest is part of the provenance."""
         raise NotImplementedError
 
     @property
     def request(self) -> cache.Request:
-        """What is measured, in plain JSON; its digest names the record's file. No model is needed to form it."""
+        """What is measured, in plain JSON; its digest is in the name of the record's file. It needs no loaded model."""
         return {"stem": self.stem, **self.model.request, **self.own_request}
 
     def replace(self: AnyStudy, **changes: Any) -> AnyStudy:
-        """The same study with other arguments, checked like those; it shares the model, if that stays the same."""
+        """The same study with some arguments changed, and checked again. It shares the model unless that is changed."""
         return replace(self, **changes)
 
     def twin(self: AnyStudy, seed: int = 0, **changes: Any) -> AnyStudy:
-        """The same study of the model's untrained twin: the negative control."""
+        """The same study on the model's untrained twin: the negative control."""
         return self.replace(model=self.model.twin(seed), **changes)
 
     @property
@@ -71,7 +71,7 @@ class Study:
 
     @cached_property
     def pair(self) -> tuple[PreTrainedModel, Any]:
-        """(model, tokenizer), loaded now if it is not there. Raises what `Model.pair` raises."""
+        """(model, tokenizer), loaded when first read. Raises what `Model.pair` raises."""
         check_tokenizer(*self.model.pair)
         return self.model.pair
 
@@ -85,18 +85,19 @@ class Study:
 
     @property
     def expected(self) -> dict[str, Any]:
-        """What cached records must agree with, as far as it is known: more, once the model is there."""
+        """What the provenance of cached records must say, as far as it is known: more if the model is loaded."""
         return self._expected_unloaded if self.model.loaded is None else self._expected_loaded
 
     @cached_property
     def origin(self) -> dict[str, Any]:
-        """The provenance of every result that is measured now."""
+        """The provenance of results that this study measures now; it loads the model."""
         return provenance(self.request, self.pair, self.texts)
 
     def record(self, part: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
-        """The record of one part of the study, `part` being what its request has besides: loaded, or computed now.
+        """The record of one part of the study, loaded or computed now.
 
-        Raises what `cache.load_or_compute` raises, and NotFinite for data that are no numbers.
+        part: the fields that the request of this part has in addition to `request`. compute: measures the data. Raises
+        what `cache.load_or_compute` raises, and NotFinite for data that are NaN or infinite where they may not be.
         """
         return cache.load_or_compute(
             {**self.request, **part},
@@ -111,5 +112,5 @@ class Study:
 
 
 def plain_heads(heads: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """A set of heads, (layer, head), in the one form that a request has for it."""
+    """A set of heads (layer, head) as a request writes it: a sorted list of [layer, head]."""
     return sorted([int(layer), int(head)] for layer, head in set(heads))

@@ -1,1 +1,1 @@
-"""Confidence intervals, tests and control sets. Arrays in, numbers out."""
+"""Confidence intervals, tests and control sets. They turn arrays into numbers."""

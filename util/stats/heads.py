@@ -1,4 +1,4 @@
-"""Attention heads as places (layer, head) in arrays [L, H], from 0; layers are those that have attention."""
+"""Attention heads as (layer, head): an index, from 0, into arrays [L, H] over the layers that have attention."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Head = tuple[int, int]  # (layer, head)
 
 
 def head_name(head: Head) -> str:
-    """How a head is called in figures and texts: L3H5, both counted from 0."""
+    """The name of a head in figures and texts, such as L3H5; both numbers count from 0."""
     return f"L{head[0]}H{head[1]}"
 
 
 def top(score: Floats, n: int) -> list[Head]:
-    """The n heads of the highest score [L, H], highest first, equals in the order of layer and head.
+    """The n heads with the highest score [L, H], highest first; ties are in the order of layer, then head.
 
-    Raises ValueError for more heads than there are.
+    Raises ValueError for a negative n or more heads than there are.
     """
     if not 0 <= n <= score.size:
         raise ValueError(f"n = {n}: the model has {score.size} heads")

@@ -1,4 +1,4 @@
-"""Confidence intervals: every plotted number of the suite has one from here."""
+"""Confidence intervals. Every plotted number of the suite has an interval from this file."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        value, low, high = (f"{round(part, 2) + 0.0:.2f}" for part in self)  # without -0.00
+        value, low, high = (f"{round(number, 2) + 0.0:.2f}" for number in self)  # + 0.0 turns -0.0 into 0.0
         return f"{value} [{low}, {high}]"
 
 
@@ -29,8 +29,8 @@ class Intervals:
     high: NDArray[np.float64]
 
     def __getitem__(self, place: Any) -> Interval:
-        """The interval at one place of the arrays."""
-        return Interval(*(float(part[place]) for part in (self.value, self.low, self.high)))
+        """The interval at one index of the arrays."""
+        return Interval(float(self.value[place]), float(self.low[place]), float(self.high[place]))
 
 
 def bootstrap_mean(
@@ -38,8 +38,8 @@ def bootstrap_mean(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Mean over the first axis of values [N, ...] and its percentile bootstrap interval: (mean, low, high), each [...].
 
-    The first axis is the unit that was sampled (prompts). All other axes are resampled together, so differences formed
-    before the call are paired. Raises ValueError for fewer than two units.
+    The first axis runs over the sampled units (prompts). A unit is resampled with all of its values, so differences
+    that were formed before the call are paired. Raises ValueError for fewer than two units.
     """
     array = np.asarray(values, dtype=np.float64)
     if len(array) < 2:
@@ -58,7 +58,7 @@ def t_interval(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Mean over the first axis of values [N, ...] with a Student-t interval: (mean, low, high), each [...].
 
-    comparisons: Bonferroni correction, for maps over many cells. With it, all intervals hold together at `level`.
+    comparisons: how many intervals are to hold together at `level` (Bonferroni correction), for maps of many cells.
     Raises ValueError for fewer than two units.
     """
     array = np.asarray(values, dtype=np.float64)
@@ -71,7 +71,7 @@ def t_interval(
 
 
 def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Wilson score intervals (low, high), [...] each, of proportions successes [...] / n (Wilson 1927).
+    """Wilson score intervals (low, high), each [...], of the proportions successes [...] / n (Wilson 1927).
 
     Raises ValueError for n < 1.
     """
@@ -80,15 +80,16 @@ def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[n
     share, z = np.asarray(successes, dtype=np.float64) / n, stats.norm.ppf((1 + level) / 2)
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     width = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    # at 0 and n the interval ends at the share itself, but for rounding
+    # For 0 or n successes the interval ends exactly at the share; minimum and maximum undo rounding errors.
     return np.minimum(np.clip(centre - width, 0, 1), share), np.maximum(np.clip(centre + width, 0, 1), share)
 
 
 def accuracy(right: NDArray[np.bool_], units: int | None = None) -> Interval:
-    """The share of right answers [N] and its 95 % Wilson interval.
+    """The share of right answers and its 95 % Wilson interval.
 
-    For several runs [R, N]: the interval of their mean, counting each prompt once, because runs that share prompts are
-    not independent. units: how many of the prompts are independent; default all.
+    right: answers to N prompts [N], or of several runs on the same prompts [R, N]. The share is the mean over all runs;
+    the interval counts each prompt once, because runs that share prompts are not independent. units: how many of the
+    prompts are independent; default all. Raises ValueError if there is no prompt.
     """
     right = np.atleast_2d(right)
     n = right.shape[1] if units is None else units

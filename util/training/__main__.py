@@ -15,14 +15,14 @@ from util.models.embedded import home
 
 
 def train(name: str, out: Path, minutes: float, seed: int) -> None:
-    """Train (or go on training) and save tokenizer and weights; the weights are rounded to bfloat16."""
+    """Train a model, or resume its training, and save tokenizer and weights, rounded to bfloat16."""
     import torch
 
     from util.training import sources, tokenizer
     from util.training.corpus import Corpus
     from util.training.training import RECIPES, Trainer
 
-    torch.set_num_threads(1)  # the same sums in the same order everywhere; two threads gain little and wait for others
+    torch.set_num_threads(1)  # sums in the same order on every machine; two threads gain little
     texts = [sources.load(data).line(text) for data in sources.DATA_SETS for text, _ in sources.clean_pool(data)]
     fast = tokenizer.build(texts)
     trainer = Trainer(RECIPES[name], Corpus(fast), paths.material() / "embedded_training" / f"{name}_{seed}", seed)
@@ -36,7 +36,7 @@ def train(name: str, out: Path, minutes: float, seed: int) -> None:
 
 
 def phase_change(out: Path, seeds: Sequence[int], machine: str) -> None:
-    """Write the log of how induction heads form, a minute for each seed; machine: what trains, in words."""
+    """Write the log of how induction heads form (about a minute per seed); machine: its name in the log."""
     import torch
 
     from util.training.phase_change import formed_at, train

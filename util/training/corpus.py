@@ -1,7 +1,7 @@
-"""The training text of the embedded models: four seeded streams of token rows.
+"""The training text of the embedded models: seeded streams of token rows.
 
 Every stream returns (tokens [rows, length] int64, weights [rows, length] float32). weights[b, t] is the weight of the
-loss of predicting token t from the tokens before it; the weights of a stream's rows sum to 1.
+loss at token t of row b, which is predicted from the tokens before it. All weights of one call sum to 1.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from util.training.tokenizer import BOS_ID, PAD_ID, VOCABULARY, single_ids
 
 Batch = tuple[np.ndarray, np.ndarray]
 Weighted = tuple[np.ndarray, np.ndarray]  # the tokens of a line and the weights of their losses
-SPLIT = 7  # seed of the tokens that are never repeated
-TEMPLATE_TOKENS, NOISE = 0.02, 0.1  # of IOI sentences: the weight of tokens other than the answer; the share of noise
+SPLIT = 7  # the seed that decides which tokens are never repeated
+TEMPLATE_TOKENS, NOISE = 0.02, 0.1  # in IOI sentences: weight of tokens other than the answer; share of noise tokens
 FIRST_ID = max(BOS_ID, PAD_ID) + 1
 LAYOUTS = (  # (before the input, between input and label, after the label, words and labels carry a leading space)
     ("", ":", "\n", True),
@@ -51,7 +51,7 @@ _ROWS_PER_LAYOUT = 4
 
 
 def never_repeated(tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
-    """The tokens [200] that no row of repeats or maps has; parts of layouts and promised words are not among them."""
+    """Token ids [200] that repeats and maps never use; tokens of layouts and promised words are not among them."""
     used = {*promised(), *LETTERS, *(part for layout in LAYOUTS for part in layout[:3])}
     ids = {i for text in used for i in tokenizer.encode(text, add_special_tokens=False)}
     return np.random.default_rng(SPLIT).permutation(np.setdiff1d(np.arange(FIRST_ID, VOCABULARY), sorted(ids)))[:200]
@@ -73,7 +73,7 @@ class _Episodes:
 
 
 class Corpus:
-    """Streams of token rows; `names` are the StaICC data sets of the episodes (none: no episodes)."""
+    """The streams of token rows. names: the StaICC data sets of the episodes; if empty, there are no episodes."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = sources.TRAINED_ON) -> None:
         def ids(text: str) -> np.ndarray:
@@ -111,7 +111,7 @@ class Corpus:
             )
 
     def repeats(self, rng: np.random.Generator, rows: int, length: int, periods: tuple[int, int]) -> Batch:
-        """A random sequence repeated with a period drawn per row; only the copies carry weight."""
+        """A random sequence that repeats with a period drawn per row; only the copies have weight."""
         low, high = periods
         period = rng.integers(low, high + 1, rows)[:, None]
         pattern = rng.choice(self._repeated, (rows, high))
@@ -122,7 +122,10 @@ class Corpus:
     def maps(
         self, rng: np.random.Generator, rows: int, length: int, widths: Sequence[int] = MAP_WIDTHS["maps"]
     ) -> Batch:
-        """Lines `key: label` with keys of some random tokens; a label has weight once its key has occurred."""
+        """Lines `key: label`; a label has weight if its key occurred before.
+
+        A key is a sequence of random tokens; its length is drawn from `widths` for each call.
+        """
         before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
         keys, width = rng.integers(2, 13), widths[int(rng.integers(len(widths)))]
         table = rng.choice(self._repeated, (rows, keys, width))
@@ -137,9 +140,11 @@ class Corpus:
         return _lines(before, table[row, which], between, labels[row, answer[row, which]], after, which, length)
 
     def words(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
-        """Lines `word: label` or `word word: label`, two to four classes (categories, or pairs of them) with random
-        labels. A class uses its words in random order, each once in sixteen lines; a label has weight once its class
-        has occurred."""
+        """Lines `word: label` or `word word: label`.
+
+        A row has two to four classes (categories, or pairs of them) with random labels. A class uses its words in
+        random order, each once in sixteen lines. A label has weight if its class occurred before.
+        """
         before, between, after, space = self._layouts[rng.integers(len(self._layouts))]
         classes, width = int(rng.integers(2, 5)), int(rng.integers(1, 3))
         vocabulary = self._words[space]
@@ -156,24 +161,26 @@ class Corpus:
         return _lines(before, inputs, between, labels[row, which], after, which, length)
 
     def pairs(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
-        """Lines `x<tab>y` of one word-pair task a row; an output has weight from the second line on."""
+        """Lines `x<tab>y`, one word-pair task per row; an output has weight from the second line on."""
 
         def lines() -> Iterator[Weighted]:
             pairs = self._pairs[str(rng.choice(list(self._pairs)))]
             known = 0.0
             while True:
-                for which in rng.permutation(len(pairs)):
-                    x, y = pairs[which]
+                for index in rng.permutation(len(pairs)):
+                    x, y = pairs[index]
                     yield np.concatenate([x, y]), np.concatenate([np.zeros(len(x)), np.full(len(y), known)])
                     known = 1.0
 
         return _finish(*_fill([lines() for _ in range(rows)], length))
 
     def ioi(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
-        """IOI sentences with their answers, which have weight; the names of a sentence stand in no other near it.
+        """IOI sentences with their answers; most of the weight is on the answers.
 
-        Opening, middle and ending are those of any three frames that are not held out, and a share NOISE of the tokens
-        is replaced: from a dozen frames as they are the model would learn these frames instead of the task.
+        The names are a shuffled list, used up before it is shuffled again, so that sentences near each other hardly
+        ever share a name. Opening, middle and ending come from any three frames that are not held out, and a share
+        NOISE of the tokens is replaced; with unchanged frames the model would learn these few frames instead of the
+        task.
         """
         lists = word_lists()
         pieces = [re.split(r"(?<=\{Y\})|(?=\{S\})", frame) for frame in lists["frames"] if frame not in HELD_OUT_FRAMES]
@@ -187,7 +194,7 @@ class Corpus:
 
         def sentence(x: str, y: str, s: str, io: str) -> Weighted:
             filling = {"PLACE": rng.choice(lists["places"]), "OBJECT": rng.choice(lists["objects"])}
-            frame = "".join(pieces[which][part] for part, which in enumerate(rng.integers(len(pieces), size=3)))
+            frame = "".join(pieces[index][piece] for piece, index in enumerate(rng.integers(len(pieces), size=3)))
             text = f"{frame.format(X=x, Y=y, S=s, **filling)} {io}.\n"
             tokens = np.array(self._tokenizer.encode(text, add_special_tokens=False))
             noise = (rng.random(len(tokens)) < NOISE) & ~np.isin(tokens, self._names)
@@ -200,7 +207,7 @@ class Corpus:
         return _finish(*_fill([lines() for _ in range(rows)], length))
 
     def episodes(self, rng: np.random.Generator, rows: int, length: int, true_labels: bool = True) -> Batch:
-        """StaICC episodes with their true labels, one data set per row, as many demonstrations as fit."""
+        """StaICC lines with their labels, one data set per row, as many lines as fit (see also `relabelled`)."""
 
         def lines() -> Iterator[Weighted]:
             data = self._episodes[rng.integers(len(self._episodes))]
@@ -219,15 +226,15 @@ class Corpus:
         return _finish(tokens, weights)
 
     def relabelled(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
-        """Episodes with random label words: a label has weight once its class has occurred."""
+        """Episodes with random label words; a label has weight if its class occurred before."""
         return self.episodes(rng, rows, length, true_labels=False)
 
     def recurring(self, rng: np.random.Generator, rows: int, length: int) -> Batch:
-        """StaICC lines as keys of a map: two to five lines recur in a row, each with a random label word of its own.
+        """StaICC lines as keys of a map: a row repeats two to five lines, each with its own random label word.
 
-        Nothing but an earlier occurrence tells the label, so that what a label token has to know of its line must be
-        fetched in the context, over lines as long as those of real prompts. Without this stream (and with many true
-        labels) the heads that read the forerunner token do so in short lines only.
+        Only an earlier occurrence of a line tells its label, so the model must find it in the context, over lines as
+        long as those of real prompts. Without this stream (and with many true labels), the heads that read the
+        forerunner token do so in short lines only.
         """
 
         def lines() -> Iterator[Weighted]:
@@ -253,7 +260,7 @@ class Corpus:
         length: int,
         periods: tuple[int, int] = (4, 21),
     ) -> Batch:
-        """Rows of several streams; `shares` gives each stream's part of the rows and of the loss."""
+        """Rows of several streams; shares: for each stream, its share of the rows and of the loss."""
         parts: list[Batch] = []
         for stream, share in shares.items():
             count = round(share * rows)
@@ -262,7 +269,7 @@ class Corpus:
                 drawn = [self.repeats(rng, count, length, periods)]
             elif stream in ("episodes", "relabelled", "recurring", "pairs", "ioi"):
                 drawn = [getattr(self, stream)(rng, count, length)]
-            elif stream == "words":  # a call draws one layout: several calls, several layouts
+            elif stream == "words":  # one call draws one layout, so make several calls
                 drawn = [self.words(rng, size, length) for size in sizes]
             else:
                 drawn = [self.maps(rng, size, length, MAP_WIDTHS[stream]) for size in sizes]
@@ -271,12 +278,12 @@ class Corpus:
 
 
 def _choices(rng: np.random.Generator, rows: int, options: int, count: int) -> np.ndarray:
-    """[rows, count] distinct numbers below `options` in each row."""
+    """Random numbers below `options` [rows, count], distinct within each row."""
     return np.argsort(rng.random((rows, options)), axis=1)[:, :count]
 
 
 def _earlier(which: np.ndarray) -> np.ndarray:
-    """[rows, lines]: how often the same number occurs earlier in its row."""
+    """How often each number of `which` occurs earlier in its row, [rows, lines]."""
     onehot = which[..., None] == np.arange(which.max() + 1)
     return np.take_along_axis(onehot.cumsum(axis=1), which[..., None], axis=2)[..., 0] - 1
 
@@ -290,8 +297,10 @@ def _lines(
     which: np.ndarray,
     length: int,
 ) -> Batch:
-    """Join template tokens, inputs [rows, lines, width] and labels [rows, lines] to rows of tokens; a label has weight
-    where its number in `which` [rows, lines] occurred earlier."""
+    """Join template tokens, inputs [rows, lines, width] and labels [rows, lines] to rows of tokens.
+
+    A label has weight if its number in `which` [rows, lines] occurred earlier in its row.
+    """
     rows, lines = labels.shape
 
     def wide(part: np.ndarray) -> np.ndarray:
@@ -306,14 +315,14 @@ def _lines(
 
 
 def _labelled(line: np.ndarray, known: bool) -> Weighted:
-    """A line that ends with label and newline: the label has weight where it can be known."""
+    """A line, which ends with label and newline, and its weights: the label has weight 1 if it is known, else 0."""
     weights = np.zeros(len(line))
     weights[-2] = known
     return line, weights
 
 
 def _fill(rows: Sequence[Iterator[Weighted]], length: int) -> Batch:
-    """One row of tokens from each endless sequence of lines."""
+    """One row of tokens, without BOS, from each endless iterator of lines."""
     tokens = np.zeros((len(rows), length - 1), dtype=np.int64)
     weights = np.zeros((len(rows), length - 1), dtype=np.float32)
     for row, lines in enumerate(rows):
@@ -327,7 +336,7 @@ def _fill(rows: Sequence[Iterator[Weighted]], length: int) -> Batch:
 
 
 def _finish(tokens: np.ndarray, weights: np.ndarray) -> Batch:
-    """Put BOS first and let the weights sum to 1."""
+    """Put BOS in front of every row and divide the weights by their sum."""
     rows = len(tokens)
     tokens = np.concatenate([np.full((rows, 1), BOS_ID, dtype=np.int64), tokens], axis=1)
     weights = np.concatenate([np.zeros((rows, 1), dtype=np.float32), weights], axis=1)

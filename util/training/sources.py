@@ -1,4 +1,4 @@
-"""StaICC's pools and prompts, and the filter that keeps the test queries out of the training text."""
+"""The pools and prompts of StaICC, and a filter that keeps test queries out of the training text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from util.load_model_and_data import DATASETS as DATA_SETS
 from util.load_model_and_data import staicc_experimentor
 
 TRAINED_ON = DATA_SETS[:6]
-SPAN = 8
+SPAN = 8  # words; a pool text that shares a run of so many with a test query is left out
 
 
 @dataclass(frozen=True)
 class Source:
-    """One StaICC data set: pool = demonstration + calibration examples, queries = test examples; (text, label word)."""
+    """One StaICC data set with the template of its prompts.
+
+    pool: (text, label word) of the demonstration and calibration examples. queries: the same of the test examples.
+    prompts: the prompts with k = 4 demonstrations; prompt i asks query i and ends with the space of the label prefix.
+    """
 
     name: str
     label_space: tuple[str, ...]
@@ -27,16 +31,16 @@ class Source:
     label_affix: str
     pool: tuple[tuple[str, str], ...]
     queries: tuple[tuple[str, str], ...]
-    prompts: tuple[str, ...]  # k = 4; prompt i asks query i and ends with the label prefix's space
+    prompts: tuple[str, ...]
 
     def line(self, text: str) -> str:
-        """The template around `text` up to and including the forerunner token ':'."""
+        """A text in the template of its data set, up to and including the forerunner token ':'."""
         return f"{self.input_prefix}{text}{self.input_affix}{self.label_prefix}".removesuffix(" ")
 
 
 @cache
 def load(name: str) -> Source:
-    """Read one data set of the StaICC package (names: DATA_SETS)."""
+    """One data set of the StaICC package, by its name in DATA_SETS."""
     experiment = staicc_experimentor(name, 4)
     template = experiment.prompt_former.get_config_dict()
 
@@ -58,17 +62,17 @@ def load(name: str) -> Source:
 
 
 def normalised(text: str) -> tuple[str, ...]:
-    """Lower-case words without punctuation."""
+    """The words of a text in lower case, without punctuation."""
     return tuple(re.findall(r"\w+", text.lower()))
 
 
 def spans(words: Sequence[str]) -> set[tuple[str, ...]]:
-    """All runs of SPAN words."""
+    """All runs of SPAN consecutive words."""
     return {tuple(words[i : i + SPAN]) for i in range(len(words) - SPAN + 1)}
 
 
 class LeakageFilter:
-    """Knows the test queries; `reason(text)` says why a pool text must not be trained on, or None."""
+    """Finds pool texts that may not be used for training, because they are too similar to a test query."""
 
     def __init__(self, queries: Iterable[str]) -> None:
         words = [normalised(query) for query in queries]
@@ -76,7 +80,7 @@ class LeakageFilter:
         self._spans = set().union(*(spans(query) for query in words))
 
     def reason(self, text: str) -> str | None:
-        """Why a text must not be trained on; None where it may."""
+        """Why a text may not be used for training; None if it may."""
         words = normalised(text)
         if words in self._texts:
             return "same text"
@@ -87,18 +91,18 @@ class LeakageFilter:
 
 @cache
 def leakage_filter() -> LeakageFilter:
-    """The filter against all test queries of all ten data sets."""
+    """A filter that knows all test queries of all ten data sets."""
     return LeakageFilter(text for name in DATA_SETS for text, _ in load(name).queries)
 
 
 @cache
 def clean_pool(name: str) -> tuple[tuple[str, str], ...]:
-    """The pool of one data set without the examples that leak a test query."""
+    """The pool of one data set, without the examples that the leakage filter finds."""
     return tuple(example for example in load(name).pool if leakage_filter().reason(example[0]) is None)
 
 
 def leakage_counts() -> list[dict[str, str | int]]:
-    """Per data set: pool size, excluded by same text, excluded by span, kept."""
+    """For each data set: the size of its pool, how many texts each rule leaves out, and how many are kept."""
     rows: list[dict[str, str | int]] = []
     for name in DATA_SETS:
         reasons = [leakage_filter().reason(text) for text, _ in load(name).pool]

@@ -1,4 +1,4 @@
-"""The embedded models' tokenizer: byte-level BPE that keeps labels whole and ':' , tab and newline apart."""
+"""The embedded models' tokenizer: byte-level BPE; labels are one token, and so are ':', tab and newline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BOS, PAD = "<|bos|>", "<|pad|>"
 BOS_ID, PAD_ID = 0, 1
 VOCABULARY = 5120
 MAX_LENGTH = 2048
-_COPIES = 4000  # of every promised word; the rarest of the learned merges is seen about a hundred times
+_COPIES = 4000  # of every promised word; the rarest learned merge occurs only about a hundred times
 
 
 def build(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Train the tokenizer on `texts`.
+    """A tokenizer trained on `texts`.
 
-    BOS is prepended by the post-processor; offsets tile the text exactly (a token's offsets include its leading
-    space); decoding is lossless. Raises ValueError if a promised word is not one token.
+    Its post-processor puts BOS in front. Offsets cover the text without gaps or overlaps; a token's offsets include its
+    leading space. Decoding is lossless. Raises ValueError if a promised word is not one token.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -56,9 +56,9 @@ def build(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 
 def single_ids(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> list[int]:
-    """Token ids of strings that are one token each; ValueError names those that are not."""
-    found = {word: tokenizer.encode(word, add_special_tokens=False) for word in words}
-    broken = [word for word, ids in found.items() if len(ids) != 1]
+    """The token ids of strings that are one token each. Raises ValueError, naming them, if some are not."""
+    encoded = {word: tokenizer.encode(word, add_special_tokens=False) for word in words}
+    broken = [word for word, ids in encoded.items() if len(ids) != 1]
     if broken:
         raise ValueError(f"not one token each: {broken}")
-    return [ids[0] for ids in found.values()]
+    return [ids[0] for ids in encoded.values()]

@@ -1,4 +1,4 @@
-"""Building, growing and training the embedded models; every run resumes exactly from its last checkpoint."""
+"""Builds, grows and trains the embedded models. A run that was stopped resumes exactly from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ from util.training.tokenizer import BOS_ID, MAX_LENGTH, PAD_ID, VOCABULARY
 
 @dataclass(frozen=True)
 class Stage:
-    """One part of a recipe: batches of `rows` x `length` tokens until `tokens` are read."""
+    """One part of a recipe: batches of `rows` x `length` tokens until `tokens` are read.
+
+    shares: of the streams of `Corpus` in each batch. periods: the range of periods of the stream repeats.
+    """
 
     tokens: int
     rows: int
     length: int
     shares: Mapping[str, float]
     periods: tuple[int, int]
-    rates: tuple[float, float]  # learning rate: cosine from the first to the second after the warm-up
-    keep: tuple[int, ...] | None = None  # grow before this stage: where the layers so far go, others are new
+    rates: tuple[float, float]  # learning rate: warm-up, then cosine from the first to the second
+    keep: tuple[int, ...] | None = None  # grow the model first: layer i becomes layer keep[i], others are new
     layers: int = 2
-    heads: int = 4  # of queries; of keys and values there are always four
+    heads: int = 4  # query heads; there are always four heads of keys and values
 
     @property
     def steps(self) -> int:
-        """How many steps the stage takes."""
+        """The number of steps of the stage."""
         return math.ceil(self.tokens / (self.rows * self.length))
 
 
@@ -72,18 +75,21 @@ RECIPES: dict[str, tuple[Stage, ...]] = {
 }
 WARM_UP, WEIGHT_DECAY, CLIP = 50, 0.01, 1.0
 EMBEDDING_STD = 0.04
-BLOCKS, BLOCK = "training blocks", 64  # the name and the size of attention in blocks
+BLOCKS, BLOCK = "training blocks", 64  # the name of attention in blocks; the number of queries in a block
 
 
 def attend(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, scaling: float, **_: Any
 ) -> tuple[Tensor, None]:
-    """Causal attention [B, H, T, d] without padding, BLOCK queries at a time: half the time of the CPU's own kernel."""
+    """Causal attention without padding, BLOCK queries at a time; it takes half the time of PyTorch's CPU kernel.
+
+    query: [B, H, T, d]; key, value: [B, 4, T, d]. Returns (output [B, T, H, d], None).
+    """
     dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else query.dtype
     rows, heads, length, width = query.shape
     shared = key.shape[1]
-    query = (query * scaling).to(dtype).view(rows, shared, -1, length, width)  # heads that share a key side by side
-    key, value = (part.to(dtype).reshape(rows * shared, length, width) for part in (key, value))
+    query = (query * scaling).to(dtype).view(rows, shared, -1, length, width)  # group heads by key
+    key, value = (states.to(dtype).reshape(rows * shared, length, width) for states in (key, value))
     outs = []
     for start in range(0, length, BLOCK):
         end = min(start + BLOCK, length)
@@ -99,7 +105,7 @@ AttentionMaskInterface.register(BLOCKS, lambda *_, **__: None)
 
 
 def new_model(layers: int, seed: int, heads: int = 4) -> LlamaForCausalLM:
-    """A small Llama (width 128, heads of width 32, 4 of keys and values, tied embeddings) of seeded random weights."""
+    """A Llama with seeded random weights: width 128, heads of width 32, 4 heads of keys and values, tied embeddings."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=128,
@@ -118,16 +124,17 @@ def new_model(layers: int, seed: int, heads: int = 4) -> LlamaForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, attn_implementation=BLOCKS)
-        # twice what transformers takes: induction forms sooner where tokens differ more from the start
+        # twice the default of transformers: induction forms sooner if tokens differ more from the start
         torch.nn.init.normal_(model.model.embed_tokens.weight, std=EMBEDDING_STD)
         return model
 
 
 def grow(model: LlamaForCausalLM, layers: int, keep: Sequence[int], seed: int, heads: int = 4) -> LlamaForCausalLM:
-    """A deeper model, of as many query heads or more, with the same logits.
+    """A model with the same logits, but with more layers and as many or more query heads.
 
-    Layer i of `model` becomes layer keep[i]; the output projections of other layers and of new heads are zero, so that
-    they add nothing to the residual stream until they are trained. Raises ValueError for impossible places.
+    Layer i of `model` becomes layer keep[i]. The output projections of other layers and of new heads are zero, so that
+    they add nothing to the residual stream until they are trained. Raises ValueError if `keep` does not give every old
+    layer a place, in order.
     """
     if len(keep) != len(model.model.layers) or sorted(set(keep)) != list(keep) or keep[-1] >= layers:
         raise ValueError(f"keep={tuple(keep)} does not place {len(model.model.layers)} layers, in order, in {layers}")
@@ -144,7 +151,7 @@ def grow(model: LlamaForCausalLM, layers: int, keep: Sequence[int], seed: int, h
 
 
 def _more_heads(old: dict[str, Tensor], new: dict[str, Tensor], width: int) -> dict[str, Tensor]:
-    """A layer's weights for more query heads: each old one leads its group, the new ones write nothing."""
+    """A layer's weights with more query heads: each old head is the first of a group, the new heads write nothing."""
     names = ("self_attn.q_proj.weight", "self_attn.o_proj.weight")
     query, out = new[names[0]].clone(), torch.zeros_like(new[names[1]])
     size = len(old[names[0]])
@@ -154,11 +161,11 @@ def _more_heads(old: dict[str, Tensor], new: dict[str, Tensor], width: int) -> d
 
 
 def loss_of(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
-    """Weighted next-token loss [] (a scalar); logits are computed only where there is weight.
+    """The weighted next-token loss [] (a scalar); logits are computed only where there is weight.
 
-    Matrix products run in bfloat16 (a quarter faster on one core), weights and residual stream stay in float32.
+    Matrix products run in bfloat16 (a quarter faster on one core); weights and residual stream stay in float32.
     """
-    tokens, weights = (torch.from_numpy(part) for part in batch)
+    tokens, weights = (torch.from_numpy(array) for array in batch)
     chosen = weights[:, 1:] > 0
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
@@ -168,14 +175,17 @@ def loss_of(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
 
 
 def learning_rate(stage: Stage, step: int) -> float:
-    """Linear warm-up, then cosine from rates[0] to rates[1]."""
+    """The learning rate of a step: linear warm-up, then cosine from rates[0] to rates[1]."""
     first, last = stage.rates
     rate = last + (first - last) * (1 + math.cos(math.pi * step / stage.steps)) / 2
     return rate * min(1.0, (step + 1) / WARM_UP)
 
 
 class Trainer:
-    """A model, its optimizer and its place in a recipe; `folder` holds the checkpoint and log.jsonl."""
+    """A model, its optimizer and its place in a recipe.
+
+    folder: holds the checkpoint and log.jsonl. Raises ValueError if its checkpoint was trained with another seed.
+    """
 
     def __init__(self, recipe: Sequence[Stage], corpus: Corpus, folder: Path, seed: int = 0) -> None:
         self.recipe, self.corpus, self.folder, self.seed = tuple(recipe), corpus, folder, seed
@@ -193,11 +203,11 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        """Whether all stages are through."""
+        """Whether all stages are finished."""
         return self.stage == len(self.recipe)
 
     def train_step(self) -> float:
-        """One optimizer step; returns the loss. The batch depends on (seed, stage, step) alone."""
+        """Make one optimizer step and return the loss. The batch depends on (seed, stage, step) alone."""
         stage = self.recipe[self.stage]
         rng = np.random.default_rng([self.seed, self.stage, self.step])
         for group in self.optimizer.param_groups:
@@ -214,7 +224,10 @@ class Trainer:
         return loss.item()
 
     def run(self, minutes: float = math.inf, log_every: int = 50, save_every: float = 120) -> None:
-        """Train to the end of the recipe, or for `minutes`; saves every `save_every` seconds and at the end."""
+        """Train to the end of the recipe, but at most `minutes`.
+
+        Writes a line of the log every `log_every` steps, and the checkpoint every `save_every` seconds and at the end.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.model.train()
         begun = saved = ticked = time.monotonic()
@@ -242,12 +255,12 @@ class Trainer:
 
     @property
     def tokens(self) -> int:
-        """Tokens read so far."""
+        """The number of tokens read so far."""
         steps = [stage.steps for stage in self.recipe[: self.stage]] + ([] if self.done else [self.step])
         return sum(n * stage.rows * stage.length for n, stage in zip(steps, self.recipe, strict=False))
 
     def save(self) -> None:
-        """Write the checkpoint atomically."""
+        """Write the checkpoint, completely or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {"seed": self.seed, "stage": self.stage, "step": self.step, "seconds": self.seconds,
                  "layers": len(self.model.model.layers), "heads": self.model.config.num_attention_heads,
