@@ -19,18 +19,19 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 from string import Formatter
-from typing import Any
+from typing import Any, Literal, get_args
 
 from util import paths
 from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, with_bos
 
-CORRUPTIONS = (
+Corruption = Literal[
     "s2_swap",  # S2 becomes IO: keeps both names and their places, the answer flips (theirs: IO <- S2)
     "s2_rand",  # S2 becomes a third name: keeps the clause before it, no name stands there twice
     "names_swap",  # X and Y change places, S stays: keeps the answer, the place of the repeated name flips
     "abc",  # three other names: keeps the frame alone, nothing tells the answer (p_ABC)
     "random_name",  # IO and S become two other names: keeps the pattern, ABBA or BABA
-)
+]
+CORRUPTIONS: tuple[Corruption, ...] = get_args(Corruption)
 ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of X and Y
 FIELDS = {"names": ("X", "Y", "S"), "places": ("PLACE",), "objects": ("OBJECT",)}
 NAMED = ("IO", "S1", "S2")
