@@ -96,7 +96,7 @@ def refused(_):
 @pytest.fixture(scope="module")
 def measured(pair, tmp_path_factory):
     study = study_of(pair, tmp_path_factory.mktemp("material"))
-    return study, study._example_pair.measured().data
+    return study, study.example_pair.measured().data
 
 
 @pytest.mark.parametrize(("implementation", "bound"), [("sdpa", 1e-12), ("eager", 1e-5)])
@@ -315,6 +315,8 @@ def test_receivers_before_all_senders_are_refused_before_a_forward_pass(pair, gr
     ids, answers = torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6]])
     with pytest.raises(ValueError, match="receivers .* in no later layer than any of the senders"):
         patching.path_effects(pair[0], ids, {}, {}, answers, [(1, 1), (2, 0)], groups)
+    with pytest.raises(ValueError, match="^senders: "):
+        patching.path_effects(pair[0], ids, {}, {}, answers, [], groups)
 
 
 def test_paths_need_a_head(pair, tmp_path):
@@ -624,9 +626,9 @@ def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
     toy("gpt2").float().save_pretrained(folder)
     words().save_pretrained(folder)
     study = Study(Model(str(folder), verbose=False), "abc", 12, folder=tmp_path)
-    first = study.pairs.maps(), study._example_pair.measured()
+    first = study.pairs.maps(), study.example_pair.measured()
     never = study.replace(model=Model(str(folder), loader=lambda: refused(0)))
-    again = never.pairs.maps(), never.replace(prompts=99)._example_pair.measured()
+    again = never.pairs.maps(), never.replace(prompts=99).example_pair.measured()
     for one, two in zip(first, again, strict=True):
         for name, value in one.data.items():
             np.testing.assert_array_equal(value, two.data[name])
@@ -695,7 +697,7 @@ def test_the_study_of_a_figure_asks_for_what_it_always_did():
     generated = {"prompts": 40, "corruption": "abc", "held_out": False}
     study = Study("gpt2", "abc", 40, 7)
     assert study.request == {**always, **example_pair, **generated}
-    assert study._example_pair.request == {**always, **example_pair}
+    assert study.example_pair.request == {**always, **example_pair}
     assert study.pairs.request == {**always, **generated}
     assert study.fresh.request == {**always, **generated, "prompts": 32, "seed": 8}
     assert Study("gpt2", prompts=200).ablated.request == {
@@ -847,7 +849,7 @@ def letters():
 def test_the_method_has_not_changed_without_a_new_version(tmp_path):
     """A golden record. If it fails because the method was changed on purpose, raise method_version and renew it."""
     study = Study(Model(verbose=False), prompts=8, folder=tmp_path)
-    data = study._example_pair.measured().data
+    data = study.example_pair.measured().data
     assert data["next_words"] == [" Mike", " Emma"]
     assert study.request["method_version"] == 1
     np.testing.assert_allclose(data["scores"], GOLDEN["scores"], atol=1e-3)

@@ -20,9 +20,10 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
 from util.engine.call import Instrument, Support
+from util.engine.direct_effects import direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import AddHeads, CaptureHeads, PatchHeads
-from util.engine.replay import Edit, Place, direct_effects, replay
+from util.engine.replay import Edit, Place, replay
 from util.stats.heads import Head
 
 Activations = Mapping[int, Tensor]  # by the model's own layer number, [N, T, H, dv]
@@ -216,13 +217,15 @@ def path_effects(
     that receivers would have had. A second run patches those of one group in, and all else is free. Source: Wang et
     al. 2022, appendix B; they patch the receivers' queries, keys or values, here all three are patched together.
 
-    Raises what `model_heads` raises, and ValueError for a group that is in no later layer than any sender, before the
-    first forward pass.
+    Before the first forward pass it raises what `model_heads` raises, and ValueError for no senders and for a group
+    that is in no later layer than any sender.
     """
     support = prepare(model)
     numbered = model_heads(support, senders)
     groups = [model_heads(support, group) for group in receivers]
-    earliest = min((layer for layer, _ in numbered), default=0)
+    if not numbered:
+        raise ValueError("senders: name at least one head")
+    earliest = min(layer for layer, _ in numbered)
     for group, given in zip(groups, receivers, strict=True):
         if all(layer <= earliest for layer, _ in group):
             raise ValueError(f"receivers {list(given)} are in no later layer than any of the senders {list(senders)}")

@@ -66,7 +66,7 @@ class Study(study.Study):
 
     @property
     def own_request(self) -> dict[str, Any]:
-        return {**self.pairs.own_request, **self._example_pair.own_request}
+        return {**self.pairs.own_request, **self.example_pair.own_request}
 
     @property
     def setting(self) -> Setting:
@@ -76,7 +76,8 @@ class Study(study.Study):
     # -------------------------------------------------------------------------------------------- what has records
 
     @cached_property
-    def _example_pair(self) -> ExamplePair:
+    def example_pair(self) -> ExamplePair:
+        """The project's pair of prompts."""
         return ExamplePair(
             self.model, self.texts, self.names, self.seed,
             shown_layer=self.shown_layer, folder=self.folder, redo=self.redo,
@@ -106,7 +107,7 @@ class Study(study.Study):
         Such are words that the tokenizer splits, and a shown layer that the model does not have. The model is loaded
         only where a record is missing.
         """
-        self._example_pair.check()
+        self.example_pair.check()
         if self.pairs.stored_maps is None:
             self.pairs.check()
 
@@ -118,7 +119,7 @@ class Study(study.Study):
 
     @cached_property
     def _example(self) -> results.Example:
-        record = self._example_pair.measured()
+        record = self.example_pair.measured()
         described = record.provenance["model"]
         shown = (self.shown_layer, self.layer_skip)
         return results.Example.of(record.data, self.setting, described, self.texts, self.names, *shown)
@@ -199,7 +200,7 @@ class Study(study.Study):
     def tutorial_values(self) -> dict[str, tuple[float, float]]:
         """Returns what the tutorial says, measured on this study's example, which has to be that of the tutorial."""
         ids = [row["id"] for row in report.published(self.stem)["values"]]
-        return measures.tutorial_values(self._example_pair.measured().data, ids)
+        return measures.tutorial_values(self.example_pair.measured().data, ids)
 
 
 def planted_ioi(**options: Any) -> tuple[Model, planted.Planted]:
