@@ -8,7 +8,7 @@ Times are CPU seconds; a ratio is the median over rounds with its bootstrap inte
 loop's. The opponents run eager attention, ours the engine (sdpa). They are called as their own documents recommend, and
 live in an environment of their own, `make .venv-oracles`.
 
-    ours       `study.patch_map`, with the capture of the source
+    ours       `patching.patch_map`, with the capture of the source
     naive      a pre-hook on one output projection, batch 1, all logits: L x H forward passes
     tl         transformer_lens.patching.get_act_patch_attn_head_out_all_pos
     nnsight    one trace with an invoke for every head
@@ -64,14 +64,14 @@ def difference(logits: Any) -> Any:
 
 def ours(model: Any, count: int = 1) -> Callable[[], Any]:
     from util.engine.handshake import prepare
-    from util.figures.ioi_patching import study as ioi
+    from util.figures.ioi_patching.patching import heads_of, patch_map
 
     prepare(model)
     base, source = pairs(count)
     answers = torch.tensor([[MIKE, EMMA]] * count)
 
     def run() -> Any:
-        return ioi.patch_map(model, base, ioi.heads_of(model, source), answers, FIRST)[0].mean(0)
+        return patch_map(model, base, heads_of(model, source), answers, FIRST)[0].mean(0)
 
     return run
 

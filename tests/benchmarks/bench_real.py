@@ -6,7 +6,7 @@ float32, one thread. Every contestant is a process of its own that runs once per
 drawn. Times are CPU seconds; a ratio is the median over rounds with its bootstrap interval. The opponents run
 transformers' own sdpa attention, ours the engine. Both maps are compared.
 
-    map        `study.patch_map` of the project's pair, with the capture of the source
+    map        `patching.patch_map` of the project's pair, with the capture of the source
     loop       a pre-hook on one output projection, all logits: a forward pass for every head; SOME heads of each layer
                are timed and the rest extrapolated
     last       the same with the last token's logits alone
@@ -40,11 +40,11 @@ def tokens_of(tokenizer: Any) -> tuple[Any, Any, Any]:
 
 
 def ours(model: Any, tokenizer: Any) -> Callable[[], Any]:
-    from util.figures.ioi_patching import study as ioi
+    from util.figures.ioi_patching.patching import heads_of, patch_map
 
     base, source, answers = tokens_of(tokenizer)
     first = int((base != source)[0].nonzero()[0])
-    return lambda: ioi.patch_map(model, base, ioi.heads_of(model, source), answers, first)[0][0]
+    return lambda: patch_map(model, base, heads_of(model, source), answers, first)[0][0]
 
 
 def loop(model: Any, tokenizer: Any, last: bool, some: int | None) -> Callable[[], Any]:

@@ -12,10 +12,11 @@ from util.edges.splicing import WHOLE, continuations, groups_of, outcomes
 from util.engine import batches, finite, label_scores, means
 from util.engine.attention import instrument
 from util.engine.batches import Batch, Row
+from util.engine.direct_effects import bare_writes, direct_effects
 from util.engine.finite import NotFinite, all_finite, check_finite, check_record
 from util.engine.handshake import check_ids, check_tokenizer, prepare
 from util.engine.instruments import PatchHeads
-from util.engine.replay import Edit, bare_writes, direct_effects, replay
+from util.engine.replay import Edit, replay
 from util.figures.forerunner_heads import magnitudes
 from util.figures.forerunner_heads import study as forerunner
 from util.figures.induction_scores import study as induction

@@ -10,9 +10,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
 from util.engine import replay as room
 from util.engine.attention import instrument, support
+from util.engine.direct_effects import direct_effects, keeps_writes
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
-from util.engine.replay import Edit, Place, direct_effects, replay
+from util.engine.replay import Edit, Place, replay
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
 
@@ -384,5 +385,5 @@ def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_only_classes_that_keep_what_heads_write_have_direct_effects(name, dtype):
     model = prepared(name, dtype)
-    keeps = all(support(model).projections.values()) and room._keeps_writes(model, room._plan(model))
+    keeps = all(support(model).projections.values()) and keeps_writes(model)
     assert keeps == (name not in REWRITES | {"qwen3_next"})

@@ -21,7 +21,9 @@ from util.figures.forerunner_heads import measures as f
 from util.figures.forerunner_heads import plots
 from util.figures.induction_scores import plots as induction
 from util.figures.ioi_patching import measures as m
-from util.figures.ioi_patching import plots as ioi
+from util.figures.ioi_patching import plots as ioi_plots
+from util.figures.ioi_patching import results as ioi
+from util.stats.intervals import Interval, Intervals
 
 
 @pytest.fixture(params=[(4, 8, 32), (12, 12, 32), (30, 9, 32), (48, 32, 32)], ids=lambda p: f"{p[0]}x{p[1]}")
@@ -152,35 +154,66 @@ def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypat
     assert b"(SmolLM2-135M-Instruct, Q4_1 file, dequantised)" in pdf.read_bytes()
 
 
+def ioi_population(effects, direct):
+    """A result of many pairs in which every head has these effects."""
+    effect, one = Intervals(effects, effects - 1, effects + 1), Interval(1.0, 0.5, 1.5)
+    return ioi.Population(
+        ioi.Setting("given:toy", "toy", "s2_swap"),
+        intact=one,
+        corrupted=Interval(-1.0, -2.0, 0.0),
+        accuracy=one,
+        probability=one,
+        pairs=8,
+        noised=effect,
+        denoised=effect,
+        estimate=effects,
+        direct=direct,
+        agreement=m.agreement(effects, effects),
+        chosen=effects,
+        measured=effect,
+        differences=np.ones(8),
+        probabilities=np.ones(8),
+    )
+
+
 @pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (30, 9, 17), (80, 64, 20)])
 def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_path):
     rng = np.random.default_rng(0)
     effects, z = rng.normal(size=(layers, heads)), rng.normal(size=(layers, tokens, heads, 8))
     effects[1, 2] = 10.0
-    effect, one = m.Effect(effects, effects - 1, effects + 1), m.Interval(1.0, 0.5, 1.5)
-    agreement = m.agreement(effects, effects)
-    found = m.Population(
-        one, m.Interval(-1.0, -2.0, 0.0), one, one, 8, effect, effect, effects, effects / 2, agreement, effects, effect
-    )
+    one = Interval(1.0, 0.5, 1.5)
+    found = ioi_population(effects, effects / 2)
     blind = replace(found, direct=effects * np.nan)
-    twin = m.Untrained(8, one, one, effect)
+    twin = ioi.Untrained(found.setting, 8, one, one, found.noised)
     words = ["<s>", " $a", "\n", *(f" {n}" for n in range(tokens - 3))]
     ratio, step = m.selectivity(z[:, 0] - z[:, 1]), m.layer_step(layers)
     members = found.strongest(8)
     square = np.where(np.tri(8), np.nan, 0.5)
-    edges = m.Paths(members, m.Effect(square, square - 0.1, square + 0.1), m.Effect(*3 * [np.full(8, -0.3)]))
-    curve = m.Curve(one, {1: one, 2: one}, {1: one, 2: one}, {1: one, 2: one}, {1: [0.1, 0.2]})
+    edges = Intervals(square, square - 0.1, square + 0.1)
+    roads = ioi.Paths(found.setting, members, edges, Intervals(*3 * [np.full(8, -0.3)]), 8)
+    curve = ioi.Curve(found.setting, one, {1: one, 2: one}, {1: one, 2: one}, {1: one, 2: one}, {1: [0.1, 0.2]}, 8)
     figures = {
-        "p1": ioi.predictions(rng.normal(size=(2, 500)), (3, 5), ("Mike", "Emma"), ("one text", "another text")),
-        "p2": ioi.permutation(effects, effects**2, "title"),
-        "p3": ioi.activations(z, 1, words, "title"),
-        "p4": ioi.token_differences(z[:, 0] - z[:, 1], ratio, "title", step),
-        "p5": ioi.patching(effects, -10.0, "title"),
-        "circuit": ioi.circuit(curve, "title"),
-        "paths": ioi.paths(edges, dict.fromkeys(members, one), "title"),
-        "population": ioi.population(found, twin, "title", {}),
-        "roles": ioi.population(found, None, "title", {members[0]: "negative name mover"}),
-        "no direct": ioi.population(blind, twin, "title", {}),
+        "p1": ioi_plots.predictions(rng.normal(size=(2, 500)), (3, 5), ("Mike", "Emma"), ("one text", "another text")),
+        "p2": ioi_plots.permutation(effects, effects**2, "title"),
+        "p3": ioi_plots.activations(z, 1, words, "title"),
+        "p4": ioi_plots.token_differences(z[:, 0] - z[:, 1], ratio, "title", step),
+        "p5": ioi_plots.patching(effects, -10.0, "title"),
+        "circuit": curve.figure(),
+        "paths": roads.figure(found),
+        "population": found.figure(twin),
+        "roles": ioi_plots.population(
+            found.noised,
+            effects,
+            effects,
+            effects / 2,
+            found.strongest(12),
+            found.measured,
+            None,
+            found.whole,
+            "title",
+            {members[0]: "negative name mover"},
+        ),  # fmt: skip
+        "no direct": blind.figure(twin),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -197,12 +230,7 @@ def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_pat
 
 def test_figures_without_direct_effects_say_so_and_print_no_nan(tmp_path):
     effects = np.random.default_rng(0).normal(size=(4, 8))
-    effect, one = m.Effect(effects, effects - 1, effects + 1), m.Interval(1.0, 0.5, 1.5)
-    alike = m.agreement(effects, effects)
-    found = m.Population(
-        one, m.Interval(-1.0, -2.0, 0.0), one, one, 8, effect, effect, effects, effects * np.nan, alike, effects, effect
-    )
-    figure = ioi.population(found, None, "title", {})
+    figure = ioi_population(effects, effects * np.nan).figure()
     written = " ".join(text.get_text() for ax in figure.findobj(Axes) for text in ax.texts)
     assert "not measured" in written and "nan" not in written
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import Subject
-from util.figures.ioi_patching import study as ioi
+from util.figures.ioi_patching import patching
+from util.figures.ioi_patching.study import EXAMPLE
 
-BASE, SOURCE = ioi.EXAMPLE
+BASE, SOURCE = EXAMPLE
 
 
 class Pair(NamedTuple):
@@ -49,8 +50,8 @@ def subject(request: Any) -> Iterator[Subject]:
 
 def test_the_patch_map_is_that_of_hooks(subject: Subject) -> None:
     pair = pair_of(subject)
-    ours, base, path = ioi.patch_map(
-        subject.model, pair.base, ioi.heads_of(subject.model, pair.source), pair.answers, pair.first
+    ours, base, path = patching.patch_map(
+        subject.model, pair.base, patching.heads_of(subject.model, pair.source), pair.answers, pair.first
     )
     assert path == "replayed layers" and ours.shape == (1, 30, 9)
     z = plain.outputs(subject.twin, pair.source)
@@ -72,8 +73,8 @@ def test_the_patch_map_is_that_of_hooks(subject: Subject) -> None:
 
 def test_direct_effects_are_those_of_freezing_what_comes_later(subject: Subject) -> None:
     pair = pair_of(subject)
-    z, other = ioi.heads_of(subject.model, pair.base), ioi.heads_of(subject.model, pair.source)
-    ours = ioi.direct_map(subject.model, pair.base, z, other, pair.answers)[0]
+    z, other = patching.heads_of(subject.model, pair.base), patching.heads_of(subject.model, pair.source)
+    ours = patching.direct_map(subject.model, pair.base, z, other, pair.answers)[0]
     plainly = difference(subject.twin(pair.base, use_cache=False).logits, pair.answers)
     base, source = (plain.outputs(subject.twin, ids) for ids in (pair.base, pair.source))
     strongest = np.unravel_index(np.abs(ours).argmax(), ours.shape)

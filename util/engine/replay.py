@@ -13,7 +13,7 @@ Not for two threads on one model: for the end of a run its layers and its unembe
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from util.engine import memory
-from util.engine.attention import head_writes, instrument, support
+from util.engine.attention import instrument, support
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import check_ids, input_device, prepare
-from util.engine.instruments import CaptureValues, PatchHeads
+from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import Before, Call, FewRows, Stop, bypassed, first_of, in_place_of, leaves, recorded
 
 BUDGET = 2**30  # bytes of activations at a time
@@ -91,7 +91,7 @@ def replay(
             "position of the prompt; prompts of different lengths go into calls of their own"
         )
     check_ids(model, ids.flatten())
-    plan = _plan(model)
+    plan = plan_of(model)
     first = first if plan.cached else 0
     length = ids.shape[1] - (first if plan.replays else 0)
     needed = _row_bytes(model, length, ids.shape[1])
@@ -104,7 +104,7 @@ def replay(
     # as many prompts as fit with all edits, or else one, and as many edits as fit with these
     together = max(1, min(len(ids), rows // max(1, len(edits))))
     order = sorted(range(len(edits)), key=lambda i: edits[i].start)
-    run = _Run(model, plan, log_probabilities)
+    run = Runs(model, plan, log_probabilities)
     parts = []
     for start in range(0, len(ids), together):
         part = slice(start, min(start + together, len(ids)))
@@ -124,119 +124,6 @@ def _check(model: PreTrainedModel, found: tuple[Tensor, Tensor], ids: Tensor, st
     check_finite(found[1].movedim(1, 0), "the logits of edited runs", model, ids, numbers)
 
 
-def direct_effects(
-    model: PreTrainedModel,
-    ids: Tensor,
-    changes: Mapping[int, Tensor],
-    answers: Tensor,
-    positions: Sequence[int] = (-1,),
-) -> tuple[Tensor, Tensor] | None:
-    """What heads tell the output directly: the logits of `answers` [N, A] where their writes change, and nothing else.
-
-    changes: by layer [N, P, H, dv], what is added to each head's output z at P positions of ids [N, T]. The final norm
-    and the unembedding see the residual stream of the base run with what one such change writes: no later layer takes
-    part, so that one pass serves all heads. Returns logits [L, H, N, P, A] and base [N, P, A]; None for a class whose
-    stream does not keep what heads write as it is (a norm behind attention, a multiplier), or whose layers cannot be
-    bypassed.
-    """
-    found = prepare(model)
-    plan = _plan(model)
-    if not plan.replays or not _keeps_writes(model, plan):
-        return None
-    run = _Run(model, plan, False)
-    with torch.inference_mode(), run.unembedding(answers) as columns:
-        with recorded(plan.layers) as calls:
-            model.base_model(ids.to(input_device(model)), use_cache=False)
-        out = calls[-1].out
-        stream = first_of(out)[:, list(positions)]  # [N, P, d]
-
-        def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
-            rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
-            return run.read(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
-
-        logits = []
-        for layer, change in changes.items():
-            projection = found.projections[layer]
-            assert projection is not None  # or it would not keep writes
-            logits.append(torch.stack([read(stream + w.to(stream)) for w in head_writes(projection, change).unbind(2)]))
-        seen, base = torch.stack(logits), read(stream)
-    check_finite(base, "the logits", model, ids)
-    check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
-    return seen, base
-
-
-def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
-    """What every head makes of tokens by its weights alone: their logits [L, H, S, S] for tokens [S].
-
-    Entry s, s' is the logit of token s' behind what the head writes where it reads the bare embedding of token s: the
-    layer's own norm, values, output projection, the final norm and the unembedding (the OV circuit of Elhage et al.
-    2021). Rows are comparable within themselves only. None as for `direct_effects`.
-    """
-    found = prepare(model)
-    plan = _plan(model)
-    if not plan.replays or not _keeps_writes(model, plan):
-        return None
-    run, rows = _Run(model, plan, False), tokens[:, None].to(input_device(model))
-    with torch.inference_mode(), run.unembedding(tokens[None]) as columns:
-        with recorded(plan.layers) as calls:
-            model.base_model(rows, use_cache=False)
-        logits = []
-        for layer in found.layers:
-            with instrument(model, values := CaptureValues(layers=layer)):
-                calls[layer].again(plan.layers[layer], calls[0].hidden, None, plan.scaled[layer])
-            projection = found.projections[layer]
-            assert projection is not None  # or it would not keep writes
-            written = head_writes(projection, values.values[layer][:, 0])
-            logits.append([run.read(run.end(w[:, None], calls[-1].out), columns) for w in written.unbind(1)])
-    bare = torch.stack([torch.stack(heads) for heads in logits])
-    check_finite(bare.movedim(2, 0), "the logits by the weights alone", model, tokens[:, None])
-    return bare
-
-
-_KEEPS_WRITES: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
-
-
-def _keeps_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
-    """Whether what attention writes reaches the end unchanged; found out once."""
-    if model not in _KEEPS_WRITES:
-        _KEEPS_WRITES[model] = _found_to_keep_writes(model, plan)
-    return _KEEPS_WRITES[model]
-
-
-@torch.inference_mode()
-def _found_to_keep_writes(model: PreTrainedModel, plan: "_Plan") -> bool:
-    """Beside a huge vector that one layer is made to write, all that norms let through vanishes."""
-    found = support(model)
-    if any(found.projections.get(layer) is None for layer in found.layers):
-        return False
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(model.config.get_text_config(decoder=True).vocab_size, (1, 3), generator=generator)
-    ids = ids.repeat(len(found.layers) + 1, 1).to(input_device(model))
-    with recorded(plan.layers) as calls:
-        model.base_model(ids[:1], use_cache=False)
-    last = first_of(calls[-1].out)[0, -1]
-    huge = torch.randn(last.shape, generator=generator).to(last) * 1e4 * last.std()
-
-    def writing(row: int) -> Callable[..., Tensor]:
-        def hook(_: nn.Module, __: Any, out: Tensor) -> Tensor:
-            out = out.clone()
-            out[row] += huge.to(out)
-            return out
-
-        return hook
-
-    hooks = [found.projections[layer].register_forward_hook(writing(row)) for row, layer in enumerate(found.layers)]  # type: ignore[union-attr]
-    try:
-        with recorded(plan.layers) as calls:
-            model.base_model(ids, use_cache=False)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    ends = first_of(calls[-1].out)[:, -1]
-    gaps = (ends[:-1] - ends[-1] - huge).norm(dim=1) / huge.norm()
-    return bool((gaps < 0.05).all())
-
-
 def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
@@ -248,8 +135,10 @@ def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
 # ------------------------------------------------------------------------------------------------ one batch of prompts
 
 
-class _Run:
-    def __init__(self, model: PreTrainedModel, plan: "_Plan", log_probabilities: bool) -> None:
+class Runs:
+    """Runs of a model as its plan allows them, and what follows their last token: logits, or log-probabilities."""
+
+    def __init__(self, model: PreTrainedModel, plan: "Plan", log_probabilities: bool = False) -> None:
         self.model, self.plan, self.log_probabilities = model, plan, log_probabilities
 
     @torch.inference_mode()
@@ -317,7 +206,7 @@ def _examples(number: int, prompts: int) -> Tensor:
 class _Base:
     """The base run of a batch of prompts, to be gone on with from any layer."""
 
-    def __init__(self, model: PreTrainedModel, plan: "_Plan", ids: Tensor, prompts: slice, first: int) -> None:
+    def __init__(self, model: PreTrainedModel, plan: "Plan", ids: Tensor, prompts: slice, first: int) -> None:
         self.model, self.plan, self.prompts, self.rows = model, plan, prompts, len(ids)
         self.queries = range(first, ids.shape[1])
         cache = DynamicCache() if plan.cached else None
@@ -384,7 +273,7 @@ def _kept(cache: Cache | None, number: int, first: int) -> tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class _Plan:
+class Plan:
     """How runs of a model are gone on with: whether its layers are called again, and that in words; these layers.
 
     scaled: the arguments of each layer's call that have a row for every prompt; cached: keys and values of a prefix can
@@ -399,26 +288,27 @@ class _Plan:
     trims: bool
 
 
-_PLANS: "weakref.WeakKeyDictionary[nn.Module, _Plan]" = weakref.WeakKeyDictionary()
+_PLANS: "weakref.WeakKeyDictionary[nn.Module, Plan]" = weakref.WeakKeyDictionary()
 
 
 def path(model: PreTrainedModel) -> str:
     """How a model's runs are computed; found out once, by comparing them on a short prompt."""
     prepare(model)
-    return _plan(model).path
+    return plan_of(model).path
 
 
-def _plan(model: PreTrainedModel) -> _Plan:
+def plan_of(model: PreTrainedModel) -> Plan:
+    """Returns how runs of a prepared model are gone on with; found out once."""
     if model not in _PLANS:
         _PLANS[model] = _found(model)
     return _PLANS[model]
 
 
-def _found(model: PreTrainedModel) -> _Plan:
+def _found(model: PreTrainedModel) -> Plan:
     found, config = support(model), model.config.get_text_config(decoder=True)
     count = config.num_hidden_layers
     lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    whole = _Plan(False, _why("its layers are not in one list"), nn.ModuleList(), (), False, False)
+    whole = Plan(False, _why("its layers are not in one list"), nn.ModuleList(), (), False, False)
     if len(lists) != 1:
         return whole
     cached = len(found.layers) == count  # other layers keep a state of all tokens, not keys
@@ -426,14 +316,14 @@ def _found(model: PreTrainedModel) -> _Plan:
     ids = torch.randint(config.vocab_size, (2, 6), generator=torch.Generator().manual_seed(0))
     answers = torch.tensor([[0, 1], [2, 3]])
     edits = [_probe(layer) for layer in found.layers]
-    plan = _Plan(True, "replayed layers", lists[0], _scaled(model, lists[0], ids, cached), cached, trims)
+    plan = Plan(True, "replayed layers", lists[0], _scaled(model, lists[0], ids, cached), cached, trims)
     coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
     for first in (2, 0):
         try:
-            ours = _Run(model, plan, False)(ids, slice(0, 2), [edits], answers, first if cached else 0)
+            ours = Runs(model, plan, False)(ids, slice(0, 2), [edits], answers, first if cached else 0)
         except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
-        theirs = _Run(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
+        theirs = Runs(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
         for mine, reference in zip(ours, theirs, strict=True):
             difference = (mine - reference).abs()
             # in 16 bits a rounding error may send a token of a mixture of experts to another expert

@@ -19,18 +19,19 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 from string import Formatter
-from typing import Any
+from typing import Any, Literal, get_args
 
 from util import paths
 from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, with_bos
 
-CORRUPTIONS = (
+Corruption = Literal[
     "s2_swap",  # S2 becomes IO: the first clause stays, the answer flips (IO <- S2 in the paper)
     "s2_rand",  # S2 becomes a third name: the first clause stays, no name occurs twice
     "names_swap",  # X and Y change places, S stays: the answer stays, the place of the repeated name flips
     "abc",  # three other names: only the frame stays, nothing tells the answer (p_ABC in the paper)
     "random_name",  # IO and S become two other names: the order, ABBA or BABA, stays
-)
+]
+CORRUPTIONS: tuple[Corruption, ...] = get_args(Corruption)
 ORDERS = {"ABBA": ("IO", "S1"), "BABA": ("S1", "IO")}  # the roles of fields X and Y
 FIELDS = {"names": ("X", "Y", "S"), "places": ("PLACE",), "objects": ("OBJECT",)}
 NAMED = ("IO", "S1", "S2")

@@ -22,11 +22,11 @@ from tests import architectures, eager_runs, toys
 from util.engine import call
 from util.engine.attention import instrument as instrumented
 from util.engine.batches import Batch, Row
+from util.engine.direct_effects import bare_writes
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.engine.label_scores import knockouts, label_log_probs, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
-from util.engine.replay import bare_writes
 from util.figures import report
 from util.figures.induction_scores import ablation, measures
 from util.figures.induction_scores import study as experiment

@@ -15,14 +15,18 @@ from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import PatchHeads
 from util.figures import report
-from util.figures.ioi_patching import measures
-from util.figures.ioi_patching import study as ioi
+from util.figures.ioi_patching import example, measures, pairs, patching, results
+from util.figures.ioi_patching.measures import Kind, SetName
+from util.figures.ioi_patching.results import Circuit, Curve, Paths, Population, Setting, Untrained
+from util.figures.ioi_patching.study import EXAMPLE, Study, planted_ioi
 from util.load_model_and_data import load_ICL_model, origin
-from util.prompts.ioi import ioi_prompts, ioi_tokens
-from util.records.runs import LazyModel
+from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
+from util.prompts.ioi import CORRUPTIONS, IOITokens, ioi_prompts, ioi_tokens
+from util.records.model import Model
 from util.stats import controls
 
 FAMILIES = ("gpt2", "llama")
+SETTING = Setting("given:toy", "given:toy", "s2_swap")
 
 
 def words():
@@ -78,16 +82,27 @@ def pair(request):
     return load_ICL_model((toy(request.param), words()), verbose=False)
 
 
+def study_of(pair, folder, **options):
+    """A study of a given model that has the embedded model's tokenizer, and prompts for it."""
+    model, tokenizer = pair
+    given = Model.given(model, tokenizer, options.pop("name", "given:toy"))
+    return Study(given, held_out=True, folder=folder, **options)
+
+
+def refused(_):
+    pytest.fail("a model was loaded")
+
+
 @pytest.fixture(scope="module")
 def measured(pair, tmp_path_factory):
-    asked = ioi.request("given:toy")
-    return asked, ioi.example(asked, pair, tmp_path_factory.mktemp("material")).data
+    study = study_of(pair, tmp_path_factory.mktemp("material"))
+    return study, study.example_pair.measured().data
 
 
 @pytest.mark.parametrize(("implementation", "bound"), [("sdpa", 1e-12), ("eager", 1e-5)])
 def test_every_part_of_the_seed_equals_its_naive_loop(pair, measured, implementation, bound):
     """With the class's own attention; in float64 too, Llama's eager softmax is in float32."""
-    asked, data = measured
+    study, data = measured
     model = copy.deepcopy(pair[0])
     model.set_attn_implementation(implementation)
     base, source = (torch.tensor([data[name].tolist()]) for name in ("base", "source"))
@@ -103,7 +118,7 @@ def test_every_part_of_the_seed_equals_its_naive_loop(pair, measured, implementa
     norms = np.empty_like(scores)
 
     def shuffled(layer, head, own):
-        order = np.random.default_rng((asked["seed"], layer, head)).permutation(own.numel())
+        order = np.random.default_rng((study.seed, layer, head)).permutation(own.numel())
         mixed = own.flatten()[torch.from_numpy(order)]
         assert not torch.equal(mixed, own.flatten()) and torch.equal(mixed.sort()[0], own.flatten().sort()[0])
         norms[layer, head] = mixed.norm()
@@ -118,8 +133,8 @@ def test_every_part_of_the_seed_equals_its_naive_loop(pair, measured, implementa
 
 
 def test_the_example_is_the_seeds(measured):
-    asked, data = measured
-    assert asked["texts"][0].endswith("Emma gave a coffee to") and len(data["base"]) == len(data["source"])
+    study, data = measured
+    assert study.request["texts"][0].endswith("Emma gave a coffee to") and len(data["base"]) == len(data["source"])
     differing = np.flatnonzero(data["base"] != data["source"])
     assert differing.tolist() == [data["first"]]
     mike, emma = data["answers"]
@@ -131,22 +146,23 @@ def test_the_example_is_the_seeds(measured):
 
 def test_patching_the_run_itself_changes_nothing(pair):
     base = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
-    scores, plain, _ = ioi.patch_map(pair[0], base, ioi.heads_of(pair[0], base), torch.tensor([[5, 6], [7, 8]]), 4)
+    z, answers = patching.heads_of(pair[0], base), torch.tensor([[5, 6], [7, 8]])
+    scores, plain, _ = patching.patch_map(pair[0], base, z, answers, 4)
     assert np.abs(scores - plain[:, None, None]).max() <= 1e-12
 
 
 def test_attribution_is_exact_to_first_order(pair):
     model, answers = pair[0], torch.tensor([[5, 6]])
     base = torch.randint(3, 200, (1, 12), generator=torch.Generator().manual_seed(0))
-    z = ioi.heads_of(model, base)
+    z = patching.heads_of(model, base)
     noise = {
         layer: torch.randn(part.shape, generator=torch.Generator().manual_seed(layer)) for layer, part in z.items()
     }
     errors = []
     for scale in (1e-3, 1e-2, 1e-1):
         moved = {layer: part + scale * noise[layer] for layer, part in z.items()}
-        estimate = ioi.attribution(model, base, z, moved, answers)[0]
-        exact = ioi.patch_map(model, base, moved, answers)
+        estimate = patching.attribution(model, base, z, moved, answers)[0]
+        exact = patching.patch_map(model, base, moved, answers)
         change = exact[0][0] - exact[1]
         errors.append(np.abs(change - estimate).max() / np.abs(change).max())
     assert errors[0] < 1e-2 and errors[0] < errors[1] < errors[2], errors
@@ -156,10 +172,20 @@ def test_attribution_is_exact_to_first_order(pair):
 # ------------------------------------------------------------------------------------------------ planted circuits
 
 
+def planted_data(folder, **options):
+    """The maps of 16 pairs, put to planted heads, and the truth about them."""
+    model, truth = planted_ioi(**options)
+    study = Study(model, prompts=16, held_out=True, folder=folder)
+    data = study.pairs.maps().data
+    stated = Study(prompts=16, folder=folder).planted(**options)  # the same record, as a study has it
+    np.testing.assert_array_equal(stated.effect.value, study.population().noised.value)
+    assert stated.names == truth.names
+    return data, truth
+
+
 @pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"backup": True}, {"copies": 2}], ids=str)
 def test_a_planted_circuit_is_found_exactly(options, tmp_path):
-    record, truth = ioi.planted_control(ioi.request(prompts=16), tmp_path, **options)
-    data = record.data
+    data, truth = planted_data(tmp_path, **options)
     for name, base, source in (("noised", "base", "source"), ("denoised", "source", "base")):
         found = measures.normalised(data[name], data[base], data[source], data["clusters"]).value
         expected = np.zeros_like(found)
@@ -175,11 +201,11 @@ def test_a_planted_circuit_is_found_exactly(options, tmp_path):
 
 def test_the_backup_stands_in_for_a_mover_that_is_gone_and_not_for_one_that_is_patched(tmp_path):
     """Why the map does not name the backup: it acts where the mover is silent, not where it says something else."""
-    record, truth = ioi.planted_control(ioi.request(prompts=16), tmp_path, backup=True)
+    data, truth = planted_data(tmp_path, backup=True)
     names = [head for head, role in truth.names.items() if role == "mover"]
     mover, backup = sorted(names)
     model, tokenizer = load_ICL_model((truth.model, words()), verbose=False)
-    drawn = ioi_prompts(tokenizer, 8, names=sorted(ioi.HELD_OUT_NAMES), frames=sorted(ioi.HELD_OUT_FRAMES)).pairs
+    drawn = ioi_prompts(tokenizer, 8, names=sorted(HELD_OUT_NAMES), frames=sorted(HELD_OUT_FRAMES)).pairs
     for pair in drawn:
         tokens = ioi_tokens(pair, tokenizer)
 
@@ -191,7 +217,7 @@ def test_the_backup_stands_in_for_a_mover_that_is_gone_and_not_for_one_that_is_p
         whole = difference()
         assert difference(mover) > 0.9 * whole and difference(backup) > 0.9 * whole
         assert abs(difference(mover, backup)) < 0.1 * whole
-    effect = measures.normalised(*(record.data[n] for n in ("noised", "base", "source", "clusters"))).value
+    effect = measures.normalised(*(data[n] for n in ("noised", "base", "source", "clusters"))).value
     assert effect[mover] == pytest.approx(1, abs=0.02) and effect[backup] == pytest.approx(0, abs=0.02)
 
 
@@ -218,12 +244,14 @@ def with_heads(model, ids, change, record=None):
 
 
 def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
-    asked = {**ioi.request("given:toy", prompts=12), "held_out": True}
+    study = study_of(pair, tmp_path, prompts=12)
     kept = [(0, 1), (1, 0), (1, 3), (2, 2)]
     everything = [(layer, head) for layer in range(3) for head in range(4)]
-    found = ioi.circuit(asked, {"some": kept, "all": everything, "none": []}, pair, tmp_path)
+    circuit = study.circuit({"some": kept, "all": everything, "none": []})
+    found = {"whole": circuit.whole, **circuit.alone}
     np.testing.assert_allclose(found["all"], found["whole"], atol=1e-5)
-    drawn = ioi_prompts(pair[1], 12, 0, "abc", sorted(ioi.HELD_OUT_FRAMES), sorted(ioi.HELD_OUT_NAMES)).pairs
+    assert list(circuit.table().index) == ["all heads", "some", "all", "none"]
+    drawn = ioi_prompts(pair[1], 12, 1, "abc", sorted(HELD_OUT_FRAMES), sorted(HELD_OUT_NAMES)).pairs
     tokens = [ioi_tokens(each, pair[1]) for each in drawn]
     for number, each in enumerate(tokens):
         alike = [t.source for t, p in zip(tokens, drawn, strict=True) if p.frame == drawn[number].frame]
@@ -241,7 +269,7 @@ def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
             assert found[name][number] == pytest.approx(expected, abs=1e-5)
     assert np.abs(found["some"] - found["whole"]).min() > 1e-3
     with pytest.raises(ValueError, match="no head"):
-        ioi.circuit(asked, {"wrong": [(0, 99)]}, pair, tmp_path)
+        study.circuit({"wrong": [(0, 99)]})
 
 
 @pytest.mark.parametrize(
@@ -250,28 +278,55 @@ def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
         ([(0, 4)], "no head"),
         ([(3, 0)], "no head"),
         ([(0, -1)], "no head"),
+        ([(9, 9)], "no head"),
         ([(0, 1), (0, 1)], "twice"),
     ],
     ids=str,
 )
 def test_heads_that_there_are_not_are_refused_before_a_forward_pass(pair, heads, message, tmp_path, monkeypatch):
-    asked = {**ioi.request("given:toy", prompts=8), "held_out": True}
-    monkeypatch.setattr(ioi, "heads_of", lambda *_: pytest.fail("a forward pass"))
+    study = study_of(pair, tmp_path, prompts=8)
+    forbid_forward_passes(monkeypatch)
     with pytest.raises(ValueError, match=message):
-        ioi.path_patching(asked, heads, pair, tmp_path)
+        study.paths(heads)
     with pytest.raises(ValueError, match=message):
-        ioi.circuit(asked, {"fine": [(0, 0)], "wrong": heads}, pair, tmp_path)
+        study.circuit({"fine": [(0, 0)], "wrong": heads})
+    ids, answers = torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6]])
+    with pytest.raises(ValueError, match=message):
+        patching.path_effects(pair[0], ids, {}, {}, answers, heads, [[(2, 0)]])
+    with pytest.raises(ValueError, match=message):
+        patching.path_effects(pair[0], ids, {}, {}, answers, [(0, 0)], [[(2, 0)], heads])
     half: list = [(0.5, 1)]
     with pytest.raises(TypeError):
-        ioi.path_patching(asked, half, pair, tmp_path)
+        study.paths(half)
     with pytest.raises(TypeError):
-        ioi.circuit(asked, {"half": half}, pair, tmp_path)
+        study.circuit({"half": half})
+
+
+def forbid_forward_passes(monkeypatch):
+    for module in (patching, pairs, example):
+        monkeypatch.setattr(module, "heads_of", lambda *_: pytest.fail("a forward pass"))
+    for module in (patching, pairs):
+        monkeypatch.setattr(module, "logit_difference", lambda *_: pytest.fail("a forward pass"))
+
+
+@pytest.mark.parametrize("groups", [[[(0, 2)]], [[(1, 0)]], [[(2, 0)], [(1, 0), (0, 3)]]], ids=str)
+def test_receivers_before_all_senders_are_refused_before_a_forward_pass(pair, groups, monkeypatch):
+    forbid_forward_passes(monkeypatch)
+    ids, answers = torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6]])
+    with pytest.raises(ValueError, match="receivers .* in no later layer than any of the senders"):
+        patching.path_effects(pair[0], ids, {}, {}, answers, [(1, 1), (2, 0)], groups)
+    with pytest.raises(ValueError, match="^senders: "):
+        patching.path_effects(pair[0], ids, {}, {}, answers, [], groups)
+
+
+def test_paths_need_a_head(pair, tmp_path):
+    with pytest.raises(ValueError, match="^heads = .*at least one"):
+        study_of(pair, tmp_path, prompts=8).paths([])
 
 
 def test_no_set_of_heads_replaces_the_whole_model(pair, tmp_path):
-    asked = {**ioi.request("given:toy", prompts=8), "held_out": True}
-    with pytest.raises(ValueError, match="all heads"):
-        ioi.circuit(asked, {"whole": [(0, 0)]}, pair, tmp_path)
+    with pytest.raises(ValueError, match="^sets: .*all heads"):
+        study_of(pair, tmp_path, prompts=8).circuit({"whole": [(0, 0)]})
 
 
 @pytest.mark.slow
@@ -279,20 +334,21 @@ def test_heads_of_a_hybrid_are_places_among_the_layers_with_attention(tmp_path):
     """Its one layer with attention is the model's layer 1 and place 0 of every array."""
     model = architectures.build("qwen3_next", vocab_size=len(words()), max_position_embeddings=64)
     pair = load_ICL_model((model, words()), verbose=False)
-    asked = {**ioi.request("given:hybrid", prompts=8), "held_out": True}
-    data = ioi.population(asked, pair, tmp_path).data
+    study = study_of(pair, tmp_path, prompts=8, name="given:hybrid")
+    data = study.fresh.maps().data
     heads = data["noised"].shape[2]
     assert data["noised"].shape[1:] == (1, heads) and heads > 1
     every = [(0, head) for head in range(heads)]
-    found = ioi.circuit(asked, {"all": every, "one": [(0, 1)], "none": []}, pair, tmp_path)
+    circuit = study.circuit({"all": every, "one": [(0, 1)], "none": []})
+    found = {"whole": circuit.whole, **circuit.alone}
     np.testing.assert_array_equal(found["all"], found["whole"])
     assert np.abs(found["one"] - found["whole"]).max() > 1e-3 and np.abs(found["one"] - found["none"]).max() > 1e-6
-    paths = ioi.path_patching(asked, every, pair, tmp_path).data
+    paths = study.fresh.paths([list(head) for head in every]).data
     assert np.isnan(paths["edges"]).all()
     # nothing stands behind the only attention but MLPs and linear attention, so frozen heads change nothing
     np.testing.assert_allclose(paths["direct"], data["noised"][:, 0] - data["base"][:, None], atol=1e-4)
     with pytest.raises(ValueError, match="no head"):
-        ioi.circuit(asked, {"by its own number": [(1, 1)]}, pair, tmp_path)
+        study.circuit({"by its own number": [(1, 1)]})
 
 
 def test_path_patching_equals_two_runs_by_hooks(pair):
@@ -302,10 +358,11 @@ def test_path_patching_equals_two_runs_by_hooks(pair):
         {layer: part.unflatten(-1, (4, -1)) for layer, part in projections_in(model, ids).items()}
         for ids in (base, source)
     ]
-    values = [ioi.heads_of(model, ids) for ids in (base, source)]
+    values = [patching.heads_of(model, ids) for ids in (base, source)]
     senders, receivers = [(0, 1), (1, 2), (2, 0)], [(1, 0), (2, 3), (0, 2)]
     plain = with_heads(model, base, lambda layer, z: z)
-    direct, edges = ioi.path_effects(model, base, values[0], values[1], answers, senders, [receivers, receivers[:1]])
+    groups = [receivers, receivers[:1]]
+    direct, edges = patching.path_effects(model, base, values[0], values[1], answers, senders, groups)
     for group, to in enumerate(([], receivers, receivers[:1])):
         for place, (at, head) in enumerate(senders):
             found = direct[:, place] if not to else edges[:, place, group - 1]
@@ -340,28 +397,27 @@ def test_path_patching_equals_two_runs_by_hooks(pair):
 
 
 def test_the_edges_and_the_circuit_of_a_planted_model(tmp_path):
-    asked = ioi.request(prompts=16)
-    truth = ioi.planted_control(asked, tmp_path)[1]
+    truth = planted_ioi()[1]
     model = load_ICL_model((truth.model, words()), verbose=False)
-    asked = {**asked, "model": "given:planted", "held_out": True}
+    study = study_of(model, tmp_path, prompts=16, name="given:planted")
     roles = {role: head for head, role in truth.names.items()}
     members, order = list(roles.values()), list(roles)
-    found = ioi.circuit(asked, {"circuit": members, "decoys": truth.decoys}, model, tmp_path)
-    whole = found["whole"].mean()
+    circuit = study.circuit({"circuit": members, "decoys": truth.decoys})
+    found, whole = circuit.alone, circuit.whole.mean()
     assert found["circuit"].mean() == pytest.approx(whole, rel=0.02) and abs(found["decoys"].mean()) < 0.1 * whole
-    paths = measures.paths(ioi.path_patching(asked, members, model, tmp_path).data, members)
+    paths = study.paths(members)
     direct = dict(zip(order, paths.direct.value, strict=True))
     assert direct == pytest.approx({"duplicate token": 0, "copier": 0, "mover": 1}, abs=0.02)
     # the mark is the same, the name under it is not: no edges; and none between heads of one layer
     none = [[order.index(a), order.index(b)] for a in order for b in order if roles[a][0] >= roles[b][0]]
     assert np.argwhere(np.isnan(paths.edges.value)).tolist() == sorted(none)
     assert np.nanmax(np.abs(paths.edges.value)) < 0.02
-    asked = {**asked, "corruption": "s2_rand"}  # no second name, no mark
-    record = ioi.path_patching(asked, members, model, tmp_path).data
-    data = ioi.population(asked, model, tmp_path).data
+    study = study.replace(corruption="s2_rand")  # no second name, no mark
+    record = study.fresh.paths([list(head) for head in members]).data
+    data = study.fresh.maps().data
     total = (record["source"] - record["base"]).mean()
     whole = (data["noised"][:, *roles["duplicate token"]] - data["base"]).mean() / total
-    paths = measures.paths(record, members)
+    paths = study.paths(members)
     row = order.index("duplicate token")
     assert paths.direct.value[row] == pytest.approx(0, abs=0.02) and whole > 0.9
     # copier and mover are all that listen; alone neither need hear all, together they hear it
@@ -439,18 +495,19 @@ def drawn(effects, pairs=40, noise=0.1):
 def test_the_population_chooses_on_one_half_and_measures_on_the_other():
     effects = np.zeros((3, 4))
     effects[1, 2], effects[2, 0], effects[0, 1] = 0.5, -0.3, 0.02
-    found = measures.population(drawn(effects))
+    found = Population.of(drawn(effects), SETTING)
     assert found.strongest(2) == [(1, 2), (2, 0)] and len(found.strongest(99)) == 12
     share = found.share((1, 2))
     assert share.low < 0.5 < share.high and share.value != found.chosen[1, 2] != found.noised.value[1, 2]
     assert found.accuracy.value == 1 and found.whole == pytest.approx(-8, abs=0.2)
-    assert np.argwhere(measures.carriers(found.noised)).tolist() == [[1, 2], [2, 0]]
+    assert np.argwhere(measures.carriers(found.noised)).tolist() == [[1, 2], [2, 0]] and found.carriers == 2
+    assert list(found.table(2).index) == ["L1H2", "L2H0"] and len(found.table(99)) == 12
     np.testing.assert_allclose(found.estimate, found.noised.value)
-    said = "\n".join(measures.remarks(found, None))
+    said = "\n".join(found.remarks())
     assert said.startswith("L1H2 tells the output directly +0.00") and "nan" not in said
     data = drawn(effects)
     data["direct"] = data["direct"] * np.nan  # a class whose stream changes what heads write
-    said = "\n".join(measures.remarks(measures.population(data), None))
+    said = "\n".join(Population.of(data, SETTING).remarks())
     assert said.startswith("direct effects: not measured") and "nan" not in said
 
 
@@ -459,27 +516,31 @@ def test_an_untrained_model_carries_nothing_beyond_chance_and_a_trained_one_does
     quiet["base"] = np.resize([1.0, -1.0], 16)
     for _ in range(200):
         quiet["noised"] = quiet["base"][:, None, None] + rng.normal(0, 1, (16, 3, 4))
-        found = measures.untrained(quiet)
+        found = Untrained.of(quiet, SETTING)
         wrong += found.beyond_chance > 0
     assert wrong / 200 <= 0.09 and found.accuracy.value == 0.5 and found.pairs == 16
     loud = np.zeros((3, 4))
     loud[2, 3] = 0.5
-    assert measures.untrained(drawn(loud)).beyond_chance == 1
+    assert Untrained.of(drawn(loud), SETTING).beyond_chance == 1
 
 
 def test_sets_of_the_curve_by_hand():
     chosen = np.arange(12.0).reshape(3, 4) * [1, -1, 1, -1]
     sets = measures.curve_sets(chosen, draws=3)
     assert measures.set_sizes(12) == [1, 2, 4, 8] and measures.set_sizes(8) == [1, 2, 4]
-    assert sets["strongest", 2] == [(2, 3), (2, 2)]  # the strongest, not those of the lowest layers
-    assert set(sets["strongest", 4]) | set(sets["without", 4]) == {(a, b) for a in range(3) for b in range(4)}
+    assert sets[SetName(Kind.STRONGEST, 2)] == [(2, 3), (2, 2)]  # the strongest, not those of the lowest layers
+    assert set(sets[SetName(Kind.STRONGEST, 4)]) | set(sets[SetName(Kind.WITHOUT, 4)]) == {
+        (a, b) for a in range(3) for b in range(4)
+    }
     for name, heads in sets.items():
-        assert len(heads) == len(set(heads)) == (12 - name[1] if name[0] == "without" else name[1])  # none twice
-        if name[0] == "random":
+        assert (
+            len(heads) == len(set(heads)) == (12 - name.size if name.kind is Kind.WITHOUT else name.size)
+        )  # none twice
+        if name.kind is Kind.RANDOM:
             layers = sorted(layer for layer, _ in heads)
-            assert layers == sorted(layer for layer, _ in sets["strongest", name[1]])
-            assert set(heads) != set(sets["strongest", name[1]])
-    assert set(sets["random", 1, 0]).isdisjoint(sets["strongest", 1])
+            assert layers == sorted(layer for layer, _ in sets[SetName(Kind.STRONGEST, name.size)])
+            assert set(heads) != set(sets[SetName(Kind.STRONGEST, name.size)])
+    assert set(sets[SetName(Kind.RANDOM, 1)]).isdisjoint(sets[SetName(Kind.STRONGEST, 1)])
 
 
 def test_layer_alike_sets_take_other_heads_first():
@@ -495,17 +556,23 @@ def test_layer_alike_sets_take_other_heads_first():
 def test_the_curve_says_what_is_so():
     rng = np.random.default_rng(0)
     whole = rng.normal(8, 1, 60)
-    scores = {"whole": whole, ("strongest", 1): whole * 0.3, ("without", 1): whole * 0.8, ("random", 1, 0): whole * 0}
-    scores |= {("strongest", 2): whole * 0.95, ("without", 2): whole * 0.1, ("random", 2, 0): whole * 0.2}
-    found = measures.curve(scores)
+    shares = {
+        SetName(Kind.STRONGEST, 1): 0.3, SetName(Kind.WITHOUT, 1): 0.8, SetName(Kind.RANDOM, 1): 0,
+        SetName(Kind.STRONGEST, 2): 0.95, SetName(Kind.WITHOUT, 2): 0.1, SetName(Kind.RANDOM, 2): 0.2,
+    }  # fmt: skip
+
+    def curve(of_two):
+        scores = shares | {SetName(Kind.STRONGEST, 2): of_two}
+        return Curve.of(Circuit(SETTING, whole, {name: whole * share for name, share in scores.items()}))
+
+    found = curve(0.95)
     assert found.enough == 2 and found.random == {1: [0.0], 2: [pytest.approx(whole.mean() * 0.2)]}
+    assert found.table().shape == (2, 3) and found.pairs == 60
     said = "\n".join(found.sentences())
     assert "strongest 2 heads on nine tenths" in said and "work against" not in said
-    scores["strongest", 2] = whole * 1.3
-    said = "\n".join(measures.curve(scores).sentences())
+    said = "\n".join(curve(1.3).sentences())
     assert "2 heads alone give" in said and "work against the answer" in said  # as said: more than the whole
-    scores["strongest", 2] = whole * 0.5
-    assert "keep less than nine tenths" in "\n".join(measures.curve(scores).sentences())
+    assert "keep less than nine tenths" in "\n".join(curve(0.5).sentences())
 
 
 def test_paths_are_named_where_they_are_certain():
@@ -516,24 +583,25 @@ def test_paths_are_named_where_they_are_certain():
     edges[:, np.tril_indices(3)[0], np.tril_indices(3)[1]] = np.nan
     direct[:, 2] -= 8
     data = {"base": base, "source": source, "edges": edges, "direct": direct, "clusters": np.arange(40)}
-    found = measures.paths(data, [(0, 1), (1, 1), (2, 2)])
+    found = Paths.of(data, [(0, 1), (1, 1), (2, 2)], SETTING)
     assert found.edges.value[0, 2] == pytest.approx(0.5, abs=0.01) and np.isnan(found.edges.low[2, 0])
     said = found.sentences()
     assert said == ["L0H1 tells L2H2 +0.50", "L2H2 tells the output +1.00", "nothing for certain is told by L1H1"]
+    assert list(found.table().columns) == ["L0H1", "L1H1", "L2H2", "output"]
 
 
 def test_published_numbers_are_filled_from_their_own_pair():
-    ids = [row["id"] for row in report.published(ioi.STEM)["values"]]
+    ids = [row["id"] for row in report.published(Study.stem)["values"]]
     patched = np.zeros((12, 12))
     patched[8, 10] = 1.0
     values = measures.tutorial_values({"scores": np.array([-1.0, 3.0]), "patched": patched - 1}, ids)
     at = {name: value for name, (value, _) in values.items()}
     assert [at[f"nnsight_{name}"] for name in ("base", "source", "8.10", "6.0", "sum")] == [-3, 1, 0.25, 0, 0.25]
     assert set(values) == {name for name in ids if name.startswith("nnsight")}
-    many = drawn(np.zeros((2, 4)))
-    wang = measures.wang_values(many)
+    many = Population.of(drawn(np.zeros((2, 4))), SETTING)
+    wang = many.published()
     assert set(wang) <= set(ids) and wang["accuracy"][0] == 1
-    circuit = report.published(ioi.STEM)["circuit"]
+    circuit = report.published(Study.stem)["circuit"]
     assert measures.roles(circuit, "gpt2")[9, 9] == "name mover" and measures.roles(circuit, "embedded") == {}
 
 
@@ -557,42 +625,93 @@ def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
     folder = tmp_path / "tiny"
     toy("gpt2").float().save_pretrained(folder)
     words().save_pretrained(folder)
-    asked = ioi.request(str(folder), prompts=12, corruption="abc")
-
-    def never():
-        raise AssertionError("a cached record must not load a model")
-
-    source = LazyModel(str(folder), verbose=False)
-    first = ioi.population(asked, source, tmp_path), ioi.example(asked, source, tmp_path)
-    again = ioi.population(asked, never, tmp_path), ioi.example({**asked, "prompts": 99}, never, tmp_path)
+    study = Study(Model(str(folder), verbose=False), "abc", 12, folder=tmp_path)
+    first = study.pairs.maps(), study.example_pair.measured()
+    never = study.replace(model=Model(str(folder), loader=lambda: refused(0)))
+    again = never.pairs.maps(), never.replace(prompts=99).example_pair.measured()
     for one, two in zip(first, again, strict=True):
         for name, value in one.data.items():
             np.testing.assert_array_equal(value, two.data[name])
     data = first[0].data
     assert data["noised"].shape == (len(data["base"]), 3, 4) and data["clusters"].max() > 5
-    with pytest.raises(AssertionError, match="must not load"):
-        ioi.population({**asked, "corruption": "s2_rand"}, never, tmp_path)
+    with pytest.raises(pytest.fail.Exception, match="a model was loaded"):
+        never.replace(corruption="s2_rand").population()
     sets = {"some": [(0, 1), (2, 3)], "none": []}
-    kept = ioi.circuit(asked, sets, source, tmp_path)
-    for name, scores in ioi.circuit({**asked, "texts": ["a", "b"]}, sets, never, tmp_path).items():
+    kept = study.circuit(sets).alone
+    texts = [text.replace("cafe", "school") for text in EXAMPLE]
+    for name, scores in never.replace(texts=texts).circuit(sets).alone.items():
         np.testing.assert_array_equal(scores, kept[name])
-    roads = [[(0, 1), (2, 3)], [(0, 1), (1, 1), (2, 3)], [(0, 1), (2, 2)], [(0, 2), (2, 3)]]
-    found = [ioi.path_patching(asked, road, source, tmp_path).data for road in roads]
+    roads = [[[0, 1], [2, 3]], [[0, 1], [1, 1], [2, 3]], [[0, 1], [2, 2]], [[0, 2], [2, 3]]]
+    found = [study.fresh.paths(road).data for road in roads]
     for road, data in zip(roads, found, strict=True):  # each in a record of its own
-        loaded = ioi.path_patching(asked, road, never, tmp_path).data
+        loaded = never.fresh.paths(road).data
         np.testing.assert_array_equal(loaded["edges"], data["edges"])
     assert len({data["edges"].tobytes() for data in found}) == len(roads)
-    twin = ioi.untrained(asked, source, tmp_path)
+    twin = study.pairs.twin().maps()
     assert twin.request["untrained_seed"] == 0 and not np.array_equal(twin.data["base"], first[0].data["base"])
+    for control in (study.untrained(), never.untrained()):
+        assert control is not None and control.pairs == len(twin.data["base"])
+    assert study.replace(untrained_control=False).untrained() is None
     assert not (tmp_path / "blocks").exists() or not [*(tmp_path / "blocks").glob("*.pickle")]
+
+
+def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
+    """From records alone, too; values are those of the fields, and no more."""
+    study = study_of(pair, tmp_path, prompts=12, path_heads=3, layer_skip=2, shown_layer=1)
+    parts = (study.example(), study.population(), study.untrained(), study.curve(), study.paths(), study.planted())
+    findings = results.Findings(*parts)
+    first, population, untrained, curve, paths, _ = parts
+    assert findings.check_lines()[0] == "heads 3 x 4; tokens 17, prompts differ from token 11 on"
+    assert findings.check_lines()[-1].startswith("planted heads that carry anything: ")
+    assert first.shape_sentence.startswith("3 layers, each of 17 tokens, 4 heads")
+    assert len(first.sentences()) == 3 and len(paths.heads) == 3 and paths.heads == sorted(paths.heads)
+    stored = findings.values(study.request)
+    assert list(stored) == [
+        "request", "model", "scores", "permuted", "patched", "selectivity", "population", "untrained", "circuit",
+        "paths", "planted",
+    ]  # fmt: skip
+    assert list(stored["population"]) == [
+        "intact", "corrupted", "accuracy", "probability", "pairs", "noised", "denoised", "estimate", "direct",
+        "agreement", "chosen", "measured",
+    ]  # fmt: skip
+    assert list(stored["untrained"]) == ["pairs", "accuracy", "swap", "heads"]
+    assert list(stored["circuit"]) == ["whole", "alone", "without", "surplus", "random"]
+    assert list(stored["paths"]) == ["heads", "edges", "direct"]
+    title = population.figure(untrained).get_suptitle()
+    assert title == f"given:toy, {population.pairs} pairs, s2_swap"
+    assert curve.figure().axes[0].get_title() == f"given:toy, {curve.pairs} fresh pairs"
+    assert paths.figure(population).axes[0].get_title().startswith(f"given:toy, {paths.pairs} fresh pairs")
+    for figure in (
+        first.predictions_figure(), first.permutation_figure(), first.activations_figure(),
+        first.differences_figure(), first.patching_figure(),
+    ):  # fmt: skip
+        assert figure.axes or figure.subfigs
+    assert study.tutorial() == {}
+
+
+def test_the_study_of_a_figure_asks_for_what_it_always_did():
+    """The requests name the records; other keys or values would measure everything again."""
+    model = {"model": "gpt2", "revision": None, "dtype": "auto", "quantized": False, "untrained_seed": None}
+    always = {"stem": "ioi_patching", "schema": 3, "method_version": 1, **model, "seed": 7}
+    example_pair = {"texts": list(EXAMPLE), "names": ["Mike", "Emma"]}
+    generated = {"prompts": 40, "corruption": "abc", "held_out": False}
+    study = Study("gpt2", "abc", 40, 7)
+    assert study.request == {**always, **example_pair, **generated}
+    assert study.example_pair.request == {**always, **example_pair}
+    assert study.pairs.request == {**always, **generated}
+    assert study.fresh.request == {**always, **generated, "prompts": 32, "seed": 8}
+    assert Study("gpt2", prompts=200).ablated.request == {
+        **always, **generated, "prompts": 128, "seed": 1,
+    }  # fmt: skip
+    assert study.pairs.twin(prompts=16).request == {**always, **generated, "prompts": 16, "untrained_seed": 0}
 
 
 def test_a_killed_run_goes_on_where_it_stopped_with_equal_bits(tmp_path, monkeypatch):
     """Also under redo; what was measured in blocks is what one run measures."""
     pair = load_ICL_model((toy("gpt2").float(), words()), verbose=False)
-    asked = {**ioi.request("given:toy", prompts=16), "held_out": True}
-    monkeypatch.setattr(ioi, "BLOCK", 24)  # two pairs at a time
-    whole, count, measure = ioi.population(asked, pair, tmp_path / "whole").data, 0, ioi.measure
+    study = study_of(pair, tmp_path, prompts=16)
+    monkeypatch.setattr(pairs, "BLOCK", 24)  # two pairs at a time
+    whole, count, measure = study.replace(folder=tmp_path / "whole").pairs.maps().data, 0, pairs.measure
 
     def counted(*arguments):
         nonlocal count
@@ -601,14 +720,14 @@ def test_a_killed_run_goes_on_where_it_stopped_with_equal_bits(tmp_path, monkeyp
             raise KeyboardInterrupt
         return measure(*arguments)
 
-    monkeypatch.setattr(ioi, "measure", counted)
-    needed = len(ioi.blocks(ioi._Pairs(asked, pair, tmp_path, False).tokens, 12))
+    monkeypatch.setattr(pairs, "measure", counted)
+    needed = len(pairs.blocks(study.pairs.tokens, 12))
     for redo in (False, True):
         count, stop = 0, 4
         with pytest.raises(KeyboardInterrupt):
-            ioi.population(asked, pair, tmp_path / "killed", redo)
+            study.replace(folder=tmp_path / "killed", redo=redo).pairs.maps()
         stop = 0
-        again = ioi.population(asked, pair, tmp_path / "killed", redo).data
+        again = study.replace(folder=tmp_path / "killed", redo=redo).pairs.maps().data
         assert needed > 4 and count == needed + 1  # the one that was killed, again
         for name, value in whole.items():
             np.testing.assert_array_equal(value, again[name])
@@ -616,54 +735,107 @@ def test_a_killed_run_goes_on_where_it_stopped_with_equal_bits(tmp_path, monkeyp
 
 
 def test_blocks_are_of_one_shape_and_bounded():
-    tokens = [ioi.IOITokens((0,) * length, (1,) * length, {}, 2, (0, 1)) for length in (5, 6, 5, 5, 6, 5)]
-    assert ioi.blocks(tokens, 32) == [[0, 2, 3, 5], [1, 4]]
-    assert ioi.blocks(tokens, ioi.BLOCK // 3) == [[0, 2, 3], [5], [1, 4]]
-    assert ioi.blocks(tokens, 10 * ioi.BLOCK) == [[0], [2], [3], [5], [1], [4]]
+    tokens = [IOITokens((0,) * length, (1,) * length, {}, 2, (0, 1)) for length in (5, 6, 5, 5, 6, 5)]
+    assert pairs.blocks(tokens, 32) == [[0, 2, 3, 5], [1, 4]]
+    assert pairs.blocks(tokens, pairs.BLOCK // 3) == [[0, 2, 3], [5], [1, 4]]
+    assert pairs.blocks(tokens, 10 * pairs.BLOCK) == [[0], [2], [3], [5], [1], [4]]
 
 
 @pytest.mark.parametrize("name", ["embedded", "embedded/generalist"])
 def test_every_name_of_the_embedded_model_keeps_to_its_hold_out(name):
-    assert ioi.request(name)["held_out"] and ioi.request(origin(name))["held_out"]
-    assert not ioi.request("gpt2")["held_out"]
+    assert Study(name).request["held_out"] and Study(origin(name)).request["held_out"]
+    assert not Study("gpt2").request["held_out"]
 
 
-def test_bad_input_is_refused_before_work(tmp_path):
-    """By the request, which needs no model; and what only a tokenizer knows, by the check."""
-    base, source = ioi.EXAMPLE
-    for texts, names in (
-        ((base, base), ("Mike", "Emma")),
-        ((base, source + " the"), ("Mike", "Emma")),
-        ((base, source), ("Mike", "Mike")),
-        ((base, source), ("Mike", "Anna")),
-        ((base,), ("Mike", "Emma")),
-        ((base, source), ("Mike", "Emma", "Anna")),
-    ):
-        with pytest.raises(ValueError):
-            ioi.request("given:toy", texts, names)
-    with pytest.raises(ValueError, match=r"corruption.*s2_swap"):
-        ioi.request(corruption="swap")
-    with pytest.raises(ValueError, match="prompts = 7"):
-        ioi.request(prompts=7)
-    for wrong in ({"prompts": 16.5}, {"prompts": "16"}, {"seed": "a"}):
-        with pytest.raises(TypeError):
-            ioi.request(**wrong)
+BASE, SOURCE = EXAMPLE
+WRONG: dict = {
+    "texts and names: the texts must differ": [
+        {"texts": (BASE, BASE)},
+        {"texts": (BASE, SOURCE + " the")},
+        {"texts": ("one text", "another text entirely")},
+    ],
+    "texts and names: .*needs the name": [
+        {"names": ("Mike", "Mike")},
+        {"names": ("Mike", "Anna")},
+        {"names": ("Anna", "Emma")},
+        {"names": ("Emma", "Mike")},
+    ],
+    "texts": [{"texts": (BASE,)}, {"texts": BASE}, {"texts": (BASE, "")}, {"texts": 3}],
+    "names": [{"names": ("Mike", "Emma", "Anna")}, {"names": "Mike"}, {"names": ()}],
+    "corruption = .*s2_swap.*random_name": [{"corruption": "swap"}, {"corruption": None}, {"corruption": ""}],
+    "prompts = [0-7]: at least 8 pairs": [{"prompts": 7}, {"prompts": 1}],
+    "prompts = .*different pairs at most": [{"prompts": 10**9}],
+    "prompts = ": [{"prompts": value} for value in (0, -1, 16.5, True, "a", None)],
+    "seed = ": [{"seed": value} for value in ("a", -1, 0.5, True, None)],
+    "path_heads = ": [{"path_heads": value} for value in (0, -1, 2.5, True, "a", None)],
+    "layer_skip = ": [{"layer_skip": value} for value in (0, -1, 2.5, True, "a")],
+    "shown_layer = ": [{"shown_layer": value} for value in (-1, 0.5, True, "a")],
+    "untrained_control = ": [{"untrained_control": "perhaps"}],
+    "Study has no argument 'edit'; it has model": [{"edit": "knock_out"}],
+    "Study has no argument 'k'; it has model": [{"k": 4}],
+    "model = ": [{"model": ""}, {"model": None}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "arguments"), [(m, a) for m, some in WRONG.items() for a in some], ids=str)
+def test_a_wrong_argument_is_refused_when_the_study_is_built(message, arguments):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Study(**arguments)
+    if not {"edit", "k"} & set(arguments):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            Study().replace(**arguments)
+
+
+def test_text_of_a_command_line_is_read():
+    study = Study(prompts="16", texts=str(list(EXAMPLE)), names="Mike, Emma", layer_skip="3", untrained_control="false")
+    assert study == Study(prompts=16, layer_skip=3, untrained_control=False)
+
+
+def test_every_corruption_is_known():
+    assert [Study(corruption=name).request["corruption"] for name in CORRUPTIONS] == list(CORRUPTIONS)
+
+
+@pytest.mark.parametrize("layer", [3, 30])
+def test_a_layer_that_there_is_not_is_refused_before_a_forward_pass(pair, layer, tmp_path, monkeypatch):
+    """That was an IndexError behind all forward passes."""
+    study = study_of(pair, tmp_path, prompts=8, shown_layer=layer)
+    with monkeypatch.context() as patch:
+        forbid_forward_passes(patch)
+        for part in (study.check, study.example):
+            with pytest.raises(ValueError, match=f"^shown_layer = {layer}: the model has 3 layers, 0 to 2"):
+                part()
+    study.replace(shown_layer=2).example()
+    with pytest.raises(ValueError, match="^shown_layer"):
+        study.check()
+
+
+def test_a_name_whose_places_cannot_be_compared_is_refused_before_a_forward_pass(pair, tmp_path, monkeypatch):
+    """Part 4 compares the two places of the answer's name in the source."""
+    texts = (BASE, BASE.replace(", Emma", ", Anna"))
+    study = study_of(pair, tmp_path, prompts=8, texts=texts)
+    forbid_forward_passes(monkeypatch)
+    for part in (study.check, study.example):
+        with pytest.raises(ValueError, match="^names and texts: .*'Mike' twice, not 1 times"):
+            part()
 
 
 def test_the_check_tells_what_the_population_would(pair, tmp_path, monkeypatch):
-    asked = {**ioi.request("given:toy", prompts=8), "held_out": True}
-    monkeypatch.setattr(ioi, "heads_of", lambda *_: pytest.fail("a forward pass"))
-    ioi.check(asked, pair, tmp_path)
+    study = study_of(pair, tmp_path, prompts=8)
+    forbid_forward_passes(monkeypatch)
+    study.check()
     bare = load_ICL_model((pair[0], letters()), verbose=False)
     with pytest.raises(ValueError, match="names"):
-        ioi.check(asked, bare, tmp_path)
+        study_of(bare, tmp_path, prompts=8).pairs.check()
+    with pytest.raises(ValueError):
+        study_of(bare, tmp_path, prompts=8).check()
     assert not list(tmp_path.rglob("*.pickle"))
 
 
-def test_the_check_loads_nothing_where_the_population_is_cached(pair, tmp_path):
-    asked = {**ioi.request("given:toy", prompts=8), "held_out": True}
-    ioi.population(asked, pair, tmp_path)
-    ioi.check(asked, lambda: pytest.fail("loads a model"), tmp_path)
+def test_the_check_loads_nothing_where_everything_is_cached(pair, tmp_path):
+    study = study_of(pair, tmp_path, prompts=8)
+    study.population()
+    study.example()
+    study.replace(model=Model("given:toy", loader=lambda: refused(0))).check()
 
 
 def letters():
@@ -676,14 +848,14 @@ def letters():
 
 def test_the_method_has_not_changed_without_a_new_version(tmp_path):
     """A golden record. If it fails because the method was changed on purpose, raise method_version and renew it."""
-    asked = ioi.request(prompts=8)
-    data = ioi.example(asked, None, tmp_path).data
+    study = Study(Model(verbose=False), prompts=8, folder=tmp_path)
+    data = study.example_pair.measured().data
     assert data["next_words"] == [" Mike", " Emma"]
-    assert asked["method_version"] == 1
+    assert study.request["method_version"] == 1
     np.testing.assert_allclose(data["scores"], GOLDEN["scores"], atol=1e-3)
     np.testing.assert_allclose(data["patched"][2], GOLDEN["patched, layer 2"], atol=1e-3)
     np.testing.assert_allclose(data["permuted"][2], GOLDEN["permuted, layer 2"], atol=1e-3)
-    assert ioi.population(asked, None, tmp_path).data["base"].mean() == pytest.approx(GOLDEN["mean"], abs=1e-3)
+    assert study.population().intact.value == pytest.approx(GOLDEN["mean"], abs=1e-3)
 
 
 GOLDEN: dict = {
@@ -739,22 +911,31 @@ def test_a_slice_of_the_attentions_output_is_no_head():
                 hook.remove()
                 scores[layer, head] = logits[5] - logits[6]
     prepare(model)
-    ours, _, _ = ioi.patch_map(model, base, ioi.heads_of(model, source), torch.tensor([[5, 6]]), 6)
+    ours, _, _ = patching.patch_map(model, base, patching.heads_of(model, source), torch.tensor([[5, 6]]), 6)
     assert np.corrcoef(scores.ravel(), ours.ravel())[0, 1] < 0.9
 
 
 @pytest.mark.skipif("ICL_GPT2" not in os.environ, reason="needs GPT-2 small: set ICL_GPT2 to gpt2, or to its folder")
 def test_gpt2_small_has_the_published_map(tmp_path):
     """The numbers of data/published/ioi_patching.json that were printed for one pair without BOS."""
-    text = "When Mary and John went to the store, {} gave a drink to"
-    asked = ioi.request(os.environ["ICL_GPT2"], (text.format("Mary"), text.format("John")), ("John", "Mary"))
-    data = ioi.example(asked, None, tmp_path).data
-    published = {row["id"]: row["value"] for row in report.published(ioi.STEM)["values"]}
-    values = measures.tutorial_values(data, list(published))
+    study = Study(os.environ["ICL_GPT2"], folder=tmp_path).tutorial_study
+    values = study.tutorial_values()
+    published = {row["id"]: row["value"] for row in report.published(Study.stem)["values"]}
     assert len(values) > 16
     for name, (value, _) in values.items():
         assert value == pytest.approx(published[name], abs=0.05 if name == "nnsight_sum" else 0.01), name
-    base, source = data["scores"]
-    share = (data["patched"] - base) / (source - base)
+    found = study.example()
+    base, source = found.scores
+    share = found.patched / (source - base)
     strongest = np.argsort(-np.abs(share), axis=None)[:5]
     assert {(8, 10), (10, 7), (7, 3), (7, 9)} <= {divmod(int(place), share.shape[1]) for place in strongest}
+
+
+def test_the_pair_of_the_tutorial_is_measured_for_its_model_alone(tmp_path, pair):
+    study = study_of(pair, tmp_path, prompts=8, shown_layer=2)
+    assert study.tutorial() == {}
+    assert study.tutorial_study.request == {
+        **study.request,
+        "texts": [f"When Mary and John went to the store, {name} gave a drink to" for name in ("Mary", "John")],
+        "names": ["John", "Mary"],
+    }

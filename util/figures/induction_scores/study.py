@@ -21,9 +21,9 @@ from transformers import PreTrainedModel
 from util.engine.attention import instrument, support
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.engine.call import Instrument, Support
+from util.engine.direct_effects import bare_writes, direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, PatchHeads, ScoreRows
-from util.engine.replay import bare_writes, direct_effects
 from util.figures.induction_scores import measures
 from util.figures.induction_scores.measures import Head
 from util.figures.planted_controls import errors_by_noise, planted_model
@@ -173,7 +173,7 @@ def outputs(
     copying: the OV score on sequences that are not repeated, see `measures.copying`; attribution: what a
     head's write adds directly to the logit of the token that comes next in the last copy, beyond what it adds to the
     sequence's other tokens, mean of all places; weights_copying [L, H] without sequences: the share of 256 tokens that
-    a head copies by its weights alone, see `replay.bare_writes`. NaN where `replay.direct_effects` has none.
+    a head copies by its weights alone, see `bare_writes`. NaN where `direct_effects` has none.
     """
     run = _Run(asked, model, folder, redo)
 

@@ -1,6 +1,7 @@
 """The figures of head patching in indirect object identification (Cohen, project 41; Wang et al. 2022)."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,19 +10,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from util.figures.ioi_patching.measures import (
-    SHOWN,
-    Curve,
-    Effect,
-    Interval,
-    Paths,
-    Population,
-    Untrained,
-    carriers,
-    colour_limit,
-)
+from util.figures.ioi_patching.measures import SHOWN, carriers, colour_limit
 from util.figures.style import WIDTH, new_figure, style
 from util.stats.heads import Head, head_name, top
+from util.stats.intervals import Interval, Intervals
 
 Floats = NDArray[np.floating]
 COLOURS = ("#2c7d59", "#c02d45")  # the answer of the base, the other name
@@ -33,7 +25,7 @@ RANKED = 12  # heads shown with intervals
 
 
 def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str], titles: Sequence[str]) -> Figure:
-    """P1: the log-probabilities [2, V] after both prompts, the two names marked, and one against the other."""
+    """Returns P1: the log-probabilities [2, V] after both prompts, the two names marked, and one against the other."""
     with style():
         figure = new_figure(WIDTH, 1.9)
         axes = figure.subplots(1, 3, width_ratios=(2, 2, 1.4))
@@ -140,7 +132,7 @@ def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
 
 
 def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
-    """P2: the change of the logit difference [L, H] when one head is shuffled; head by head; against its norm."""
+    """Returns P2: the change of the logit difference [L, H] by shuffling one head; by layer; and by its norm [L, H]."""
     with style():
         wide = _wide(len(effects))
         figure = new_figure(WIDTH, 3.7 if wide else 2.1)
@@ -163,7 +155,10 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
 def activations(
     z: Floats, layer: int, tokens: Sequence[str], title: str, bounds: tuple[float, float] = (2.5, 97.5)
 ) -> Figure:
-    """P3: the head outputs [L, T, H, dv] of one layer, token by token on one scale; mean norms of all layers."""
+    """Returns P3: the head outputs [L, T, H, dv] of one layer, token by token; mean norms of all layers.
+
+    bounds: the percentiles between which colours lie.
+    """
     with style():
         figure = new_figure(WIDTH, 3.6)
         axes = figure.subplots(2, 1, sharex=True)
@@ -195,7 +190,7 @@ def _shown(token: str) -> str:
 
 
 def token_differences(difference: Floats, ratio: Floats, title: str, step: int) -> Figure:
-    """P4: the difference [L, H, dv] of two tokens' head outputs in every `step`-th layer; the selectivity ratio [L]."""
+    """Returns P4: the difference [L, H, dv] of two tokens' head outputs in every `step`-th layer; their ratio [L]."""
     with style():
         shown = range(0, len(difference), step)
         figure = new_figure(WIDTH, 3.2)
@@ -226,7 +221,7 @@ def token_differences(difference: Floats, ratio: Floats, title: str, step: int) 
 
 
 def patching(effects: Floats, whole: float, title: str) -> Figure:
-    """P5: the change of the logit difference [L, H] when one head comes from the source; head by head.
+    """Returns P5: the change of the logit difference [L, H] when one head comes from the source; head by head.
 
     whole: the change of all, from base to source.
     """
@@ -245,14 +240,27 @@ def patching(effects: Floats, whole: float, title: str) -> Figure:
 # ------------------------------------------------------------------------------------------------ many pairs
 
 
-def population(found: Population, control: Untrained | None, title: str, roles: Mapping[Head, str]) -> Figure:
-    """Many pairs, in shares of the whole effect: the map; the strongest heads; both directions; estimate; direct part.
+def population(
+    noised: Intervals,
+    denoised: Floats,
+    estimate: Floats,
+    direct: Floats,
+    strongest: Sequence[Head],
+    measured: Intervals,
+    untrained: Intervals | None,
+    whole: float,
+    title: str,
+    roles: Mapping[Head, str],
+) -> Figure:
+    """Returns the figure of many pairs: the map, the strongest heads, both directions, the estimate, the direct part.
 
-    Framed in the map: the interval, for all heads together, lies beyond a hundredth. control: of the untrained twin, in
-    shares of the trained model's effect. roles: published ones, by head.
+    noised, denoised, estimate, direct [L, H]: in shares of the whole effect; frames in the map mark heads whose
+    interval, for all heads together, lies beyond a hundredth. strongest: heads that one half of the pairs chose;
+    measured [L, H]: shares on the other half. untrained [L, H]: effects of the untrained twin's heads in logits, shown
+    in shares of `whole`, the trained model's whole effect in logits. roles: published ones, by head.
     """
     with style():
-        effects = found.noised.value
+        effects = noised.value
         wide = _wide(len(effects))
         figure = new_figure(WIDTH, 5.6 if wide else 4.2)
         grid = figure.add_gridspec(2, 1, height_ratios=(2.1 if wide else 1.2, 1))
@@ -261,21 +269,21 @@ def population(found: Population, control: Untrained | None, title: str, roles: 
         panels = [*above, *rows[1].subplots(1, 3)]
         axes = dict(zip(("map", "heads", "both", "estimate", "direct"), panels, strict=True))
         _map(axes["map"], effects, 4.6 if wide else 2.0, "share")
-        for layer, head in np.argwhere(carriers(found.noised)):
+        for layer, head in np.argwhere(carriers(noised)):
             frame = Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, edgecolor="black", lw=0.6, clip_on=False)
             axes["map"].add_patch(frame)
         axes["map"].set_title("A) patched from the source")
-        _ranked(axes["heads"], found, control, roles)
-        direct = np.isfinite(found.direct).all()
+        _ranked(axes["heads"], strongest, measured, untrained, whole, roles)
+        has_direct = np.isfinite(direct).all()
         points = {
-            "both": (found.denoised.value, effects, "restored by it alone", "lost without it", "C) both directions"),
-            "estimate": (effects, found.estimate, "exact", "first-order estimate", "D) attribution"),
-            "direct": (effects, found.direct, "exact", "direct to the output", "E) direct part"),
+            "both": (denoised, effects, "restored by it alone", "lost without it", "C) both directions"),
+            "estimate": (effects, estimate, "exact", "first-order estimate", "D) attribution"),
+            "direct": (effects, direct, "exact", "direct to the output", "E) direct part"),
         }
         for name, (x, y, across, up, heading) in points.items():
             ax = axes[name]
             ax.set(title=heading)
-            if name == "direct" and not direct:
+            if name == "direct" and not has_direct:
                 text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
                 ax.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=ax.transAxes)
                 ax.set_axis_off()
@@ -286,75 +294,88 @@ def population(found: Population, control: Untrained | None, title: str, roles: 
             ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
             ax.set(xlabel=across, ylabel=up, xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
         for name, (x, y, *_) in points.items():
-            if name != "direct" or direct:
+            if name != "direct" or has_direct:
                 _name(axes[name], {head: (float(x[head]), float(y[head])) for head in _named(effects)})
         figure.suptitle(title)
     return figure
 
 
-def _ranked(ax: Axes, found: Population, control: Untrained | None, roles: Mapping[Head, str]) -> None:
+def _ranked(
+    ax: Axes,
+    strongest: Sequence[Head],
+    measured: Intervals,
+    untrained: Intervals | None,
+    whole: float,
+    roles: Mapping[Head, str],
+) -> None:
     """The strongest heads of one half with their intervals on the other, and those of the untrained twin."""
-    strongest = found.strongest(RANKED)
     x = np.arange(len(strongest))
-    for heads, effect, scale, colour, shift, label in (
-        (strongest, found.measured, 1.0, BLUE, 0.0, "trained"),
-        *([(None, control.heads, found.whole, GREY, 0.25, "untrained")] if control else []),
-    ):
-        at = heads or top(np.abs(effect.value), len(x))
-        value, one, other = (
-            np.array([part[h] for h in at]) / scale for part in (effect.value, effect.low, effect.high)
-        )
-        spread = np.abs([one - value, other - value])
-        ax.errorbar(x + shift, value, spread, fmt="o", ms=3, lw=0.9, color=colour, label=label)
+    _dots(ax, x, strongest, measured, 1.0, color=BLUE, label="trained")
+    if untrained is not None:
+        largest = top(np.abs(untrained.value), len(x))
+        _dots(ax, x + 0.25, largest, untrained, whole, color=GREY, label="untrained")
     names = [head_name(h) + (f"\n{roles[h]}" if h in roles else "") for h in strongest]
     ax.set_xticks(x, names, rotation=60 if not roles else 90, fontsize=6)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
     ax.set(ylabel="share", title="B) strongest heads, other half")
-    if control:
+    if untrained is not None:
         ax.legend(loc="best")
 
 
-def circuit(curve: Curve, title: str) -> Figure:
-    """Mean logit differences where only some heads work, by how many: the strongest, all but these, random ones."""
+def _dots(ax: Axes, x: NDArray[Any], heads: Sequence[Head], effect: Intervals, scale: float, **options: Any) -> None:
+    """The effects of some heads with their intervals, divided by a scale, which may be negative."""
+    value, low, high = (np.array([part[h] for h in heads]) / scale for part in (effect.value, effect.low, effect.high))
+    ax.errorbar(x, value, np.abs([low - value, high - value]), fmt="o", ms=3, lw=0.9, **options)
+
+
+def circuit(
+    whole: Interval,
+    alone: Mapping[int, Interval],
+    without: Mapping[int, Interval],
+    random: Mapping[int, Sequence[float]],
+    title: str,
+) -> Figure:
+    """Returns the figure of mean logit differences where only some heads work, by how many.
+
+    whole: of all heads. alone, without: by size, of the strongest heads alone, and of all but these. random: by size,
+    of random sets.
+    """
     with style():
         figure = new_figure(WIDTH, 2.5)
         ax = figure.subplots()
         for parts, colour, marker, label in (
-            (curve.alone, BLUE, "o", "strongest alone"),
-            (curve.without, RED, "s", "all but these"),
+            (alone, BLUE, "o", "strongest alone"),
+            (without, RED, "s", "all but these"),
         ):
             value, low, high = np.array(list(parts.values())).T
             ax.errorbar(
                 list(parts), value, [value - low, high - value], fmt=f"{marker}-", ms=3, lw=1, color=colour, label=label
             )
-        sizes = [size for size, values in curve.random.items() for _ in values]
-        ax.plot(sizes, [v for values in curve.random.values() for v in values], ".", color=GREY, ms=4)
-        means = [np.mean(values) for values in curve.random.values()]
-        ax.plot(list(curve.random), means, "-", color=GREY, lw=0.9, label="random, same layers")
-        ax.axhspan(curve.whole.low, curve.whole.high, color="0.9", zorder=0)
-        ax.axhline(curve.whole.value, color="0.6", lw=0.8, zorder=0)
-        ax.annotate("all heads", (1, curve.whole.value), (0, 2), textcoords="offset points", fontsize=7, color="0.4")
+        sizes = [size for size, values in random.items() for _ in values]
+        ax.plot(sizes, [v for values in random.values() for v in values], ".", color=GREY, ms=4)
+        means = [np.mean(values) for values in random.values()]
+        ax.plot(list(random), means, "-", color=GREY, lw=0.9, label="random, same layers")
+        ax.axhspan(whole.low, whole.high, color="0.9", zorder=0)
+        ax.axhline(whole.value, color="0.6", lw=0.8, zorder=0)
+        ax.annotate("all heads", (1, whole.value), (0, 2), textcoords="offset points", fontsize=7, color="0.4")
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
         ax.set_xscale("log", base=2)
-        ax.set_xticks(list(curve.alone), [str(size) for size in curve.alone], minor=False)
+        ax.set_xticks(list(alone), [str(size) for size in alone], minor=False)
         ax.set(xlabel="heads in the set", ylabel="logit difference", title=title)
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
-def paths(found: Paths, total: Mapping[Head, Interval], title: str) -> Figure:
-    """What every sender (row) tells every receiver (column) and the output, beside its total effect, in shares.
+def paths(heads: Sequence[Head], edges: Intervals, direct: Intervals, whole: Intervals, title: str) -> Figure:
+    """Returns the figure of what K senders (rows) tell receivers (columns) and the output, beside their whole effects.
 
-    Grey: no edge, for the receiver is in no later layer. Values whose interval, for all edges together, lies beyond a
-    hundredth are black or white, others grey.
+    edges [K, K], direct [K], whole [K]: in shares of the whole effect. Grey cells are no edges: the receiver is in no
+    later layer. Values whose interval, for all edges together, lies beyond a hundredth are black or white, others grey.
     """
     with style():
-        names, count = [head_name(head) for head in found.heads], len(found.heads)
-        values = np.full((count, count + 2), np.nan)
-        values[:, :count], values[:, count] = found.edges.value, found.direct.value
-        whole = Effect(*np.array([total[head] for head in found.heads]).T)
-        values[:, count + 1] = whole.value
-        sure = np.column_stack([carriers(part) for part in (found.edges, found.direct, whole)])
+        names, count = [head_name(head) for head in heads], len(heads)
+        values = np.column_stack([edges.value, direct.value, whole.value])
+        sure = np.column_stack([carriers(part) for part in (edges, direct, whole)])
         limit = colour_limit(values)
         figure = new_figure(WIDTH, 0.9 + 0.24 * count)
         ax = figure.subplots()

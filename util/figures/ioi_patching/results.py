@@ -1,0 +1,577 @@
+"""What the parts of the study give: frozen results with their numbers, tables, sentences and figures. No model needed.
+
+Everywhere here L is the number of layers that have attention, H the number of heads of each, T the number of tokens, N
+the number of pairs of prompts. A head is its position (layer, head) in arrays [L, H], from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from util.figures import report
+from util.figures.ioi_patching import measures, plots
+from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, mean, normalised, signed
+from util.stats.heads import Head, head_name, top
+from util.stats.intervals import Interval, Intervals, accuracy, t_interval
+from util.stats.tests import halves
+
+KEPT = 0.9  # share of the logit difference that a faithful set keeps
+LISTED = 8  # heads in tables and in the check
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What titles say: the model as the study names it and as it is shown, and the corruption of the data set."""
+
+    model: str
+    shown_name: str
+    corruption: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """The base of all results. `unstored`: the fields that are no part of the values file."""
+
+    setting: Setting
+
+    unstored: ClassVar[tuple[str, ...]] = ("setting",)
+
+    def values(self) -> dict[str, Any]:
+        """Returns what the values file has of this result, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.unstored}
+
+
+# ------------------------------------------------------------------------------------------------ one pair
+
+
+@dataclass(frozen=True)
+class Example(Result):
+    """The project's pair of prompts.
+
+    described: the model in words. texts: base and source; names: the base's answer, and the name that it repeats.
+    log_softmax [2, V]: log-probabilities after base and source. scores [2]: their logit differences. answers [2]: the
+    tokens of the names. next_words [2]: the most probable next tokens. source_ids [T], tokens [T]: of the source, as
+    numbers and as text. first: the position from which on the prompts differ. z [L, T, H, dv]: the outputs of all heads
+    on the source. norms [L, H]: of the heads' outputs on the base. permuted, patched [L, H]: the changes of the logit
+    difference of the base run by shuffling one head, and by taking it from the source.
+    shown_layer, layer_skip: which layers are shown, see `measures.layer_to_show` and `measures.layer_step`.
+    """
+
+    described: str
+    texts: tuple[str, str]
+    names: tuple[str, str]
+    log_softmax: Floats
+    scores: Floats
+    answers: NDArray[np.integer]
+    next_words: Sequence[str]
+    source_ids: NDArray[np.integer]
+    tokens: Sequence[str]
+    first: int
+    z: Floats
+    norms: Floats
+    permuted: Floats
+    patched: Floats
+    shown_layer: int | None = None
+    layer_skip: int | None = None
+
+    @classmethod
+    def of(
+        cls, data: Mapping[str, Any], setting: Setting, described: str, texts: tuple[str, str], names: tuple[str, str],
+        shown_layer: int | None = None, layer_skip: int | None = None,
+    ) -> Example:  # fmt: skip
+        """Returns the result of a record's data, see `ExamplePair.measured`."""
+        base = data["scores"][0]
+        same = ("log_softmax", "scores", "answers", "next_words", "tokens", "first", "z", "norms")
+        return cls(
+            setting,
+            described=described,
+            texts=texts,
+            names=names,
+            source_ids=data["source"],
+            permuted=data["permuted"] - base,
+            patched=data["patched"] - base,
+            shown_layer=shown_layer,
+            layer_skip=layer_skip,
+            **{name: data[name] for name in same},
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Returns what the values file has of this result, by name."""
+        return {
+            "scores": self.scores,
+            "permuted": self.permuted,
+            "patched": self.patched,
+            "selectivity": self.selectivity,
+        }
+
+    @property
+    def differences(self) -> Floats:
+        """The source's head outputs at the first place of the answer's name minus those at the second, [L, H, dv]."""
+        first, second = measures.places_of_name(self.source_ids, int(self.answers[0]), self.names[0])
+        return self.z[:, first] - self.z[:, second]
+
+    @property
+    def selectivity(self) -> NDArray[np.float64]:
+        """How unequally heads tell these two places apart, by layer [L], see `measures.selectivity`."""
+        return measures.selectivity(self.differences)
+
+    def sentences(self) -> list[str]:
+        """Returns which model was measured, and what it says after either prompt."""
+        prompts = zip(self.texts, self.scores, self.next_words, strict=True)
+        said = [f"{text} ...{word!r}; logit difference {score:+.3f}" for text, score, word in prompts]
+        return [self.described, *said]
+
+    @property
+    def shape_sentence(self) -> str:
+        """The shape of the activations, in words."""
+        layers, tokens, heads, dimensions = self.z.shape
+        return f"{layers} layers, each of {tokens} tokens, {heads} heads, {dimensions} dimensions"
+
+    @property
+    def selectivity_sentence(self) -> str:
+        """The selectivity ratios, in words."""
+        return "selectivity ratio by layer: " + " ".join(f"{value:.1f}" for value in self.selectivity)
+
+    def predictions_figure(self) -> Figure:
+        """Returns P1: the log-probabilities of all tokens after both prompts."""
+        return plots.predictions(self.log_softmax, [int(token) for token in self.answers], self.names, self.texts)
+
+    def permutation_figure(self) -> Figure:
+        """Returns P2: what shuffling one head changes."""
+        return plots.permutation(self.permuted, self.norms, f"{self.setting.shown_name}: one head shuffled on the base")
+
+    def activations_figure(self) -> Figure:
+        """Returns P3: the head outputs of one layer, and mean norms of all layers."""
+        layer = measures.layer_to_show(self.patched, self.shown_layer)
+        return plots.activations(self.z, layer, self.tokens, f"{self.setting.shown_name}: head outputs on the source")
+
+    def differences_figure(self) -> Figure:
+        """Returns P4: how the head outputs at the two places of the answer's name differ."""
+        title = f'{self.setting.shown_name}: first minus second "{self.names[0]}"'
+        step = measures.layer_step(len(self.z), self.layer_skip)
+        return plots.token_differences(self.differences, self.selectivity, title, step)
+
+    def patching_figure(self) -> Figure:
+        """Returns P5: what taking one head from the source changes."""
+        base, source = self.scores
+        return plots.patching(self.patched, source - base, f"{self.setting.shown_name}: one head patched")
+
+
+# ------------------------------------------------------------------------------------------------ many pairs
+
+
+@dataclass(frozen=True)
+class Population(Result):
+    """What many pairs say, in shares of the whole effect (base 0, source 1).
+
+    intact, corrupted: the mean logit differences of base and source runs. accuracy: of the base runs. probability: of
+    IO after the base. pairs: how many there are. noised, denoised [L, H]: effects towards the source and back, with
+    intervals for all heads together. estimate, direct [L, H]: the first-order estimate of noised, and the part of it
+    that is told to the output directly (NaN where a class has none). agreement: of estimate and noised. chosen [L, H]:
+    noised on one half of the prompts, by which heads are chosen; measured [L, H]: noised on the other half.
+    differences, probabilities [N]: the logit difference and the probability of IO of every base prompt.
+    """
+
+    intact: Interval
+    corrupted: Interval
+    accuracy: Interval
+    probability: Interval
+    pairs: int
+    noised: Intervals
+    denoised: Intervals
+    estimate: Floats
+    direct: Floats
+    agreement: Agreement
+    chosen: Floats
+    measured: Intervals
+    differences: Floats
+    probabilities: Floats
+
+    unstored = ("setting", "differences", "probabilities")
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], setting: Setting, seed: int = 0) -> Population:
+        """Returns the result of a record's data, see `Pairs.maps`.
+
+        seed: of the split into two halves. Raises ValueError for fewer than two clusters.
+        """
+        base, source, clusters = data["base"], data["source"], data["clusters"]
+        noised = normalised(data["noised"], base, source, clusters)
+        whole = float((source - base).mean())
+        estimate = data["attribution"].mean(axis=0) / whole
+        choosing, measuring = halves(len(base), seed)
+        chosen, measured = (
+            normalised(data["noised"][half], base[half], source[half], clusters[half]) for half in (choosing, measuring)
+        )
+        return cls(
+            setting,
+            intact=mean(base),
+            corrupted=mean(source),
+            accuracy=accuracy(base > 0),
+            probability=mean(data["probability"]),
+            pairs=len(base),
+            noised=noised,
+            denoised=normalised(data["denoised"], source, base, clusters),
+            estimate=estimate,
+            direct=data["direct"].mean(axis=0) / whole,
+            agreement=measures.agreement(noised.value, estimate, least=measures.CARRIES),
+            chosen=chosen.value,
+            measured=measured,
+            differences=base,
+            probabilities=data["probability"],
+        )
+
+    @property
+    def whole(self) -> float:
+        """The whole effect in logits."""
+        return self.corrupted.value - self.intact.value
+
+    def strongest(self, count: int) -> list[Head]:
+        """Returns the heads of the largest |effect| on the half that chooses, strongest first.
+
+        There are at most as many as the model has.
+        """
+        return top(np.abs(self.chosen), min(count, self.chosen.size))
+
+    def share(self, head: Head) -> Interval:
+        """Returns a head's share on the half that did not choose it; such intervals hold for all heads together."""
+        return self.measured[head]
+
+    @property
+    def carriers(self) -> int:
+        """How many heads carry more than a hundredth of the whole effect for certain."""
+        return int(carriers(self.noised).sum())
+
+    def remarks(self, untrained: Untrained | None = None) -> list[str]:
+        """Returns in words what the figure shows of the direct part, the estimate and the untrained twin."""
+        [best] = self.strongest(1)
+        if np.isfinite(self.direct).all():
+            direct, exact = signed(self.direct[best]), signed(self.noised.value[best])
+            said = [f"{head_name(best)} tells the output directly {direct} of its {exact}"]
+        else:
+            said = ["direct effects: not measured, this class changes what heads write"]
+        alike = self.agreement
+        shared = ", ".join(f"{share:.1f} of the top {k}" for k, share in alike.overlap.items())
+        said.append(
+            f"first-order estimate: Spearman {alike.spearman:.2f}, shares {shared}, same sign {alike.signs:.2f}"
+        )
+        return said if untrained is None else said + untrained.sentences(self.whole)
+
+    def table(self, count: int = LISTED) -> pd.DataFrame:
+        """Returns the strongest heads, a row each: their share on the other half, and what all pairs say."""
+        heads = self.strongest(count)
+        columns = {
+            "lost without it": self.noised.value,
+            "restored by it alone": self.denoised.value,
+            "first-order estimate": self.estimate,
+            "direct": self.direct,
+        }
+        table = pd.DataFrame({"head": [head_name(head) for head in heads]})
+        table["share, other half"] = [str(self.share(head)) for head in heads]
+        for name, effects in columns.items():
+            table[name] = [signed(effects[head]) for head in heads]
+        return table.set_index("head")
+
+    def published(self) -> dict[str, tuple[float, float]]:
+        """Returns the numbers that Wang et al. print, measured here: (value, standard error) by id."""
+        return measures.wang_values(self.differences, self.probabilities)
+
+    def figure(self, untrained: Untrained | None = None) -> Figure:
+        """Returns the figure of many pairs, with the untrained twin's heads where it is given."""
+        circuit = report.published(measures.STEM)["circuit"]
+        return plots.population(
+            self.noised,
+            self.denoised.value,
+            self.estimate,
+            self.direct,
+            self.strongest(plots.RANKED),
+            self.measured,
+            None if untrained is None else untrained.heads,
+            self.whole,
+            f"{self.setting.shown_name}, {self.pairs} pairs, {self.setting.corruption}",
+            measures.roles(circuit, self.setting.model),
+        )
+
+
+@dataclass(frozen=True)
+class Untrained(Result):
+    """The untrained twin: whether it does the task, what the corruption changes, and what its heads do, in logits.
+
+    heads [L, H]: the mean changes by patching, with t-intervals for all heads together.
+    """
+
+    pairs: int
+    accuracy: Interval
+    swap: Interval
+    heads: Intervals
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], setting: Setting) -> Untrained:
+        """Returns the result of a record's data, see `Pairs.maps`."""
+        base = data["base"]
+        change = data["noised"] - base[:, None, None]
+        return cls(
+            setting,
+            pairs=len(base),
+            accuracy=accuracy(base > 0),
+            swap=Interval(*map(float, t_interval(data["source"] - base))),
+            heads=Intervals(*t_interval(change, comparisons=change[0].size)),
+        )
+
+    @property
+    def beyond_chance(self) -> int:
+        """How many heads' intervals exclude 0; at most 1 time in 20 any, where no head carries anything."""
+        return int(((self.heads.low > 0) | (self.heads.high < 0)).sum())
+
+    def sentences(self, whole: float) -> list[str]:
+        """Returns the control in words. whole: the trained model's whole effect, in logits."""
+        largest = float(np.abs(self.heads.value).max() / abs(whole))
+        return [
+            f"untrained, {self.pairs} pairs: the answer above the other name {self.accuracy}",
+            f"untrained: the corruption changes the logit difference by {self.swap}",
+            f"untrained: {self.beyond_chance} of {self.heads.value.size} heads beyond chance, the largest effect "
+            f"{largest:.1g} of the trained model's whole effect",
+        ]
+
+
+# ------------------------------------------------------------------------------------------------ sets of heads
+
+
+@dataclass(frozen=True)
+class Circuit(Result):
+    """The logit differences of fresh base prompts where only some heads work, and all others are ablated.
+
+    whole [N]: all heads work. alone: by the name of each set, the logit differences [N] where only its heads work.
+    """
+
+    whole: Floats
+    alone: Mapping[Any, Floats]
+
+    def table(self) -> pd.DataFrame:
+        """Returns the mean logit difference with its interval, a row for each set and one for all heads."""
+        rows: dict[Hashable, str] = {"all heads": str(mean(self.whole))}
+        rows |= {name: str(mean(scores)) for name, scores in self.alone.items()}
+        return pd.DataFrame({"logit difference": pd.Series(rows)})
+
+
+@dataclass(frozen=True)
+class Curve(Result):
+    """Faithfulness against size: mean logit differences where only some heads work, and all others are ablated.
+
+    whole: of all heads. alone, without: by size of the set, of the strongest heads alone, and of all but these.
+    surplus: by size, alone minus whole on the same prompts. random: by size, of random sets. pairs: how many prompts.
+    """
+
+    whole: Interval
+    alone: dict[int, Interval]
+    without: dict[int, Interval]
+    surplus: dict[int, Interval]
+    random: dict[int, list[float]]
+    pairs: int
+
+    unstored = ("setting", "pairs")
+
+    @classmethod
+    def of(cls, circuit: Circuit) -> Curve:
+        """Returns the curve of the scores of `measures.curve_sets`."""
+        scores: Mapping[SetName, Floats] = circuit.alone
+        strongest = {name.size: values for name, values in scores.items() if name.kind is Kind.STRONGEST}
+        without = {name.size: values for name, values in scores.items() if name.kind is Kind.WITHOUT}
+        random: dict[int, list[float]] = {}
+        for name, values in scores.items():
+            if name.kind is Kind.RANDOM:
+                random.setdefault(name.size, []).append(float(values.mean()))
+        return cls(
+            circuit.setting,
+            whole=mean(circuit.whole),
+            alone={size: mean(values) for size, values in strongest.items()},
+            without={size: mean(values) for size, values in without.items()},
+            surplus={size: mean(values - circuit.whole) for size, values in strongest.items()},
+            random=random,
+            pairs=len(circuit.whole),
+        )
+
+    @property
+    def enough(self) -> int | None:
+        """The least size from which on the strongest heads alone keep nine tenths of the logit difference, or more."""
+        low = [size for size, interval in self.alone.items() if interval.value < KEPT * self.whole.value]
+        sizes = [size for size in self.alone if size > max(low, default=0)]
+        return min(sizes, default=None)
+
+    def sentences(self) -> list[str]:
+        """Returns what the curve says, in words."""
+        said = [f"all heads: logit difference {self.whole}"]
+        alone = ", ".join(f"{size}: {round(interval.value, 2) + 0.0:.2f}" for size, interval in self.alone.items())
+        said.append(f"the strongest alone, by their number: {alone}")
+        if self.enough is None:
+            largest = max(self.alone)
+            said.append(f"even the {largest} strongest heads alone keep less than nine tenths: {self.alone[largest]}")
+        else:
+            heads = _count_of_heads(self.enough)
+            said.append(f"from the strongest {heads} on nine tenths are kept by these alone: {self.alone[self.enough]}")
+            if self.enough in self.random:
+                rest = ", ".join(f"{value:.2f}" for value in sorted(self.random[self.enough]))
+                said.append(f"random sets of {heads} from the same layers keep {rest}")
+            said.append(f"all heads but these keep {self.without[self.enough]}")
+        above = {size: interval for size, interval in self.surplus.items() if interval.low > 0}
+        if above:
+            size = max(above, key=lambda s: above[s].value)
+            more = f"{_count_of_heads(size)} alone give {self.alone[size]}, more than all heads, by {above[size]}"
+            said.append(f"{more}: other heads work against the answer")
+        return said
+
+    def table(self) -> pd.DataFrame:
+        """Returns the mean logit differences, a row for each size."""
+        random = {size: ", ".join(f"{value:.2f}" for value in sorted(values)) for size, values in self.random.items()}
+        table = pd.DataFrame(
+            {
+                "strongest alone": {size: str(interval) for size, interval in self.alone.items()},
+                "all but these": {size: str(interval) for size, interval in self.without.items()},
+                "random, same layers": {size: random.get(size, "") for size in self.alone},
+            }
+        )
+        return table.rename_axis("heads in the set")
+
+    def figure(self) -> Figure:
+        """Returns the figure of logit differences by the number of heads."""
+        title = f"{self.setting.shown_name}, {self.pairs} fresh pairs"
+        return plots.circuit(self.whole, self.alone, self.without, self.random, title)
+
+
+def _count_of_heads(count: int) -> str:
+    return "head" if count == 1 else f"{count} heads"
+
+
+# ------------------------------------------------------------------------------------------------ paths
+
+
+@dataclass(frozen=True)
+class Paths(Result):
+    """What heads tell each other and the output, in shares of the whole effect.
+
+    heads: K of them. edges [K, K]: of sender to receiver, NaN where the receiver is in no later layer. direct [K]: to
+    the output. Intervals hold for all edges together. pairs: how many prompts.
+    """
+
+    heads: list[Head]
+    edges: Intervals
+    direct: Intervals
+    pairs: int
+
+    unstored = ("setting", "pairs")
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], heads: Sequence[Head], setting: Setting) -> Paths:
+        """Returns the result of a record's data for these heads, see `Pairs.paths`."""
+        base, source, clusters = data["base"], data["source"], data["clusters"]
+        both = np.concatenate([data["edges"], data["direct"][:, :, None]], axis=2)
+        none = np.isnan(both).any(axis=0)
+        effect = normalised(base[:, None, None] + np.where(none, 0, both), base, source, clusters)
+        value, low, high = (np.where(none, np.nan, part) for part in (effect.value, effect.low, effect.high))
+        edges = Intervals(value[:, :-1], low[:, :-1], high[:, :-1])
+        direct = Intervals(value[:, -1], low[:, -1], high[:, -1])
+        return cls(setting, list(heads), edges, direct, len(base))
+
+    def sentences(self) -> list[str]:
+        """Returns, by sender, its direct path and all edges that carry more than a hundredth for certain, in words."""
+        sure, told, silent = carriers(self.edges), carriers(self.direct), list[str]()
+        said = []
+        for row, sender in enumerate(self.heads):
+            listeners = [
+                f"{head_name(self.heads[column])} {signed(self.edges.value[row, column])}"
+                for column in np.flatnonzero(sure[row])
+            ]
+            if told[row]:
+                listeners.append(f"the output {signed(self.direct.value[row])}")
+            if listeners:
+                said.append(f"{head_name(sender)} tells " + ", ".join(listeners))
+            else:
+                silent.append(head_name(sender))
+        return said + ([f"nothing for certain is told by {', '.join(silent)}"] if silent else [])
+
+    def table(self) -> pd.DataFrame:
+        """Returns the shares, a row for each sender, a column for each receiver and the output."""
+        names = [head_name(head) for head in self.heads]
+        table = pd.DataFrame(self.edges.value, index=names, columns=names)
+        return table.assign(output=self.direct.value).round(2).rename_axis("sender")
+
+    def figure(self, population: Population) -> Figure:
+        """Returns the figure of edges, beside the heads' whole effects, which `population` has."""
+        shares = [population.share(head) for head in self.heads]
+        whole = Intervals(*np.array(shares).T)
+        title = f"{self.setting.shown_name}, {self.pairs} fresh pairs: share of the whole effect"
+        return plots.paths(self.heads, self.edges, self.direct, whole, title)
+
+
+# ------------------------------------------------------------------------------------------------ all together
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A model whose circuit is known: its heads' effects [L, H], and the role of every head of the circuit."""
+
+    effect: Intervals
+    names: Mapping[Head, str]
+
+    @cached_property
+    def carried(self) -> list[Head]:
+        """The heads that carry more than a hundredth of the whole effect."""
+        return [(int(layer), int(head)) for layer, head in np.argwhere(np.abs(self.effect.value) > measures.CARRIES)]
+
+    @property
+    def sentence(self) -> str:
+        """Which heads carry anything, in words."""
+        names = [self.names.get(head, "a decoy") for head in self.carried]
+        return f"planted heads that carry anything: {', '.join(names)}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All results of the figure; untrained is None where the control was not asked for."""
+
+    example: Example
+    population: Population
+    untrained: Untrained | None
+    curve: Curve
+    paths: Paths
+    planted: Planted
+
+    def values(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns what the values file has, by name."""
+        return {
+            "request": request,
+            "model": self.example.described,
+            **self.example.values(),
+            "population": self.population.values(),
+            "untrained": None if self.untrained is None else self.untrained.values(),
+            "circuit": self.curve.values(),
+            "paths": self.paths.values(),
+            "planted": self.planted.effect,
+        }
+
+    def check_lines(self) -> list[str]:
+        """Returns the lines that a fresh run must reproduce."""
+        example, population = self.example, self.population
+        layers, heads = example.patched.shape
+        base, source = example.scores
+        return [
+            f"heads {layers} x {heads}; tokens {len(example.tokens)}, prompts differ from token {example.first} on",
+            f"logit difference: base {base:+.1f}, source {source:+.1f}",
+            f"{population.pairs} pairs: the answer above the other name {population.accuracy}",
+            f"logit difference, mean: intact {population.intact}, corrupted {population.corrupted}",
+            "share of the whole effect, chosen on one half, measured on the other, intervals for all heads together:",
+            *(f"  {head_name(head)} {population.share(head)}" for head in population.strongest(LISTED)),
+            f"heads that carry more than a hundredth for certain: {population.carriers}",
+            *population.remarks(self.untrained),
+            *self.curve.sentences(),
+            *self.paths.sentences(),
+            self.planted.sentence,
+        ]
