@@ -110,7 +110,7 @@ class SequenceStudy(Study):
         def compute() -> dict[str, Any]:
             model, ids = self.pair[0], self.drawn.ids[-1]
             numbers = prepare(model).layers
-            heads_by_layer(support(model), head_arguments.plain(wanted))
+            heads_by_layer(support(model), wanted)
             check_context(model, [len(ids)])
             rows = CaptureRows(torch.arange(len(ids)), layers={numbers[layer] for layer, _ in wanted})
             forward(model, Batch.of([Row(tuple(ids.tolist()))], [0], [len(self.drawn.ids) - 1]), rows)

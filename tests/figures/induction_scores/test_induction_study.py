@@ -5,6 +5,7 @@ And planted heads: what is known of them is found, and what they do goes when th
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import replace
@@ -12,6 +13,7 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -28,7 +30,7 @@ from util.engine.label_scores import knockouts, label_log_probs, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.engine.replay import bare_writes
 from util.figures import report
-from util.figures.induction_scores import measures, outputs, task_study
+from util.figures.induction_scores import measures, outputs, results, task_study
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group
 from util.figures.induction_scores.edits import Row as EditRow
@@ -1445,7 +1447,7 @@ def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_pa
     np.testing.assert_allclose(
         attention_scores.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6
     )
-    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\[4, 0\]\]"):
+    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\(4, 0\)\]"):
         study.patterns([(4, 0)])
 
 
@@ -1643,3 +1645,54 @@ def test_parts_of_a_study_are_measured_once_even_where_all_is_measured_again(tmp
     study = Study(folder=tmp_path, redo=True)
     kept = study.__dict__["kept scores"] = object()
     assert study.scores() is kept
+
+
+# ------------------------------------------------------------------------------------------------ results
+
+
+def test_the_costs_are_shown_with_two_digits():
+    numbers = pd.DataFrame({"whole": [1.0, 0.425], "p": [0.0476, np.nan], "change": ["-90 %", np.nan]})
+    costs = results.Costs(numbers.set_axis(["wordseq1", "repetition"]))
+    shown = costs.table()
+    assert shown["wordseq1"].tolist() == ["1", "0.048", "-90 %"] and shown["repetition"].tolist() == ["0.42", "-", "-"]
+    [line] = costs.lines()
+    assert line == "repetition: the rule 'any letter repeated' is right on 1.00; with hard negatives on 0.75"
+
+
+def test_the_lines_of_a_planted_control():
+    errors = {0.5: {"false alarms": (0, 22), "misses": (1, 2)}}
+    assert results.PlantedControl(np.zeros((2, 12)), True, errors).lines() == [
+        "planted induction heads found exactly: True",
+        "noise 0.5: false alarms 0 of 22, misses 1 of 2",
+    ]
+
+
+@pytest.mark.slow
+def test_all_results_of_a_small_study(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path / "output"))
+    model = Model("embedded", device="cpu", verbose=False)
+    study = Study(
+        model, ["wordseq1", "repetition"], k=2, items=8, sizes=[1, 2], primary=2, control_sets=2, length=10,
+        sequences=2, folder=tmp_path,
+    )  # fmt: skip
+    found = study.results()
+    scores, plan = found.scores, found.accuracies.plan
+    assert found.request == study.request and scores.chosen == top(scores.mean, 2) == plan.chosen
+    assert scores.figure().get_suptitle() == f"embedded: {(scores.mean >= 0.3).sum()} of 32 heads continue patterns"
+    assert scores.best_untrained == study.on_sequences().twin().scores().mean().max() < 0.3
+    values = found.values()
+    assert list(values["accuracy"]["wordseq1"]) == [row.name for row in plan.edits]
+    assert list(values["zero_shot"]["wordseq1"]) == [row.name for row in plan.few()]
+    assert list(values["losses"]) == [*(row.name for row in plan.few()), "uniform"]
+    assert list(values["controls"]) == ["layer-matched", "norm-matched", "short of"]
+    assert json.loads(report.save_values(values, study.stem).read_text())["chosen"] == [list(h) for h in scores.chosen]
+    lines = found.check_lines()
+    assert lines[0].startswith("heads 4 x 8; score of uniform attention ") and "untrained head" in lines[0]
+    whole = found.accuracies.interval("wordseq1", EditRow(Group.WHOLE)).value
+    assert f"wordseq1, whole model: {whole:.2f}" in lines and lines[-1].startswith("noise 2.0: ")
+    assert "needs meta-llama/Meta-Llama-3-8B" in found.comparison()
+    assert study.mechanism().lines()[0].startswith("previous-token heads out: L")
+    again = unloaded(study).results()
+    assert again.check_lines() == lines
+    alone = unloaded(study).replace(untrained_control=False).scores()
+    assert alone.best_untrained is None and alone.values()["untrained"] is None

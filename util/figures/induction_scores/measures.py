@@ -26,53 +26,57 @@ Bools = NDArray[np.bool_]
 
 
 def copying(raised: Floats, attended: NDArray[np.integer]) -> NDArray[np.float64]:
-    """The copying (OV) score of heads on sequences of distinct tokens: [N, L, H].
+    """Returns the copying (OV) scores of heads on sequences of distinct tokens, [N, L, H] from 0 to 1.
 
-    raised [N, L, H, P, P]: what a head's write at token i, directly, adds to the logit of the token at j; attended
-    [N, L, H, P]: the token that i attends to most. Candidates are the tokens 0 to i, BOS not among them: of what is
-    raised above their mean, the share of the attended token, 0 where nothing is; averaged over i from 1 on (Bansal et
-    al. 2023, section 4, with the head's true output and without their softmax).
+    raised: [N, L, H, P, P], what a head's write at token i adds directly to the logit of the token at j. attended:
+    [N, L, H, P], the token that i attends to most. The candidates at i are the tokens 0 to i, without BOS. The score is
+    the attended token's share of all that is raised above the candidates' mean, 0 where nothing is, averaged over i
+    from 1 on. Source: Bansal et al. 2023, section 4; here with the head's true output and without their softmax.
     """
     places = raised.shape[-1]
     shares = []
     for i in range(1, places):
         logits = raised[..., i, : i + 1].astype(np.float64)
         above = np.maximum(logits - logits.mean(axis=-1, keepdims=True), 0)
-        own = np.take_along_axis(above, attended[..., i, None], axis=-1)[..., 0]
+        copied = np.take_along_axis(above, attended[..., i, None], axis=-1)[..., 0]
         total = above.sum(axis=-1)
-        shares.append(np.divide(own, total, out=np.zeros_like(own), where=total > 0))
+        shares.append(np.divide(copied, total, out=np.zeros_like(copied), where=total > 0))
     return np.mean(shares, axis=0)
 
 
 def weights_copying(logits: Floats) -> NDArray[np.float64]:
-    """The share of tokens that a head raises most where it reads them, by its weights alone: [...] of [..., S, S]."""
+    """Returns the share of S tokens that a head raises most where it reads them, [...].
+
+    logits: [..., S, S], what the head's weights alone make of each token read, for each token written.
+    """
     return (logits.argmax(axis=-1) == np.arange(logits.shape[-1])).mean(axis=-1)
 
 
 def chance_copying(places: int) -> float:
-    """The copying score of writes that have nothing to do with what is attended: the mean of 1 / candidates."""
+    """Returns the copying score of writes that have nothing to do with what is attended: the mean of 1 / candidates."""
     return float(np.mean(1 / np.arange(2, places + 1)))
 
 
 def repeated_attribution(change: Floats, wanted: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Direct logit attribution to the token that comes next, [..., P]: how much more it is raised than the others.
+    """Returns how much more the next token is raised than the mean of the others, [..., P] in logits.
 
-    change [..., P, A]: what a head adds to the logits of A tokens at P places; wanted [..., P]: which of them is next.
+    change: [..., P, A], what a head adds to the logits of A tokens at P places; wanted: [..., P], which one is next.
     """
-    own = np.take_along_axis(change, wanted[..., None], axis=-1)[..., 0]
-    return own - (change.sum(axis=-1) - own) / (change.shape[-1] - 1)
+    raised = np.take_along_axis(change, wanted[..., None], axis=-1)[..., 0]
+    return raised - (change.sum(axis=-1) - raised) / (change.shape[-1] - 1)
 
 
 def writes(scores: Mapping[str, Floats], chosen: Sequence[Head], score: Floats) -> pd.DataFrame:
-    """What chosen heads write beside the median of those that are no induction heads by their score [L, H].
+    """Returns what chosen heads write beside those that are no induction heads, a line for each score.
 
-    scores: maps [L, H] by name. A row for each, of the least and the mean of the chosen, and of the others' median.
+    scores: maps [L, H] by name; score: prefix-matching scores [L, H]. Columns: the least and the mean of the chosen
+    heads, and the median of the heads below 0.3.
     """
-    at, others = tuple(np.array(chosen).T), score < INDUCTION_HEAD
+    places, others = tuple(np.array(chosen).T), score < INDUCTION_HEAD
     rows = {
         name: {
-            "chosen, least": values[at].min(),
-            "chosen, mean": values[at].mean(),
+            "chosen, least": values[places].min(),
+            "chosen, mean": values[places].mean(),
             "others": np.median(values[others]),
         }
         for name, values in scores.items()
@@ -84,17 +88,18 @@ def writes(scores: Mapping[str, Floats], chosen: Sequence[Head], score: Floats) 
 
 
 def how_many(share: float, heads: int) -> int:
-    """Heads in the top `share` of them, rounded up as Crosbie & Shutova do."""
+    """Returns how many heads are a share of them, rounded up as Crosbie & Shutova do."""
     return ceil(round(share * heads, 9))
 
 
 def previous_token_heads(
     previous: Floats, score: Floats, draws: int = 3, seed: int = 0, most: int = 4
 ) -> tuple[list[Head], list[list[Head]]]:
-    """The heads that give most attention to the token before, and layer-matched sets of others.
+    """Returns the heads that give most attention to the token before, and layer-matched sets of other heads.
 
-    previous: that attention [L, H], 0 where a head is not asked for; those from 0.3 on, `most` of them, or the best.
-    score: prefix-matching scores [L, H]; the others are below 0.3 in both. No others where a layer has too few.
+    previous: that attention [L, H], 0 for heads that do not count; score: prefix-matching scores [L, H]. The heads are
+    those from 0.3 on, at most `most`, or the best one where there are none. The other heads are below 0.3 in both
+    scores; there are no sets where a layer has too few of them.
     """
     makers = [head for head in top(previous, most) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
     eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
@@ -107,10 +112,10 @@ def previous_token_heads(
 def benefit_change(
     full: tuple[float, float], ablated: tuple[float, float], error: float = 0.0
 ) -> tuple[float, float | None]:
-    """What an ablation changes of the benefit of demonstrations (Crosbie & Shutova 2024, Fig. 4).
+    """Returns what an ablation changes of the benefit of demonstrations, and the change in per cent of the benefit.
 
-    full, ablated: accuracy with demonstrations and without. Returns the difference of the benefits, and as a share of
-    the full model's in per cent; None where that is no more than twice its standard error `error`, or not positive.
+    full, ablated: accuracies with demonstrations and without. The second is None where the full model's benefit is not
+    positive or no more than twice its standard error `error`. Source: Crosbie & Shutova 2024, Fig. 4.
     """
     whole, left = full[0] - full[1], ablated[0] - ablated[1]
     share = 100 * (left - whole) / whole if whole > max(0.0, 2 * error) else None

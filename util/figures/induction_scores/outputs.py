@@ -21,49 +21,61 @@ from util.prompts.sequences import Sequences
 def _direct(
     model: PreTrainedModel, ids: np.ndarray, tokens: np.ndarray, positions: Sequence[int], *attached: Instrument
 ) -> np.ndarray | None:
-    """What every head adds to the logits of tokens [N, A] at P positions of ids [N, T]: [N, L, H, P, A]."""
+    """Returns what every head adds to the logits of tokens [N, A] at P positions of ids [N, T]: [N, L, H, P, A].
+
+    None for classes that do not pass on what a head writes as it is, see `replay.direct_effects`.
+    """
     rows, heads = torch.from_numpy(ids), CaptureHeads(torch.tensor(positions))
     with torch.inference_mode(), instrument(model, heads, *attached):
         model.base_model(rows.to(input_device(model)), use_cache=False)
-    gone = {layer: -z for layer, z in heads.z.items()}  # as what is lost without it: the norm's scale is real
-    seen = direct_effects(model, rows, gone, torch.from_numpy(tokens), positions)
-    return None if seen is None else (seen[1] - seen[0]).movedim(2, 0).numpy()
+    # the effect of a head is what is lost without it, so that the scale of the last norm is real
+    removed = {layer: -z for layer, z in heads.z.items()}
+    logits = direct_effects(model, rows, removed, torch.from_numpy(tokens), positions)
+    return None if logits is None else (logits[1] - logits[0]).movedim(2, 0).numpy()
 
 
-def head_copying(model: PreTrainedModel, drawn: Sequences) -> np.ndarray:
-    """The copying score of every head on sequences that are not repeated, [N, L, H]; NaN where there is none."""
-    found = prepare(model)
-    places = range(drawn.bos, drawn.ids.shape[1])
-    scores = np.full((len(drawn.ids), len(found.layers), found.heads), np.nan)
-    for number, ids in enumerate(tqdm(drawn.ids, desc="copying", leave=False)):
+def head_copying(model: PreTrainedModel, sequences: Sequences) -> np.ndarray:
+    """Returns the copying score of every head on N sequences without repeats, [N, L, H].
+
+    NaN where `_direct` has none.
+    """
+    prepared = prepare(model)
+    places = range(sequences.bos, sequences.ids.shape[1])
+    scores = np.full((len(sequences.ids), len(prepared.layers), prepared.heads), np.nan)
+    for number, ids in enumerate(tqdm(sequences.ids, desc="copying", leave=False)):
         rows = CaptureRows(torch.tensor(places))
-        raised = _direct(model, ids[None], ids[None, drawn.bos :], places, rows)
+        raised = _direct(model, ids[None], ids[None, sequences.bos :], places, rows)
         if raised is None:
             return scores
-        attended = [rows.weights[layer][0, :, :, drawn.bos :].argmax(-1).cpu().numpy() for layer in found.layers]
-        scores[number] = measures.copying(raised, np.stack(attended)[None])[0]
+        weights = [rows.weights[layer][0, :, :, sequences.bos :] for layer in prepared.layers]
+        attended = np.stack([layer.argmax(-1).cpu().numpy() for layer in weights])
+        scores[number] = measures.copying(raised, attended[None])[0]
     return scores
 
 
-def head_attribution(model: PreTrainedModel, drawn: Sequences) -> np.ndarray:
-    """Direct logit attribution of every head to the next token in the last copy, [N, L, H]; NaN where there is none."""
-    found = prepare(model)
-    start = drawn.bos + (drawn.copies - 1) * drawn.length
-    places, wanted = range(start, start + drawn.length - 1), np.arange(1, drawn.length)
-    scores = np.full((len(drawn.ids), len(found.layers), found.heads), np.nan)
-    for number, ids in enumerate(tqdm(drawn.ids, desc="attribution", leave=False)):
-        change = _direct(model, ids[None], ids[None, drawn.bos : drawn.bos + drawn.length], places)
+def head_attribution(model: PreTrainedModel, sequences: Sequences) -> np.ndarray:
+    """Returns every head's direct attribution to the next token in the last copy, [N, L, H].
+
+    NaN where `_direct` has none.
+    """
+    prepared = prepare(model)
+    start = sequences.bos + (sequences.copies - 1) * sequences.length
+    places, wanted = range(start, start + sequences.length - 1), np.arange(1, sequences.length)
+    scores = np.full((len(sequences.ids), len(prepared.layers), prepared.heads), np.nan)
+    for number, ids in enumerate(tqdm(sequences.ids, desc="attribution", leave=False)):
+        tokens = ids[None, sequences.bos : sequences.bos + sequences.length]
+        change = _direct(model, ids[None], tokens, places)
         if change is None:
             return scores
-        next_ = np.broadcast_to(wanted, change.shape[:-1])
-        scores[number] = measures.repeated_attribution(change, next_).mean(-1)[0]
+        next_token = np.broadcast_to(wanted, change.shape[:-1])
+        scores[number] = measures.repeated_attribution(change, next_token).mean(-1)[0]
     return scores
 
 
 def head_weights_copying(model: PreTrainedModel, ids: np.ndarray) -> np.ndarray:
-    """Returns the share of tokens [S] that each head copies by its weights alone, [L, H].
+    """Returns the share of token ids [S] that each head copies by its weights alone, [L, H].
 
-    See `replay.bare_writes`; NaN where that has none.
+    NaN for classes without `replay.bare_writes`.
     """
     alone = bare_writes(model, torch.from_numpy(ids))
     if alone is None:

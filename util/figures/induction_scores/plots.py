@@ -134,13 +134,13 @@ def mechanism(
         for place in chosen:
             others[place] = False
         rng = np.random.default_rng(0)
-        for at, (own, colour) in enumerate(((~others, DARK), (others, GREY))):
-            values, x = attribution[own], at + rng.uniform(-0.15, 0.15, own.sum())
+        for column, (shown, colour) in enumerate(((~others, DARK), (others, GREY))):
+            values, x = attribution[shown], column + rng.uniform(-0.15, 0.15, shown.sum())
             right.plot(x, values, "o", color=colour, ms=3, alpha=0.8)
             largest, last = np.nanmax(np.abs(attribution), initial=0), np.inf
-            for place in np.argsort(-np.nan_to_num(values))[: 3 * at]:  # the chosen ones are named in A
+            for place in np.argsort(-np.nan_to_num(values))[: 3 * column]:  # the chosen ones are named in A
                 if 0.25 * largest < values[place] < last - 0.08 * largest:  # or their names lie on each other
-                    layer, head = np.argwhere(own)[place]
+                    layer, head = np.argwhere(shown)[place]
                     name_point(right, head_name((int(layer), int(head))), x[place], values[place])
                     last = values[place]
         right.axhline(0, color="0.7", lw=0.7, zorder=0)

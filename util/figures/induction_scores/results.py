@@ -274,13 +274,13 @@ class Doses:
 
 @dataclass(frozen=True)
 class Costs:
-    """What the primary ablation costs, a line for each task, see `measures.costs`."""
+    """What the primary ablation costs, numbers with a line for each task, see `measures.costs`."""
 
     numbers: pd.DataFrame
 
     def table(self) -> pd.DataFrame:
-        """Returns the numbers as text of two digits, "-" where there are none."""
-        return self.numbers.map(_two_digits)
+        """Returns the numbers as text of two digits, "-" where there are none; a column for each task."""
+        return self.numbers.map(_two_digits).T
 
     def lines(self) -> list[str]:
         """Returns how right the rule "any letter repeated" is on each letter task."""

@@ -225,7 +225,7 @@ class Study(AnyStudy):
 
         Raises ValueError, before anything is measured, where `sizes` are more than the heads of the model.
         """
-        heads = self.on_sequences().scores(check=lambda layers, each: self.setup_for(layers * each))
+        heads = self.on_sequences().scores(check=lambda layers, in_layer: self.setup_for(layers * in_layer))
         untrained = self.on_sequences().twin().scores() if self.untrained_control else None
         mean = heads.mean()
         return Scores(heads, top(mean, self.setup_for(mean.size).primary), untrained)
