@@ -6,7 +6,7 @@ Two models: a random GPT-2 (small; one thread, float32) and the embedded one. Ev
 that runs once per round; the order within a round is drawn. Times are CPU seconds; a ratio is the median over rounds
 with its bootstrap interval.
 
-    scores     `experiments.induction.head_scores` of all heads, five sequences of 201 tokens
+    scores     `roles.head_scores` of all heads, five sequences of 201 tokens
     bare       the same batches through the same base model, nothing read
     tl         transformer_lens.head_detector.detect_head, "induction_head", the same sequences (eager, one at a time)
     plain      `scoring.label_log_probs` of 16 prompts of 10 demonstrations
@@ -72,11 +72,11 @@ def work(name: str, shape: str) -> Callable[[], Any]:
     from util.engine.handshake import prepare
     from util.engine.instruments import PatchHeads
     from util.engine.label_scores import knockouts, label_log_probs, scoring
-    from util.figures.induction_scores import measures
-    from util.figures.induction_scores import study as induction
     from util.load_model_and_data import load_ICL_model
     from util.prompts import classification, induction_pattern
     from util.prompts.sequences import Sequences
+    from util.roles.attention_scores import variants
+    from util.roles.head_scores import head_scores
 
     embedded = load_ICL_model("embedded", device="cpu", verbose=False)
     model, tokenizer = embedded if shape == "embedded" else (gpt2(shape), embedded[1])
@@ -87,8 +87,8 @@ def work(name: str, shape: str) -> Callable[[], Any]:
 
         def scores() -> Any:
             drawn = Sequences(ids, LENGTH, COPIES, True, "")
-            mean = induction.head_scores(model, drawn)["prefix_matching"].mean(0)
-            return measures.variants(mean, LENGTH, COPIES)["TransformerLens mul"]
+            mean = head_scores(model, drawn)["prefix_matching"].mean(0)
+            return variants(mean, LENGTH, COPIES)["TransformerLens mul"]
 
         def bare() -> None:
             for numbers in batches.plan([ids.shape[1]] * SEQUENCES, budget):

@@ -19,9 +19,12 @@ from util.engine.instruments import PatchHeads
 from util.engine.replay import Edit, replay
 from util.figures.forerunner_heads import magnitudes
 from util.figures.forerunner_heads import study as forerunner
-from util.figures.induction_scores import study as induction
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts import word_pair_prompts
+from util.prompts.sequences import repeated_sequences
+from util.records.model import Model
+from util.roles.head_scores import head_scores
+from util.roles.sequences_study import SequenceStudy
 
 NAN, WORD, PLACE = float("nan"), 977, 5  # a token of one prompt alone, and which
 DAMAGED = r"checkpoint is damaged: {} is not finite"
@@ -139,7 +142,7 @@ def test_an_attention_row_of_nan_is_never_handed_on():
         lambda: label_scores.label_log_probs(model, plan),
         lambda: label_scores.label_log_probs(model, plan, text=True),
         lambda: inference.step2_get_fl_feature_and_lastftol_attention(model, toys.tokenizer(), [prompts[0].text]),
-        lambda: induction.head_scores(model, induction.repeated_sequences(toys.tokenizer(), 6, 3, [0, 1], True)),
+        lambda: head_scores(model, repeated_sequences(toys.tokenizer(), 6, 3, [0, 1], True)),
     ):
         with pytest.raises(NotFinite, match="the attention of layer 1") as caught:
             read()
@@ -210,7 +213,7 @@ def test_nothing_is_stored(tmp_path):
         (damaged("model.embed_tokens.weight", slice(300, 900), before=False), toys.tokenizer()), verbose=False
     )
     with pytest.raises(NotFinite, match="first in the embeddings"):
-        induction.scores(induction.sequence_request("given:damaged", 6, 3), pair, tmp_path)
+        SequenceStudy(Model.given(*pair, "given:damaged"), 6, 3, folder=tmp_path).scores()
     with pytest.raises(NotFinite, match="first in the embeddings"):
         forerunner.run(forerunner.request("given:damaged", "glue_sst2", k=1, prompts=4), pair, tmp_path)
     assert not list(tmp_path.rglob("*.pickle"))
@@ -240,7 +243,7 @@ def test_an_experiment_that_overlooks_it_stores_nothing(tmp_path, monkeypatch):
         (damaged("model.embed_tokens.weight", slice(300, 900), before=False), toys.tokenizer()), verbose=False
     )
     with pytest.raises(NotFinite, match="'prefix_matching' is nan"):
-        induction.scores(induction.sequence_request("given:damaged", 6, 3), pair, tmp_path)
+        SequenceStudy(Model.given(*pair, "given:damaged"), 6, 3, folder=tmp_path).scores()
     assert not list(tmp_path.rglob("*.pickle"))
 
 

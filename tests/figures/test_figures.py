@@ -352,14 +352,14 @@ def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
     mean = rng.random((layers, heads))
     signed = rng.normal(size=(layers, heads))
     chosen = [(0, 1), (1, 0), (2, 3)]
-    interval = (0.5, 0.4, 0.6)
+    interval, none = Interval(0.5, 0.4, 0.6), Interval(np.nan, np.nan, np.nan)
     figures = {
-        "scores": induction.scores(mean, mean - 0.1, mean + 0.1, 0.02, 0.3, "title", 0.03),
+        "scores": induction.scores(Intervals(mean, mean - 0.1, mean + 0.1), 0.02, 0.3, "title", 0.03),
         "companions": induction.companions({"one": mean, "two": signed, "three": mean * np.nan, "four": mean}, "title"),
         "pattern": induction.pattern(np.tri(30) / 30, ["a"] * 30, ["", *["label", "colon"] * 14, "x"], "title"),
         "mechanism": induction.mechanism(mean[0, :3], {"out": mean[0, :3], "other": mean[1, :3]}, signed, chosen, "t"),
         "ablation": induction.accuracies(
-            {"a_b": {"whole": interval, "cut": (np.nan,) * 3}},
+            {"a_b": {"whole": interval, "cut": none}},
             {"a_b": {"cut": [0.1, 0.2]}},
             {"a_b": 0.5},
             "title",
@@ -381,7 +381,7 @@ def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
 
 
 def test_a_note_never_stands_on_what_was_measured():
-    interval, none = (0.5, 0.4, 0.6), (np.nan,) * 3
+    interval, none = Interval(0.5, 0.4, 0.6), Interval(np.nan, np.nan, np.nan)
     rows = {"a_b": {"whole": interval, "cut": interval}, "c": {"whole": interval, "cut": none}}
     figure = induction.accuracies(rows, {}, {"a_b": 0.5, "c": 0.5}, "t", notes=dict.fromkeys(rows, "not\ndone"))
     assert [ax.get_title() for ax in figure.axes] == ["a\nb\n(not done)", "c"]

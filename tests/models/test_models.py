@@ -18,9 +18,9 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from tests import gguf_files, toys
 from util import load_model_and_data as loading
 from util import paths
-from util.figures.induction_scores import study as induction
 from util.models import files, gguf, packaged
-from util.records.runs import LazyModel
+from util.records.model import Model
+from util.roles.sequences_study import SequenceStudy
 
 # ------------------------------------------------------------------------------------------------ GGUF files
 
@@ -341,24 +341,29 @@ def test_names():
 def test_a_folder_leaves_its_name_and_no_path(tmp_path, capsys, monkeypatch):
     folder = toys.save(tmp_path / "secret-place" / "tiny")
     monkeypatch.chdir(folder.parent)
-    requests = [induction.sequence_request(name, length=8, sequences=2) for name in (str(folder), "tiny", "./tiny/")]
+    studies = [SequenceStudy(name, length=8, sequences=2) for name in (str(folder), "tiny", "./tiny/")]
+    requests = [study.request for study in studies]
     assert requests[0] == requests[1] == requests[2]
     assert requests[0]["model"].startswith("local:") and requests[0]["model"].endswith(":tiny")
     material = tmp_path / "material"
-    record = induction.scores(requests[0], LazyModel(str(folder)), material)
-    from_request_alone = induction.scores(requests[0], None, tmp_path / "other")
-    assert (record.data["prefix_matching"] == from_request_alone.data["prefix_matching"]).all()
+    study = studies[0].replace(folder=material)
+    scores = study.scores()
+    from_request_alone = study.replace(model=requests[0]["model"], folder=tmp_path / "other")
+    assert from_request_alone.request == requests[0]
+    assert (scores.scores["prefix_matching"] == from_request_alone.scores().scores["prefix_matching"]).all()
     written = b"".join(path.read_bytes() + path.name.encode() for path in material.rglob("*") if path.is_file())
     assert b"tiny" in written and b"secret-place" not in written
-    assert "secret-place" not in json.dumps([record.request, record.provenance], default=str)
+    assert "secret-place" not in json.dumps([study.request, study.origin], default=str)
     assert "secret-place" not in "".join(capsys.readouterr())
-    assert record.provenance["model"].startswith("tiny: LlamaForCausalLM")
+    assert scores.description.startswith("tiny: LlamaForCausalLM")
     with pytest.raises(ValueError, match="the request is for 'tiny', but the model given is 'generalist'"):
-        induction.scores(requests[0], LazyModel("embedded"), tmp_path / "third")
+        study.replace(
+            model=Model(str(folder), loader=lambda: Model("embedded").pair), folder=tmp_path / "third"
+        ).scores()
 
 
 def test_a_request_of_another_process_wants_its_model(tmp_path):
-    request = induction.sequence_request(str(toys.save(tmp_path / "tiny")), length=8, sequences=2)
+    request = SequenceStudy(toys.save(tmp_path / "tiny"), length=8, sequences=2).request
     loading._LOCAL_PLACES.pop(request["model"])
     with pytest.raises(OSError, match="local model 'tiny', whose folder this process was never told"):
         loading.load_ICL_model(request["model"])

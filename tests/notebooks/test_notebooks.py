@@ -142,7 +142,7 @@ def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch)
     for untrained_control in (True, False):
         parameters |= {"untrained_control": untrained_control, "quantized": untrained_control}
         printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
-        assert "planted GPT-2, L1H5: induction" in printed and "tiny, L" in printed and "tmp" not in printed
+        assert "planted GPT-2, L1H5, induction" in printed and "tiny, L" in printed and "tmp" not in printed
         assert ("untrained twin, L" in printed) == untrained_control
     written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "toy_induction_head.json").read_text())
     assert written["request"]["model"] == "tiny" and len(written["heads"]) == 4

@@ -11,10 +11,11 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util.figures.forerunner_heads import ablation
-from util.figures.induction_scores import ablation as induction_ablation
-from util.figures.induction_scores.ablation import MODES, WHOLE, knockout
+from util.figures.induction_scores.edits import MODES, WHOLE, Edit
+from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
+from util.records.model import Model
 
 HEADS = [(3, 2), (11, 0), (11, 7), (28, 5)]
 EVERY = [(layer, head) for layer in range(30) for head in range(9)]
@@ -61,13 +62,15 @@ def said(logits: Tensor, ids: Tensor, start: int) -> Tensor:
 
 
 def test_ablated_and_knocked_out_heads_answer_as_under_hooks(
-    real: Subject, prompts: tuple[list[Any], list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real: Subject, prompts: tuple[list[Any], list[Any]], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(induction_ablation, "REFERENCE", REFERENCE)
-    asked = induction_ablation.task_request(NAME, TASK, K, ITEMS, SEED, labels=LABELS, reference="staicc")
-    edits = {"whole": WHOLE, "knocked out": knockout(HEADS), "knocked out everywhere": knockout(EVERY)}
-    edits |= {mode: induction_ablation.ablation(HEADS, mode) for mode in MODES}
-    ours = induction_ablation.answers(asked, edits, real.pair, tmp_path)
+    study = TaskStudy(
+        Model.given(*real.pair, NAME), TASK, K, ITEMS, SEED, labels=LABELS, reference="staicc",
+        reference_prompts=REFERENCE, folder=tmp_path,
+    )  # fmt: skip
+    edits = {"whole": WHOLE, "knocked out": Edit.knock_out(HEADS), "knocked out everywhere": Edit.knock_out(EVERY)}
+    edits |= {mode: Edit.ablate(HEADS, mode) for mode in MODES}
+    ours = study.answers(edits)
     stand_ins = means(real, [prompt.text for prompt in prompts[1]])
     theirs: dict[str, list[Tensor]] = {name: [] for name in edits}
     for prompt in prompts[0]:
@@ -89,7 +92,7 @@ def test_ablated_and_knocked_out_heads_answer_as_under_hooks(
 
                 theirs[mode].append(said(plain.with_heads(real.twin, ids[:, :-1], HEADS, value), ids, start))
     for name, found in theirs.items():
-        real.check(f"{name}: log-probabilities of labels", ours[name]["log_prob"].flatten(), torch.stack(found))
+        real.check(f"{name}: log-probabilities of labels", ours[name].log_prob.flatten(), torch.stack(found))
         assert name == "whole" or float((torch.stack(found) - torch.stack(theirs["whole"])).abs().max()) > 1e-3
 
 

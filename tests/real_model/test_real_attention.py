@@ -14,8 +14,9 @@ from tests.real_model.conftest import NAME, Subject
 from util.engine.attention import instrument
 from util.engine.instruments import CaptureRows
 from util.figures.forerunner_heads import study as forerunner
-from util.figures.induction_scores import study as induction
 from util.load_model_and_data import staicc_prompts
+from util.records.model import Model
+from util.roles.sequences_study import SequenceStudy
 
 TEXT = "When Mike and Emma went to the cafe, Emma gave a coffee to"
 
@@ -92,8 +93,8 @@ def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: P
 
 
 def test_induction_scores_are_sums_of_eager_attention(real: Subject, tmp_path: Path) -> None:
-    record = induction.scores(induction.sequence_request(NAME), real.pair, tmp_path)
-    ids = record.data["ids"]
+    scores = SequenceStudy(Model.given(*real.pair, NAME), folder=tmp_path).scores()
+    ids = scores.ids
     assert ids.shape == (5, 201) and (ids[:, 0] == real.tokenizer.bos_token_id).all()
     theirs = {name: [] for name in ("prefix_matching", "duplicate_token", "previous_token", "sink")}  # type: dict[str, list[Tensor]]
     for row in ids.tolist():
@@ -110,5 +111,5 @@ def test_induction_scores_are_sums_of_eager_attention(real: Subject, tmp_path: P
         for name, total in given.items():
             theirs[name].append(total / 150)
     for name, found in theirs.items():
-        real.check(name, record.data[name], torch.stack(found))
+        real.check(name, scores.scores[name], torch.stack(found))
     assert float(torch.stack(theirs["prefix_matching"]).mean(0).max()) > 0.3  # SmolLM2 has induction heads

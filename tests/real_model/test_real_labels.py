@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from tests.real_model.conftest import NAME, Subject
-from util.figures.induction_scores import ablation as induction_ablation
+from util.figures.induction_scores.edits import WHOLE
+from util.figures.induction_scores.task_study import TaskStudy
 from util.prompts import classification
+from util.records.model import Model
 
 TASK, K, ITEMS, SEED = "repetition", 2, 2, 42
 
@@ -16,8 +18,8 @@ TASK, K, ITEMS, SEED = "repetition", 2, 2, 42
 def test_labels_are_scored_as_by_a_whole_pass_for_each(
     real: Subject, labels: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
-    asked = induction_ablation.task_request(NAME, TASK, K, ITEMS, SEED, labels=labels)
-    ours = induction_ablation.answers(asked, {"whole": induction_ablation.WHOLE}, real.pair, tmp_path)["whole"]
+    study = TaskStudy(Model.given(*real.pair, NAME), TASK, K, ITEMS, SEED, labels=labels, folder=tmp_path)
+    ours = study.answers({"whole": WHOLE})["whole"]
     task = classification.task(TASK)
     task = task if labels is None else classification.relabelled(task, labels)
     theirs, lengths = [], set()
@@ -30,6 +32,6 @@ def test_labels_are_scored_as_by_a_whole_pass_for_each(
             theirs.append(sum(float(said[t - 1, ids[t]]) for t in range(before, len(ids))))
             lengths.add(len(ids) - before)
     assert max(lengths) > 1
-    real.check("labels' log-probabilities", ours["log_prob"].flatten(), theirs)
+    real.check("labels' log-probabilities", ours.log_prob.flatten(), theirs)
     gold = [prompt.gold for prompt in classification.prompts(task, K, SEED, ITEMS)]
-    assert ours["gold"].tolist() == gold
+    assert ours.gold.tolist() == gold

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
-from util.figures.induction_scores import study as induction
 from util.load_model_and_data import load_ICL_model
 from util.prompts.sequences import repeated_sequences
+from util.roles.head_scores import head_scores
 
 LENGTH, COPIES = 20, 2
 
@@ -44,13 +44,13 @@ def test_induction_scores_in_4_bits_are_those_of_the_dequantised_weights(real: S
     ids = drawn.ids[0].tolist()
     asked = range(LENGTH + 1, COPIES * LENGTH + 1)
     cells = [(q, k) for q in asked for k in range(2, q + 1) if ids[k - 1] == ids[q]]
-    unquantised = induction.head_scores(real.model, drawn)["prefix_matching"][0]
+    unquantised = head_scores(real.model, drawn)["prefix_matching"][0]
     # a sum in another order is another bfloat16 now and then, and the next layer another by more: in float32 it is not
     for dtype, bound in ((torch.bfloat16, 1e-2), (torch.float32, real.bound)):
         assert all(module.compute_dtype == torch.bfloat16 for module in layers.values()) or dtype == torch.float32
         for module in layers.values():
             module.compute_dtype = dtype
-        ours = induction.head_scores(model, drawn)["prefix_matching"][0]
+        ours = head_scores(model, drawn)["prefix_matching"][0]
         with torch.no_grad():
             twin = dequantised(real, layers, dtype)
             weights = torch.stack(twin(torch.tensor([ids]), use_cache=False, output_attentions=True).attentions)[:, 0]

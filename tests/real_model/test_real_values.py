@@ -23,10 +23,10 @@ from tests.real_model.conftest import NAME, Subject
 from util import paths
 from util.figures.forerunner_heads import measures as forerunner_measures
 from util.figures.forerunner_heads import study as forerunner
-from util.figures.induction_scores import measures as induction_measures
-from util.figures.induction_scores import study as induction
+from util.figures.induction_scores.outputs import head_attribution, head_copying
 from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
+from util.roles.attention_scores import uniform_prefix_matching
 
 CELLS = 20
 ROUNDED = 6e-7  # values are written with six decimals
@@ -140,8 +140,8 @@ def again_induction(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
     @cache
     def direct(name: str) -> np.ndarray:
         if name == "copying":
-            return induction.head_copying(real.model, sequences(real, request, 1)).mean(0)
-        return induction.head_attribution(real.model, sequences(real, request)).mean(0)
+            return head_copying(real.model, sequences(real, request, 1)).mean(0)
+        return head_attribution(real.model, sequences(real, request)).mean(0)
 
     def companion(place: Place) -> float:
         name, *head = place
@@ -161,7 +161,7 @@ def again_induction(real: Subject, stored: dict[str, Any]) -> dict[str, Again]:
         layer, head = stored["chosen"][place[0]]
         return float(without(makers)[layer, head])
 
-    uniform = induction_measures.uniform_prefix_matching(request["length"], request["copies"], request["bos"])
+    uniform = uniform_prefix_matching(request["length"], request["copies"], request["bos"])
     return {
         "scores/mean": lambda place: float(attention()["prefix"][place]),  # type: ignore[index]
         "scores/untrained": lambda place: float(untrained()[place]),  # type: ignore[index]

@@ -23,8 +23,6 @@ from util.engine.instruments import PatchHeads
 from util.engine.label_scores import next_token_logits
 from util.figures.forerunner_heads import measures as forerunner
 from util.figures.forerunner_heads import study as experiment
-from util.figures.induction_scores import measures as induction
-from util.figures.induction_scores.study import head_scores
 from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
 from util.models.embedded import names
 from util.models.embedded_words import (
@@ -39,6 +37,8 @@ from util.models.embedded_words import (
 from util.prompts import classification, ioi, word_pair_prompts, word_pairs
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.sequences import repeated_sequences
+from util.roles.attention_scores import INDUCTION_HEAD, uniform_prefix_matching
+from util.roles.head_scores import head_scores
 from util.stats import answers
 from util.stats.intervals import t_interval, wilson
 from util.training import sources
@@ -126,12 +126,12 @@ def induction_rows(pair: Pair, scores: NDArray[np.float64], n: int) -> Iterator[
     mean, sequences = scores.mean(0), max(4, n // 16)
     best = np.unravel_index(mean.argmax(), mean.shape)
     yield _mean("induction", f"prefix-matching score of head {best[0]}.{best[1]}, the best", scores[:, *best], 0.6)
-    heads = (mean >= induction.INDUCTION_HEAD).sum()
+    heads = (mean >= INDUCTION_HEAD).sum()
     met = bool(0.01 <= heads / mean.size <= 0.4)
-    what = f"heads with a score >= {induction.INDUCTION_HEAD}, of {mean.size}"
+    what = f"heads with a score >= {INDUCTION_HEAD}, of {mean.size}"
     yield _single("", what, len(scores), heads, "1 to 40 %", met)
     twin = prefix_matching(untrained_twin(model), tokenizer, 8).mean(0).max()
-    uniform = induction.uniform_prefix_matching(LENGTH, COPIES)
+    uniform = uniform_prefix_matching(LENGTH, COPIES)
     yield _single("", f"best score of the untrained twin (uniform attention: {uniform:.3f})", 8, twin)
     ids = repeated_sequences(tokenizer, LENGTH, COPIES, range(SEED, SEED + sequences)).ids
     rng = np.random.default_rng(SEED)
@@ -240,7 +240,7 @@ def word_sequences(name: str, k: int, n: int, labels: Sequence[str] | None = Non
 
 def causal_rows(pair: Pair, scores: NDArray[np.float64], n: int, sets: int = 10) -> Iterator[Row]:
     """What zeroing the heads of the best scores [L, H] costs, beyond zeroing as many that are no induction heads."""
-    ranked, others = np.argsort(-scores, axis=None), np.flatnonzero(scores < induction.INDUCTION_HEAD)
+    ranked, others = np.argsort(-scores, axis=None), np.flatnonzero(scores < INDUCTION_HEAD)
 
     def without(heads: NDArray[np.int64]) -> list[PatchHeads]:
         layers, places = support(pair[0]).layers, [divmod(int(head), scores.shape[1]) for head in heads]

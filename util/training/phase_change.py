@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -20,8 +22,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from util import paths
 from util.engine.handshake import prepare
-from util.figures.induction_scores.study import head_scores
+from util.figures.toy_induction_head import plots
 from util.prompts.sequences import Sequences
+from util.roles.head_scores import head_scores
 from util.training.training import CLIP, EMBEDDING_STD, WARM_UP, WEIGHT_DECAY
 
 VOCABULARY, BOS = 64, 0
@@ -59,6 +62,47 @@ def formed_at(run: Mapping[str, Any], score: float = 0.5) -> int | None:
     """How many tokens were read when the best prefix-matching score was first measured above `score`; None: never."""
     best = np.array(run["prefix_matching"]).max(axis=(1, 2))
     return int(run["tokens"][int((best > score).argmax())]) if (best > score).any() else None
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """Runs of training by name, the one that is drawn in full first; about: where the stored ones are from.
+
+    A run is what `train` returns.
+    """
+
+    runs: Mapping[str, Mapping[str, Any]]
+    stored: Mapping[str, Mapping[str, Any]]
+    about: str
+
+    @property
+    def formed(self) -> dict[str, int | None]:
+        """How many tokens were read when induction heads formed, see `formed_at`, by run."""
+        return {name: formed_at(run) for name, run in self.runs.items()}
+
+    def figure(self) -> Figure:
+        """Returns losses and scores of heads against the tokens read."""
+        guesses = {
+            f"guessing among all {VOCABULARY} tokens": float(np.log(VOCABULARY)),
+            f"among the {COPY} of the text": float(np.log(COPY)),
+        }
+        title = f"Heads and loss change together; in full: {next(iter(self.runs))}"
+        return plots.phase_change(list(self.runs.values()), title, guesses)
+
+    def check_lines(self) -> list[str]:
+        """Returns a line for each stored run."""
+        return [
+            f"{name}: prefix matching {np.max(run['prefix_matching'][-1]):.2f}, above 0.5 from {formed_at(run):,} "
+            f"tokens on; loss on the later copies {run['later_copies'][0]:.2f}, at last {run['later_copies'][-1]:.2f}"
+            for name, run in self.stored.items()
+        ]
+
+
+def phase_change(trained: bool = False, seed: int = 0) -> PhaseChange:
+    """Returns the stored runs; trained: a run of `train` with this seed comes first."""
+    stored = {f"seed {number}": run for number, run in log()["seeds"].items()}
+    first = {"trained here": train(seed=seed)} if trained else {}
+    return PhaseChange(first | stored, stored, log()["about"])
 
 
 def held_out() -> Sequences:

@@ -1,7 +1,4 @@
-"""Scores on repeated sequences, against definitions written out and against attention with a known answer.
-
-Also what is made of scores: sets of heads with their controls, and the price of an ablation.
-"""
+"""What is made of scores: sets of heads with their controls, and the price of an ablation."""
 
 from __future__ import annotations
 
@@ -12,190 +9,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from util.figures.induction_scores import measures as induction
+from util.figures.induction_scores import measures
+from util.figures.induction_scores.edits import Group, Row
 from util.stats import controls, intervals
 from util.stats.heads import top
 from util.stats.tests import mcnemar, rank_p
 
-SHAPES = [(7, 4, True), (5, 2, False), (2, 3, True)]
-PAPER = (50, 4)  # Crosbie & Shutova
-
-
-def by_the_definition(attention, length, copies, bos):
-    """The sum over earlier copies of the token after the match, averaged over queries, in loops."""
-    total = 0.0
-    for copy in range(1, copies):
-        for place in range(length):
-            query = bos + copy * length + place
-            for earlier in range(copy):
-                total = total + attention[..., query, bos + earlier * length + place + 1]
-    return total / ((copies - 1) * length)
-
-
-def attending(length, copies, key, bos=True):
-    """Attention [T, T] of a head that gives all it has to one key of every query; BOS where there is none."""
-    matrix = np.zeros((copies * length + bos,) * 2)
-    for query in range(len(matrix)):
-        matrix[query, max(key(query), 0)] = 1
-    return matrix
-
-
-def induction_head(length, copies, weights, bos=True):
-    """Attention [T, T] to the successors of a query's earlier copies, shared by weights(how many), else to itself."""
-    matrix = np.eye(copies * length + bos)
-    for query in range(length + bos, len(matrix)):
-        earlier = [key for key in range(query - length + 1, bos, -length) if key > bos]
-        matrix[query, query] = 0
-        matrix[query, earlier] = weights(len(earlier))
-    return matrix
-
-
-def rows_of(attention, length, copies, bos=True):
-    return attention[..., induction.queries(length, copies, bos), :]
-
-
-def scores(attention, length, copies, bos=True):
-    """Every score of `cells`, by name."""
-    rows = rows_of(attention, length, copies, bos)
-    return {name: float((rows * own).sum() / len(rows)) for name, own in induction.cells(length, copies, bos).items()}
-
-
-# ------------------------------------------------------------------------------------------------ attention scores
-
-
-@pytest.mark.parametrize(("length", "copies", "bos"), SHAPES)
-def test_the_score_is_the_definition(length, copies, bos):
-    size = length * copies + bos
-    attention = np.random.default_rng(length).random((2, 3, size, size)).astype(np.float32)
-    rows = rows_of(attention, length, copies, bos)
-    found = induction.prefix_matching(rows, length, copies, bos)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, by_the_definition(attention.astype(np.float64), length, copies, bos), rtol=1e-12)
-    own = induction.cells(length, copies, bos)["prefix_matching"]
-    np.testing.assert_allclose((rows.astype(np.float64) * own).sum((-1, -2)) / len(own), found, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("length", "copies", "expected", "quirk"),
-    [
-        (50, 4, 0.015567, 0.015711),
-        (25, 4, 0.030721, 0.031290),
-        (50, 2, 0.013569, 0.013767),
-        (10, 4, 0.073877, 0.077353),
-    ],
-)
-def test_uniform_attention_has_the_score_of_the_series(length, copies, expected, quirk):
-    series = sum(copy / (copy * length + p + 1) for copy in range(1, copies) for p in range(1, length + 1))
-    found = induction.uniform_prefix_matching(length, copies)
-    assert found == pytest.approx(series / ((copies - 1) * length), rel=1e-12)
-    assert found == pytest.approx(expected, abs=1e-6)
-    assert induction.uniform_prefix_matching(length, copies, bansal_boundary=True) == pytest.approx(quirk, abs=1e-6)
-    uniform = np.tri(length * copies + 1) / np.arange(1, length * copies + 2)[:, None]
-    assert scores(uniform, length, copies)["bansal"] == pytest.approx(quirk, abs=1e-6)
-    assert scores(uniform, length, copies)["sink"] == pytest.approx(
-        np.mean(1 / (1 + induction.queries(length, copies))), rel=1e-12
-    )
-
-
-@pytest.mark.parametrize("share", [lambda n: 1 / n, lambda n: [1, *[0] * (n - 1)], lambda n: [*[0] * (n - 1), 1]])
-@pytest.mark.parametrize(("length", "copies", "bos"), [(*PAPER, True), (5, 2, False)])
-def test_an_induction_head_scores_1_however_it_divides_its_attention(share, length, copies, bos):
-    """Evenly, or all for the latest or the earliest of the successors."""
-    attention = induction_head(length, copies, share, bos)
-    np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-12)
-    found = scores(attention, length, copies, bos)
-    assert found["prefix_matching"] == pytest.approx(1, abs=1e-12) and found["previous_token"] == 0
-    cells = induction.successors(length, copies, bos)
-    assert (cells.sum(1) == np.repeat(range(1, copies), length)).all()
-
-
-OTHERS = {
-    "previous_token": lambda query: query - 1,
-    "duplicate_token": lambda query: query - 50 if query > 50 else query,
-    "sink": lambda query: 0,
-    "self": lambda query: query,
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_heads_of_other_kinds_score_exactly_0_and_are_named_by_their_own_score(name):
-    found = scores(attending(*PAPER, OTHERS[name]), *PAPER)
-    assert found == {score: float(score == name) for score in found} and found["prefix_matching"] == 0
-
-
-@pytest.mark.parametrize(("length", "copies", "bos"), SHAPES)
-def test_disjoint_classes_of_keys_add_up_to_1(length, copies, bos):
-    rng = np.random.default_rng(0)
-    attention = np.tri(length * copies + bos) * rng.random((3, length * copies + bos, length * copies + bos))
-    attention /= attention.sum(-1, keepdims=True)
-    rows, asked = rows_of(attention, length, copies, bos), induction.queries(length, copies, bos)
-    own = induction.cells(length, copies, bos)
-    classes = [own["prefix_matching"], own["sink"], np.arange(rows.shape[-1]) == asked[:, None]]
-    assert not (sum(part.astype(int) for part in classes) > 1).any()
-    classes.append(~np.any(classes, axis=0))
-    shares = [(rows * part).sum((-1, -2)) / len(asked) for part in classes]
-    np.testing.assert_allclose(np.sum(shares, axis=0), 1, rtol=1e-12)
-    np.testing.assert_allclose(shares[0], induction.prefix_matching(rows, length, copies, bos), rtol=1e-12)
-    assert all(((part >= 0) & (part <= 1)).all() for part in shares)
-
-
-def transformer_lens(attention, tokens, measure):
-    """Its `detect_head` for an induction head: earlier equals of a token, moved one column to the right."""
-    equal = np.tril(tokens[:, None] == tokens[None], -1)
-    wanted = np.roll(equal, 1, axis=1)
-    wanted[:, 0] = False
-    wanted = np.tril(wanted)
-    if measure == "mul":
-        return (attention * wanted).sum() / attention.sum()
-    return 1 - len(tokens) * np.abs(attention - wanted).mean()
-
-
-@pytest.mark.parametrize(("length", "copies", "bos"), [(*PAPER, True), *SHAPES])
-def test_the_variants_are_what_their_definitions_give(length, copies, bos):
-    tokens = np.array([99] * bos + [*range(length)] * copies)
-    attention = np.tri(len(tokens)) * np.random.default_rng(0).random((len(tokens),) * 2)
-    attention /= attention.sum(-1, keepdims=True)
-    score = induction.prefix_matching(rows_of(attention, length, copies, bos), length, copies, bos)
-    found = induction.variants(score, length, copies, bos)
-    for measure in ("mul", "abs"):
-        expected = transformer_lens(attention, tokens, measure)
-        assert found[f"TransformerLens {measure}"] == pytest.approx(expected, rel=1e-12)
-    entries = length * copies * (copies - 1) / 2
-    pairs = sum(  # a token and one after an earlier equal
-        attention[query, key]
-        for query in range(len(tokens))
-        for key in range(1, query + 1)
-        if tokens[key - 1] == tokens[query]
-    )
-    assert found["mean over entries"] == pytest.approx(pairs / entries, rel=1e-12)
-
-
-def test_the_variants_of_a_perfect_head():
-    found = induction.variants(np.ones((2, 3)), *PAPER)
-    assert {name: value.shape for name, value in found.items()} == dict.fromkeys(found, (2, 3))
-    assert found["mean over entries"][0, 0] == pytest.approx(0.5)
-    assert found["TransformerLens mul"][0, 0] == pytest.approx(150 / 201) == pytest.approx(0.7463, abs=1e-4)
-    perfect = induction_head(*PAPER, lambda n: 1 / n)
-    expected = transformer_lens(perfect, np.array([99, *[*range(50)] * 4]), "abs")
-    assert found["TransformerLens abs"][0, 0] == pytest.approx(expected) == pytest.approx(0)
+# ------------------------------------------------------------------------------------------------ output scores
 
 
 def test_copying_by_weights_alone_counts_the_diagonal():
     """The identity copies all, its negative nothing, and random weights one token in as many as there are."""
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(400, 25, 25))
-    found = induction.weights_copying(np.stack([np.eye(25), -np.eye(25)]))
+    found = measures.weights_copying(np.stack([np.eye(25), -np.eye(25)]))
     assert found.tolist() == [1, 0]
-    shares = induction.weights_copying(drawn)
+    shares = measures.weights_copying(drawn)
     assert abs(shares.mean() - 1 / 25) < 3 * shares.std(ddof=1) / 20
-
-
-def test_rows_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"\(30, 41\)"):
-        induction.prefix_matching(np.zeros((2, 40, 40)), 10, 4)
-
-
-# ------------------------------------------------------------------------------------------------ output scores
 
 
 def test_copying_knows_writes_that_copy_from_writes_that_suppress():
@@ -203,12 +33,12 @@ def test_copying_knows_writes_that_copy_from_writes_that_suppress():
     rng, places = np.random.default_rng(0), 30
     attended = np.stack([rng.integers(0, np.arange(places) + 1) for _ in range(6)]).reshape(1, 2, 3, places)
     identity = (attended[..., None] == np.arange(places)).astype(float)
-    np.testing.assert_allclose(induction.copying(identity, attended), 1, atol=1e-12)
-    np.testing.assert_array_equal(induction.copying(-identity, attended), 0)
-    np.testing.assert_array_equal(induction.copying(0 * identity, attended), 0)  # nothing is raised
+    np.testing.assert_allclose(measures.copying(identity, attended), 1, atol=1e-12)
+    np.testing.assert_array_equal(measures.copying(-identity, attended), 0)
+    np.testing.assert_array_equal(measures.copying(0 * identity, attended), 0)  # nothing is raised
     shifted = 1000 * identity + rng.normal(size=(1, 2, 3, places, 1))  # what all tokens get alike is left out
-    np.testing.assert_allclose(induction.copying(shifted, attended), 1, atol=1e-9)
-    found = induction.copying(rng.normal(size=(1, 2, 3, places, places)), attended)
+    np.testing.assert_allclose(measures.copying(shifted, attended), 1, atol=1e-9)
+    found = measures.copying(rng.normal(size=(1, 2, 3, places, places)), attended)
     assert found.shape == (1, 2, 3) and ((found > 0) & (found < 0.5)).all()
 
 
@@ -218,9 +48,9 @@ def test_copying_by_hand():
     at_one = {0: 0.0, 1: 1.0}  # mean 2, above it only 3 - 2
     at_two = {0: 1.0, 1: 0.0, 2: 0.0}  # mean 2, above it only 4 - 2
     for first, second in ((0, 0), (1, 0), (1, 2), (0, 1)):
-        found = induction.copying(raised, np.array([0, first, second])[None, None, None])
+        found = measures.copying(raised, np.array([0, first, second])[None, None, None])
         assert found.item() == pytest.approx((at_one[first] + at_two[second]) / 2)
-    shared = induction.copying(
+    shared = measures.copying(
         np.array([[0.0, 0, 0], [0, 0, 0], [2, 0, 1.0]])[None, None, None], np.zeros((1, 1, 1, 3), int)
     )
     assert shared.item() == pytest.approx((0 + 1) / 2)  # above the mean of 1: 1 of 1; at place 1 nothing
@@ -230,26 +60,26 @@ def test_copying_of_noise_is_at_chance():
     rng, places = np.random.default_rng(1), 25
     raised = rng.normal(size=(1, 20, 20, places, places))
     attended = np.stack([rng.integers(0, np.arange(places) + 1) for _ in range(400)]).reshape(1, 20, 20, places)
-    found = induction.copying(raised, attended).ravel()
-    chance = induction.chance_copying(places)
+    found = measures.copying(raised, attended).ravel()
+    chance = measures.chance_copying(places)
     assert chance == pytest.approx(sum(1 / n for n in range(2, places + 1)) / (places - 1), rel=1e-12)
     assert abs(found.mean() - chance) < 3 * found.std() / np.sqrt(len(found))
 
 
 def test_attribution_to_the_next_token_by_hand():
     change = np.array([[[3.0, 1, 1, 2], [0, 5, 1, 0]]])
-    found = induction.repeated_attribution(change, np.array([[0, 2]]))
+    found = measures.repeated_attribution(change, np.array([[0, 2]]))
     np.testing.assert_allclose(found, [[3 - 4 / 3, 1 - 5 / 3]])
-    np.testing.assert_allclose(induction.repeated_attribution(change + 7, np.array([[0, 2]])), found)
+    np.testing.assert_allclose(measures.repeated_attribution(change + 7, np.array([[0, 2]])), found)
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
 def test_a_share_of_the_heads_is_rounded_up():
-    counts = {size: [induction.how_many(share, size) for share in (0.01, 0.03)] for size in (32 * 32, 48 * 48, 12 * 12)}
+    counts = {size: [measures.how_many(share, size) for share in (0.01, 0.03)] for size in (32 * 32, 48 * 48, 12 * 12)}
     assert counts == {32 * 32: [11, 31], 48 * 48: [24, 70], 12 * 12: [2, 5]}
-    assert [induction.how_many(share, 100) for share in (0.0, 0.01, 0.03, 0.07, 1.0)] == [
+    assert [measures.how_many(share, 100) for share in (0.0, 0.01, 0.03, 0.07, 1.0)] == [
         0,
         1,
         3,
@@ -435,7 +265,7 @@ BENEFITS = [
 @pytest.mark.parametrize(("name", "shots", "none", "benefit", "changes"), BENEFITS, ids=[row[0] for row in BENEFITS])
 def test_the_change_of_the_benefit_is_what_the_paper_plots(name, shots, none, benefit, changes):
     for ten, zero, expected in zip(shots[1:], none[1:], changes, strict=True):
-        difference, share = induction.benefit_change((shots[0], none[0]), (ten, zero))
+        difference, share = measures.benefit_change((shots[0], none[0]), (ten, zero))
         assert share == pytest.approx(expected, abs=0.1)
         assert difference == pytest.approx(expected / 100 * benefit, abs=0.01)
 
@@ -444,38 +274,32 @@ def test_a_benefit_that_may_be_nothing_is_no_denominator():
     """InternLM on ETHOS: a benefit of 0.6 points makes -1 point a loss of 233 %."""
     full, ablated = (82.6, 82.0), (81.6, 82.4)
     for error, given in ((0.0, True), (0.29, True), (0.31, False), (2.0, False)):
-        difference, share = induction.benefit_change(full, ablated, error)
+        difference, share = measures.benefit_change(full, ablated, error)
         assert difference == pytest.approx(-1.4) and (share is not None) == given
-    assert induction.benefit_change((50, 50), (50, 60))[1] is None  # no benefit
-    assert induction.benefit_change((40, 50), (40, 60)) == (-10, None)  # a loss
+    assert measures.benefit_change((50, 50), (50, 60))[1] is None  # no benefit
+    assert measures.benefit_change((40, 50), (40, 60)) == (-10, None)  # a loss
 
 
-def test_the_best_head_is_chosen_on_other_sequences_than_it_is_measured_on():
-    scores = {name: np.zeros((6, 2, 3)) for name in ("previous_token", "prefix_matching")}
-    scores["prefix_matching"][:3, 0, 1] = 0.9  # best where heads are chosen, ...
-    scores["prefix_matching"][3:, 0, 1] = [0.1, 0.2, 0.3]  # ... and not where they are measured
-    scores["prefix_matching"][:, 1, 0] = 0.5
-    scores["previous_token"][:, 1, 2] = 0.7
-    best = induction.best_heads(scores)
-    head, found = best["prefix_matching"]
-    assert head == (0, 1) and max(found["previous_token"]) == 0
-    half_width = 4.302653 * 0.1 / np.sqrt(3)  # Student's t, two degrees of freedom
-    np.testing.assert_allclose(found["prefix_matching"], (0.2, 0.0, 0.2 + half_width), atol=1e-6)  # no score is below 0
-    assert best["previous_token"][0] == (1, 2)
-    np.testing.assert_allclose(best["previous_token"][1]["previous_token"], 0.7)
-    assert induction.scores_of(scores, (1, 0))["prefix_matching"] == (0.5, 0.5, 0.5)
-    with pytest.raises(ValueError, match="two to choose a head on"):
-        induction.best_heads({name: values[:3] for name, values in scores.items()})
+WHOLE, ABLATED, KNOCKED_OUT = Row(Group.WHOLE), Row(Group.ABLATED, 4), Row(Group.KNOCKED_OUT)
+
+
+def layer_matched(draw, size=None):
+    return Row(Group.LAYER_MATCHED, size, draw)
+
+
+def norm_matched(draw):
+    return Row(Group.NORM_MATCHED, None, draw)
 
 
 def test_the_table_of_costs_by_hand():
     whole, cut = np.array([[1, 1, 1, 1, 0, 1, 1, 1]], bool), np.array([[1, 0, 0, 0, 0, 0, 0, 1]], bool)
     none = np.array([[1, 0, 1, 0, 0, 0, 1, 0]], bool)
-    edits = {"whole model": whole, "cut": cut, "out": none}
-    edits |= {f"layer-matched {i}": whole for i in (1, 2)} | {"norm-matched 1": none, "pattern in others 1": cut}
-    right = {"a": edits, "b": {"whole model": none}}
-    bare = {"a": {"whole model": none, "cut": cut}, "b": {"whole model": none}}
-    table = induction.costs(right, bare, "cut", "out")
+    rows = {WHOLE: whole, ABLATED: cut, KNOCKED_OUT: none}
+    rows |= {layer_matched(1): whole, layer_matched(2): whole, norm_matched(1): none}
+    rows |= {Row(Group.KNOCKED_OUT_IN_OTHERS, None, 1): cut, layer_matched(1, size=9): cut}
+    right = {"a": rows, "b": {WHOLE: none}}
+    bare = {"a": {WHOLE: none, ABLATED: cut}, "b": {WHOLE: none}}
+    table = measures.costs(right, bare)
     row = table.loc["a"]
     assert (row["whole"], row["ablated"], row["pattern out"], row["controls"]) == (0.875, 0.25, 0.375, "0.38-0.88")
     assert (row["p"], row["least p"]) == (0.25, 0.25) and row["McNemar p"] == mcnemar(whole, cut) == 0.0625
@@ -488,13 +312,13 @@ def test_the_table_of_costs_by_hand():
 def test_what_can_be_compared_with_the_papers_tables():
     """1000 heads: 1 % are 10, 3 % are 30; the mean over queries and seeds, its error over queries and draws."""
     full, top = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool), np.array([[1, 0, 0, 0], [1, 0, 0, 0]], bool)
-    edits = {"whole model": full, "n = 10": top, "n = 30": top, "n = 5": full, "pattern knocked out": top}
-    edits |= {"layer-matched 1": full, "layer-matched 2": top, "norm-matched 1": full}
-    edits |= {"n = 30, pattern knocked out": full, "n = 30, layer-matched 1": top}
-    given = induction.comparable({"recursion": edits}, 5, "input_mean", 1000, 10)
+    rows = {WHOLE: full, Row(Group.SIZE, 10): top, Row(Group.SIZE, 30): top, Row(Group.SIZE, 5): full}
+    rows |= {KNOCKED_OUT: top, layer_matched(1): full, layer_matched(2): top, norm_matched(1): full}
+    rows |= {Row(Group.KNOCKED_OUT, 30): full, layer_matched(1, size=30): top}
+    given = measures.comparable({"recursion": rows}, 5, "input_mean", 1000, 10)
     error = 100 * np.std([1, 1, 1, 0.5], ddof=1) / 2
     assert given["recursion, 5 shots: full"] == pytest.approx((87.5, error))
-    one = induction.comparable({"recursion": edits}, 5, "mean", 1000, 10)
+    one = measures.comparable({"recursion": rows}, 5, "mean", 1000, 10)
     both = {
         "recursion, 5 shots: full",
         "recursion, 5 shots: knockout, top 1 %",
@@ -510,25 +334,25 @@ def test_what_can_be_compared_with_the_papers_tables():
     queries = np.mean([full.mean(0), top.mean(0)], axis=0)
     assert value == pytest.approx(56.25)
     assert spread == pytest.approx(100 * np.sqrt(np.var(queries, ddof=1) / 4 + np.var(draws, ddof=1) / 2))
-    zero = induction.comparable({"recursion": edits}, 5, "zero", 1000, 10)
+    zero = measures.comparable({"recursion": rows}, 5, "zero", 1000, 10)
     assert {name.replace("mean", "zero") for name in given} == set(zero)
-    other_sizes = induction.comparable({"recursion": edits}, 5, "zero", 32, 4)
+    other_sizes = measures.comparable({"recursion": rows}, 5, "zero", 32, 4)
     assert set(other_sizes) == {"recursion, 5 shots: full"}
 
 
 def test_previous_token_heads_and_what_is_alike():
     previous, score = np.zeros((3, 6)), np.zeros((3, 6))
     previous[0, 2], previous[1, 4], score[0, 0] = 0.9, 0.5, 0.8
-    makers, alike = induction.previous_token_heads(previous, score)
+    makers, alike = measures.previous_token_heads(previous, score)
     assert makers == [(0, 2), (1, 4)] and len(alike) == 3
     for heads in alike:
         assert sorted(layer for layer, _ in heads) == [0, 1] and not {(0, 2), (1, 4), (0, 0)} & {*heads}
-    assert induction.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
+    assert measures.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
     score[0] = 1
-    assert induction.previous_token_heads(previous, score)[1] == []
+    assert measures.previous_token_heads(previous, score)[1] == []
 
 
 def test_what_chosen_heads_write_beside_the_others():
     score = np.array([[0.9, 0.1], [0.8, 0.2]])
-    table = induction.writes({"copying": np.array([[0.5, 0.0], [0.7, 0.2]])}, [(0, 0), (1, 0)], score)
+    table = measures.writes({"copying": np.array([[0.5, 0.0], [0.7, 0.2]])}, [(0, 0), (1, 0)], score)
     assert table.loc["copying"].tolist() == pytest.approx([0.5, 0.6, 0.1])

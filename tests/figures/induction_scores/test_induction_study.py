@@ -5,6 +5,7 @@ And planted heads: what is known of them is found, and what they do goes when th
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import replace
@@ -12,6 +13,7 @@ from functools import cache
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -28,15 +30,23 @@ from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Kn
 from util.engine.label_scores import knockouts, label_log_probs, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures import report
-from util.figures.induction_scores import ablation, measures
-from util.figures.induction_scores import study as experiment
-from util.figures.planted_controls import planted_model
+from util.figures.induction_scores import measures, outputs, results, task_study
+from util.figures.induction_scores import plan as planning
+from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group
+from util.figures.induction_scores.edits import Row as EditRow
+from util.figures.induction_scores.results import Accuracies
+from util.figures.induction_scores.study import Study
+from util.figures.induction_scores.task_study import TaskStudy, answered_right, tasks_done
+from util.figures.planted_controls import planted_control
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
-from util.records.runs import LazyModel
+from util.records.model import Model
+from util.roles import attention_scores
+from util.roles.head_scores import head_scores, heads_by_layer
+from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import top
 
 F64 = torch.float64
@@ -90,8 +100,8 @@ def test_row_scores_are_sums_over_captured_rows(name, chunk, monkeypatch):
     if chunk:
         monkeypatch.setattr(call, "EAGER_CHUNK", chunk)
     model, sequences = toy(name), drawn()
-    asked = torch.from_numpy(measures.queries(8, 3))
-    cells = {what: torch.from_numpy(own) for what, own in measures.cells(8, 3).items()}
+    asked = torch.from_numpy(attention_scores.queries(8, 3))
+    cells = {what: torch.from_numpy(own) for what, own in attention_scores.cells(8, 3).items()}
     cells["weights"] = torch.rand(16, 25, dtype=F64, generator=torch.Generator().manual_seed(0))
     captured, scored, cut = CaptureRows(asked), ScoreRows(asked, cells), Knockout(torch.tensor([[20, 18]]), heads=[1])
     run(model, sequences.ids, cut, captured, scored)
@@ -153,8 +163,8 @@ def by_definition(weights, length, copies, bos):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "qwen3_next"])
 def test_head_scores_are_their_definition_on_eager_attention(name, bos):
     model, sequences = toy(name), drawn(sequences=3, bos=bos)
-    found = experiment.head_scores(model, sequences)
-    one_by_one = experiment.head_scores(model, sequences, token_budget=1)
+    found = head_scores(model, sequences)
+    one_by_one = head_scores(model, sequences, token_budget=1)
     weights = slow(model, sequences.ids).weights
     expected = {layer: by_definition(own.double().numpy(), 8, 3, int(bos)) for layer, own in sorted(weights.items())}
     for score, values in found.items():
@@ -180,8 +190,8 @@ def test_untrained_heads_are_near_uniform(family):
     assert model.config.initializer_range == 0.02
     rng = np.random.default_rng(0)
     ids = np.stack([[0, *np.tile(rng.choice(np.arange(1, 400), 50, replace=False), 4)] for _ in range(5)])
-    found = experiment.head_scores(model.eval(), Sequences(ids, 50, 4, True, "none"))["prefix_matching"].mean(0)
-    uniform = measures.uniform_prefix_matching(50, 4)
+    found = head_scores(model.eval(), Sequences(ids, 50, 4, True, "none"))["prefix_matching"].mean(0)
+    uniform = attention_scores.uniform_prefix_matching(50, 4)
     assert found.shape == (4, 8) and np.abs(found / uniform - 1).max() < 0.2
     assert found.mean() == pytest.approx(uniform, rel=0.02)
 
@@ -214,43 +224,44 @@ OPTIONS = [{"family": family, "copies": copies} for family in planted.FAMILIES f
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_planted_heads_are_found_exactly(options, tmp_path):
-    asked = experiment.sequence_request(length=25, copies=3, sequences=2)
-    record, truth = experiment.planted_control(asked, tmp_path, **options)
-    found = {name: values.mean(0) for name, values in record.data.items() if name in measures.cells(2, 2)}
+    study = Study(length=25, copies=3, sequences=2, folder=tmp_path)
+    measured, truth = study.planted(**options)
+    found = {name: measured.mean(name) for name in attention_scores.cells(2, 2)}
+    assert set(found) == set(measured.scores)
     induction_heads, before = truth.heads["induction"], truth.heads["previous token"]
     assert len(induction_heads) == len(before) == options["copies"]
     assert {*top(found["prefix_matching"], len(induction_heads))} == {*induction_heads}
-    assert {*map(tuple, np.argwhere(found["prefix_matching"] >= measures.INDUCTION_HEAD).tolist())} == {
+    assert {*map(tuple, np.argwhere(found["prefix_matching"] >= attention_scores.INDUCTION_HEAD).tolist())} == {
         *induction_heads
     }
     assert {*map(tuple, np.argwhere(found["previous_token"] >= 0.5).tolist())} == {*before}
     assert all(found["prefix_matching"][head] >= 0.999 for head in induction_heads)
     assert all(found["previous_token"][head] >= 0.999 for head in before)
     assert all(found["prefix_matching"][head] < 1e-6 for head in before)
-    uniform = measures.uniform_prefix_matching(25, 3)
+    uniform = attention_scores.uniform_prefix_matching(25, 3)
     for head in truth.decoys:
         assert found["prefix_matching"][head] == pytest.approx(uniform, rel=0.3)
     for name in ("prefix_matching", "previous_token"):
         for head, (value, tolerance) in truth.expected[name].items():
             assert abs(found[name][head] - value) <= tolerance
-    assert record.request["model"].startswith("given:planted") and record.data["layers"] == [0, 1]
-    sequences = Sequences(record.data["ids"], 25, 3, True, "")
+    assert measured.shown_name.startswith("given:planted") and measured.layers == [0, 1]
+    sequences = Sequences(measured.ids, 25, 3, True, "")
     assert continues(truth.model, sequences) == 1
     assert continues(truth.model, sequences, first=True) < 0.1
 
 
 def test_a_planted_model_is_built_for_a_missing_record_alone(tmp_path, monkeypatch):
-    asked = experiment.sequence_request(length=10, copies=2, sequences=1)
-    record, truth = experiment.planted_control(asked, tmp_path)
+    study = Study(length=10, copies=2, sequences=1, folder=tmp_path)
+    measured, truth = study.planted()
     monkeypatch.setattr(planted.Plan, "_model", lambda plan: pytest.fail("the model was built for a cached record"))
-    again, same = experiment.planted_control(asked, tmp_path)
-    assert np.array_equal(again.data["prefix_matching"], record.data["prefix_matching"])
+    again, same = study.planted()
+    assert np.array_equal(again.scores["prefix_matching"], measured.scores["prefix_matching"])
     assert (same.heads, same.decoys, same.expected) == (truth.heads, truth.decoys, truth.expected)
 
 
 def test_planted_heads_under_noise_are_counted_as_found_or_missed(tmp_path):
-    asked = experiment.sequence_request(length=15, copies=3, sequences=1)
-    found = experiment.planted_errors(asked, noises=(0.1, 4.0), seeds=(0, 1), folder=tmp_path)
+    study = Study(length=15, copies=3, sequences=1, folder=tmp_path)
+    found = study.planted_errors(noises=(0.1, 4.0), seeds=(0, 1))
     assert found[0.1] == {"false alarms": (0, 22), "misses": (0, 2)}
     assert found[4.0]["misses"] == (2, 2) and found[4.0]["false alarms"][1] == 22
 
@@ -262,13 +273,13 @@ def test_other_words_in_the_sequence_leave_the_score_of_planted_heads_alone():
     names = np.random.default_rng(0).permutation(np.arange(1, len(words())))
     renamed = replace(sequences, ids=np.insert(names, 0, 0)[sequences.ids])
     assert (renamed.ids[:, 0] == 0).all() and (renamed.ids[:, 1:] != sequences.ids[:, 1:]).mean() > 0.9
-    found = [experiment.head_scores(model, each)["prefix_matching"] for each in (sequences, renamed)]
+    found = [head_scores(model, each)["prefix_matching"] for each in (sequences, renamed)]
     for head in truth.names:
         np.testing.assert_allclose(found[0][:, *head], found[1][:, *head], atol=1e-5)
     assert all(((each >= 0) & (each <= 1 + 1e-6)).all() for each in found)
     shuffled = replace(sequences, ids=np.concatenate([sequences.ids[:, :1], sequences.ids[:, :0:-1]], axis=1))
     assert np.array_equal(np.sort(shuffled.ids), np.sort(sequences.ids))
-    backwards = experiment.head_scores(model, shuffled)["prefix_matching"]  # a copy in any order is a copy
+    backwards = head_scores(model, shuffled)["prefix_matching"]  # a copy in any order is a copy
     np.testing.assert_allclose(backwards[:, *truth.heads["induction"][0]], 1, atol=1e-3)
 
 
@@ -282,7 +293,7 @@ def test_copying_is_what_the_codes_of_planted_tokens_give():
     for plan, sign in ((copier, 1), (opponent, -1)):
         truth = plan.build()
         model, _ = load_ICL_model((truth.model, words()), verbose=False)
-        found = experiment.head_copying(model, plain)
+        found = outputs.head_copying(model, plain)
         codes = plan.codes[plain.ids[:, 1:]]
         before = np.concatenate([np.zeros_like(codes[:, :1]), codes[:, :-1]], axis=1)  # BOS moves nothing
         raised = sign * np.einsum("nic,njc->nij", before, codes)
@@ -300,7 +311,7 @@ def test_the_attribution_of_planted_heads_follows_from_the_tokens_codes(options)
     """The induction head writes the code of the next token; its logit is above another's by their codes' difference."""
     model, truth = induction(**options)
     sequences = repeated_sequences(words(), length=25, copies=3, seeds=range(2))
-    found = experiment.head_attribution(model, sequences)
+    found = outputs.head_attribution(model, sequences)
     plan = planted.Plan(len(words()), 2, {"previous": planted.CODE}, **options)
     codes = plan.codes[sequences.ids[:, 1:26]]
     alike = np.einsum("nic,njc->nij", codes, codes)[:, 1:]  # the first token is never next
@@ -335,7 +346,7 @@ def naive_direct(model, ids, tokens):
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_attribution_and_copying_equal_the_norm_and_unembedding_by_hand(name):
     model, sequences, plain = toy(name), drawn(6, 3), drawn(9, 1)
-    attribution, copying = experiment.head_attribution(model, sequences), experiment.head_copying(model, plain)
+    attribution, copying = outputs.head_attribution(model, sequences), outputs.head_copying(model, plain)
     for number, ids in enumerate(sequences.ids.tolist()):
         change = naive_direct(model, ids, ids[1:7])
         places = [13 + place for place in range(5)]
@@ -359,7 +370,7 @@ def test_attribution_and_copying_equal_the_norm_and_unembedding_by_hand(name):
 @pytest.mark.parametrize("name", ["gemma2", "qwen3_next"])
 def test_classes_that_rewrite_what_heads_write_have_no_attribution(name):
     model = toy(name)
-    found = experiment.head_attribution(model, drawn()), experiment.head_copying(model, drawn(8, 1))
+    found = outputs.head_attribution(model, drawn()), outputs.head_copying(model, drawn(8, 1))
     for scores in found:
         assert scores.shape == (2, len(architectures.attention_layers(name)), 4) and np.isnan(scores).all()
 
@@ -515,18 +526,24 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("material")
 
 
-def request_of(pair, **options):
-    own = {"task": "wordseq2", "k": 2, "items": 5, "labels": LETTERS} | options
-    return ablation.task_request(f"given:{pair[0].config.model_type}", **own)
+def given(pair, name=None):
+    model, tokenizer = pair
+    return Model.given(model, tokenizer, name or f"given:{model.config.model_type}")
+
+
+def study_of(pair, folder, **options):
+    return TaskStudy(
+        given(pair), folder=folder, **{"task": "wordseq2", "k": 2, "items": 5, "labels": LETTERS} | options
+    )
 
 
 def bound(pair):
     return BOUNDS[pair[0].config.model_type]
 
 
-def prompts_of(asked):
-    task = classification.relabelled(classification.task(asked["task"]), asked["labels"])
-    return classification.prompts(task, asked["k"], asked["seed"], asked["items"])
+def prompts_of(study):
+    task = classification.relabelled(classification.task(study.task), study.labels)
+    return classification.prompts(task, study.k, study.seed, study.items)
 
 
 def label_ids(tokenizer, prompt):
@@ -534,24 +551,24 @@ def label_ids(tokenizer, prompt):
 
 
 def test_the_answers_of_the_whole_model_are_its_logits(pair, folder):
-    asked = request_of(pair)
-    found = ablation.answers(asked, {"whole": ablation.WHOLE}, pair, folder)["whole"]
-    for number, prompt in enumerate(prompts_of(asked)):
+    study = study_of(pair, folder)
+    found = study.answers({"whole": WHOLE})["whole"]
+    for number, prompt in enumerate(prompts_of(study)):
         with torch.no_grad():
             logits = pair[0](torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1]
         scores = logits.log_softmax(0)[label_ids(pair[1], prompt)]
-        np.testing.assert_allclose(found["log_prob"][number], scores, atol=1e-9)
-        assert found["gold"][number] == prompt.gold
-    assert found["log_prob"].dtype == np.float64
+        np.testing.assert_allclose(found.log_prob[number], scores, atol=1e-9)
+        assert found.gold[number] == prompt.gold
+    assert found.log_prob.dtype == np.float64
 
 
 def test_right_answers_come_by_request_and_query(pair, folder):
-    requests = [request_of(pair, seed=seed) for seed in (42, 43)]
-    edits = {"whole": ablation.WHOLE, "zero": ablation.ablation(HEADS, "zero")}
-    found = ablation.answered_right(requests, edits, pair, folder)
-    for row, asked in enumerate(requests):
-        for name, each in ablation.answers(asked, edits, pair, folder).items():
-            np.testing.assert_array_equal(found[name][row], each["log_prob"].argmax(1) == each["gold"])
+    studies = [study_of(pair, folder, seed=seed) for seed in (42, 43)]
+    edits = {"whole": WHOLE, "zero": Edit.ablate(HEADS, "zero")}
+    found = answered_right(studies, edits)
+    for row, study in enumerate(studies):
+        for name, each in study.answers(edits).items():
+            np.testing.assert_array_equal(found[name][row], each.log_prob.argmax(1) == each.gold)
     assert found["whole"].shape == (2, 5)
 
 
@@ -569,20 +586,19 @@ def test_other_label_words_leave_rows_and_demonstrations_as_they_were():
 
 
 def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
-    asked = request_of(pair)
-    edits = {mode: ablation.ablation([], mode) for mode in ablation.MODES}
-    edits |= {name: ablation.knockout([], name) for name in induction_pattern.PATTERNS}
-    edits |= {"real": ablation.ablation(HEADS, "zero"), "whole": ablation.WHOLE}
-    found = ablation.answers(asked, edits, pair, folder)
+    edits = {mode: Edit.ablate([], mode) for mode in MODES}
+    edits |= {name: Edit.knock_out([], name) for name in induction_pattern.PATTERNS}
+    edits |= {"real": Edit.ablate(HEADS, "zero"), "whole": WHOLE}
+    found = study_of(pair, folder).answers(edits)
     real, whole = found.pop("real"), found.pop("whole")
-    assert (real["log_prob"] != whole["log_prob"]).all()
+    assert (real.log_prob != whole.log_prob).all()
     for each in found.values():
-        for name, values in each.items():
-            np.testing.assert_array_equal(values, whole[name])
+        np.testing.assert_array_equal(each.log_prob, whole.log_prob)
+        np.testing.assert_array_equal(each.gold, whole.gold)
 
 
 def test_nothing_is_left_of_an_edit_not_even_after_an_error(pair):
-    model, prompts = pair[0], prompts_of(request_of(pair))
+    model, prompts = pair[0], prompts_of(study_of(pair, None))
     plan = scoring(model, pair[1], prompts)
     whole = label_log_probs(model, plan)["log_prob"]
 
@@ -613,16 +629,15 @@ def label_scores(pair, prompt, edits_of):
     return scores
 
 
-def test_labels_of_several_tokens_under_every_edit(pair, tmp_path, monkeypatch):
+def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
-    monkeypatch.setattr(ablation, "REFERENCE", 20)
     model, tokenizer = pair
-    asked = request_of(pair, items=3, labels=None)
-    edits = {mode: ablation.ablation(HEADS, mode) for mode in ("zero", "mean_pos", "input_mean")}
-    edits |= {"knockout": ablation.knockout(HEADS), "whole": ablation.WHOLE}
-    found = {name: each["log_prob"] for name, each in ablation.answers(asked, edits, pair, tmp_path).items()}
-    prompts = prompts_of({**asked, "labels": ("Foo", "Bar")})
-    others = prompts_of({**asked, "labels": ("Foo", "Bar"), "seed": asked["seed"] + 1000, "items": 23})[3:]
+    study = study_of(pair, tmp_path, items=3, labels=None, reference_prompts=20)
+    edits = {mode: Edit.ablate(HEADS, mode) for mode in ("zero", "mean_pos", "input_mean")}
+    edits |= {"knockout": Edit.knock_out(HEADS), "whole": WHOLE}
+    found = {name: each.log_prob for name, each in study.answers(edits).items()}
+    prompts = prompts_of(study.replace(labels=("Foo", "Bar")))
+    others = prompts_of(study.replace(labels=("Foo", "Bar"), seed=study.seed + 1000, items=23))[3:]
     reference_ = [Row(tuple(tokenizer(prompt.text)["input_ids"])) for prompt in others]
     means = position_means(model, reference_, [0, 2])
     inputs = outputs_of_mean_inputs(model, reference_, [0, 2])
@@ -651,20 +666,20 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path, monkeypatch):
         assert name == "whole" or np.abs(found[name] - found["whole"]).max() > 1e-4
 
 
-def reference_rows(pair, asked):
+def reference_rows(pair, study):
     """The prompts that means are taken over: those of the task that are not asked for."""
-    others = prompts_of({**asked, "seed": asked["seed"] + 1000, "items": asked["items"] + ablation.REFERENCE})
-    return [Row(tuple(pair[1](prompt.text)["input_ids"])) for prompt in others[asked["items"] :]]
+    others = prompts_of(study.replace(seed=study.seed + 1000, items=study.items + study.reference_prompts))
+    return [Row(tuple(pair[1](prompt.text)["input_ids"])) for prompt in others[study.items :]]
 
 
-@pytest.mark.parametrize("mode", ablation.MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
     """Against the class's own attention, one prompt at a time, with vectors that are computed naively."""
     model, tokenizer = pair
-    asked = request_of(pair, items=3)
-    found = ablation.answers(asked, {mode: ablation.ablation(HEADS[::-1], mode)}, pair, folder)[mode]["log_prob"]
-    others = reference_rows(pair, asked)
-    assert len(others) == ablation.REFERENCE
+    study = study_of(pair, folder, items=3)
+    found = study.answers({mode: Edit.ablate(HEADS[::-1], mode)})[mode].log_prob
+    others = reference_rows(pair, study)
+    assert len(others) == study.reference_prompts == 64
     z = naive_heads(model, others) if mode in ("mean", "mean_pos") else []
 
     def value(layer, head, position):
@@ -683,9 +698,9 @@ def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
             own = [inputs_of(model, layer, row.ids) for row in others]
             rest = [torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(len(longest))]
             inputs[layer] = given_inputs(model, layer, longest, torch.stack(rest)[None])
-    whole = ablation.answers(asked, {"whole": ablation.WHOLE}, pair, folder)["whole"]["log_prob"]
+    whole = study.answers({"whole": WHOLE})["whole"].log_prob
     constant = {head: value(*head, 0) for head in HEADS} if mode in ("zero", "mean") else {}
-    for number, prompt in enumerate(prompts_of(asked)):
+    for number, prompt in enumerate(prompts_of(study)):
         ids = tokenizer(prompt.text)["input_ids"]
         places = product(HEADS, range(len(ids)))
         writes = {(la, 0, t, h): constant[la, h] if constant else value(la, h, t) for (la, h), t in places}
@@ -695,15 +710,14 @@ def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
 
 
 def test_zero_is_a_model_without_these_rows_of_the_output_projection(pair, folder):
-    asked = request_of(pair)
-    edits = {"zero": ablation.ablation(HEADS, "zero")}
-    found = ablation.answers(asked, edits, pair, folder)["zero"]["log_prob"]
+    study = study_of(pair, folder)
+    found = study.answers({"zero": Edit.ablate(HEADS, "zero")})["zero"].log_prob
     less = architectures.build(pair[0].config.model_type, F64, vocab_size=len(words()), max_position_embeddings=1024)
     for layer, head in HEADS:
         weight = eager_runs.output_projection(eager_runs.attention_modules(less)[layer]).weight
         part = slice(16 * head, 16 * head + 16)
         (weight if less.config.model_type == "gpt2" else weight.T)[part] = 0
-    for number, prompt in enumerate(prompts_of(asked)):
+    for number, prompt in enumerate(prompts_of(study)):
         with torch.no_grad():
             scores = less(torch.tensor([pair[1](prompt.text)["input_ids"]])).logits[0, -1].log_softmax(0)
         np.testing.assert_allclose(found[number], scores[label_ids(pair[1], prompt)], atol=1e-12)
@@ -712,8 +726,8 @@ def test_zero_is_a_model_without_these_rows_of_the_output_projection(pair, folde
 def test_of_a_layer_without_heads_the_bias_is_left(pair, tmp_path):
     projection, seen = eager_runs.output_projection(eager_runs.attention_modules(pair[0])[1]), []
     handle = projection.register_forward_hook(lambda _, arguments, out: seen.append(out))
-    edit = ablation.ablation([(1, head) for head in range(4)], "zero")
-    ablation.answers(request_of(pair), {"all": edit}, pair, tmp_path)
+    edit = Edit.ablate([(1, head) for head in range(4)], "zero")
+    study_of(pair, tmp_path).answers({"all": edit})
     handle.remove()
     left = projection.bias if projection.bias is not None else torch.zeros(64, dtype=F64)
     assert seen and all(torch.equal(out, left.expand_as(out)) for out in seen)
@@ -731,24 +745,23 @@ def test_ablating_a_head_leaves_earlier_layers_and_its_neighbours_alone(name):
     assert not after.z[1][:, :, 2].any() and not torch.allclose(before.z[2], after.z[2])
 
 
-def test_means_are_kept_and_given(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(ablation, "REFERENCE", 8)
-    asked = request_of(pair)
-    found, others = ablation.means(asked, pair, tmp_path), reference_rows(pair, asked)
+def test_means_are_kept_and_given(pair, tmp_path):
+    study = study_of(pair, tmp_path, reference_prompts=8)
+    found, others = study.means(), reference_rows(pair, study)
     direct = mean_outputs(pair[0], others, 8)
-    assert found["prompts"] == 8 and found["tokens"] == direct["tokens"] == sum(len(row) - 8 for row in others)
-    np.testing.assert_array_equal(found["mean"], direct["mean"])
-    np.testing.assert_array_equal(found["norms"], direct["norms"])
-    texts = ablation.means(request_of(pair, reference="staicc"), pair, tmp_path)
-    assert texts["tokens"] > 2 * found["tokens"] and np.abs(texts["mean"] - found["mean"]).max() > 1e-3
+    assert found.prompts == 8 and found.tokens == direct["tokens"] == sum(len(row) - 8 for row in others)
+    np.testing.assert_array_equal(found.mean, direct["mean"])
+    np.testing.assert_array_equal(found.norms, direct["norms"])
+    texts = study.replace(reference="staicc").means()
+    assert texts.tokens > 2 * found.tokens and np.abs(texts.mean - found.mean).max() > 1e-3
 
 
-def test_a_prompt_that_is_longer_than_the_reference_of_its_positions_is_refused(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(ablation, "REFERENCE", 1)
+def test_a_prompt_that_is_longer_than_the_reference_of_its_positions_is_refused(pair, tmp_path):
+    study = study_of(pair, tmp_path, items=60, reference_prompts=1)
     for mode in ("mean_pos", "input_mean"):
         with pytest.raises(ValueError, match="take mode 'mean', or a reference of longer prompts"):
-            ablation.answers(request_of(pair, items=60), {mode: ablation.ablation(HEADS, mode)}, pair, tmp_path)
-    ablation.answers(request_of(pair, items=60), {"mean": ablation.ablation(HEADS, "mean")}, pair, tmp_path)
+            study.answers({mode: Edit.ablate(HEADS, mode)})
+    study.answers({"mean": Edit.ablate(HEADS, "mean")})
 
 
 # ------------------------------------------------------------------------------------------------ knockout
@@ -806,13 +819,13 @@ def test_the_exact_pattern_takes_the_score_of_knocked_heads_to_0(name):
     model, sequences = toy(name), drawn()
     cells, layer = matched_cells(sequences.ids[0]), architectures.attention_layers(name)[-1]
     inside = cells[cells[:, 0] > 8]
-    asked = measures.queries(8, 3)
+    asked = attention_scores.queries(8, 3)
     dense = np.zeros((len(asked), 25), bool)
     dense[inside[:, 0] - asked[0], inside[:, 1]] = True
-    np.testing.assert_array_equal(dense, measures.successors(8, 3))
+    np.testing.assert_array_equal(dense, attention_scores.successors(8, 3))
     assert len(inside) == len(cells)  # nothing repeats in the first copy
     cut = Knockout(torch.from_numpy(cells), layers=layer, heads=[1, 2])
-    whole, found = experiment.head_scores(model, sequences), experiment.head_scores(model, sequences, cut)
+    whole, found = head_scores(model, sequences), head_scores(model, sequences, cut)
     assert (whole["prefix_matching"] > 0).all() and (found["prefix_matching"][:, -1, 1:3] == 0).all()
     np.testing.assert_array_equal(found["prefix_matching"][:, -1, [0, 3]], whole["prefix_matching"][:, -1, [0, 3]])
     np.testing.assert_array_equal(found["prefix_matching"][:, :-1], whole["prefix_matching"][:, :-1])
@@ -1003,55 +1016,54 @@ def test_prompts_and_tokenizers_without_the_parts_are_refused():
 
 def test_the_knockout_of_the_pattern_equals_the_classs_own_attention(pair, folder):
     model, tokenizer = pair
-    asked = request_of(pair, items=3)
-    edits = {name: ablation.knockout(HEADS, name, seed=3) for name in induction_pattern.PATTERNS}
-    found = ablation.answers(asked, edits | {"whole": ablation.WHOLE}, pair, folder)
-    for number, prompt in enumerate(prompts_of(asked)):
+    study = study_of(pair, folder, items=3)
+    edits = {name: Edit.knock_out(HEADS, name, seed=3) for name in induction_pattern.PATTERNS}
+    found = study.answers(edits | {"whole": WHOLE})
+    for number, prompt in enumerate(prompts_of(study)):
         ids = tokenizer(prompt.text)["input_ids"]
         for name in edits:
             cells = induction_pattern.cells(prompt, tokenizer, name, 3).tolist()
             cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
             scores = slow(model, [ids], cuts=cuts).logits[0, -1].log_softmax(0)[label_ids(tokenizer, prompt)]
-            np.testing.assert_allclose(found[name]["log_prob"][number], scores, atol=10 * bound(pair))
+            np.testing.assert_allclose(found[name].log_prob[number], scores, atol=10 * bound(pair))
     for name in edits:
-        assert np.abs(found[name]["log_prob"] - found["whole"]["log_prob"]).max(1).min() > 1e-4
+        assert np.abs(found[name].log_prob - found["whole"].log_prob).max(1).min() > 1e-4
 
 
 def test_prompts_of_different_lengths_are_edited_as_if_alone(pair, tmp_path):
-    edits = {mode: ablation.ablation(HEADS, mode) for mode in ablation.MODES}
-    edits |= {name: ablation.knockout(HEADS, name) for name in induction_pattern.PATTERNS}
-    asked = request_of(pair)
-    lengths = {len(pair[1](prompt.text)["input_ids"]) for prompt in prompts_of(asked)}
+    edits = {mode: Edit.ablate(HEADS, mode) for mode in MODES}
+    edits |= {name: Edit.knock_out(HEADS, name) for name in induction_pattern.PATTERNS}
+    study = study_of(pair, tmp_path)
+    lengths = {len(pair[1](prompt.text)["input_ids"]) for prompt in prompts_of(study)}
     assert len(lengths) > 2
-    together = ablation.answers(asked, edits, pair, tmp_path)
-    alone = ablation.answers({**asked, "token_budget": 1}, edits, pair, tmp_path)
+    together = study.answers(edits)
+    alone = study.replace(token_budget=1).answers(edits)
     for name, found in together.items():
-        for part, values in found.items():
-            np.testing.assert_allclose(values, alone[name][part], atol=bound(pair), err_msg=name)
+        np.testing.assert_allclose(found.log_prob, alone[name].log_prob, atol=bound(pair), err_msg=name)
+        np.testing.assert_array_equal(found.gold, alone[name].gold, err_msg=name)
 
 
 def test_the_pattern_of_one_head_for_a_figure(pair, folder):
-    asked = request_of(pair)
-    found = ablation.pattern(asked, (2, 3), pair, folder)
-    ids = pair[1](prompts_of(asked)[0].text)["input_ids"]
+    study = study_of(pair, folder)
+    found = study.pattern((2, 3))
+    ids = pair[1](prompts_of(study)[0].text)["input_ids"]
     weights = slow(pair[0], [ids]).weights[2][0, 3]
-    np.testing.assert_allclose(found["attention"], weights, atol=bound(pair))
-    assert found["tokens"] == [pair[1].decode([token]) for token in ids]
-    kinds = dict(zip(found["tokens"], found["kinds"], strict=True))
+    np.testing.assert_allclose(found.attention, weights, atol=bound(pair))
+    assert found.tokens == [pair[1].decode([token]) for token in ids]
+    kinds = dict(zip(found.tokens, found.kinds, strict=True))
     assert (kinds[":"], kinds["A"], kinds["<s>"], kinds["se"]) == ("colon", "label", "", "")
-    assert found["kinds"].count("colon") == 3 and found["kinds"].count("label") == 2
+    assert found.kinds.count("colon") == 3 and found.kinds.count("label") == 2
     with pytest.raises(ValueError, match="3 layers of 4 heads"):
-        ablation.pattern(asked, (2, 4), pair, folder)
+        study.pattern((2, 4))
 
 
 # ------------------------------------------------------------------------------------------------ plain text
 
 
-def test_the_loss_of_plain_texts(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(ablation, "REFERENCE", 6)
-    asked, (model, tokenizer) = request_of(pair), pair
-    edits = {"whole": ablation.WHOLE, "zero": ablation.ablation(HEADS, "zero"), "none": ablation.ablation([], "zero")}
-    found = ablation.language_losses(asked, edits, pair, tmp_path)
+def test_the_loss_of_plain_texts(pair, tmp_path):
+    study, (model, tokenizer) = study_of(pair, tmp_path, reference_prompts=6), pair
+    edits = {"whole": WHOLE, "zero": Edit.ablate(HEADS, "zero"), "none": Edit.ablate([], "zero")}
+    found = study.losses(edits)
     texts = [p.text[slice(*p.spans["x"][-1])] for p in staicc_prompts("financial_phrasebank", 0)[:6]]
     for number, text in enumerate(texts):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
@@ -1090,17 +1102,17 @@ def test_without_its_induction_head_a_model_copies_no_more_and_without_another_i
         assert continues(model, sequences, PatchHeads(at, other, 0.0)) == 1
         assert continues(model, sequences, Knockout(cells, at, other)) == 1
     assert continues(model, sequences, Knockout(cells, below, before)) == 1  # it looks one place back
-    scores = experiment.head_scores(model, sequences, Knockout(cells, layer, head))
+    scores = head_scores(model, sequences, Knockout(cells, layer, head))
     assert (scores["prefix_matching"][:, layer, head] == 0).all()
 
 
 def test_a_head_is_no_induction_head_without_the_head_below_it(tmp_path):
     """K-composition: without the previous-token head the scores of the heads above fall."""
     model, truth = induction()
-    asked = experiment.sequence_request("given:planted", length=25, copies=3, sequences=2)
+    study = SequenceStudy(given((model, words()), "given:planted"), length=25, copies=3, sequences=2, folder=tmp_path)
     (head,) = truth.heads["induction"]
     found = {
-        name: experiment.scores(asked, (model, words()), tmp_path, ablated=ablated).data["prefix_matching"].mean(0)
+        name: study.scores(ablated).mean()
         for name, ablated in (("whole", ()), ("without", truth.heads["previous token"]), ("decoy", truth.decoys[:1]))
     }
     assert found["whole"][head] > 0.999 and found["decoy"][head] > 0.999 and found["without"][head] < 0.1
@@ -1109,20 +1121,22 @@ def test_a_head_is_no_induction_head_without_the_head_below_it(tmp_path):
 def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
     """After a colon it reads the labels behind all colons, so it answers with the label that stands there most."""
     model, truth = induction()
-    asked = ablation.task_request("given:planted", "wordseq2", k=5, items=12, labels=LETTERS)
+    study = TaskStudy(
+        given((model, words()), "given:planted"), "wordseq2", k=5, items=12, labels=LETTERS, folder=tmp_path
+    )
     (head,), decoy = truth.heads["induction"], truth.decoys[-1]
     edits = {
-        "whole": ablation.WHOLE,
-        "zero": ablation.ablation([head], "zero"),
-        "knockout": ablation.knockout([head]),
-        "decoy": ablation.ablation([decoy], "zero"),
-        "decoy knockout": ablation.knockout([decoy]),
-        "random keys": ablation.knockout([head], "random keys"),
+        "whole": WHOLE,
+        "zero": Edit.ablate([head], "zero"),
+        "knockout": Edit.knock_out([head]),
+        "decoy": Edit.ablate([decoy], "zero"),
+        "decoy knockout": Edit.knock_out([decoy]),
+        "random keys": Edit.knock_out([head], "random keys"),
     }
-    found = ablation.answers(asked, edits, (model, words()), tmp_path)
-    most = np.array([np.bincount(prompt.demonstrations).argmax() for prompt in prompts_of(asked)])
+    found = study.answers(edits)
+    most = np.array([np.bincount(prompt.demonstrations).argmax() for prompt in prompts_of(study)])
     assert set(most) == {0, 1}
-    gaps = {name: np.diff(each["log_prob"], axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
+    gaps = {name: np.diff(each.log_prob, axis=1)[:, 0] * np.where(most == 1, 1, -1) for name, each in found.items()}
     for name in ("whole", "decoy", "decoy knockout"):
         assert (gaps[name] > 3).all(), name
     for name in ("zero", "knockout"):
@@ -1137,109 +1151,207 @@ def never():
     raise AssertionError("a cached record must not load a model")
 
 
+def unloaded(study):
+    """The same study of a model that must not be loaded."""
+    return study.replace(model=replace(study.model, loader=never))
+
+
 def test_records_are_cached_edit_by_edit(pair, tmp_path):
-    asked = request_of(pair, items=3)
-    edits = {mode: ablation.ablation(HEADS, mode) for mode in ablation.MODES}
-    edits |= {"whole": ablation.WHOLE, "knockout": ablation.knockout(HEADS)}
-    first = ablation.answers(asked, edits, lambda: pair, tmp_path)
+    study = study_of(pair, tmp_path, items=3)
+    edits = {mode: Edit.ablate(HEADS, mode) for mode in MODES}
+    edits |= {"whole": WHOLE, "knockout": Edit.knock_out(HEADS)}
+    first = study.answers(edits)
     renamed = {f"again {name}": edit for name, edit in reversed(edits.items())}
-    again = ablation.answers(asked, renamed, never, tmp_path)
+    again = unloaded(study).answers(renamed)
     for name, found in first.items():
-        for part, values in found.items():
-            np.testing.assert_array_equal(values, again[f"again {name}"][part])
-    mixed = {"mean": ablation.ablation([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
-    np.testing.assert_array_equal(
-        ablation.answers(asked, mixed, never, tmp_path)["mean"]["log_prob"], first["mean"]["log_prob"]
-    )
-    assert ablation.means(asked, never, tmp_path)["prompts"] == 64
-    losses = ablation.language_losses(asked, {"whole": ablation.WHOLE}, pair, tmp_path)["whole"]
+        np.testing.assert_array_equal(found.log_prob, again[f"again {name}"].log_prob)
+        np.testing.assert_array_equal(found.gold, again[f"again {name}"].gold)
+    mixed = {"mean": Edit.ablate([*HEADS, HEADS[0]][::-1], "mean")}  # the same set in other words
+    np.testing.assert_array_equal(unloaded(study).answers(mixed)["mean"].log_prob, first["mean"].log_prob)
+    assert unloaded(study).means().prompts == 64
+    losses = study.losses({"whole": WHOLE})["whole"]
     assert len(losses) == 64
-    np.testing.assert_array_equal(ablation.language_losses(asked, {"w": ablation.WHOLE}, never, tmp_path)["w"], losses)
-    shown = ablation.pattern(asked, (1, 2), pair, tmp_path)
-    np.testing.assert_array_equal(ablation.pattern(asked, (1, 2), never, tmp_path)["attention"], shown["attention"])
+    np.testing.assert_array_equal(unloaded(study).losses({"w": WHOLE})["w"], losses)
+    shown = study.pattern((1, 2))
+    np.testing.assert_array_equal(unloaded(study).pattern((1, 2)).attention, shown.attention)
     for changed in ({"seed": 43}, {"k": 3}, {"reference": "staicc"}):
         with pytest.raises(AssertionError, match="must not load"):
-            ablation.answers(request_of(pair, items=3, **changed), {"whole": ablation.WHOLE}, never, tmp_path)
-    for edit in (ablation.ablation(HEADS[:2], "mean"), ablation.knockout(HEADS, "random keys")):
+            unloaded(study).replace(**changed).answers({"whole": WHOLE})
+    for edit in (Edit.ablate(HEADS[:2], "mean"), Edit.knock_out(HEADS, "random keys")):
         with pytest.raises(AssertionError, match="must not load"):
-            ablation.answers(asked, {"other": edit}, never, tmp_path)
+            unloaded(study).answers({"other": edit})
 
 
 def test_scores_and_outputs_are_cached(pair, tmp_path):
-    asked = experiment.sequence_request("given:toy", length=10, copies=3, sequences=2)
-    first = experiment.scores(asked, pair, tmp_path), experiment.outputs(asked, pair, tmp_path)
-    again = experiment.scores(asked, never, tmp_path), experiment.outputs(asked, never, tmp_path)
-    for one, two in zip(first, again, strict=True):
-        assert one.data.keys() == two.data.keys()
-        for name, value in one.data.items():
-            np.testing.assert_array_equal(value, two.data[name])
-    assert first[0].data["layers"] == [0, 1, 2] and "merges" in first[0].data["ranking"]
-    assert first[0].data["prefix_matching"].shape == first[1].data["copying"].shape == (2, 3, 4)
+    study = SequenceStudy(given(pair, "given:toy"), length=10, copies=3, sequences=2, folder=tmp_path)
+    figure = Study(study.model, length=10, copies=3, sequences=2, untrained_control=False, folder=tmp_path)
+    first, again = (study.scores(), figure.companions()), (unloaded(study).scores(), unloaded(figure).companions())
+    assert first[0].scores.keys() == again[0].scores.keys()
+    for name, value in first[0].scores.items():
+        np.testing.assert_array_equal(value, again[0].scores[name])
+    np.testing.assert_array_equal(first[0].ids, again[0].ids)
+    for name, value in first[1].maps.items():
+        np.testing.assert_array_equal(value, again[1].maps[name])
+    assert first[0].layers == [0, 1, 2] and "merges" in first[0].ranking
+    assert first[0].scores["prefix_matching"].shape == (2, 3, 4) == (2, *first[1].copying.shape)
     drawn_ = repeated_sequences(pair[1], 10, 3, range(2))
-    np.testing.assert_array_equal(first[0].data["ids"], drawn_.ids)
-    np.testing.assert_array_equal(first[1].data["attribution"], experiment.head_attribution(pair[0], drawn_))
-    ablated = experiment.scores(asked, pair, tmp_path, ablated=[(0, 1), (0, 2)])
+    np.testing.assert_array_equal(first[0].ids, drawn_.ids)
+    np.testing.assert_array_equal(first[1].attribution, outputs.head_attribution(pair[0], drawn_).mean(0))
+    ablated = study.scores([(0, 1), (0, 2)])
     zero = PatchHeads(0, [1, 2], 0.0)
     np.testing.assert_array_equal(
-        ablated.data["prefix_matching"], experiment.head_scores(pair[0], drawn_, zero)["prefix_matching"]
+        ablated.scores["prefix_matching"], head_scores(pair[0], drawn_, zero)["prefix_matching"]
     )
-    np.testing.assert_array_equal(
-        experiment.scores(asked, never, tmp_path, ablated=[(0, 2), (0, 1)]).data["sink"], ablated.data["sink"]
-    )
+    np.testing.assert_array_equal(unloaded(study).scores([(0, 2), (0, 1)]).scores["sink"], ablated.scores["sink"])
 
 
 def test_heads_are_counted_among_the_layers_that_have_attention():
     model = toy("qwen3_next")
     found = prepare(model)
-    assert found.layers == (1,) and experiment.heads_by_layer(found, [(0, 2), (0, 0)]) == {1: [2, 0]}
+    assert found.layers == (1,) and heads_by_layer(found, [(0, 2), (0, 0)]) == {1: [2, 0]}
     with pytest.raises(ValueError, match=r"1 layers of 4 heads, not \[\(1, 0\)\]"):
-        experiment.heads_by_layer(found, [(0, 1), (1, 0)])
+        heads_by_layer(found, [(0, 1), (1, 0)])
 
 
-def test_bad_requests_are_refused_before_work(pair, tmp_path):
-    for bad, match in (
-        ({"task": "palindrome"}, "there are repetition"),
-        ({"reference": "wikipedia"}, "there are task, staicc"),
-        ({"items": 0}, "items = 0"),
-        ({"items": 513}, "has 512 rows"),
-        ({"k": -1}, "k = -1"),
-        ({"labels": ("A", "B", "C")}, "has 2 classes"),
-        ({"labels": ("A", "A")}, "has 2 classes"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            request_of(pair, **bad)
-    with pytest.raises(ValueError, match="there are mean, zero, mean_pos, input_mean"):
-        ablation.ablation(HEADS, "median")
-    asked = request_of(pair)
+WRONG_TASKS: dict[str, dict] = {
+    r"task = 'palindrome': there are repetition": {"task": "palindrome"},
+    r"reference = 'wikipedia': .*'task' or 'staicc'": {"reference": "wikipedia"},
+    r"items = 0: .*greater than or equal to 1": {"items": 0},
+    r"items = 513, start = 0: wordseq2 has 512 rows": {"items": 513},
+    r"items = 20, start = 500: wordseq2 has 512 rows": {"items": 20, "start": 500},
+    r"k = -1: .*greater than or equal to 0": {"k": -1},
+    r"k = 2.5: ": {"k": 2.5},
+    r"k = 'four': ": {"k": "four"},
+    r"seed = 'a': ": {"seed": "a"},
+    r"seed = -1: ": {"seed": -1},
+    r"labels = \['A', 'B', 'C'\]: wordseq2 has 2 classes": {"labels": ("A", "B", "C")},
+    r"labels = \['A', 'A'\]: wordseq2 has 2 classes": {"labels": ("A", "A")},
+    r"labels of wordseq2: \['A:'\]": {"labels": ("A:", "B")},
+    r"hard_negatives = True: wordseq2 has none": {"hard_negatives": True},
+    r"reference_prompts = 0: ": {"reference_prompts": 0},
+    r"TaskStudy has no argument 'shots'": {"shots": 3},
+}
+
+
+@pytest.mark.parametrize("message", WRONG_TASKS)
+def test_wrong_tasks_are_refused_when_the_study_is_built(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        TaskStudy(Model("given:toy", loader=never), **{"task": "wordseq2", "k": 2, "items": 5, **WRONG_TASKS[message]})
+
+
+WRONG_EDITS = {
+    r"heads = \(1.9, 0\): a head is \(layer, head\)": lambda: Edit.ablate([(1.9, 0)]),
+    r"heads = \(-1, 0\): a head is ": lambda: Edit.ablate([(-1, 0)], "zero"),
+    r"heads = \(True, 0\): a head is ": lambda: Edit.knock_out([(True, 0)]),
+    r"heads = 3: a head is ": lambda: Edit.knock_out([3]),
+    r"heads = 'all': a head is ": lambda: Edit.ablate("all"),
+    r"mode = 'median': .*'mean', 'zero', 'mean_pos' or 'input_mean'": lambda: Edit.ablate(HEADS, "median"),
+    r"pattern = 'diagonal': .*'induction', 'random keys'": lambda: Edit.knock_out(HEADS, "diagonal"),
+    r"seed = -1: ": lambda: Edit.knock_out(HEADS, "random keys", -1),
+    r"Edit has no argument 'channel'": lambda: Edit(**{"channel": "q"}),
+    r"mode = 'zero', pattern = 'induction': an edit has one": lambda: Edit(HEADS, mode="zero", pattern="induction"),
+    r"heads = \(\(0, 1\),\): give a mode": lambda: Edit([(0, 1)]),
+}
+
+
+@pytest.mark.parametrize("message", WRONG_EDITS)
+def test_wrong_edits_are_refused_when_they_are_built(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        WRONG_EDITS[message]()
+
+
+def test_edits_have_the_json_of_requests():
+    assert WHOLE.plain() == {} and Edit() == WHOLE
+    assert Edit.ablate([(2, 1), (0, 3), (2, 1)]).plain() == {"ablate": [[0, 3], [2, 1]], "mode": "mean"}
+    assert Edit.ablate(np.array([[2, 1], [0, 3]]).tolist(), "zero").plain()["ablate"] == [[0, 3], [2, 1]]
+    assert Edit.knock_out([(1, 0)], "random keys", 5).plain() == {
+        "knock_out": [[1, 0]], "pattern": "random keys", "seed": 5,
+    }  # fmt: skip
+    assert Edit.ablate([np.array([1, 2])[:2]]) == Edit.ablate([(1, 2)])
+
+
+def test_rows_are_called_as_in_figures_and_values_files():
+    names = {
+        EditRow(Group.WHOLE): "whole model",
+        EditRow(Group.ABLATED, 4): "top 4 ablated",
+        EditRow(Group.OTHER_MODE, 4, mode="zero"): "top 4, zero",
+        EditRow(Group.SIZE, 8): "n = 8",
+        EditRow(Group.LAYER_MATCHED, draw=1): "layer-matched 1",
+        EditRow(Group.NORM_MATCHED, draw=20): "norm-matched 20",
+        EditRow(Group.LAYER_MATCHED, 8, 2): "n = 8, layer-matched 2",
+        EditRow(Group.KNOCKED_OUT): "pattern knocked out",
+        EditRow(Group.KNOCKED_OUT, 8): "n = 8, pattern knocked out",
+        EditRow(Group.KNOCKED_OUT_IN_OTHERS, draw=3): "pattern in others 3",
+        EditRow(Group.RANDOM_KEYS): "random keys",
+        EditRow(Group.PREVIOUS_PART): "previous part",
+    }
+    assert [row.name for row in names] == [*names.values()]
+    assert [row.name for row in names if row.is_control_set] == ["layer-matched 1", "norm-matched 20"]
+
+
+def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
+    study = study_of(pair, tmp_path)
     bad_edits = [
-        (ablation.ablation([(3, 0)], "zero"), r"3 layers of 4 heads, not \[\[3, 0\]\]"),
-        (ablation.knockout([(0, 4)]), r"not \[\[0, 4\]\]"),
-        (ablation.ablation([(-1, 0)], "zero"), r"not \[\[-1, 0\]\]"),
-        (ablation.knockout(HEADS, "diagonal"), "there are induction, random keys"),
+        (Edit.ablate([(3, 0)], "zero"), r"3 layers of 4 heads, not \[\(3, 0\)\]"),
+        (Edit.knock_out([(0, 4)]), r"not \[\(0, 4\)\]"),
+        ({"ablate": [[0, 1]], "channel": "q"}, "build it with Edit.ablate"),
     ]
     ran = []
     handle = pair[0].get_input_embeddings().register_forward_pre_hook(lambda *_: ran.append(1))
     for edit, match in bad_edits:
         with pytest.raises(ValueError, match=match):
-            ablation.answers(asked, {"bad": edit}, pair, tmp_path)
+            study.answers({"whole": WHOLE, "bad": edit})
+        with pytest.raises(ValueError, match=f"{match}|no induction pattern"):
+            study.losses({"whole": WHOLE, "bad": edit})
     with pytest.raises(ValueError, match="the tokens of the label 'A' begin those of 'AA'"):
-        ablation.answers(request_of(pair, labels=("A", "AA")), {"whole": ablation.WHOLE}, pair, tmp_path)
+        study.replace(labels=("A", "AA")).answers({"whole": WHOLE})
     with pytest.raises(ValueError, match="plain texts have no induction pattern"):
-        ablation.language_losses(asked, {"cut": ablation.knockout(HEADS)}, pair, tmp_path)
+        study.losses({"cut": Edit.knock_out(HEADS)})
     with pytest.raises(ValueError, match="places 1024"):
-        ablation.answers(request_of(pair, k=200), {"whole": ablation.WHOLE}, pair, tmp_path)
+        study.replace(k=200).answers({"whole": WHOLE})
+    sequences = SequenceStudy(given(pair, "given:toy"), folder=tmp_path)
     with pytest.raises(ValueError, match="places 1024"):
-        experiment.scores(experiment.sequence_request("given:toy", copies=21), pair, tmp_path)
+        sequences.replace(copies=21).scores()
+    with pytest.raises(ValueError, match=r"3 layers of 4 heads, not \[\(3, 0\)\]"):
+        sequences.scores([(3, 0)])
+    for heads in ([(1.9, 0)], [(-1, 0)], ["a"], [(1, 2, 3)]):
+        with pytest.raises(ValueError, match="^ablated = "):
+            sequences.scores(heads)
+        with pytest.raises(ValueError, match="^heads = "):
+            sequences.patterns(heads)
+        with pytest.raises(ValueError, match="^head = "):
+            study.pattern(heads[0])
+    for sizes in ([13], [1, 20]):
+        with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
+            Study(sequences.model, sizes=sizes, folder=tmp_path).scores()
     handle.remove()
     assert not ran and not list(tmp_path.rglob("*.pickle"))
 
 
 def test_the_method_has_not_changed_without_a_new_version(tmp_path):
     """A golden record. If it fails because the method was changed on purpose, raise method_version and renew it."""
-    asked = experiment.sequence_request()
-    assert asked["method_version"] == ablation.task_request()["method_version"] == 1
-    data = experiment.scores(asked, None, tmp_path).data
-    np.testing.assert_allclose(data["prefix_matching"].mean(0)[2], GOLDEN["prefix-matching, layer 2"], atol=1e-3)
+    study = SequenceStudy(folder=tmp_path)
+    assert study.request["method_version"] == TaskStudy().request["method_version"] == 1
+    np.testing.assert_allclose(study.scores().mean()[2], GOLDEN["prefix-matching, layer 2"], atol=1e-3)
+
+
+MODEL_REQUEST = {
+    "stem": "induction_scores", "model": "embedded", "revision": None, "dtype": "auto", "quantized": False,
+    "untrained_seed": None, "method_version": 1,
+}  # fmt: skip
+
+
+def test_requests_are_those_that_records_are_stored_under():
+    sequences = {"schema": 1, "length": 50, "copies": 4, "seeds": [0, 1, 2, 3, 4], "bos": True}
+    assert SequenceStudy().request == Study().request == {**MODEL_REQUEST, **sequences}
+    task = {
+        "schema": 2, "dataset": "recursion_hard", "task": "recursion", "hard_negatives": True, "k": 3, "items": 7,
+        "start": 0, "seed": 1, "labels": ["A", "B"], "reference": "staicc", "reference_prompts": 64,
+        "skipped_positions": 8, "token_budget": TaskStudy().token_budget,
+    }  # fmt: skip
+    made = TaskStudy("embedded", "recursion", 3, 7, 1, hard_negatives=True, labels=["A", "B"], reference="staicc")
+    assert made.request == {**MODEL_REQUEST, **task}
+    assert made.replace(labels=None, hard_negatives=False).request["dataset"] == "recursion"
 
 
 GOLDEN: dict = {
@@ -1275,12 +1387,13 @@ def test_bare_writes_are_the_weights_product_by_hand():
 
 @pytest.mark.parametrize("family", planted.FAMILIES)
 def test_only_the_planted_induction_head_copies_by_its_weights(family, tmp_path):
-    asked = experiment.sequence_request(length=20, copies=2, sequences=1)
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
     truth = planted.induction(len(tokenizer), family=family, bos=tokenizer.bos_token_id)
     pair = load_ICL_model((truth.model, tokenizer), verbose=False)
-    record = experiment.outputs({**asked, "model": "given:planted"}, pair, tmp_path)
-    found = record.data["weights_copying"]
+    study = Study(
+        given(pair, "given:planted"), length=20, copies=2, sequences=2, untrained_control=False, folder=tmp_path
+    )
+    found = study.companions().weights_copying.copy()
     [head] = truth.heads["induction"]
     assert found[head] == 1
     found[head] = 0
@@ -1298,20 +1411,19 @@ def test_classes_that_change_what_heads_write_have_no_bare_writes():
 
 @pytest.mark.skipif("ICL_GPT2" not in os.environ, reason="needs GPT-2 small: set ICL_GPT2 to gpt2, or to its folder")
 def test_gpt2_small_has_its_known_induction_heads(tmp_path):
-    asked = experiment.sequence_request(os.environ["ICL_GPT2"])
-    score = experiment.scores(asked, None, tmp_path).data["prefix_matching"].mean(0)
+    score = SequenceStudy(os.environ["ICL_GPT2"], folder=tmp_path).scores().mean()
     assert {(5, 1), (5, 5), (6, 9), (7, 2), (7, 10)} <= set(top(score, 8))
 
 
 @pytest.mark.skipif("ICL_LLAMA3" not in os.environ, reason="needs Llama-3-8B: set ICL_LLAMA3 to its hub id, or folder")
 def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_path):
-    model, published = LazyModel(os.environ["ICL_LLAMA3"]), report.published(experiment.STEM)["tables"]
-    score = experiment.scores(experiment.sequence_request(model.name), model, tmp_path).data["prefix_matching"].mean(0)
+    model, published = Model(os.environ["ICL_LLAMA3"]), report.published(Study.stem)["tables"]
+    score = SequenceStudy(model, folder=tmp_path).scores().mean()
     assert top(score, 1) == [(15, 30)] and abs(score.max() - 0.98) <= 0.02
-    assert 25 <= (score >= measures.INDUCTION_HEAD).sum() <= 40
-    edits = {"full": ablation.WHOLE, "mean": ablation.ablation(top(score, 11), "input_mean")}
-    requests = [ablation.task_request(model.name, "repetition", 10, 500, seed) for seed in (42, 43, 44)]
-    right = ablation.answered_right(requests, edits, model, tmp_path)
+    assert 25 <= (score >= attention_scores.INDUCTION_HEAD).sum() <= 40
+    edits = {"full": WHOLE, "mean": Edit.ablate(top(score, 11), "input_mean")}
+    studies = [TaskStudy(model, "repetition", 10, 500, seed, folder=tmp_path) for seed in (42, 43, 44)]
+    right = answered_right(studies, edits)
     row = published["meta-llama/Meta-Llama-3-8B"]["repetition, 10 shots"]
     assert abs(100 * right["full"].mean() - row["full"]) <= 4
     assert abs(100 * right["mean"].mean() - row["mean"]["ind 1 %"]) <= 4
@@ -1319,46 +1431,88 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
 
 def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
     pair = load_ICL_model("embedded", device="cpu", verbose=False)
-    asked, heads = experiment.sequence_request("embedded", 6, 3, 2), [(2, 1), (0, 3), (2, 0)]
-    found = experiment.patterns(asked, heads, pair, tmp_path).data
+    study, heads = SequenceStudy(given(pair, "embedded"), 6, 3, 2, folder=tmp_path), [(2, 1), (0, 3), (2, 0)]
+    found = study.patterns(heads)
     drawn_ids = repeated_sequences(pair[1], 6, 3, range(2)).ids
-    np.testing.assert_array_equal(found["ids"], drawn_ids[-1])
+    np.testing.assert_array_equal(found.ids, drawn_ids[-1])
+    np.testing.assert_array_equal(found.without_bos((0, 3)), found.attention[1, 1:, 1:])
     model = load_ICL_model("embedded", device="cpu", verbose=False)[0]
     model.set_attn_implementation("eager")
     with torch.no_grad():
         attentions = model(torch.tensor(drawn_ids[-1:]), output_attentions=True).attentions
-    for attended, (layer, head) in zip(found["attention"], heads, strict=True):
+    for attended, (layer, head) in zip(found.attention, heads, strict=True):
         np.testing.assert_allclose(attended, attentions[layer][0, head], atol=1e-6)
-    scores = experiment.scores(asked, pair, tmp_path).data["prefix_matching"][-1]
-    rows = found["attention"][:, measures.queries(6, 3)]
-    np.testing.assert_allclose(measures.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6)
-    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\[4, 0\]\]"):
-        experiment.patterns(asked, [(4, 0)], pair, tmp_path)
+    scores = study.scores().scores["prefix_matching"][-1]
+    rows = found.attention[:, attention_scores.queries(6, 3)]
+    np.testing.assert_allclose(
+        attention_scores.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6
+    )
+    with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\(4, 0\)\]"):
+        study.patterns([(4, 0)])
 
 
 # ------------------------------------------------------------------------------------------------ what to measure
 
 
-def test_settings_are_checked_before_any_work():
-    for name, given, match in (
-        ("default", {"tasks": ["wordseq2"], "primary_task": "wordseq1"}, "primary_task = 'wordseq1' is none of tasks"),
-        ("default", {"tasks": ["palindrome"]}, r"no task \['palindrome'\]; there are repetition"),
-        ("default", {"tasks": '["wordseq1"]'}, "is a text, not a list; papermill takes lists with -y"),
-        ("default", {"mode": "median"}, "unknown mode 'median'"),
-        ("default", {"reference": "wikipedia"}, "unknown reference 'wikipedia'; there are task, staicc"),
-        ("mine", {}, "there are default, paper"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            ablation.settings(name, **given)
-    with pytest.raises(ValueError, match=r"sizes = \[1, 2\], primary = 3"):
-        ablation.settings(sizes=[1, 2], primary=3).for_model(32)
+WRONG = {
+    r"primary_task = 'wordseq1' is none of tasks": {"tasks": ["wordseq2"]},
+    r"primary_task = 'palindrome': there are repetition": {"primary_task": "palindrome"},
+    r"tasks.0 = 'palindrome': there are repetition": {"tasks": ["palindrome"]},
+    r"tasks = '\{1': this text is no list": {"tasks": "{1"},
+    r"tasks = \[\]: .*at least 1 item": {"tasks": []},
+    r"mode = 'median': .*'mean', 'zero', 'mean_pos' or 'input_mean'": {"mode": "median"},
+    r"reference = 'wikipedia': .*'task' or 'staicc'": {"reference": "wikipedia"},
+    r"settings = 'mine': .*'default' or 'paper'": {"settings": "mine"},
+    r"sizes = \[1, 2\], primary = 3": {"sizes": [1, 2], "primary": 3},
+    r"sizes.0 = 0: ": {"sizes": [0]},
+    r"sizes.1 = -2: ": {"sizes": [1, -2]},
+    r"primary = 0: ": {"primary": 0},
+    r"control_sets = -1: ": {"control_sets": -1},
+    r"other_sets = -1: ": {"other_sets": -1},
+    r"k = 2.5: ": {"k": 2.5},
+    r"k = -1: ": {"k": -1},
+    r"k = 'four': ": {"k": "four"},
+    r"items = 0: ": {"items": 0},
+    r"items = 501, start = 0: repetition has 500 rows": {"items": 501, "all_tasks": True},
+    r"items = 300, start = 300: repetition has 500 rows": {"items": 300},
+    r"seed = 'a': ": {"seed": "a"},
+    r"seed = -1: ": {"seed": -1},
+    r"demonstration_seeds.0 = 'a': ": {"demonstration_seeds": ["a"]},
+    r"demonstration_seeds.1 = -1: ": {"demonstration_seeds": [42, -1]},
+    r"labels = \['A'\]: repetition has 2 classes": {"labels": ["A"]},
+    r"labels = \['A', 'B'\]: wordseq1_4way has 4 classes": {
+        "tasks": ["wordseq1", "wordseq1_4way"], "labels": ["A", "B"],
+    },
+    r"copies = 1: .*greater than or equal to 2": {"copies": 1},
+    r"length = 0: .*greater than or equal to 2": {"length": 0},
+    r"sequences = 0: .*greater than or equal to 1": {"sequences": 0},
+    r"all_tasks = 'perhaps': ": {"all_tasks": "perhaps"},
+    r"Study has no argument 'channel'": {"channel": "q"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_arguments_are_refused_when_the_study_is_built(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Study(Model("given:toy", loader=never), **WRONG[message])
+
+
+def test_sizes_that_the_model_has_no_heads_for_are_refused():
     with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
-        ablation.settings(sizes=[1, 20]).for_model(12)
+        Study(sizes=[1, 20]).setup_for(12)
+    with pytest.raises(ValueError, match=r"sizes = \[1, 2, 4, 8\], primary = 3"):
+        Study(primary=3).setup_for(32)
+
+
+def test_lists_may_come_as_text():
+    study = Study(tasks='["wordseq1", "wordseq2"]', sizes="[1, 2]", demonstration_seeds="42", labels="A, B")
+    assert (study.tasks, study.sizes) == (("wordseq1", "wordseq2"), (1, 2))
+    assert (study.demonstration_seeds, study.labels) == ((42,), ("A", "B"))
 
 
 def test_what_is_not_given_follows_from_the_model():
-    small, large = (ablation.settings(tasks=None, items=None).for_model(heads) for heads in (32, 270))
-    assert small.tasks == ablation.TASKS and small.seeds == (42,) and small.mode == "mean"
+    small, large = (Study(tasks=None, items=None).setup_for(heads) for heads in (32, 270))
+    assert small.tasks == planning.TASKS and small.seeds == (42,) and small.mode == "mean"
     assert (small.items, small.sizes, small.primary, small.control_sets, small.other_sets) == (
         60,
         (1, 2, 4, 8),
@@ -1368,10 +1522,16 @@ def test_what_is_not_given_follows_from_the_model():
     )
     assert (large.items, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
     assert large.control_sets and 1 / (1 + 2 * large.control_sets) < 0.05
-    paper = ablation.settings("paper", seeds=[1]).for_model(1024)
+    study = Study(settings="paper", demonstration_seeds=[1])
+    paper = study.setup_for(1024)
     assert (paper.items, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
-    assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3 and paper.reference == "staicc"
-    assert ablation.settings(sizes=[2], control_sets=7).for_model(32).primary == 2
+    assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3
+    assert [task.reference for task in study._task_studies("wordseq1", 500)] == ["staicc"]
+    assert Study(sizes=[2], control_sets=7).setup_for(32).primary == 2
+
+
+def named(edits):
+    return {row.name: edit for row, edit in edits.items()}
 
 
 def test_a_plan_has_every_control_and_fewer_on_other_tasks():
@@ -1379,84 +1539,160 @@ def test_a_plan_has_every_control_and_fewer_on_other_tasks():
     score = rng.random((12, 12)) * 0.2
     best = [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
     score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
-    setup = ablation.settings("paper", tasks=["wordseq1", "wordseq2", "recursion"], other_sets=1).for_model(144)
-    plan = ablation.plan(score, rng.random((12, 12)) + 1, setup)
+    study = Study(settings="paper", tasks=["wordseq1", "wordseq2", "recursion"], other_sets=1)
+    setup = study.setup_for(144)
+    plan = planning.plan(score, rng.random((12, 12)) + 1, setup)
+    edits = named(plan.edits)
     assert plan.chosen == best[:2] and setup.sizes == (2, 5) and not plan.short
     layers = sorted(layer for layer, _ in best[:2])
-    for heads in plan.controls["layer-matched"]:
+    for heads in plan.controls[Group.LAYER_MATCHED]:
         assert sorted(layer for layer, _ in heads) == layers and not {*heads} & {*best}
-    assert plan.edits["top 2 ablated"] == plan.edits["n = 2"] == ablation.ablation(best[:2], "input_mean")
-    assert plan.edits["n = 5"] == ablation.ablation(best, "input_mean")
-    assert plan.edits["n = 5, pattern knocked out"] == ablation.knockout(best)
-    assert plan.family("n = 5, layer-matched") == [f"n = 5, layer-matched {i}" for i in (1, 2, 3)]
-    assert plan.of_task("wordseq1", []) == plan.edits and plan.of_task("wordseq2", []) == {"whole model": {}}
-    fewer = plan.of_task("wordseq2", ["wordseq2"])
-    assert {*plan.edits} - {*fewer} == {f"{kind} {i}" for kind in plan.controls for i in (2, 3)}
-    assert list(plan.few()) == ["whole model", "top 2 ablated", *(f"norm-matched {i}" for i in (1, 2, 3))]
-    assert list(plan.few(done=False)) == ["whole model"]
+    assert edits["top 2 ablated"] == edits["n = 2"] == Edit.ablate(best[:2], "input_mean")
+    assert edits["n = 5"] == Edit.ablate(best, "input_mean")
+    assert edits["n = 5, pattern knocked out"] == Edit.knock_out(best)
+    others = [row.name for row in plan.draws(Group.LAYER_MATCHED, 5)]
+    assert others == [f"n = 5, layer-matched {i}" for i in (1, 2, 3)]
+    assert plan.of_task("wordseq1", []) == plan.edits
+    assert named(plan.of_task("wordseq2", [])) == {"whole model": WHOLE}
+    fewer = named(plan.of_task("wordseq2", ["wordseq2"]))
+    assert {*edits} - {*fewer} == {f"{group.value} {i}" for group in plan.controls for i in (2, 3)}
+    assert list(named(plan.few())) == ["whole model", "top 2 ablated", *(f"norm-matched {i}" for i in (1, 2, 3))]
+    assert list(named(plan.few(ablations=False))) == ["whole model"]
     right = {
-        "wordseq1": {name: np.ones((1, 4), bool) for name in plan.edits},
-        "recursion": {"whole model": np.eye(2) > 0},
+        "wordseq1": {row: np.ones((1, 4), bool) for row in plan.edits},
+        "recursion": {EditRow(Group.WHOLE): np.eye(2) > 0},
     }
-    accuracies, drawn = plan.shown(right)
-    assert set(accuracies["wordseq1"]) == set(accuracies["recursion"]) == set(plan.rows)
+    result = Accuracies(plan, 10, "a model", right, {}, ("wordseq1",))
+    accuracies, drawn = result.shown(), result.drawn()
+    rows = ["whole model", "top 2 ablated", "layer-matched", "norm-matched", "pattern knocked out"]
+    rows += ["pattern in others", "random keys", "previous part"]
+    assert list(accuracies["wordseq1"]) == list(accuracies["recursion"]) == rows
     assert accuracies["wordseq1"]["random keys"][0] == 1 and accuracies["recursion"]["whole model"][0] == 0.5
     assert np.isnan(accuracies["recursion"]["random keys"]).all() and np.isnan(
         accuracies["wordseq1"]["layer-matched"][0]
     )
     assert drawn["wordseq1"]["layer-matched"] == [1, 1, 1] and drawn["recursion"]["layer-matched"] == []
-    assert [value for value, *_ in plan.by_size(right["wordseq1"])] == [1, 1, 1]
+    assert [value for value, *_ in result.by_size("wordseq1")] == [1, 1, 1]
+    assert result.measured == ["wordseq1"] and result.done_line == "tasks that the whole model does: wordseq1"
+
+
+def test_the_full_grid_has_the_primary_set_in_every_mode():
+    score = np.full((4, 4), 0.1)
+    score[3] = 0.9
+    made = planning.plan(score, np.ones((4, 4)), Study(sizes=[2], control_sets=2, full_grid=True).setup_for(16))
+    assert [row.name for row in made.single_rows] == [
+        "whole model", "top 2 ablated", "top 2, zero", "top 2, mean_pos", "top 2, input_mean",
+    ]  # fmt: skip
 
 
 def test_heads_without_layer_matched_controls_are_compared_by_norm_alone():
     score = np.full((2, 3), 0.5)
     score[1] = 0.1
-    plan = ablation.plan(score, np.ones((2, 3)), ablation.settings(sizes=[2], control_sets=2).for_model(6))
-    assert plan.short == {0: (2, 0)} and plan.controls["layer-matched"] == []
-    assert plan.family("layer-matched") == [] and len(plan.family("pattern in others")) == 2
+    plan = planning.plan(score, np.ones((2, 3)), Study(sizes=[2], control_sets=2).setup_for(6))
+    assert plan.short == {0: (2, 0)} and plan.controls[Group.LAYER_MATCHED] == []
+    assert plan.draws(Group.LAYER_MATCHED) == [] and len(plan.draws(Group.KNOCKED_OUT_IN_OTHERS)) == 2
 
 
 def test_tasks_are_chosen_by_queries_that_are_not_measured(pair, tmp_path, monkeypatch):
     seen = []
 
-    def answered(requests, edits, *rest):
-        seen.extend(requests)
-        share = 0.9 if requests[0]["task"] == "wordseq2" else 0.6
+    def answered(studies, edits):
+        seen.extend(studies)
+        share = 0.9 if studies[0].task == "wordseq2" else 0.6
         return {"whole": np.arange(20)[None] < 20 * share}
 
-    monkeypatch.setattr(ablation, "answered_right", answered)
-    requests = [request_of(pair, task=task, items=20) for task in ("wordseq1", "wordseq2")]
-    done = ablation.tasks_done(requests, pair, tmp_path)
+    monkeypatch.setattr(task_study, "answered_right", answered)
+    studies = [study_of(pair, tmp_path, task=task, items=20) for task in ("wordseq1", "wordseq2")]
+    done = tasks_done(studies)
     assert list(done) == ["wordseq2"] and done["wordseq2"][0] == 0.9
-    assert [(asked["start"], asked["items"]) for asked in seen] == [(20, 20)] * 2
+    assert [(study.start, study.items) for study in seen] == [(20, 20)] * 2
     monkeypatch.undo()
-    own, others = ({p.text for p in ablation._Run(r, pair, tmp_path, False).drawn[0]} for r in (requests[0], seen[0]))
+    own, others = ({prompt.text for prompt in study.prompts} for study in (studies[0], seen[0]))
     assert len(own) == len(others) == 20 and not own & others
-    queries = [{p.text[slice(*p.spans["x"][-1])] for p in ablation._Run(r, pair, tmp_path, False).drawn[0]} for r in
-               (requests[0], seen[0])]  # fmt: skip
+    queries = [{p.text[slice(*p.spans["x"][-1])] for p in study.prompts} for study in (studies[0], seen[0])]
     assert not queries[0] & queries[1]
     with pytest.raises(ValueError, match="start = 500"):
-        request_of(pair, items=20, start=500)
+        study_of(pair, tmp_path, items=20, start=500)
 
 
-def test_the_uniform_loss_is_that_of_all_tokens_of_the_vocabulary(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr(ablation, "REFERENCE", 3)
-    asked = request_of(pair)
-    assert ablation.uniform_loss(asked, pair, tmp_path) == pytest.approx(np.log(pair[0].config.vocab_size))
-    assert len(ablation.language_losses(asked, {"whole": ablation.WHOLE}, never, tmp_path)["whole"]) == 3
+def test_the_uniform_loss_is_that_of_all_tokens_of_the_vocabulary(pair, tmp_path):
+    study = study_of(pair, tmp_path, reference_prompts=3)
+    assert study.uniform_loss() == pytest.approx(np.log(pair[0].config.vocab_size))
+    assert len(unloaded(study).losses({"whole": WHOLE})["whole"]) == 3
 
 
 def test_the_agreement_of_scores_with_those_of_other_settings(tmp_path):
-    asked = experiment.sequence_request(length=12, copies=3, sequences=2)
-    lazy, truth, which = planted_model(planted.induction, {"family": "llama"})
-    table = experiment.stability({**asked, **which}, 1, lazy, tmp_path)
+    model, truth = planted_control(planted.induction, {"family": "llama"})
+    study = Study(model, sizes=[1], length=12, copies=3, sequences=2, untrained_control=False, folder=tmp_path)
+    table = study.stability()
     assert list(table.index) == ["without BOS", "length 25", "length 100", "single sequences"]
     assert (table["of the best 1"] == 1).all() and (table["rank correlation"] <= 1).all()
-    score = experiment.scores({**asked, **which}, never, tmp_path).data["prefix_matching"].mean(0)
+    score = unloaded(study).scores().mean
     assert truth.found_exactly("induction", score, 0.3) and not truth.found_exactly("previous token", score, 0.3)
 
 
-def test_the_untrained_twin_of_a_quantised_request_is_asked_for_unquantised(tmp_path, monkeypatch):
-    asked = {**experiment.sequence_request("embedded", length=5, copies=2, sequences=1), "quantized": True}
-    untrained = experiment.untrained_scores(asked, LazyModel("embedded", device="cpu"), tmp_path)
+def test_the_untrained_twin_of_a_quantised_model_is_unquantised(tmp_path):
+    trained = Model("embedded", device="cpu", verbose=False)
+    study = SequenceStudy(trained, length=5, copies=2, sequences=1, folder=tmp_path)
+    quantised = study.replace(model=replace(trained, quantized=True))
+    assert quantised.request["quantized"] and quantised.twin().request == study.twin().request
+    untrained = study.twin().scores().mean()
     assert untrained.shape == (4, 8) and untrained.max() < 0.3
+
+
+def test_parts_of_a_study_are_measured_once_even_where_all_is_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(SequenceStudy, "record", lambda *_: pytest.fail("the scores were asked for again"))
+    study = Study(folder=tmp_path, redo=True)
+    kept = study.__dict__["kept scores"] = object()
+    assert study.scores() is kept
+
+
+# ------------------------------------------------------------------------------------------------ results
+
+
+def test_the_costs_are_shown_with_two_digits():
+    numbers = pd.DataFrame({"whole": [1.0, 0.425], "p": [0.0476, np.nan], "change": ["-90 %", np.nan]})
+    costs = results.Costs(numbers.set_axis(["wordseq1", "repetition"]))
+    shown = costs.table()
+    assert shown["wordseq1"].tolist() == ["1", "0.048", "-90 %"] and shown["repetition"].tolist() == ["0.42", "-", "-"]
+    [line] = costs.lines()
+    assert line == "repetition: the rule 'any letter repeated' is right on 1.00; with hard negatives on 0.75"
+
+
+def test_the_lines_of_a_planted_control():
+    errors = {0.5: {"false alarms": (0, 22), "misses": (1, 2)}}
+    assert results.PlantedControl(np.zeros((2, 12)), True, errors).lines() == [
+        "planted induction heads found exactly: True",
+        "noise 0.5: false alarms 0 of 22, misses 1 of 2",
+    ]
+
+
+@pytest.mark.slow
+def test_all_results_of_a_small_study(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path / "output"))
+    model = Model("embedded", device="cpu", verbose=False)
+    study = Study(
+        model, ["wordseq1", "repetition"], k=2, items=8, sizes=[1, 2], primary=2, control_sets=2, length=10,
+        sequences=2, folder=tmp_path,
+    )  # fmt: skip
+    found = study.results()
+    scores, plan = found.scores, found.accuracies.plan
+    assert found.request == study.request and scores.chosen == top(scores.mean, 2) == plan.chosen
+    assert scores.figure().get_suptitle() == f"embedded: {(scores.mean >= 0.3).sum()} of 32 heads continue patterns"
+    assert scores.best_untrained == study.on_sequences().twin().scores().mean().max() < 0.3
+    values = found.values()
+    assert list(values["accuracy"]["wordseq1"]) == [row.name for row in plan.edits]
+    assert list(values["zero_shot"]["wordseq1"]) == [row.name for row in plan.few()]
+    assert list(values["losses"]) == [*(row.name for row in plan.few()), "uniform"]
+    assert list(values["controls"]) == ["layer-matched", "norm-matched", "short of"]
+    assert json.loads(report.save_values(values, study.stem).read_text())["chosen"] == [list(h) for h in scores.chosen]
+    lines = found.check_lines()
+    assert lines[0].startswith("heads 4 x 8; score of uniform attention ") and "untrained head" in lines[0]
+    whole = found.accuracies.interval("wordseq1", EditRow(Group.WHOLE)).value
+    assert f"wordseq1, whole model: {whole:.2f}" in lines and lines[-1].startswith("noise 2.0: ")
+    assert "needs meta-llama/Meta-Llama-3-8B" in found.comparison()
+    assert study.mechanism().lines()[0].startswith("previous-token heads out: L")
+    again = unloaded(study).results()
+    assert again.check_lines() == lines
+    alone = unloaded(study).replace(untrained_control=False).scores()
+    assert alone.best_untrained is None and alone.values()["untrained"] is None

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from util.figures.induction_scores import measures
-from util.figures.toy_induction_head import plots
+from util.figures.toy_induction_head import by_hand, plots
+from util.figures.toy_induction_head.study import Study
+from util.records.model import Model
+from util.roles import attention_scores
 from util.training import __main__ as command_line
 from util.training import phase_change
 
@@ -51,7 +53,7 @@ def test_a_log_has_the_promised_shapes_and_is_plain(run):
     for name in phase_change.SCORES:
         assert np.shape(run[name]) == (4, phase_change.LAYERS, phase_change.HEADS)
     drawn = phase_change.held_out()
-    uniform = measures.uniform_prefix_matching(drawn.length, drawn.copies)
+    uniform = attention_scores.uniform_prefix_matching(drawn.length, drawn.copies)
     np.testing.assert_allclose(run["prefix_matching"][0], uniform, atol=0.02)  # nor does it match anything
 
 
@@ -179,3 +181,122 @@ def test_an_arrow_leads_from_the_slot_that_is_written_to_the_one_that_is_read():
     arrow: Any = figure.artists[0]
     assert (arrow.coords1, arrow.coords2) == (figure.axes[1].transData, figure.axes[0].transData)
     assert 4 - 0.5 < arrow.xy1[0] == arrow.xy2[0] < 8 - 0.5
+
+
+# ------------------------------------------------------------------------------------------------ by hand
+
+
+def test_attention_by_hand_is_causal_and_reads_the_matching_key():
+    places = np.eye(5)
+    before = by_hand.attention(places, np.roll(places, -1, axis=0), 60.0)
+    np.testing.assert_allclose(before, np.eye(5, k=-1) + np.diag([1.0, 0, 0, 0, 0]), atol=1e-12)
+    nothing = by_hand.attention(np.zeros((3, 2)), np.ones((3, 2)), 60.0)
+    np.testing.assert_allclose(nothing, [[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 3] * 3])
+
+
+def test_the_lectures_head_is_a_previous_token_head():
+    repeated = np.eye(4 * 50, k=-1)
+    assert by_hand.role_scores(repeated, 50, 4, bos=False) == {"prefix matching": 0, "previous token": 1}
+    sequence = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])
+    stream = sequence + 0.99999999 * np.eye(4, k=-1) @ sequence
+    said = by_hand.predicted(stream, ["a", "b", "c", "ab"], ["a", "b", "c"])
+    assert said == {"a": "a", "b": "a or b", "c": "b or c", "ab": "c"}
+
+
+def test_the_construction_continues_every_repeated_token():
+    made = by_hand.Construction(9, 60.0)
+    assert (made.qk_circuit == np.eye(9)).all() and (made.ov_circuit == np.eye(9)).all()
+    ids = np.r_[0, np.tile([3, 1, 7, 5], 3)]
+    logits = made.logits(ids)
+    assert logits.shape == (13, 9) and (logits.argmax(1)[5:-1] == ids[6:]).all()
+    x = made.embedding[ids]
+    layer_0 = by_hand.attention(np.eye(13, k=-1), np.eye(13), 60.0)
+    x = x + layer_0 @ x @ made.ov_0
+    layer_1 = by_hand.attention(x @ made.qk_1, x, 60.0)
+    right = logits.argmax(1)[:-1] == ids[1:]
+    found = by_hand.built(layer_0, layer_1, right, 4, 3, [made.qk_circuit, made.ov_circuit])
+    assert found.identity and found.accuracy == {"first copy": 0, "later copies": 1}
+    assert found.scores["layer 0"]["previous token"] == pytest.approx(1)
+    assert found.scores["layer 1"]["prefix matching"] == pytest.approx(1)
+    assert not by_hand.built(layer_0, layer_1, right, 4, 3, [made.ov_0]).identity
+
+
+def test_the_likeliest_letters_after_a_text():
+    shares = by_hand.likeliest(["the cat and the c", "abcdef", "abaca", "p=f r=i p="], 60.0).shares
+    assert {text: list(letters) for text, letters in shares.items()} == {
+        "the cat and the c": ["a"], "abcdef": ["^", "a", "b"], "abaca": ["b", "c"], "p=f r=i p=": ["f", "i"],
+    }  # fmt: skip
+    assert shares["abaca"]["b"] == pytest.approx(0.5) and shares["abcdef"]["^"] == pytest.approx(1 / 7)
+
+
+# ------------------------------------------------------------------------------------------------ models
+
+
+WRONG = {
+    r"length = 0: .*greater than or equal to 2": {"length": 0},
+    r"length = 'long': ": {"length": "long"},
+    r"copies = 1: .*greater than or equal to 2": {"copies": 1},
+    r"sequences = 3: .*greater than or equal to 4": {"sequences": 3},
+    r"sequences = 4.5: ": {"sequences": 4.5},
+    r"untrained_control = 'perhaps': ": {"untrained_control": "perhaps"},
+    r"model = '': give the name of a model": {"model": ""},
+    r"Study has no argument 'beta'": {"beta": 60.0},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_arguments_are_refused_when_the_study_is_built(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Study(**WRONG[message])
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    model = Model("embedded", device="cpu", verbose=False)
+    return Study(model, 10, 3, 4, folder=tmp_path_factory.mktemp("material"))
+
+
+def test_heads_of_every_origin_are_shown_with_their_scores(study):
+    heads = study.heads()
+    whose = ["planted GPT-2", "planted GPT-2", "embedded", "embedded", "untrained twin", "untrained twin"]
+    assert [head.whose for head in heads.shown] == whose and heads.best["prefix_matching"] == heads.shown[3].scored
+    assert [head.title for head in heads.shown[:2]] == [
+        "planted GPT-2, L0H4: previous token", "planted GPT-2, L1H5: induction",
+    ]  # fmt: skip
+    table = heads.table()
+    assert list(table.columns) == ["previous-token", "prefix-matching"]
+    assert table.loc["planted GPT-2, L1H5: induction", "prefix-matching"] == "1.000 [1.000, 1.000]"
+    assert max(heads.decoys.values()) < 0.3 and heads.description.startswith("embedded: LlamaForCausalLM")
+    alone = study.replace(untrained_control=False).heads()
+    assert [head.whose for head in alone.shown] == whose[:4]
+
+
+def test_records_are_those_of_the_sequences(study):
+    study.heads()
+    assert study.request == study.on_sequences.request and study.request["stem"] == "induction_scores"
+    assert all("induction_scores" in file.name for file in study.folder.rglob("*.pickle"))
+
+
+def test_results_have_what_the_file_and_the_check_hold(study, log):
+    lecture = by_hand.Lecture(np.eye(4, k=-1), np.eye(4, 3, k=-1), dict.fromkeys(by_hand.SCORES, 0.0), {"a": "b"})
+    built = by_hand.Built({"layer 0": dict.fromkeys(by_hand.SCORES, 1.0)}, {"first copy": 0.0}, True)
+    training = phase_change.phase_change()
+    results = study.results(lecture, built, by_hand.likeliest(["abab"], 60.0), training)
+    values = results.values()
+    assert values["request"]["model"] == "embedded" and len(values["heads"]) == 6
+    assert values["phase_change"]["tokens at a score of 0.5"] == training.formed == {
+        f"seed {seed}": phase_change.formed_at(run) for seed, run in log["seeds"].items()
+    }  # fmt: skip
+    lines = results.check_lines()
+    assert "predicted through the residual stream: b" in lines and "after 'abab': 'a' 1.00" in lines
+    assert sum(line.startswith("seed ") for line in lines) == 3
+    assert len(study.patterns().figure({role: (np.eye(30), 1.0) for role in attention_scores.ROLES}).axes) == 5
+
+
+def test_a_run_that_is_trained_here_comes_first(run, monkeypatch):
+    monkeypatch.setattr(phase_change, "train", lambda seed: run)
+    training = phase_change.phase_change(trained=True, seed=7)
+    assert list(training.runs) == ["trained here", "seed 0", "seed 1", "seed 2"]
+    assert training.runs["trained here"] is run
+    assert training.formed["trained here"] is None and "thread" in training.about
+    assert "in full: trained here" in training.figure().axes[0].get_title()

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from util.figures.style import WIDTH, name_point, new_figure, style
+from util.stats.heads import head_name
+from util.stats.intervals import Interval, Intervals
 
 Floats = NDArray[np.floating]
-Interval = tuple[float, float, float]  # value, low, high
 DARK, RED, GREY, GREEN = "#023858", "#c02d45", "0.55", "#2c7d59"
 
 
@@ -28,25 +29,13 @@ def _map(ax: Axes, values: Floats, title: str, limits: tuple[float, float], colo
     bar.ax.tick_params(labelsize=6)
 
 
-def head_name(layer: int, head: int) -> str:
-    """How a head is called in figures and text, both numbers from 0."""
-    return f"L{layer}H{head}"
-
-
-def scores(
-    mean: Floats,
-    low: Floats,
-    high: Floats,
-    uniform: float,
-    bound: float,
-    title: str,
-    untrained: float | None = None,
-) -> Figure:
+def scores(intervals: Intervals, uniform: float, bound: float, title: str, untrained: float | None = None) -> Figure:
     """Prefix-matching scores [L, H] with their intervals: a map, and the best 12 to 16 heads in their order.
 
     Dotted: what uniform attention has; dashed: the bound from which a head counts as an induction head. untrained: the
     best score of the untrained twin.
     """
+    mean, low, high = intervals.value, intervals.low, intervals.high
     with style():
         figure = new_figure(WIDTH, 2.3)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
@@ -62,7 +51,7 @@ def scores(
         if untrained is not None:
             right.axhline(untrained, color=GREY, lw=0.8, label="best untrained head")
         right.axhline(uniform, color="black", lw=0.8, ls=":", label="uniform attention")
-        names = [head_name(*np.unravel_index(place, mean.shape)) for place in order]
+        names = [head_name(divmod(int(place), mean.shape[1])) for place in order]
         right.set_xticks(x, names, rotation=60)
         right.set(ylim=(0, 1.02), title="B) best heads, mean of the sequences")
         figure.legend(loc="outside lower right", ncols=3)
@@ -138,20 +127,21 @@ def mechanism(
         shades = [DARK, RED, *np.linspace(0.55, 0.8, max(1, len(groups) - 2)).astype(str)]
         for number, ((name, values), colour) in enumerate(zip(groups.items(), shades, strict=False)):
             left.bar(x + (number - (len(groups) - 1) / 2) * width, values, width, color=colour, label=name)
-        left.set_xticks(x, [head_name(*head) for head in chosen], rotation=60 if len(chosen) > 6 else 0)
+        left.set_xticks(x, [head_name(head) for head in chosen], rotation=60 if len(chosen) > 6 else 0)
         left.set(ylim=(0, 1.02), title="A) prefix-matching score")
         figure.legend(loc="outside lower left", ncols=3)
         others = np.ones(attribution.shape, bool)
         for place in chosen:
             others[place] = False
         rng = np.random.default_rng(0)
-        for at, (own, colour) in enumerate(((~others, DARK), (others, GREY))):
-            values, x = attribution[own], at + rng.uniform(-0.15, 0.15, own.sum())
+        for column, (shown, colour) in enumerate(((~others, DARK), (others, GREY))):
+            values, x = attribution[shown], column + rng.uniform(-0.15, 0.15, shown.sum())
             right.plot(x, values, "o", color=colour, ms=3, alpha=0.8)
             largest, last = np.nanmax(np.abs(attribution), initial=0), np.inf
-            for place in np.argsort(-np.nan_to_num(values))[: 3 * at]:  # the chosen ones are named in A
+            for place in np.argsort(-np.nan_to_num(values))[: 3 * column]:  # the chosen ones are named in A
                 if 0.25 * largest < values[place] < last - 0.08 * largest:  # or their names lie on each other
-                    name_point(right, head_name(*np.argwhere(own)[place]), x[place], values[place])
+                    layer, head = np.argwhere(shown)[place]
+                    name_point(right, head_name((int(layer), int(head))), x[place], values[place])
                     last = values[place]
         right.axhline(0, color="0.7", lw=0.7, zorder=0)
         right.set_xticks([0, 1], ["chosen", "others"])

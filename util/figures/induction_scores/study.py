@@ -1,290 +1,374 @@
 """Induction heads: their scores, what they are made of, and what a model cannot do without them.
 
-Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 2022 and Bansal et al. 2023. A head is
+Source: Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 2022 and Bansal et al. 2023. A head is
 (layer, head), the layer counted among those that have attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY
+from functools import wraps
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
-import torch
+from pydantic import AfterValidator, Field
 from scipy.stats import spearmanr
-from tqdm import tqdm
-from transformers import PreTrainedModel
 
-from util.engine.attention import instrument, support
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
-from util.engine.call import Instrument, Support
-from util.engine.direct_effects import bare_writes, direct_effects
-from util.engine.handshake import input_device, prepare
-from util.engine.instruments import CaptureHeads, CaptureRows, PatchHeads, ScoreRows
 from util.figures.induction_scores import measures
-from util.figures.induction_scores.measures import Head
-from util.figures.planted_controls import errors_by_noise, planted_model
+from util.figures.induction_scores.edits import Edit, Mode, Row
+from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
+from util.figures.induction_scores.plan import PAPER_SHARES, PRESETS, TASKS, Plan, Setup, plan
+from util.figures.induction_scores.results import (
+    Accuracies,
+    Companions,
+    Costs,
+    Doses,
+    Mechanism,
+    PlantedControl,
+    PromptPattern,
+    Results,
+    Scores,
+)
+from util.figures.induction_scores.task_study import Labels, Reference, TaskStudy, answered_right, tasks_done
+from util.figures.planted_controls import errors_by_noise, planted_control
 from util.models import planted
-from util.prompts.sequences import Sequences, repeated_sequences
-from util.records import cache
-from util.records.runs import LazyModel, ModelSource, Run, model_request, once, twin_request
-from util.records.study import plain_heads
+from util.models.planted import Planted
+from util.prompts import classification
+from util.prompts.sequences import repeated_sequences
+from util.records.checked import AsList, Count, Natural, checked
+from util.records.study import Study as AnyStudy
+from util.roles.attention_scores import INDUCTION_HEAD
+from util.roles.results import HeadScores
+from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import top
 
-STEM = "induction_scores"
-OV_TOKENS = 256
+OV_TOKENS = 256  # that copying by weights alone is measured on
+Result = TypeVar("Result")
 
 
-# ------------------------------------------------------------------------------------------------ requests
+def _known_task(name: str) -> str:
+    if name not in classification.NAMES:
+        raise ValueError(f"there are {', '.join(classification.NAMES)}")
+    return name
 
 
-def sequence_request(
-    model: str = "embedded", length: int = 50, copies: int = 4, sequences: int = 5, bos: bool = True, **which: Any
-) -> cache.Request:
-    """Random sequences to score heads on: see `prompts.sequences`; which: see `model_request`."""
-    own = {"length": length, "copies": copies, "seeds": list(range(sequences)), "bos": bos}
-    return {"stem": STEM, "schema": 1, "method_version": 1, **model_request(model, **which), **own}
+TaskName = Annotated[str, AfterValidator(_known_task)]
+Tasks = Annotated[tuple[TaskName, ...], AsList, Field(min_length=1)]
+Counts = Annotated[tuple[Count, ...], AsList, Field(min_length=1)]
+Seeds = Annotated[tuple[Natural, ...], AsList, Field(min_length=1)]
 
 
-def heads_by_layer(found: Support, heads: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """Heads by the model's own layer numbers. Raises ValueError for a head that there is not."""
-    wrong = [head for head in heads if not (0 <= head[0] < len(found.layers) and 0 <= head[1] < found.heads)]
-    if wrong:
-        raise ValueError(f"the model has {len(found.layers)} layers of {found.heads} heads, not {wrong}")
-    by_layer: dict[int, list[int]] = {}
-    for layer, head in heads:
-        by_layer.setdefault(found.layers[layer], []).append(head)
-    return by_layer
+def kept(part: Callable[[Any], Result]) -> Callable[[Any], Result]:
+    """Makes a part of a study measure or load once for each study, and then give the same result."""
+
+    @wraps(part)
+    def once(study: Any) -> Result:
+        name = f"kept {part.__name__}"
+        if name not in study.__dict__:
+            study.__dict__[name] = part(study)
+        return study.__dict__[name]
+
+    return once
 
 
-# ------------------------------------------------------------------------------------------------ scores
+@checked
+class Study(AnyStudy):
+    """What is measured of a model's induction heads. What is None follows from the settings and the model, see
+    `setup_for`.
 
-
-def head_scores(
-    model: PreTrainedModel, drawn: Sequences, *attached: Instrument, token_budget: int = TOKEN_BUDGET
-) -> dict[str, np.ndarray]:
-    """Every score of `measures.cells` of every head on every sequence, [N, L, H]; no matrix is kept.
-
-    attached: instruments that act before the scores are read.
+    tasks, primary_task: classification tasks, and the one with all controls. k: demonstrations; items: queries of each
+    task; seed: of control sets and random keys. settings: "default" or "paper". demonstration_seeds: a run for each;
+    hard_negatives, labels, reference: see `TaskStudy`. sizes: how many of the best heads are ablated; primary: the size
+    with controls; mode: of ablations; control_sets, other_sets: of either kind, on the primary task and on others;
+    all_tasks, all_sizes, full_grid: see `plan.Setup`. sequences, length, copies, bos: see `SequenceStudy`.
+    untrained_control: whether the untrained twin is scored too, a second model in memory.
     """
-    found = prepare(model)
-    rows = torch.from_numpy(measures.queries(drawn.length, drawn.copies, drawn.bos))
-    cells = measures.cells(drawn.length, drawn.copies, drawn.bos)
-    tensors = {name: torch.from_numpy(cell) for name, cell in cells.items()}
-    check_context(model, [drawn.ids.shape[1]])
-    scores = {name: np.empty((len(drawn.ids), len(found.layers), found.heads)) for name in cells}
 
-    def visit(batch: Batch) -> None:
-        read = ScoreRows(rows, tensors)
-        forward(model, batch, *attached, read)
-        for name, by_layer in read.scores.items():
-            stacked = np.stack([by_layer[layer].double().cpu().numpy() for layer in found.layers], axis=1)
-            scores[name][batch.numbers] = stacked / len(rows)
+    tasks: Tasks | None = None
+    primary_task: TaskName = "wordseq1"
+    k: Natural = 10
+    items: Count | None = None
+    seed: Natural = 0
+    _: KW_ONLY
+    settings: Literal["default", "paper"] = "default"
+    demonstration_seeds: Seeds | None = None
+    hard_negatives: bool = False
+    labels: Labels | None = None
+    reference: Reference | None = None
+    sizes: Counts | None = None
+    primary: Count | None = None
+    mode: Mode | None = None
+    control_sets: Count | None = None
+    other_sets: Count | None = None
+    all_tasks: bool | None = None
+    all_sizes: bool | None = None
+    full_grid: bool = False
+    sequences: Count = 5
+    length: AtLeastTwo = 50
+    copies: AtLeastTwo = 4
+    bos: bool = True
+    untrained_control: bool = True
 
-    run_rows(model, [Row(tuple(ids)) for ids in drawn.ids.tolist()], visit, token_budget)
-    return scores
+    stem = "induction_scores"
 
+    def __post_init__(self) -> None:
+        if self.primary_task not in self._tasks:
+            raise ValueError(f"primary_task = {self.primary_task!r} is none of tasks = {list(self._tasks)}")
+        if self.sizes is not None and self.primary is not None and self.primary not in self.sizes:
+            raise ValueError(f"sizes = {list(self.sizes)}, primary = {self.primary}: primary is none of the sizes")
+        items = self._items(1000)
+        for task in self._tasks:
+            for study in self._task_studies(task, items):
+                if not self._all_tasks:
+                    study.other_queries  # noqa: B018  # raises ValueError where there are too few
 
-def scores(
-    asked: cache.Request,
-    model: ModelSource = None,
-    folder: str | Path | None = None,
-    redo: bool = False,
-    ablated: Sequence[Head] = (),
-) -> cache.Record:
-    """The record of a `sequence_request`. Its data: every score [N, L, H] by name (see `measures.cells`), ids
-    [N, T], ranking (how tokens were ranked), layers.
+    # -------------------------------------------------------------------------------------------- what follows
 
-    ablated: with the outputs of these heads at zero. Raises what `prompts.sequences` raises.
-    """
-    run = _Run(asked, model, folder, redo)
+    @property
+    def _tasks(self) -> tuple[str, ...]:
+        return self.tasks or TASKS
 
-    def compute() -> dict[str, Any]:
-        found, drawn = prepare(run.pair[0]), run.drawn
-        removed = heads_by_layer(found, plain_heads(ablated))
-        gone = [PatchHeads(layer, heads, 0.0) for layer, heads in removed.items()]
-        return {
-            **head_scores(run.pair[0], drawn, *gone),
-            "ids": drawn.ids,
-            "ranking": drawn.ranking,
-            "layers": list(found.layers),
-        }
+    @property
+    def _all_tasks(self) -> bool:
+        return PRESETS[self.settings].all_tasks if self.all_tasks is None else self.all_tasks
 
-    return run.record({"part": "scores", "ablated": plain_heads(ablated)}, compute)
+    def _items(self, heads: int) -> int:
+        return self.items or PRESETS[self.settings].items or (60 if heads < 100 else 40)
 
+    def setup_for(self, heads: int) -> Setup:
+        """Returns what is measured of a model with so many heads.
 
-def untrained_scores(
-    asked: cache.Request, model: LazyModel, folder: str | Path | None = None, redo: bool = False
-) -> np.ndarray:
-    """The prefix-matching scores [L, H] of the model's untrained twin, mean of the sequences."""
-    return scores(twin_request(asked), model.twin(), folder, redo).data["prefix_matching"].mean(0)
+        Below 100 heads: 60 queries, the best 1, 2, 4, 8 heads, four of them with 20 control sets of either kind. From
+        100 on: 40 queries, the best 1 % and 3 %, the former with 10 control sets of either kind, 5 on other tasks; with
+        19 in all, the least p is 0.05. Raises ValueError where a size is more than the heads, and where the primary
+        size is none of the sizes.
+        """
+        preset, small = PRESETS[self.settings], heads < 100
+        sizes = self.sizes
+        if sizes is None:
+            sizes = (1, 2, 4, 8) if small else tuple(measures.how_many(share, heads) for share in PAPER_SHARES)
+        primary = self.primary or (4 if small and 4 in sizes else sizes[0])
+        if primary not in sizes or max(sizes) > heads:
+            raise ValueError(f"sizes = {list(sizes)}, primary = {primary}: sizes of 1 to {heads} heads, one is primary")
+        control_sets = self.control_sets or preset.control_sets or (20 if small else 10)
+        return Setup(
+            tasks=self._tasks,
+            primary_task=self.primary_task,
+            items=self._items(heads),
+            seeds=self.demonstration_seeds or preset.seeds,
+            mode=self.mode or preset.mode,
+            sizes=sizes,
+            primary=primary,
+            control_sets=control_sets,
+            other_sets=self.other_sets or (control_sets if small else min(5, control_sets)),
+            all_tasks=self._all_tasks,
+            all_sizes=preset.all_sizes if self.all_sizes is None else self.all_sizes,
+            full_grid=self.full_grid,
+        )
 
+    @property
+    def setup(self) -> Setup:
+        """What is measured of this model."""
+        return self.setup_for(self.scores().mean.size)
 
-def stability(
-    asked: cache.Request, n: int, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
-) -> pd.DataFrame:
-    """How prefix-matching scores agree with those of other settings: rank correlation over heads, and the heads that
-    are among the best n both times. Single sequences: the least of any."""
-    model = once(model, asked)
-    settings: dict[str, dict[str, Any]] = {
-        "without BOS": {"bos": False},
-        "length 25": {"length": 25},
-        "length 100": {"length": 100},
-    }
-    own = scores(asked, model, folder, redo).data["prefix_matching"]
-    others = {
-        name: scores({**asked, **changed}, model, folder, redo).data["prefix_matching"].mean(0)
-        for name, changed in settings.items()
-    }
-    pairs = {name: [other] for name, other in others.items()} | {"single sequences": [*own]}
-    best, rows = set(top(own.mean(0), n)), {}
-    for name, several in pairs.items():
-        agree = min(float(spearmanr(own.mean(0).ravel(), other.ravel())[0]) for other in several)
-        rows[name] = {
-            "rank correlation": agree,
-            f"of the best {n}": min(len(best & {*top(o, n)}) for o in several),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-class _Run(Run):
-    """A request's sequences."""
-
-    @cached_property
-    def drawn(self) -> Sequences:
-        return self.repeated(self.asked["copies"])
-
-    def repeated(self, copies: int) -> Sequences:
-        return repeated_sequences(self.pair[1], self.asked["length"], copies, self.asked["seeds"], self.asked["bos"])
+    @property
+    def own_request(self) -> Mapping[str, Any]:
+        return self.on_sequences().own_request
 
     @property
     def texts(self) -> list[str]:
-        return list(map(str, self.drawn.ids.tolist()))
+        return self.on_sequences().texts
 
-
-def outputs(
-    asked: cache.Request, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
-) -> cache.Record:
-    """The record of what heads write on the sequences of a request. Its data, each [N, L, H]:
-
-    copying: the OV score on sequences that are not repeated, see `measures.copying`; attribution: what a
-    head's write adds directly to the logit of the token that comes next in the last copy, beyond what it adds to the
-    sequence's other tokens, mean of all places; weights_copying [L, H] without sequences: the share of 256 tokens that
-    a head copies by its weights alone, see `bare_writes`. NaN where `direct_effects` has none.
-    """
-    run = _Run(asked, model, folder, redo)
-
-    def compute() -> dict[str, Any]:
-        net, tokenizer = run.pair
-        data = {"copying": head_copying(net, run.repeated(1)), "attribution": head_attribution(net, run.drawn)}
-        ids = repeated_sequences(tokenizer, OV_TOKENS, 1, [0], bos=False).ids[0]
-        alone = bare_writes(net, torch.from_numpy(ids))
-        shape = (len(support(net).layers), support(net).heads)
-        data["weights_copying"] = (
-            np.full(shape, np.nan) if alone is None else measures.weights_copying(alone.float().numpy())
+    @kept
+    def on_sequences(self) -> SequenceStudy:
+        """Returns the study of the same model on repeated random sequences."""
+        return SequenceStudy(
+            self.model, self.length, self.copies, self.sequences, bos=self.bos, folder=self.folder, redo=self.redo
         )
-        return data
 
-    return run.record({"part": "outputs"}, compute)
+    @kept
+    def _known_studies(self) -> dict[tuple[str, int], list[TaskStudy]]:
+        return {}
 
+    def on_task(self, task: str) -> list[TaskStudy]:
+        """Returns the studies of the same model on one of the tasks, one for each seed of demonstrations."""
+        items = self._items(self.scores().mean.size)
+        if (task, items) not in self._known_studies():  # prompts and means are formed once
+            self._known_studies()[task, items] = self._task_studies(task, items)
+        return self._known_studies()[task, items]
 
-def _direct(
-    model: PreTrainedModel, ids: np.ndarray, tokens: np.ndarray, positions: Sequence[int], *attached: Instrument
-) -> np.ndarray | None:
-    """What every head adds to the logits of tokens [N, A] at P positions of ids [N, T]: [N, L, H, P, A]."""
-    rows, heads = torch.from_numpy(ids), CaptureHeads(torch.tensor(positions))
-    with torch.inference_mode(), instrument(model, heads, *attached):
-        model.base_model(rows.to(input_device(model)), use_cache=False)
-    gone = {layer: -z for layer, z in heads.z.items()}  # as what is lost without it: the norm's scale is real
-    seen = direct_effects(model, rows, gone, torch.from_numpy(tokens), positions)
-    return None if seen is None else (seen[1] - seen[0]).movedim(2, 0).numpy()
+    def _task_studies(self, task: str, items: int) -> list[TaskStudy]:
+        preset = PRESETS[self.settings]
+        return [
+            TaskStudy(
+                self.model,
+                task,
+                self.k,
+                items,
+                seed,
+                hard_negatives=self.hard_negatives and task in classification.PATTERNS,
+                labels=self.labels,
+                reference=self.reference or preset.reference,  # type: ignore[arg-type]  # checked when it is built
+                folder=self.folder,
+                redo=self.redo,
+            )
+            for seed in self.demonstration_seeds or preset.seeds
+        ]
 
+    # -------------------------------------------------------------------------------------------- heads
 
-def head_copying(model: PreTrainedModel, drawn: Sequences) -> np.ndarray:
-    """The copying score of every head on sequences that are not repeated, [N, L, H]; NaN where there is none."""
-    found = prepare(model)
-    places = range(drawn.bos, drawn.ids.shape[1])
-    scores = np.full((len(drawn.ids), len(found.layers), found.heads), np.nan)
-    for number, ids in enumerate(tqdm(drawn.ids, desc="copying", leave=False)):
-        rows = CaptureRows(torch.tensor(places))
-        raised = _direct(model, ids[None], ids[None, drawn.bos :], places, rows)
-        if raised is None:
-            return scores
-        attended = [rows.weights[layer][0, :, :, drawn.bos :].argmax(-1).cpu().numpy() for layer in found.layers]
-        scores[number] = measures.copying(raised, np.stack(attended)[None])[0]
-    return scores
+    @kept
+    def scores(self) -> Scores:
+        """Returns the prefix-matching scores of all heads, and the primary set of the best.
 
+        Raises ValueError, before anything is measured, where `sizes` are more than the heads of the model.
+        """
+        heads = self.on_sequences().scores(check=lambda layers, in_layer: self.setup_for(layers * in_layer))
+        untrained = self.on_sequences().twin().scores() if self.untrained_control else None
+        mean = heads.mean()
+        return Scores(heads, top(mean, self.setup_for(mean.size).primary), untrained)
 
-def head_attribution(model: PreTrainedModel, drawn: Sequences) -> np.ndarray:
-    """Direct logit attribution of every head to the next token in the last copy, [N, L, H]; NaN where there is none."""
-    found = prepare(model)
-    start = drawn.bos + (drawn.copies - 1) * drawn.length
-    places, wanted = range(start, start + drawn.length - 1), np.arange(1, drawn.length)
-    scores = np.full((len(drawn.ids), len(found.layers), found.heads), np.nan)
-    for number, ids in enumerate(tqdm(drawn.ids, desc="attribution", leave=False)):
-        change = _direct(model, ids[None], ids[None, drawn.bos : drawn.bos + drawn.length], places)
-        if change is None:
-            return scores
-        next_ = np.broadcast_to(wanted, change.shape[:-1])
-        scores[number] = measures.repeated_attribution(change, next_).mean(-1)[0]
-    return scores
+    def stability(self) -> pd.DataFrame:
+        """Returns how the scores agree with those of other settings, a line for each.
 
+        The rank correlation over all heads, and how many of the primary set are among the best both times. Of single
+        sequences: the least of any.
+        """
+        scores, sequences = self.scores(), self.on_sequences()
+        n = len(scores.chosen)
+        others = {
+            "without BOS": sequences.replace(bos=False),
+            "length 25": sequences.replace(length=25),
+            "length 100": sequences.replace(length=100),
+        }
+        maps = {name: [study.scores().mean()] for name, study in others.items()}
+        maps["single sequences"] = [*scores.heads.scores["prefix_matching"]]
+        lines = {
+            name: {
+                "rank correlation": min(float(spearmanr(scores.mean.ravel(), score.ravel())[0]) for score in several),
+                f"of the best {n}": min(len({*scores.chosen} & {*top(score, n)}) for score in several),
+            }
+            for name, several in maps.items()
+        }
+        return pd.DataFrame.from_dict(lines, orient="index")
 
-def patterns(
-    asked: cache.Request,
-    heads: Sequence[Head],
-    model: ModelSource = None,
-    folder: str | Path | None = None,
-    redo: bool = False,
-) -> cache.Record:
-    """The record of the whole attention of some heads on the last sequence of a request. Its data: attention [heads, T,
-    T], query by key (float32), in the order of `heads`; ids [T]."""
-    run = _Run(asked, model, folder, redo)
-    wanted = [[int(layer), int(head)] for layer, head in heads]
+    @kept
+    def companions(self) -> Companions:
+        """Returns what else heads do, each [L, H].
 
-    def compute() -> dict[str, Any]:
-        net, ids = run.pair[0], run.drawn.ids[-1]
-        numbers = prepare(net).layers
-        heads_by_layer(support(net), wanted)  # refuses a head that there is not
-        check_context(net, [len(ids)])
-        rows = CaptureRows(torch.arange(len(ids)), layers={numbers[layer] for layer, _ in wanted})
-        forward(net, Batch.of([Row(tuple(ids.tolist()))], [0], [len(run.drawn.ids) - 1]), rows)
-        attention = [rows.weights[numbers[layer]][0, head].float().cpu().numpy() for layer, head in wanted]
-        return {"attention": np.stack(attention), "ids": ids}
+        copying: the OV score on sequences that are not repeated, see `measures.copying`; attribution: what a head's
+        write adds directly to the logit of the token that comes next in the last copy, beyond what it adds to the
+        sequence's other tokens, the mean of all places; weights_copying: the share of 256 tokens that a head copies by
+        its weights alone. NaN where `replay.direct_effects` has none.
+        """
+        study = self.on_sequences()
 
-    return run.record({"part": "patterns", "heads": wanted}, compute)
+        def compute() -> dict[str, Any]:
+            model, tokenizer = study.pair
+            ids = repeated_sequences(tokenizer, OV_TOKENS, 1, [0], bos=False).ids[0]
+            return {
+                "copying": head_copying(model, study.drawn_in_copies(1)),
+                "attribution": head_attribution(model, study.drawn),
+                "weights_copying": head_weights_copying(model, ids),
+            }
 
+        data = study.record({"part": "outputs"}, compute).data
+        return Companions(self.scores(), data["copying"].mean(0), data["weights_copying"], data["attribution"].mean(0))
 
-# ------------------------------------------------------------------------------------------------ planted heads
+    def pattern(self) -> PromptPattern:
+        """Returns what the best head attends to in the first prompt of the primary task."""
+        return self.on_task(self.primary_task)[0].pattern(self.scores().chosen[0])
 
+    @kept
+    def mechanism(self) -> Mechanism:
+        """Returns prefix matching without the best previous-token heads of earlier layers, and without others there."""
+        scores, study = self.scores(), self.on_sequences()
+        earlier = np.arange(len(scores.mean))[:, None] < min(scores.chosen)[0]
+        previous = np.where(earlier, scores.heads.mean("previous_token"), 0)
+        makers, alike = measures.previous_token_heads(previous, scores.mean, seed=self.seed)
+        removed = {"previous-token heads out": makers} | {f"others out, {i}": heads for i, heads in enumerate(alike, 1)}
+        without = {name: study.scores(heads).mean() for name, heads in removed.items()}
+        return Mechanism(self.companions(), makers, removed, without, previous)
 
-def planted_control(
-    asked: cache.Request, folder: str | Path | None = None, **options: Any
-) -> tuple[cache.Record, planted.Planted]:
-    """The same sequences put to heads that are known: `planted.induction`, on the embedded model's tokenizer.
+    # -------------------------------------------------------------------------------------------- tasks
 
-    options: those of the planted circuit (family, copies, noise, seed).
-    """
-    pair, truth, which = planted_model(planted.induction, options)
-    return scores({**asked, **which}, pair, folder), truth
+    @kept
+    def plan(self) -> Plan:
+        """Returns the sets of heads, and what is done to the model. Raises what `plan.plan` raises."""
+        norms = self.on_task(self.primary_task)[0].means().norms
+        return plan(self.scores().mean, norms, self.setup, self.seed)
 
+    @kept
+    def accuracies(self) -> Accuracies:
+        """Returns right answers with demonstrations, under all edits of the plan."""
+        setup, edits = self.setup, self.plan()
+        passed = {} if setup.all_tasks else tasks_done([self.on_task(task)[0] for task in setup.tasks])
+        done = setup.tasks if setup.all_tasks else tuple(passed)
+        right = {task: answered_right(self.on_task(task), edits.of_task(task, done)) for task in setup.tasks}
+        return Accuracies(edits, self.k, self.model.shown_name, right, passed, done)
 
-def planted_errors(
-    asked: cache.Request,
-    noises: Sequence[float] = (0.5, 1.0, 2.0),
-    seeds: Sequence[int] = (0, 1),
-    folder: str | Path | None = None,
-) -> dict[float, dict[str, tuple[int, int]]]:
-    """How often planted heads are misjudged by a score of 0.3, by the noise on their weights (see `planted.Plan`):
-    "false alarms" among heads that are no induction heads, and "misses", each of how many."""
+    @kept
+    def doses(self) -> Doses:
+        """Returns right answers without demonstrations, and losses of plain text, under some edits of the plan."""
+        accuracies, edits = self.accuracies(), self.plan()
+        bare = {
+            task: answered_right(
+                [study.replace(k=0) for study in self.on_task(task)], edits.few(task in accuracies.measured)
+            )
+            for task in self._tasks
+        }
+        text: dict[Row, Edit] = edits.few()
+        study = self.on_task(self.primary_task)[0]
+        return Doses(accuracies, bare, study.losses(text), study.uniform_loss())
 
-    def judge(noise: float, seed: int) -> list[tuple[bool, bool]]:
-        record, truth = planted_control(asked, folder, noise=noise, seed=seed)
-        found = record.data["prefix_matching"].mean(0) >= measures.INDUCTION_HEAD
-        known = {place: place in truth.heads["induction"] for place in np.ndindex(found.shape)}
-        return [(one, bool(found[place]) != one) for place, one in known.items()]
+    @kept
+    def costs(self) -> Costs:
+        """Returns what the primary ablation costs on each task."""
+        return Costs(measures.costs(self.accuracies().right, self.doses().without_examples))
 
-    return errors_by_noise(judge, noises, seeds)
+    # -------------------------------------------------------------------------------------------- controls
+
+    def planted(self, **options: Any) -> tuple[HeadScores, Planted]:
+        """Returns the scores of a model whose induction heads are known, and the truth.
+
+        options: those of `models.planted.induction` (family, copies, noise, seed).
+        """
+        model, truth = planted_control(planted.induction, options)
+        return self.on_sequences().replace(model=model, redo=False).scores(), truth
+
+    def planted_errors(
+        self, noises: tuple[float, ...] = (0.5, 1.0, 2.0), seeds: tuple[int, ...] = (0, 1)
+    ) -> dict[float, dict[str, tuple[int, int]]]:
+        """Returns how often a score of 0.3 misjudges planted heads, by the noise on their weights.
+
+        "false alarms" among heads that are no induction heads, and "misses", each of how many.
+        """
+
+        def judge(noise: float, seed: int) -> list[tuple[bool, bool]]:
+            scores, truth = self.planted(noise=noise, seed=seed)
+            called = scores.mean() >= INDUCTION_HEAD
+            known = {place: place in truth.heads["induction"] for place in np.ndindex(called.shape)}
+            return [(induction, bool(called[place]) != induction) for place, induction in known.items()]
+
+        return errors_by_noise(judge, noises, seeds)
+
+    @kept
+    def planted_check(self) -> PlantedControl:
+        """Returns whether planted heads are found, and how often noise hides them."""
+        scores, truth = self.planted()
+        exact = truth.found_exactly("induction", scores.mean(), INDUCTION_HEAD)
+        return PlantedControl(scores.mean(), exact, self.planted_errors())
+
+    def results(self) -> Results:
+        """Returns all results together."""
+        return Results(
+            self.model.name,
+            self.request,
+            self.mechanism(),
+            self.accuracies(),
+            self.doses(),
+            self.costs(),
+            self.planted_check(),
+        )

@@ -1,0 +1,112 @@
+"""What is done to a model, and the names of the rows that figures, tables and values files have for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, get_args
+
+from util.prompts import induction_pattern
+from util.records.checked import Natural, checked
+from util.roles import heads as head_arguments
+from util.roles.heads import Heads
+
+Mode = Literal["mean", "zero", "mean_pos", "input_mean"]
+Pattern = Literal["induction", "random keys", "previous part"]
+MODES: tuple[str, ...] = get_args(Mode)
+assert get_args(Pattern) == induction_pattern.PATTERNS
+
+
+@checked
+class Edit:
+    """An ablation of heads, a knockout in heads, or nothing: see `ablate`, `knock_out` and `WHOLE`.
+
+    heads: (layer, head), the layer counted among those that have attention; sorted, each once.
+    """
+
+    heads: Heads = ()
+    mode: Mode | None = None
+    pattern: Pattern | None = None
+    seed: Natural = 0
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and self.pattern is not None:
+            raise ValueError(f"mode = {self.mode!r}, pattern = {self.pattern!r}: an edit has one of the two")
+        if self.heads and self.mode is None and self.pattern is None:
+            raise ValueError(f"heads = {self.heads}: give a mode to ablate them, or a pattern to knock out")
+
+    @classmethod
+    def ablate(cls, heads: Any, mode: str = "mean") -> Edit:
+        """Replaces what these heads write at all positions.
+
+        mode: "zero"; "mean": their mean output over the tokens of a reference; "mean_pos": the same position by
+        position; "input_mean": what they make of the mean input of their layer, position by position, as Crosbie &
+        Shutova's code does (queries, keys and values of the ablated heads alone come from it).
+        """
+        return cls(heads, mode=mode)  # type: ignore[arg-type]  # checked when it is built
+
+    @classmethod
+    def knock_out(cls, heads: Any, pattern: str = "induction", seed: int = 0) -> Edit:
+        """Forbids these heads the cells of a pattern, see `prompts.induction_pattern`."""
+        return cls(heads, pattern=pattern, seed=seed)  # type: ignore[arg-type]  # checked when it is built
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the edit in the JSON of a request."""
+        heads = head_arguments.plain(self.heads)
+        if self.mode is not None:
+            return {"ablate": heads, "mode": self.mode}
+        if self.pattern is not None:
+            return {"knock_out": heads, "pattern": self.pattern, "seed": self.seed}
+        return {}
+
+
+WHOLE = Edit()  # the whole model
+
+
+class Group(Enum):
+    """What kind of row it is; the value is how figures and values files call it."""
+
+    WHOLE = "whole model"
+    ABLATED = "ablated"
+    OTHER_MODE = "ablated in another mode"
+    LAYER_MATCHED = "layer-matched"
+    NORM_MATCHED = "norm-matched"
+    SIZE = "ablated, another size"
+    KNOCKED_OUT = "pattern knocked out"
+    KNOCKED_OUT_IN_OTHERS = "pattern in others"
+    RANDOM_KEYS = "random keys"
+    PREVIOUS_PART = "previous part"
+
+
+CONTROL_SETS = (Group.LAYER_MATCHED, Group.NORM_MATCHED)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One of the things that are done to a model.
+
+    size: how many heads, where the name says it: of ablations, and of sets that are not of the primary size. draw: the
+    number of a draw, from 1 on. mode: of an ablation in another mode than the study's.
+    """
+
+    group: Group
+    size: int | None = None
+    draw: int | None = None
+    mode: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How figures, tables and values files call the row."""
+        if self.group is Group.ABLATED:
+            return f"top {self.size} ablated"
+        if self.group is Group.OTHER_MODE:
+            return f"top {self.size}, {self.mode}"
+        if self.group is Group.SIZE:
+            return f"n = {self.size}"
+        name = self.group.value if self.size is None else f"n = {self.size}, {self.group.value}"
+        return name if self.draw is None else f"{name} {self.draw}"
+
+    @property
+    def is_control_set(self) -> bool:
+        """Whether as many other heads as the primary set are ablated."""
+        return self.group in CONTROL_SETS and self.size is None

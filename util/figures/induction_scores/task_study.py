@@ -1,0 +1,351 @@
+"""One classification task under edits of a model: answers, plain text, means, attention."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from util.engine.attention import support
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureRows, PatchHeads
+from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, nothing, scoring, text_losses
+from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
+from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.results import PromptPattern
+from util.load_model_and_data import staicc_prompts
+from util.prompts import classification, induction_pattern
+from util.prompts.prompt import Prompt, with_bos
+from util.records.checked import AsList, Count, Natural, Text, checked
+from util.records.study import Study
+from util.roles import heads as head_arguments
+from util.roles.head_scores import heads_by_layer
+from util.stats import answers
+from util.stats.heads import Head
+from util.stats.intervals import Interval, accuracy
+
+TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
+SKIPPED_POSITIONS = 8  # first tokens of a prompt that no mean counts
+Reference = Literal["task", "staicc"]
+Labels = Annotated[tuple[Text, ...], AsList]
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Log-probabilities of the labels, log_prob [N, C] in nats, and which is the right one, gold [N]."""
+
+    log_prob: NDArray[np.floating]
+    gold: NDArray[np.integer]
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Which queries are answered right, [N]."""
+        return answers.right(self.log_prob, self.gold)
+
+
+@dataclass(frozen=True)
+class Means:
+    """Mean outputs of heads over a reference: mean [L, H, dv], of so many tokens and prompts.
+
+    norms [L, H]: how long what each head writes is at the last token of a prompt, on average.
+    """
+
+    mean: NDArray[np.floating]
+    norms: NDArray[np.floating]
+    tokens: int
+    prompts: int
+
+
+@checked
+class TaskStudy(Study):
+    """A classification task to answer: `items` queries from the one at `start` on.
+
+    k, seed: demonstrations of each query, and what they are drawn by. hard_negatives: see `classification.task`.
+    labels: other words than Foo, Bar, Mur, Res. reference: what means are taken over, other prompts of the task or
+    StaICC's; reference_prompts: how many, and how many plain texts.
+    """
+
+    task: Text = "wordseq1"
+    k: Natural = 10
+    items: Count = 60
+    seed: Natural = 42
+    _: KW_ONLY
+    hard_negatives: bool = False
+    labels: Labels | None = None
+    reference: Reference = "task"
+    start: Natural = 0
+    reference_prompts: Count = 64
+    token_budget: Count = TOKEN_BUDGET
+
+    stem = "induction_scores"
+
+    def __post_init__(self) -> None:
+        if self.task not in classification.NAMES:
+            raise ValueError(f"task = {self.task!r}: there are {', '.join(classification.NAMES)}")
+        if self.hard_negatives and self.task not in classification.PATTERNS:
+            raise ValueError(
+                f"hard_negatives = True: {self.task} has none; they are for {', '.join(classification.PATTERNS)}"
+            )
+        plain = classification.task(self.task, self.hard_negatives)
+        if self.start + self.items > len(plain.rows):
+            raise ValueError(
+                f"items = {self.items}, start = {self.start}: {self.task} has {len(plain.rows)} rows to ask for"
+            )
+        if self.labels is not None and not len(self.labels) == len(set(self.labels)) == len(plain.labels):
+            raise ValueError(
+                f"labels = {list(self.labels)}: {self.task} has {len(plain.labels)} classes, give each a word of its "
+                "own"
+            )
+        if self.labels is not None:
+            classification.relabelled(plain, self.labels)
+
+    @cached_property
+    def classes(self) -> classification.Task:
+        """The task, with its rows and labels."""
+        task = classification.task(self.task, self.hard_negatives)
+        return task if self.labels is None else classification.relabelled(task, self.labels)
+
+    @property
+    def own_request(self) -> dict[str, Any]:
+        return {
+            "schema": 2,
+            "method_version": 1,
+            "dataset": self.classes.name,
+            "task": self.task,
+            "hard_negatives": self.hard_negatives,
+            "k": self.k,
+            "items": self.items,
+            "start": self.start,
+            "seed": self.seed,
+            "labels": None if self.labels is None else list(self.labels),
+            "reference": self.reference,
+            "reference_prompts": self.reference_prompts,
+            "skipped_positions": SKIPPED_POSITIONS,
+            "token_budget": self.token_budget,
+        }
+
+    @property
+    def texts(self) -> list[str]:
+        return [prompt.text for prompt in [*self.prompts, *self.reference_texts]]
+
+    @property
+    def other_queries(self) -> TaskStudy:
+        """The same with as many other queries, those behind these. Raises ValueError where there are too few rows."""
+        return self.replace(start=self.start + self.items)
+
+    # -------------------------------------------------------------------------------------------- prompts and rows
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """The prompts to answer. Raises what `classification.prompts` raises."""
+        return classification.prompts(self.classes, self.k, self.seed, self.start + self.items)[self.start :]
+
+    @cached_property
+    def reference_texts(self) -> list[Prompt]:
+        """The prompts that means are taken over; those of the task have other queries."""
+        if self.reference == "staicc":
+            return staicc_prompts(TEXTS, 4)[: self.reference_prompts]
+        end = self.start + self.items
+        others = classification.prompts(self.classes, self.k, self.seed + 1000, end + self.reference_prompts)
+        return others[end:] or others[: self.reference_prompts]
+
+    @cached_property
+    def scoring(self) -> Scoring:
+        """How labels are scored. Raises what `label_scores.scoring` raises."""
+        return scoring(*self.pair, self.prompts)
+
+    @cached_property
+    def reference_rows(self) -> list[Row]:
+        rows = [Row(with_bos(prompt.text, self.pair[1]).ids) for prompt in self.reference_texts]
+        check_context(self.pair[0], [len(row) for row in rows])
+        return rows
+
+    @cached_property
+    def plain_texts(self) -> list[tuple[int, ...]]:
+        """The token ids of StaICC's texts without their labels."""
+        prompts = staicc_prompts(TEXTS, 0)[: self.reference_prompts]
+        return [with_bos(prompt.text[slice(*prompt.spans["x"][-1])], self.pair[1]).ids for prompt in prompts]
+
+    # -------------------------------------------------------------------------------------------- means
+
+    def means(self) -> Means:
+        """Returns the mean outputs of all heads over the reference, without the first tokens of its prompts."""
+        return self._means
+
+    @cached_property
+    def _means(self) -> Means:
+        def compute() -> dict[str, Any]:
+            return mean_outputs(self.pair[0], self.reference_rows, SKIPPED_POSITIONS, self.token_budget)
+
+        return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
+
+    @cached_property
+    def _known_means(self) -> dict[Edit, NDArray[np.floating]]:
+        return {}
+
+    def _means_by_position(self, edit: Edit) -> NDArray[np.floating]:
+        """Returns what stands for the heads of an edit at each position, [T, heads, dv]; measured once for a study."""
+
+        def compute() -> dict[str, Any]:
+            model, rows = self.pair[0], self.reference_rows
+            measure = position_means if edit.mode == "mean_pos" else outputs_of_mean_inputs
+            by_layer = heads_by_layer(support(model), edit.heads)
+            values = measure(model, rows, list(by_layer), self.token_budget)
+            chosen = [values[layer][:, heads] for layer, heads in by_layer.items()]
+            return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
+
+        if edit not in self._known_means:
+            part = {"part": "means", "mode": edit.mode, "heads": head_arguments.plain(edit.heads)}
+            self._known_means[edit] = self.record(part, compute).data["values"]
+        return self._known_means[edit]
+
+    # -------------------------------------------------------------------------------------------- edits
+
+    def instruments(self, edit: Edit, lengths: Sequence[int]) -> Attach:
+        """Returns what an edit attaches to texts of so many tokens.
+
+        Raises ValueError, before any forward pass, for heads that there are not, for prompts that cannot be cut at
+        their parts, and for texts that are longer than the reference of their positions.
+        """
+        model, tokenizer = self.pair
+        prepared = prepare(model)
+        by_layer = heads_by_layer(prepared, edit.heads)
+        if not edit.heads:
+            return nothing
+        if edit.pattern is not None:
+            pattern, seed = edit.pattern, edit.seed
+            cells = [induction_pattern.cells(prompt, tokenizer, pattern, seed) for prompt in self.prompts]
+            return knockouts(cells, by_layer)
+        if edit.mode == "zero":
+            return lambda batch: [PatchHeads(layer, heads, 0.0) for layer, heads in by_layer.items()]
+        if edit.mode == "mean":
+            mean = torch.from_numpy(self.means().mean)
+            values = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
+            return lambda batch: [PatchHeads(layer, heads, values[layer]) for layer, heads in by_layer.items()]
+        longest, there = max(lengths), max(map(len, self.reference_rows))
+        if longest > there:
+            raise ValueError(
+                f"the longest prompt has {longest} tokens, the reference of {edit.mode} {there}; take mode 'mean', or "
+                "a reference of longer prompts"
+            )
+        kept = torch.from_numpy(self._means_by_position(edit))
+        parts = dict(zip(by_layer, kept.split([len(heads) for heads in by_layer.values()], dim=1), strict=True))
+
+        def attach(batch: Batch) -> list[PatchHeads]:
+            places = batch.positions.clamp(max=there - 1)  # those of padding may be larger
+            return [PatchHeads(layer, heads, parts[layer][places]) for layer, heads in by_layer.items()]
+
+        return attach
+
+    def _check_heads(self, edits: Mapping[Name, Edit]) -> None:
+        for edit in edits.values():
+            heads_by_layer(prepare(self.pair[0]), edit.heads)
+
+    def answers(self, edits: Mapping[Name, Edit]) -> dict[Name, Answers]:
+        """Returns what the model answers under each edit, by the edit's name; each is a record of its own.
+
+        An ablation acts on the tokens of a label as on all others; a knockout on the prompt's alone. Raises ValueError,
+        before any forward pass, for heads that there are not and for what `scoring` refuses in labels and lengths; and
+        what `instruments` raises.
+        """
+        _check_edits(edits)
+
+        def measured(edit: Edit) -> Answers:
+            def compute() -> dict[str, Any]:
+                self._check_heads(edits)
+                attach = self.instruments(edit, self.scoring.lengths)
+                scores = label_log_probs(self.pair[0], self.scoring, attach, token_budget=self.token_budget)
+                return {**scores, "gold": self.scoring.gold}
+
+            data = self.record({"part": "answers", "edit": edit.plain()}, compute).data
+            return Answers(data["log_prob"], data["gold"])
+
+        title = f"{self.classes.name}, {self.k} shots"
+        return {name: measured(edit) for name, edit in tqdm(edits.items(), desc=title, leave=False)}
+
+    # -------------------------------------------------------------------------------------------- plain text
+
+    def losses(self, edits: Mapping[Name, Edit]) -> dict[Name, NDArray[np.floating]]:
+        """Returns the mean next-token loss of plain texts under each ablation, [N] in nats, by the edit's name.
+
+        Raises ValueError for knockouts, and before any forward pass for heads that there are not.
+        """
+        _check_edits(edits)
+        if any(edit.pattern is not None for edit in edits.values()):
+            raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
+        bar = tqdm(edits.items(), desc="plain text", leave=False)
+        return {name: self._text_record(edit, edits)["loss"] for name, edit in bar}
+
+    def uniform_loss(self) -> float:
+        """Returns the loss of a model that gives all tokens of its vocabulary the same probability, in nats."""
+        return float(np.log(self._text_record(WHOLE, {})["vocabulary"]))
+
+    def _text_record(self, edit: Edit, edits: Mapping[Any, Edit]) -> Mapping[str, Any]:
+        def compute() -> dict[str, Any]:
+            self._check_heads(edits)
+            model, texts = self.pair[0], self.plain_texts
+            attach = self.instruments(edit, list(map(len, texts)))
+            losses = text_losses(model, texts, attach, self.token_budget)
+            return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
+
+        return self.record({"part": "text", "edit": edit.plain()}, compute).data
+
+    # -------------------------------------------------------------------------------------------- attention
+
+    def pattern(self, head: Head) -> PromptPattern:
+        """Returns what one head attends to in the first prompt. Raises ValueError for a head that there is not."""
+        chosen = head_arguments.checked_head(head)
+
+        def compute() -> dict[str, Any]:
+            model, tokenizer = self.pair
+            ((layer, (place,)),) = heads_by_layer(support(model), [chosen]).items()
+            prompt = self.prompts[0]
+            tokens = with_bos(prompt.text, tokenizer)
+            rows = CaptureRows(torch.arange(len(tokens.ids)), layers=layer)
+            forward(model, Batch.of([Row(tokens.ids)], [0]), rows)
+            kinds = [""] * len(tokens.ids)
+            for part in induction_pattern.parts(prompt):
+                for token in tokens.under(part.span):
+                    kinds[token] = part.kind or "text"
+            return {
+                "attention": rows.weights[layer][0, place].cpu().numpy(),
+                "tokens": [tokenizer.decode([token]) for token in tokens.ids],
+                "kinds": kinds,
+            }
+
+        data = self.record({"part": "pattern", "head": list(chosen)}, compute).data
+        return PromptPattern(chosen, self.task, self.model.shown_name, **data)
+
+
+def _check_edits(edits: Mapping[Name, Edit]) -> None:
+    wrong = [edit for edit in edits.values() if not isinstance(edit, Edit)]
+    if wrong:
+        raise ValueError(f"edits: {wrong[0]!r} is none; build it with Edit.ablate, Edit.knock_out or WHOLE")
+
+
+def answered_right(studies: Sequence[TaskStudy], edits: Mapping[Name, Edit]) -> dict[Name, NDArray[np.bool_]]:
+    """Returns which queries are answered right under each edit, [R, N] by name: a row for each study."""
+    runs = [study.answers(edits) for study in studies]
+    return {name: np.stack([run[name].right for run in runs]) for name in edits}
+
+
+def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, Interval]:
+    """Returns which tasks the whole model does better than chance, with its accuracy on as many other queries.
+
+    An ablation of a task that the model does not do says nothing. The queries are not those of the studies, so that
+    what a task is chosen by is not measured again.
+    """
+    done = {}
+    for study in studies:
+        interval = accuracy(answered_right([study.other_queries], {"whole": WHOLE})["whole"])
+        if interval.low > 1 / len(study.classes.labels):
+            done[study.task] = interval
+    return done

@@ -1,0 +1,226 @@
+"""Induction by hand: attention that matches one-hot vectors, and the two layers that make an induction head of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from util.figures.toy_induction_head import plots
+from util.roles import attention_scores
+
+Floats = NDArray[np.floating]
+SLOTS = ("token", "previous", "output")  # of the residual stream
+SCORES = ("prefix matching", "previous token")
+
+
+def attention(queries: Floats, keys: Floats, beta: float) -> Floats:
+    """Returns the causal softmax of queries [T, d] times keys [T, d], times beta: [T, T]."""
+    causal = np.where(np.tri(len(queries)), 0, -np.inf)
+    return softmax(beta * queries @ keys.T + causal, axis=-1)
+
+
+def role_scores(pattern: Floats, length: int, copies: int, bos: bool = True) -> dict[str, float]:
+    """Returns the SCORES of attention [T, T] on a repeated sequence, by name."""
+    rows = pattern[attention_scores.queries(length, copies, bos)]
+    before = attention_scores.cells(length, copies, bos)["previous_token"]
+    values = float(attention_scores.prefix_matching(rows, length, copies, bos)), float(rows[before].mean())
+    return dict(zip(SCORES, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Construction:
+    """Two layers of one head each that continue any pattern.
+
+    tokens: how many there are, BOS counted; beta: how sharp attention is. The residual stream has three slots of
+    one-hot vectors.
+    """
+
+    tokens: int
+    beta: float
+
+    def _slot(self, name: str) -> Floats:
+        """Returns the matrix [tokens, 3 tokens] that puts tokens into a slot."""
+        return np.kron(np.eye(len(SLOTS))[SLOTS.index(name)], np.eye(self.tokens))
+
+    @cached_property
+    def embedding(self) -> Floats:
+        """From tokens to the slot "token", [tokens, 3 tokens]."""
+        return self._slot("token")
+
+    @cached_property
+    def unembedding(self) -> Floats:
+        """From the slot "output" to tokens, [3 tokens, tokens]."""
+        return self._slot("output").T
+
+    @cached_property
+    def ov_0(self) -> Floats:
+        """Layer 0 copies the token it reads into the slot "previous"."""
+        return self._slot("token").T @ self._slot("previous")
+
+    @cached_property
+    def qk_1(self) -> Floats:
+        """Layer 1 matches the query's token with the key's previous one."""
+        return self._slot("token").T @ self._slot("previous")
+
+    @cached_property
+    def ov_1(self) -> Floats:
+        """Layer 1 copies the token it reads to the output."""
+        return self._slot("token").T @ self._slot("output")
+
+    @property
+    def qk_circuit(self) -> Floats:
+        """What layer 1 matches, through both layers, from embedding to embedding: [tokens, tokens]."""
+        return self.embedding @ self.qk_1 @ (self.embedding @ self.ov_0).T
+
+    @property
+    def ov_circuit(self) -> Floats:
+        """What layer 1 adds to the logits, from embedding to unembedding: [tokens, tokens]."""
+        return self.embedding @ self.ov_1 @ self.unembedding
+
+    def logits(self, ids: Sequence[int] | NDArray[np.integer]) -> Floats:
+        """Returns the logits [T, tokens] of token ids [T], BOS in front."""
+        x = self.embedding[ids]
+        x = x + attention(np.eye(len(x), k=-1), np.eye(len(x)), self.beta) @ x @ self.ov_0
+        x = x + attention(x @ self.qk_1, x, self.beta) @ x @ self.ov_1
+        return x @ self.unembedding
+
+    def figure(self, letters: str) -> Figure:
+        """Returns the matrices of both layers and the circuits; an arrow shows how the layers compose.
+
+        letters: a name for each token.
+        """
+        panels = {
+            "layer 0: QK": (np.eye(self.tokens * 2, k=-1), "query position", "key position"),
+            "layer 1: QK": (self.qk_1, "query reads", "key reads"),
+            "QK, both layers": (self.qk_circuit, "token of the query", "token before the key"),
+            "layer 0: OV": (self.ov_0, "reads", "writes"),
+            "layer 1: OV": (self.ov_1, "reads", "writes"),
+            "OV to the logits": (self.ov_circuit, "token of the key", "predicted"),
+        }
+        composed = ("layer 0: OV", "layer 1: QK", "previous")  # what the one writes there, the keys of the other read
+        return plots.circuits(panels, SLOTS, letters, composed)
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """The letters that the construction predicts after some texts, with their shares, by text."""
+
+    shares: Mapping[str, Mapping[str, float]]
+
+    def lines(self) -> list[str]:
+        return [f"{text!r:22} {_words(shares)}" for text, shares in self.shares.items()]
+
+    def check_lines(self) -> list[str]:
+        return [f"after {text!r}: {_words(shares)}" for text, shares in self.shares.items()]
+
+
+def _words(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{letter!r} {share:.2f}" for letter, share in shares.items())
+
+
+def likeliest(texts: Iterable[str], beta: float, most: int = 3) -> Likeliest:
+    """Returns the letters that the construction predicts after each text, `most` of them, with their shares.
+
+    ^ is BOS. Shares of a millionth or less are left out; equal ones come in the order of the alphabet.
+    """
+    texts = list(texts)
+    alphabet = ["^", *sorted(set("".join(texts)))]
+    construction = Construction(len(alphabet), beta)
+    said = {}
+    for text in texts:
+        last = construction.logits([alphabet.index(letter) for letter in f"^{text}"])[-1]
+        shares = dict(zip(alphabet, last, strict=True))
+        best = sorted(shares, key=lambda letter: -round(shares[letter], 6))[:most]
+        said[text] = {letter: shares[letter] for letter in best if shares[letter] > 1e-6}
+    return Likeliest(said)
+
+
+def predicted(logits: Floats, tokens: Sequence[str], vocabulary: Sequence[str]) -> dict[str, str]:
+    """Returns what is predicted after each token, by the largest of its logits [T, V]: "a or b" where two are equal."""
+    largest = plots.predictions(logits)
+    names = [" or ".join(np.array(vocabulary)[row]) for row in largest]
+    return dict(zip(tokens, names, strict=True))
+
+
+@dataclass(frozen=True)
+class Lecture:
+    """The head of the lecture: attention [4, 4], what it copies [4, 3], its scores on a repeated sequence by name, and
+    what is predicted through the residual stream, by token."""
+
+    attention: Floats
+    copied: Floats
+    scores: Mapping[str, float]
+    predicted: Mapping[str, str]
+
+    def values(self) -> dict[str, object]:
+        matching, previous = (self.scores[name] for name in SCORES)
+        return {
+            "attention": self.attention,
+            "copied": self.copied,
+            "prefix_matching": matching,
+            "previous": previous,
+        }
+
+    def check_lines(self) -> list[str]:
+        matching, previous = (self.scores[name] for name in SCORES)
+        largest, first = self.attention.max(), self.attention[0].sum()
+        return [
+            f"the lecture's head: largest weight {largest:.8f}, row 0 sums to {first}; prefix matching {matching}, "
+            f"previous token {previous:.8f}",
+            f"predicted through the residual stream: {', '.join(self.predicted.values())}",
+        ]
+
+
+@dataclass(frozen=True)
+class Built:
+    """The construction on one repeated sequence: scores by layer and name, accuracy by copy, and whether both circuits
+    are the identity."""
+
+    scores: Mapping[str, Mapping[str, float]]
+    accuracy: Mapping[str, float]
+    identity: bool
+
+    @property
+    def accuracy_text(self) -> str:
+        return ", ".join(f"{copy} {share:.3f}" for copy, share in self.accuracy.items())
+
+    def values(self) -> dict[str, object]:
+        return {"scores": self.scores, "accuracy": self.accuracy}
+
+    def lines(self, vocabulary: int) -> list[str]:
+        """Returns the scores and the accuracy beside that of guessing among `vocabulary` tokens."""
+        matching, previous = SCORES
+        lines = [
+            f"{layer}: {matching} {values[matching]:.3g}, {previous} {values[previous]:.3f}"
+            for layer, values in self.scores.items()
+        ]
+        return [*lines, f"accuracy of the next token: {self.accuracy_text}; guessing {1 / vocabulary}"]
+
+    def check_lines(self) -> list[str]:
+        scores = [
+            f"construction, {layer}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+            for layer, values in self.scores.items()
+        ]
+        return [f"circuits are the identity: {self.identity}", *scores, f"accuracy: {self.accuracy_text}"]
+
+
+def built(
+    layer_0: Floats, layer_1: Floats, right: NDArray[np.bool_], length: int, copies: int, circuits: Sequence[Floats]
+) -> Built:
+    """Returns what comes of attention [T, T] in both layers, BOS in front, and of right answers [T - 1].
+
+    circuits: those that should be the identity.
+    """
+    scores = {
+        "layer 0": role_scores(layer_0, length, copies),
+        "layer 1": role_scores(layer_1, length, copies),
+    }
+    later = attention_scores.queries(length, copies)[:-1]
+    accuracy = {"first copy": float(right[1:length].mean()), "later copies": float(right[later].mean())}
+    return Built(scores, accuracy, all(bool((circuit == np.eye(len(circuit))).all()) for circuit in circuits))

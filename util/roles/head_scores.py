@@ -1,0 +1,56 @@
+"""Attention scores of all heads of a model on repeated sequences; no attention matrix is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
+from util.engine.call import Instrument, Support
+from util.engine.handshake import prepare
+from util.engine.instruments import ScoreRows
+from util.prompts.sequences import Sequences
+from util.roles import attention_scores
+
+
+def heads_by_layer(model: Support, heads: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Returns heads by the model's own layer numbers; given are places among the layers that have attention.
+
+    Raises ValueError for a head that the model does not have.
+    """
+    wrong = [head for head in heads if not (0 <= head[0] < len(model.layers) and 0 <= head[1] < model.heads)]
+    if wrong:
+        raise ValueError(f"the model has {len(model.layers)} layers of {model.heads} heads, not {wrong}")
+    by_layer: dict[int, list[int]] = {}
+    for layer, head in heads:
+        by_layer.setdefault(model.layers[layer], []).append(head)
+    return by_layer
+
+
+def head_scores(
+    model: PreTrainedModel, sequences: Sequences, *attached: Instrument, token_budget: int = TOKEN_BUDGET
+) -> dict[str, np.ndarray]:
+    """Returns every score of `attention_scores.cells`, [N, L, H] by name, of N sequences.
+
+    attached: instruments that act before the scores are read.
+    """
+    layout = (sequences.length, sequences.copies, sequences.bos)
+    prepared = prepare(model)
+    rows = torch.from_numpy(attention_scores.queries(*layout))
+    cells = {name: torch.from_numpy(cell) for name, cell in attention_scores.cells(*layout).items()}
+    check_context(model, [sequences.ids.shape[1]])
+    shape = (len(sequences.ids), len(prepared.layers), prepared.heads)
+    scores = {name: np.empty(shape) for name in cells}
+
+    def visit(batch: Batch) -> None:
+        read = ScoreRows(rows, cells)
+        forward(model, batch, *attached, read)
+        for name, by_layer in read.scores.items():
+            stacked = np.stack([by_layer[layer].double().cpu().numpy() for layer in prepared.layers], axis=1)
+            scores[name][batch.numbers] = stacked / len(rows)
+
+    run_rows(model, [Row(tuple(ids)) for ids in sequences.ids.tolist()], visit, token_budget)
+    return scores
