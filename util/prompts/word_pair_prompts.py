@@ -236,11 +236,7 @@ class _Stock:
         if c != SHUFFLED:
             return self._replaced(c, shown, query, shuffled)
 
-        def shuffled_places(places: list[int]) -> list[int]:
-            rng.shuffle(places)
-            return places
-
-        outputs = _permuted(shown, shuffled_places, self.task.balanced)
+        outputs = _shuffled(shown, rng, self.task.balanced)
         if outputs is None:
             return None
         return [(word.x, y) for word, y in zip(shown, outputs, strict=True)], query.x
@@ -284,6 +280,16 @@ class _Stock:
 
 def _unchanged(items: list[T]) -> list[T]:
     return items
+
+
+def _shuffled(shown: Sequence[_Word], rng: Random, few: bool) -> list[str] | None:
+    """The outputs, permuted at random, see `_permuted`."""
+
+    def shuffled(places: list[int]) -> list[int]:
+        rng.shuffle(places)
+        return places
+
+    return _permuted(shown, shuffled, few)
 
 
 def _permuted(shown: Sequence[_Word], arranged: Callable[[list[int]], list[int]], few: bool) -> list[str] | None:

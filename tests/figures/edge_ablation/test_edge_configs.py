@@ -85,7 +85,7 @@ def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(mode
         donor_seeds=(0,),
         out_dir=str(tmp_path / "out"),
     )
-    trained, untrained = (Model.given(*one.pair, "given:mine") for one in (model, model.twin()))
+    trained, untrained = (Model.given(one.pair[0], one.pair[1], "given:mine") for one in (model, model.twin()))
     first = edge_configs.run(config, trained, tmp_path)
     again = edge_configs.run(config, trained, tmp_path / "elsewhere")
     assert again == json.loads(json.dumps(first))

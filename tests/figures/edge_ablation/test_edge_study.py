@@ -141,7 +141,8 @@ UNKNOWN = Model("given:toy", loader=never)
 
 
 def toy():
-    return Model.given(*pair(), "given:toy")
+    model, tokenizer = pair()
+    return Model.given(model, tokenizer, "given:toy")
 
 
 def asking(model=UNKNOWN, folder=None, **options):
@@ -493,7 +494,7 @@ def test_ambiguous_answers_are_of_three_kinds(tmp_path):
 def test_a_record_from_before_queries_were_counted_is_to_be_measured_again(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="task 'copying' .*redo=True"):
         counted_queries(None, "copying")
-    own = Study.about.func
+    own = Study.__dict__["about"].func
 
     def uncounted(self):
         return {name: value for name, value in own(self).items() if name != "askable"}
