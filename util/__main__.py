@@ -4,56 +4,50 @@
 
 import argparse
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 from util.figures import report
-from util.figures.edge_ablation import claims_study as edge_claims
-from util.figures.edge_ablation import configs as edge_configs
-from util.records.runs import LazyModel
-
-
-def _model(config: edge_configs.Config, device: str, known: dict[str, Callable[[], Any]]) -> Callable[[], Any]:
-    """The model of a config, one for all that ask for the same."""
-    asked = {name: config.asked[name] for name in ("revision", "dtype", "quantized", "untrained_seed")}
-    seed = asked.pop("untrained_seed")
-    key = json.dumps([config.asked["model"], asked, seed])
-    if key not in known:
-        lazy = LazyModel(config.asked["model"], device=device, **asked)
-        known[key] = lazy if seed is None else lazy.twin(seed)
-    return known[key]
+from util.figures.edge_ablation import claims_study, configs
+from util.records.model import Model
 
 
 def _edges(arguments: argparse.Namespace) -> None:
     if arguments.examples:
-        print(json.dumps([asdict(config) for config in edge_configs.examples()], indent=1))
+        print(json.dumps([asdict(config) for config in configs.examples()], indent=1))
         return
-    configs, models = edge_configs.load(arguments.file), dict[str, Callable[[], Any]]()
-    for number, config in enumerate(configs, 1):
-        print(f"[{number}/{len(configs)}] {config.action}: {config.asked['model']}, {config.asked['dataset']}")
-        found = edge_configs.run(config, _model(config, arguments.device, models), overwrite=arguments.overwrite)
-        for name, row in found["results"].items():
-            values = ("{} {:.3f} [{:.3f}, {:.3f}]".format(measure, *each) for measure, each in row.items())
+    runs = configs.load(arguments.file)
+    models: dict[str, Model] = {}  # by request: configs of one model share it
+    for number, config in enumerate(runs, 1):
+        asked = replace(config.study.model, device=arguments.device)
+        model = models.setdefault(json.dumps(asked.request), asked)
+        print(f"[{number}/{len(runs)}] {config.action}: {model.request['model']}, {config.study.task}")
+        result = configs.run(config, model, overwrite=arguments.overwrite)
+        for name, row in result["results"].items():
+            values = ("{} {:.3f} [{:.3f}, {:.3f}]".format(measure, *interval) for measure, interval in row.items())
             print(f"  {name:28}", "  ".join(values))
 
 
 def _claims(arguments: argparse.Namespace) -> None:
-    which = {name: getattr(arguments, name) for name in ("revision", "dtype", "quantized")}
-    values = edge_claims.measure(
+    model = Model(
         arguments.model,
-        arguments.tasks,
-        arguments.prompts,
-        arguments.donors,
-        arguments.primary,
-        arguments.search_prompts,
-        source=LazyModel(arguments.model, device=arguments.device, **which),
-        say=partial(print, flush=True),
-        **which,
+        arguments.revision,
+        arguments.dtype,
+        arguments.quantized,
+        device=arguments.device,
     )
-    print(*(line for claim in values["claims"] for line in claim.lines()), sep="\n")
-    print(report.save_values(values, edge_claims.STEM, arguments.model))
+    study = claims_study.ClaimsStudy(
+        model,
+        arguments.tasks,
+        prompts=arguments.prompts,
+        donor_seeds=arguments.donors,
+        primary=arguments.primary,
+        search_prompts=arguments.search_prompts,
+        say=partial(print, flush=True),
+    )
+    measured = study.measure()
+    print(*measured.verdicts.lines(), sep="\n")
+    print(report.save_values(measured.values(), study.stem, arguments.model))
 
 
 def main() -> None:
@@ -69,8 +63,8 @@ def main() -> None:
     command = commands.add_parser("claims", help="verdicts on the claims about edges (hours; goes on where it stopped)")
     command.add_argument("model", help="embedded, a hub id, a folder, ...")
     command.add_argument("--prompts", type=int, default=250, help="of each task, each with a query of its own")
-    command.add_argument("--tasks", nargs="+", default=list(edge_claims.TASKS), choices=edge_claims.TASKS)
-    command.add_argument("--primary", default="capitalization", choices=edge_claims.TASKS, help="of claims 1 and 5")
+    command.add_argument("--tasks", nargs="+", default=list(claims_study.TASKS), choices=claims_study.TASKS)
+    command.add_argument("--primary", default="capitalization", choices=claims_study.TASKS, help="of claims 1 and 5")
     command.add_argument("--search-prompts", type=int, default=64, help="that claim 1's circuit is searched on")
     command.add_argument("--donors", nargs="+", type=int, default=[0, 1, 2], help="seeds of corrupted prompts")
     command.add_argument("--device", default="auto")

@@ -10,6 +10,7 @@ hold together for all heads count where all of them hold theirs.
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,24 +92,24 @@ def cases() -> Iterator[Case]:
         yield Case(
             "01",
             f"heads above threshold on a prompt, {prompts} prompts",
-            lambda r, n=prompts: holds(forerunner.heads_on_a_prompt(*head_counts(r, n)), TRUE_COUNT),
+            partial(_on_a_prompt, prompts),
         )
         yield Case(
             "01",
             f"heads on three quarters of the prompts, {prompts} prompts",
-            lambda r, n=prompts: holds(forerunner.frequent_heads(*head_counts(r, n)), TRUE_FREQUENT),
+            partial(_frequent, prompts),
         )
     for prompts, spread in ((8, 0.5), (24, 0.5), (24, 1.0)):
         yield Case(
             "01",
             f"cost of a cut in nats, {prompts} prompts, log-normal with sigma {spread}",
-            lambda r, n=prompts, s=spread: holds(t_interval(losses(r, n, s)), 2.0),
+            partial(_cost, prompts, spread),
         )
     for share in (0.5, 0.8, 0.95):
         yield Case(
             "02",
             f"accuracy {share}, 40 queries",
-            lambda r, p=share: holds(accuracy(r.random(40) < p), p),
+            partial(_wilson, share),
         )
     yield Case("02", "prefix-matching score, 5 sequences", lambda r: holds(t_interval(r.normal(0.9, 0.01, 5)), 0.9))
     yield Case("02", "loss on plain text, 64 texts", lambda r: holds(t_interval(r.gamma(25, 0.2, 64)), 5.0))
@@ -121,6 +122,22 @@ def cases() -> Iterator[Case]:
         yield Case("04", f"share that a circuit explains, {queries} prompts", _kept(queries, 0.9, 0.9, _ratio))
         yield Case("04", f"accuracy lost, {queries} prompts", _kept(queries, 0.9, 0.95, _lost))
         yield Case("04", f"a claim's interval, {queries} prompts", _kept(queries, 0.9, 0.95, _claim))
+
+
+def _on_a_prompt(prompts: int, random: Random) -> bool:
+    return holds(forerunner.heads_on_a_prompt(*head_counts(random, prompts)), TRUE_COUNT)
+
+
+def _frequent(prompts: int, random: Random) -> bool:
+    return holds(forerunner.frequent_heads(*head_counts(random, prompts)), TRUE_FREQUENT)
+
+
+def _cost(prompts: int, spread: float, random: Random) -> bool:
+    return holds(t_interval(losses(random, prompts, spread)), 2.0)
+
+
+def _wilson(share: float, random: Random) -> bool:
+    return holds(accuracy(random.random(40) < share), share)
 
 
 def _shares(clusters: int, heads: int) -> Callable[[Random], bool]:

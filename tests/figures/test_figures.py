@@ -401,7 +401,7 @@ def test_the_tokens_of_a_label_are_one_bar():
 
 
 def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
-    interval = (0.5, 0.4, 0.6)
+    interval = Interval(0.5, 0.4, 0.6)
     by_circuit = dict.fromkeys(("FULL", "CTX+AGG", "NONE"), interval)
     five, three = {f"task_{number}": by_circuit for number in range(5)}, {"FULL": [interval] * 3}
     two, at, known = dict.fromkeys("ab", by_circuit), edges.cuts(30), ([("y", "last_separator", "any")],) * 2

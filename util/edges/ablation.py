@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from util.edges import names
 from util.edges.edge import (
     CIRCUITS,
     FAMILIES,
@@ -23,6 +24,7 @@ from util.edges.edge import (
 from util.prompts.token_types import TypedTokens
 
 MODES = ("resample", "knockout")
+CHANNELS = ("kv", "k", "v")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class Ablation:
         }
         for name, value in tidy.items():
             object.__setattr__(self, name, value)
+        _check_places(self.layers, self.heads)
         check_known(self.mode, MODES, "mode")
+        check_known(self.channel, CHANNELS, "channel")
         if self.removed and self.kept is not None:
             raise ValueError("give either the edges that are removed or those that are kept")
         if wrong := [str(edge) for edge, number in self.probed if number < 1]:
@@ -100,6 +104,17 @@ class Ablation:
         }
 
 
+def _check_places(layers: tuple[int, ...] | None, heads: tuple[tuple[int, int], ...] | None) -> None:
+    """Raises ValueError for layers and heads that are not counted from 0: shares of the depth, negative ones."""
+    for name, numbers in (("layers", layers or ()), ("heads", [number for head in heads or () for number in head])):
+        if wrong := [number for number in numbers if not _is_natural(number)]:
+            raise ValueError(f"{name}: {wrong} are no numbers of {name}; give whole numbers from 0 on")
+
+
+def _is_natural(number: Any) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool) and int(number) >= 0
+
+
 def _named(given: Sequence[Edge | str] | str) -> tuple[Edge, ...]:
     sets, given = {**FAMILIES, **CIRCUITS}, [given] if isinstance(given, str) else given
     parts = [(edge,) if isinstance(edge, Edge) else sets.get(edge) or (Edge.of(edge),) for edge in given]
@@ -116,17 +131,17 @@ WHOLE = Ablation()
 def circuit_ablations(
     circuits: Mapping[str, Sequence[Edge]], random: int = 0, seed: int = 0, like: str | None = None
 ) -> dict[str, Ablation]:
-    """What circuits are compared by, by name: FULL and NONE; each circuit; the model "without" its type pairs.
+    """What circuits are compared by, by name: FULL and NONE; each circuit; the model without its type pairs.
 
-    random: and so many random circuits, "random 1" and so on, with as many type pairs as the circuit `like`.
+    random: and so many random circuits with as many type pairs as the circuit `like`. See `edges.names`.
     """
-    found = {name: Ablation(kept=CIRCUITS[name]) for name in ("FULL", "NONE")}
+    ablations = {name: Ablation(kept=CIRCUITS[name]) for name in (names.FULL, names.NONE)}
     for name, kept in circuits.items():
-        found[name] = Ablation(kept=tuple(kept))
-        if name not in ("FULL", "NONE"):
-            found[f"without {name}"] = Ablation(removed=type_pairs(kept))
+        ablations[name] = Ablation(kept=tuple(kept))
+        if name not in (names.FULL, names.NONE):
+            ablations[names.without(name)] = Ablation(removed=type_pairs(kept))
     drawn = random_circuits(circuits[like], random, seed) if like is not None else []
-    return found | {f"random {number}": Ablation(kept=kept) for number, kept in enumerate(drawn, 1)}
+    return ablations | {names.random_circuit(number): Ablation(kept=kept) for number, kept in enumerate(drawn, 1)}
 
 
 def cuts(layers: int, count: int = 9) -> tuple[int, ...]:
@@ -146,22 +161,34 @@ def cuts(layers: int, count: int = 9) -> tuple[int, ...]:
 
 def windows(layers: int, at: Sequence[int] | None = None) -> dict[str, Ablation]:
     """Contextualisation taken out from a layer on, and aggregation below a layer, by name; at: default, every layer."""
-    found = {}
+    ablations = {}
     for layer in range(layers + 1) if at is None else at:
-        found[f"CONTEXT from {layer}"] = Ablation(removed=FAMILIES["CONTEXT"], layers=tuple(range(layer, layers)))
-        found[f"AGG below {layer}"] = Ablation(removed=FAMILIES["AGG"], layers=tuple(range(layer)))
-    return found
+        above, below = tuple(range(layer, layers)), tuple(range(layer))
+        ablations[names.context_from(layer)] = Ablation(removed=FAMILIES["CONTEXT"], layers=above)
+        ablations[names.aggregation_below(layer)] = Ablation(removed=FAMILIES["AGG"], layers=below)
+    return ablations
 
 
 def probes(kept: Sequence[Edge], probed: Sequence[Edge], corruptions: Sequence[int]) -> dict[str, Ablation]:
-    """Inside a circuit, "circuit", each edge read from each corruption, "x->y:earlier from 2" and so on."""
-    found = {"circuit": Ablation(kept=tuple(kept))}
+    """A circuit, and inside it each edge read from each corruption, by name, see `edges.names`."""
+    ablations = {names.CIRCUIT: Ablation(kept=tuple(kept))}
     for number in corruptions:  # the donors of one corruption serve all edges
         for edge in probed:
-            found[f"{edge} from {number}"] = Ablation(kept=tuple(kept), probed=((edge, number),))
-    return found
+            ablations[names.read_from(edge, number)] = Ablation(kept=tuple(kept), probed=((edge, number),))
+    return ablations
 
 
 def single_edges() -> dict[str, Ablation]:
     """Each of TYPE_PAIRS removed alone, by its name."""
     return {str(edge): Ablation(removed=(edge,)) for edge in TYPE_PAIRS}
+
+
+def completeness(kept: Sequence[Edge], families: Sequence[str]) -> dict[str, Ablation]:
+    """Each family of edges taken out of the whole model, and out of a circuit that was found."""
+    ablations = {}
+    for family in families:
+        members = type_pairs(FAMILIES[family])
+        inside = tuple(edge for edge in kept if edge not in members)
+        ablations[names.without(family)] = Ablation(removed=members)
+        ablations[names.without(family, names.FOUND)] = Ablation(kept=inside)
+    return ablations

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from util.edges import names
 from util.prompts.token_types import TypedTokens
 
 Cells = NDArray[np.bool_]  # [T, T], query and key
@@ -127,17 +128,17 @@ FAMILIES: Mapping[str, tuple[Edge, ...]] = {
 _WHOLE_SLOTS = edges("*->*", relation="slot")
 _AGGREGATE = ("WITHIN", "AGG", "QUERY", "ANCHOR")
 _KEPT = {
-    "CTX+AGG": (*_AGGREGATE, "CONTEXT"),
-    "CTX_IO+AGG": ("AGG_Y", "QUERY", "ANCHOR", "WITHIN", "CONTEXT_IO"),
-    "AGG-ONLY": _AGGREGATE,
-    "QUERY-ONLY": ("QUERY", "ANCHOR"),  # no demonstration is read: what the query alone tells
+    names.CTX_AGG: (*_AGGREGATE, "CONTEXT"),
+    names.CTX_IO_AGG: ("AGG_Y", "QUERY", "ANCHOR", "WITHIN", "CONTEXT_IO"),
+    names.AGG_ONLY: _AGGREGATE,
+    names.QUERY_ONLY: ("QUERY", "ANCHOR"),  # no demonstration is read: what the query alone tells
 }
 ALWAYS = FAMILIES["ANCHOR"] + _WHOLE_SLOTS  # every circuit has them: what nothing could be read without
 # what is kept; all other edges are taken out
 CIRCUITS: Mapping[str, tuple[Edge, ...]] = {
-    "FULL": edges("*->*") + _WHOLE_SLOTS,
+    names.FULL: edges("*->*") + _WHOLE_SLOTS,
     **{name: tuple(edge for family in kept for edge in FAMILIES[family]) for name, kept in _KEPT.items()},
-    "NONE": ALWAYS,
+    names.NONE: ALWAYS,
 }
 # All type pairs but those: what a prompt can lose one by one, and what circuits are searched and drawn from.
 _NAMES = ("WITHIN", "CONTEXT", "TOQUERY", "AGG", "QUERY")

@@ -8,6 +8,7 @@ from string import ascii_lowercase, ascii_uppercase
 
 from util.prompts.classification import category
 from util.prompts.ioi import word_lists
+from util.prompts.word_pairs import capitalised
 from util.prompts.words import column, table
 
 LABEL_WORDS: tuple[str, ...] = tuple(
@@ -24,7 +25,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {name: category(name) for name in colum
 
 PAIR_TASKS: dict[str, tuple[tuple[str, str], ...]] = {
     "copying": tuple((word, word) for word in column("embedded_words", "word")),
-    "capitalization": tuple((word, word.capitalize()) for word in column("embedded_words", "word")),
+    "capitalization": tuple((word, capitalised(word)) for word in column("embedded_words", "word")),
     "country_capital": tuple((row["country"], row["capital"]) for row in table("country_capital")),
     "present_past": tuple(
         (row["present"], row["past"]) for row in table("embedded_verbs") if row["present"] != row["past"]

@@ -18,6 +18,7 @@ from util.prompts.word_pairs import CORRUPTIONS, Pair, WordPairTask, fault, find
 from util.prompts.words import table
 
 T = TypeVar("T")
+_Parts = tuple[list[tuple[str, str]], str]  # pairs and query of a donor
 Sizes = tuple[int, int, int, int]  # tokens of a word by where it stands:
 FIRST, LATER, QUERY, OUTPUT = range(4)  # the first input, a later one, the query, an output
 OWN, RULE, FOREIGN = "pair", "other rule", "other list"  # where words come from
@@ -149,7 +150,8 @@ class _Stock:
         """Whether a pair alone could be replaced: without this, most draws of ten would hold one that cannot be."""
         for c in self.corruptions:
             alike = self.buckets[OWN, OUTPUT, word.sizes[OUTPUT]]
-            if not (any(w.y != word.y for w in alike) if c == SHUFFLED else self._parts(c, [word], word)):
+            replaceable = any(w.y != word.y for w in alike) if c == SHUFFLED else self._can_replace(c, [word], word)
+            if not replaceable:
                 self.rejected[f"{OWN}: no donor for {CORRUPTIONS[c]}"] += 1
                 return False
         return True
@@ -207,32 +209,53 @@ class _Stock:
         return shown
 
     def _lacking(self, shown: list[_Word], query: _Word, corruptions: Sequence[int]) -> int | None:
-        return next((c for c in corruptions if not self._parts(c, shown, query)), None)
+        """The first of the corruptions that has no donor for these demonstrations and this query; None if all have."""
+        return next((c for c in corruptions if not self._can_replace(c, shown, query)), None)
 
     def donor(self, c: int, clean: _Clean, rng: Random) -> Prompt:
         """A donor of a clean prompt. Raises Misaligned where the draw is not aligned with it."""
-        parts = self._parts(c, clean.shown, clean.query, rng)
-        if not parts:
+        parts = self._draw(c, clean.shown, clean.query, rng)
+        if parts is None:
             raise Misaligned(f"no donor for {CORRUPTIONS[c]}", "words of these token counts are too few")
         donor = self.task.layout.prompt(*parts, clean.query.y, marks=clean.prompt.marks)
         check_aligned(clean.tokens, typed_tokens(donor, self.tokenizer))
         return donor
 
-    def _parts(
-        self, c: int, shown: Sequence[_Word], query: _Word, rng: Random | None = None
-    ) -> tuple[list[tuple[str, str]], str] | None:
-        """Pairs and query of a donor; without a generator, of the first words that fit, to see whether there is one."""
+    def _can_replace(self, c: int, shown: Sequence[_Word], query: _Word) -> bool:
+        """Whether there is a donor at all: one of the first words that fit, in the order of the lists."""
         if c == SHUFFLED:
-            ys = _shuffled(shown, rng, self.task.balanced)
-            return ([(word.x, y) for word, y in zip(shown, ys, strict=True)], query.x) if ys else None
+            return _permuted(shown, _unchanged, self.task.balanced) is not None
+        return self._replaced(c, shown, query, _unchanged) is not None
+
+    def _draw(self, c: int, shown: Sequence[_Word], query: _Word, rng: Random) -> _Parts | None:
+        """The parts of a donor, drawn by a generator; None where this draw has none."""
+
+        def shuffled(items: list[T]) -> list[T]:
+            return rng.sample(items, len(items))
+
+        if c != SHUFFLED:
+            return self._replaced(c, shown, query, shuffled)
+
+        outputs = _shuffled(shown, rng, self.task.balanced)
+        if outputs is None:
+            return None
+        return [(word.x, y) for word, y in zip(shown, outputs, strict=True)], query.x
+
+    def _replaced(
+        self, c: int, shown: Sequence[_Word], query: _Word, arranged: Callable[[list[_Word]], list[_Word]]
+    ) -> _Parts | None:
+        """The parts of a donor whose words are others; None where there are too few.
+
+        arranged: puts the words of a source, a place and a size in the order in which they are tried.
+        """
         used: set[str | int] = {query.x, *(word.x for word in shown)}  # inputs, and rows of other lists
-        outputs, drawn, limit = Counter[str](), dict[Any, list[_Word]](), self.task.limit(len(shown))
+        outputs, tried, limit = Counter[str](), dict[Any, list[_Word]](), self.task.limit(len(shown))
 
         def pick(source: str, place: int, old: _Word, as_output: bool) -> _Word | None:
             key = (source, place, old.sizes[place])
-            if key not in drawn:
-                drawn[key] = rng.sample(self.buckets[key], len(self.buckets[key])) if rng else self.buckets[key]
-            for word in drawn[key]:
+            if key not in tried:
+                tried[key] = arranged(self.buckets[key])
+            for word in tried[key]:
                 fits = word.x not in used and word.kind in (old.kind, None) and used.isdisjoint(word.rows)
                 if fits and as_output:
                     free = source == FOREIGN or outputs[word.y] < limit
@@ -255,18 +278,31 @@ class _Stock:
         return (pairs, asked.x) if asked else None
 
 
-def _shuffled(shown: Sequence[_Word], rng: Random | None, few: bool) -> list[str] | None:
+def _unchanged(items: list[T]) -> list[T]:
+    return items
+
+
+def _shuffled(shown: Sequence[_Word], rng: Random, few: bool) -> list[str] | None:
+    """The outputs, permuted at random, see `_permuted`."""
+
+    def shuffled(places: list[int]) -> list[int]:
+        rng.shuffle(places)
+        return places
+
+    return _permuted(shown, shuffled, few)
+
+
+def _permuted(shown: Sequence[_Word], arranged: Callable[[list[int]], list[int]], few: bool) -> list[str] | None:
     """The outputs, permuted among places of as many tokens so that no place has the word it had.
 
-    With equal words beside each other in a ring, a turn by the largest number of equal ones leaves as few in place as
-    there can be. Where some are left: None, or with `few` the permutation, unless it leaves all of them.
+    arranged: puts places of as many tokens in the order in which they follow each other in a ring, where those of one
+    word stand beside each other. There, a turn by the largest number of equal words leaves as few in place as there can
+    be. Where some are left: None, or with `few` the permutation, unless it leaves all of them.
     """
     old = [word.y for word in shown]
     new = list(old)
     for size in {word.sizes[OUTPUT] for word in shown}:
-        places = [place for place, word in enumerate(shown) if word.sizes[OUTPUT] == size]
-        if rng:
-            rng.shuffle(places)
+        places = arranged([place for place, word in enumerate(shown) if word.sizes[OUTPUT] == size])
         words = [old[place] for place in places]
         ring = [place for _, place in sorted(zip(map(words.index, words), places, strict=True))]
         turn = max(Counter(words).values())

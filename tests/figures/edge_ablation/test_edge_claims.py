@@ -8,39 +8,48 @@ import numpy as np
 import pytest
 
 from util import __main__ as command_line
+from util.edges import names
 from util.figures.edge_ablation import claims_study as edge_claims
-from util.figures.edge_ablation.claims import HOLDS, REFUTED, Rule
-from util.load_model_and_data import load_ICL_model
+from util.figures.edge_ablation.claims import AMBIGUOUS, HOLDS, REFUTED, Evidence, Rule, judge
+from util.figures.edge_ablation.claims_study import ClaimsStudy
+from util.figures.edge_ablation.results import Search
 from util.prompts import word_pairs
+from util.records.model import Model
 
 
-def small(source, folder, say=lambda line: None):
-    return edge_claims.measure(
-        tasks=("country_capital", "capitalization"),
+def small(model, folder, say=lambda line: None):
+    return ClaimsStudy(
+        model,
+        ("country_capital", "capitalization"),
         prompts=3,
         donor_seeds=(0, 1),
         search_prompts=2,
-        source=source,
         folder=folder,
         say=say,
     )
 
 
+def no_model():
+    raise AssertionError("a model was loaded")
+
+
 def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path):
     told: list[str] = []
-    values = small(load_ICL_model("embedded", device="cpu", verbose=False), tmp_path, told.append)
-    assert [claim.number for claim in values["claims"]] == [1, 2, 3, 4, 5] and values["model"] == "embedded"
+    measured = small(Model("embedded", device="cpu", verbose=False), tmp_path, told.append).measure()
+    values, claims = measured.values(), measured.verdicts.claims
+    assert [claim.number for claim in claims] == [1, 2, 3, 4, 5] and values["model"] == "embedded"
     assert len(told) == 2 * 2 + 4 * 2 + 2 and told[-1].startswith("[14/14] capitalization, circuit and layers")
-    second = values["claims"][1]
+    second = claims[1]
     assert [part.name for part in second.parts] == ["country_capital", "capitalization"]
     assert all(part.queries == 3 for part in second.parts), "each prompt asks a query of its own"
     assert [part.available for part in second.parts] == [40, 103]
-    assert values["claims"][0].parts[0].name == f"{len(values['kept'])} of 31 pairs"
-
-    def no_model():
-        raise AssertionError("a model was loaded")
-
-    assert small(no_model, tmp_path) == values
+    assert claims[0].parts[0].name == f"{len(values['kept'])} of 31 pairs"
+    table = measured.verdicts.table()
+    assert len(table) == sum(max(1, len(claim.parts)) for claim in claims)
+    again = small(Model("embedded", loader=no_model), tmp_path).measure()
+    assert again.values() == values
+    apart = small(Model("embedded", loader=no_model), tmp_path).replace(tasks=("country_capital",)).measure()
+    assert apart.verdicts.claims[0] == claims[0], "the primary task need not be among the tasks"
 
 
 def test_no_more_prompts_than_queries_are_asked(monkeypatch):
@@ -56,8 +65,37 @@ def test_no_more_prompts_than_queries_are_asked(monkeypatch):
     monkeypatch.setattr(edge_claims, "Progress", plan)
     for model, copying, verbs in (("embedded", 103, 87), ("given:other", 250, 250)):
         with pytest.raises(Planned):
-            edge_claims.measure(model, ("copying", "country_capital"), donor_seeds=(0,))
+            ClaimsStudy(model, ("copying", "country_capital"), donor_seeds=(0,)).measure()
         assert asked["sizes"][:-2] == [3 * copying, 3 * 40, *[2 * verbs] * 4]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tasks": ()}, "tasks = .*one task or more"),
+        ({"tasks": ("copying", "copying")}, "tasks = .*twice"),
+        ({"tasks": ("coping",)}, "tasks = 'coping': choose from copying"),
+        ({"tasks": (AMBIGUOUS,)}, "tasks = 'ambiguous_present_past': choose from"),
+        ({"primary": "nothing"}, "primary = 'nothing': choose from"),
+        ({"prompts": 0}, "prompts = 0"),
+        ({"search_prompts": 0}, "search_prompts = 0"),
+        ({"k": 4}, "k = 4: .*out of 10"),
+        ({"k": True}, "k = True"),
+        ({"seed": -1}, "seed = -1"),
+        ({"donor_seeds": ()}, "donor_seeds = .*one number or more"),
+        ({"donor_seeds": (1, 1)}, "donor_seeds = .*twice"),
+        ({"rule": 5}, "rule = 5"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_when_a_study_is_built(wrong, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        ClaimsStudy("given:toy", **wrong)
+
+
+@pytest.mark.parametrize("margin", [0, 1, -0.1, "a", True])
+def test_a_margin_is_a_share(margin):
+    with pytest.raises(ValueError, match="^margin = "):
+        Rule(margin=margin)
 
 
 def test_250_distinct_queries_can_be_asked_where_english_has_them():
@@ -72,11 +110,12 @@ def test_verdicts_follow_the_rule_that_is_handed_over():
         return {"right": np.tile(number >= wrong, (2, 1)), "query": number}
 
     rows = {"FULL": row(0), "AGG-ONLY": row(0), "CTX+AGG": row(0), "found": row(0)}
-    rows |= dict.fromkeys(edge_claims.half_windows(5), row(4))
-    asked = ("embedded", {"copying": rows}, rows, 2, {0: rows, 4: rows}, rows, 5, "copying")
-    loose, strict = (edge_claims.verdicts(*asked, rule=Rule(margin=margin)) for margin in (0.3, 0.01))
+    rows |= dict.fromkeys(names.halves(5), row(4))
+    there = {"copying": 103, AMBIGUOUS: 87}
+    evidence = Evidence({"copying": rows}, rows, 2, {0: rows, 4: rows}, rows, 5, "copying", there, trained=True)
+    loose, strict = (judge(evidence, Rule(margin=margin)).claims for margin in (0.3, 0.01))
     assert [claim.verdict for claim in loose][:2] == [HOLDS, REFUTED] and loose[4].verdict == HOLDS
-    assert strict[4].verdict != HOLDS and edge_claims.half_windows(5) == ("CONTEXT from 2", "AGG below 2")
+    assert strict[4].verdict != HOLDS and names.halves(5) == ("CONTEXT from 2", "AGG below 2")
 
 
 def test_progress_counts_only_what_was_not_cached(monkeypatch):
@@ -104,16 +143,20 @@ def test_progress_counts_only_what_was_not_cached(monkeypatch):
 
 
 def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys):
-    def measured(model, tasks, prompts, donors, primary, search_prompts, **options):
-        assert (model, prompts, donors, search_prompts) == ("embedded", 7, [4], 64) and options["dtype"] == "auto"
+    def measure(study):
+        asked = (study.model.name, study.prompts, study.donor_seeds, study.search_prompts, study.model.dtype)
+        assert asked == ("embedded", 7, (4,), 64, "auto")
         number = np.arange(40)
         rows = {
             name: {"right": number[None] >= 0, "query": number} for name in ("FULL", "AGG-ONLY", "CTX+AGG", "found")
         }
-        rows |= dict.fromkeys(edge_claims.half_windows(4), rows["FULL"])
-        return {"claims": edge_claims.verdicts(model, dict.fromkeys(tasks, rows), rows, 2, {0: rows}, rows, 4, primary)}
+        rows |= dict.fromkeys(names.halves(4), rows["FULL"])
+        there = dict.fromkeys((*study.tasks, AMBIGUOUS), 100)
+        tasks = dict.fromkeys(study.tasks, rows)
+        evidence = Evidence(tasks, rows, 2, {0: rows}, rows, 4, study.primary, there, trained=True)
+        return edge_claims.Measured(study, "a model", Search((), {}, ()), judge(evidence))
 
-    monkeypatch.setattr(edge_claims, "measure", measured)
+    monkeypatch.setattr(ClaimsStudy, "measure", measure)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--donors", "4"])
     command_line.main()
@@ -123,6 +166,7 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
     assert [claim["verdict"] for claim in values["claims"]][:2] == ["holds", "refuted"]
     part = values["claims"][1]["parts"][0]
     assert {"value", "low", "high", "bound", "queries", "needed", "available", "verdict"} <= {*part}
+    assert [*values] == ["model", "about", "settings", "rule", "kept", "claims"]
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--tasks", "nothing"])
     with pytest.raises(SystemExit):
         command_line.main()

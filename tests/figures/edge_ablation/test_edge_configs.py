@@ -13,18 +13,21 @@ from util import edges
 from util.figures.edge_ablation import configs as edge_configs
 from util.figures.edge_ablation import study as experiment
 from util.figures.edge_ablation.configs import ACTIONS, Config
-from util.records.runs import LazyModel
+from util.records.model import Model
 
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
 
 
 @pytest.fixture(scope="module")
 def model():
-    return LazyModel("embedded", device="cpu")
+    return Model("embedded", device="cpu", verbose=False)
 
 
-def missing():
+def never():
     raise AssertionError("nothing is to be loaded")
+
+
+MISSING = Model("embedded", loader=never)
 
 
 def test_there_is_an_example_of_every_action():
@@ -66,10 +69,10 @@ def test_an_equal_config_is_loaded_and_another_refused(model, tmp_path):
     config = Config("ablation", FEW, {"removed": ["CONTEXT"]}, donor_seeds=(0,), out_dir=str(tmp_path / "out"))
     first = edge_configs.run(config, model, tmp_path)
     before = (tmp_path / "out" / "result.json").read_bytes()
-    assert edge_configs.run(config, missing, tmp_path / "elsewhere") == json.loads(json.dumps(first))
+    assert edge_configs.run(config, MISSING, tmp_path / "elsewhere") == json.loads(json.dumps(first))
     other = replace(config, ablation={"removed": ["AGG"]})
     with pytest.raises(FileExistsError, match="another config \\(ablation\\)"):
-        edge_configs.run(other, missing, tmp_path / "elsewhere")
+        edge_configs.run(other, MISSING, tmp_path / "elsewhere")
     assert (tmp_path / "out" / "result.json").read_bytes() == before
     replaced = edge_configs.run(other, model, tmp_path, overwrite=True)
     assert json.loads((tmp_path / "out" / "result.json").read_text())["config"] == other.plain() == replaced["config"]
@@ -82,7 +85,7 @@ def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(mode
         donor_seeds=(0,),
         out_dir=str(tmp_path / "out"),
     )
-    trained, untrained = model(), model.twin()()
+    trained, untrained = (Model.given(one.pair[0], one.pair[1], "given:mine") for one in (model, model.twin()))
     first = edge_configs.run(config, trained, tmp_path)
     again = edge_configs.run(config, trained, tmp_path / "elsewhere")
     assert again == json.loads(json.dumps(first))
@@ -92,16 +95,16 @@ def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(mode
     assert second["results"]["FULL"]["right"][0] == 0 and first["results"]["FULL"]["right"][0] == 1
     (tmp_path / "out" / "result.json").unlink()
     with pytest.raises(FileExistsError):  # rows.csv alone is not to be replaced either
-        edge_configs.run(config, missing, tmp_path / "elsewhere")
+        edge_configs.run(config, Model("given:mine", loader=never), tmp_path / "elsewhere")
     (tmp_path / "out" / "result.json").write_text("{}")
     with pytest.raises(FileExistsError):
-        edge_configs.run(config, missing, tmp_path / "elsewhere")
+        edge_configs.run(config, Model("given:mine", loader=never), tmp_path / "elsewhere")
 
 
 def test_without_a_folder_the_records_are_the_result(model, tmp_path):
     config = Config("accuracy", FEW, donor_seeds=(0,))
     first = edge_configs.run(config, model, tmp_path)
-    assert edge_configs.run(config, missing, tmp_path)["results"] == first["results"]
+    assert edge_configs.run(config, MISSING, tmp_path)["results"] == first["results"]
     assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} <= {".pickle", ".lock"}
 
 
@@ -136,6 +139,27 @@ def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
         ({"action": "ablation", "ablation": {"removed": ["y->last_seperator"]}}, "did you mean 'last_separator'"),
         ({"action": "ablation", "ablation": {"probed": [["x->y", 0]]}}, "corruption 0 removes"),
         ({"action": "ablation", "ablation": {"mode": "zero"}}, "unknown mode"),
+        ({"action": "ablation", "ablation": {"channel": "q"}}, "unknown channel 'q'"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [0.5, 0.2]}}, "layers: [0.2, 0.5]"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [-1, 1]}}, "layers: [-1]"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0, True]]}}, "heads: [True]"),
+        ({"action": "ablation", "ablation": {"remove": ["AGG"]}}, "its fields are those of Ablation"),
+        ({"action": "accuracy", "request": "x"}, "request = 'x': give an object"),
+        ({"action": "ablation", "ablation": "x"}, "ablation = 'x': give an object"),
+        ({"action": "circuits", "circuits": [5]}, "circuits.0 = 5"),
+        ({"action": "circuits", "circuits": "FULL"}, "circuits = 'FULL': give a list"),
+        ({"action": "circuits", "random": -1}, "random = -1: give a number"),
+        ({"action": "accuracy", "donor_seeds": [1, 1]}, "donor_seeds = [1, 1]: give one number or more, none"),
+        ({"action": "accuracy", "donor_seeds": ["1"]}, "donor_seeds.0 = '1': give a number"),
+        ({"action": "accuracy", "request": {"k": 2.5}}, "k = 2.5"),
+        ({"action": "accuracy", "request": {"two_pass": "perhaps"}}, "two_pass = 'perhaps'"),
+        ({"action": "accuracy", "request": {"token_budget": 0}}, "token_budget = 0"),
+        ({"action": "accuracy", "request": {"split": "train"}}, "split = 'train'"),
+        ({"action": "accuracy", "request": {"order": "sorted"}}, "order = 'sorted'"),
+        ({"action": "accuracy", "request": {"model": ""}}, "name = ''"),
+        ({"action": "accuracy", "out_dir": __file__}, "is a file; name a folder"),
+        ({"action": "accuracy", "out_dir": f"{__file__}/out"}, "is a file; name a folder"),
+        ({"action": "search", "share": 1.5}, "share = 1.5"),
         ({"action": "search", "share": 0}, "share = 0"),
         ({"action": "accuracy", "donor_seeds": []}, "give a list"),
         ({"action": "accuracy", "donor_seeds": 0}, "give a list"),
@@ -159,6 +183,24 @@ def test_a_config_that_cannot_be_run_is_refused_before_any_work(given, words, tm
     with pytest.raises(ValueError, match="cannot run .*config.json") as caught:
         edge_configs.load(tmp_path / "config.json")
     assert words in str(caught.value)
+
+
+def test_a_key_that_stands_twice_is_named(tmp_path):
+    for text in ('{"action": "accuracy", "action": "windows"}', '{"action": "accuracy", "request": {"k": 1, "k": 2}}'):
+        (tmp_path / "twice.json").write_text(text)
+        with pytest.raises(ValueError, match="cannot run .*twice.json: '(action|k)' stands twice"):
+            edge_configs.load(tmp_path / "twice.json")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(edge_configs.os, "access", lambda *_: False)
+    with pytest.raises(ValueError, match=f"out_dir = '{tmp_path}/out': {tmp_path} cannot be written to"):
+        Config("accuracy", FEW, out_dir=str(tmp_path / "out"))
+
+
+def test_another_model_than_the_configs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="model = 'given:other': the config asks for"):
+        edge_configs.run(Config("accuracy", FEW), Model("given:other", loader=never), tmp_path)
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):

@@ -12,18 +12,23 @@ from scipy import stats
 from tests import toys
 from tests.architectures import build
 from tests.models.test_planted import look_up
+from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
 from util.edges.splicing import Group, outcomes
 from util.engine.handshake import prepare
 from util.figures.edge_ablation import measures
 from util.figures.edge_ablation import study as experiment
+from util.figures.edge_ablation.plan import Plan
+from util.figures.edge_ablation.results import CircuitsByTask, Search, counted_queries
+from util.figures.edge_ablation.study import Study
 from util.prompts import word_pairs
 from util.prompts.classification import associative_map_prompts
 from util.prompts.prompt import Layout
 from util.prompts.word_pair_prompts import prompts, typed_tokens
 from util.prompts.words import column
-from util.records.runs import LazyModel, twin_request
+from util.records.model import Model
+from util.stats.intervals import Interval
 from util.stats.tests import rank_p
 
 ABLATIONS = {"FULL": WHOLE, "NONE": Ablation(kept=CIRCUITS["NONE"]), "AGG_Y": Ablation(removed=("AGG_Y",))}
@@ -94,10 +99,10 @@ def test_the_planted_edges_are_those_that_are_found(family):
 
 
 def test_the_planted_control_is_found_and_cached(tmp_path, monkeypatch):
-    found, truth = experiment.planted_control(6, tmp_path, family="llama")
-    assert truth == PLANTED == {*found.pairs}
+    found = experiment.planted_control(6, tmp_path, family="llama")
+    assert found.truth == PLANTED == {*found.search.pairs} and found.exact
     monkeypatch.setattr(experiment, "outcomes", never)
-    assert experiment.planted_control(6, tmp_path, family="llama")[0] == found
+    assert experiment.planted_control(6, tmp_path, family="llama") == found
 
 
 def test_a_search_takes_the_cheapest_pair_first_and_puts_back_what_it_needs():
@@ -128,23 +133,46 @@ def test_a_search_takes_the_cheapest_pair_first_and_puts_back_what_it_needs():
 # ------------------------------------------------------------------------------------------------ records
 
 
-def never():
+def never(*_, **__):
     raise AssertionError("a cached record must not load a model")
 
 
-def asking(**options):
-    return experiment.request("given:toy", **{"prompts": 6, "k": 3, **options})
+UNKNOWN = Model("given:toy", loader=never)
+
+
+def toy():
+    model, tokenizer = pair()
+    return Model.given(model, tokenizer, "given:toy")
+
+
+def asking(model=UNKNOWN, folder=None, **options):
+    return Study(model, folder=folder, **{"prompts": 6, "k": 3, **options})
+
+
+def test_the_request_of_a_draw_is_that_of_the_records(tmp_path):
+    """Field by field: records are found by it."""
+    study = asking(corruptions=(0, 2), donor_seeds=(4, 5), layout={"separator": ":", "join": " "}, two_pass=True)
+    assert study.request == {
+        "stem": "edge_ablation", "schema": 1, "method_version": 2, "model": "given:toy", "revision": None,
+        "dtype": "auto", "quantized": False, "untrained_seed": None, "dataset": "country_capital",
+        "words": study.request["words"], "prompts": 6, "k": 3, "seed": 0, "donor_seed": 4, "split": "test",
+        "corruptions": [0, 2], "ambiguous": None, "order": "random", "layout": {"separator": ":", "join": " "},
+        "token_budget": 2048, "two_pass": True, "in_turn": False, "trained_words": False,
+    }  # fmt: skip
+    assert [draw.request for draw in study.draws] == [study.request, {**study.request, "donor_seed": 5}]
+    assert Study(prompts=8).request["words"] == "0b1f6fa86f4fd55a" and Study().request["trained_words"]
 
 
 def test_equal_requests_are_loaded_and_measured_again_on_demand(tmp_path):
-    asked = asking(corruptions=(0, 1), layout={"separator": "\t"})
+    asked = asking(toy(), tmp_path, corruptions=(0, 1), layout={"separator": "\t"})
     limited = Ablation(
         kept=("AGG",), probed={"y->last_separator": 1}, layers=(2, 0), heads=((0, 1), (2, 3)), channel="v"
     )
     ablations = ABLATIONS | {"limited": limited}
-    assert json.loads(json.dumps(asked)) == asked
-    first = experiment.records(asked, ablations, pair(), tmp_path, generate=True)
-    again = experiment.records(json.loads(json.dumps(asked)), ablations, never, tmp_path, generate=True)
+    assert json.loads(json.dumps(asked.request)) == asked.request
+    first = asked.records(ablations, generate=True)
+    unloaded = asked.replace(model=UNKNOWN)
+    again = unloaded.records(ablations, generate=True)
     for name, record in first.items():
         assert record.data.keys() == again[name].data.keys()
         for key, value in record.data.items():
@@ -152,12 +180,12 @@ def test_equal_requests_are_loaded_and_measured_again_on_demand(tmp_path):
         assert record.request["ablation"] == ablations[name].plain()
         assert Ablation(**json.loads(json.dumps(record.request["ablation"]))) == ablations[name]
     assert len([*tmp_path.rglob("*.pickle")]) == len(ablations)
-    for options in ({"redo": True, "generate": True}, {}):  # without generation it is another record
+    for redo, generate in ((True, True), (False, False)):  # without generation it is another record
         with pytest.raises(AssertionError, match="must not load"):
-            experiment.answers(asked, ABLATIONS, never, tmp_path, **options)
+            unloaded.replace(redo=redo).answers(ABLATIONS, generate=generate)
     with pytest.raises(AssertionError, match="must not load"):
-        experiment.answers({**asked, "donor_seed": 1}, ABLATIONS, never, tmp_path, generate=True)
-    redone = experiment.answers(asked, ABLATIONS, pair(), tmp_path, redo=True, generate=True)
+        unloaded.replace(donor_seeds=(1,)).answers(ABLATIONS, generate=True)
+    redone = asked.replace(redo=True).answers(ABLATIONS, generate=True)
     np.testing.assert_array_equal(redone["NONE"]["log_prob"], first["NONE"].data["log_prob"])
 
 
@@ -166,7 +194,7 @@ def test_other_pairs_under_a_name_are_another_request(monkeypatch):
     requests = []
     for own in (pairs, pairs, [*pairs[:2], ("window", "wall")]):
         monkeypatch.setitem(word_pairs._REGISTERED, "mine", word_pairs.WordPairTask("mine", tuple(own)))
-        requests.append(experiment.request("given:toy", "mine", k=1))
+        requests.append(Study("given:toy", "mine", k=1).request)
     assert requests[0] == requests[1] != requests[2]
     assert {key for key in requests[0] if requests[0][key] != requests[2][key]} == {"words"}
     for change in (
@@ -177,11 +205,11 @@ def test_other_pairs_under_a_name_are_another_request(monkeypatch):
     ):
         task = word_pairs.WordPairTask("mine", tuple(pairs), **change)
         monkeypatch.setitem(word_pairs._REGISTERED, "mine", task)
-        requests.append(experiment.request("given:toy", "mine", k=1))
+        requests.append(Study("given:toy", "mine", k=1).request)
     assert len({request["words"] for request in requests}) == 6
     with monkeypatch.context() as patch:  # corrupted prompts are made of them
         patch.setattr(experiment, "table", lambda name: [{"word": "other"}])
-        assert experiment.request("given:toy", "mine", k=1)["words"] != requests[-1]["words"]
+        assert Study("given:toy", "mine", k=1).request["words"] != requests[-1]["words"]
 
 
 @contextmanager
@@ -196,18 +224,57 @@ def refusing():
         handle.remove()
 
 
-def test_bad_requests_are_refused_before_any_forward_pass(tmp_path):
-    with pytest.raises(ValueError, match="unknown word-pair task 'capitals'"):
-        experiment.request("given:toy", "capitals")
-    for options, match in (
-        ({"split": "train"}, "unknown split 'train'"),
-        ({"corruptions": (0, 9)}, r"missing corruption index \[9\]"),
-        ({"corruptions": (0, 5), "task": "copying", "k": 1000}, "choose a smaller k"),
-        ({"order": "sorted"}, "unknown order"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            experiment.answers(asking(**options), {"FULL": WHOLE}, never, tmp_path)
-    assert not [*tmp_path.rglob("*.pickle")]
+WRONG: dict[str, dict[str, Any]] = {
+    "task = 'capitals': unknown word-pair task 'capitals'; there are copying": {"task": "capitals"},
+    "split = 'train': .*'all', 'search' or 'test'": {"split": "train"},
+    "k = 3, .*corruptions = .0, 9.: missing corruption index .9.": {"corruptions": (0, 9)},
+    "k = 1000, .*choose a smaller k": {"corruptions": (0, 5), "task": "copying", "k": 1000},
+    "order = 'sorted': .*'random'": {"order": "sorted"},
+    "k = 2.5: ": {"k": 2.5},
+    "k = '4x': ": {"k": "4x"},
+    "k = True: give a number": {"k": True},
+    "k = 0: ": {"k": 0},
+    "prompts = 0: ": {"prompts": 0},
+    "seed = 'a': ": {"seed": "a"},
+    "seed = -1: ": {"seed": -1},
+    "donor_seeds.0 = -1: ": {"donor_seeds": [-1]},
+    "donor_seeds.0 = 'a': ": {"donor_seeds": ["a"]},
+    "donor_seeds = .1, 1.: .*twice": {"donor_seeds": [1, 1]},
+    "donor_seeds = ..: give one number or more": {"donor_seeds": []},
+    "corruptions = .0, 0.: .*twice": {"corruptions": [0, 0]},
+    "two_pass = 'perhaps': ": {"two_pass": "perhaps"},
+    "in_turn = 'perhaps': ": {"in_turn": "perhaps"},
+    "token_budget = 0: ": {"token_budget": 0},
+    "token_budget = -5: ": {"token_budget": -5},
+    "ambiguous = 4: give k = 3 or fewer": {"task": "ambiguous_present_past", "ambiguous": 4},
+    "layout = .*prompts.Layout": {"layout": {"sep": ":"}},
+    "model = '': ": {"model": ""},
+    "Study has no argument 'donor_seed'": {"donor_seed": 1},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_bad_requests_are_refused_when_a_study_is_built(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        asking(**WRONG[message])
+
+
+def test_text_of_a_command_line_is_read():
+    study = asking(two_pass="no", k="2", donor_seeds="[1, 2]")
+    assert (study.two_pass, study.k, study.donor_seeds) == (False, 2, (1, 2))
+
+
+@pytest.mark.parametrize("share", [0, 1.5])
+def test_what_parts_cannot_take_is_refused_before_any_work(share):
+    with pytest.raises(ValueError, match=f"share = {share}"):
+        asking().search(share)
+    with pytest.raises(ValueError, match="take 3 or more"):
+        asking().windows(2)
+    for wrong in ([0, 1], []):
+        with pytest.raises(ValueError, match="corruptions = .*from 1 on"):
+            asking().probes(wrong)
+    with pytest.raises(ValueError, match="ambiguous = 4: give k = 3 or fewer"):
+        asking().ambiguity([4])
 
 
 @pytest.mark.parametrize(
@@ -220,7 +287,7 @@ def test_bad_requests_are_refused_before_any_forward_pass(tmp_path):
 )
 def test_bad_ablations_are_refused_before_any_forward_pass(ablation, match, tmp_path):
     with refusing(), pytest.raises(ValueError, match=match):
-        experiment.answers(asking(corruptions=(0, 1)), {"good": WHOLE, "bad": ablation}, pair(), tmp_path)
+        asking(toy(), tmp_path, corruptions=(0, 1)).answers({"good": WHOLE, "bad": ablation})
     assert not [*tmp_path.rglob("*.pickle")]
 
 
@@ -232,12 +299,12 @@ def test_a_query_that_changes_its_prompt_when_it_is_said_again_is_marked(tmp_pat
         return type(found)(found.ids[:3], ()) if (found := own(text, tokenizer, bos)) else found
 
     monkeypatch.setattr(experiment, "with_bos", merging)
-    assert set(experiment.answers(asking(), {"FULL": WHOLE}, pair(), tmp_path)["FULL"]["copy"]) == {-1}
+    assert set(asking(toy(), tmp_path).answers({"FULL": WHOLE})["FULL"]["copy"]) == {-1}
 
 
 def test_data_say_what_was_asked_and_answered(tmp_path):
     """First tokens as the prompt's own text has them, counted from the text alone."""
-    data = experiment.answers(asking(), ABLATIONS, pair(), tmp_path, generate=True)["AGG_Y"]
+    data = asking(toy(), tmp_path).answers(ABLATIONS, generate=True)["AGG_Y"]
     drawn = prompts("country_capital", words(), 6, k=3, split="test")
     texts = [item.clean.text for item in drawn.items]
     queries = [text.rpartition("\n")[2].removesuffix("\t") for text in texts]
@@ -254,8 +321,8 @@ def test_data_say_what_was_asked_and_answered(tmp_path):
 
 
 def test_whole_and_full_agree_and_two_passes_are_one(tmp_path):
-    found = experiment.answers(asking(), ABLATIONS, pair(), tmp_path)
-    apart = experiment.answers(asking(two_pass=True), ABLATIONS, pair(), tmp_path)
+    found = asking(toy(), tmp_path).answers(ABLATIONS)
+    apart = asking(toy(), tmp_path, two_pass=True).answers(ABLATIONS)
     assert np.abs(found["FULL"]["kl"]).max() < 1e-6 and found["FULL"]["agrees"].all()
     assert found["NONE"]["kl"].min() > 1e-3
     for name in ABLATIONS:
@@ -266,8 +333,8 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts(monkeypatch):
     """A draw may lack a prompt that the others have."""
     index = {0: [0, 1, 3, 4], 1: [0, 1, 2, 3], 2: [1, 2, 3, 4]}
 
-    def answers(asked, ablations, *_, **options):
-        numbers, seed = np.array(index[asked["donor_seed"]]), asked["donor_seed"]
+    def answers(self, ablations, **_):
+        numbers, seed = np.array(index[self.donor_seeds[0]]), self.donor_seeds[0]
         own = {
             "index": numbers,
             "log_prob": 10.0 * seed + numbers,
@@ -276,8 +343,8 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts(monkeypatch):
         }
         return {name: {**own, "log_prob": place + own["log_prob"]} for place, name in enumerate(ablations)}
 
-    monkeypatch.setattr(experiment, "answers", answers)
-    found = experiment.over_donors({"donor_seed": 9, "model": "given:toy"}, {"one": WHOLE, "two": WHOLE})
+    monkeypatch.setattr(Study, "answers", answers)
+    found = asking().over_donors({"one": WHOLE, "two": WHOLE})
     assert {*found["one"]} == {"log_prob", "right", "query"}
     np.testing.assert_array_equal(found["one"]["log_prob"], [[1, 3], [11, 13], [21, 23]])
     np.testing.assert_array_equal(found["two"]["log_prob"], [[2, 4], [12, 14], [22, 24]])
@@ -285,7 +352,7 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts(monkeypatch):
 
 
 def test_draws_of_donors_leave_the_prompts_and_the_whole_model(tmp_path):
-    found = experiment.over_donors(asking(), ABLATIONS, model=pair(), folder=tmp_path)
+    found = asking(toy(), tmp_path).over_donors(ABLATIONS)
     assert found["NONE"]["right"].shape == (3, 6) and found["NONE"]["right"].dtype == bool
     np.testing.assert_array_equal(found["FULL"]["log_prob"][1:], found["FULL"]["log_prob"][:1].repeat(2, 0))
     assert np.ptp(found["NONE"]["log_prob"], axis=0).min() > 1e-3
@@ -298,28 +365,26 @@ def test_draws_of_donors_share_one_model(tmp_path):
         loads.append(1)
         return pair()
 
-    experiment.over_donors(asking(prompts=2), {"NONE": ABLATIONS["NONE"]}, model=source, folder=tmp_path)
-    assert len(loads) == 1
-    experiment.over_donors(asking(prompts=2), {"NONE": ABLATIONS["NONE"]}, model=source, folder=tmp_path)
+    for _ in range(2):
+        study = asking(Model("given:toy", loader=source), tmp_path, prompts=2)
+        assert study.over_donors({"NONE": ABLATIONS["NONE"]})["NONE"]["right"].shape == (3, 2)
     assert len(loads) == 1  # cached: not even once
 
 
 def test_a_search_is_cached_by_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment.greedy_circuit, "__defaults__", (0.9, TYPE_PAIRS[:2]))
-    found = experiment.search(asking(prompts=2, split="search"), model=pair(), folder=tmp_path)
-    again = experiment.search(asking(prompts=2, split="search"), model=never, folder=tmp_path)
+    found = asking(toy(), tmp_path, prompts=2, split="search").search()
+    again = asking(UNKNOWN, tmp_path, prompts=2).search()  # whatever the split of the study
     assert found == again and {*found.alone} == {*TYPE_PAIRS[:2]}
 
 
 def test_the_method_has_not_changed_without_a_new_version(tmp_path):
     """A golden record. If it fails because the method was changed on purpose, raise method_version and renew it."""
-    asked = experiment.request(prompts=8, k=4, corruptions=(0, 1))
+    asked = Study(Model("embedded", device="cpu"), k=4, prompts=8, corruptions=(0, 1), folder=tmp_path)
     probed = {"probed": Ablation(kept=("CTX+AGG",), probed={"y->last_separator": 1})}
-    data = experiment.answers(asked, ABLATIONS | probed, LazyModel("embedded", device="cpu"), tmp_path)
-    fast = experiment.answers(
-        {**asked, "two_pass": True}, ABLATIONS | probed, LazyModel("embedded", device="cpu"), tmp_path
-    )
-    assert asked["method_version"] == 2
+    data = asked.answers(ABLATIONS | probed)
+    fast = asked.replace(two_pass=True).answers(ABLATIONS | probed)
+    assert asked.request["method_version"] == 2
     assert data.keys() == GOLDEN.keys()
     for name, golden in GOLDEN.items():
         for way in (data, fast):
@@ -341,31 +406,37 @@ GOLDEN: dict = {
 # ------------------------------------------------------------------------------------------------ what notebooks show
 
 
-def small(**changes):
-    return experiment.request("given:toy", "capitalization", prompts=4, k=3, two_pass=True, **changes)
+def small(folder, model=None, donor_seeds=(0, 1), **changes):
+    options = {"task": "capitalization", "prompts": 4, "k": 3, "two_pass": True, **changes}
+    return Study(toy() if model is None else model, donor_seeds=donor_seeds, folder=folder, **options)
 
 
 def test_circuits_of_a_task_are_compared(tmp_path):
-    found = experiment.compare(small(), (0, 1), pair(), tmp_path)
-    data = experiment.answers(small(), {"NONE": Ablation(kept=("NONE",))}, pair(), tmp_path, generate=True)["NONE"]
+    study = small(tmp_path)
+    found = study.compare()
+    data = study.answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
     np.testing.assert_array_equal(found.rows["NONE"]["right"][0], data["right"])
-    assert [*found.accuracy()] == [*CIRCUITS, experiment.ALONE] and [*found.accuracy(alone=False)] == [*CIRCUITS]
+    assert [*found.accuracy()] == [*CIRCUITS, names.ALONE] and [*found.accuracy(alone=False)] == [*CIRCUITS]
     assert found.written["NONE"] == (data["line_right"].mean(), data["prefix_right"].mean())
-    assert found.kl()["FULL"][2] < 1e-6 < found.kl()["NONE"][1] and found.layers == 3
+    assert found.kl()["FULL"].high < 1e-6 < found.kl()["NONE"].low and found.layers == 3
     table = found.table()
     assert [*table.index] == [("capitalization", name) for name in found.accuracy()]
-    assert table.loc[("capitalization", "NONE"), "KL"] == experiment.with_interval(found.kl()["NONE"])
-    assert found.loss("FULL")[0] == 0
-    plain = experiment.compare(small(), (0, 1), pair(), tmp_path, written=False)
+    assert table.loc[("capitalization", "NONE"), "KL"] == str(found.kl()["NONE"])
+    assert found.loss("FULL").value == 0 and found.askable == study.drawn.askable
+    plain = study.compare(written=False)
     assert plain.alone is None and not plain.written and plain.queries == found.queries
+    several = CircuitsByTask({"capitalization": found}, 0.1)
+    assert several.lines()[0] == found.about and "distinct queries: {'capitalization': " in several.lines()[-1]
+    assert several.figure().get_suptitle() == "given:toy: 3 shots, 4 prompts, donors 0, 1 (dotted: chance)"
 
 
 def test_without_demonstrations_the_query_stands_alone(tmp_path):
     """The same tokens as a prompt that was never given any."""
     model, tokenizer = pair()
-    found = experiment.compare(small(), (0,), pair(), tmp_path)
+    study = small(tmp_path, donor_seeds=(0,))
+    found = study.compare()
     groups = []
-    for item in experiment._Run(small(), pair(), tmp_path, False).drawn.items:
+    for item in study.drawn.items:
         query = item.clean.text[slice(*item.clean.spans["x"][-1])]
         bare = word_pairs.TAB.prompt([], query, item.clean.label().strip())
         groups.append(Group(typed_tokens(bare, tokenizer), {}))
@@ -374,51 +445,91 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
     np.testing.assert_allclose(found.alone["log_prob"][0], wanted["log_prob"], atol=1e-5)
 
 
-def test_a_quantised_models_untrained_twin_is_compared(tmp_path):
+def test_a_quantised_models_untrained_twin_is_compared(tmp_path, monkeypatch):
     """The request of the twin says what the twin is: not quantised."""
-    asked = twin_request(small(quantized=True))
-    assert len(experiment.compare(asked, (0,), pair(), tmp_path, written=False).rows["FULL"]["right"][0]) == 4
+    trained = small(tmp_path, Model("given:toy", quantized=True, loader=never), donor_seeds=(0,))
+    twin = trained.twin()
+    assert not twin.request["quantized"] and trained.request["quantized"]
+    loaded = twin.replace(model=Model("given:toy", untrained_seed=0, loader=pair))
+    assert loaded.request == twin.request
+    assert len(loaded.compare(written=False).rows["FULL"]["right"][0]) == 4
 
 
 def test_a_circuit_is_verified_on_other_prompts(tmp_path):
     kept = (*ALWAYS, *edges("y->last_separator", "query->last_separator"))
-    search = experiment.Search(kept, {}, ((Edge("x", "query"), True, 0.5), (Edge("y", "query"), False, 0.1)))
+    search = Search(kept, {}, ((Edge("x", "query"), True, 0.5), (Edge("y", "query"), False, 0.1)))
     assert search.steps() == [(1, 0.5, True), (0, 0.1, False)]
-    found = experiment.verified(search, small(), (0, 1), 3, 0, pair(), tmp_path)
+    found = small(tmp_path).verified(search, 3)
     assert found.names == ("y->last_separator", "query->last_separator") and len(found.random) == 3
     assert not any(name.startswith("random") for name in found.scores) and len(found.by_draw) == 2
-    family = found.scores["found without AGG"][0] - found.scores["without AGG"][0]
+    family = found.scores["found without AGG"].value - found.scores["without AGG"].value
     np.testing.assert_equal(found.gaps()["AGG"], family)
     assert found.lines()[0].startswith("kept 2 of 31 type pairs: y->last_separator,")
 
 
+def test_layers_and_donors_are_tried_one_by_one(tmp_path):
+    """Results have the rows that their names say, and figures the titles of what was measured."""
+    study = small(tmp_path, donor_seeds=(0,))
+    windows = study.windows(3)
+    assert (windows.layers, windows.at) == (3, (0, 1, 3)) and len(windows.rows) == 1 + 2 * 3
+    np.testing.assert_array_equal(windows.rows["CONTEXT from 3"]["right"], windows.rows["FULL"]["right"])
+    assert windows.context()[-1].value == windows.aggregation()[0].value == windows.rows["FULL"]["right"].mean()
+    assert "capitalization: by layers\n(4 prompts, donors 0; dotted" in windows.figure().get_suptitle()
+    probes = study.probes([1, 2], edges=edges("y->last_separator"))
+    assert probes.accuracy().shape == (1, 2) and 0 < probes.widest < 0.5
+    assert probes.accuracy()[0, 1] == probes.rows["y->last_separator from 2"]["right"].mean()
+    single = study.single_edges()
+    assert [*single.costs()] == [*map(str, TYPE_PAIRS)] and single.rows["FULL"]["right"].shape == (1, 4)
+
+
 def test_ambiguous_answers_are_of_three_kinds(tmp_path):
-    asked = {
-        count: experiment.request("given:toy", "ambiguous_present_past", prompts=4, k=3, ambiguous=count, two_pass=True)
-        for count in (0, 2)
-    }
-    found = experiment.ambiguity(asked, (0, 1), pair(), tmp_path)
+    found = small(tmp_path).ambiguity([0, 2])
+    assert found.setting.task == "ambiguous_present_past" and found.counts == [0, 2]
     for name in ("FULL", "CTX+AGG", "AGG-ONLY"):
         shares = [[value for value, _, _ in found.shares(what)[name]] for what in ("right", "copied", "other")]
         np.testing.assert_allclose(np.sum(shares, axis=0), 1)
-    assert found.solved()[2].shape == (4,)
+    assert found.solved()[2].shape == (4,) and found.askable > 0
+
+
+def test_a_record_from_before_queries_were_counted_is_to_be_measured_again(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="task 'copying' .*redo=True"):
+        counted_queries(None, "copying")
+    own = Study.__dict__["about"].func
+
+    def uncounted(self):
+        return {name: value for name, value in own(self).items() if name != "askable"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Study, "about", property(uncounted))
+        found = small(tmp_path).compare(written=False)
+    assert found.accuracy(), "all but the count is there"
+    with pytest.raises(ValueError, match="redo=True"):
+        found.askable  # noqa: B018
+    assert small(tmp_path).replace(redo=True).compare(written=False).askable > 0
 
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ([1, 2], [1, 2]),
-        ("[1, 2]", [1, 2]),
-        ("1,2", [1, 2]),
-        (3, [3]),
-        ("['copying', \"person_sport\"]", ["copying", "person_sport"]),
-        ("copying, person_sport", ["copying", "person_sport"]),
-        ("copying", ["copying"]),
-        ((), []),
+        (["copying"], ("copying",)),
+        ("['copying', \"person_sport\"]", ("copying", "person_sport")),
+        ("copying, person_sport", ("copying", "person_sport")),
+        ("copying", ("copying",)),
     ],
 )
-def test_lists_may_come_as_text(given, wanted):
-    assert experiment.as_list("tasks", given) == wanted
+def test_tasks_may_come_as_text(given, wanted):
+    assert plan(tasks=given).tasks == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"), [([1, 2], (1, 2)), ("[1, 2]", (1, 2)), ("1,2", (1, 2)), (3, (3,)), ("3", (3,))]
+)
+def test_numbers_may_come_as_text(given, wanted):
+    assert plan(donor_seeds=given).donor_seeds == wanted
+
+
+def test_there_may_be_no_other_models():
+    assert plan(other_models=()).other_models == () == plan(other_models="[]").other_models
 
 
 GOOD: dict[str, Any] = {
@@ -436,37 +547,62 @@ GOOD: dict[str, Any] = {
 }
 
 
+def plan(**changes):
+    return Plan("given:toy", **{**GOOD, **changes})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"tasks": "['copying'"}, "tasks = .* is no list"),
-        ({"tasks": ["coping"]}, "copying"),
-        ({"tasks": [["copying"]]}, "no name of a task"),
-        ({"tasks": []}, "one task or more"),
-        ({"primary_task": "capitalisation"}, "capitalization"),
-        ({"donor_seeds": "a, b"}, "donor_seeds = 'a, b': give a list of numbers"),
-        ({"donor_seeds": [1, 1]}, "twice"),
-        ({"corruptions": [0, 1]}, "corruptions from 1 on"),
-        ({"corruptions": [9]}, "corruption"),
-        ({"ambiguous_counts": [4]}, "ambiguous"),
-        ({"prompts": 1}, "two prompts"),
+        ({"tasks": ["coping"]}, "tasks = 'coping': .*copying"),
+        ({"tasks": [["copying"]]}, "tasks.0 = .'copying'.: .*string"),
+        ({"tasks": []}, "tasks = .*one task or more"),
+        ({"tasks": ["copying", "copying"]}, "tasks = .*twice"),
+        ({"primary_task": "capitalisation"}, "primary_task = 'capitalisation': .*capitalization"),
+        ({"primary_task": "capitalization"}, "primary_task = 'capitalization': choose one of tasks"),
+        ({"donor_seeds": "a, b"}, "donor_seeds.0 = 'a'"),
+        ({"donor_seeds": [1, 1]}, "donor_seeds = .*twice"),
+        ({"donor_seeds": []}, "donor_seeds = .*one number or more"),
+        ({"donor_seeds": [-1]}, "donor_seeds.0 = -1"),
+        ({"corruptions": [0, 1]}, "corruptions = .*corruptions from 1 on"),
+        ({"corruptions": [1, 1]}, "corruptions = .*twice"),
+        ({"corruptions": [9]}, "corruptions = .9.: .*missing corruption index"),
+        ({"ambiguous_counts": [4]}, "ambiguous_counts = .4.: ambiguous = 4"),
+        ({"ambiguous_counts": ["x"]}, "ambiguous_counts.0 = 'x'"),
+        ({"prompts": 1}, "prompts = 1: .*two prompts"),
+        ({"k": 2.5}, "k = 2.5"),
+        ({"k": "4x"}, "k = '4x'"),
+        ({"k": True}, "k = True"),
+        ({"seed": "a"}, "seed = 'a'"),
+        ({"seed": -1}, "seed = -1"),
         ({"share": 1.5}, "share = 1.5"),
-        ({"layer_cuts": 2}, "take 3 or more"),
+        ({"share": 0}, "share = 0"),
+        ({"margin": 0}, "margin = 0"),
+        ({"margin": 1}, "margin = 1"),
+        ({"layer_cuts": 2}, "layer_cuts = 2: .*take 3 or more"),
+        ({"random_circuits": -1}, "random_circuits = -1"),
+        ({"two_pass": "perhaps"}, "two_pass = 'perhaps'"),
+        ({"layout": {"sep": ":"}}, "layout = .*prompts.Layout"),
+        ({"other_models": [5]}, "other_models.0 = 5"),
+        ({"other_models": [""]}, "other_models.0 = ''"),
+        ({"taks": ["copying"]}, "Plan has no argument 'taks'"),
     ],
 )
 def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message):
-    experiment.checked(**GOOD)
+    plan()
     with pytest.raises(ValueError, match=message):
-        experiment.checked(**{**GOOD, **changes})
+        plan(**changes)
 
 
 def test_what_a_model_can_test_is_read_from_its_numbers():
-    none, some = {"a": (0.0, -0.1, 0.1), "b": (0.1, -0.1, 0.15)}, {"a": (0.0, -0.1, 0.1), "b": (0.3, 0.1, 0.5)}
+    none = {"a": Interval(0.0, -0.1, 0.1), "b": Interval(0.1, -0.1, 0.15)}
+    some = {"a": Interval(0.0, -0.1, 0.1), "b": Interval(0.3, 0.1, 0.5)}
     assert "largest loss, in b: 0.10 [-0.10, 0.15]" in measures.without_context(none, 0.2, "toy")
     assert "cannot be tested" in measures.without_context(none, 0.2, "toy")
     assert "is undecided" in measures.without_context(none, 0.12, "toy")
     assert "in 1 of 2 tasks (most in b: 0.30 [0.10, 0.50])" in measures.without_context(some, 0.2, "toy")
-    row = {"QUERY-ONLY": (0.67, 0.5, 0.8), "no demonstrations": (0.25, 0.1, 0.4)}
+    row = {"QUERY-ONLY": Interval(0.67, 0.5, 0.8), "no demonstrations": Interval(0.25, 0.1, 0.4)}
     assert "a 0.67 (0.25)." in measures.query_alone({"a": row}, "toy")
 
 
@@ -572,7 +708,7 @@ def test_deficits_are_paired_and_growth_is_not():
     once = measures.deficit(circuit, full)  # each prompt asked twice is no more than once
     assert measures.deficit(*twice, np.repeat(np.arange(40), 2)) == pytest.approx(once)
     assert measures.deficit(*twice)[2] < once[2]
-    value, low, high = measures.growth((0.3, 0.2, 0.5), (0.1, 0.0, 0.4))
+    value, low, high = measures.growth(Interval(0.3, 0.2, 0.5), Interval(0.1, 0.0, 0.4))
     assert (value, low, high) == pytest.approx((0.2, 0.2 - np.hypot(0.1, 0.3), 0.2 + np.hypot(0.2, 0.1)))
 
 

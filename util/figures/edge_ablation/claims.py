@@ -17,21 +17,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 from scipy import stats
 
-from util.figures.edge_ablation.measures import by_query
-from util.stats.intervals import wilson
+from util.edges import names
+from util.edges.edge import TYPE_PAIRS
+from util.figures.edge_ablation.measures import Rows, by_query
+from util.prompts import word_pairs
+from util.records.checked import Count, Number, Share, checked
+from util.stats.intervals import Interval, wilson
 from util.stats.tests import holm
 
-Rows = Mapping[str, Mapping[str, NDArray]]  # by ablation: right [N] or [D, N] (draws of donors), query [N]
+AMBIGUOUS = "ambiguous_present_past"  # the task of claim 4
 HOLDS, REFUTED, UNDECIDED, NOT_DONE = "holds", "refuted", "undecided", "task not done"
 MOST = 10**7  # queries: what needs more has no number
+Margin = Annotated[Number, Field(gt=0, lt=1)]
 
 
-@dataclass(frozen=True)
+@checked
 class Rule:
     """What claims have to show, fixed before they are measured.
 
@@ -40,12 +48,12 @@ class Rule:
     of a verdict, in either direction; 0.025 goes with intervals of 95 %.
     """
 
-    share: float = 0.9
-    size: float = 0.5
-    margin: float = 0.1
-    floor: float = 0.4
-    solved: int = 10
-    error: float = 0.025
+    share: Share = 0.9
+    size: Share = 0.5
+    margin: Margin = 0.1
+    floor: Annotated[Number, Field(ge=0, lt=1)] = 0.4
+    solved: Count = 10
+    error: Margin = 0.025
 
 
 RULE = Rule()
@@ -72,6 +80,14 @@ class Part:
     available: int | None
     p: tuple[float, float]
 
+    @property
+    def extent(self) -> str:
+        """The queries that were asked; where they do not decide, those that are needed and those that there are."""
+        asked = f"{self.queries} queries"
+        if self.verdict != UNDECIDED:
+            return asked
+        return f"{asked}; needs {self.needed or 'no number'}, has {self.available or 'unknown'}"
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -90,11 +106,38 @@ class Claim:
             numbers = (
                 f"{part.value:6.2f} [{part.low:.2f}, {part.high:.2f}] {'>' if part.above else '<'} {part.bound:g}?"
             )
-            asked = f"{part.queries} queries"
-            if part.verdict == UNDECIDED:
-                asked += f"; needs {part.needed or 'no number'}, has {part.available or 'unknown'}"
-            told.append(f"   {part.name:26}{part.verdict:14}{numbers:32}{asked}")
+            told.append(f"   {part.name:26}{part.verdict:14}{numbers:32}{part.extent}")
         return told
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The five claims, in order."""
+
+    claims: tuple[Claim, ...]
+
+    @property
+    def short(self) -> str:
+        """Every claim and its verdict."""
+        return "; ".join(f"{claim.number}. {claim.text} {claim.verdict}" for claim in self.claims)
+
+    def lines(self) -> list[str]:
+        """Every claim and its comparisons, a line each."""
+        return [line for claim in self.claims for line in claim.lines()]
+
+    def table(self) -> pd.DataFrame:
+        """A row for each comparison; a claim without one has a row of its own."""
+        rows = []
+        for claim in self.claims:
+            title = f"{claim.number}. {claim.text}"
+            for part in claim.parts:
+                value = Interval(part.value, part.low, part.high)
+                bound = f"{'>' if part.above else '<'} {part.bound:g}"
+                rows.append((title, claim.verdict, part.name, part.verdict, str(value), bound, part.extent))
+            if not claim.parts:
+                rows.append((title, claim.verdict, claim.note, "", "", "", ""))
+        columns = ["claim", "verdict", "comparison", "of it", "value", "bound", "queries"]
+        return pd.DataFrame(rows, columns=columns).set_index(["claim", "verdict", "comparison"])
 
 
 # ------------------------------------------------------------------------------------------------ one comparison
@@ -137,14 +180,14 @@ def tail_p(samples: Sequence[Sample], bound: float) -> tuple[float, float]:
     return max(above, many), max(below, few)
 
 
-def interval(samples: Sequence[Sample], error: float = 0.025) -> tuple[float, float, float]:
-    """(value, low, high): the bounds that `tail_p` does not refuse."""
+def interval(samples: Sequence[Sample], error: float = 0.025) -> Interval:
+    """The value, and the bounds that `tail_p` does not refuse."""
     mean, variance, raw, n = _combined(samples)
     width, least, net = float(stats.norm.isf(error) * np.sqrt(variance)), 1 - error ** (1 / n), n * raw
     if len(samples) > 1:
-        return raw, min(mean - width, raw - least), max(mean + width, raw + least)
+        return Interval(raw, min(mean - width, raw - least), max(mean + width, raw + least))
     low = float(stats.beta.ppf(error, net, n - net + 1)) if net > 0 else -_most(-net, n, error)
-    return raw, min(mean - width, low), max(mean + width, _most(net, n, error))
+    return Interval(raw, min(mean - width, low), max(mean + width, _most(net, n, error)))
 
 
 def _most(count: float, n: int, error: float) -> float:
@@ -242,13 +285,13 @@ def does_it(full: NDArray, queries: ArrayLike, chance: float, rule: Rule) -> boo
 def lost(rows: Rows, name: str) -> Sample:
     """What an ablation loses, acc(FULL) - acc(name), by query."""
     return Sample.of(
-        by_query(np.subtract(rows["FULL"]["right"], rows[name]["right"], dtype=float), rows["FULL"]["query"])
+        by_query(np.subtract(rows[names.FULL]["right"], rows[name]["right"], dtype=float), rows[names.FULL]["query"])
     )
 
 
 def _loss(part: str, rows: Rows, name: str, rule: Rule, chance: float, available: int | None, above: bool) -> Part:
     judged = compared(part, [lost(rows, name)], rule.margin, rule, above=above, available=available)
-    done = does_it(rows["FULL"]["right"], rows["FULL"]["query"], chance, rule)
+    done = does_it(rows[names.FULL]["right"], rows[names.FULL]["query"], chance, rule)
     return judged if done else replace(judged, verdict=NOT_DONE)
 
 
@@ -262,9 +305,9 @@ def few_edges(
     shown as one of the ratio.
     """
     text = f"few edges explain {rule.share:.0%}"
-    full, query = rows["FULL"]["right"], rows["FULL"]["query"]
+    full, query = rows[names.FULL]["right"], rows[names.FULL]["query"]
     most = 1 - rule.share
-    less = Sample.of(by_query(rule.share * np.asarray(full, dtype=float) - rows["found"]["right"] + most, query))
+    less = Sample.of(by_query(rule.share * np.asarray(full, dtype=float) - rows[names.FOUND]["right"] + most, query))
     part = compared(f"{kept} of {pairs} pairs", [less], most, rule, above=False, available=available)
     worth = float(by_query(full, query).mean())
     if not does_it(full, query, chance, rule):
@@ -288,7 +331,7 @@ def some_lose(
 ) -> Claim:
     """Claim 2, of "FULL" and "AGG-ONLY" by task."""
     parts = [
-        _loss(task, rows, "AGG-ONLY", rule, (chance or {}).get(task, 0.0), (available or {}).get(task), above=True)
+        _loss(task, rows, names.AGG_ONLY, rule, (chance or {}).get(task, 0.0), (available or {}).get(task), above=True)
         for task, rows in tasks.items()
     ]
     return Claim(2, f"without contextualisation some task loses {rule.margin:g}", *any_of(parts, rule))
@@ -299,11 +342,14 @@ def comes_back(
 ) -> Claim:
     """Claim 3, of "FULL" and "CTX+AGG" in the tasks where claim 2 holds; undecided where there is none."""
     text = "contextualisation brings it back"
-    names = [part.name for part in losing.parts if part.verdict == HOLDS]
-    if not names:
+    tasks_lost = [part.name for part in losing.parts if part.verdict == HOLDS]
+    if not tasks_lost:
         nothing = losing.verdict == NOT_DONE
         return Claim(3, text, NOT_DONE if nothing else UNDECIDED, (), "nothing to bring back: no task surely loses")
-    parts = [_loss(task, tasks[task], "CTX+AGG", rule, 0.0, (available or {}).get(task), above=False) for task in names]
+    parts = [
+        _loss(task, tasks[task], names.CTX_AGG, rule, 0.0, (available or {}).get(task), above=False)
+        for task in tasks_lost
+    ]
     return Claim(3, text, *all_of(parts, rule))
 
 
@@ -319,16 +365,16 @@ def more_if_ambiguous(
     least = min(counts)
     solved = {}
     for count, rows in counts.items():
-        told = np.atleast_2d(rows["FULL"]["right"]).all(axis=0)
-        if count < k and len({*rows["FULL"]["query"][told]}) >= rule.solved:
+        told = np.atleast_2d(rows[names.FULL]["right"]).all(axis=0)
+        if count < k and len({*rows[names.FULL]["query"][told]}) >= rule.solved:
             solved[count] = lost(
                 {
                     name: {"right": np.atleast_2d(row["right"])[:, told], "query": row["query"][told]}
                     for name, row in rows.items()
                 },
-                "AGG-ONLY",
+                names.AGG_ONLY,
             )
-    first = counts[least]["FULL"]
+    first = counts[least][names.FULL]
     if not does_it(first["right"], first["query"], chance, rule) or least not in solved:
         right = by_query(first["right"], first["query"])
         return Claim(4, text, NOT_DONE, (), f"the whole model: {right.mean():.2f} of {len(right)} queries")
@@ -347,3 +393,48 @@ def first_then(
     """Claim 5, of "FULL" and the ablations of CONTEXT in the late, and of AGG in the early layers."""
     parts = [_loss(name, rows, name, rule, chance, available, above=False) for name in (late, early)]
     return Claim(5, "first contextualise, then aggregate", *all_of(parts, rule))
+
+
+# ------------------------------------------------------------------------------------------------ all five
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the five claims are judged by; rows are those of `measures.aligned`.
+
+    tasks: with FULL, AGG-ONLY and CTX+AGG, by task. circuit: with FULL and the circuit found in the primary task, which
+    keeps so many type pairs (kept). ambiguous: with FULL and AGG-ONLY, by how many of k demonstrations are ambiguous.
+    halves: with FULL and the two ablations of `names.halves`, of the primary task, in a model of so many layers.
+    askable: by task, how many queries there are for the tokenizer; trained: whether the words are the embedded model's.
+    """
+
+    tasks: Mapping[str, Rows]
+    circuit: Rows
+    kept: int
+    ambiguous: Mapping[int, Rows]
+    halves: Rows
+    layers: int
+    primary: str
+    askable: Mapping[str, int]
+    trained: bool
+    k: int = 10
+
+
+def judge(evidence: Evidence, rule: Rule = RULE) -> Verdicts:
+    """The five claims, in order."""
+    tasks, primary, available = evidence.tasks, evidence.primary, evidence.askable
+    chance = {
+        task: 1 / len(word_pairs.find(task, trained=evidence.trained).outputs) for task in {*tasks, primary, AMBIGUOUS}
+    }
+    here = (rule, chance[primary], available[primary])
+    losing = some_lose(tasks, rule, chance, available)
+    late, early = names.halves(evidence.layers)
+    return Verdicts(
+        (
+            few_edges(evidence.circuit, evidence.kept, len(TYPE_PAIRS), *here),
+            losing,
+            comes_back(tasks, losing, rule, available),
+            more_if_ambiguous(evidence.ambiguous, evidence.k, rule, chance[AMBIGUOUS], available[AMBIGUOUS]),
+            first_then(evidence.halves, late, early, *here),
+        )
+    )

@@ -5,30 +5,66 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from util import edges
+from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import CIRCUITS, FAMILIES
 from util.figures.edge_ablation import measures
-from util.figures.edge_ablation import study as experiment
+from util.figures.edge_ablation.results import Search
+from util.figures.edge_ablation.study import DONOR_SEEDS, Study, check_seeds
 from util.records.cache import Record
+from util.records.checked import Number, checked
+from util.records.model import Model
 from util.records.provenance import expectation
-from util.records.runs import ModelSource, loaded, once
-from util.stats.intervals import accuracy, bootstrap_mean
+from util.stats.intervals import Interval, accuracy
 
 ACTIONS = ("accuracy", "ablation", "single_edges", "circuits", "windows", "probes", "search")
 PROBED = (*FAMILIES["CONTEXT_IO"], *FAMILIES["AGG_Y"])
-Interval = tuple[float, ...]  # value, low, high
+OF_MODEL = ("revision", "dtype", "quantized", "untrained_seed")  # fields of a request that say how a model is loaded
+OF_STUDY = (
+    "task", "k", "prompts", "seed", "split", "corruptions", "ambiguous", "order", "layout", "token_budget", "two_pass",
+    "in_turn",
+)  # fmt: skip
+Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation
 
 
-@dataclass(frozen=True)
+def _list(value: Any) -> Any:
+    """A list, as JSON has it."""
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError("give a list")
+    return tuple(value)
+
+
+def _natural(value: Any) -> Any:
+    """A whole number from 0 on, as JSON has it: neither text nor true."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("give a number from 0 on")
+    return value
+
+
+def _object(value: Any) -> Any:
+    """An object, as JSON has it."""
+    if not isinstance(value, Mapping):
+        raise ValueError("give an object of names and values")
+    return dict(value)
+
+
+Whole = Annotated[int, BeforeValidator(_natural)]
+Object = Annotated[Mapping[str, Any], BeforeValidator(_object)]
+
+
+@checked
 class Config:
-    """One run. request: arguments of `edge_ablation.study.request` (model, task, prompts, k, split, ...). action:
+    """One run. request: model, and arguments of `Model` and `Study` (task, prompts, k, split, ...). action:
 
     accuracy      the whole model, which also writes its answers out
     ablation      `ablation`, fields of `Ablation`, beside the whole model; it writes its answers out, too
@@ -39,59 +75,80 @@ class Config:
     search        a circuit that keeps `share` of the accuracy, searched on split "search"; its score on split "test"
 
     donor_seeds: draws of donors. out_dir: a folder that receives result.json and rows.csv; without it, the cached
-    records alone are written. Raises ValueError for what is unknown, before any work.
+    records alone are written. Raises ValueError for what is unknown or cannot be written, before any work.
     """
 
     action: str
-    request: Mapping[str, Any] = field(default_factory=dict)
-    ablation: Mapping[str, Any] = field(default_factory=dict)
-    circuits: tuple[str, ...] = ("CTX+AGG", "CTX_IO+AGG", "AGG-ONLY")
-    random: int = 20
-    share: float = 0.9
-    donor_seeds: tuple[int, ...] = experiment.DONOR_SEEDS
+    request: Object = field(default_factory=dict)
+    ablation: Object = field(default_factory=dict)
+    circuits: Annotated[tuple[str, ...], BeforeValidator(_list)] = (names.CTX_AGG, names.CTX_IO_AGG, names.AGG_ONLY)
+    random: Whole = 20
+    share: Number = 0.9
+    donor_seeds: Annotated[tuple[Whole, ...], BeforeValidator(_list)] = DONOR_SEEDS
     out_dir: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("circuits", "donor_seeds"):
-            if not isinstance(getattr(self, name), list | tuple) or not getattr(self, name):
-                raise ValueError(f"{name} = {getattr(self, name)!r}: give a list")
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         edges.check_known(self.action, ACTIONS, "action")
+        check_seeds("donor_seeds", self.donor_seeds)
         for name in self.circuits:
             edges.check_known(name, tuple(CIRCUITS), "circuit")
-        if not isinstance(self.random, int) or self.random < 0 or not 0 < self.share <= 1:
-            raise ValueError(
-                f"random = {self.random!r}, share = {self.share}: give a number from 0 on, and 0 < share <= 1"
-            )
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share = {self.share:g}: give a number above 0, up to 1")
         if (self.action == "ablation") != bool(self.ablation):
             raise ValueError('`ablation` says what action "ablation" does, and no other action')
-        asked = self.asked  # unknown tasks and fields are refused here
-        if self.request.get("prompts", 2) < 2 or "donor_seed" in self.request:
-            raise ValueError("request: two prompts or more have intervals; draws of donors are said by donor_seeds")
-        Ablation(**self.ablation)
+        if "donor_seed" in self.request or "donor_seeds" in self.request:
+            raise ValueError("request: draws of donors are said by donor_seeds of the config")
+        for name in self.request:
+            edges.check_known(name, ("model", *OF_MODEL, *OF_STUDY), "field of request")
+        if self.study.prompts < 2:
+            raise ValueError(f"request: prompts = {self.study.prompts}: two prompts or more have intervals")
+        try:
+            Ablation(**self.ablation)
+        except TypeError as error:
+            raise ValueError(f"ablation = {dict(self.ablation)}: its fields are those of Ablation ({error})") from error
         if self.action == "probes":
-            lacking = {*map(str, PROBED)} - {*map(str, edges.type_pairs(CIRCUITS[self.circuits[-1]]))}
-            if lacking or not {*asked["corruptions"]} - {0}:
-                raise ValueError(
-                    f"probes: circuit {self.circuits[-1]!r} lacks {sorted(lacking) or 'nothing'}, corruptions are "
-                    f'{asked["corruptions"]}; take "CTX+AGG", and corruptions from 1 on beside 0'
-                )
+            self._check_probes()
+        if self.out_dir is not None:
+            _check_folder(Path(self.out_dir))
+
+    def _check_probes(self) -> None:
+        last, corruptions = self.circuits[-1], self.study.corruptions
+        lacking = {*map(str, PROBED)} - {*map(str, edges.type_pairs(CIRCUITS[last]))}
+        if lacking or not {*corruptions} - {0}:
+            raise ValueError(
+                f"probes: circuit {last!r} lacks {sorted(lacking) or 'nothing'}, corruptions are "
+                f'{list(corruptions)}; take "{names.CTX_AGG}", and corruptions from 1 on beside 0'
+            )
 
     @cached_property
-    def asked(self) -> dict[str, Any]:
-        return experiment.request(**self.request)
+    def study(self) -> Study:
+        """The study of the request, of the model that it names. Raises ValueError for what there is not."""
+        loading = {name: self.request[name] for name in OF_MODEL if name in self.request}
+        arguments = {name: self.request[name] for name in OF_STUDY if name in self.request}
+        model = Model(self.request.get("model", "embedded"), **loading)
+        return Study(model, donor_seeds=self.donor_seeds, **arguments)
 
     def plain(self) -> dict[str, Any]:
         """The same in JSON, without out_dir: what makes two runs the same run."""
         named = {name: value for name, value in asdict(self).items() if name != "out_dir"}
-        return json.loads(json.dumps({**named, "request": self.asked}))
+        request = self.study.replace(donor_seeds=(0,)).request
+        return json.loads(json.dumps({**named, "request": request}))
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises ValueError where a folder can neither be made nor be written to."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ValueError(f"out_dir = {str(folder)!r}: {there} is a file; name a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"out_dir = {str(folder)!r}: {there} cannot be written to")
 
 
 def load(file: str | Path) -> list[Config]:
     """The runs of a JSON file: one object, or a list of them. Raises ValueError naming the file and what is wrong."""
     try:
-        given = json.loads(Path(file).read_text(encoding="utf-8"))
-        configs = [_config(each) for each in (given if isinstance(given, list) else [given])]
+        given = json.loads(Path(file).read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
+        configs = [_config(entry) for entry in (given if isinstance(given, list) else [given])]
         folders = [config.out_dir for config in configs if config.out_dir is not None]
         if len(set(folders)) < len(folders):
             raise ValueError("two configs have one out_dir; give each a folder of its own")
@@ -100,11 +157,20 @@ def load(file: str | Path) -> list[Config]:
         raise ValueError(f"cannot run {file}: {error}") from error
 
 
+def _no_key_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ValueError(f"{', '.join(map(repr, twice))} stands twice in one object")
+    return dict(pairs)
+
+
 def _config(given: Any) -> Config:
     if not isinstance(given, dict):
         raise ValueError(f"{given!r:.60} is no object of a config's fields")
     for name in given:
-        edges.check_known(name, [each.name for each in fields(Config)], "field")
+        edges.check_known(name, [one.name for one in fields(Config)], "field")
+    if "action" not in given:
+        raise ValueError(f"action is missing; choose one of {', '.join(ACTIONS)}")
     return Config(**given)
 
 
@@ -118,7 +184,7 @@ def examples() -> list[Config]:
         replace(one, action="single_edges"),
         replace(one, action="circuits", random=2, donor_seeds=(0, 1, 2)),
         replace(one, action="windows"),
-        replace(one, action="probes", request={**few, "corruptions": [0, 1, 2]}, circuits=("CTX+AGG",)),
+        replace(one, action="probes", request={**few, "corruptions": [0, 1, 2]}, circuits=(names.CTX_AGG,)),
         replace(one, action="search", random=2),
     ]
 
@@ -127,67 +193,78 @@ def examples() -> list[Config]:
 
 
 def run(
-    config: Config, model: ModelSource = None, folder: str | Path | None = None, overwrite: bool = False
+    config: Config, model: Model | None = None, folder: Path | None = None, overwrite: bool = False
 ) -> dict[str, Any]:
     """Do what a config says; its result, as in result.json. Everything measured is cached, so that it can go on.
 
-    overwrite: measure again, and replace what is in out_dir. Raises FileExistsError, before any work, where out_dir
-    holds the result of another config; the result of an equal one is loaded.
+    model: the config's model, where it is there already, for several configs of one. folder: of the records.
+    overwrite: measure again, and replace what is in out_dir. Raises ValueError for another model than the config's, and
+    FileExistsError, before any work, where out_dir holds the result of another config; the result of an equal one is
+    loaded.
     """
+    study = config.study
+    if model is not None and model.request != study.model.request:
+        raise ValueError(f"model = {model.shown_name!r}: the config asks for {study.model.request}")
+    study = study.replace(model=study.model if model is None else model, folder=folder, redo=overwrite)
     file = None if config.out_dir is None else Path(config.out_dir) / "result.json"
-    if file is not None and not overwrite and (there := _exported(file, config, model)):
+    if file is not None and not overwrite and (there := _exported(file, config, study.model)):
         return there
-    asked, found, ablations = config.asked, None, {"FULL": WHOLE}
-    source = (once(model, asked), folder, overwrite)
-    if config.action == "ablation":
-        ablations["ablated"] = Ablation(**config.ablation)
-    elif config.action == "single_edges":
-        ablations |= edges.single_edges()
-    elif config.action == "circuits":
-        last = config.circuits[-1]
-        ablations = edges.circuit_ablations({n: CIRCUITS[n] for n in config.circuits}, config.random, like=last)
-    elif config.action == "windows":
-        ablations |= edges.windows(experiment.answers(asked, ablations, *source)["FULL"]["layers"])
-    elif config.action == "probes":
-        kept = CIRCUITS[config.circuits[-1]]
-        ablations |= edges.probes(kept, PROBED, [c for c in asked["corruptions"] if c])
-    elif config.action == "search":
-        first_draw = {**asked, "split": "search", "donor_seed": config.donor_seeds[0]}
-        found = experiment.search(first_draw, config.share, *source)
-        asked = {**asked, "split": "test"}
-        ablations = edges.circuit_ablations({"found": found.kept}, config.random, like="found")
-    seeds = config.donor_seeds if any(each.corruptions for each in ablations.values()) else config.donor_seeds[:1]
+    search = study.search(config.share) if config.action == "search" else None
+    if search is not None:
+        study = study.replace(split="test")
+    ablations = _ablations(config, study, search)
+    if not any(ablation.corruptions for ablation in ablations.values()):
+        study = study.replace(donor_seeds=config.donor_seeds[:1])
     writes = config.action in ("accuracy", "ablation")
-    runs = {s: experiment.records({**asked, "donor_seed": s}, ablations, *source, generate=writes) for s in seeds}
-    first = next(iter(runs.values()))["FULL"]
+    draws = {draw.donor_seeds[0]: draw.records(ablations, generate=writes) for draw in study.draws}
+    first = next(iter(draws.values()))[names.FULL]
     result = {
         "config": config.plain(),
         "provenance": first.provenance,
         "left_out": first.data["left_out"],
         "ablations": {name: ablation.plain() for name, ablation in ablations.items()},
-        "results": _results([{name: record.data for name, record in each.items()} for each in runs.values()]),
+        "results": _results([{name: record.data for name, record in draw.items()} for draw in draws.values()]),
     }
-    if found is not None:
+    if search is not None:
         result["search"] = {
-            "kept": [str(edge) for edge in found.pairs],
-            "alone": {str(edge): cost for edge, cost in found.alone.items()},
-            "steps": [[str(edge), gone, right] for edge, gone, right in found.trace],
+            "kept": [str(edge) for edge in search.pairs],
+            "alone": {str(edge): cost for edge, cost in search.alone.items()},
+            "steps": [[str(edge), gone, right] for edge, gone, right in search.trace],
         }
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _replace(file.with_name("rows.csv"), _rows(runs))
+        _replace(file.with_name("rows.csv"), _rows(draws))
         _replace(file, json.dumps(result, indent=1) + "\n")
     return result
 
 
-def _exported(file: Path, config: Config, model: ModelSource) -> dict[str, Any] | None:
+def _ablations(config: Config, study: Study, search: Search | None) -> dict[str, Ablation]:
+    """What a config compares, by name, the whole model among them. search: what an action "search" has kept."""
+    whole = {names.FULL: WHOLE}
+    if search is not None:
+        return edges.circuit_ablations({names.FOUND: search.kept}, config.random, like=names.FOUND)
+    if config.action == "ablation":
+        return {**whole, names.ABLATED: Ablation(**config.ablation)}
+    if config.action == "single_edges":
+        return {**whole, **edges.single_edges()}
+    if config.action == "circuits":
+        circuits = {name: CIRCUITS[name] for name in config.circuits}
+        return edges.circuit_ablations(circuits, config.random, like=config.circuits[-1])
+    if config.action == "windows":
+        return {**whole, **edges.windows(study.layers)}
+    if config.action == "probes":
+        return {**whole, **edges.probes(CIRCUITS[config.circuits[-1]], PROBED, [c for c in study.corruptions if c])}
+    return whole
+
+
+def _exported(file: Path, config: Config, model: Model) -> dict[str, Any] | None:
     """What is there already, if it is the result of an equal config and the same weights. Raises FileExistsError."""
     there = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     other = []
     if file.exists() or file.with_name("rows.csv").exists():
-        own, was = config.plain(), there.get("config", {})
-        other = [name for name in own if was.get(name) != own[name]]
-        known = expectation(config.asked, loaded(model))
+        wanted, was = config.plain(), there.get("config", {})
+        other = [name for name in wanted if was.get(name) != wanted[name]]
+        known = expectation(config.study.request, model.loaded)
         of = there.get("provenance", {})
         other += [n for n in ("revision", "weights", "tokenizer_digest") if known[n] and known[n] != of.get(n)]
     if other:
@@ -195,30 +272,32 @@ def _exported(file: Path, config: Config, model: ModelSource) -> dict[str, Any] 
     return there or None
 
 
-def _results(runs: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Interval]]:
-    """(value, low, high) of every measure by ablation, and the score of circuits."""
-    every, found = experiment.aligned(runs), dict[str, dict[str, Interval]]()
-    for name, row in every.items():
-        query = row.pop("query")
-        found[name] = {
-            measure: accuracy(values, len(set(query)))
+def _results(draws: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Interval]]:
+    """The interval of every measure by ablation, and the score of circuits."""
+    rows, results = measures.aligned(draws), dict[str, dict[str, Interval]]()
+    for name, row in rows.items():
+        query = row["query"]
+        units = query if measures.queries_of(row) > 1 else None  # prompts, where all ask the same
+        results[name] = {
+            measure: accuracy(values, measures.queries_of(row))
             if values.dtype == bool
-            else tuple(map(float, bootstrap_mean(measures.by_query(values, query if len(set(query)) > 1 else None))))
+            else measures.mean(values, units)
             for measure, values in row.items()
+            if measure != "query"
         }
-        if "NONE" in every and every["FULL"]["right"].sum() > every["NONE"]["right"].sum():
-            parts = (row["right"], every["FULL"]["right"], every["NONE"]["right"])
-            found[name]["score"] = measures.score(*parts, query)
-    return found
+        if names.NONE in rows and rows[names.FULL]["right"].sum() > rows[names.NONE]["right"].sum():
+            ends = (rows[names.FULL]["right"], rows[names.NONE]["right"])
+            results[name]["score"] = measures.score(row["right"], *ends, query)
+    return results
 
 
-def _rows(runs: Mapping[int, Mapping[str, Record]]) -> str:
+def _rows(draws: Draws) -> str:
     """One line for each ablation, draw of donors and prompt."""
     columns = ("index", "queries", "answers", "right", "log_prob", "kl", "agrees", "written")
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["ablation", "donor_seed", *columns])
-    for seed, records in runs.items():
+    for seed, records in draws.items():
         for name, record in records.items():
             parts = [record.data.get(column, [""] * len(record.data["index"])) for column in columns]
             table.writerows([name, seed, *cells] for cells in zip(*parts, strict=True))

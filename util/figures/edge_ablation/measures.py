@@ -7,15 +7,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from util.stats.intervals import t_interval
+from util.edges import names
+from util.stats.intervals import Interval, bootstrap_mean, t_interval
 from util.stats.tests import mcnemar
 
 Floats = NDArray[np.floating]
-Interval = tuple[float, float, float]  # value, low, high
+Row = Mapping[str, NDArray]  # of one ablation: query [N], and measures [D, N] over draws of donors
+Rows = Mapping[str, Row]  # by the name of the ablation
+MEASURES = ("right", "log_prob", "kl", "agrees", "copied", "line_right", "prefix_right")
+
+
+def aligned(draws: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, NDArray]]:
+    """Answers under several draws of donors as one: by ablation those of MEASURES that all draws have, [D, N].
+
+    draws: of each draw, the data of a record by the name of its ablation. The result has the prompts that all draws
+    have, and query [N], a number for the query of each prompt: prompts that ask the same are not independent.
+    """
+    if not draws[0]:
+        return {}
+    numbers = [next(iter(draw.values()))["index"] for draw in draws]
+    common = [index for index in numbers[0] if all(index in others for others in numbers)]
+    places = [np.searchsorted(index, common) for index in numbers]
+    return {
+        name: {
+            "query": np.unique(np.array(first["queries"])[places[0]], return_inverse=True)[1],
+            **{
+                measure: np.stack([draw[name][measure][place] for draw, place in zip(draws, places, strict=True)])
+                for measure in MEASURES
+                if all(measure in draw[name] for draw in draws)
+            },
+        }
+        for name, first in draws[0].items()
+    }
+
+
+def queries_of(row: Row) -> int:
+    """How many distinct queries a row asks: so many prompts are independent."""
+    return len(set(row["query"].tolist()))
+
+
+def mean(values: Floats, queries: NDArray | None = None) -> Interval:
+    """The mean of values [N] or [D, N], with a bootstrap interval over distinct queries; without one for one query."""
+    means = by_query(values, queries)
+    if len(means) < 2:
+        return Interval(float(means.mean()), np.nan, np.nan)
+    return Interval(*map(float, bootstrap_mean(means)))
 
 
 def line_right(written: str, answer: str) -> bool:
@@ -47,15 +88,15 @@ def costs(
     McNemar's exact test for the accuracy, Student's t for the log-probability. queries [N]: prompts that share one are
     one unit to both, and the log-probability is a mean of queries.
     """
-    found = {}
-    for name, each in ablated.items():
-        lost = by_query(whole["log_prob"] - each["log_prob"], queries)
-        found[name] = Cost(
-            float(whole["right"].mean() - each["right"].mean()),
-            min(1.0, len(ablated) * mcnemar(whole["right"], each["right"], queries)),
+    measured = {}
+    for name, row in ablated.items():
+        lost = by_query(whole["log_prob"] - row["log_prob"], queries)
+        measured[name] = Cost(
+            float(whole["right"].mean() - row["right"].mean()),
+            min(1.0, len(ablated) * mcnemar(whole["right"], row["right"], queries)),
             *map(float, t_interval(lost, comparisons=len(ablated))),
         )
-    return found
+    return measured
 
 
 def by_query(values: Floats, queries: ArrayLike | None = None) -> NDArray[np.float64]:
@@ -76,7 +117,7 @@ def score(
     kept, whole, nothing = _sums([circuit, full, none], queries)
     worth = (whole - nothing).sum()
     if worth <= 0:
-        return (np.nan,) * 3
+        return Interval(np.nan, np.nan, np.nan)
     weights = _draws(len(kept), draws, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = weights @ (kept - nothing) / (weights @ (whole - nothing))
@@ -105,16 +146,16 @@ def without_context(losses: Mapping[str, Interval], margin: float, model: str) -
     It cannot where every interval is below the margin: demonstrations read alone then serve as well as those that read
     each other. It can where an interval is above 0; else the prompts are too few to say.
     """
-    losing = {task: loss for task, loss in losses.items() if loss[1] > 0}
-    name, (value, low, high) = max(losses.items(), key=lambda item: item[1][0])
-    most = f"in {name}: {value:.2f} [{low:.2f}, {high:.2f}]"
+    losing = [task for task, loss in losses.items() if loss.low > 0]
+    task, largest = max(losses.items(), key=lambda item: item[1].value)
+    most = f"in {task}: {largest}"
     if losing:
         return (
             f"{model} loses accuracy without contextualisation in {len(losing)} of {len(losses)} tasks (most {most})."
         )
-    if all(loss[2] < margin for loss in losses.values()):
+    if all(loss.high < margin for loss in losses.values()):
         return (
-            f"{model} answers every task with AGG-ONLY as well as with everything (largest loss, {most}): what "
+            f"{model} answers every task with {names.AGG_ONLY} as well as with everything (largest loss, {most}): what "
             "contextualisation is for cannot be tested on it."
         )
     return f"Whether {model} needs contextualisation is undecided with these prompts (largest loss, {most})."
@@ -122,8 +163,10 @@ def without_context(losses: Mapping[str, Interval], margin: float, model: str) -
 
 def query_alone(accuracy: Mapping[str, Mapping[str, Interval]], model: str) -> str:
     """How much of each task needs no demonstration: accuracies of QUERY-ONLY and without demonstrations, by task."""
-    told = [f"{task} {row['QUERY-ONLY'][0]:.2f} ({row['no demonstrations'][0]:.2f})" for task, row in accuracy.items()]
-    return f"{model}, accuracy where no demonstration is read, by QUERY-ONLY (by the bare query): {', '.join(told)}."
+    by_task = ", ".join(
+        f"{task} {row[names.QUERY_ONLY].value:.2f} ({row[names.ALONE].value:.2f})" for task, row in accuracy.items()
+    )
+    return f"{model}, accuracy where no demonstration is read, by {names.QUERY_ONLY} (by the bare query): {by_task}."
 
 
 def least_width(n: int) -> float:
@@ -144,19 +187,20 @@ def _draws(n: int, draws: int, seed: int) -> NDArray[np.int64]:
 
 def _interval(value: float, drawn: NDArray[np.float64], width: float) -> Interval:
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(value), float(min(low, value - width)), float(max(high, value + width))
+    return Interval(float(value), float(min(low, value - width)), float(max(high, value + width)))
 
 
 def growth(more: Interval, less: Interval) -> Interval:
     """How much larger one value is than another: their errors add in squares, as if on prompts of their own (where they
     share prompts, the interval is wider than it need be)."""
-    value = more[0] - less[0]
-    low, high = np.hypot(more[0] - more[1], less[2] - less[0]), np.hypot(more[2] - more[0], less[0] - less[1])
-    return value, value - float(low), value + float(high)
+    value = more.value - less.value
+    down = float(np.hypot(more.value - more.low, less.high - less.value))
+    up = float(np.hypot(more.high - more.value, less.value - less.low))
+    return Interval(value, value - down, value + up)
 
 
-def verdict(found: Interval, bound: float, above: bool = True) -> str:
+def verdict(interval: Interval, bound: float, *, above: bool = True) -> str:
     """Whether a value is above (or below) a bound: "holds" and "refuted" where its whole interval says so."""
-    value, low, high = found
+    _, low, high = interval
     holds, refuted = (low > bound, high < bound) if above else (high < bound, low > bound)
     return "holds" if holds else "refuted" if refuted else "undecided"

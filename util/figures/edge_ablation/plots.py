@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from numpy.typing import NDArray
 
+from util.edges import names as ablations
 from util.figures.style import WIDTH, new_figure, style
+from util.stats.intervals import Interval
 
 Floats = NDArray[np.floating]
-Interval = tuple[float, ...]  # value, low, high
 Pair = tuple[str, str, str]  # source, target, relation
 DARK, RED, GREY = "#023858", "#c02d45", "0.55"
 SHADES = ("#023858", "#3690c0", "#2c7d59", "#d99a2b", "#c02d45")
@@ -26,8 +27,8 @@ TARGETS = (
 SHORT = {"last_separator": "last", "query": "query"}
 
 
-def _points(ax: Axes, x: Floats, found: Sequence[Interval], **looks: Any) -> None:
-    value, low, high = np.array(found, dtype=float).T
+def _points(ax: Axes, x: Floats, intervals: Sequence[Interval], **looks: Any) -> None:
+    value, low, high = np.array(intervals, dtype=float).T
     ax.errorbar(x, value, yerr=[value - low, high - value], ms=3, lw=1, elinewidth=0.8, capsize=1.5, **looks)
 
 
@@ -58,7 +59,7 @@ def circuits(
             ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
             if kl is not None:
                 ax = axes[1, column]
-                measured = {name: value for name, value in kl[task].items() if name != "FULL"}
+                measured = {name: value for name, value in kl[task].items() if name != ablations.FULL}
                 _dots(ax, measured, list(measured))
                 largest = max(10.0, *(value[2] for row in kl.values() for value in row.values()))
                 ax.set_xscale("symlog", linthresh=0.1)
@@ -79,7 +80,7 @@ def _dots(ax: Axes, values: Mapping[str, Interval], names: Sequence[str]) -> Non
     for y, name in enumerate(names):
         if name in values:
             value, low, high = values[name]
-            colour = {"FULL": DARK, "no demonstrations": GREY}.get(name, RED)
+            colour = {ablations.FULL: DARK, ablations.ALONE: GREY}.get(name, RED)
             ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
     ax.set_ylim(len(names) - 0.5, -0.5)
 
