@@ -87,7 +87,7 @@ class Ablation:
         return (*self.removed, *kept, *(edge for edge, _ in self.probed))
 
     def codes(self, tokens: TypedTokens) -> NDArray[np.int64]:
-        """See `kinds`."""
+        """The code of every cell of a prompt, [T, T]; see `kinds`."""
         removed = self.removed if self.kept is None else removed_by(self.kept, tokens)
         return kinds(removed, [edge for edge, _ in self.probed], tokens)
 

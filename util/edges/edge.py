@@ -169,13 +169,13 @@ def random_circuits(like: Sequence[Edge], count: int, seed: int = 0) -> list[tup
 
 
 def together(found: Sequence[Edge], tokens: TypedTokens) -> Cells:
-    """The cells of several edges."""
+    """The cells [T, T] (query, key) of several edges."""
     size = len(tokens.ids)
     return np.any([edge.cells(tokens) for edge in found], axis=0) if found else np.zeros((size, size), bool)
 
 
 def removed_by(kept: Sequence[Edge], tokens: TypedTokens) -> Cells:
-    """The cells that are taken out where only `kept` is left: none of those in which the answer reads."""
+    """The cells [T, T] that go where only `kept` stays; none of those in which the answer reads."""
     asks = np.array(tokens.types) != "target"
     return np.tri(len(tokens.ids), k=-1, dtype=bool) & ~together(kept, tokens) & asks[:, None]
 

@@ -159,7 +159,7 @@ class Runs:
         return whole, edited.unflatten(0, (-1, len(ids)))
 
     def whole(self, ids: Tensor, prompts: slice, edits: Sequence[Edit]) -> Tensor:
-        """The same by whole forward passes of all rows."""
+        """The same for ids [N, T], by whole forward passes of all rows."""
         attached = [
             each
             for number, edit in enumerate(edits)
@@ -177,6 +177,7 @@ class Runs:
             return self.model(ids, use_cache=False).logits[:, -1]
 
     def read(self, logits: Tensor, columns: Tensor) -> Tensor:
+        """The logits, or log-probabilities, [R, C] of the columns [N, C] that are read."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.log_probabilities:
             logits = logits.log_softmax(1)

@@ -107,6 +107,7 @@ class ScoredHead:
 
     @property
     def name(self) -> str:
+        """The head's name, such as L3H5."""
         return head_name(self.head)
 
 

@@ -153,6 +153,7 @@ class Sample:
 
     @classmethod
     def of(cls, values: ArrayLike) -> Sample:
+        """The sample of values [N]."""
         array = np.asarray(values, dtype=np.float64)
         return cls(len(array), float(array.mean()), float((array**2).mean()))
 
@@ -277,7 +278,8 @@ def _joint(parts: Sequence[Part], rule: Rule, want: int) -> tuple[str, tuple[Par
 
 
 def does_it(full: NDArray, queries: ArrayLike, chance: float, rule: Rule) -> bool:
-    """Whether the whole model does a task: the lower bound (Wilson, distinct queries) is above chance and the floor."""
+    """Whether the whole model does a task: the lower bound (Wilson) of its right answers [N] or [D, N] by distinct query
+    [N] is above chance and the floor."""
     right = by_query(full, queries)
     return bool(wilson(right.sum(), len(right))[0] > max(chance, rule.floor))
 

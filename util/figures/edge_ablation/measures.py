@@ -126,7 +126,7 @@ def score(
 
 
 def ratio(circuit: Floats, full: Floats, queries: NDArray | None = None) -> Interval:
-    """acc(C) / acc(FULL), the same way: the share of the model's performance that a circuit explains."""
+    """acc(C) / acc(FULL) of right answers [N] or [D, N], as in `score`: the share that a circuit explains."""
     return score(circuit, full, np.zeros_like(full), queries)
 
 

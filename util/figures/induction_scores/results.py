@@ -69,6 +69,7 @@ class Scores:
         return [self.heads.description, f"tokens ranked by: {self.heads.ranking}", definitions]
 
     def values(self) -> dict[str, Any]:
+        """What the values file keeps."""
         intervals = self.heads.intervals()
         untrained = None if self.untrained is None else self.untrained.mean()
         values = {"mean": intervals.value, "low": intervals.low, "high": intervals.high}
@@ -182,6 +183,7 @@ class Accuracies:
 
     @property
     def done_line(self) -> str:
+        """Which tasks the whole model does, in a line."""
         return f"tasks that the whole model does: {', '.join(self.done) or 'none'}"
 
     @property
@@ -225,6 +227,7 @@ class Accuracies:
         return plots.accuracies(self.shown(), self.drawn(), chances(setup.tasks), title, grey=grey, notes=notes)
 
     def values(self) -> dict[str, dict[str, Interval]]:
+        """Accuracies with intervals, by task and row."""
         return {task: _by_name(rows) for task, rows in self.right.items()}
 
 
@@ -317,6 +320,7 @@ class PlantedControl:
     errors: Mapping[float, Mapping[str, tuple[int, int]]]
 
     def lines(self) -> list[str]:
+        """Whether the planted heads are found, in lines."""
         first = f"planted induction heads found exactly: {self.exact}"
         counts = {
             noise: ", ".join(f"{name} {wrong} of {n}" for name, (wrong, n) in by_name.items())
@@ -339,6 +343,7 @@ class Results:
 
     @property
     def scores(self) -> Scores:
+        """The scores that everything else starts from."""
         return self.mechanism.companions.scores
 
     @cached_property

@@ -38,7 +38,7 @@ def signed(value: float) -> str:
 
 
 def colour_limit(effects: Floats) -> float:
-    """Returns the limit of a symmetric colour scale: the largest |effect|, so that no cell saturates.
+    """Returns the limit of a symmetric colour scale for effects [...]: the largest |effect|, so that none saturates.
 
     It is 1 where all effects are 0 or NaN.
     """
@@ -141,7 +141,7 @@ class Agreement:
 
 
 def agreement(exact: Floats, approximate: Floats, top: tuple[int, ...] = (5, 10), least: float = 0.0) -> Agreement:
-    """Returns how well one map of effects agrees with another. Raises ValueError for different shapes."""
+    """Returns how well one map [L, H] of effects agrees with another. Raises ValueError for different shapes."""
     if exact.shape != approximate.shape:
         raise ValueError(f"maps of different shapes, {exact.shape} and {approximate.shape}")
     a, b = exact.ravel().astype(np.float64), approximate.ravel().astype(np.float64)
@@ -160,7 +160,7 @@ def agreement(exact: Floats, approximate: Floats, top: tuple[int, ...] = (5, 10)
 
 
 def carriers(effect: Intervals, least: float = CARRIES) -> NDArray[np.bool_]:
-    """Returns which heads carry more than `least` of the whole effect, either way, with an interval beyond it."""
+    """Which heads [L, H] carry more than `least` of the whole effect, either way: their interval lies beyond it."""
     return (effect.low > least) | (effect.high < -least)
 
 

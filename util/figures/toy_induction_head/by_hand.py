@@ -60,17 +60,17 @@ class Construction:
 
     @cached_property
     def ov_0(self) -> Floats:
-        """Layer 0 copies the token it reads into the slot "previous"."""
+        """Layer 0 copies the token it reads into the slot "previous": [3 V, 3 V]."""
         return self._slot("token").T @ self._slot("previous")
 
     @cached_property
     def qk_1(self) -> Floats:
-        """Layer 1 matches the query's token with the key's previous one."""
+        """Layer 1 matches the query's token with the key's previous one: [3 V, 3 V]."""
         return self._slot("token").T @ self._slot("previous")
 
     @cached_property
     def ov_1(self) -> Floats:
-        """Layer 1 copies the token it reads to the output."""
+        """Layer 1 copies the token it reads to the output: [3 V, 3 V]."""
         return self._slot("token").T @ self._slot("output")
 
     @property
@@ -114,9 +114,11 @@ class Likeliest:
     shares: Mapping[str, Mapping[str, float]]
 
     def lines(self) -> list[str]:
+        """The likeliest next letters of each text, in lines."""
         return [f"{text!r:22} {_words(shares)}" for text, shares in self.shares.items()]
 
     def check_lines(self) -> list[str]:
+        """The same, as the notebook's check prints it."""
         return [f"after {text!r}: {_words(shares)}" for text, shares in self.shares.items()]
 
 
@@ -159,6 +161,7 @@ class Lecture:
     predicted: Mapping[str, str]
 
     def values(self) -> dict[str, object]:
+        """What the values file keeps."""
         matching, previous = (self.scores[name] for name in SCORES)
         return {
             "attention": self.attention,
@@ -168,6 +171,7 @@ class Lecture:
         }
 
     def check_lines(self) -> list[str]:
+        """What a fresh run must give again."""
         matching, previous = (self.scores[name] for name in SCORES)
         largest, first = self.attention.max(), self.attention[0].sum()
         return [

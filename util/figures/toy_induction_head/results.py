@@ -25,9 +25,11 @@ class ShownHead:
 
     @property
     def title(self) -> str:
+        """Whose head it is, which, and what it does."""
         return f"{self.whose}, {self.scored.name}: {self.role}"
 
     def check_line(self) -> str:
+        """Its scores, in a line."""
         means = ", ".join(f"{name} {interval.value:.3f}" for name, interval in self.scored.scores.items())
         return f"{self.whose}, {self.scored.name}, {self.role}: {means}"
 
@@ -54,6 +56,7 @@ class Heads:
         return pd.DataFrame(columns, [head.title for head in self.shown])
 
     def decoy_line(self) -> str:
+        """The largest scores of the planted model's decoys, in a line."""
         return "planted decoys, at most: " + ", ".join(f"{role} {value:.3f}" for role, value in self.decoys.items())
 
 
@@ -69,7 +72,7 @@ class FoundPatterns:
     def figure(self, by_hand: Mapping[str, tuple[Floats, float]]) -> Figure:
         """Returns the attention of each role, drawn by hand and as the model found it.
 
-        by_hand: attention without BOS and its score, by role.
+        by_hand: attention [T, T] without BOS and its score, by role.
         """
         panels = {}
         for role, head in self.best.items():
