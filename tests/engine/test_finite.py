@@ -21,6 +21,7 @@ from util.figures.forerunner_heads import study as forerunner
 from util.figures.induction_scores import study as induction
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts import word_pair_prompts
+from util.records.model import Model
 
 NAN, WORD, PLACE = float("nan"), 977, 5  # a token of one prompt alone, and which
 DAMAGED = r"checkpoint is damaged: {} is not finite"
@@ -211,7 +212,7 @@ def test_nothing_is_stored(tmp_path):
     with pytest.raises(NotFinite, match="first in the embeddings"):
         induction.scores(induction.sequence_request("given:damaged", 6, 3), pair, tmp_path)
     with pytest.raises(NotFinite, match="first in the embeddings"):
-        forerunner.run(forerunner.request("given:damaged", "glue_sst2", k=1, prompts=4), pair, tmp_path)
+        forerunner.Study(Model.given(*pair, "given:damaged"), "glue_sst2", 1, 4, folder=tmp_path).magnitudes()
     assert not list(tmp_path.rglob("*.pickle"))
 
 

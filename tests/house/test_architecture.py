@@ -25,7 +25,7 @@ MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "toke
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
     "util.paths", "util.stats", "util.records.cache", "util.models.table", "util.figures.style", "util.figures.report",
-    *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("measures", "plots", "claims")),
+    *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("measures", "plots", "claims", "results")),
 )  # fmt: skip
 INTERNALS = (
     "transformers.integrations",

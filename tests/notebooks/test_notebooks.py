@@ -235,7 +235,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
 @pytest.mark.notebook
 def test_a_broken_measure_makes_nbval_fail(tmp_path):
     shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
-    measure = tmp_path / "util" / "measures" / "forerunner.py"
+    measure = tmp_path / "util" / "figures" / "forerunner_heads" / "measures.py"
     healthy = "return magnitude > threshold("
     assert measure.read_text().count(healthy) == 1
     measure.write_text(measure.read_text().replace(healthy, "return magnitude > 1000 * threshold("))
@@ -257,7 +257,11 @@ def test_a_broken_measure_makes_nbval_fail(tmp_path):
 def conclusions(notebook, mark):
     """What a notebook concludes about each model; the text about SmolLM2 follows a mark that has its name."""
     cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
-    [text] = [cell.source for cell in cells if cell.cell_type == "markdown" and mark in cell.source]
+    text = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    if "## What it means" in "".join(text):  # a section of several cells
+        [section] = re.findall(r"^## What it means$.*?(?=^## )", "\n\n".join(text), flags=re.DOTALL | re.MULTILINE)
+        return dict(zip(FOLDERS, section.split(mark), strict=True))
+    [text] = [cell for cell in text if mark in cell]
     return dict(zip(FOLDERS, text.split(mark), strict=True))
 
 
