@@ -266,9 +266,9 @@ def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeyp
             "mine: value": "no prompt",
         },
     }
-    with pytest.warns(UserWarning, match="mine: mean is NaN .* nothing says why"):
+    with pytest.warns(UserWarning, match="mine: value is NaN .* nothing says why"):
         stored = json.loads(report.save_values({"mine": values["mine"]}, "stem").read_text())
-    assert stored["undefined"] == {"mine: mean": "not known"}
+    assert stored["undefined"] == {"mine: value": "not known"}
     with pytest.raises(ValueError, match="search: best is infinite"):
         report.save_values({"search": {"best": np.inf}}, "stem")
     with pytest.raises(ValueError, match='"undefined"'):
