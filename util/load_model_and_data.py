@@ -473,6 +473,15 @@ def staicc_version() -> str:
     return importlib.metadata.version("StaICC")
 
 
+def demonstration_pool(dataset: int | str) -> int:
+    """How many demonstrations StaICC can draw from for a data set. Raises ValueError for an unknown one."""
+    from StaICC.util.configs import STANDARD_SETTINGS
+
+    split = {"financial_phrasebank": "split_for_FP", "tweet_eval_emotion": "split_for_TEE"}
+    name = split.get(DATASETS[dataset_index(dataset)])
+    return int((STANDARD_SETTINGS[name] if name else STANDARD_SETTINGS)["demonstration_number"])
+
+
 def staicc_experimentor(dataset: int | str, k: int = 4) -> Any:
     """StaICC's experimentor of one data set, built once for each k. Raises ValueError like `staicc_prompts`."""
     return _experimentor(DATASETS[dataset_index(dataset)], k)
@@ -482,10 +491,8 @@ def staicc_experimentor(dataset: int | str, k: int = 4) -> Any:
 def _experimentor(name: str, k: int) -> Any:
     import StaICC
     from StaICC.util import hgf_dataset_loader
-    from StaICC.util.configs import STANDARD_SETTINGS
 
-    split = {"financial_phrasebank": "split_for_FP", "tweet_eval_emotion": "split_for_TEE"}.get(name)
-    pool = (STANDARD_SETTINGS[split] if split else STANDARD_SETTINGS)["demonstration_number"]
+    pool = demonstration_pool(name)
     if k < 0:
         raise ValueError(f"k = {k}: the number of demonstrations cannot be negative")
     if k > pool:

@@ -215,7 +215,7 @@ def test_nothing_is_stored(tmp_path):
     with pytest.raises(NotFinite, match="first in the embeddings"):
         SequenceStudy(Model.given(*pair, "given:damaged"), 6, 3, folder=tmp_path).scores()
     with pytest.raises(NotFinite, match="first in the embeddings"):
-        forerunner.run(forerunner.request("given:damaged", "glue_sst2", k=1, prompts=4), pair, tmp_path)
+        forerunner.Study(Model.given(*pair, "given:damaged"), "glue_sst2", 1, 4, folder=tmp_path).magnitudes()
     assert not list(tmp_path.rglob("*.pickle"))
 
 

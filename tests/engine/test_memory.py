@@ -17,6 +17,7 @@ from util.engine.memory import Estimate, check, estimate
 from util.figures.forerunner_heads import magnitudes
 from util.figures.forerunner_heads import study as forerunner
 from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.records.model import Model
 
 LLAMA = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 LLAMA |= {"num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 64}
@@ -208,13 +209,13 @@ def test_a_run_that_does_not_fit_is_refused_before_the_first_forward(room, monke
 
 
 def test_a_cached_experiment_asks_for_no_memory(tmp_path, room):
-    asked = forerunner.request("given:toy", 2, k=1, prompts=2, appended=(0,))
-    model, tokenizer = toys.model("llama"), toys.tokenizer()
-    forerunner.run(asked, (model, tokenizer), tmp_path)
+    model = Model.given(toys.model("llama"), toys.tokenizer(), "given:toy")
+    study = forerunner.Study(model, 2, k=1, prompts=2, appended=(0,), folder=tmp_path)
+    study.magnitudes()
     room["cpu"] = 0
-    assert forerunner.run(asked, (model, tokenizer), tmp_path).data["magnitude"].shape[0] == 2
+    assert study.replace().magnitudes().magnitude.shape[0] == 2
     with pytest.raises(MemoryError, match="on cpu"):
-        forerunner.run({**asked, "seed": 1}, (model, tokenizer), tmp_path)
+        study.replace(seed=1).magnitudes()
 
 
 @pytest.mark.slow

@@ -19,10 +19,12 @@ from util.figures import report
 from util.figures.edge_ablation import plots as edge_plots
 from util.figures.forerunner_heads import measures as f
 from util.figures.forerunner_heads import plots
+from util.figures.forerunner_heads.measures import Series
 from util.figures.induction_scores import plots as induction
 from util.figures.ioi_patching import measures as m
 from util.figures.ioi_patching import plots as ioi_plots
 from util.figures.ioi_patching import results as ioi
+from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, Intervals
 
 
@@ -50,29 +52,35 @@ def test_nothing_of_a_committed_figure_is_cut_off_at_its_edge(file):
 def forerunner_figures(magnitude, control, n_t):
     """All figures of forerunner heads on made-up numbers, by panel."""
     n, (layers, heads) = len(n_t), magnitude.shape[1:]
-    conditions = {"correct": magnitude, "wrong": magnitude[:, ::-1], "other word": magnitude, "untrained": control}
+    conditions = {
+        Series.CORRECT: magnitude,
+        Series.WRONG: magnitude[:, ::-1],
+        Series.OTHER_WORD: magnitude,
+        Series.UNTRAINED: control,
+    }
     counts = {name: f.head_counts(values, n_t) for name, values in conditions.items()}
     curves = {name: f.mean_head_count(values, n_t) for name, values in conditions.items()}
     largest = {name: f.mean_max_magnitude(values) for name, values in conditions.items()}
     frequent = {name: f.frequent_heads(values, n_t) for name, values in conditions.items()}
     found, verdicts = f.contrast(magnitude, control), f.verdicts(magnitude, control, n_t)
-    named = {head: plots.head_name(head) for head in f.strongest(magnitude.mean(0), 5)}
+    named = {head: head_name(head) for head in top(magnitude.mean(0), 5)}
     panel = plots.Panel("title", found, verdicts, named)
     cut = f.on_map(f.contrast(magnitude[:, 0, :2], control[:, 0, :2]), [(0, 0), (layers - 1, 1)], (layers, heads))
     parts = [(0.0, 1.0), (0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]
     cuts = {"si_to_yi": "s_i -> y_i", "si_to_si": "s_i -> s_j, i < j"}
-    table = {part: {"si_to_yi": (-0.3, -0.5, -0.1), "si_to_si": (0.001, -0.1, 0.1)} for part in parts}
+    changes = {"si_to_yi": Interval(-0.3, -0.5, -0.1), "si_to_si": Interval(0.001, -0.1, 0.1)}
+    table = dict.fromkeys(parts, changes)
     growth = f.growth({k: {name: (v, n_t) for name, v in list(conditions.items())[:3]} for k in (0, 1, 2, 4, 8, 12)})
-    likelihoods = dict.fromkeys(plots.READERS, largest["correct"])
-    heads_of = dict.fromkeys(plots.INDUCTION, curves["correct"])
+    likelihoods = dict.fromkeys(f.Reader, largest[Series.CORRECT])
+    heads_of = dict.fromkeys(f.Inducing, curves[Series.CORRECT])
     title = "a finding of some length that says what is to be seen in this figure\nmodel, data set, k = 4, 32 prompts"
     return {
         "counts": plots.count_maps(counts, dict.fromkeys(counts, n), frequent, title),
         "layers": plots.layer_curves(curves, largest, 0.03, 0.006, title),
         "specificity": plots.specificity([panel, panel._replace(names={(0, 1): "a role"})], 0.03, title),
-        "effects": plots.head_effects(counts["correct"], n, magnitude.mean(0), cut, title),
+        "effects": plots.head_effects(counts[Series.CORRECT], n, magnitude.mean(0), cut, title),
         "ablation": plots.ablation_map(table, {parts[0]: table[parts[0]]}, cuts, title),
-        "induction": plots.induction_layers(heads_of, likelihoods, curves["wrong"], {"uniform": 0.4}, title),
+        "induction": plots.induction_layers(heads_of, likelihoods, curves[Series.WRONG], {"uniform": 0.4}, title),
         "grid": plots.count_grid({"glue_sst2": counts, "trec": counts}, {"glue_sst2": n, "trec": n}, title),
         "k": plots.by_demonstrations(growth.counts, growth.fixed, growth.maps, n, title),
     }
@@ -95,7 +103,8 @@ def test_every_figure_draws_without_a_warning(arrays, tmp_path):
 def test_the_count_map_has_the_papers_scale_and_counts_from_0(arrays):
     magnitude, _, n_t = arrays
     counts = f.head_counts(magnitude, n_t)
-    figure = plots.count_maps({"correct": counts}, {"correct": len(n_t)}, {"correct": (1, 0, 2)}, "title")
+    correct = Series.CORRECT
+    figure = plots.count_maps({correct: counts}, {correct: len(n_t)}, {correct: Interval(1, 0, 2)}, "title")
     ax = figure.axes[0]
     [drawn] = ax.get_images()
     assert drawn.get_clim() == (0.25, 1)
@@ -111,7 +120,7 @@ def test_names_of_heads_stand_apart():
     """Five heads at one place: their names do not lie on each other."""
     flat = np.full((1, 5), 0.5)
     found = f.Contrast(flat, flat / 10, flat * 0.9, flat * 0.8, flat)
-    names = {(0, head): plots.head_name((0, head)) for head in range(5)}
+    names = {(0, head): head_name((0, head)) for head in range(5)}
     figure = plots.specificity([plots.Panel("t", found, np.full((1, 5), "forerunner head"), names)], 0.03, "title")
     figure.canvas.draw()
     ax = figure.axes[0]
@@ -122,10 +131,9 @@ def test_names_of_heads_stand_apart():
 
 
 def test_only_significant_cells_of_the_ablation_map_are_coloured():
-    table = {(0.0, 1.0): {"a": (-1.0, -2.0, -0.5), "b": (3.0, -1.0, 7.0)}}
-    figure = plots.ablation_map(
-        table, {(0.0, 1.0): {"a": (0.1, 0.05, 0.2), "b": (0.0, 0.0, 0.0)}}, {"a": "a", "b": "b"}, "t"
-    )
+    table = {(0.0, 1.0): {"a": Interval(-1.0, -2.0, -0.5), "b": Interval(3.0, -1.0, 7.0)}}
+    controls = {(0.0, 1.0): {"a": Interval(0.1, 0.05, 0.2), "b": Interval(0.0, 0.0, 0.0)}}
+    figure = plots.ablation_map(table, controls, {"a": "a", "b": "b"}, "t")
     ax = figure.axes[0]
     [drawn] = ax.get_images()
     np.testing.assert_array_equal(np.ma.filled(np.ma.asarray(drawn.get_array()), np.nan), [[-1, 0.1], [np.nan, np.nan]])
@@ -135,10 +143,10 @@ def test_only_significant_cells_of_the_ablation_map_are_coloured():
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    counts = {"correct": np.arange(16).reshape(4, 4)}
+    counts = {Series.CORRECT: np.arange(16).reshape(4, 4)}
     contents = []
     for _ in range(2):
-        drawn = plots.count_maps(counts, {"correct": 16}, {"correct": (1, 0, 2)}, "title")
+        drawn = plots.count_maps(counts, {Series.CORRECT: 16}, {Series.CORRECT: Interval(1, 0, 2)}, "title")
         files = report.save_figure(drawn, "stem", "panel")
         contents.append([file.read_bytes() for file in files])
     assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
@@ -147,7 +155,8 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
 
 def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    drawn = plots.count_maps({"correct": np.arange(16).reshape(4, 4)}, {"correct": 16}, {"correct": (1, 0, 2)}, "title")
+    maps, correct = np.arange(16).reshape(4, 4), Series.CORRECT
+    drawn = plots.count_maps({correct: maps}, {correct: 16}, {correct: Interval(1, 0, 2)}, "title")
     png, pdf = report.save_figure(drawn, "stem", "panel", "smollm2")
     with Image.open(png) as stored:
         assert stored.info["Description"] == "SmolLM2-135M-Instruct, Q4_1 file, dequantised"
@@ -252,11 +261,11 @@ def test_effects_are_coloured_where_their_interval_excludes_0():
 
 def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    curve = f.LayerCurve(np.array([1 / 3]), np.array([0.0]), np.array([1.0]))
+    curve = Intervals(np.array([1 / 3]), np.array([0.0]), np.array([1.0]))
     file = report.save_values({"curve": curve, "n": np.int64(3), "words": np.array(["a"])}, "stem")
     assert file == tmp_path / "data" / "values" / "stem.json"
     assert json.loads(file.read_text()) == {
-        "curve": {"mean": [0.333333], "low": [0.0], "high": [1.0]},
+        "curve": {"value": [0.333333], "low": [0.0], "high": [1.0]},
         "n": 3,
         "words": ["a"],
     }
@@ -268,7 +277,7 @@ def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeyp
     values = {
         "direct": np.array([[nan, 0.5]]),
         "search": {"best": (nan, nan, nan), "kept": ["a"]},
-        "mine": f.LayerCurve(np.array([nan]), np.array([0.0]), np.array([1.0])),
+        "mine": Intervals(np.array([nan]), np.array([0.0]), np.array([1.0])),
         "fine": 1.0,
     }
     text = report.save_values(values, "stem", undefined={"mine": "no prompt"}).read_text()
@@ -276,17 +285,17 @@ def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeyp
     assert stored == {
         "direct": [[None, 0.5]],
         "search": {"best": [None] * 3, "kept": ["a"]},
-        "mine": {"mean": [None], "low": [0.0], "high": [1.0]},
+        "mine": {"value": [None], "low": [0.0], "high": [1.0]},
         "fine": 1.0,
         "undefined": {
             "direct": report.UNDEFINED["direct"],
             "search: best": report.UNDEFINED["search"],
-            "mine: mean": "no prompt",
+            "mine: value": "no prompt",
         },
     }
-    with pytest.warns(UserWarning, match="mine: mean is NaN .* nothing says why"):
+    with pytest.warns(UserWarning, match="mine: value is NaN .* nothing says why"):
         stored = json.loads(report.save_values({"mine": values["mine"]}, "stem").read_text())
-    assert stored["undefined"] == {"mine: mean": "not known"}
+    assert stored["undefined"] == {"mine: value": "not known"}
     with pytest.raises(ValueError, match="search: best is infinite"):
         report.save_values({"search": {"best": np.inf}}, "stem")
     with pytest.raises(ValueError, match='"undefined"'):

@@ -10,7 +10,6 @@ from tests import toys
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
-from util.figures.forerunner_heads import measures
 from util.figures.forerunner_heads import study as forerunner
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
@@ -163,14 +162,12 @@ def test_forerunner(family, copies):
 
 @pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"copies": 2}, {"noise": 0.1}, {"seed": 5}], ids=str)
 def test_the_forerunner_figure_gives_the_three_verdicts(options, tmp_path):
-    asked = forerunner.request(prompts=24)
-    record, truth = forerunner.planted_control(asked, tmp_path, **options)
-    found = forerunner.condition(record)
-    verdicts = measures.verdicts(found["magnitude"], found["control"], found["n_t"])
+    study, truth = forerunner.Study(prompts=24, folder=tmp_path).planted_study(**options)
+    verdicts = study.magnitudes().reading().verdicts()
     wanted = {"labels only": "forerunner head", "any token": "previous-token head", "never": "neither"}
     assert {truth.names[head]: str(verdicts[head]) for head in truth.names} == wanted
     assert {str(verdicts[head]) for head in truth.decoys} == {"neither"}
-    assert record.request["model"].startswith("given:planted")
+    assert study.request["model"].startswith("given:planted")
 
 
 # ------------------------------------------------------------------------------------------------ look-up

@@ -73,8 +73,9 @@ def test_captured_rows_are_those_of_eager_attention(subject: Subject) -> None:
 
 def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: Path) -> None:
     dataset, prompts, control_tokens = "glue_sst2", 2, 4
-    asked = forerunner.request(NAME, dataset, 4, prompts, control_tokens=control_tokens)
-    record = forerunner.run(asked, real.pair, tmp_path)
+    model = Model.given(*real.pair, NAME)
+    study = forerunner.Study(model, dataset, 4, prompts, control_tokens=control_tokens, folder=tmp_path)
+    measured = study.magnitudes()
     texts = [prompt.text for prompt in staicc_prompts(dataset, 4)[:prompts]]
     words = staicc_prompts(dataset, 4)[0].labels
     cells: list[Tensor] = []
@@ -88,7 +89,7 @@ def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: P
             ids = torch.tensor([encoded["input_ids"][: label + 1]])
             cells.append(matrices(real, ids)[:, 0, :, label, label - 1])
     theirs = torch.stack(cells).unflatten(0, (prompts, 3))
-    real.check("copy magnitudes", record.data["magnitude"], theirs)
+    real.check("copy magnitudes", measured.magnitude, theirs)
     assert float(theirs.max()) > 0.5  # a head that reads the forerunner is among them
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -21,11 +21,12 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
-from util.figures.forerunner_heads import measures as forerunner_measures
 from util.figures.forerunner_heads import study as forerunner
+from util.figures.forerunner_heads.measures import Series
 from util.figures.induction_scores.outputs import head_attribution, head_copying
 from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
+from util.records.model import Model
 from util.roles.attention_scores import uniform_prefix_matching
 
 CELLS = 20
@@ -227,18 +228,18 @@ def again_forerunner(real: Subject, stored: dict[str, Any], folder: Any) -> dict
     tokens = sum(map(len, real.tokenizer(texts).input_ids))
 
     @cache
-    def magnitudes() -> dict[str, dict[str, np.ndarray]]:
+    def counts() -> Mapping[Series, np.ndarray]:
         if tokens > MOST_TOKENS:
             pytest.skip(f"a table of {request['prompts']} prompts with {tokens} tokens together is too dear")
-        record = forerunner.run(request, real.pair, folder)
-        return {
-            n: forerunner.condition(record, what) for n, what in (("correct", 0), ("wrong", 1), ("other word", "the"))
-        }
+        names = ("dataset", "k", "prompts", "seed", "appended", "control_tokens")
+        model = Model.given(*real.pair, request["model"])
+        study = forerunner.Study(model, **{name: request[name] for name in names}, folder=folder)
+        assert study.request == request
+        return study.counts().maps
 
     def count(place: Place) -> float:
         name, *head = place
-        part = magnitudes()[str(name)]
-        return float(forerunner_measures.head_counts(part["magnitude"], part["n_t"])[tuple(map(int, head))])
+        return float(counts()[Series(name)][tuple(map(int, head))])
 
     return {"counts": count}
 

@@ -139,7 +139,12 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     return "\n".join(text)
 
 
-def saved(figure: Figure, study: Any, panel: str) -> Figure:
-    """Write a figure of a study (see `save_figure`) and return it, to be shown as the last line of a notebook cell."""
+def saved(figure: Figure | None, study: Any, panel: str) -> Figure | None:
+    """Write a figure of a study, see `save_figure`, and give it back: the last line of a notebook's cell.
+
+    None, of what there is nothing to draw of, is given back as it is.
+    """
+    if figure is None:
+        return None
     save_figure(figure, study.stem, panel, study.model.name)
     return figure

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
@@ -21,8 +22,8 @@ from util.engine.attention import support
 from util.engine.call import Instrument
 from util.engine.instruments import PatchHeads
 from util.engine.label_scores import next_token_logits
-from util.figures.forerunner_heads import measures as forerunner
-from util.figures.forerunner_heads import study as experiment
+from util.figures.forerunner_heads import study as forerunner
+from util.figures.forerunner_heads.measures import contrast
 from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
 from util.models.embedded import names
 from util.models.embedded_words import (
@@ -37,6 +38,7 @@ from util.models.embedded_words import (
 from util.prompts import classification, ioi, word_pair_prompts, word_pairs
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.sequences import repeated_sequences
+from util.records.model import Model
 from util.roles.attention_scores import INDUCTION_HEAD, uniform_prefix_matching
 from util.roles.head_scores import head_scores
 from util.stats import answers
@@ -192,21 +194,20 @@ def word_pair_rows(pair: Pair, n: int) -> Iterator[Row]:
 
 def forerunner_rows(pair: Pair, n: int) -> Iterator[Row]:
     """Forerunner heads, beside the untrained twin."""
-    asked = experiment.request("given:evaluated", prompts=n, appended=(0,))
     with TemporaryDirectory() as folder:
-        record = experiment.run(asked, pair, folder)
-        twin = experiment.run(asked | {"model": "given:twin"}, (untrained_twin(pair[0]), pair[1]), folder)
-    arrays = experiment.condition(record)
-    counts = forerunner.head_counts(arrays["magnitude"], arrays["n_t"])
-    found = forerunner.contrast(arrays["magnitude"], arrays["control"])
+        model = Model.given(*pair, "given:evaluated")
+        study = forerunner.Study(model, prompts=n, appended=(0,), folder=Path(folder))
+        reading = study.magnitudes().reading()
+        twin = Model.given(untrained_twin(pair[0]), pair[1], "given:twin")
+        untrained = study.replace(model=twin).magnitudes().reading()
+    counts, found = reading.counts(), contrast(reading.magnitude, reading.control)
     reads = (counts >= 0.75 * n) & (found.difference >= 0.3) & (found.low > 0)
     what = "heads over the threshold on 3 of 4 prompts, label-specificity >= 0.3, interval above 0"
     yield _single("label forerunner head", what, n, reads.sum(), ">= 1", bool(reads.any()))
     best = np.unravel_index(np.where(reads, found.difference, found.difference - 1).argmax(), reads.shape)
     what = f"label-specificity of head {best[0]}.{best[1]}, over the threshold on {counts[best]} prompts"
     yield Row("", what, n, float(found.difference[best]), float(found.low[best]), float(found.high[best]))
-    control = experiment.condition(twin)
-    over = forerunner.head_counts(control["magnitude"], control["n_t"]).max()
+    over = untrained.counts().max()
     yield _single("", "prompts over the threshold, best head of the untrained twin", n, over)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,27 +14,31 @@ from tests import toys
 from util.engine import label_scores
 from util.engine.attention import instrument, support
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
-from util.figures.forerunner_heads import ablation, measures
-from util.figures.forerunner_heads import study as forerunner
+from util.figures.forerunner_heads import ablation, cuts, measures, results
+from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy, choose_task
+from util.figures.forerunner_heads.cuts import Cut
+from util.figures.forerunner_heads.results import Score
+from util.figures.forerunner_heads.study import Study
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, tokenize
 from util.records import cache
-from util.records.runs import LazyModel
-from util.stats import answers
+from util.records.model import Model
+from util.stats import answers as baselines
+from util.stats.intervals import Interval
 
 # BOS, x x, s, y, newline, x x, s... as in the toy of the authors' layout: labels at 3 and 7, forerunners before them
 TOY = LabelledTokens(tuple(range(12)), forerunners=(2, 6, 11), labels=(3, 7, 12), label_lengths=(1, 1, 1), n_t=13)
 
 
 def pairs(cut, tokens=TOY, **options):
-    return [tuple(cell) for cell in ablation.cells(cut, tokens, **options).tolist()]
+    return [tuple(cell) for cell in cuts.cells(cut, tokens, **options).tolist()]
 
 
 # ------------------------------------------------------------------------------------------------ cells
 
 
 def test_reference_cells_are_those_of_the_authors_code():
-    reference = {cut: pairs(cut, variant="reference") for cut in ablation.CUTS}
+    reference = {cut: pairs(cut, lists="reference") for cut in cuts.Cut}
     assert reference == {
         "xi_to_si": [(2, 0), (2, 1), (6, 4), (6, 5), (11, 8), (11, 9), (11, 10)],
         "xq_to_sq": [(11, 8), (11, 9), (11, 10), (11, 11)],
@@ -44,7 +50,7 @@ def test_reference_cells_are_those_of_the_authors_code():
 
 
 def test_corrected_cells_spare_bos_the_query_and_the_diagonal():
-    assert {cut: pairs(cut) for cut in ablation.CUTS} == {
+    assert {cut: pairs(cut) for cut in cuts.Cut} == {
         "xi_to_si": [(2, 1), (6, 4), (6, 5)],
         "xq_to_sq": [(11, 8), (11, 9), (11, 10)],
         "si_to_yi": [(3, 2), (7, 6)],
@@ -60,60 +66,60 @@ def test_labels_of_several_tokens_are_cut_whole():
     assert pairs("si_to_yi", tokens) == [(3, 2), (4, 2), (5, 2)]
     assert pairs("yi_to_sq", tokens) == [(9, 3), (9, 4), (9, 5)]
     assert pairs("xq_to_sq", tokens) == [(9, 6), (9, 7), (9, 8)]
-    assert pairs("yi_to_sq", tokens, variant="reference") == [(9, 3)]
+    assert pairs("yi_to_sq", tokens, lists="reference") == [(9, 3)]
 
 
-@pytest.mark.parametrize("variant", ablation.VARIANTS)
+@pytest.mark.parametrize("variant", cuts.LISTS)
 @pytest.mark.parametrize("k", [0, 1, 4])
 def test_cells_of_real_prompts_look_back_and_leave_every_token_something(variant, k):
     for tokens in tokenize(staicc_prompts("trec", k)[:20], toys.tokenizer()):
         length = len(tokens.ids) - 1
-        for cut in ablation.CUTS:
+        for cut in cuts.Cut:
             if (cut, k, variant) == ("xq_to_sq", 0, "reference"):
                 with pytest.raises(ValueError, match="nothing to attend to"):
-                    ablation.cells(cut, tokens, variant)
+                    cuts.cells(cut, tokens, variant)
                 continue
-            found = ablation.cells(cut, tokens, variant)
+            found = cuts.cells(cut, tokens, variant)
             visible = np.tri(length, dtype=bool)
             assert visible[tuple(found.T)].all() and len({tuple(cell) for cell in found.tolist()}) == len(found)
             visible[tuple(found.T)] = False
             assert visible.any(axis=1).all()
             if variant == "corrected":
                 assert not (found[:, 1] == 0).any() and not (found[:, 0] == found[:, 1]).any()
-        sizes = [len(ablation.cells(cut, tokens)) for cut in ("si_to_yi", "yi_to_sq", "si_to_yj", "si_to_si")]
+        sizes = [len(cuts.cells(cut, tokens)) for cut in ("si_to_yi", "yi_to_sq", "si_to_yj", "si_to_si")]
         assert sizes == [k, k, k * (k + 1) // 2, k * (k + 1) // 2]
-        assert k == 0 or len(ablation.cells("si_to_si", tokens, "reference")) == (k + 1) * (k + 2) // 2
+        assert k == 0 or len(cuts.cells("si_to_si", tokens, "reference")) == (k + 1) * (k + 2) // 2
 
 
 def test_controls_match_are_seeded_and_share_nothing():
-    cut = ablation.cells("xi_to_si", TOY)
-    drawn = ablation.control_cells(cut, 12, 5, (0, 1))
+    cut = cuts.cells("xi_to_si", TOY)
+    drawn = cuts.control_cells(cut, 12, 5, (0, 1))
     everything = [tuple(cell) for one in [cut, *drawn] for cell in one.tolist()]
     assert [len(one) for one in drawn] == [len(cut)] * 5 and len(set(everything)) == len(everything)
     assert all(key < query for query, key in everything)  # so no row is emptied, and row 0 has none
-    again, other = ablation.control_cells(cut, 12, 5, (0, 1)), ablation.control_cells(cut, 12, 5, (0, 2))
+    again, other = cuts.control_cells(cut, 12, 5, (0, 1)), cuts.control_cells(cut, 12, 5, (0, 2))
     assert all(np.array_equal(a, b) for a, b in zip(drawn, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(drawn, other, strict=True))
     with pytest.raises(ValueError, match="fewer draws"):
-        ablation.control_cells(cut, 12, 40, (0,))
-    assert [len(one) for one in ablation.control_cells(ablation.cells("si_to_yi", TOY)[:0], 12, 5, (0,))] == [0] * 5
+        cuts.control_cells(cut, 12, 40, (0,))
+    assert [len(one) for one in cuts.control_cells(cuts.cells("si_to_yi", TOY)[:0], 12, 5, (0,))] == [0] * 5
 
 
 @pytest.mark.parametrize("layers", [3, 4, 32, 80])
 def test_quarters_partition_the_layers(layers):
     numbers = list(range(layers))
-    parts = [ablation.layer_range(numbers, part) for part in ablation.QUARTERS]
-    assert [layer for part in parts for layer in part] == numbers == ablation.layer_range(numbers, (0.0, 1.0))
-    assert ablation.layer_range(numbers, (0.5, 0.5)) == []
+    parts = [cuts.layer_range(numbers, part) for part in cuts.QUARTERS]
+    assert [layer for part in parts for layer in part] == numbers == cuts.layer_range(numbers, (0.0, 1.0))
+    assert cuts.layer_range(numbers, (0.5, 0.5)) == []
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="xi_to_si"):
-        ablation.cells("x_to_y", TOY)
+        cuts.cells("x_to_y", TOY)
     with pytest.raises(ValueError, match="corrected"):
-        ablation.cells("xi_to_si", TOY, "published")
-    with pytest.raises(ValueError, match="variant"):
-        ablation.request(variant="published")
+        cuts.cells("xi_to_si", TOY, "published")
+    with pytest.raises(ValueError, match="^cell_lists = 'published'"):
+        AblationStudy(cell_lists="published")
 
 
 # ------------------------------------------------------------------------------------------------ in a model
@@ -131,7 +137,7 @@ def plan(pair):
 
 def test_cut_cells_have_no_weight_and_what_stands_before_is_untouched(pair, plan):
     tokens, ids = plan.tokens[0], torch.tensor([plan.ids[0]])
-    cut = ablation.cells("si_to_yi", tokens)
+    cut = cuts.cells("si_to_yi", tokens)
     every = torch.arange(len(plan.ids[0]))
     with torch.no_grad(), instrument(pair[0], before := CaptureRows(every)):
         whole = pair[0](ids).logits[0]
@@ -155,7 +161,7 @@ def test_cutting_what_the_query_reads_changes_the_query_alone(pair, plan, cut):
     ids = torch.tensor([plan.ids[0]])
     with torch.no_grad():
         whole = pair[0](ids).logits[0]
-        with instrument(pair[0], Knockout(torch.from_numpy(ablation.cells(cut, plan.tokens[0])))):
+        with instrument(pair[0], Knockout(torch.from_numpy(cuts.cells(cut, plan.tokens[0])))):
             ablated = pair[0](ids).logits[0]
     assert torch.equal(whole[:-1], ablated[:-1]) and not torch.allclose(whole[-1], ablated[-1])
 
@@ -194,11 +200,11 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
     """Against the loss by hand of each prompt alone; labels are no part of it, and what follows the cut is."""
     model, tokenizer = load_ICL_model((toys.model(family).double(), toys.tokenizer()), verbose=False)
     plan = label_scores.scoring(model, tokenizer, staicc_prompts("sst5", 2)[:5])
-    cuts = [ablation.cells("si_to_yi", tokens) for tokens in plan.tokens]
+    blocked = [cuts.cells("si_to_yi", tokens) for tokens in plan.tokens]
     whole = label_scores.label_log_probs(model, plan, text=True)
-    attach = label_scores.knockouts(cuts, dict.fromkeys(support(model).layers))
+    attach = label_scores.knockouts(blocked, dict.fromkeys(support(model).layers))
     cut = label_scores.label_log_probs(model, plan, attach, token_budget=150, text=True)
-    for found, cells in ((whole, None), (cut, cuts)):
+    for found, cells in ((whole, None), (cut, blocked)):
         plain = label_scores.label_log_probs(model, plan, label_scores.nothing if cells is None else attach)
         np.testing.assert_allclose(found["log_prob"], plain["log_prob"], atol=1e-9)
         for number, tokens in enumerate(plan.tokens):
@@ -217,7 +223,7 @@ def test_the_loss_on_the_text_is_that_of_the_model_under_the_same_knockout(famil
 def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
     whole = label_scores.label_log_probs(pair[0], plan)
     nothing = [np.empty((0, 2), np.int64)] * 6
-    full = [ablation.cells("yi_to_sq", tokens) for tokens in plan.tokens]
+    full = [cuts.cells("yi_to_sq", tokens) for tokens in plan.tokens]
     every = dict.fromkeys(support(pair[0]).layers)
     for cells, layers in ((nothing, every), (full, {})):
         again = label_scores.label_log_probs(pair[0], plan, label_scores.knockouts(cells, layers))
@@ -318,8 +324,8 @@ def test_null_levels_of_staicc(data, majority, vote, uniform, ceiling):
     gold, shown = np.array([p.gold for p in prompts]), np.array([p.demonstrations for p in prompts])
     reads = np.full((512, 1, 1, 4), 0.01)
     found = measures.induction(reads, gold, shown).likelihood
-    assert answers.majority_right(gold).mean() == pytest.approx(majority, abs=6e-4)
-    assert answers.vote_right(gold, shown, len(prompts[0].labels)).mean() == pytest.approx(vote, abs=6e-4)
+    assert baselines.majority_right(gold).mean() == pytest.approx(majority, abs=6e-4)
+    assert baselines.vote_right(gold, shown, len(prompts[0].labels)).mean() == pytest.approx(vote, abs=6e-4)
     assert found.mean() == pytest.approx(uniform, abs=1e-3)
     assert (found > 0).mean() == pytest.approx(ceiling, abs=6e-4)
     assert measures.uniform_likelihood(gold, shown) == pytest.approx((found.mean(), (found > 0).mean()), abs=1e-3)
@@ -333,136 +339,184 @@ def model_folder(tmp_path_factory):
     return toys.save(tmp_path_factory.mktemp("models") / "tiny")
 
 
-def never():
-    raise AssertionError("a cached record must not load a model")
+@pytest.fixture
+def study(model_folder, tmp_path):
+    return AblationStudy(Model(str(model_folder), verbose=False), "financial_phrasebank", 2, 5, folder=tmp_path)
 
 
-def test_tables_and_effects_are_cached_piece_by_piece(model_folder, tmp_path):
-    asked = ablation.request(str(model_folder), prompts=5, k=2)
-    conditions = ablation.grid(("si_to_yi", "yi_to_sq"), parts=((0.0, 1.0), (0.0, 0.25)), draws=2)
+def cached(study, **changes):
+    """The same study of a model that cannot be loaded."""
+
+    def never():
+        raise AssertionError("a cached record must not load a model")
+
+    return study.replace(model=replace(study.model, loader=never), **changes)
+
+
+def test_tables_and_effects_are_cached_piece_by_piece(study, tmp_path):
+    conditions = cuts.conditions((Cut.SI_TO_YI, Cut.YI_TO_SQ), parts=((0.0, 1.0), (0.0, 0.25)), draws=2)
     assert len(conditions) == 1 + 4 + 4
-    source = LazyModel(str(model_folder), verbose=False)
-    found = ablation.run(asked, conditions, source, tmp_path)
+    found = study.answers(conditions)
     heads = [(layer, head) for layer in range(3) for head in range(4)]
-    effects = ablation.head_effects(asked, heads, source, tmp_path)
+    effects = study.head_cuts(heads)
     files = sorted(tmp_path.glob("*.pickle"))
     assert len(files) == 9 + 1
-    again = ablation.run(asked, conditions, never, tmp_path)
-    for condition, record in found.items():
-        np.testing.assert_array_equal(record.data["log_prob"], again[condition].data["log_prob"])
-    turned = ablation.head_effects(asked, heads[::-1], never, tmp_path)  # the order of heads is no other record
-    assert all(np.array_equal(effects[name], turned[name][:, ::-1]) for name in ("cut", "control"))
-    np.testing.assert_array_equal(turned["whole"], effects["whole"])
-    few = ablation.head_effects(asked, [(1, 2), (0, 1)], source, tmp_path / "few")
-    np.testing.assert_allclose(few["cut"], effects["cut"][:, [6, 1]], atol=1e-5)
-    with pytest.raises(ValueError, match="each head once"):
-        ablation.head_effects(asked, [(0, 1), (0, 1)], never, tmp_path)
-    whole, nothing, cut = found[ablation.WHOLE], found[conditions[2]], found[conditions[1]]
-    np.testing.assert_array_equal(whole.data["log_prob"], nothing.data["log_prob"])  # a quarter of three layers is none
-    assert np.abs(whole.data["log_prob"] - cut.data["log_prob"]).max() > 1e-4
-    scores = np.stack([found[c].data["log_prob"] for c in conditions[5:]])
+    again = cached(study).answers(conditions)
+    for condition, answers in found.items():
+        np.testing.assert_array_equal(answers.log_prob, again[condition].log_prob)
+    turned = cached(study).head_cuts(heads[::-1])  # the order of heads is no other record
+    np.testing.assert_array_equal(effects.cut, turned.cut[:, ::-1])
+    np.testing.assert_array_equal(effects.control, turned.control[:, ::-1])
+    np.testing.assert_array_equal(turned.whole, effects.whole)
+    few = study.replace(folder=tmp_path / "few").head_cuts([(1, 2), (0, 1)])
+    np.testing.assert_allclose(few.cut, effects.cut[:, [6, 1]], atol=1e-5)
+    for heads_given in ([(0, 1), (0, 1)], []):
+        with pytest.raises(ValueError, match="each head once"):
+            cached(study).head_cuts(heads_given)
+    whole, nothing, cut = found[cuts.WHOLE], found[conditions[2]], found[conditions[1]]
+    np.testing.assert_array_equal(whole.log_prob, nothing.log_prob)  # a quarter of three layers is none
+    assert np.abs(whole.log_prob - cut.log_prob).max() > 1e-4
+    scores = np.stack([found[c].log_prob for c in conditions[5:]])
     assert len(np.unique(scores[:, 0, 0])) == 4  # every control is another one
-    more = ablation.grid(("si_to_yi",), parts=(), draws=ablation.DRAWS + 1)
-    again = ablation.run(asked, more, source, tmp_path / "more")
-    assert len(again) == ablation.DRAWS + 2
+    more = cuts.conditions((Cut.SI_TO_YI,), parts=(), draws=cuts.DRAWS + 1)
+    again = study.replace(folder=tmp_path / "more").answers(more)
+    assert len(again) == cuts.DRAWS + 2
     for draw in range(2):  # the first draws are those of fewer
-        control = ablation.Condition("si_to_yi", draw=draw)
-        np.testing.assert_array_equal(again[control].data["log_prob"], found[control].data["log_prob"])
-    with_text = {condition for condition, record in found.items() if "text_loss" in record.data}
-    assert with_text == {c for c in conditions if c.part == ablation.WHOLE.part and c.draw is None}
-    assert effects["cut"].shape == effects["control"].shape == (5, 12)
-    assert np.abs(effects["cut"] - effects["whole"][:, None])[:, :8].max() > 1e-5
-    assert np.abs(effects["cut"][:, 8:] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer
-    reads = ablation.induction_reads(asked, source, tmp_path).data
-    assert reads["reads"].shape == (5, 3, 4, 2) and reads["similarity"].shape == (5, 3, 2) and reads["classes"] == 3
-    assert reads["demonstrations"].shape == (5, 2) and (reads["n_t"] > 50).all()
-    asked["variant"] = "reference"
-    assert (
-        ablation.run(asked, conditions[:1], source, tmp_path)
-        and len([*tmp_path.glob("*.pickle")]) == len(files) + 2  # with the induction reads
-    )
+        control = cuts.Condition(Cut.SI_TO_YI, draw=draw)
+        np.testing.assert_array_equal(again[control].log_prob, found[control].log_prob)
+    with_text = {condition for condition, answers in found.items() if answers.text_loss is not None}
+    assert with_text == {c for c in conditions if c.part == cuts.WHOLE.part and c.draw is None}
+    assert effects.cut.shape == effects.control.shape == (5, 12)
+    assert np.abs(effects.cut - effects.whole[:, None])[:, :8].max() > 1e-5
+    assert np.abs(effects.cut[:, 8:] - effects.whole[:, None]).max() < 1e-5  # read by no later layer
+    reads = study.label_reads()
+    assert reads.reads.shape == (5, 3, 4, 2) and reads.similarity.shape == (5, 3, 2) and reads.classes == 3
+    assert reads.demonstrations.shape == (5, 2) and (reads.n_t > 50).all()
+    assert study.replace(cell_lists="reference").answers(conditions[:1])
+    assert len([*tmp_path.glob("*.pickle")]) == len(files) + 2  # with the induction reads
 
 
 def test_changes_are_paired_by_prompt():
     """Against differences computed by hand; the interval of a change that is the same for all prompts has no width."""
 
-    def record(score):
-        data = {"log_prob": np.stack([np.array(score, float), np.full(4, -9.0)], axis=1), "gold": np.zeros(4, int)}
-        return cache.Record({}, {}, data)
+    def answers(score, **losses):
+        log_prob = np.stack([np.array(score, float), np.full(4, -9.0)], axis=1)
+        return results.Answers(log_prob, np.zeros(4, int), **losses)
 
+    step = Cut.SI_TO_YI
     part, quarter = (0.0, 1.0), (0.0, 0.25)
     records = {
-        ablation.WHOLE: record([1, 2, 3, 4]),
-        ablation.Condition("si_to_yi", part): record([0, 1, 2, 3]),
-        ablation.Condition("si_to_yi", quarter): record([1, 2, 3, 0]),
-        ablation.Condition("si_to_yi", part, 0): record([1, 2, 3, 4]),
-        ablation.Condition("si_to_yi", part, 1): record([1, 2, 3, 2]),
-        ablation.Condition("si_to_yi", quarter, 0): record([2, 3, 4, 5]),
+        cuts.WHOLE: answers([1, 2, 3, 4]),
+        cuts.Condition(step, part): answers([0, 1, 2, 3]),
+        cuts.Condition(step, quarter): answers([1, 2, 3, 0]),
+        cuts.Condition(step, part, 0): answers([1, 2, 3, 4]),
+        cuts.Condition(step, part, 1): answers([1, 2, 3, 2]),
+        cuts.Condition(step, quarter, 0): answers([2, 3, 4, 5]),
     }
-    cut, controls = ablation.changes(records)
+    cut, controls = results.changes(records)
     assert cut[part]["si_to_yi"] == pytest.approx((-1, -1, -1))
     value, low, high = cut[quarter]["si_to_yi"]
     width = 3.182446 * np.std([0, 0, 0, -4], ddof=1) / 2
     assert (value, low, high) == pytest.approx((-1, -1 - width, -1 + width), rel=1e-5)
     assert controls[part]["si_to_yi"][0] == pytest.approx(-0.25)
     assert controls[quarter]["si_to_yi"] == pytest.approx((1, 1, 1))  # the controls of one part are not another's
-    accuracy, _ = ablation.changes(records, "accuracy")
+    accuracy, _ = results.changes(records, Score.ACCURACY)
     assert accuracy[part]["si_to_yi"] == (0, 0, 0)
-    for number, name in enumerate((ablation.WHOLE, ablation.Condition("si_to_yi", part))):
-        records[name].data["text_loss"] = np.full(4, number + 0.5)
-    losses, none = ablation.changes(records, "text loss")
+    records[cuts.WHOLE] = answers([1, 2, 3, 4], text_loss=np.full(4, 0.5))
+    records[cuts.Condition(step, part)] = answers([0, 1, 2, 3], text_loss=np.full(4, 1.5))
+    losses, none = results.changes(records, Score.TEXT_LOSS)
     assert losses == {part: {"si_to_yi": (1, 1, 1)}} and none == {}
 
 
 def test_other_keys_keep_the_readers():
-    cut = ablation.cells("si_to_yi", TOY)
-    drawn = {tuple(map(tuple, ablation.other_keys(cut, 1, (0, n)).tolist())) for n in range(40)}
+    cut = cuts.cells("si_to_yi", TOY)
+    drawn = {tuple(map(tuple, cuts.other_keys(cut, 1, (0, n)).tolist())) for n in range(40)}
     assert {query for cells in drawn for query, _ in cells} == {3, 7}
     assert {key for cells in drawn for query, key in cells if query == 7} == {1, 2, 3, 4, 5}
     assert {key for cells in drawn for query, key in cells if query == 3} == {1}
-    assert ablation.other_keys(np.array([[1, 0]]), 1, (0,)).shape == (0, 2)
+    assert cuts.other_keys(np.array([[1, 0]]), 1, (0,)).shape == (0, 2)
 
 
-def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_taken(model_folder, tmp_path, monkeypatch):
-    asked = forerunner.request(str(model_folder), k=2, prompts=16)
-    source = LazyModel(str(model_folder), verbose=False)
-    checks = ablation.choose_task(asked, ["sst5", 4], measured=16, prompts=6, model=source, folder=tmp_path)
+def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_taken(study, tmp_path, monkeypatch):
+    task = CausalStudy(study, ["sst5", 4], choice_prompts=6).task()
+    assert isinstance(task, results.Task)
+    checks = task.checks
     assert [check.dataset for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
-    again = ablation.choose_task(asked, ["sst5", 4], measured=16, prompts=6, model=never, folder=tmp_path)
-    assert again == checks
+    assert task.check == checks[0] and task.mark == "TASK NOT DONE: "  # the first is measured all the same
+    assert list(task.table().index) == ["sst5", "trec"]
+    again = CausalStudy(cached(study), ["sst5", 4], choice_prompts=6).task()
+    assert again == task
     records = [cache.load(json.loads(json.dumps(one)), tmp_path) for one in requests_in(tmp_path)]
     gold = {r.request["dataset"]: r.data["gold"].tolist() for r in records if r is not None}
     assert gold["trec"] == [p.gold for p in staicc_prompts("trec", 2)[-6:]]
     prompts = staicc_prompts("trec", 2)
-    majority = answers.majority_right(np.array([p.gold for p in prompts])).mean()
+    majority = baselines.majority_right(np.array([p.gold for p in prompts])).mean()
     assert checks[1].majority == pytest.approx(majority) and checks[1].n == 6
 
     monkeypatch.setattr(ablation, "task_check", lambda name, *rest: measures.TaskCheck(name, 1.0, 0.9, 0.5, 0.5, 6))
-    first = ablation.choose_task(asked, ["sst5", "trec"], 16, 6, never, tmp_path)
-    assert [check.dataset for check in first] == ["sst5"] and first[0].done  # the others are not tried
+    first = CausalStudy(cached(study), ["sst5", "trec"], choice_prompts=6).task()
+    assert isinstance(first, results.Task)
+    assert [check.dataset for check in first.checks] == ["sst5"] and first.check.done  # the others are not tried
 
 
 def requests_in(folder):
     return [cache.restricted_load(file.open("rb"))["request"] for file in sorted(folder.glob("*.pickle"))]
 
 
-def test_prompts_that_are_measured_choose_no_task(model_folder):
-    asked = forerunner.request(str(model_folder), k=2)
-    with pytest.raises(ValueError, match="385 prompts to be measured and 128 to choose"):
-        ablation.choose_task(asked, ["trec"], measured=385, model=never)
+def test_prompts_that_are_measured_choose_no_task(study):
+    for changes in ({"prompts": 385}, {"prompts": 5}):
+        options = {} if changes["prompts"] == 385 else {"read_prompts": 385}
+        with pytest.raises(ValueError, match="385 prompts to be measured and 128 to choose"):
+            CausalStudy(study.replace(**changes), ["trec"], **options)
     with pytest.raises(ValueError, match="demonstrations"):
-        ablation.choose_task({**asked, "k": 0}, ["trec"], measured=1, model=never)
+        choose_task(CausalStudy(cached(study, k=0), ["trec"]).candidates)
     with pytest.raises(ValueError, match="at least one data set"):
-        ablation.choose_task(asked, [], measured=1, model=never)
+        choose_task([])
+    with pytest.raises(ValueError, match="^datasets = "):
+        CausalStudy(study, [])
     with pytest.raises(ValueError, match="unknown data set"):
-        ablation.choose_task(asked, ["imdb"], measured=1, model=never)
+        CausalStudy(study, ["imdb"])
 
 
-def test_a_table_request_is_like_the_forerunner_request(model_folder):
-    asked = forerunner.request(str(model_folder), k=2, prompts=16, seed=3, dtype="float32")
-    like = ablation.like(asked, "reference", dataset=4, prompts=5)
-    options = {"k": 2, "seed": 3, "dtype": "float32", "dataset": "trec"}
-    assert like == ablation.request(str(model_folder), 5, "reference", **options)
+def test_without_demonstrations_nothing_is_cut(study):
+    causal = CausalStudy(cached(study, k=0), ["trec"])
+    parts: list[Any] = [
+        causal.task(),
+        causal.tables(),
+        causal.induction_heads(),
+        causal.head_effects(Study(study.model, k=0)),
+    ]
+    for part in parts:
+        assert str(part).startswith("k = 0: without demonstrations")
+        assert part.figure() is None and part.table() is None and part.values() == {}
+
+
+def test_all_causal_parts_are_of_the_chosen_task(study, monkeypatch):
+    sizes = {"choice_prompts": 6, "read_prompts": 4, "single_heads": 3, "heads_cut": 2}
+    causal = CausalStudy(study.replace(draws=1, every_part=True), ["sst5", "trec"], **sizes)
+    whole = Study(study.model, k=2, prompts=6, folder=study.folder)
+    tables, induction, effects = causal.tables(), causal.induction_heads(), causal.head_effects(whole)
+    assert isinstance(tables, results.Tables) and isinstance(induction, results.InductionHeads)
+    assert isinstance(effects, results.HeadEffects)
+    assert {part.task.check.dataset for part in (tables, induction, effects)} == {"sst5"}
+    assert set(tables.together[1]) == {(0.0, 1.0), *cuts.QUARTERS} and len(tables.cut) == 1 + 25 + 25
+    assert str(tables).splitlines() == [tables.worth, tables.finding]
+    assert tables.figure().get_suptitle().startswith("TASK NOT DONE: tiny, sst5, k = 2, 5 prompts: change of")
+    assert induction.figure().get_suptitle().endswith("tiny, sst5, k = 2, 4 prompts")
+    assert f"beyond chance: {len(induction.beyond_chance)} of 3: [" in str(induction)
+    assert effects.number == 2 and np.isfinite(effects.worth.difference).sum() == 2
+    assert effects.figure().get_suptitle().endswith("k = 2, 6 prompts; cut on 3 prompts of sst5")
+    stored = {name for part in (tables, induction, effects) for name in part.values()}
+    assert stored == {"ablation", "without demonstrations", "induction", "head effects"}
+
+
+def test_a_table_study_is_like_the_forerunner_study(model_folder):
+    model = Model(str(model_folder), dtype="float32")
+    like = AblationStudy.like(Study(model, k=2, prompts=16, seed=3), cell_lists="reference", dataset=4, prompts=5)
+    assert like == AblationStudy(model, "trec", 2, 5, 3, cell_lists="reference")
+    request = like.request
+    assert (request["schema"], request["part"], request["variant"]) == (3, "ablation", "reference")
+    assert not {"appended", "control_tokens"} & set(request)
 
 
 @pytest.mark.parametrize(
@@ -476,23 +530,19 @@ def test_a_table_request_is_like_the_forerunner_request(model_folder):
     ],
 )
 def test_the_causal_finding_is_what_the_intervals_say(change, random, done, said):
-    part = ablation.WHOLE.part
-    finding = ablation.causal_finding({part: {"si_to_yi": change}}, {part: {"si_to_yi": random}}, done)
+    lost, controls = ({cuts.WHOLE.part: {"si_to_yi": Interval(*values)}} for values in (change, random))
+    finding = results.causal_finding(lost, controls, done)
     assert said in finding and f"{change[0]:+.3f} [{change[1]:+.3f}, {change[2]:+.3f}]" in finding
 
 
-def test_the_table_and_what_demonstrations_are_worth_are_paired(model_folder, tmp_path):
-    source = LazyModel(str(model_folder), verbose=False)
-    asked = ablation.request(str(model_folder), prompts=5, k=2)
-    cut = ablation.run(asked, ablation.grid(parts=[(0.0, 1.0)], draws=1), source, tmp_path)
-    bare = ablation.request(str(model_folder), prompts=5, k=0)
-    alone = ablation.run(bare, ablation.grid(parts=[(0.0, 1.0)], controlled=()), source, tmp_path)
-    lines = ablation.table(cut, alone).splitlines()
-    assert len(lines) == 6 and lines[3].startswith("s_i -> y_i") and max(map(len, lines)) <= 160
-    score = ablation.SCORES["log-probability"]
-    difference = score(cut[ablation.WHOLE].data).astype(float) - score(alone[ablation.WHOLE].data).astype(float)
-    worth = ablation.worth_of_demonstrations(cut, alone)
-    assert f"log-probability by {difference.mean():+.3f} [" in worth and "of 5 prompts" in worth
-    wide = ablation.changes(cut, comparisons=20)[0][(0.0, 1.0)]["si_to_yi"]
-    narrow = ablation.changes(cut)[0][(0.0, 1.0)]["si_to_yi"]
+def test_the_table_and_what_demonstrations_are_worth_are_paired(study):
+    tables = study.replace(draws=1).tables(results.Task((measures.TaskCheck("trec", 1.0, 0.9, 0.5, 0.5, 6),)))
+    table = tables.table()
+    assert len(table) == 5 and table.index[2] == "s_i -> y_i" and max(map(len, table.to_string().splitlines())) <= 160
+    assert not (table == "").any(axis=None)
+    nats = [answers[cuts.WHOLE].scores[Score.LOG_PROBABILITY] for answers in (tables.cut, tables.alone)]
+    difference = nats[0] - nats[1]
+    assert f"log-probability by {difference.mean():+.3f} [" in tables.worth and "of 5 prompts" in tables.worth
+    wide = results.changes(tables.cut, comparisons=20)[0][(0.0, 1.0)]["si_to_yi"]
+    narrow = results.changes(tables.cut)[0][(0.0, 1.0)]["si_to_yi"]
     assert wide[0] == narrow[0] and wide[1] < narrow[1] and wide[2] > narrow[2]

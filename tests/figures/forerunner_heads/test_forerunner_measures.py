@@ -9,6 +9,8 @@ from util.figures import report
 from util.figures.forerunner_heads import measures as f
 from util.stats import answers
 from util.stats import intervals as s
+from util.stats.heads import top
+from util.stats.intervals import Interval, Intervals
 from util.stats.tests import halves
 
 HAND = np.array([[[0.6, 0.5, 0.1]], [[0.2, 0.1, 0.05]]], np.float32)
@@ -22,8 +24,8 @@ def random_case(seed, n=40, layers=3, heads=5):
 
 def test_hand_case_equal_to_the_threshold_does_not_count():
     assert f.head_counts(HAND, HAND_N_T).tolist() == [[2, 0, 0]]
-    assert f.mean_head_count(HAND, HAND_N_T).mean.tolist() == [1.0]
-    assert f.mean_max_magnitude(HAND).mean == pytest.approx([0.4])
+    assert f.mean_head_count(HAND, HAND_N_T).value.tolist() == [1.0]
+    assert f.mean_max_magnitude(HAND).value == pytest.approx([0.4])
     in_two_dtypes = (5 / HAND_N_T)[:, None, None] < HAND
     assert in_two_dtypes.sum(0).tolist() == [[2, 1, 0]]  # the trap: float32 0.1 exceeds float64 0.1
 
@@ -41,10 +43,10 @@ def test_counts_are_bounded_and_monotone_in_c(seed, a, b):
 def test_curves_agree_with_the_map_exactly():
     magnitude, n_t = random_case(1)
     counts, curve = f.head_counts(magnitude, n_t), f.mean_head_count(magnitude, n_t)
-    np.testing.assert_array_equal(counts.sum(1) / len(n_t), curve.mean)
-    assert ((curve.low <= curve.mean) & (curve.mean <= curve.high)).all()
+    np.testing.assert_array_equal(counts.sum(1) / len(n_t), curve.value)
+    assert ((curve.low <= curve.value) & (curve.value <= curve.high)).all()
     largest = f.mean_max_magnitude(magnitude)
-    assert (largest.mean >= magnitude.mean(0).mean(1)).all() and (largest.mean <= 1).all()
+    assert (largest.value >= magnitude.mean(0).mean(1)).all() and (largest.value <= 1).all()
 
 
 def test_order_of_prompts_and_shards_do_not_matter():
@@ -157,7 +159,7 @@ def test_a_head_that_fires_before_any_word_is_no_success_for_labels():
 
 def test_heads_are_ranked_and_spread_on_a_map():
     score = np.array([[0.1, np.nan], [0.5, 0.3]])
-    assert f.strongest(score, 3) == [(1, 0), (1, 1), (0, 0)]
+    assert top(score, 3) == [(1, 0), (1, 1), (0, 0)]
     some = f.contrast(np.array([[1.0, 2.0], [3.0, 2.0]]), np.zeros((2, 2)))
     spread = f.on_map(some, [(1, 0), (0, 1)], (2, 2))
     np.testing.assert_array_equal(spread.difference, [[np.nan, 2.0], [2.0, np.nan]])
@@ -188,35 +190,35 @@ def test_the_best_heads_null_is_a_maximum_under_shuffled_labels():
     assert null.low[0] <= best[0] <= null.high[0] and null.low[0] > uniform + 0.1  # far above that of one head
     knowing = np.where((shown == gold[:, None])[:, None, None], 0.9, 0.1).repeat(8, axis=2)
     best = f.induction(knowing, gold, shown).likelihood.max(axis=2)
-    curve = f.LayerCurve(*s.bootstrap_mean(best))
+    curve = Intervals(*s.bootstrap_mean(best))
     assert f.beyond_chance(curve, f.best_head_null(knowing, gold, shown)) == [0]
-    assert f.beyond_chance(f.LayerCurve(null.mean, null.mean, null.mean), null) == []
+    assert f.beyond_chance(Intervals(null.value, null.value, null.value), null) == []
     again = f.best_head_null(blind, gold, shown)
-    np.testing.assert_array_equal(again.mean, null.mean)
+    np.testing.assert_array_equal(again.value, null.value)
 
 
 def test_growth_with_demonstrations_tells_the_threshold_from_the_heads():
     """The same magnitudes at every k: c / n_t falls and more heads exceed it, one threshold for all does not move."""
     magnitude = np.array([[[0.3, 0.06, 0.02]]]).repeat(8, axis=0)
-    growth = f.growth({k: {"correct": (magnitude, np.full(8, 20 * (k + 1)))} for k in (0, 4, 19)})
-    assert [growth.counts["correct"][k][0] for k in (0, 4, 19)] == [1, 2, 3]
+    growth = f.growth({k: {f.Series.CORRECT: (magnitude, np.full(8, 20 * (k + 1)))} for k in (0, 4, 19)})
+    assert [growth.counts[f.Series.CORRECT][k][0] for k in (0, 4, 19)] == [1, 2, 3]
     assert [growth.fixed[k][0] for k in (0, 4, 19)] == [2, 2, 2]
     assert growth.ends() == (1, 3, 2, 2) and growth.maps[19].tolist() == [[8, 8, 8]]
 
 
 def test_published_rows_are_filled_where_the_setting_is_theirs():
-    heads = f.LayerCurve(np.array([1.0, 3.0]), np.array([0.5, 2.0]), np.array([1.5, 4.0]))
-    largest = f.LayerCurve(np.array([0.9, 0.3]), np.array([0.8, 0.2]), np.array([1.0, 0.4]))
+    heads = Intervals(np.array([1.0, 3.0]), np.array([0.5, 2.0]), np.array([1.5, 4.0]))
+    largest = Intervals(np.array([0.9, 0.3]), np.array([0.8, 0.2]), np.array([1.0, 0.4]))
     correct = np.zeros((4, 1, 2), bool)
     correct[:3, 0, 1] = True
     setting = {"dataset": "glue_sst2", "k": 16, "quantized": True}
-    here = f.published_here(heads, largest, (5, 4, 6), correct, setting)
+    here = f.published_here(heads, largest, Interval(5, 4, 6), correct, setting)
     assert here["head_count_per_layer"] == pytest.approx((3.0, 2 / 3.92))
     assert here["max_magnitude_per_layer"][0] == 0.9 and here["count_maps"][0] == 5
     assert here["best_correct_induction_share"] == pytest.approx((0.75, np.sqrt(0.75 * 0.25 / 4)))
     assert "best_correct_induction_share" not in f.published_here(
-        heads, largest, (5, 4, 6), correct, setting | {"k": 4}
+        heads, largest, Interval(5, 4, 6), correct, setting | {"k": 4}
     )
-    assert "best_correct_induction_share" not in f.published_here(heads, largest, (5, 4, 6))
+    assert "best_correct_induction_share" not in f.published_here(heads, largest, Interval(5, 4, 6))
     ids = {row["id"] for row in report.published("forerunner_heads")["values"]}
     assert set(here) == ids  # every published row can be filled

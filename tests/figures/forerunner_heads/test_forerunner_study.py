@@ -5,6 +5,8 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,8 +15,12 @@ from tests import toys
 from util import load_model_and_data as loading
 from util.figures.forerunner_heads import magnitudes, measures
 from util.figures.forerunner_heads import study as forerunner
+from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
+from util.figures.forerunner_heads.study import Study
 from util.records import cache, provenance
-from util.records.runs import LazyModel, Run
+from util.records import study as base
+from util.records.checked import checked
+from util.records.model import Model
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +29,8 @@ def model_folder(tmp_path_factory):
 
 
 @pytest.fixture
-def asked(model_folder):
-    return forerunner.request(str(model_folder), k=1, prompts=10, control_tokens=4)
+def study(model_folder, tmp_path):
+    return Study(quiet(model_folder), k=1, prompts=10, control_tokens=4, folder=tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -32,39 +38,46 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(forerunner, "BLOCK", 4)
 
 
-def quiet(folder):
-    return LazyModel(str(folder), verbose=False)
+def quiet(folder, **options):
+    return Model(str(folder), verbose=False, **options)
 
 
-def never():
-    raise AssertionError("a cached record must not load a model")
+def cached(study, **changes):
+    """The same study of a model that cannot be loaded."""
+
+    def never():
+        raise AssertionError("a cached record must not load a model")
+
+    return study.replace(model=replace(study.model, loader=never), **changes)
 
 
-def test_a_record_holds_what_inference_measures(asked, model_folder, tmp_path):
-    record = forerunner.run(asked, quiet(model_folder), tmp_path)
+def given(seed=0, name="given:toy"):
+    return Model.given(toys.model("llama", seed), toys.tokenizer(), name)
+
+
+def test_a_record_holds_what_inference_measures(study, model_folder, tmp_path):
+    measured = study.magnitudes()
     model, tokenizer = loading.load_ICL_model(model_folder, verbose=False)
     prompts = loading.staicc_prompts(2, 1)[:10]
     direct = magnitudes.copy_magnitudes(
         model, magnitudes.label_run(model, tokenizer, prompts, (0, 1, "the")), control_tokens=4
     )
-    np.testing.assert_allclose(record.data["magnitude"], direct["magnitude"], atol=1e-6)
-    np.testing.assert_allclose(record.data["control"], direct["control"], atol=1e-6)
-    assert record.data["gold"].tolist() == [p.gold for p in prompts]
-    assert record.data["demonstrations"].shape == (10, 1) and record.data["n_t"].shape == (10, 3)
-    assert record.provenance["dtype"] == "float32" and len(record.provenance["prompt_digest"]) == 16
+    np.testing.assert_allclose(measured.magnitude, direct["magnitude"], atol=1e-6)
+    np.testing.assert_allclose(measured.control, direct["control"], atol=1e-6)
+    assert measured.gold.tolist() == [p.gold for p in prompts]
+    assert measured.demonstrations.shape == (10, 1) and measured.n_t.shape == (10, 3)
+    assert study.origin["dtype"] == "float32" and len(study.origin["prompt_digest"]) == 16
     assert not list((tmp_path / "blocks").iterdir()), "blocks of a finished run are removed"
 
 
-def test_a_second_run_needs_no_model(asked, model_folder, tmp_path):
-    first = forerunner.run(asked, quiet(model_folder), tmp_path)
-    again = forerunner.run(asked, never, tmp_path)
-    np.testing.assert_array_equal(first.data["magnitude"], again.data["magnitude"])
+def test_a_second_run_needs_no_model(study):
+    first = study.magnitudes()
+    again = cached(study).magnitudes()
+    np.testing.assert_array_equal(first.magnitude, again.magnitude)
 
 
-def test_a_record_is_analysed_and_drawn_without_torch(asked, model_folder, tmp_path):
-    record = forerunner.run(asked, quiet(model_folder), tmp_path)
-    part = forerunner.condition(record, 1)
-    expected = measures.head_counts(part["magnitude"], part["n_t"]).tolist()
+def test_a_record_is_analysed_and_drawn_without_torch(study, tmp_path):
+    expected = study.magnitudes().reading(1).counts().tolist()
     code = (
         "import sys\n"
         "class Absent:\n"
@@ -73,24 +86,26 @@ def test_a_record_is_analysed_and_drawn_without_torch(asked, model_folder, tmp_p
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "import json\n"
-        "from util import cache\n"
-        "from util.plots import forerunner as plots\n"
-        "from util.measures import forerunner as f\n"
-        "asked, folder = json.loads(sys.argv[1]), sys.argv[2]\n"
-        "data = cache.load(asked, folder).data\n"
-        "counts = f.head_counts(data['magnitude'][:, 1], data['n_t'][:, 1])\n"
-        "figure = plots.count_maps({'wrong': counts}, {'wrong': 10}, {'wrong': (0, 0, 0)}, 'title')\n"
-        "figure.savefig(folder + '/figure.png')\n"
-        "print(counts.tolist())\n"
+        "from util.records import cache\n"
+        "from util.figures.forerunner_heads.measures import Series\n"
+        "from util.figures.forerunner_heads.results import Counts, Magnitudes, Setting\n"
+        "request, folder = json.loads(sys.argv[1]), sys.argv[2]\n"
+        "data = cache.load(request, folder).data\n"
+        "setting = Setting('tiny', 'trec', 1, 10)\n"
+        "arrays = {name: data[name] for name in Magnitudes.ARRAYS}\n"
+        "measured = Magnitudes(setting, request, 'tiny', tuple(request['appended']), **arrays)\n"
+        "counts = Counts.of(setting, {Series.WRONG: measured.reading(1)}, 5)\n"
+        "counts.figure().savefig(folder + '/figure.png')\n"
+        "print(counts.maps[Series.WRONG].tolist())\n"
     )
-    command = [sys.executable, "-c", code, json.dumps(asked), str(tmp_path)]
+    command = [sys.executable, "-c", code, json.dumps(study.request), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == expected and (tmp_path / "figure.png").stat().st_size > 1000
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(asked, model_folder, tmp_path, monkeypatch):
-    whole = forerunner.run(asked, quiet(model_folder), tmp_path / "whole")
+def test_an_interrupted_run_goes_on_where_it_stopped(study, tmp_path, monkeypatch):
+    whole = study.replace(folder=tmp_path / "whole").magnitudes()
     original = magnitudes.copy_magnitudes
     seen: list[int | str] = []
 
@@ -103,22 +118,29 @@ def test_an_interrupted_run_goes_on_where_it_stopped(asked, model_folder, tmp_pa
 
     monkeypatch.setattr(magnitudes, "copy_magnitudes", failing)
     with pytest.raises(KeyboardInterrupt):
-        forerunner.run(asked, quiet(model_folder), tmp_path / "parts")
-    record = forerunner.run(asked, quiet(model_folder), tmp_path / "parts")
+        study.replace(folder=tmp_path / "parts").magnitudes()
+    measured = study.replace(folder=tmp_path / "parts").magnitudes()
     assert seen == [0, 4, "failed", 8]
-    np.testing.assert_array_equal(record.data["magnitude"], whole.data["magnitude"])  # the same bits
+    np.testing.assert_array_equal(measured.magnitude, whole.magnitude)  # the same bits
 
 
-def test_redo_measures_again(asked, model_folder, tmp_path, monkeypatch):
-    forerunner.run(asked, quiet(model_folder), tmp_path)
+def test_redo_measures_again(study, monkeypatch):
+    study.magnitudes()
     calls, original = [], magnitudes.copy_magnitudes
     monkeypatch.setattr(magnitudes, "copy_magnitudes", lambda *a, **k: (calls.append(1), original(*a, **k))[1])
-    forerunner.run(asked, quiet(model_folder), tmp_path, redo=True)
+    study.replace(redo=True).magnitudes()
+    assert len(calls) == 3
+
+
+def test_redo_measures_once_for_all_parts(study, monkeypatch):
+    again, calls, original = study.replace(redo=True), [], magnitudes.copy_magnitudes
+    monkeypatch.setattr(magnitudes, "copy_magnitudes", lambda *a, **k: (calls.append(1), original(*a, **k))[1])
+    again.magnitudes(), again.counts(), again.layers(), again.specificity()
     assert len(calls) == 3
 
 
 def test_every_part_of_the_request_is_part_of_the_key(tmp_path):
-    base = {"model": "a/b", "dataset": 2, "k": 4, "prompts": 16}
+    base = Study("a/b", 2, 4, 16)
     changes = {
         "model": "a/c",
         "dataset": 3,
@@ -128,128 +150,213 @@ def test_every_part_of_the_request_is_part_of_the_key(tmp_path):
         "control_tokens": 8,
         "seed": 1,
     }
-    changes |= {"dtype": "bfloat16", "quantized": True, "revision": "main", "untrained_seed": 0}
-    keys = {cache.record_path(forerunner.request(**base), tmp_path)}
+    of_model = {"dtype": "bfloat16", "quantized": True, "revision": "main", "untrained_seed": 0}
+    keys = {cache.record_path(base.request, tmp_path)}
     for name, value in changes.items():
-        keys.add(cache.record_path(forerunner.request(**(base | {name: value})), tmp_path))
-    assert len(keys) == 1 + len(changes)
-    assert set(changes) == set(forerunner.request.__annotations__) - {"return"}
+        keys.add(cache.record_path(base.replace(**{name: value}).request, tmp_path))
+    for name, value in of_model.items():
+        keys.add(cache.record_path(base.replace(model=Model("a/b", **{name: value})).request, tmp_path))
+    assert len(keys) == 1 + len(changes) + len(of_model)
+    # what changes no record: how it is judged, where it is kept, and what is shown beside it
+    others = {"threshold", "folder", "redo", "untrained_control", "untrained_prompts"}
+    assert set(changes) == {field.name for field in fields(Study)} - others
+    assert set(of_model) <= {field.name for field in fields(Model)}
 
 
-def test_other_weights_under_the_same_name_are_a_miss(asked, model_folder, tmp_path):
+def test_other_weights_under_the_same_name_are_a_miss(study, model_folder, tmp_path):
     moved = tmp_path / "model"
     shutil.copytree(model_folder, moved)
-    asked = {**asked, "model": str(moved)}
-    old = forerunner.run(asked, quiet(moved), tmp_path)
+    old = study.replace(model=quiet(moved)).magnitudes()
     toys.model("llama", seed=7).save_pretrained(moved)
     with pytest.warns(cache.CacheWarning, match="revision"):
-        new = forerunner.run(asked, quiet(moved), tmp_path)
-    assert np.abs(new.data["magnitude"] - old.data["magnitude"]).max() > 1e-2
+        new = study.replace(model=quiet(moved)).magnitudes()
+    assert np.abs(new.magnitude - old.magnitude).max() > 1e-2
 
 
-def test_a_corrupt_record_is_set_aside_and_measured_again(asked, model_folder, tmp_path):
-    forerunner.run(asked, quiet(model_folder), tmp_path)
-    file = cache.record_path(asked, tmp_path)
+def test_a_corrupt_record_is_set_aside_and_measured_again(study, tmp_path):
+    study.magnitudes()
+    file = cache.record_path(study.request, tmp_path)
     file.write_bytes(pickle.dumps(print))
     with pytest.warns(cache.CacheWarning, match="corrupt"):
-        record = forerunner.run(asked, quiet(model_folder), tmp_path)
-    assert record.data["magnitude"].shape == (10, 3, 3, 4) and list(tmp_path.glob("*.corrupt*"))
+        measured = study.replace().magnitudes()
+    assert measured.magnitude.shape == (10, 3, 3, 4) and list(tmp_path.glob("*.corrupt*"))
 
 
-def test_a_model_of_another_dtype_than_asked_is_refused(asked, model_folder, tmp_path):
+def test_a_model_of_another_dtype_than_asked_is_refused(study, model_folder):
     pair = loading.load_ICL_model(model_folder, verbose=False)
+    model = Model(str(model_folder), dtype="bfloat16", loader=lambda: pair)
     with pytest.raises(ValueError, match="dtype bfloat16 was asked for, but the model given is float32"):
-        forerunner.run({**asked, "dtype": "bfloat16"}, pair, tmp_path)
+        study.replace(model=model).magnitudes()
 
 
-def test_bad_requests_fail_before_any_work():
-    with pytest.raises(ValueError, match="choose 1 to 512"):
-        forerunner.request(prompts=513)
-    with pytest.raises(ValueError, match="cannot be negative"):
-        forerunner.request(k=-1)
-    with pytest.raises(ValueError, match="unknown data set"):
-        forerunner.request(dataset="imdb")
+WRONG = {
+    r"prompts = 0: .*choose 1 to 512": lambda: Study(prompts=0),
+    r"prompts = 513: .*choose 1 to 512": lambda: Study(prompts=513),
+    r"prompts = 2.5: ": lambda: Study(prompts=2.5),
+    r"k = -1: .*greater than or equal to 0": lambda: Study(k=-1),
+    r"k = 2.5: ": lambda: Study(k=2.5),
+    r"k = '4x': ": lambda: Study(k="4x"),
+    r"k = True: ": lambda: Study(k=True),
+    r"k = 513: .*a pool of 512 demonstrations": lambda: Study(k=513),
+    r"seed = 'a': ": lambda: Study(seed="a"),
+    r"seed = -1: ": lambda: Study(seed=-1),
+    r"threshold = 0: ": lambda: Study(threshold=0),
+    r"control_tokens = 0: ": lambda: Study(control_tokens=0),
+    r"dataset = 'imdb': unknown data set 'imdb'; choose one of: 0 glue_sst2": lambda: Study(dataset="imdb"),
+    r"dataset = 10: unknown data set": lambda: Study(dataset=10),
+    r"appended = 'the': give a list": lambda: Study(appended="the"),
+    r"appended = \(True,\): give labels": lambda: Study(appended=(True,)),
+    r"appended = \[\]: name at least one condition": lambda: Study(appended=()),
+    r"appended = \[0, 0\]: .*each once": lambda: Study(appended=(0, 0)),
+    r"untrained_prompts = 0: ": lambda: Study(untrained_prompts=0),
+    r"untrained_control = 'perhaps': ": lambda: Study(untrained_control="perhaps"),
+    r"untrained_seed = 1.5: ": lambda: Study(Model("embedded", untrained_seed=1.5)),
+    r"dtype = 'fp32': unknown dtype 'fp32'": lambda: Study(Model("embedded", dtype="fp32")),
+    r"Study has no argument 'datset'": lambda: Study(**{"datset": "trec"}),
+    r"datasets = '\[trec': this text is no list": lambda: Study().grid("[trec"),
+    r"datasets.1 = 'imdb': unknown data set": lambda: Study().grid(["trec", "imdb"]),
+    r"datasets = \[\]: ": lambda: Study().grid([]),
+    r"ks.0 = -1: ": lambda: Study().by_k([-1]),
+    r"ks.0 = 'a': ": lambda: Study().by_k("a"),
+    r"ks = \[\]: ": lambda: Study().by_k([]),
+    r"k = 600: .*a pool of 512": lambda: Study().by_k([0, 600]),
+    r"cell_lists = 'published': .*'corrected' or 'reference'": lambda: AblationStudy(cell_lists="published"),
+    r"draws = 0: ": lambda: AblationStudy(draws=0),
+    r"every_part = 'perhaps': ": lambda: AblationStudy(every_part="perhaps"),
+    r"prompts = 600: .*choose 1 to 512": lambda: AblationStudy(prompts=600),
+    r"385 prompts to be measured and 128 to choose the task": lambda: causal(AblationStudy(prompts=385)),
+    r"100 prompts to be measured and 500 to choose": lambda: causal(AblationStudy(prompts=100), choice_prompts=500),
+    r"choice_prompts = 0: ": lambda: causal(choice_prompts=0),
+    r"read_prompts = 1: ": lambda: causal(read_prompts=1),
+    r"single_heads = 0: ": lambda: causal(single_heads=0),
+    r"heads_cut = 0: ": lambda: causal(heads_cut=0),
+    r"datasets.0 = 'imdb': unknown data set": lambda: CausalStudy(AblationStudy(), ["imdb"]),
+    r"datasets = \(\): ": lambda: CausalStudy(AblationStudy(), ()),
+}
 
 
-def test_an_unwritable_folder_is_refused_before_the_model_is_loaded(asked, tmp_path):
+def causal(study=None, **options):
+    return CausalStudy(study or AblationStudy(), ["trec"], **options)
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_every_wrong_argument_is_refused_when_the_study_is_built(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        WRONG[message]()
+
+
+def test_text_of_a_command_line_is_read():
+    study = Study(dataset="4", k="2", prompts="16", untrained_control="false", redo="false")
+    assert (study.dataset, study.k, study.prompts) == ("trec", 2, 16) and not study.untrained_control and not study.redo
+    assert Model("embedded", quantized="false").quantized is False
+    assert AblationStudy(every_part="false", draws="2").every_part is False
+
+
+def test_an_unwritable_folder_is_refused_before_the_model_is_loaded(study, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(cache.CacheError):
-        forerunner.run(asked, never, tmp_path / "file" / "folder")
+        cached(study, folder=tmp_path / "file" / "folder").magnitudes()
 
 
-def test_the_grid_is_checked_measured_and_cached_by_name_or_index(asked, model_folder, tmp_path):
-    """An index is the data set's name in the request; nothing is measured before all requests are checked."""
-    by_index = forerunner.grid(asked, [{"dataset": 4}, {"dataset": "trec", "k": 0}], quiet(model_folder), tmp_path)
-    by_name = forerunner.grid(asked, [{"dataset": "trec"}], never, tmp_path)
-    assert [record.request["dataset"] for record in by_index] == ["trec", "trec"]
-    assert [record.request["k"] for record in by_index] == [1, 0] and by_name[0].request == by_index[0].request
-    with pytest.raises(ValueError, match="unknown data set 'imdb'"):
-        forerunner.grid(asked, [{"dataset": "sst5"}, {"dataset": "imdb"}], never, tmp_path)
-    growth = forerunner.growth_by_k(by_index)
-    assert set(growth.fixed) == {0, 1} and set(growth.counts) == {"correct", "wrong", "other word"}
-    correct = forerunner.condition(by_index[1], 0)
-    np.testing.assert_array_equal(growth.maps[0], measures.head_counts(correct["magnitude"], correct["n_t"]))
+def test_the_grid_is_checked_measured_and_cached_by_name_or_index(study):
+    """An index is the data set's name in the request; nothing is measured before all studies are checked."""
+    by_index, by_name = study.grid([4]), cached(study).grid(["trec"])
+    assert by_index.studies[0].request == by_name.studies[0].request and by_index.datasets == ("trec",)
+    counts = by_index.counts()
+    np.testing.assert_array_equal(counts.maps["trec"]["correct"], by_name.counts().maps["trec"]["correct"])
+    assert set(counts.maps["trec"]) == {"correct", "wrong"}
+    by_k = study.replace(dataset="trec").by_k([1, 0])
+    assert [part.k for part in by_k.studies] == [0, 1] and by_k.studies[1].request == by_index.studies[0].request
+    growth = by_k.growth()
+    assert set(growth.growth.fixed) == {0, 1} and set(growth.growth.counts) == {"correct", "wrong", "other word"}
+    correct = cached(study, dataset="trec", k=0).magnitudes().reading()
+    np.testing.assert_array_equal(growth.growth.maps[0], measures.head_counts(correct.magnitude, correct.n_t))
+    assert list(growth.table().index) == [0, 1] and "k = 0 to 1" in growth.figure().get_suptitle()
 
 
-def test_a_changed_request_is_a_request(asked):
-    assert forerunner.changed(asked) == asked
-    assert forerunner.changed(asked, dataset=4, k=2) == {**asked, "dataset": "trec", "k": 2}
-    with pytest.raises(ValueError, match="cannot be negative"):
-        forerunner.changed(asked, k=-1)
+def test_a_changed_study_is_a_study(study):
+    assert study.replace() == study
+    assert study.replace(dataset=4, k=2).request == {**study.request, "dataset": "trec", "k": 2}
+    with pytest.raises(ValueError, match="^k = -1: "):
+        study.replace(k=-1)
 
 
 def test_lists_may_be_given_as_text():
-    assert forerunner.listed(["trec", 4]) == ["trec", 4] and forerunner.listed((0, 1)) == [0, 1]
-    assert forerunner.listed("['trec', 'sst5']") == forerunner.listed('["trec", "sst5"]') == ["trec", "sst5"]
-    assert forerunner.listed("[0, 4]") == [0, 4]
-    assert forerunner.listed("trec") == ["trec"] and forerunner.listed("4") == [4] and forerunner.listed(4) == [4]
-    with pytest.raises(ValueError, match="no list"):
-        forerunner.listed("[trec")
+    def datasets(value):
+        return Study().grid(value).datasets
+
+    assert datasets(["trec", 4]) == ("trec", "trec") and datasets((0, 1)) == ("glue_sst2", "rotten_tomatoes")
+    assert datasets("['trec', 'sst5']") == datasets('["trec", "sst5"]') == datasets("trec, sst5") == ("trec", "sst5")
+    assert datasets("[0, 4]") == ("glue_sst2", "trec")
+    assert datasets("trec") == datasets("4") == datasets(4) == ("trec",)
+    assert Study().by_k("[0, 2]").ks == (0, 2) and Study().by_k("4").ks == (4,)
+
+
+def test_what_is_not_appended_cannot_be_read(study):
+    few = study.replace(appended=[0])
+    with pytest.raises(ValueError, match=r"appended = 'the': the study appends \[0\]"):
+        few.magnitudes().reading("the")
+    with pytest.raises(ValueError, match="specificity needs what is not appended: other word, wrong"):
+        few.specificity()
+    assert set(few.counts().maps) == {"correct"}
+
+
+def test_the_parts_of_a_study_have_tables_figures_and_lines(study):
+    shown = study.replace(untrained_control=True, untrained_prompts=4)
+    counts, layers, specificity, planted = shown.counts(), shown.layers(), shown.specificity(), shown.planted()
+    assert list(counts.table().index) == ["correct label", "wrong label", "another word", "untrained weights"]
+    assert counts.prompts["untrained"] == 4 and counts.prompts["correct"] == 10 and len(counts.lines()) == 4
+    assert counts.figure().get_suptitle().endswith(f"of 12\n{study.setting}")
+    assert "Of 12 heads, above threshold on a prompt:\ncorrect label" in layers.figure().get_suptitle()
+    assert specificity.lines()[0] == str(specificity) and len(specificity.table()) == len(specificity.judged.strongest)
+    assert "heads read the token before the label" in specificity.figure(planted).get_suptitle()
+    assert "labels only -> forerunner head" in str(planted)
+    assert "heads per" not in str(shown.magnitudes()) and "10 prompts; tokens per prompt" in str(shown.magnitudes())
 
 
 def test_an_untrained_model_does_not_know_the_label(tmp_path):
     """Check C5: correct and wrong maps agree in distribution on random weights."""
-    asked = forerunner.request("given:untrained toy", k=1, prompts=64)
-    record = forerunner.run(asked, (toys.model("llama"), toys.tokenizer()), tmp_path)
-    correct, wrong = (forerunner.condition(record, offset) for offset in (0, 1))
-    first, second = (measures.head_counts(p["magnitude"], p["n_t"]) for p in (correct, wrong))
-    assert np.abs(first - second).max() <= 0.35 * 64
-    assert (measures.verdicts(correct["magnitude"], correct["control"], correct["n_t"]) != "forerunner head").all()
+    study = Study(given(0, "given:untrained toy"), k=1, prompts=64, folder=tmp_path)
+    correct, wrong = (study.magnitudes().reading(offset) for offset in (0, 1))
+    assert np.abs(correct.counts() - wrong.counts()).max() <= 0.35 * 64
+    assert (correct.verdicts() != "forerunner head").all()
 
 
-def test_nothing_is_stored_under_another_models_name(asked, model_folder, tmp_path):
-    toy = (toys.model("llama"), toys.tokenizer())
-    with pytest.raises(ValueError, match="built, not loaded.*begins with 'given:'"):
-        forerunner.run(forerunner.request("embedded", k=0, prompts=4), toy, tmp_path)
-    with pytest.raises(ValueError, match="quantized = True was asked for"):
-        forerunner.run({**asked, "quantized": True}, quiet(model_folder), tmp_path)
-    with pytest.raises(ValueError, match="untrained 0', but the model given"):
-        forerunner.run({**asked, "untrained_seed": 0}, quiet(model_folder), tmp_path)
-    with pytest.raises(ValueError, match="but the model given is .* untrained 0"):
-        forerunner.run(asked, quiet(model_folder).twin(0), tmp_path)
+def test_nothing_is_stored_under_another_models_name(study, model_folder, tmp_path):
+    toy, stored = (toys.model("llama"), toys.tokenizer()), loading.load_ICL_model(model_folder, verbose=False)
+    twin = loading.untrained_twin(stored[0]), stored[1]
+    for message, model in {
+        "built, not loaded.*begins with 'given:'": Model("embedded", loader=lambda: toy),
+        "quantized = True was asked for": quiet(model_folder, quantized=True, loader=lambda: stored),
+        "untrained 0', but the model given": quiet(model_folder, untrained_seed=0, loader=lambda: stored),
+        "but the model given is .* untrained 0": quiet(model_folder, loader=lambda: twin),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            study.replace(model=model, k=0, prompts=4).magnitudes()
     assert not list(tmp_path.glob("*.pickle"))
 
 
 def test_another_model_given_under_the_same_name_is_a_miss(tmp_path):
-    asked = forerunner.request("given:toy", k=0, prompts=4)
-    first = forerunner.run(asked, (toys.model("llama", 0), toys.tokenizer()), tmp_path)
+    study = Study(given(0), k=0, prompts=4, folder=tmp_path)
+    first = study.magnitudes()
     with pytest.warns(cache.CacheWarning, match="weights"):
-        second = forerunner.run(asked, (toys.model("llama", 1), toys.tokenizer()), tmp_path)
-    assert np.abs(first.data["magnitude"] - second.data["magnitude"]).max() > 1e-2
+        second = study.replace(model=given(1)).magnitudes()
+    assert np.abs(first.magnitude - second.magnitude).max() > 1e-2
 
 
-def test_the_untrained_twin_is_another_model_with_its_own_record(asked, model_folder, tmp_path):
-    lazy, untrained = quiet(model_folder), {**asked, "untrained_seed": 3}  # the toy itself was drawn from seed 0
-    trained = forerunner.run(asked, lazy, tmp_path)
-    twin = forerunner.run(untrained, lazy.twin(3), tmp_path / "a")
-    alone = forerunner.run(untrained, None, tmp_path / "b")
-    np.testing.assert_array_equal(twin.data["magnitude"], alone.data["magnitude"])
-    assert np.abs(twin.data["magnitude"] - trained.data["magnitude"]).max() > 1e-2
-    assert loading.untrained_twin(lazy()[0]).config is not lazy()[0].config
+def test_the_untrained_twin_is_another_model_with_its_own_record(study, model_folder, tmp_path):
+    trained = study.magnitudes()
+    twin = study.twin(3, folder=tmp_path / "a")  # the toy itself was drawn from seed 0
+    alone = study.replace(model=quiet(model_folder, untrained_seed=3), folder=tmp_path / "b")
+    assert twin.request == alone.request == {**study.request, "untrained_seed": 3}
+    np.testing.assert_array_equal(twin.magnitudes().magnitude, alone.magnitudes().magnitude)
+    assert np.abs(twin.magnitudes().magnitude - trained.magnitude).max() > 1e-2
+    model = study.pair[0]
+    assert loading.untrained_twin(model).config is not model.config
 
 
 @pytest.mark.parametrize("redo", [False, True])
-def test_blocks_outlive_a_record_that_could_not_be_saved(redo, asked, model_folder, tmp_path, monkeypatch):
+def test_blocks_outlive_a_record_that_could_not_be_saved(redo, study, tmp_path, monkeypatch):
     original, calls = cache.save, []
 
     def full(request, *rest):
@@ -258,19 +365,19 @@ def test_blocks_outlive_a_record_that_could_not_be_saved(redo, asked, model_fold
         return original(request, *rest)
 
     if redo:
-        forerunner.run(asked, quiet(model_folder), tmp_path)
+        study.magnitudes()
     monkeypatch.setattr(cache, "save", full)
     with pytest.warns(cache.CacheWarning, match="not saved"):
-        forerunner.run(asked, quiet(model_folder), tmp_path, redo=redo)
+        study.replace(redo=redo).magnitudes()
     monkeypatch.setattr(cache, "save", original)
     measure = magnitudes.copy_magnitudes
     monkeypatch.setattr(magnitudes, "copy_magnitudes", lambda *a, **k: (calls.append(1), measure(*a, **k))[1])
-    record = forerunner.run(asked, quiet(model_folder), tmp_path, redo=redo)
-    assert not calls and record.data["magnitude"].shape == (10, 3, 3, 4)
+    measured = study.replace(redo=redo).magnitudes()
+    assert not calls and measured.magnitude.shape == (10, 3, 3, 4)
     assert not list((tmp_path / "blocks").iterdir())
 
 
-def test_blocks_of_other_code_or_weights_are_not_taken_up(asked, model_folder, tmp_path, monkeypatch):
+def test_blocks_of_other_code_or_weights_are_not_taken_up(study, monkeypatch):
     def stop(request, *rest):
         if "block" not in request:
             raise KeyboardInterrupt
@@ -279,21 +386,24 @@ def test_blocks_of_other_code_or_weights_are_not_taken_up(asked, model_folder, t
     original, calls = cache.save, []
     monkeypatch.setattr(cache, "save", stop)
     with pytest.raises(KeyboardInterrupt):
-        forerunner.run(asked, quiet(model_folder), tmp_path)
+        study.magnitudes()
     monkeypatch.setattr(cache, "save", original)
     monkeypatch.setattr(provenance, "code_digest", lambda: "another")
     measure = magnitudes.copy_magnitudes
     monkeypatch.setattr(magnitudes, "copy_magnitudes", lambda *a, **k: (calls.append(1), measure(*a, **k))[1])
     with pytest.warns(cache.CacheWarning, match="code_digest"):
-        forerunner.run(asked, quiet(model_folder), tmp_path)
+        study.replace().magnitudes()
     assert len(calls) == 3
 
 
 def test_records_beside_one_that_was_measured_now_are_of_the_same_weights(tmp_path):
     """Of a model that is loaded when it is needed, the weights are known from then on."""
 
-    class Sums(Run):
-        texts: tuple[str, ...] = ()
+    @checked
+    class Sums(base.Study):
+        stem = "sums"
+        own_request: ClassVar[dict[str, Any]] = {"schema": 1}
+        texts: ClassVar[tuple[str, ...]] = ()
 
         def sums(self, name):
             def compute():
@@ -301,10 +411,12 @@ def test_records_beside_one_that_was_measured_now_are_of_the_same_weights(tmp_pa
 
             return self.record({"name": name}, compute).data["sum"]
 
-    asked = forerunner.request("given:toy")
-    old = Sums(asked, lambda: (toys.model("llama", 0), toys.tokenizer()), tmp_path, False)
+    def sums(seed):
+        model = Model("given:toy", loader=lambda: (toys.model("llama", seed), toys.tokenizer()))
+        return Sums(model, folder=tmp_path)
+
+    old, new = sums(0), sums(1)
     first = old.sums("a")
-    new = Sums(asked, lambda: (toys.model("llama", 1), toys.tokenizer()), tmp_path, False)
     assert new.sums("a") == first  # nothing is known of the weights yet
     second = new.sums("b")
     assert second != first
@@ -312,55 +424,43 @@ def test_records_beside_one_that_was_measured_now_are_of_the_same_weights(tmp_pa
         assert new.sums("a") == second
 
 
-def test_seed_and_conditions_reach_the_measurement(asked, model_folder, tmp_path):
-    base = forerunner.run(asked, quiet(model_folder), tmp_path)
-    seeded = forerunner.run({**asked, "seed": 1}, quiet(model_folder), tmp_path)
-    turned = forerunner.run({**asked, "appended": [1, "the", 0]}, quiet(model_folder), tmp_path)
-    assert np.abs(seeded.data["control"] - base.data["control"]).max() > 1e-3
-    np.testing.assert_array_equal(seeded.data["magnitude"], base.data["magnitude"])
-    np.testing.assert_allclose(turned.data["magnitude"][:, [2, 0, 1]], base.data["magnitude"], atol=1e-6)
+def test_seed_and_conditions_reach_the_measurement(study):
+    first = study.magnitudes()
+    seeded = study.replace(seed=1).magnitudes()
+    turned = study.replace(appended=[1, "the", 0]).magnitudes()
+    assert np.abs(seeded.control - first.control).max() > 1e-3
+    np.testing.assert_array_equal(seeded.magnitude, first.magnitude)
+    np.testing.assert_allclose(turned.magnitude[:, [2, 0, 1]], first.magnitude, atol=1e-6)
 
 
 def test_a_slow_tokenizer_is_refused_by_name(tmp_path):
-    asked = forerunner.request("given:toy", k=0, prompts=4)
+    model = Model.given(toys.model("llama"), toys.Slow(), "given:toy")
     with pytest.raises(ValueError, match="Slow gives no character offsets"):
-        forerunner.run(asked, (toys.model("llama"), toys.Slow()), tmp_path)
+        Study(model, k=0, prompts=4, folder=tmp_path).magnitudes()
 
 
-def test_requests_that_make_no_sense_fail_before_a_model_is_loaded():
-    with pytest.raises(ValueError, match="at least one condition"):
-        forerunner.request(appended=())
-    with pytest.raises(ValueError, match="each once"):
-        forerunner.request(appended=(0, 0))
-    with pytest.raises(ValueError, match="nor the control empty"):
-        forerunner.request(control_tokens=0)
-    with pytest.raises(ValueError, match="unknown dtype 'fp32'"):
-        forerunner.request(dtype="fp32")
-    with pytest.raises(TypeError):
-        forerunner.request(k=1.5)
-    assert forerunner.request(dtype=None)["dtype"] == "auto" and forerunner.request(dtype="half")["dtype"] == "float16"
-    assert forerunner.request(dataset=np.int64(2)) == forerunner.request()
-    assert forerunner.request("folder/")["model"] == "folder"
+def test_requests_are_in_one_form():
+    assert Model(dtype=None).request["dtype"] == "auto" and Model(dtype="half").request["dtype"] == "float16"
+    assert Study(dataset=np.int64(2), k=np.int64(4)).request == Study().request
+    assert Study("folder/").request["model"] == "folder"
 
 
 def test_planted_heads_are_judged_right_until_the_noise_is_as_large_as_their_weights(tmp_path):
-    asked = forerunner.request(prompts=16)
-    errors = forerunner.planted_errors(asked, (0.0, 0.5, 2.0), (0, 1), tmp_path)
+    errors = Study(prompts=16, folder=tmp_path).planted_errors(16, (0.0, 0.5, 2.0), (0, 1)).by_noise
     assert errors[0.0] == errors[0.5] == {"false alarms": (0, 8), "misses": (0, 4)}
     assert errors[2.0]["misses"][0] >= 2 and errors[2.0]["false alarms"][0] <= 1
 
 
 def test_the_method_has_not_changed_without_a_new_version(tmp_path):
     """A golden record. If it fails because the measure was changed on purpose, raise method_version and renew it."""
-    asked = forerunner.request(prompts=4, control_tokens=8)
-    record = forerunner.run(asked, None, tmp_path)
-    assert asked["method_version"] == 2
-    assert record.data["n_t"][:, 0].tolist() == GOLDEN["n_t"]
-    np.testing.assert_allclose(record.data["magnitude"][:, :, 1, 4], GOLDEN["magnitude of layer 1, head 4"], atol=1e-4)
-    np.testing.assert_allclose(record.data["control"][:, 0, 2], GOLDEN["control of layer 0, head 2"], atol=1e-4)
-    np.testing.assert_allclose(record.data["value_norm"][:, 1, 4], GOLDEN["value norm of layer 1, head 4"], atol=1e-3)
-    moved = forerunner.condition(record, 1)["moved"]
-    np.testing.assert_array_equal(moved, record.data["magnitude"][:, 1] * record.data["value_norm"])
+    study = Study(prompts=4, control_tokens=8, folder=tmp_path)
+    measured = study.magnitudes()
+    assert study.request["method_version"] == 2
+    assert measured.n_t[:, 0].tolist() == GOLDEN["n_t"]
+    np.testing.assert_allclose(measured.magnitude[:, :, 1, 4], GOLDEN["magnitude of layer 1, head 4"], atol=1e-4)
+    np.testing.assert_allclose(measured.control[:, 0, 2], GOLDEN["control of layer 0, head 2"], atol=1e-4)
+    np.testing.assert_allclose(measured.value_norm[:, 1, 4], GOLDEN["value norm of layer 1, head 4"], atol=1e-3)
+    np.testing.assert_array_equal(measured.reading(1).moved, measured.magnitude[:, 1] * measured.value_norm)
 
 
 GOLDEN: dict = {

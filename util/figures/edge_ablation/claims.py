@@ -278,8 +278,10 @@ def _joint(parts: Sequence[Part], rule: Rule, want: int) -> tuple[str, tuple[Par
 
 
 def does_it(full: NDArray, queries: ArrayLike, chance: float, rule: Rule) -> bool:
-    """Whether the whole model does a task: the lower bound (Wilson) of its right answers [N] or [D, N] by distinct query
-    [N] is above chance and the floor."""
+    """Whether the whole model does a task, from its right answers [N] or [D, N] and the query of each prompt [N].
+
+    It does where the lower Wilson bound, counting distinct queries, is above chance and the floor.
+    """
     right = by_query(full, queries)
     return bool(wilson(right.sum(), len(right))[0] > max(chance, rule.floor))
 

@@ -1,456 +1,238 @@
 """Disconnecting attention: what in-context learning loses without a step of its circuit (Cho et al. 2025, Tables 1, 2).
 
-An ablation "a -> b" forbids the tokens b to attend to the tokens a, in every head of a range of layers. Every ablation
-is compared with as many other cells of the same prompt, drawn at random, and with no demonstrations at all.
+Every cut (`cuts.Cut`) is compared with as many other cells of the same prompt, drawn at random, and with no
+demonstrations at all. Beside that what the query's forerunner reads of the labels (Fig. 6), and single heads.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, fields
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from pydantic import Field
 from tqdm import tqdm
 
+from util.engine import batches
 from util.engine.attention import support
 from util.engine.instruments import Knockout
 from util.engine.label_scores import Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 from util.engine.replay import Edit, Place, replay
+from util.figures.forerunner_heads.cuts import (
+    DRAWS,
+    EVERYWHERE,
+    QUARTERS,
+    Cells,
+    Condition,
+    Cut,
+    cells,
+    conditions,
+    control_cells,
+    layer_range,
+    other_keys,
+)
 from util.figures.forerunner_heads.measures import TaskCheck, task_check
-from util.figures.forerunner_heads.study import StaiccRun, changed
-from util.figures.forerunner_heads.study import request as forerunner_request
+from util.figures.forerunner_heads.results import (
+    Answers,
+    HeadCuts,
+    HeadEffects,
+    InductionHeads,
+    LabelReads,
+    NoDemonstrations,
+    Tables,
+    Task,
+)
+from util.figures.forerunner_heads.study import QUERIES, Datasets, Prompts, StaiccStudy, Study
 from util.load_model_and_data import staicc_prompts
-from util.prompts.prompt import LabelledTokens, Prompt, with_bos
-from util.records import cache
-from util.records.runs import ModelSource
+from util.prompts.prompt import Prompt, with_bos
+from util.records.checked import Count, checked
 from util.records.study import plain_heads
-from util.stats.answers import gold_log_probability, majority_right, right, vote_right
-from util.stats.intervals import accuracy, t_interval
+from util.stats.answers import majority_right, right, vote_right
+from util.stats.heads import Head, top
 
-Cells = NDArray[np.int64]  # [C, 2]: query, key
-
-# what is cut -> the name in the paper: rows 2-5 of Table 1, Table 2, and one that the authors' code has beside them
-CUTS = {
-    "xi_to_si": "x_i -> s_i",
-    "xq_to_sq": "x_q -> s_q",
-    "si_to_yi": "s_i -> y_i",
-    "yi_to_sq": "y_i -> s_q",
-    "si_to_si": "s_i -> s_j, i < j",
-    "si_to_yj": "s_i -> y_j, i <= j",
-}
-VARIANTS = ("corrected", "reference")
-QUARTERS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
-DRAWS = 5
-NO_DEMONSTRATIONS = "k = 0: without demonstrations there is no step of the circuit to cut; left out"
-QUERIES = 512  # of every data set
-PROMPTS = 8  # of one record of head effects: what an interruption can cost at most
+HEAD_BLOCK = 8  # prompts of one record of head effects: what an interruption can cost at most
 
 
-# ------------------------------------------------------------------------------------------------ cells
+# ------------------------------------------------------------------------------------------------ cuts of one data set
 
 
-def cells(cut: str, tokens: LabelledTokens, variant: str = "corrected", special: int = 1) -> Cells:
-    """The cells of one of CUTS in a prompt that ends at the query's forerunner.
+@checked
+class AblationStudy(StaiccStudy):
+    """Cuts of the circuit on one data set.
 
-    special: how many special tokens stand in front; no ablation takes them from a reader. The "reference" lists are
-    those of the authors' code, which differ: `xi_to_si` cuts the query's forerunner and the BOS token as well,
-    `xq_to_sq` and `si_to_si` the forerunners from themselves, and of a label of several tokens it knows the first.
-    Raises ValueError for an unknown name, and where the reference would leave a token nothing to attend to.
+    cell_lists: "corrected", or "reference" for those of the authors' code, see `cuts.cells`. draws: of random cells,
+    for each cut. every_part: whether there are random cells in every part of the layers, not in all layers only.
     """
-    if cut not in CUTS or variant not in VARIANTS:
-        raise ValueError(f"cut = {cut!r}, variant = {variant!r}; there are {', '.join(CUTS)}; {', '.join(VARIANTS)}")
-    own = variant == "corrected"
-    s, y = tokens.forerunners, tokens.labels[:-1]
-    ends = [start + (length if own else 1) for start, length in zip(y, tokens.label_lengths, strict=False)]
-    starts = [special if own else 0, *ends]  # of the text before each forerunner, its template included
-    if cut == "xi_to_si":
-        found = [(s[i], t) for i in range(len(s) - own) for t in range(starts[i], s[i])]
-    elif cut == "xq_to_sq":
-        found = [(s[-1], t) for t in range(starts[-1], s[-1] + (not own))]
-        if starts[-1] == 0 and not own:
-            raise ValueError(
-                "the reference's xq_to_sq leaves s_q nothing to attend to where there are no demonstrations"
-            )
-    elif cut == "si_to_yi":
-        found = [(t, s[i]) for i in range(len(y)) for t in range(y[i], ends[i])]
-    elif cut == "yi_to_sq":
-        found = [(s[-1], t) for i in range(len(y)) for t in range(y[i], ends[i])]
-    elif cut == "si_to_si":
-        found = [(s[i], s[j]) for i in range(len(s)) for j in range(i + (not own))]
-    else:
-        found = [(t, s[j]) for i in range(len(y)) for t in range(y[i], ends[i]) for j in range(i + 1)]
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
 
+    prompts: Prompts = 64
+    _: KW_ONLY
+    cell_lists: Literal["corrected", "reference"] = "corrected"
+    draws: Count = DRAWS
+    every_part: bool = False
 
-def control_cells(cut: Cells, length: int, draws: int, seed: Sequence[int]) -> list[Cells]:
-    """`draws` sets of as many cells as `cut` has, of a prompt of `length` tokens: its matched controls.
+    @classmethod
+    def like(cls, study: StaiccStudy, **options: Any) -> Self:
+        """The cuts of another study's model on its data set, with other options."""
+        given = {field.name: getattr(study, field.name) for field in fields(StaiccStudy)}
+        return cls(**{**given, **options})
 
-    Uniform over what a later token may read of an earlier one, without the cells of the cut; the sets share none, and
-    as no token is cut from itself, none is left with nothing to attend to. More draws leave the first as they are.
-    Raises ValueError where the prompt is too short for so many.
-    """
-    free = np.tri(length, k=-1, dtype=bool)
-    free[tuple(cut.T)] = False
-    eligible = np.argwhere(free)
-    if len(eligible) < draws * len(cut):
-        raise ValueError(
-            f"{len(cut)} cells cannot be matched {draws} times in a prompt of {length} tokens, which has "
-            f"{len(eligible)} others; take fewer draws"
-        )
-    drawn = np.random.default_rng(list(seed)).permutation(len(eligible))[: draws * len(cut)].reshape(draws, len(cut))
-    return [eligible[np.sort(one)] for one in drawn]
-
-
-def layer_range(layers: Sequence[int], part: tuple[float, float]) -> list[int]:
-    """The layers of a range of ratios: numbers from int(r0 L) up to, without it, int(r1 L) of L layers."""
-    low, high = (int(ratio * len(layers)) for ratio in part)
-    return list(layers[low:high])
-
-
-# ------------------------------------------------------------------------------------------------ accuracy tables
-
-
-class Condition(NamedTuple):
-    """An entry of the tables: what is cut (None: nothing), in which part of the layers; draw: or that control of it."""
-
-    cut: str | None
-    part: tuple[float, float] = (0.0, 1.0)
-    draw: int | None = None
-
-
-WHOLE = Condition(None)
-
-
-def grid(
-    cuts: Sequence[str] = tuple(CUTS)[:5],
-    parts: Sequence[tuple[float, float]] = ((0.0, 1.0), *QUARTERS),
-    controlled: Sequence[tuple[float, float]] = ((0.0, 1.0),),
-    draws: int = DRAWS,
-) -> list[Condition]:
-    """The conditions of a table: every cut in every part of the layers, and its controls in the parts `controlled`."""
-    drawn = [Condition(cut, part, draw) for cut in cuts for part in controlled for draw in range(draws)]
-    return [WHOLE, *(Condition(cut, part) for cut in cuts for part in parts), *drawn]
-
-
-def request(model: str = "embedded", prompts: int = 64, variant: str = "corrected", **options: Any) -> cache.Request:
-    """What the tables measure; options: those of `forerunner.request`. Raises like it, and for an unknown variant."""
-    if variant not in VARIANTS:
-        raise ValueError(f"unknown variant {variant!r}; there are {', '.join(VARIANTS)}")
-    own = {"schema": 3, "part": "ablation", "variant": variant}
-    asked = forerunner_request(model, prompts=prompts, **options) | own
-    return {name: value for name, value in asked.items() if name not in ("appended", "control_tokens")}
-
-
-def like(asked: cache.Request, variant: str = "corrected", **options: Any) -> cache.Request:
-    """What the tables measure of the model of a forerunner request, with other options of it; raises like `request`."""
-    base = changed(asked, **options)
-    names = "model prompts dataset k seed dtype quantized revision untrained_seed".split()
-    return request(variant=variant, **{name: base[name] for name in names})
-
-
-class _Run(StaiccRun):
-    """What all conditions of a request share."""
-
-    @cached_property
-    def controls(self) -> dict[str, list[list[Cells]]]:
-        """By cut: of each prompt, its draws."""
-        return {}
-
-    @cached_property
-    def plan(self) -> Scoring:
-        return scoring(*self.pair, self.prompts)
-
-    @cached_property
-    def special(self) -> int:
-        return with_bos(self.prompts[0].text, self.pair[1]).spans.count(None)
-
-    @cached_property
-    def labels(self) -> dict[str, np.ndarray]:
-        shown = np.array([p.demonstrations for p in self.prompts], np.int64).reshape(len(self.prompts), -1)
-        return {"gold": self.plan.gold, "demonstrations": shown}
+    @property
+    def own_request(self) -> dict[str, Any]:
+        return {"schema": 3, **self.on_staicc, "part": "ablation", "variant": self.cell_lists}
 
     @property
     def texts(self) -> list[str]:
-        return [p.with_label() for p in self.prompts]
-
-    def cells(self, condition: Condition, draws: int) -> list[Cells] | None:
-        """Those of each prompt; draws: how many controls of it will be asked for, of which it is one."""
-        if condition.cut is None:
-            return None
-        found = [cells(condition.cut, t, self.asked["variant"], self.special) for t in self.plan.tokens]
-        if condition.draw is None:
-            return found
-        if condition.cut not in self.controls:
-            seed, number = self.asked["seed"], tuple(CUTS).index(condition.cut)
-            self.controls[condition.cut] = [
-                control_cells(cut, len(ids), draws, (seed, number, i))
-                for i, (cut, ids) in enumerate(zip(found, self.plan.ids, strict=True))
-            ]
-        return [drawn[condition.draw] for drawn in self.controls[condition.cut]]
-
-
-class _Choice(_Run):
-    """The last prompts of a data set, which no other part of the figure measures."""
+        return [prompt.with_label() for prompt in self.items]
 
     @cached_property
-    def prompts(self) -> list[Prompt]:
-        return staicc_prompts(self.asked["dataset"], self.asked["k"])[-self.asked["prompts"] :]
+    def plan(self) -> Scoring:
+        """The prompts as tokens, with what is scored behind them."""
+        return scoring(*self.pair, self.items)
 
+    @cached_property
+    def special(self) -> int:
+        """How many special tokens stand in front of a prompt."""
+        return with_bos(self.items[0].text, self.pair[1]).spans.count(None)
 
-def choose_task(
-    asked: cache.Request,
-    datasets: Sequence[int | str],
-    measured: int,
-    prompts: int = 128,
-    model: ModelSource = None,
-    folder: str | Path | None = None,
-    redo: bool = False,
-) -> list[TaskCheck]:
-    """Try data sets in this order until the model does one; the last of the checks is that one, or none is done.
+    @property
+    def labels(self) -> dict[str, np.ndarray]:
+        """Indices of labels: gold [N], demonstrations [N, k]."""
+        shown = np.array([p.demonstrations for p in self.items], np.int64).reshape(len(self.items), -1)
+        return {"gold": self.plan.gold, "demonstrations": shown}
 
-    A task is done where the accuracy with demonstrations, on the last `prompts` queries, lies above that of the
-    majority label and above the vote of the demonstrations, by a one-sided 95 % Wilson bound that is corrected for all
-    the data sets that might be tried (`measures.task_check`). The baselines need no model and are those of
-    all queries. asked: a forerunner request; measured: how many of the first queries will be measured afterwards.
-    Raises ValueError where these are not others than the last, without data sets, and without demonstrations.
-    """
-    if not datasets or not asked["k"]:
-        raise ValueError("choosing a task needs at least one data set, and demonstrations (k of 1 or more)")
-    if measured + prompts > QUERIES:
-        raise ValueError(
-            f"{measured} prompts to be measured and {prompts} to choose the task on share some: there are "
-            f"{QUERIES} queries"
+    # -------------------------------------------------------------------------------------------- tables
+
+    def tables(self, task: Task) -> Tables:
+        """What every cut changes in all layers and in each quarter of them, with and without demonstrations.
+
+        task: why this data set is measured.
+        """
+        parts = (EVERYWHERE, *QUARTERS)
+        controlled = parts if self.every_part else (EVERYWHERE,)
+        cut = self.answers(conditions(parts=parts, controlled=controlled, draws=self.draws))
+        alone = self.replace(k=0).answers(conditions(parts=(EVERYWHERE,), controlled=()))
+        return Tables(self.setting, task, cut, alone)
+
+    def answers(self, wanted: Sequence[Condition]) -> dict[Condition, Answers]:
+        """What the model says under these conditions, each cached on its own.
+
+        Raises what `scoring` and `cells` raise.
+        """
+        draws = 1 + max((c.draw for c in wanted if c.draw is not None), default=-1)
+        answers = {}
+        for condition in tqdm(wanted, desc=f"{self.dataset}: ablations", leave=False):
+            part = {
+                "cut": None if condition.cut is None else str(condition.cut),
+                "layers": list(condition.part),
+                "draw": condition.draw,
+            }
+            data = self.record(part, partial(self._measure, condition, draws)).data
+            answers[condition] = Answers(data["log_prob"], data["gold"], data.get("text_loss"))
+        return answers
+
+    def _measure(self, condition: Condition, draws: int) -> dict[str, Any]:
+        """draws: how many controls of a cut will be measured, of which the condition may be one."""
+        layers = list(support(self.pair[0]).layers)  # the model's own numbers
+        scores = label_log_probs(
+            self.pair[0],
+            self.plan,
+            self._knockouts(condition, draws, layers),
+            token_budget=batches.TOKEN_BUDGET,
+            text=condition.part == EVERYWHERE and condition.draw is None,
         )
-    checks = []
-    for dataset in datasets:
-        one = {**like(asked, dataset=dataset, prompts=prompts), "part": "choice of a task"}
-        shared = _Choice(one, model, folder, redo)
+        return {**scores, **self.labels, "layers": layers}
 
-        def compute(shared: _Choice = shared) -> dict[str, Any]:
-            found = label_log_probs(shared.pair[0], shared.plan, token_budget=shared.asked["token_budget"])
-            return {**found, **shared.labels}
+    def _knockouts(self, condition: Condition, draws: int, layers: list[int]) -> Any:
+        if condition.cut is None:
+            return nothing
+        part = dict.fromkeys(layer_range(layers, condition.part))
+        if condition.draw is None:
+            return knockouts(self._cells(condition.cut), part)
+        return knockouts([sets[condition.draw] for sets in self._controls(condition.cut, draws)], part)
 
-        answers = SCORES["accuracy"](shared.record({}, compute).data)
-        everything = staicc_prompts(dataset, one["k"])
-        gold = np.array([p.gold for p in everything])
-        shown = np.array([p.demonstrations for p in everything], np.int64)
-        vote = vote_right(gold, shown, len(everything[0].labels)).mean()
-        checks.append(task_check(one["dataset"], answers, majority_right(gold).mean(), vote, len(datasets)))
-        if checks[-1].done:
-            break
-    return checks
+    def _cells(self, cut: Cut) -> list[Cells]:
+        """The cells of a cut in each prompt."""
+        return [cells(cut, tokens, self.cell_lists, self.special) for tokens in self.plan.tokens]
 
+    @cached_property
+    def _drawn(self) -> dict[tuple[Cut, int], list[list[Cells]]]:
+        return {}
 
-def run(
-    asked: cache.Request,
-    conditions: Sequence[Condition],
-    model: ModelSource = None,
-    folder: str | Path | None = None,
-    redo: bool = False,
-) -> dict[Condition, cache.Record]:
-    """The records of these conditions, each cached on its own, so that nothing that was measured is lost.
+    def _controls(self, cut: Cut, draws: int) -> list[list[Cells]]:
+        """Of each prompt the controls of a cut."""
+        if (cut, draws) not in self._drawn:
+            seed = (self.seed, list(Cut).index(cut))
+            both = enumerate(zip(self._cells(cut), self.plan.ids, strict=True))
+            drawn = [control_cells(which, len(ids), draws, (*seed, i)) for i, (which, ids) in both]
+            self._drawn[cut, draws] = drawn
+        return self._drawn[cut, draws]
 
-    A record's data: log_prob [N, C] of the labels after the query's forerunner, gold [N], demonstrations [N, k], and
-    layers, the model's own numbers; of what is no control and spans all layers also text_loss [N], see
-    `label_log_probs`. For the model, and for what is raised, see `forerunner.run`, `scoring` and `cells`.
-    """
-    shared = _Run(asked, model, folder, redo)
-    draws = 1 + max((c.draw for c in conditions if c.draw is not None), default=-1)
+    # -------------------------------------------------------------------------------------------- reads of labels
 
-    def compute(condition: Condition) -> dict[str, Any]:
-        layers = list(support(shared.pair[0]).layers)
-        part = layer_range(layers, condition.part)
-        cut = shared.cells(condition, draws)
-        found = label_log_probs(
-            shared.pair[0],
-            shared.plan,
-            nothing if cut is None else knockouts(cut, dict.fromkeys(part)),
-            token_budget=asked["token_budget"],
-            text=condition.part == WHOLE.part and condition.draw is None,
-        )
-        return {**found, **shared.labels, "layers": layers}
+    def label_reads(self) -> LabelReads:
+        """What the query's forerunner reads of the labels. Raises ValueError without demonstrations."""
+        data = self.record({"part": "induction"}, self._measure_reads).data
+        names = ("reads", "similarity", "gold", "demonstrations", "n_t", "classes")
+        return LabelReads(**{name: data[name] for name in names})
 
-    return {
-        condition: shared.record(
-            {"cut": condition.cut, "layers": list(condition.part), "draw": condition.draw}, partial(compute, condition)
-        )
-        for condition in tqdm(conditions, desc=f"{asked['dataset']}: ablations", leave=False)
-    }
+    def _measure_reads(self) -> dict[str, Any]:
+        reads = label_reads(self.pair[0], self.plan, batches.TOKEN_BUDGET)
+        n_t = np.array([tokens.n_t for tokens in self.plan.tokens])
+        return {**reads, **self.labels, "n_t": n_t, "classes": len(self.items[0].labels)}
 
+    def induction_heads(self, task: Task) -> InductionHeads:
+        """Induction heads by layer, and whose labels they read. task: why this data set is measured."""
+        request = {**self.request, "part": "induction"}
+        return InductionHeads.of(self.setting, task, self.label_reads(), self.k, self.threshold, request)
 
-Interval = tuple[float, float, float]  # value, low, high
-Table = dict[tuple[float, float], dict[str, Interval]]  # by part of the layers and cut
+    # -------------------------------------------------------------------------------------------- head by head
 
-SCORES: dict[str, Callable[[Mapping[str, Any]], NDArray[Any]]] = {
-    "log-probability": lambda data: gold_log_probability(data["log_prob"], data["gold"]),
-    "accuracy": lambda data: right(data["log_prob"], data["gold"]),
-    "text loss": lambda data: data["text_loss"],
-}
+    def head_cuts(self, heads: Sequence[Head]) -> HeadCuts:
+        """What each head's copying is worth to the gold label; cached in blocks of prompts.
 
+        heads: places (layer, head) in the stack of layers with attention, each once. Raises ValueError for a head twice
+        or none, IndexError for one that the model does not have.
+        """
+        if len(set(heads)) != len(heads) or not heads:
+            raise ValueError(f"give each head once, and at least one: {list(heads)}")
+        ordered = plain_heads(heads)  # so that their order does not matter for the cache
+        starts = range(0, self.prompts, HEAD_BLOCK)
+        blocks = [range(start, min(start + HEAD_BLOCK, self.prompts)) for start in starts]
+        records = [
+            self.record(
+                {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]},
+                partial(self._measure_heads, ordered, block),
+            ).data
+            for block in tqdm(blocks, desc=f"{self.dataset}: heads", unit="block", leave=False)
+        ]
+        whole, cut, control = (np.concatenate([r[name] for r in records]) for name in ("whole", "cut", "control"))
+        order = [ordered.index([int(layer), int(head)]) for layer, head in heads]
+        return HeadCuts(tuple(heads), whole, cut[:, order], control[:, order])
 
-def changes(
-    records: Mapping[Condition, cache.Record], score: str = "log-probability", comparisons: int = 1
-) -> tuple[Table, Table]:
-    """What each ablation changes of one of SCORES, and what its controls change on average.
+    def _measure_heads(self, heads: list[list[int]], block: range) -> dict[str, Any]:
+        results = [self._replay(heads, number) for number in block]
+        shape = 2, len(heads), len(block)
+        both = torch.cat([result.logits[:, 0] for result in results], 1).reshape(shape)
+        cut, control = both.movedim(-1, 1).numpy()
+        return {"whole": torch.cat([result.base[0] for result in results]).numpy(), "cut": cut, "control": control}
 
-    The 95 % intervals are paired by prompt; comparisons: how many of them are to hold together (Bonferroni). Records
-    that do not have the score ("text loss") are left out.
-    """
-    one = SCORES[score]
-    scores = {
-        c: np.asarray(one(r.data), np.float64)
-        for c, r in records.items()
-        if score != "text loss" or "text_loss" in r.data
-    }
-    cut: dict[tuple[tuple[float, float], str], list[NDArray[np.float64]]] = {}
-    drawn: dict[tuple[tuple[float, float], str], list[NDArray[np.float64]]] = {}
-    for condition, values in scores.items():
-        if condition.cut is not None:
-            kind = cut if condition.draw is None else drawn
-            kind.setdefault((condition.part, condition.cut), []).append(values - scores[WHOLE])
-    tables: tuple[Table, Table] = ({}, {})
-    for table, found in zip(tables, (cut, drawn), strict=True):
-        for (part, name), draws in found.items():
-            table.setdefault(part, {})[name] = _interval(np.mean(draws, axis=0), comparisons)
-    return tables
-
-
-def _interval(values: NDArray[np.float64], comparisons: int = 1) -> Interval:
-    value, low, high = (float(bound) for bound in t_interval(values, comparisons=comparisons))
-    return value, low, high
-
-
-def _text(interval: Interval, digits: int = 3) -> str:
-    value, low, high = interval
-    return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-
-
-def worth_of_demonstrations(cut: Mapping[Condition, cache.Record], alone: Mapping[Condition, cache.Record]) -> str:
-    """Accuracies of the whole model with and without demonstrations on the same queries, and the paired difference."""
-    wholes = [records[WHOLE].data for records in (cut, alone)]
-    answers = [np.asarray(SCORES["accuracy"](data)) for data in wholes]
-    nats = [np.asarray(SCORES["log-probability"](data), np.float64) for data in wholes]
-    texts = ["{:.3f} [{:.3f}, {:.3f}]".format(*accuracy(right_ones)) for right_ones in answers]
-    gained, likelier = (_text(_interval(one - two)) for one, two in (np.asarray(answers, np.float64), np.asarray(nats)))
-    return (
-        f"accuracy with demonstrations {texts[0]}, without {texts[1]}, of {len(nats[0])} prompts: they change it by "
-        f"{gained}, and the gold label's log-probability by {likelier} nats"
-    )
-
-
-def table(cut: Mapping[Condition, cache.Record], alone: Mapping[Condition, cache.Record]) -> str:
-    """What cuts in all layers change, as text: accuracy, the gold label's log-probability (also of random cells and
-    without demonstrations) and the loss on the text, with 95 % intervals."""
-    lost, random = (part.get(WHOLE.part, {}) for part in changes(cut))
-    columns: dict[str, Mapping[str, Interval]] = {
-        "accuracy": changes(cut, "accuracy")[0][WHOLE.part],
-        "gold label, nats": lost,
-        "random cells, nats": random,
-        "zero-shot, nats": changes(alone)[0].get(WHOLE.part, {}),
-        "text loss, nats": changes(cut, "text loss")[0][WHOLE.part],
-    }
-    lines = ["cut in all layers".ljust(22) + "".join(f"{name:>26}" for name in columns)]
-    for name in lost:
-        cells = [_text(values[name]) if name in values else "" for values in columns.values()]
-        lines.append(CUTS[name].ljust(22) + "".join(f"{text:>26}" for text in cells))
-    return "\n".join(lines)
-
-
-def causal_finding(lost: Table, controls: Table, done: bool, cut: str = "si_to_yi") -> str:
-    """What cutting the labels from their forerunners in all layers tells, by its interval and that of its controls.
-
-    A loss counts where the interval lies below 0 and below the controls' interval; a task that is not done tells
-    nothing.
-    """
-    value, low, high = lost[WHOLE.part][cut]
-    random = controls[WHOLE.part][cut]
-    said = f"cut {CUTS[cut]} in all layers: {_text((value, low, high))} nats, random cells {_text(random)}: "
-    if not done:
-        return said + "task not done, so this tells nothing of in-context learning"
-    if high < min(0.0, random[1]):
-        return said + "the copying is used"
-    if low > max(0.0, random[2]):
-        return said + "without the copying the label is likelier"
-    return said + "a causal null, the copying was not shown to be used"
-
-
-# ------------------------------------------------------------------------------------------------ induction heads
-
-
-def induction_reads(
-    asked: cache.Request, model: ModelSource = None, folder: str | Path | None = None, redo: bool = False
-) -> cache.Record:
-    """The record of what the query's forerunner reads of the labels (Fig. 6 left, middle).
-
-    Its data: reads [N, L, H, k] and similarity [N, L, k], see `scoring.label_reads`; n_t, gold [N]; demonstrations
-    [N, k]; classes.
-    """
-    shared = _Run({**asked, "part": "induction"}, model, folder, redo)
-
-    def compute() -> dict[str, Any]:
-        found = label_reads(shared.pair[0], shared.plan, asked["token_budget"])
-        n_t = np.array([tokens.n_t for tokens in shared.plan.tokens])
-        return {**found, **shared.labels, "n_t": n_t, "classes": len(shared.prompts[0].labels)}
-
-    return shared.record({}, compute)
-
-
-# ------------------------------------------------------------------------------------------------ head by head
-
-
-def head_effects(
-    asked: cache.Request,
-    heads: Sequence[tuple[int, int]],
-    model: ModelSource = None,
-    folder: str | Path | None = None,
-    redo: bool = False,
-) -> dict[str, np.ndarray]:
-    """What each head's copying is worth: the gold label's log-probability without it; cached in blocks of prompts.
-
-    heads: which, as places (layer, head) of the model's attention layers, each once. whole [N]: the value of the whole
-    model; cut [N, M]: where in this head alone no label y_i of the demonstrations may read its forerunner s_i; control
-    [N, M]: where each may not read another token, drawn at random. In nats, over the whole vocabulary; of a
-    label of several tokens, its first. Raises ValueError for a head twice, IndexError for one that the model does not
-    have.
-    """
-    if len(set(heads)) != len(heads) or not heads:
-        raise ValueError(f"give each head once, and at least one: {list(heads)}")
-    ordered = plain_heads(heads)  # so that their order does not matter for the cache
-    shared = _Run({**asked, "part": "head effects", "heads": ordered}, model, folder, redo)
-
-    def compute(part: range) -> dict[str, Any]:
-        found = support(shared.pair[0])
-        effects = []
-        for number in part:
-            own = cells("si_to_yi", shared.plan.tokens[number], special=shared.special)
-            both = own, other_keys(own, shared.special, (asked["seed"], number))
-            edits = [_head_cut(found.layers[layer], head, which) for which in both for layer, head in ordered]
-            first = min((int(which[:, 0].min()) for which in both if len(which)), default=0)
-            ids, gold = torch.tensor([shared.plan.ids[number]]), shared.plan.answers[number, [shared.plan.gold[number]]]
-            effects.append(replay(shared.pair[0], ids, edits, torch.from_numpy(gold)[None], first, True))
-        shape = 2, len(ordered), len(part)
-        cut, control = torch.cat([each.logits[:, 0] for each in effects], 1).reshape(shape).movedim(-1, 1).numpy()
-        whole = torch.cat([each.base[0] for each in effects]).numpy()
-        return {"whole": whole, "cut": cut, "control": control}
-
-    starts = range(0, asked["prompts"], PROMPTS)
-    parts = [range(start, min(start + PROMPTS, asked["prompts"])) for start in starts]
-    records = [
-        shared.record({"block": [part.start, part.stop]}, partial(compute, part))
-        for part in tqdm(parts, desc=f"{asked['dataset']}: heads", unit="block", leave=False)
-    ]
-    together = {name: np.concatenate([r.data[name] for r in records]) for name in ("whole", "cut", "control")}
-    back = [ordered.index([int(layer), int(head)]) for layer, head in heads]
-    return {name: values if name == "whole" else values[:, back] for name, values in together.items()}
+    def _replay(self, heads: list[list[int]], number: int) -> Any:
+        """One prompt with the cells of each head cut in turn, then with the control's."""
+        layers = support(self.pair[0]).layers  # from places in the stack to the model's own numbers
+        cut = cells(Cut.SI_TO_YI, self.plan.tokens[number], special=self.special)
+        control = other_keys(cut, self.special, (self.seed, number))
+        edits = [_head_cut(layers[layer], head, which) for which in (cut, control) for layer, head in heads]
+        first = min((int(which[:, 0].min()) for which in (cut, control) if len(which)), default=0)
+        gold = torch.from_numpy(self.plan.answers[number, [self.plan.gold[number]]])
+        return replay(self.pair[0], torch.tensor([self.plan.ids[number]]), edits, gold[None], first, True)
 
 
 def _head_cut(layer: int, head: int, which: Cells) -> Edit:
-    """These cells of one prompt cut in one head."""
+    """These cells of one prompt cut in one head; layer: the model's own number."""
 
     def instruments(place: Place) -> list[Knockout]:
-        here = [(q - place.queries.start, k) for q, k in which.tolist() if q in place.queries]
+        here = [(query - place.queries.start, key) for query, key in which.tolist() if query in place.queries]
         if place.layer != layer or not here:
             return []
         together = [(example, *cell) for example in place.examples.tolist() for cell in here]
@@ -459,11 +241,124 @@ def _head_cut(layer: int, head: int, which: Cells) -> Edit:
     return Edit(layer, instruments)
 
 
-def other_keys(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
-    """The same readers with another earlier token each, drawn at random; a reader that has no other keeps out."""
-    rng, found = np.random.default_rng(list(seed)), []
-    for query, key in cut.tolist():
-        choices = [t for t in range(special, query) if t != key]
-        if choices:
-            found.append((query, int(rng.choice(choices))))
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
+# ------------------------------------------------------------------------------------------------ choice of a data set
+
+
+@checked
+class TaskStudy(AblationStudy):
+    """Whether a model does a task: its answers on the last prompts of a data set, which no other part measures."""
+
+    prompts: Prompts = 128
+
+    @property
+    def own_request(self) -> dict[str, Any]:
+        return {**super().own_request, "part": "choice of a task"}
+
+    @cached_property
+    def items(self) -> list[Prompt]:
+        return staicc_prompts(self.dataset, self.k)[-self.prompts :]
+
+    def check(self, candidates: int = 1) -> TaskCheck:
+        """A task is done where the accuracy lies above both baselines, see `measures.task_check`.
+
+        The baselines need no model and are those of all queries. candidates: how many tasks might be tried.
+        """
+        data = self.record({}, self._measure_answers).data
+        queries = staicc_prompts(self.dataset, self.k)
+        gold = np.array([p.gold for p in queries])
+        shown = np.array([p.demonstrations for p in queries], np.int64)
+        vote = vote_right(gold, shown, len(queries[0].labels)).mean()
+        answers = right(data["log_prob"], data["gold"])
+        return task_check(self.dataset, answers, majority_right(gold).mean(), vote, candidates)
+
+    def _measure_answers(self) -> dict[str, Any]:
+        return {**label_log_probs(self.pair[0], self.plan, token_budget=batches.TOKEN_BUDGET), **self.labels}
+
+
+def choose_task(studies: Iterable[TaskStudy]) -> Task:
+    """Try tasks in this order until the model does one: the last of the checks is that one, or none is done.
+
+    Raises ValueError without demonstrations, which a task is to be done with.
+    """
+    tried = list(studies)
+    if not tried or not all(study.k for study in tried):
+        raise ValueError("choosing a task needs at least one data set, and demonstrations (k of 1 or more)")
+    checks: list[TaskCheck] = []
+    for study in tried:
+        checks.append(study.check(len(tried)))
+        if checks[-1].done:
+            break
+    return Task(tuple(checks))
+
+
+# ------------------------------------------------------------------------------------------------ all of it
+
+Several = Annotated[Prompts, Field(ge=2)]  # prompts that have an interval
+
+
+@checked
+class CausalStudy:
+    """All causal parts of the figure, on the first of several data sets that the model does.
+
+    study: whose model, k and seed, and how the cuts are measured; its data set is of no account. datasets: to try, in
+    order. choice_prompts: the last queries of each, on which this is decided; read_prompts: of the induction heads;
+    single_heads: prompts of the cuts of one head at a time; heads_cut: how many heads are cut so.
+    Raises ValueError where prompts that are measured would choose the task. Where k = 0 every part is
+    `NoDemonstrations`.
+    """
+
+    study: AblationStudy
+    datasets: Datasets
+    _: KW_ONLY
+    choice_prompts: Prompts = 128
+    read_prompts: Several = 64
+    single_heads: Several = 8
+    heads_cut: Count = 16
+
+    def __post_init__(self) -> None:
+        measured = max(self.study.prompts, self.read_prompts, self.single_heads)
+        if measured + self.choice_prompts > QUERIES:
+            raise ValueError(
+                f"{measured} prompts to be measured and {self.choice_prompts} to choose the task on share some: there "
+                f"are {QUERIES} queries; take fewer prompts, read_prompts, single_heads or choice_prompts"
+            )
+        self.candidates  # noqa: B018  # checks k on every data set
+
+    @cached_property
+    def candidates(self) -> tuple[TaskStudy, ...]:
+        """The data sets as studies of their last prompts."""
+        options = {"prompts": self.choice_prompts}
+        return tuple(TaskStudy.like(self.study, dataset=dataset, **options) for dataset in self.datasets)
+
+    @cached_property
+    def _task(self) -> Task:
+        return choose_task(self.candidates)
+
+    def task(self) -> Task | NoDemonstrations:
+        """Which data set the model does."""
+        return self._task if self.study.k else NoDemonstrations()
+
+    def tables(self) -> Tables | NoDemonstrations:
+        """What the model loses when a step of the circuit is cut."""
+        if not self.study.k:
+            return NoDemonstrations()
+        return self._chosen(self.study.prompts).tables(self._task)
+
+    def induction_heads(self) -> InductionHeads | NoDemonstrations:
+        """Whose labels the query's forerunner reads."""
+        if not self.study.k:
+            return NoDemonstrations()
+        return self._chosen(self.read_prompts).induction_heads(self._task)
+
+    def head_effects(self, study: Study) -> HeadEffects | NoDemonstrations:
+        """What the heads that move most are worth, cut one at a time. study: whose heads, by what they move."""
+        if not self.study.k:
+            return NoDemonstrations()
+        measured = study.magnitudes()
+        heads = top(measured.moved, min(self.heads_cut, measured.moved.size))
+        cut = self._chosen(self.single_heads).head_cuts(heads)
+        counts = measured.reading(0).counts(study.threshold)
+        return HeadEffects.of(study.setting, self._task, counts, measured.moved, cut)
+
+    def _chosen(self, prompts: int) -> AblationStudy:
+        return self.study.replace(dataset=self._task.check.dataset, prompts=prompts)

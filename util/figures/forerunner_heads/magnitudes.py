@@ -1,6 +1,6 @@
 """Copy magnitudes: how much a label's first token attends to its forerunner, for all heads (Cho et al. 2025)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +54,12 @@ def label_run(
     splits the prompt in the same way for each; otherwise they get rows of their own, with the same result.
     Raises ValueError for bad input of any prompt: see `tokenize`, `check_first_tokens`, `check_context`.
     """
-    found = prepare(model)
+    support = prepare(model)
     check_tokenizer(model, tokenizer)
     check_conditions(appended)
     tokens = {what: tokenize(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
-    check_context(model, [len(labelled.ids) for found_ in tokens.values() for labelled in found_])
+    check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
     run = LabelRun(tokens, [], [], [])
     for number in range(len(prompts)):
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -67,7 +67,7 @@ def label_run(
             groups.setdefault(tokens[what][number].ids[:-1], []).append(condition)
         for ids, conditions in groups.items():
             ends = [tokens[appended[condition]][number].ids[-1] for condition in conditions]
-            together = may_branch(found, len(ids) + len(ends))
+            together = may_branch(support, len(ids) + len(ends))
             for part in [slice(None)] if together else [slice(i, i + 1) for i in range(len(ends))]:
                 run.rows.append(Row(ids, tuple(ends[part])))
                 run.owners.append(number)
@@ -95,61 +95,124 @@ def copy_magnitudes(
     float64 with a float64 model. Then control_count [n] and oom_backoff (bool). One pass serves all conditions, because
     no label can change what stands before it. Raises MemoryError before it where memory is too short for it.
     """
-    found = prepare(model)
-    first = next(iter(run.tokens.values()))
-    numbers = range(len(first)) if numbers is None else numbers
-    place = {number: i for i, number in enumerate(numbers)}
-    mine = [r for r, owner in enumerate(run.owners) if owner in place]
-    shape = (len(found.layers), found.heads)
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
-    magnitude = np.full((len(place), len(run.tokens), *shape), np.nan, dtype)
-    control, value_norm = (np.full((len(place), *shape), np.nan, dtype) for _ in range(2))
-    drawn = {number: draw_control_tokens(first[number], control_tokens, (seed, number)) for number in place}
-    todo = {r: drawn[run.owners[r]] if 0 in run.served[r] else [] for r in mine}
+    support = prepare(model)
+    numbers = range(len(next(iter(run.tokens.values())))) if numbers is None else numbers
+    drawn = _drawn_controls(run, numbers, control_tokens, seed)
+    planned = _planned_rows(run, numbers, drawn)
+    _check_memory(model, planned, token_budget)
+    arrays = _empty_arrays(model, support, len(set(numbers)), len(run.tokens))
 
     def visit(batch: Batch) -> None:
-        rows, keys = [], []
-        for i, length in zip(batch.numbers, batch.lengths.tolist(), strict=True):
-            r = mine[i]
-            branches = range(len(run.rows[r].branches))
-            rows.append([length + b for b in branches] + todo[r])
-            keys.append([length - 1 for _ in branches] + [t - 1 for t in todo[r]])
-        captured = CaptureRows(_rectangle(rows), _rectangle(keys)[:, :, None])
-        before = CaptureValues(batch.lengths[:, None] - 1)
-        forward(model, batch, captured, before)
-        weights = np.stack([captured.weights[layer][..., 0].cpu().numpy() for layer in found.layers], axis=1)
-        norms = np.stack([_norms(found, layer, before) for layer in found.layers], axis=1)
-        known = norms[:, [found.projections[layer] is not None for layer in found.layers]]
-        check_finite(known, "the lengths of what heads write", model, batch.tokens, batch.prompts)
-        for i, values, norm in zip(batch.numbers, weights, norms, strict=True):  # [L, H, R], [L, H]
-            r = mine[i]
-            at = place[run.owners[r]]
-            for branch, condition in enumerate(run.served[r]):
-                magnitude[at, condition] = values[..., branch]
-            if todo[r]:
-                start = len(run.served[r])
-                control[at] = values[..., start : start + len(todo[r])].mean(-1)
-            if 0 in run.served[r]:
-                value_norm[at] = norm
+        here = [planned[i] for i in batch.numbers]
+        weights, norms = _read_batch(model, support, batch, here)
+        for row, weights_of_row, norms_of_row in zip(here, weights, norms, strict=True):
+            _write_row(arrays, row, weights_of_row, norms_of_row)
 
-    # a batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit
+    rows = [row.row for row in planned]
+    halved = run_rows(model, rows, visit, token_budget, bar, [row.owner for row in planned])
+    count = np.array([len(tokens) for tokens in drawn.values()], dtype=np.int64)
+    return {**arrays, "control_count": count, "oom_backoff": halved}
+
+
+@dataclass(frozen=True)
+class _PlannedRow:
+    """A row that will run, and where the attention that is read in it belongs.
+
+    owner: the number of its prompt; place: that prompt's place in the arrays; conditions: one for each branch of the
+    row; controls: the control tokens that are read in it, none unless the row serves the first condition.
+    """
+
+    row: Row
+    owner: int
+    place: int
+    conditions: list[int]
+    controls: list[int]
+
+    @property
+    def first(self) -> bool:
+        """Whether the row serves the first condition, of which control and value norm are read."""
+        return 0 in self.conditions
+
+    def queries(self, length: int) -> list[int]:
+        """Whose attention is read: the labels, which follow a prompt of `length` tokens, and the control tokens."""
+        return [length + branch for branch in range(len(self.conditions))] + self.controls
+
+    def keys(self, length: int) -> list[int]:
+        """What each of the queries is to read: the forerunner, which every label follows, and the token before."""
+        return [length - 1] * len(self.conditions) + [t - 1 for t in self.controls]
+
+
+def _drawn_controls(run: LabelRun, numbers: Sequence[int], count: int, seed: int) -> dict[int, list[int]]:
+    """The control tokens of every prompt, by its number."""
+    tokens = next(iter(run.tokens.values()))
+    return {number: draw_control_tokens(tokens[number], count, (seed, number)) for number in numbers}
+
+
+def _planned_rows(run: LabelRun, numbers: Sequence[int], drawn: Mapping[int, list[int]]) -> list[_PlannedRow]:
+    """The rows of the prompts `numbers`."""
+    place = {number: i for i, number in enumerate(numbers)}
+    return [
+        _PlannedRow(row, owner, place[owner], conditions, drawn[owner] if 0 in conditions else [])
+        for row, owner, conditions in zip(run.rows, run.owners, run.served, strict=True)
+        if owner in place
+    ]
+
+
+def _check_memory(model: PreTrainedModel, planned: Sequence[_PlannedRow], token_budget: int) -> None:
+    """Raises MemoryError where the rows do not fit.
+
+    A batch too large for a GPU is halved; on the CPU the system would end the process, so all of it must fit.
+    """
     budget = token_budget if input_device(model).type == "cpu" else 1
-    most = max((len(run.rows[r].branches) + len(todo[r]) for r in mine), default=0)
-    memory.check(memory.estimate(model, [len(run.rows[r]) for r in mine], budget, captured=most, kept=1))
-    halved = run_rows(model, [run.rows[r] for r in mine], visit, token_budget, bar, [run.owners[r] for r in mine])
-    count = np.array([len(drawn[number]) for number in place], dtype=np.int64)
+    most = max((len(row.conditions) + len(row.controls) for row in planned), default=0)
+    memory.check(memory.estimate(model, [len(row.row) for row in planned], budget, captured=most, kept=1))
+
+
+def _empty_arrays(model: PreTrainedModel, support: Support, prompts: int, conditions: int) -> dict[str, np.ndarray]:
+    """The three results, all NaN."""
+    heads = (len(support.layers), support.heads)
+    dtype = np.float64 if model.dtype == torch.float64 else np.float32
     return {
-        "magnitude": magnitude,
-        "control": control,
-        "value_norm": value_norm,
-        "control_count": count,
-        "oom_backoff": halved,
+        "magnitude": np.full((prompts, conditions, *heads), np.nan, dtype),
+        "control": np.full((prompts, *heads), np.nan, dtype),
+        "value_norm": np.full((prompts, *heads), np.nan, dtype),
     }
 
 
-def _norms(found: Support, layer: int, captured: CaptureValues) -> np.ndarray:
+def _read_batch(
+    model: PreTrainedModel, support: Support, batch: Batch, rows: Sequence[_PlannedRow]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run a batch: the attention [B, L, H, R] that its rows read, and the value norms [B, L, H] of their forerunners.
+
+    R: the most that a row reads; what a shorter one has behind its own has no meaning. Raises NotFinite.
+    """
+    lengths = batch.lengths.tolist()
+    queries = _rectangle([row.queries(length) for row, length in zip(rows, lengths, strict=True)])
+    keys = _rectangle([row.keys(length) for row, length in zip(rows, lengths, strict=True)])
+    attention = CaptureRows(queries, keys[:, :, None])
+    values = CaptureValues(batch.lengths[:, None] - 1)
+    forward(model, batch, attention, values)
+    weights = np.stack([attention.weights[layer][..., 0].cpu().numpy() for layer in support.layers], axis=1)
+    norms = np.stack([_norms(support, layer, values) for layer in support.layers], axis=1)
+    known = norms[:, [support.projections[layer] is not None for layer in support.layers]]
+    check_finite(known, "the lengths of what heads write", model, batch.tokens, batch.prompts)
+    return weights, norms
+
+
+def _write_row(arrays: dict[str, np.ndarray], row: _PlannedRow, weights: np.ndarray, norms: np.ndarray) -> None:
+    """Put what one row has read, weights [L, H, R] and norms [L, H], in its place."""
+    for branch, condition in enumerate(row.conditions):
+        arrays["magnitude"][row.place, condition] = weights[..., branch]
+    if row.controls:
+        start = len(row.conditions)
+        arrays["control"][row.place] = weights[..., start : start + len(row.controls)].mean(-1)
+    if row.first:
+        arrays["value_norm"][row.place] = norms
+
+
+def _norms(support: Support, layer: int, captured: CaptureValues) -> np.ndarray:
     """The length of what each head would write of a value alone, [B, H]."""
-    values, projection = captured.values[layer][:, 0], found.projections[layer]
+    values, projection = captured.values[layer][:, 0], support.projections[layer]
     if projection is None:
         return np.full(values.shape[:2], np.nan)
     with torch.inference_mode():

@@ -6,17 +6,44 @@ is a forerunner token head on a prompt when its magnitude exceeds c / n_t (stric
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.intervals import bootstrap_mean, t_interval, wilson
+from util.stats.heads import Head, head_name, top
+from util.stats.intervals import Interval, Intervals, bootstrap_mean, t_interval, wilson
 
 Floats = NDArray[np.floating]
 
 THRESHOLD = 5.0
 SHARE = 0.75  # of the prompts on which a head must exceed the threshold, to be called frequent
+
+
+class Series(StrEnum):
+    """What heads are counted in: behind three endings of a prompt, and the first of them with untrained weights."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    OTHER_WORD = "other word"
+    UNTRAINED = "untrained"
+
+    @property
+    def label(self) -> str:
+        """How figures call it."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    Series.CORRECT: "correct label",
+    Series.WRONG: "wrong label",
+    Series.OTHER_WORD: "another word",
+    Series.UNTRAINED: "untrained weights",
+}
+
+
+ENDINGS: dict[Series, int | str] = {Series.CORRECT: 0, Series.WRONG: 1, Series.OTHER_WORD: "the"}  # what is appended
 
 
 def threshold(n_t: NDArray[np.integer], c: float = THRESHOLD, dtype: np.dtype | type = np.float64) -> Floats:
@@ -34,29 +61,20 @@ def head_counts(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOL
     return is_forerunner(magnitude, n_t, c).sum(axis=0)
 
 
-@dataclass(frozen=True)
-class LayerCurve:
-    """A per-layer mean over prompts with its bootstrap interval, each [L]."""
-
-    mean: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+def mean_head_count(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> Intervals:
+    """Forerunner token heads per layer, the mean of the prompts [L] (Fig. 5 middle, left axis)."""
+    return Intervals(*bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=2)))
 
 
-def mean_head_count(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> LayerCurve:
-    """Forerunner token heads per layer, averaged over prompts (Fig. 5 middle, left axis)."""
-    return LayerCurve(*bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=2)))
-
-
-def mean_max_magnitude(magnitude: Floats) -> LayerCurve:
-    """The largest copy magnitude of a layer's heads, averaged over prompts (Fig. 5 middle, right axis)."""
-    return LayerCurve(*bootstrap_mean(magnitude.max(axis=2)))
+def mean_max_magnitude(magnitude: Floats) -> Intervals:
+    """The largest copy magnitude of a layer's heads, the mean of the prompts [L] (Fig. 5 middle, right axis)."""
+    return Intervals(*bootstrap_mean(magnitude.max(axis=2)))
 
 
 def frequent_heads(
     magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD, share: float = SHARE, draws: int = 2000
-) -> tuple[int, int, int]:
-    """How many heads exceed c / n_t on at least `share` of the prompts: (number, low, high).
+) -> Interval:
+    """How many heads exceed c / n_t on at least `share` of the prompts, three whole numbers.
 
     The 95 % interval is a percentile bootstrap over prompts, widened to hold the number itself. Raises ValueError for
     fewer than two prompts.
@@ -68,16 +86,13 @@ def frequent_heads(
     number = int((passes.sum(axis=0) >= share * len(passes)).sum())
     redrawn = (weights @ passes >= share * len(passes)).sum(axis=1)
     low, high = np.quantile(redrawn, [0.025, 0.975])
-    return number, min(number, int(np.floor(low))), max(number, int(np.ceil(high)))
+    return Interval(number, min(number, int(np.floor(low))), max(number, int(np.ceil(high))))
 
 
-def heads_on_a_prompt(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> tuple[float, float, float]:
-    """How many heads exceed c / n_t on a prompt: (mean, low, high) over prompts, a 95 % bootstrap interval."""
+def heads_on_a_prompt(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> Interval:
+    """How many heads exceed c / n_t on a prompt: the mean of the prompts with its bootstrap interval."""
     mean, low, high = bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=(1, 2)))
-    return float(mean), float(low), float(high)
-
-
-Interval = tuple[float, float, float]  # value, low, high
+    return Interval(float(mean), float(low), float(high))
 
 
 @dataclass(frozen=True)
@@ -88,26 +103,31 @@ class Growth:
     for all k, that of the middle one; maps[k]: counts [L, H] of the correct label.
     """
 
-    counts: Mapping[str, Mapping[int, Interval]]
+    counts: Mapping[Series, Mapping[int, Interval]]
     fixed: Mapping[int, Interval]
     maps: Mapping[int, NDArray[np.int64]]
 
     def ends(self) -> tuple[float, float, float, float]:
         """The means of the correct label at the smallest and the largest k: with c / n_t, with one threshold."""
         first, last = min(self.fixed), max(self.fixed)
-        correct = self.counts["correct"]
-        return correct[first][0], correct[last][0], self.fixed[first][0], self.fixed[last][0]
+        correct = self.counts[Series.CORRECT]
+        return correct[first].value, correct[last].value, self.fixed[first].value, self.fixed[last].value
 
 
-def growth(by_k: Mapping[int, Mapping[str, tuple[Floats, NDArray[np.integer]]]], c: float = THRESHOLD) -> Growth:
-    """by_k[k][condition]: magnitude [N, L, H] and n_t [N]; one of the conditions is "correct"."""
+def growth(by_k: Mapping[int, Mapping[Series, tuple[Floats, NDArray[np.integer]]]], c: float = THRESHOLD) -> Growth:
+    """by_k[k][condition]: magnitude [N, L, H] and n_t [N]; one of the conditions is the correct label."""
     ks = sorted(by_k)
-    middle = by_k[ks[len(ks) // 2]]["correct"][1]
-    one = np.full(1, round(middle.mean()))
+    _, middle = by_k[ks[len(ks) // 2]][Series.CORRECT]
+    tokens = round(middle.mean())  # those that decide the one threshold of all k
+
+    def fixed(k: int) -> Interval:
+        magnitude, _ = by_k[k][Series.CORRECT]
+        return heads_on_a_prompt(magnitude, np.full(len(magnitude), tokens), c)
+
     return Growth(
-        {name: {k: heads_on_a_prompt(*by_k[k][name], c) for k in ks} for name in by_k[ks[0]]},
-        {k: heads_on_a_prompt(by_k[k]["correct"][0], one.repeat(len(by_k[k]["correct"][0])), c) for k in ks},
-        {k: head_counts(*by_k[k]["correct"], c) for k in ks},
+        counts={name: {k: heads_on_a_prompt(*by_k[k][name], c) for k in ks} for name in by_k[ks[0]]},
+        fixed={k: fixed(k) for k in ks},
+        maps={k: head_counts(*by_k[k][Series.CORRECT], c) for k in ks},
     )
 
 
@@ -136,7 +156,7 @@ def contrast(first: Floats, second: Floats) -> Contrast:
     return Contrast(first.mean(0, dtype=np.float64), second.mean(0, dtype=np.float64), *interval)
 
 
-def on_map(one: Contrast, heads: Sequence[tuple[int, int]], shape: tuple[int, int]) -> Contrast:
+def on_map(contrast: Contrast, heads: Sequence[Head], shape: tuple[int, int]) -> Contrast:
     """The contrast of some heads [M] as maps of all heads [L, H]: NaN where a head is not among them."""
 
     def spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -144,13 +164,8 @@ def on_map(one: Contrast, heads: Sequence[tuple[int, int]], shape: tuple[int, in
         out[tuple(np.array(heads, int).reshape(-1, 2).T)] = values
         return out
 
-    return Contrast(*map(spread, (one.first, one.second, one.difference, one.low, one.high)))
-
-
-def strongest(score: Floats, count: int) -> list[tuple[int, int]]:
-    """The `count` heads (layer, head) with the largest score [L, H], the largest first; NaN counts as smallest."""
-    order = np.argsort(-np.nan_to_num(score, nan=-np.inf), axis=None, kind="stable")[:count]
-    return [(int(layer), int(head)) for layer, head in zip(*np.unravel_index(order, score.shape), strict=True)]
+    parts = (contrast.first, contrast.second, contrast.difference, contrast.low, contrast.high)
+    return Contrast(*map(spread, parts))
 
 
 def uniform_magnitude(n_t: NDArray[np.integer]) -> float:
@@ -158,22 +173,28 @@ def uniform_magnitude(n_t: NDArray[np.integer]) -> float:
     return float((1 / n_t).mean())
 
 
-VERDICTS = ("forerunner head", "previous-token head", "neither")
+class Verdict(StrEnum):
+    """What a head is, as far as its prompts tell."""
+
+    FORERUNNER = "forerunner head"
+    PREVIOUS_TOKEN = "previous-token head"
+    NEITHER = "neither"
 
 
 def verdicts(
     magnitude: Floats, control: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD, share: float = SHARE
 ) -> NDArray[np.str_]:
-    """One of VERDICTS for every head, [L, H].
+    """The `Verdict` on every head, as text [L, H].
 
     A head that exceeds c / n_t on at least `share` of the prompts reads the token before the label. It is a forerunner
     head when it does so more than at other tokens: the corrected interval of the contrast with `control` lies above 0,
     and its magnitude is at least twice the control. Else it is, as far as these prompts tell, a previous-token head.
     """
-    found = contrast(magnitude, control)
+    more = contrast(magnitude, control)
     frequent = head_counts(magnitude, n_t, c) >= share * len(magnitude)
-    specific = frequent & (found.low > 0) & (found.first >= 2 * found.second)
-    return np.where(specific, VERDICTS[0], np.where(frequent, VERDICTS[1], VERDICTS[2]))
+    specific = frequent & (more.low > 0) & (more.first >= 2 * more.second)
+    otherwise = np.where(frequent, Verdict.PREVIOUS_TOKEN.value, Verdict.NEITHER.value)
+    return np.where(specific, Verdict.FORERUNNER.value, otherwise)
 
 
 @dataclass(frozen=True)
@@ -189,7 +210,7 @@ class Specificity:
     confirmed: int
     than_wrong: int
     than_other: int
-    strongest: tuple[tuple[int, int], ...]
+    strongest: tuple[Head, ...]
 
     def __str__(self) -> str:
         return (
@@ -213,31 +234,38 @@ def specificity(
     kept [L, H]: their verdicts on the held-out prompts; control [N, L, H]: their attention to other previous tokens,
     from which the magnitude of the most specific heads differs most.
     """
-    confirmed = (chosen == VERDICTS[0]) & (kept == VERDICTS[0])
-    more = [(contrast(correct, against).low > 0) & confirmed for against in (wrong, other)]
+    confirmed = (chosen == Verdict.FORERUNNER) & (kept == Verdict.FORERUNNER)
+    than_wrong = (contrast(correct, wrong).low > 0) & confirmed
+    than_other = (contrast(correct, other).low > 0) & confirmed
     difference = np.where(confirmed, contrast(correct, control).difference, np.nan)
-    named = strongest(difference, min(most, int(confirmed.sum())))
     return Specificity(
-        int((chosen == VERDICTS[0]).sum()), int(confirmed.sum()), int(more[0].sum()), int(more[1].sum()), tuple(named)
+        chosen=int((chosen == Verdict.FORERUNNER).sum()),
+        confirmed=int(confirmed.sum()),
+        than_wrong=int(than_wrong.sum()),
+        than_other=int(than_other.sum()),
+        strongest=tuple(top(difference, min(most, int(confirmed.sum())))),
     )
 
 
-def head_lines(heads: Sequence[tuple[int, int]], contrasts: Mapping[str, Contrast]) -> list[str]:
+def difference_text(contrast: Contrast, head: Head) -> str:
+    """The difference of one head with its interval: +0.95 [+0.94, +0.96]."""
+    return f"{contrast.difference[head]:+.2f} [{contrast.low[head]:+.2f}, {contrast.high[head]:+.2f}]"
+
+
+def head_lines(heads: Sequence[Head], contrasts: Mapping[str, Contrast]) -> list[str]:
     """One line for each head: its magnitude, and by name how much more that is than what it is compared with."""
     lines = []
     for head in heads:
         magnitude = next(iter(contrasts.values())).first[head]
-        said = [
-            f"{c.difference[head]:+.2f} [{c.low[head]:+.2f}, {c.high[head]:+.2f}] {n}" for n, c in contrasts.items()
-        ]
-        lines.append(f"L{head[0]}H{head[1]}: {magnitude:.2f}; {'; '.join(said)}")
+        more = [f"{difference_text(contrast, head)} {name}" for name, contrast in contrasts.items()]
+        lines.append(f"{head_name(head)}: {magnitude:.2f}; {'; '.join(more)}")
     return lines
 
 
 def published_here(
-    heads: LayerCurve,
-    largest: LayerCurve,
-    frequent: tuple[int, int, int],
+    heads: Intervals,
+    largest: Intervals,
+    frequent: Interval,
     correct_heads: NDArray[np.bool_] | None = None,
     setting: Mapping[str, Any] | None = None,
 ) -> dict[str, tuple[float, float]]:
@@ -246,16 +274,20 @@ def published_here(
     heads, largest: of the correct label, by layer; frequent: see `frequent_heads`. correct_heads: see
     `best_correct_share`; its row is filled where `setting`, a request, is that of the published value alone.
     """
-    top, peak = int(heads.mean.argmax()), int(largest.mean.argmax())
     here = {
-        "head_count_per_layer": (float(heads.mean[top]), float(heads.high[top] - heads.low[top]) / 3.92),
-        "max_magnitude_per_layer": (float(largest.mean[peak]), float(largest.high[peak] - largest.low[peak]) / 3.92),
-        "count_maps": (float(frequent[0]), (frequent[2] - frequent[1]) / 3.92),
+        "head_count_per_layer": _with_error(heads[int(heads.value.argmax())]),
+        "max_magnitude_per_layer": _with_error(largest[int(largest.value.argmax())]),
+        "count_maps": _with_error(frequent),
     }
     published = {"dataset": "glue_sst2", "k": 16, "quantized": True}
     if correct_heads is not None and setting and all(setting[name] == value for name, value in published.items()):
         here["best_correct_induction_share"] = best_correct_share(correct_heads)
     return here
+
+
+def _with_error(interval: Interval) -> tuple[float, float]:
+    """A value and its standard error, of a 95 % interval."""
+    return float(interval.value), (interval.high - interval.low) / 3.92
 
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -302,6 +334,21 @@ def task_check(
 # ------------------------------------------------------------------------------------------------ induction heads
 
 
+class Reader(StrEnum):
+    """Whose reads of the labels are compared."""
+
+    BEST = "best head"
+    MEAN = "mean of heads"
+    SIMILARITY = "similarity of states"
+
+
+class Inducing(StrEnum):
+    """Which induction heads are counted."""
+
+    ANY = "induction heads"
+    CORRECT = "of the query's label"
+
+
 @dataclass(frozen=True)
 class Induction:
     """Induction heads as Cho et al. count them (Fig. 6 left, middle). reads [N, L, H, k]: A[s_q, y_i].
@@ -318,8 +365,8 @@ class Induction:
 def induction(reads: Floats, gold: NDArray[np.integer], demonstrations: NDArray[np.integer]) -> Induction:
     """The magnitudes of every head on every prompt; demonstrations [N, k] are the labels' indices."""
     same = (demonstrations == gold[:, None])[:, None, None, :]
-    total, own = reads.sum(axis=-1), np.where(same, reads, 0).sum(axis=-1)
-    return Induction(total, 2 * own - total, own / (total + 1e-5))
+    total, of_same = reads.sum(axis=-1), np.where(same, reads, 0).sum(axis=-1)
+    return Induction(total, 2 * of_same - total, of_same / (total + 1e-5))
 
 
 def similarity_likelihood(
@@ -330,25 +377,25 @@ def similarity_likelihood(
     "Vanilla attention" of Fig. 6 middle. Negative similarities count as none; with them a share would have no meaning.
     """
     weight = np.maximum(similarity, 0)
-    own = np.where((demonstrations == gold[:, None])[:, None, :], weight, 0).sum(axis=-1)
-    return own / (weight.sum(axis=-1) + 1e-5)
+    of_same = np.where((demonstrations == gold[:, None])[:, None, :], weight, 0).sum(axis=-1)
+    return of_same / (weight.sum(axis=-1) + 1e-5)
 
 
 def induction_counts(
-    found: Induction, n_t: NDArray[np.integer], classes: int, k: int, c: float = THRESHOLD, scaled: bool = False
+    induction: Induction, n_t: NDArray[np.integer], classes: int, k: int, c: float = THRESHOLD, scaled: bool = False
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Whether each head is an induction head, and a correct one, on each prompt, two of [N, L, H].
 
     The thresholds are c / n_t for the magnitude and c / (n_t classes) for correctness. They are not scaled by k in the
     authors' code, although uniform attention gives k / n_t: from k = c on it passes. scaled: k times these thresholds.
     """
-    least = threshold(n_t, c * (k if scaled else 1), found.magnitude.dtype)[:, None, None]
-    return found.magnitude > least, found.correctness > least / classes
+    least = threshold(n_t, c * (k if scaled else 1), induction.magnitude.dtype)[:, None, None]
+    return induction.magnitude > least, induction.correctness > least / classes
 
 
 def best_head_null(
     reads: Floats, gold: NDArray[np.integer], demonstrations: NDArray[np.integer], draws: int = 100, seed: int = 0
-) -> LayerCurve:
+) -> Intervals:
     """The likelihood of a layer's best head on each prompt, were it blind to labels: its mean and 95 % range, [L].
 
     The maximum over heads is large by chance alone. In each draw the labels of every prompt's demonstrations are
@@ -359,13 +406,13 @@ def best_head_null(
     total = reads.sum(axis=-1) + 1e-5
     best = []
     for _ in range(draws):
-        own = np.einsum("nlhk,nk->nlh", reads, rng.permuted(same, axis=1).astype(reads.dtype))
-        best.append((own / total).max(axis=2).mean(axis=0, dtype=np.float64))
+        of_same = np.einsum("nlhk,nk->nlh", reads, rng.permuted(same, axis=1).astype(reads.dtype))
+        best.append((of_same / total).max(axis=2).mean(axis=0, dtype=np.float64))
     low, high = np.quantile(best, [0.025, 0.975], axis=0)
-    return LayerCurve(np.mean(best, axis=0), low, high)
+    return Intervals(np.mean(best, axis=0), low, high)
 
 
-def beyond_chance(best: LayerCurve, null: LayerCurve) -> list[int]:
+def beyond_chance(best: Intervals, null: Intervals) -> list[int]:
     """The layers whose interval lies above the null's range."""
     return [int(layer) for layer in np.flatnonzero(best.low > null.high)]
 

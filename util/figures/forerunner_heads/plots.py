@@ -14,29 +14,29 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from util.figures.forerunner_heads.measures import VERDICTS, Contrast, LayerCurve
+from util.figures.forerunner_heads.cuts import EVERYWHERE, Part
+from util.figures.forerunner_heads.measures import Contrast, Inducing, Reader, Series, Verdict
 from util.figures.style import WIDTH, new_figure, style
+from util.stats.heads import Head
+from util.stats.intervals import Interval, Intervals
 
-Interval = tuple[float, float, float]  # value, low, high
-Table = Mapping[tuple[float, float], Mapping[str, Interval]]  # by part of the layers and cut
+Table = Mapping[Part, Mapping[str, Interval]]  # by part of the layers and cut
 
-COLOURS = {"correct": "#023858", "wrong": "#ff7f0e", "other word": "#2c7d59", "untrained": "#8a8a8a"}
-CONDITION = {
-    "correct": "correct label",
-    "wrong": "wrong label",
-    "other word": "another word",
-    "untrained": "untrained weights",
+COLOURS = {
+    Series.CORRECT: "#023858",
+    Series.WRONG: "#ff7f0e",
+    Series.OTHER_WORD: "#2c7d59",
+    Series.UNTRAINED: "#8a8a8a",
 }
-MARKS = dict(zip(VERDICTS, (("#c02d45", "o"), ("#257ab6", "s"), ("#8a8a8a", ".")), strict=True))
-READERS = {"best head": "#2c7d59", "mean of heads": "#257ab6", "similarity of states": "#ff7f0e"}  # as in the paper
-INDUCTION = {"induction heads": "#257ab6", "of the query's label": "#2c7d59"}
+MARKS = {
+    Verdict.FORERUNNER: ("#c02d45", "o"),
+    Verdict.PREVIOUS_TOKEN: ("#257ab6", "s"),
+    Verdict.NEITHER: ("#8a8a8a", "."),
+}
+READER_COLOURS = {Reader.BEST: "#2c7d59", Reader.MEAN: "#257ab6", Reader.SIMILARITY: "#ff7f0e"}  # as in the paper
+INDUCTION_COLOURS = {Inducing.ANY: "#257ab6", Inducing.CORRECT: "#2c7d59"}
 NOT_SIGNIFICANT = "0.88"
 FLOOR = 1e-4  # attention that is smaller is drawn as this much
-
-
-def head_name(head: tuple[int, int]) -> str:
-    """A head as it is written everywhere: L3H5 is head 5 of layer 3, both from 0."""
-    return f"L{head[0]}H{head[1]}"
 
 
 # ------------------------------------------------------------------------------------------------ maps
@@ -89,12 +89,12 @@ def _count_bar(figure: Figure | SubFigure, image: AxesImage, axes: Sequence[Axes
 
 
 def count_maps(
-    counts: Mapping[str, NDArray[np.integer]],
-    n: Mapping[str, int],
-    frequent: Mapping[str, tuple[int, int, int]],
+    counts: Mapping[Series, NDArray[np.integer]],
+    n: Mapping[Series, int],
+    frequent: Mapping[Series, Interval],
     title: str,
 ) -> Figure:
-    """Heat maps of forerunner-head counts [L, H], one per condition (keys of CONDITION) (Fig. 22-25).
+    """Heat maps of forerunner-head counts [L, H], one per `Series` (Fig. 22-25).
 
     n: prompts of each condition; frequent: how many heads pass on most of them, with an interval. The colour scale runs
     from a quarter of the prompts to all of them, as in the paper. The counts are printed where the cells are large
@@ -115,7 +115,7 @@ def count_maps(
                     colour = "white" if count > 0.7 * n[name] else "black"
                     ax.text(layer, head, count, ha="center", va="center", fontsize=5, color=colour)
             between = ": " if sheet.columns == 1 else "\n"
-            ax.set_title(f"{CONDITION[name]}{between}{frequent[name][0]} {list(frequent[name][1:])} heads", fontsize=7)
+            ax.set_title(f"{name.label}{between}{frequent[name][0]} {list(frequent[name][1:])} heads", fontsize=7)
         for ax in axes[-1]:
             ax.set_xlabel("layer")
         for ax in axes[:, 0]:
@@ -125,20 +125,20 @@ def count_maps(
     return figure
 
 
-def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: Mapping[str, int], title: str) -> Figure:
+def count_grid(grid: Mapping[str, Mapping[Series, NDArray[np.integer]]], n: Mapping[str, int], title: str) -> Figure:
     """Count maps by data set and condition: grid[data set][condition] is [L, H] (the layout of Fig. 22-25, transposed).
 
     n: prompts of each data set.
     """
     with style():
-        conditions: Sequence[str] = list(next(iter(grid.values())))
+        conditions: Sequence[Series] = list(next(iter(grid.values())))
         figure = new_figure(WIDTH, 0.6 + 1.15 * len(conditions))
         axes = figure.subplots(len(conditions), len(grid), squeeze=False, sharex=True, sharey=True)
         for column, (dataset, maps) in enumerate(grid.items()):
             axes[0, column].set_title(dataset.replace("_", "\n", 1), fontsize=7)
             for row, name in enumerate(conditions):
                 image = _map(axes[row, column], maps[name] / n[dataset], "Blues", (0.25, 1))
-                axes[row, 0].set_ylabel(f"{CONDITION[name]}\nhead")
+                axes[row, 0].set_ylabel(f"{name.label}\nhead")
             axes[-1, column].set_xlabel("layer")
         _count_bar(figure, image, list(axes.flat), 1, shrink=0.9, pad=0.01)
         figure.suptitle(title)
@@ -148,9 +148,9 @@ def count_grid(grid: Mapping[str, Mapping[str, NDArray[np.integer]]], n: Mapping
 # ------------------------------------------------------------------------------------------------ curves
 
 
-def _curve(ax: Axes, x: NDArray[np.number] | Sequence[int], curve: LayerCurve, **options: Any) -> None:
-    few = len(curve.mean) < 20
-    ax.plot(x, curve.mean, marker="o" if few else None, ms=3, lw=1.2, **options)
+def _curve(ax: Axes, x: NDArray[np.number] | Sequence[int], curve: Intervals, **options: Any) -> None:
+    few = len(curve.value) < 20
+    ax.plot(x, curve.value, marker="o" if few else None, ms=3, lw=1.2, **options)
     ax.fill_between(x, curve.low, curve.high, color=options["color"], alpha=0.25, lw=0)
 
 
@@ -160,22 +160,22 @@ def _level(ax: Axes, value: float, text: str) -> None:
 
 
 def layer_curves(
-    heads: Mapping[str, LayerCurve], largest: Mapping[str, LayerCurve], threshold: float, uniform: float, title: str
+    heads: Mapping[Series, Intervals], largest: Mapping[Series, Intervals], threshold: float, uniform: float, title: str
 ) -> Figure:
     """Forerunner heads per layer (above) and the largest copy magnitude of a layer (below) (Fig. 5 middle).
 
-    One line per condition (keys of CONDITION); bands are 95 % intervals. Dotted: the mean threshold c / n_t, and
+    One line per `Series`; bands are 95 % intervals. Dotted: the mean threshold c / n_t, and
     uniform attention 1 / n_t.
     """
     with style():
         figure = new_figure(WIDTH, 3.2)
         above, below = figure.subplots(2, 1, sharex=True)
-        layers = len(next(iter(heads.values())).mean)
+        layers = len(next(iter(heads.values())).value)
         x = np.arange(layers)
         for ax, curves in ((above, heads), (below, largest)):
             for name, curve in curves.items():
-                style_of = "--" if name == "wrong" else ":" if name == "other word" else "-"
-                _curve(ax, x, curve, color=COLOURS[name], label=CONDITION[name], linestyle=style_of)
+                style_of = "--" if name == Series.WRONG else ":" if name == Series.OTHER_WORD else "-"
+                _curve(ax, x, curve, color=COLOURS[name], label=name.label, linestyle=style_of)
         above.set(ylabel="forerunner token\nheads of a prompt")
         above.set_ylim(0, 1.1 * max(0.2, *(float(curve.high.max()) for curve in heads.values())))
         below.set(ylim=(0, 1.05), xlabel="layer", ylabel="largest\ncopy magnitude")
@@ -190,7 +190,7 @@ def layer_curves(
 
 
 def by_demonstrations(
-    counts: Mapping[str, Mapping[int, Interval]],
+    counts: Mapping[Series, Mapping[int, Interval]],
     fixed: Mapping[int, Interval],
     maps: Mapping[int, NDArray[np.integer]],
     n: int,
@@ -207,7 +207,7 @@ def by_demonstrations(
         ax = upper.subplots()
         shift = {name: 0.08 * place for place, name in enumerate([*counts, "fixed"])}
         for name, values in counts.items():
-            _points(ax, values, shift[name], COLOURS[name], f"{CONDITION[name]}, c / n_t", "o-")
+            _points(ax, values, shift[name], COLOURS[name], f"{name.label}, c / n_t", "o-")
         _points(ax, fixed, shift["fixed"], "black", "correct label, one threshold", "s:")
         top = 1.1 * max(high for values in [*counts.values(), fixed] for _, _, high in values.values())
         ax.set(xlabel="demonstrations k", ylabel="heads above threshold\non a prompt, mean", ylim=(0, top or 1))
@@ -239,7 +239,7 @@ class Panel(NamedTuple):
     title: str
     found: Contrast
     verdicts: NDArray[np.str_]
-    names: Mapping[tuple[int, int], str]
+    names: Mapping[Head, str]
 
 
 def specificity(panels: Sequence[Panel], threshold: float, title: str) -> Figure:
@@ -257,7 +257,7 @@ def specificity(panels: Sequence[Panel], threshold: float, title: str) -> Figure
             ax.plot([FLOOR, 1], [FLOOR, 1], color="0.7", lw=0.8, zorder=0)
             for verdict, (colour, marker) in MARKS.items():
                 chosen = verdicts == verdict
-                size = 3 if verdict == VERDICTS[2] else 3.5
+                size = 3 if verdict == Verdict.NEITHER else 3.5
                 ax.plot(x[chosen], y[chosen], marker, color=colour, ms=size, mew=0, alpha=0.8, label=verdict)
             for place in names:
                 low = np.maximum(found.second[place] + found.low[place], FLOOR)
@@ -333,33 +333,35 @@ def _typeset(name: str) -> str:
     return "$" + name.replace("->", r"\to").replace("<=", r"\leq").replace(", ", r",\; ") + "$"
 
 
-def _part_name(part: tuple[float, float]) -> str:
-    return "all\nlayers" if part == (0.0, 1.0) else f"{part[0]:.0%} to\n{part[1]:.0%}"
+def _part_name(part: Part) -> str:
+    return "all\nlayers" if part == EVERYWHERE else f"{part[0]:.0%} to\n{part[1]:.0%}"
 
 
 def induction_layers(
-    counts: Mapping[str, LayerCurve],
-    likelihoods: Mapping[str, LayerCurve],
-    null: LayerCurve,
+    counts: Mapping[Inducing, Intervals],
+    likelihoods: Mapping[Reader, Intervals],
+    null: Intervals,
     levels: Mapping[str, float],
     title: str,
 ) -> Figure:
     """Induction heads per layer (Fig. 6 left) and the share of the query's label in what is read (Fig. 6 middle).
 
-    counts, likelihoods: by the names in INDUCTION and READERS; null: what the best head has by chance; levels: named
+    counts, likelihoods: by `Inducing` and by `Reader`; null: what the best head has by chance; levels: named
     horizontal lines of the right panel, such as that of uniform attention. Bands: 95 % intervals.
     """
     with style():
         figure = new_figure(WIDTH, 2.6)
         left, right = figure.subplots(1, 2)
-        x = np.arange(len(null.mean))
-        for ax, curves, colours in ((left, counts, INDUCTION), (right, likelihoods, READERS)):
-            for name, curve in curves.items():
-                _curve(ax, x, curve, color=colours[name], label=name)
+        x = np.arange(len(null.value))
+        for which, curve in counts.items():
+            _curve(left, x, curve, color=INDUCTION_COLOURS[which], label=which)
+        for reader, curve in likelihoods.items():
+            _curve(right, x, curve, color=READER_COLOURS[reader], label=reader)
+        for ax in (left, right):
             ax.set_xlabel("layer")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         right.fill_between(x, null.low, null.high, color="0.6", alpha=0.6, lw=0)
-        right.plot(x, null.mean, color="0.45", lw=0.8, ls="--", label="best head, labels shuffled")
+        right.plot(x, null.value, color="0.45", lw=0.8, ls="--", label="best head, labels shuffled")
         left.set_ylim(0, 1.05 * max(0.1, *(float(curve.high.max()) for curve in counts.values())))
         right.set_ylim(0, 1.0)
         for name, level in levels.items():

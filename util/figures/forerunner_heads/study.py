@@ -1,262 +1,363 @@
-"""Forerunner token heads: from a request to a record of copy magnitudes (Cho et al. 2025, Fig. 5 middle, 22-25)."""
+"""Forerunner token heads: what is measured, and the records of it (Cho et al. 2025, Fig. 5 middle, 22-25)."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY
 from functools import cached_property
-from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field
 from tqdm import tqdm
 
 from util.engine import batches
 from util.engine.attention import support
-from util.figures.forerunner_heads import magnitudes
-from util.figures.forerunner_heads.measures import THRESHOLD, VERDICTS, Growth, growth, verdicts
-from util.figures.planted_controls import errors_by_noise, planted_model
-from util.load_model_and_data import DATASETS, dataset_index, staicc_prompts, staicc_version
-from util.models import planted
+from util.figures.forerunner_heads import magnitudes as copying
+from util.figures.forerunner_heads import measures
+from util.figures.forerunner_heads.measures import ENDINGS, THRESHOLD, Series, Verdict
+from util.figures.forerunner_heads.results import (
+    Counts,
+    DataSets,
+    Growth,
+    HeldOut,
+    Layers,
+    Magnitudes,
+    Planted,
+    PlantedErrors,
+    Reading,
+    Setting,
+)
+from util.figures.planted_controls import errors_by_noise, planted_control
+from util.load_model_and_data import (
+    DATASETS,
+    dataset_index,
+    demonstration_pool,
+    staicc_prompts,
+    staicc_version,
+)
+from util.models import planted as circuits
 from util.prompts.prompt import Appended, Prompt, check_conditions, tokenize
 from util.records import cache
-from util.records.runs import ModelSource, Run, model_request
+from util.records import study as base
+from util.records.checked import AsList, Count, Int, Natural, Number, checked
+from util.stats.tests import halves
 
-STEM = "forerunner_heads"
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
+QUERIES = 512  # of every data set
 
 
-def request(
-    model: str = "embedded",
-    dataset: int | str = "financial_phrasebank",
-    k: int = 4,
-    prompts: int = 512,
-    appended: Sequence[Appended] = (0, 1, "the"),
-    control_tokens: int = 32,
-    seed: int = 0,
-    dtype: Any = "auto",
-    quantized: bool = False,
-    revision: str | None = None,
-    untrained_seed: int | None = None,
-) -> cache.Request:
-    """What to measure, in a form that can be hashed without any model.
+# ------------------------------------------------------------------------------------------------ arguments
 
-    appended: what stands after each prompt in turn: a label counted from the gold one in the label space (0 is the
-    correct one, 1 the reference code's wrong one), or a word that is no label, as a control. untrained_seed: instead of
-    the model, its architecture with fresh weights. Raises ValueError for an unknown data set or dtype and for numbers
-    that make no sense, TypeError for a k that is no integer.
+
+def dataset_name(value: Any) -> str:
+    """The name of a StaICC data set by its name or index, which may be text. Raises ValueError that lists them."""
+    return DATASETS[dataset_index(int(value) if isinstance(value, str) and value.isdigit() else value)]
+
+
+def _some_queries(prompts: int) -> int:
+    if not 1 <= prompts <= QUERIES:
+        raise ValueError(f"there are {QUERIES} test queries of every data set; choose 1 to {QUERIES}")
+    return prompts
+
+
+def _no_text(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError("give a list of labels (0, 1, ...) and words, not one text")
+    entries = tuple(value) if isinstance(value, Iterable) else (value,)
+    if any(isinstance(entry, bool) for entry in entries):
+        raise ValueError("give labels (0, 1, ...) and words, not True or False")
+    return entries
+
+
+Dataset = Annotated[str, BeforeValidator(dataset_name)]
+Datasets = Annotated[tuple[Dataset, ...], AsList, Field(min_length=1)]
+Prompts = Annotated[Int, AfterValidator(_some_queries)]
+Endings = Annotated[tuple[Appended, ...], BeforeValidator(_no_text)]
+
+
+@checked
+class StaiccStudy(base.Study):
+    """What is measured on StaICC's prompts: what all studies of this figure share.
+
+    dataset: a name or an index (0-9); k: demonstrations; prompts: of the 512 test queries, from the first one; seed: of
+    what is drawn at random. threshold: the c in c / n_t, which is no part of the request: it is applied to records.
     """
-    k, prompts, control_tokens = index(k), index(prompts), index(control_tokens)
-    if not 1 <= prompts <= 512:
-        raise ValueError(f"prompts = {prompts}: StaICC has 512 test queries per data set; choose 1 to 512")
-    if k < 0 or control_tokens < 1:
-        raise ValueError(f"k = {k}, control_tokens = {control_tokens}: k cannot be negative, nor the control empty")
-    check_conditions(appended)
-    return {
-        "stem": STEM,
-        "schema": 2,
-        "method_version": 2,
-        **model_request(model, dtype, quantized, revision, untrained_seed),
-        "dataset": DATASETS[dataset_index(dataset)],
-        "data_version": f"StaICC {staicc_version()}",
-        "k": k,
-        "prompts": prompts,
-        "appended": list(appended),
-        "control_tokens": control_tokens,
-        "seed": seed,
-        "token_budget": batches.TOKEN_BUDGET,
-    }
 
+    dataset: Dataset = "financial_phrasebank"
+    k: Natural = 4
+    prompts: Prompts = QUERIES
+    seed: Natural = 0
+    _: KW_ONLY
+    threshold: Annotated[Number, Field(gt=0)] = THRESHOLD
 
-def changed(asked: cache.Request, **options: Any) -> cache.Request:
-    """The same request with other options of `request`, checked like those; raises what it raises."""
-    names = ("model dataset k prompts appended control_tokens seed dtype quantized revision untrained_seed").split()
-    return request(**{name: asked[name] for name in names} | options)
+    stem = "forerunner_heads"
 
+    def __post_init__(self) -> None:
+        if self.k > (pool := demonstration_pool(self.dataset)):
+            raise ValueError(f"k = {self.k}: {self.dataset} has a pool of {pool} demonstrations; choose a smaller k")
 
-def listed(values: Any) -> list[Any]:
-    """A list as a notebook's parameter: a list, one value, or the text of a list, which is what `papermill -p` passes.
-
-    Raises ValueError for text that looks like a list and is none.
-    """
-    if isinstance(values, str):
-        if not values.lstrip().startswith("["):
-            return [int(values) if values.isdigit() else values]
-        try:
-            return list(json.loads(values.replace("'", '"')))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{values!r} is no list: write it like [1, 2] or ['trec', 'sst5']") from error
-    return list(values) if isinstance(values, Sequence) else [values]
-
-
-def run(
-    asked: cache.Request,
-    model: ModelSource = None,
-    folder: str | Path | None = None,
-    redo: bool = False,
-) -> cache.Record:
-    """The record of a request: from the cache, or measured now, block by block, and cached.
-
-    model: where to get (model, tokenizer) on a miss: a `LazyModel`, a pair, or None to load the request's own model.
-    An interrupted run, a redo too, goes on where it stopped. The record's data:
-
-        magnitude [N, C, L, H]   A[y_q, s_q] with what each condition appends (float32)
-        control [N, L, H]        mean of A[t, t-1] over other tokens of the prompt (float32)
-        control_count [N]        how many of them
-        value_norm [N, L, H]     |W_O^h v| of the forerunner (float32; NaN where `Support.projections` has none)
-        n_t, label_lengths [N, C]  tokens of the labelled prompt, and of the label
-        gold [N], demonstrations [N, k]  indices into `labels`; layers: the model's own layer numbers
-
-    Raises what loading, `magnitudes.label_run` and `cache` raise, all before the first forward pass.
-    """
-    shared = _Run(asked, model, folder, redo)
-
-    def compute() -> dict[str, Any]:
-        prompts = shared.prompts
-        plan = magnitudes.label_run(*shared.pair, prompts, asked["appended"])
-        blocks = []
-        with tqdm(total=len(plan.rows), desc=asked["dataset"], unit="row", leave=False) as bar:
-            for start in range(0, len(prompts), BLOCK):
-                part = range(start, min(start + BLOCK, len(prompts)))
-                blocks.append(shared.block(plan, part, bar))
-                bar.n = sum(owner < part.stop for owner in plan.owners)  # a cached block moves it too
-                bar.refresh()
-        data: dict[str, Any] = {
-            name: np.concatenate([block[name] for block in blocks])
-            for name in ("magnitude", "control", "control_count", "value_norm")
+    @property
+    def on_staicc(self) -> dict[str, Any]:
+        """The request's part on data, with the version of the method."""
+        return {
+            "method_version": 2,
+            "dataset": self.dataset,
+            "data_version": f"StaICC {staicc_version()}",
+            "k": self.k,
+            "prompts": self.prompts,
+            "seed": self.seed,
+            "token_budget": batches.TOKEN_BUDGET,
         }
-        data |= {
-            "n_t": plan.n_t,
-            "label_lengths": plan.label_lengths,
-            "gold": np.array([p.gold for p in prompts]),
-            "demonstrations": np.array([p.demonstrations for p in prompts], np.int64).reshape(len(prompts), -1),
-            "labels": list(prompts[0].labels),
-            "layers": list(support(shared.pair[0]).layers),
-        }
-        shared.origin["oom_backoff"] = any(block["oom_backoff"] for block in blocks)
-        return data
-
-    record = shared.record({}, compute)
-    whole = cache.record_path(asked, shared.folder)
-    for start in range(0, asked["prompts"], BLOCK):  # only a whole record that is no older makes a block superfluous
-        file = cache.record_path(_part(asked, start), shared.folder / "blocks")
-        if whole.exists() and file.exists() and file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
-            file.unlink()
-            Path(f"{file}.lock").unlink(missing_ok=True)
-    return record
-
-
-def _part(asked: cache.Request, start: int) -> cache.Request:
-    return {**asked, "block": [start, min(start + BLOCK, asked["prompts"])]}
-
-
-class StaiccRun(Run):
-    """What is measured on StaICC's prompts."""
 
     @cached_property
-    def prompts(self) -> list[Prompt]:
-        return staicc_prompts(self.asked["dataset"], self.asked["k"])[: self.asked["prompts"]]
+    def items(self) -> list[Prompt]:
+        """The prompts themselves."""
+        return staicc_prompts(self.dataset, self.k)[: self.prompts]
+
+    @property
+    def setting(self) -> Setting:
+        """What titles say of the study."""
+        return Setting(self.model.shown_name, self.dataset, self.k, self.prompts)
 
 
-class _Run(StaiccRun):
-    """Copy magnitudes, in blocks of prompts."""
+# ------------------------------------------------------------------------------------------------ the study
+
+
+@checked
+class Study(StaiccStudy):
+    """Forerunner token heads of one model on one data set.
+
+    appended: what stands after each prompt in turn: a label counted from the gold one in the label space (0 is the
+    correct one, 1 the reference code's wrong one), or a word that is no label, as a control. control_tokens: at how
+    many other tokens of a prompt the attention to the previous token is read. untrained_control: whether `counts` and
+    `layers` show the untrained twin beside the model, measured on `untrained_prompts` prompts, at most `prompts`.
+    """
+
+    _: KW_ONLY
+    appended: Endings = (0, 1, "the")
+    control_tokens: Count = 32
+    untrained_control: bool = False
+    untrained_prompts: Prompts = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_conditions(self.appended)
+
+    @property
+    def own_request(self) -> dict[str, Any]:
+        return {
+            "schema": 2,
+            **self.on_staicc,
+            "appended": list(self.appended),
+            "control_tokens": self.control_tokens,
+        }
 
     @property
     def texts(self) -> list[str]:
-        return [prompt.with_label(appended) for appended in self.asked["appended"] for prompt in self.prompts]
+        return [prompt.with_label(appended) for appended in self.appended for prompt in self.items]
 
-    def block(self, plan: magnitudes.LabelRun, numbers: range, bar: tqdm) -> dict[str, Any]:
+    # -------------------------------------------------------------------------------------------- copy magnitudes
+
+    def magnitudes(self) -> Magnitudes:
+        """The copy magnitudes of all heads on all prompts, measured block by block.
+
+        An interrupted measurement, a redo too, goes on where it stopped. Raises what loading, `magnitudes.label_run`
+        and `cache` raise, all before the first forward pass.
+        """
+        return self._magnitudes
+
+    @cached_property
+    def _magnitudes(self) -> Magnitudes:
+        record = self.record({}, self._measure)
+        self._remove_blocks()
+        data = {name: record.data[name] for name in Magnitudes.ARRAYS}
+        return Magnitudes(self.setting, self.request, record.provenance["model"], self.appended, **data)
+
+    def _measure(self) -> dict[str, Any]:
+        plan = copying.label_run(*self.pair, self.items, self.appended)
+        blocks = []
+        with tqdm(total=len(plan.rows), desc=self.dataset, unit="row", leave=False) as bar:
+            for numbers in self._blocks:
+                blocks.append(self._block(plan, numbers, bar))
+                bar.n = sum(owner < numbers.stop for owner in plan.owners)  # a cached block moves it too
+                bar.refresh()
+        names = ("magnitude", "control", "control_count", "value_norm")
+        self.origin["oom_backoff"] = any(block["oom_backoff"] for block in blocks)
+        shown = np.array([p.demonstrations for p in self.items], np.int64)
+        return {
+            **{name: np.concatenate([block[name] for block in blocks]) for name in names},
+            "n_t": plan.n_t,
+            "label_lengths": plan.label_lengths,
+            "gold": np.array([p.gold for p in self.items]),
+            "demonstrations": shown.reshape(len(self.items), -1),
+            "labels": list(self.items[0].labels),
+            "layers": list(support(self.pair[0]).layers),
+        }
+
+    @property
+    def _blocks(self) -> list[range]:
+        """The numbers of the prompts that are measured and saved together."""
+        starts = range(0, self.prompts, BLOCK)
+        return [range(start, min(start + BLOCK, self.prompts)) for start in starts]
+
+    def _block_request(self, numbers: range) -> cache.Request:
+        return {**self.request, "block": [numbers.start, numbers.stop]}
+
+    def _block(self, plan: copying.LabelRun, numbers: range, bar: tqdm) -> dict[str, Any]:
         """What some of the prompts give; never measured again where it is there, not even by redo."""
-        known = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
-        options = {name: self.asked[name] for name in ("control_tokens", "seed", "token_budget")}
 
         def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-            data = magnitudes.copy_magnitudes(self.pair[0], plan, numbers=numbers, bar=bar, **options)
+            data = copying.copy_magnitudes(
+                self.pair[0],
+                plan,
+                numbers=numbers,
+                bar=bar,
+                control_tokens=self.control_tokens,
+                seed=self.seed,
+                token_budget=batches.TOKEN_BUDGET,
+            )
             return data, dict(self.origin)
 
+        known = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
         expected = {name: self.origin[name] for name in known}
-        return cache.load_or_compute(
-            _part(self.asked, numbers.start), compute, self.folder / "blocks", expect=expected
-        ).data
+        return cache.load_or_compute(self._block_request(numbers), compute, self.place / "blocks", expect=expected).data
+
+    def _remove_blocks(self) -> None:
+        """Only a whole record that is no older makes a block superfluous."""
+        whole = cache.record_path(self.request, self.place)
+        for numbers in self._blocks:
+            file = cache.record_path(self._block_request(numbers), self.place / "blocks")
+            if whole.exists() and file.exists() and file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
+                file.unlink()
+                Path(f"{file}.lock").unlink(missing_ok=True)
+
+    # -------------------------------------------------------------------------------------------- parts
+
+    @cached_property
+    def untrained_twin(self) -> "Study | None":
+        """The same study of fewer prompts and fresh weights, where the study has such a control."""
+        if not self.untrained_control:
+            return None
+        return self.twin(prompts=min(self.prompts, self.untrained_prompts), untrained_control=False)
+
+    def _series(self) -> dict[Series, Reading]:
+        readings = {name: self.magnitudes().reading(what) for name, what in ENDINGS.items() if what in self.appended}
+        if self.untrained_twin is not None:
+            readings[Series.UNTRAINED] = self.untrained_twin.magnitudes().reading(0)
+        return readings
+
+    def counts(self) -> Counts:
+        """On how many prompts each head exceeds the threshold (Fig. 22-25)."""
+        return Counts.of(self.setting, self._series(), self.threshold)
+
+    def layers(self) -> Layers:
+        """How many heads of each layer exceed the threshold on a prompt, and how far (Fig. 5 middle)."""
+        return Layers.of(self.setting, self._series(), self.threshold)
+
+    def specificity(self) -> HeldOut:
+        """Whether heads read forerunners rather than any previous token: chosen on one half, measured on the other.
+
+        Raises ValueError where correct label, wrong label and another word are not all appended.
+        """
+        return HeldOut.of(self.setting, self._series(), self.threshold, *halves(self.prompts, self.seed))
+
+    def planted(self, prompts: int = 64) -> Planted:
+        """The same measurement of heads whose verdicts are known, on at most this many prompts."""
+        control, truth = self.replace(prompts=min(prompts, self.prompts)).planted_study()
+        return Planted.of(control.magnitudes().reading(0), self.threshold, truth.names)
+
+    def planted_study(self, **options: Any) -> "tuple[Study, circuits.Planted]":
+        """The same study of a model with planted heads, on the embedded model's tokenizer, and the truth on them.
+
+        options: those of the planted circuit (family, copies, noise, seed).
+        """
+        prompt = staicc_prompts(self.dataset, self.k)[0]
+
+        def labels(tokenizer: Any) -> list[int]:
+            return [tokenize([prompt], tokenizer, label)[0].ids[-1] for label in prompt.labels]
+
+        model, truth = planted_control(circuits.forerunner, options, labels)
+        return self.replace(model=model), truth
+
+    def planted_errors(
+        self, prompts: int = 16, noises: Sequence[float] = (0.5, 1.0, 2.0), seeds: Sequence[int] = (0, 1)
+    ) -> PlantedErrors:
+        """How often planted heads are misjudged, by the noise on their weights, on at most this many prompts.
+
+        A false alarm is a decoy, or the head that never reads the previous token, with a verdict other than "neither";
+        a miss is one of the other two without the verdict it deserves. noises and seeds: see `planted.Plan`.
+        """
+        few = self.replace(prompts=min(prompts, self.prompts))
+
+        def judge(noise: float, seed: int) -> list[tuple[bool, bool]]:
+            control, truth = few.planted_study(noise=noise, seed=seed)
+            verdicts = control.magnitudes().reading(0).verdicts()
+            wanted = {head: DESERVED[role] for head, role in truth.names.items()}
+            wanted |= dict.fromkeys(truth.decoys, Verdict.NEITHER)
+            return [(verdict != Verdict.NEITHER, bool(verdicts[head] != verdict)) for head, verdict in wanted.items()]
+
+        return PlantedErrors(errors_by_noise(judge, noises, seeds))
+
+    def grid(self, datasets: Any) -> "Grid":
+        """The same study on several data sets; nothing is measured yet."""
+        return Grid(self, datasets)
+
+    def by_k(self, ks: Any) -> "ByDemonstrations":
+        """The same study with several numbers of demonstrations; nothing is measured yet."""
+        return ByDemonstrations(self, ks)
 
 
-def condition(record: cache.Record, appended: Appended = 0) -> dict[str, np.ndarray]:
-    """The arrays of one condition, as `measures` takes them: magnitude, control, moved [N, L, H], n_t [N].
-
-    moved: the value-weighted magnitude, how long a vector the head adds at the label because of what it reads at the
-    forerunner.
-    """
-    place = record.request["appended"].index(appended)
-    return {
-        "magnitude": record.data["magnitude"][:, place],
-        "control": record.data["control"],
-        "moved": record.data["magnitude"][:, place] * record.data["value_norm"],
-        "n_t": record.data["n_t"][:, place],
-    }
+DESERVED = {  # the verdict on each planted head, by its role
+    "labels only": Verdict.FORERUNNER,
+    "any token": Verdict.PREVIOUS_TOKEN,
+    "never": Verdict.NEITHER,
+}
 
 
-def planted_control(
-    asked: cache.Request, folder: str | Path | None = None, **options: Any
-) -> tuple[cache.Record, planted.Planted]:
-    """The same request put to heads whose verdicts are known: `planted.forerunner`, on the embedded model's tokenizer.
-
-    options: those of the planted circuit (family, copies, noise, seed). Returns the record and the planted truth.
-    """
-    prompt = staicc_prompts(asked["dataset"], asked["k"])[0]
-
-    def labels(tokenizer: Any) -> list[int]:
-        return [tokenize([prompt], tokenizer, label)[0].ids[-1] for label in prompt.labels]
-
-    pair, truth, which = planted_model(planted.forerunner, options, labels)
-    return run({**asked, **which}, pair, folder), truth
+# ------------------------------------------------------------------------------------------------ several studies
 
 
-# what is to be found of the planted heads, by role
-PLANTED = dict(zip(("labels only", "any token", "never"), VERDICTS, strict=True))
+@checked
+class Grid:
+    """One study on several data sets, which are checked before the first is measured."""
+
+    study: Study
+    datasets: Datasets
+
+    @cached_property
+    def studies(self) -> tuple[Study, ...]:
+        return tuple(self.study.replace(dataset=dataset) for dataset in self.datasets)
+
+    def __post_init__(self) -> None:
+        self.studies  # noqa: B018  # checks k on every data set
+
+    def counts(self) -> DataSets:
+        """On how many prompts of every data set each head exceeds the threshold, behind correct and wrong labels."""
+        maps = {}
+        for part in self.studies:
+            readings = {name: part.magnitudes().reading(ENDINGS[name]) for name in (Series.CORRECT, Series.WRONG)}
+            maps[part.dataset] = {name: reading.counts(part.threshold) for name, reading in readings.items()}
+        return DataSets(self.study.setting, maps)
 
 
-def planted_errors(
-    asked: cache.Request,
-    noises: Sequence[float] = (0.5, 1.0, 2.0),
-    seeds: Sequence[int] = (0, 1),
-    folder: str | Path | None = None,
-) -> dict[float, dict[str, tuple[int, int]]]:
-    """How often planted heads are misjudged, by the noise on their weights: "false alarms" and "misses", of how many.
+@checked
+class ByDemonstrations:
+    """One study with several numbers of demonstrations, which are checked before the first is measured."""
 
-    A false alarm is a decoy, or the head that never reads the previous token, with a verdict other than "neither"; a
-    miss is one of the other two without the verdict it deserves. noises and seeds: see `planted.Plan`.
-    """
+    study: Study
+    ks: Annotated[tuple[Natural, ...], AsList, Field(min_length=1)]
 
-    def judge(noise: float, seed: int) -> list[tuple[bool, bool]]:
-        record, truth = planted_control(asked, folder, noise=noise, seed=seed)
-        arrays = condition(record)
-        found = verdicts(arrays["magnitude"], arrays["control"], arrays["n_t"])
-        wanted = {head: PLANTED[role] for head, role in truth.names.items()}
-        wanted |= dict.fromkeys(truth.decoys, VERDICTS[2])
-        return [(verdict != VERDICTS[2], bool(found[head] != verdict)) for head, verdict in wanted.items()]
+    @cached_property
+    def studies(self) -> tuple[Study, ...]:
+        return tuple(self.study.replace(k=k) for k in sorted(self.ks))
 
-    return errors_by_noise(judge, noises, seeds)
+    def __post_init__(self) -> None:
+        self.studies  # noqa: B018  # checks every k
 
-
-def grid(
-    asked: cache.Request,
-    variations: Sequence[Mapping[str, Any]],
-    model: ModelSource = None,
-    folder: str | Path | None = None,
-    redo: bool = False,
-) -> list[cache.Record]:
-    """The records of a request with other options of `request` in turn, such as [{"dataset": 4}, {"k": 0}].
-
-    All requests are checked before the first is measured. Raises what `request` and `run` raise.
-    """
-    requests = [changed(asked, **dict(options)) for options in variations]
-    return [run(one, model, folder, redo) for one in requests]
-
-
-def growth_by_k(records: Sequence[cache.Record], c: float = THRESHOLD) -> Growth:
-    """How many heads exceed the threshold with the demonstrations of each record, which differ in k alone."""
-    conditions: dict[str, Appended] = {"correct": 0, "wrong": 1, "other word": "the"}
-    by_k = {}
-    for record in records:
-        parts = {name: condition(record, what) for name, what in conditions.items()}
-        by_k[record.request["k"]] = {name: (part["magnitude"], part["n_t"]) for name, part in parts.items()}
-    return growth(by_k, c)
+    def growth(self) -> Growth:
+        """How many heads exceed the threshold, by k."""
+        by_k = {}
+        for part in self.studies:
+            readings = {name: part.magnitudes().reading(what) for name, what in ENDINGS.items()}
+            by_k[part.k] = {name: (reading.magnitude, reading.n_t) for name, reading in readings.items()}
+        return Growth(self.study.setting, measures.growth(by_k, self.study.threshold))

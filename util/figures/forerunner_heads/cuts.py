@@ -1,0 +1,206 @@
+"""What an ablation cuts: cells (query, key) of the attention matrix of one prompt, and random cells to compare with.
+
+An ablation "a -> b" forbids the tokens b to attend to the tokens a (Cho et al. 2025, Tables 1, 2).
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from util.prompts.prompt import LabelledTokens
+
+Cells = NDArray[np.int64]  # [C, 2]: query, key
+Part = tuple[float, float]  # of the layers: from this ratio of their number up to that one
+
+
+class Cut(StrEnum):
+    """The steps that can be cut: rows 2-5 of Table 1, Table 2, and one that the authors' code has beside them."""
+
+    XI_TO_SI = "xi_to_si"
+    XQ_TO_SQ = "xq_to_sq"
+    SI_TO_YI = "si_to_yi"
+    YI_TO_SQ = "yi_to_sq"
+    SI_TO_SI = "si_to_si"
+    SI_TO_YJ = "si_to_yj"
+
+
+TITLES: dict[str, str] = {  # as in the paper
+    Cut.XI_TO_SI: "x_i -> s_i",
+    Cut.XQ_TO_SQ: "x_q -> s_q",
+    Cut.SI_TO_YI: "s_i -> y_i",
+    Cut.YI_TO_SQ: "y_i -> s_q",
+    Cut.SI_TO_SI: "s_i -> s_j, i < j",
+    Cut.SI_TO_YJ: "s_i -> y_j, i <= j",
+}
+PUBLISHED = (Cut.XI_TO_SI, Cut.XQ_TO_SQ, Cut.SI_TO_YI, Cut.YI_TO_SQ, Cut.SI_TO_SI)  # the cuts of the two tables
+LISTS = ("corrected", "reference")
+EVERYWHERE: Part = (0.0, 1.0)
+QUARTERS: tuple[Part, ...] = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
+DRAWS = 5  # of random cells, for each cut
+
+
+class Condition(NamedTuple):
+    """An entry of the tables: what is cut (None: nothing), in which part of the layers; draw: or that control of it."""
+
+    cut: Cut | None
+    part: Part = EVERYWHERE
+    draw: int | None = None
+
+
+WHOLE = Condition(None)
+
+
+def conditions(
+    cuts: Sequence[Cut] = PUBLISHED,
+    parts: Sequence[Part] = (EVERYWHERE, *QUARTERS),
+    controlled: Sequence[Part] = (EVERYWHERE,),
+    draws: int = DRAWS,
+) -> list[Condition]:
+    """The conditions of a table: every cut in every part of the layers, and its controls in the parts `controlled`."""
+    controls = [Condition(cut, part, draw) for cut in cuts for part in controlled for draw in range(draws)]
+    return [WHOLE, *(Condition(cut, part) for cut in cuts for part in parts), *controls]
+
+
+# ------------------------------------------------------------------------------------------------ cells of a cut
+
+
+class _Roles(NamedTuple):
+    """The tokens of a prompt by role, as one kind of cell list knows them."""
+
+    forerunners: tuple[int, ...]  # k + 1, the query's last
+    labels: list[range]  # k: the tokens of each demonstration's label
+    texts: list[range]  # k + 1: what stands before each forerunner, its template included
+
+
+def cells(cut: str, tokens: LabelledTokens, lists: str = "corrected", special: int = 1) -> Cells:
+    """The cells of one cut in a prompt that ends at the query's forerunner.
+
+    special: how many special tokens stand in front; the corrected lists take them from no reader. The "reference" lists
+    are those of the authors' code, which differ: `xi_to_si` cuts the query's forerunner and the BOS token as well,
+    `xq_to_sq` and `si_to_si` cut the forerunners from themselves, and a label is its first token alone.
+    Raises ValueError for an unknown name, and where the reference would leave a token nothing to attend to.
+    """
+    if cut not in set(Cut) or lists not in LISTS:
+        raise ValueError(f"cut = {cut!r}, lists = {lists!r}; there are {', '.join(Cut)}; {', '.join(LISTS)}")
+    if lists == "corrected":
+        listed = _CORRECTED[Cut(cut)](_roles(tokens, special, whole_labels=True))
+    else:
+        listed = _REFERENCE[Cut(cut)](_roles(tokens, 0, whole_labels=False))
+    return np.array(listed, dtype=np.int64).reshape(-1, 2)
+
+
+def _roles(tokens: LabelledTokens, first: int, whole_labels: bool) -> _Roles:
+    """first: the first token of the first text."""
+    shown = list(zip(tokens.labels, tokens.label_lengths, strict=True))[:-1]  # without the query's
+    labels = [range(start, start + (length if whole_labels else 1)) for start, length in shown]
+    starts = [first, *(label.stop for label in labels)]
+    texts = [range(start, stop) for start, stop in zip(starts, tokens.forerunners, strict=True)]
+    return _Roles(tokens.forerunners, labels, texts)
+
+
+def _texts_to_their_forerunners(roles: _Roles) -> list[tuple[int, int]]:
+    """Of the demonstrations."""
+    pairs = zip(roles.forerunners[:-1], roles.texts[:-1], strict=True)
+    return [(forerunner, t) for forerunner, text in pairs for t in text]
+
+
+def _texts_to_all_forerunners(roles: _Roles) -> list[tuple[int, int]]:
+    """Of the demonstrations and the query."""
+    return _texts_to_their_forerunners(roles) + _query_to_its_forerunner(roles)
+
+
+def _query_to_its_forerunner(roles: _Roles) -> list[tuple[int, int]]:
+    return [(roles.forerunners[-1], t) for t in roles.texts[-1]]
+
+
+def _query_and_forerunner_to_itself(roles: _Roles) -> list[tuple[int, int]]:
+    last = roles.forerunners[-1]
+    if roles.texts[-1].start == 0:
+        raise ValueError("the reference's xq_to_sq leaves s_q nothing to attend to where there are no demonstrations")
+    return [*_query_to_its_forerunner(roles), (last, last)]
+
+
+def _forerunners_to_their_labels(roles: _Roles) -> list[tuple[int, int]]:
+    pairs = zip(roles.forerunners[:-1], roles.labels, strict=True)
+    return [(t, forerunner) for forerunner, label in pairs for t in label]
+
+
+def _labels_to_the_query(roles: _Roles) -> list[tuple[int, int]]:
+    return [(roles.forerunners[-1], t) for label in roles.labels for t in label]
+
+
+def _forerunners_to_later_forerunners(roles: _Roles) -> list[tuple[int, int]]:
+    s = roles.forerunners
+    return [(s[reader], s[read]) for reader in range(len(s)) for read in range(reader)]
+
+
+def _forerunners_to_later_ones_and_themselves(roles: _Roles) -> list[tuple[int, int]]:
+    s = roles.forerunners
+    return [(s[reader], s[read]) for reader in range(len(s)) for read in range(reader + 1)]
+
+
+def _forerunners_to_their_and_later_labels(roles: _Roles) -> list[tuple[int, int]]:
+    s = roles.forerunners
+    return [(t, s[read]) for i, label in enumerate(roles.labels) for t in label for read in range(i + 1)]
+
+
+_List = Callable[[_Roles], list[tuple[int, int]]]
+_CORRECTED: dict[Cut, _List] = {
+    Cut.XI_TO_SI: _texts_to_their_forerunners,
+    Cut.XQ_TO_SQ: _query_to_its_forerunner,
+    Cut.SI_TO_YI: _forerunners_to_their_labels,
+    Cut.YI_TO_SQ: _labels_to_the_query,
+    Cut.SI_TO_SI: _forerunners_to_later_forerunners,
+    Cut.SI_TO_YJ: _forerunners_to_their_and_later_labels,
+}
+_REFERENCE: dict[Cut, _List] = {
+    **_CORRECTED,
+    Cut.XI_TO_SI: _texts_to_all_forerunners,
+    Cut.XQ_TO_SQ: _query_and_forerunner_to_itself,
+    Cut.SI_TO_SI: _forerunners_to_later_ones_and_themselves,
+}
+
+
+# ------------------------------------------------------------------------------------------------ random cells
+
+
+def control_cells(cut: Cells, length: int, draws: int, seed: Sequence[int]) -> list[Cells]:
+    """`draws` sets of as many cells as `cut` has, of a prompt of `length` tokens: its matched controls.
+
+    Uniform over what a later token may read of an earlier one, without the cells of the cut; the sets share none, and
+    as no token is cut from itself, none is left with nothing to attend to. More draws leave the first as they are.
+    Raises ValueError where the prompt is too short for so many.
+    """
+    free = np.tri(length, k=-1, dtype=bool)
+    free[tuple(cut.T)] = False
+    eligible = np.argwhere(free)
+    if len(eligible) < draws * len(cut):
+        raise ValueError(
+            f"{len(cut)} cells cannot be matched {draws} times in a prompt of {length} tokens, which has "
+            f"{len(eligible)} others; take fewer draws"
+        )
+    order = np.random.default_rng(list(seed)).permutation(len(eligible))
+    sets = order[: draws * len(cut)].reshape(draws, len(cut))
+    return [eligible[np.sort(places)] for places in sets]
+
+
+def other_keys(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
+    """The same readers with another earlier token each, drawn at random; a reader that has no other keeps out.
+
+    special: how many special tokens stand in front, which are never drawn.
+    """
+    rng, drawn = np.random.default_rng(list(seed)), []
+    for query, key in cut.tolist():
+        choices = [t for t in range(special, query) if t != key]
+        if choices:
+            drawn.append((query, int(rng.choice(choices))))
+    return np.array(drawn, dtype=np.int64).reshape(-1, 2)
+
+
+def layer_range(layers: Sequence[int], part: Part) -> list[int]:
+    """The layers of a range of ratios: numbers from int(r0 L) up to, without it, int(r1 L) of L layers."""
+    low, high = (int(ratio * len(layers)) for ratio in part)
+    return list(layers[low:high])
