@@ -5,35 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from util.load_model_and_data import (
-    load_ICL_model,
-)
+from util.load_model_and_data import load_ICL_model
 from util.models import planted
 from util.models.planted import Planted
-from util.records import cache
 from util.records.model import Model
 from util.records.provenance import digest, tokenizer_digest
-from util.records.runs import LazyModel, model_request
-
-
-def planted_model(
-    build: Callable[..., Planted], options: Mapping[str, Any], tokens: Callable[[Any], list[int]] | None = None
-) -> tuple[LazyModel, Planted, cache.Request]:
-    """A model with a planted circuit, the circuit itself, and the fields of a request that say which model it is.
-
-    build: a function of `models.planted`. options: its keyword arguments (family, copies, noise, seed). tokens: a
-    function that takes the tokenizer and returns the token ids that the circuit is about. The model is built when it is
-    first needed. Its weights are not known before, so the request has a digest of what decides them: the code of the
-    circuits, the tokenizer and those tokens.
-    """
-    tokenizer = _planted_tokenizer()
-    about = [] if tokens is None else [tokens(tokenizer)]
-    truth = build(len(tokenizer), *about, **{"bos": tokenizer.bos_token_id, **options})
-    given = " ".join([f"given:planted {build.__name__}", *(f"{key}={value}" for key, value in sorted(options.items()))])
-    code = Path(planted.__file__).read_text(encoding="utf-8")
-    lazy = LazyModel(given)
-    lazy._load = lambda: load_ICL_model((truth.model, tokenizer), verbose=False)
-    return lazy, truth, {**model_request(given), "planted": digest([code, tokenizer_digest(tokenizer), str(about)])}
 
 
 @functools.cache

@@ -76,7 +76,7 @@ class _Roles(NamedTuple):
 
 
 def cells(cut: str, tokens: LabelledTokens, lists: str = "corrected", special: int = 1) -> Cells:
-    """The cells of one cut in a prompt that ends at the query's forerunner.
+    """The cells [C, 2] (query, key) of one cut in a prompt that ends at the query's forerunner.
 
     special: how many special tokens stand in front; the corrected lists take them from no reader. The "reference" lists
     are those of the authors' code, which differ: `xi_to_si` cuts the query's forerunner and the BOS token as well,
@@ -168,7 +168,7 @@ _REFERENCE: dict[Cut, _List] = {
 
 
 def control_cells(cut: Cells, length: int, draws: int, seed: Sequence[int]) -> list[Cells]:
-    """`draws` sets of as many cells as `cut` has, of a prompt of `length` tokens: its matched controls.
+    """`draws` sets of as many cells as `cut` [C, 2] has, of a prompt of `length` tokens: its matched controls.
 
     Uniform over what a later token may read of an earlier one, without the cells of the cut; the sets share none, and
     as no token is cut from itself, none is left with nothing to attend to. More draws leave the first as they are.
@@ -188,7 +188,9 @@ def control_cells(cut: Cells, length: int, draws: int, seed: Sequence[int]) -> l
 
 
 def other_keys(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
-    """The same readers with another earlier token each, drawn at random; a reader that has no other keeps out.
+    """The readers of `cut` [C, 2] with another earlier token each, drawn at random.
+
+    Readers with no other earlier token are left out.
 
     special: how many special tokens stand in front, which are never drawn.
     """

@@ -74,7 +74,7 @@ def mean_max_magnitude(magnitude: Floats) -> Intervals:
 def frequent_heads(
     magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD, share: float = SHARE, draws: int = 2000
 ) -> Interval:
-    """How many heads exceed c / n_t on at least `share` of the prompts, three whole numbers.
+    """How many heads exceed c / n_t [N] on at least `share` of the prompts, three whole numbers.
 
     The 95 % interval is a percentile bootstrap over prompts, widened to hold the number itself. Raises ValueError for
     fewer than two prompts.
@@ -90,7 +90,7 @@ def frequent_heads(
 
 
 def heads_on_a_prompt(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> Interval:
-    """How many heads exceed c / n_t on a prompt: the mean of the prompts with its bootstrap interval."""
+    """How many heads exceed c / n_t [N] on a prompt: the mean over prompts with its bootstrap interval."""
     mean, low, high = bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=(1, 2)))
     return Interval(float(mean), float(low), float(high))
 
@@ -169,7 +169,7 @@ def on_map(contrast: Contrast, heads: Sequence[Head], shape: tuple[int, int]) ->
 
 
 def uniform_magnitude(n_t: NDArray[np.integer]) -> float:
-    """The copy magnitude of uniform attention, averaged over prompts: the null line of Fig. 5's right axis."""
+    """The copy magnitude of uniform attention, averaged over prompts of n_t [N] tokens: Fig. 5's null line."""
     return float((1 / n_t).mean())
 
 
@@ -271,7 +271,7 @@ def published_here(
 ) -> dict[str, tuple[float, float]]:
     """What data/published/forerunner_heads.json has a row for: our value and its standard error by the row's id.
 
-    heads, largest: of the correct label, by layer; frequent: see `frequent_heads`. correct_heads: see
+    heads, largest: of the correct label, by layer [L]; frequent: see `frequent_heads`. correct_heads: see
     `best_correct_share`; its row is filled where `setting`, a request, is that of the published value alone.
     """
     here = {
@@ -309,6 +309,7 @@ class TaskCheck:
 
     @property
     def done(self) -> bool:
+        """Whether the model does the task: its lower bound is above both baselines."""
         return self.bound > max(self.majority, self.vote)
 
     def __str__(self) -> str:
@@ -427,7 +428,7 @@ def best_correct_share(correct: NDArray[np.bool_]) -> tuple[float, float]:
 
 
 def uniform_likelihood(gold: NDArray[np.integer], demonstrations: NDArray[np.integer]) -> tuple[float, float]:
-    """The likelihood of attention that is uniform over the demonstrations, and the largest one that is possible.
+    """The likelihood of attention that is uniform over the demonstrations [N, k], and the largest that is possible.
 
     The null line and the ceiling of Fig. 6 middle: where no demonstration has the query's label, no head has any.
     """

@@ -50,7 +50,7 @@ class Setting:
 
 
 def curve(intervals: Intervals) -> dict[str, NDArray[np.float64]]:
-    """A curve as the values file has it."""
+    """A curve as the values file has it, [L] each."""
     return {"mean": intervals.value, "low": intervals.low, "high": intervals.high}
 
 

@@ -326,6 +326,7 @@ class Grid:
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
+        """A study of every data set."""
         return tuple(self.study.replace(dataset=dataset) for dataset in self.datasets)
 
     def __post_init__(self) -> None:
@@ -349,6 +350,7 @@ class ByDemonstrations:
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
+        """A study with every number of demonstrations."""
         return tuple(self.study.replace(k=k) for k in sorted(self.ks))
 
     def __post_init__(self) -> None:

@@ -192,6 +192,7 @@ class Built:
 
     @property
     def accuracy_text(self) -> str:
+        """The accuracy on first and later copies, in words."""
         return ", ".join(f"{copy} {share:.3f}" for copy, share in self.accuracy.items())
 
     def values(self) -> dict[str, object]:

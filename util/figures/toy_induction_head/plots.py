@@ -95,7 +95,7 @@ def circuits(
     tokens: Sequence[str],
     composed: tuple[str, str, str] | None = None,
 ) -> Figure:
-    """Weight matrices by title, each with its (down, across) labels; up to three in a row.
+    """Weight matrices [D, D] by title, each with its (down, across) labels; up to three in a row.
 
     A matrix over the residual stream has a block for each slot, one over tokens a row for each of them; others are
     over positions. composed: two titles and a slot; an arrow leads from that column of the one to that of the other.
