@@ -75,8 +75,8 @@ TRUE_SHARES = np.r_[0.44, 0.24, -0.26, np.zeros(267)]
 
 def answers(random: Random, queries: int, full: float, kept: float) -> tuple[np.ndarray, ...]:
     """Which prompts are right with the circuit and with the whole model, [D, N] each, and the query of each prompt [N]:
-    three draws of donors, four prompts of five with a query of their own."""
-    query = np.minimum(np.arange(queries), int(0.8 * queries))
+    three draws of donors, a fifth of the queries asked twice."""
+    query = np.arange(queries) % int(0.8 * queries)
     knack = stats.norm.cdf(random.standard_normal(queries))[query]
     right = np.tile(knack < full, (3, 1))
     stays = random.random((3, queries)) < kept

@@ -363,7 +363,6 @@ def refusing(model):
         (Ablation(kept=CIRCUIT, probed={"x->query": 1}), "x->query and what is removed"),
         (Ablation(probed={"x->y": 2}), r"no donors of corruption \[2\]"),
         (Ablation(removed=("x->y",), layers=(0, 3)), "the model has 3 layers of 4 heads"),
-        (Ablation(removed=("x->y",), layers=(-1,)), "the model has 3 layers"),
         (Ablation(removed=("x->y",), heads=((0, 4),)), "4 heads"),
         (Ablation(removed=("x->y",), heads=((3, 0),)), "3 layers"),
     ],
@@ -376,6 +375,11 @@ def test_what_cannot_be_done_is_refused_before_any_forward_pass(ablation, words_
                 outcomes(model, groups(), ablation, two_pass=two_pass)
         with pytest.raises(ValueError, match=words_):
             continuations(model, words(), groups(), ablation)
+
+
+def test_places_that_no_model_has_are_refused_at_once():
+    with pytest.raises(ValueError, match=r"layers: \[-1\] are no numbers of layers"):
+        Ablation(removed=("x->y",), layers=(-1,))
 
 
 def test_bad_prompts_and_edges_are_refused_before_any_forward_pass():
