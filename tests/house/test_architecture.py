@@ -180,3 +180,14 @@ def test_public_names_say_what_they_are(name):
             if error[0].isupper() and error != "NotImplementedError" and error not in said + about:
                 lacking.append(f"{place} does not say that it raises {error}")
     assert not lacking, f"{name}: {lacking}"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if NAMES[name].name == "__init__.py" and name != "util"])
+def test_a_room_says_what_is_in_it(name):
+    """`__all__` names the modules of a room, or names that they define; `from room import *` has them."""
+    room_ = importlib.import_module(name)
+    modules = {file.stem for file in NAMES[name].parent.glob("*.py") if not file.stem.startswith("_")}
+    modules |= {file.parent.name for file in NAMES[name].parent.glob("*/__init__.py")}
+    if set(room_.__all__) != modules:
+        assert all(hasattr(room_, public) for public in room_.__all__)
+    assert room_.__doc__ and room_.__doc__.strip().endswith(".")

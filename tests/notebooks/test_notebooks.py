@@ -64,6 +64,27 @@ def names(target):
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_reads_like_a_paper(file):
+    """A cell is one idea: a dozen lines at most, but for parameters; nothing is decided there; texts are short."""
+    bound = {}
+    for number, cell in enumerate(nbformat.read(file, as_version=4).cells):
+        if cell.cell_type == "markdown":
+            assert len(cell.source.split()) <= 120, f"cell {number} has {len(cell.source.split())} words"
+            continue
+        checked = "NBVAL_CHECK_OUTPUT" in cell.source
+        assert checked == bool(cell.metadata.get("jupyter", {}).get("source_hidden")), "check cells are folded"
+        if "parameters" in cell.metadata.get("tags", []):
+            continue
+        lines = cell.source.splitlines()
+        assert len(lines) <= 12, f"cell {number} has {len(lines)} lines"
+        nodes = nodes_of(cell)
+        assert not [node for node in nodes if isinstance(node, ast.If | ast.While | ast.Try)], f"cell {number} decides"
+        assigned = [target for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
+        for name in set().union(*map(names, assigned)):
+            assert bound.setdefault(name, number) == number, f"{name} is bound in cells {bound[name]} and {number}"
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_pictures_in_a_notebook_are_sharp(file):
     """Twice as many pixels as they take of a page, so that small type is read on any screen."""
     outputs = [output for cell in code_cells(file) for output in cell.outputs]

@@ -1,1 +1,17 @@
 """The engine runs models, captures and edits their attention, and replays layers. It knows no task and no figure."""
+
+__all__ = [
+    "adapters",
+    "attention",
+    "batches",
+    "call",
+    "direct_effects",
+    "finite",
+    "handshake",
+    "instruments",
+    "label_scores",
+    "layer_calls",
+    "means",
+    "memory",
+    "replay",
+]

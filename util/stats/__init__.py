@@ -1,1 +1,3 @@
 """Confidence intervals, tests and control sets. They turn arrays into numbers."""
+
+__all__ = ["answers", "controls", "heads", "intervals", "tests"]

@@ -1,1 +1,3 @@
 """How the embedded model was made: corpus, tokenizer, training, evaluation."""
+
+__all__ = ["corpus", "evaluate", "phase_change", "sources", "tokenizer", "training"]
