@@ -66,7 +66,7 @@ def names(target):
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_a_notebook_reads_like_a_paper(file):
     """A cell is one idea: a dozen lines at most, but for parameters; nothing is decided there; texts are short."""
-    bound = {}
+    bound: dict[str, int] = {}
     for number, cell in enumerate(nbformat.read(file, as_version=4).cells):
         if cell.cell_type == "markdown":
             assert len(cell.source.split()) <= 120, f"cell {number} has {len(cell.source.split())} words"

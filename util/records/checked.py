@@ -6,7 +6,7 @@ and command-line flags. All of them go through the same checks, which pydantic m
 
 import ast
 import re
-from dataclasses import field
+from dataclasses import field, fields
 from functools import wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -44,7 +44,7 @@ def _line(cls: type, error: Any) -> str:
     if error["type"] == "value_error" and not error["loc"]:
         return str(error["ctx"]["error"])  # the message of a __post_init__
     first, *rest = error["loc"]  # first: the name of an argument, or its number among the positional ones
-    names = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+    names = [argument.name for argument in fields(cls)]
     positional = [name for name in names if not cls.__dataclass_fields__[name].kw_only]  # type: ignore[attr-defined]
     argument = positional[first] if isinstance(first, int) else first
     where = ".".join(map(str, [argument, *rest]))
