@@ -47,26 +47,40 @@ WORDS = (
 
 
 def test_the_figure_that_contributing_adds_is_right(tmp_path):
-    """Written into a copy of the suite by the page alone, measured, cached, drawn without a model."""
-    shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
-    cells = []
+    """Written into a copy of the suite by the page alone: measured, cached, drawn, tested, within the rules."""
+    for folder in ("util", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    cells, written = [], []
     for title, code in blocks("CONTRIBUTING.md", titled=True):
         if title == "notebook":
             cells.append(code)
         else:
             (tmp_path / title).parent.mkdir(exist_ok=True)
             (tmp_path / title).write_text(code)
-    first = run("".join(cells) + "\nprint(sinks.table().to_string())", tmp_path, util=tmp_path)
-    assert len(re.findall(r"^L\dH\d +[01]\.\d\d \[[01]\.\d\d, [01]\.\d\d\]$", first, re.MULTILINE)) == 5, first
+            written.append(title)
+    listed = tmp_path / "util" / "figures" / "__init__.py"
+    listed.write_text(listed.read_text().replace("__all__ = [", '__all__ = [\n    "attention_sinks",'))
+    rules = tmp_path / "tests" / "house" / "test_architecture.py"
+    rules.write_text(rules.read_text().replace("FIGURES = (", 'FIGURES = ("attention_sinks", ', 1))
+
+    first = run("".join(cells), tmp_path, util=tmp_path)
+    assert len(re.findall(r"^L\dH\d +[01]\.\d\d \[-?[01]\.\d\d, [01]\.\d\d\]$", first, re.MULTILINE)) == 5, first
     drawn = {file.name for file in (tmp_path / "output" / "figures").iterdir()}
     assert drawn == {f"attention_sinks_{panel}.{kind}" for panel in ("map", "untrained") for kind in ("png", "pdf")}
-    again = cells[0] + "\nassert study.model.loaded is None\nprint(sinks.table().to_string())"
+    again = "".join(cells[:2]) + "\nassert study.model.loaded is None\n" + cells[-1]
     assert run(again, tmp_path, util=tmp_path) in first  # without the line that says what was loaded
-    wrong = (
-        cells[0].partition("study = ")[0]
-        + "try:\n    Study(dataset='trek')\nexcept ValueError as error:\n    print(error)"
-    )
-    assert "trec" in run(wrong, tmp_path, util=tmp_path)
+
+    for command in (
+        ["ruff", "check", *written],
+        ["ruff", "format", "--check", *written],
+        ["pytest", "-q", "-p", "no:cacheprovider", "tests/test_attention_sinks.py", "tests/house/test_architecture.py"],
+    ):
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "ICL_ROOT": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -77,6 +77,11 @@ class Model:
         return shown_name(self.name)
 
     @property
+    def title(self) -> str:
+        """The shown name, and for an untrained twin that it is one."""
+        return self.shown_name if self.untrained_seed is None else f"{self.shown_name}, untrained"
+
+    @property
     def loaded(self) -> Pair | None:
         """(model, tokenizer) if they are loaded already, else None."""
         return self.__dict__.get("pair")
