@@ -33,6 +33,11 @@ class Intervals:
         return Interval(float(self.value[place]), float(self.low[place]), float(self.high[place]))
 
 
+def resampled(units: int, draws: int, seed: int = 0) -> NDArray[np.int64]:
+    """How often each bootstrap sample holds each unit, [draws, units]: drawn with replacement, as many as there are."""
+    return np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), size=draws)
+
+
 def bootstrap_mean(
     values: ArrayLike, level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -45,7 +50,7 @@ def bootstrap_mean(
     if len(array) < 2:
         raise ValueError(f"an interval needs at least two sampled units, got {len(array)}")
     flat = array.reshape(len(array), -1)
-    weights = np.random.default_rng(seed).multinomial(len(array), np.full(len(array), 1 / len(array)), size=draws)
+    weights = resampled(len(array), draws, seed)
     means = (weights @ flat) / len(array)
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=0)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from util.edges import names
-from util.stats.intervals import Interval, bootstrap_mean, t_interval
+from util.stats.intervals import Interval, bootstrap_mean, resampled, t_interval
 from util.stats.tests import mcnemar
 
 Floats = NDArray[np.floating]
@@ -118,7 +118,7 @@ def score(
     worth = (whole - nothing).sum()
     if worth <= 0:
         return Interval(np.nan, np.nan, np.nan)
-    weights = _draws(len(kept), draws, seed)
+    weights = resampled(len(kept), draws, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = weights @ (kept - nothing) / (weights @ (whole - nothing))
     width = least_width(len(kept)) * np.atleast_2d(full).shape[1] / worth
@@ -135,7 +135,7 @@ def deficit(
 ) -> Interval:
     """acc(FULL) - acc(C) of right [N] or [D, N], the same way."""
     kept, whole, counts = _sums([circuit, full, np.ones(np.shape(full))], queries)
-    weights = _draws(len(kept), draws, seed)
+    weights = resampled(len(kept), draws, seed)
     lost = weights @ (whole - kept) / (weights @ counts)
     return _interval((whole - kept).sum() / counts.sum(), lost, least_width(len(kept)))
 
@@ -179,10 +179,6 @@ def _sums(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np
     means = [np.atleast_2d(part).mean(axis=0, dtype=np.float64) for part in parts]
     which = np.arange(len(means[0])) if queries is None else np.unique(queries, return_inverse=True)[1]
     return [np.bincount(which, part).astype(np.float64) for part in means]
-
-
-def _draws(n: int, draws: int, seed: int) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
 
 
 def _interval(value: float, drawn: NDArray[np.float64], width: float) -> Interval:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import Interval, Intervals, bootstrap_mean, t_interval, wilson
+from util.stats.intervals import Interval, Intervals, bootstrap_mean, resampled, t_interval, wilson
 
 Floats = NDArray[np.floating]
 
@@ -82,7 +82,7 @@ def frequent_heads(
     if len(magnitude) < 2:
         raise ValueError(f"an interval needs at least two prompts, got {len(magnitude)}")
     passes = is_forerunner(magnitude, n_t, c).reshape(len(magnitude), -1).astype(np.float64)
-    weights = np.random.default_rng(0).multinomial(len(passes), np.full(len(passes), 1 / len(passes)), size=draws)
+    weights = resampled(len(passes), draws)
     number = int((passes.sum(axis=0) >= share * len(passes)).sum())
     redrawn = (weights @ passes >= share * len(passes)).sum(axis=1)
     low, high = np.quantile(redrawn, [0.025, 0.975])

@@ -18,7 +18,7 @@ from scipy import stats
 
 from util.stats.controls import layer_alike
 from util.stats.heads import Head, top
-from util.stats.intervals import Interval, Intervals, bootstrap_mean
+from util.stats.intervals import Interval, Intervals, bootstrap_mean, resampled
 
 Floats = NDArray[np.floating]
 
@@ -117,7 +117,7 @@ def normalised(
     whole = np.zeros(len(names))
     np.add.at(sums, number, change)
     np.add.at(whole, number, source.astype(np.float64) - base)
-    weights = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+    weights = resampled(len(names), draws, seed)
     drawn = np.tensordot(weights, sums, 1) / (weights @ whole).reshape(-1, *[1] * (change.ndim - 1))
     width = stats.norm.ppf(1 - 0.025 / max(1, change[0].size)) * drawn.std(axis=0, ddof=1)
     value = sums.sum(0) / whole.sum()
