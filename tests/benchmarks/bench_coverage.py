@@ -21,7 +21,7 @@ from util.figures.edge_ablation import claims
 from util.figures.edge_ablation import measures as edges
 from util.figures.forerunner_heads import measures as forerunner
 from util.figures.ioi_patching import measures as ioi
-from util.stats.intervals import accuracy, t_interval
+from util.stats.intervals import accuracy, mean_interval
 
 Random = np.random.Generator
 
@@ -111,12 +111,12 @@ def cases() -> Iterator[Case]:
             f"accuracy {share}, 40 queries",
             partial(_wilson, share),
         )
-    yield Case("02", "prefix-matching score, 5 sequences", lambda r: holds(t_interval(r.normal(0.9, 0.01, 5)), 0.9))
-    yield Case("02", "loss on plain text, 64 texts", lambda r: holds(t_interval(r.gamma(25, 0.2, 64)), 5.0))
+    yield Case("02", "prefix-matching score, 5 sequences", lambda r: holds(mean_interval(r.normal(0.9, 0.01, 5)), 0.9))
+    yield Case("02", "loss on plain text, 64 texts", lambda r: holds(mean_interval(r.gamma(25, 0.2, 64)), 5.0))
     for heads, name in ((1, "one head"), (270, "270 heads together")):
         for clusters in (16, 64):
             yield Case("03", f"share of the effect, {name}, {2 * clusters} pairs", _shares(clusters, heads))
-    yield Case("03", "mean logit difference, 128 pairs", lambda r: holds(t_interval(r.normal(4, 2, 128)), 4.0))
+    yield Case("03", "mean logit difference, 128 pairs", lambda r: holds(mean_interval(r.normal(4, 2, 128)), 4.0))
     for queries in (32, 250):
         yield Case("04", f"accuracy of a circuit, {queries} prompts", _kept(queries, 0.9, 0.8, _accuracy))
         yield Case("04", f"share that a circuit explains, {queries} prompts", _kept(queries, 0.9, 0.9, _ratio))
@@ -133,7 +133,7 @@ def _frequent(prompts: int, random: Random) -> bool:
 
 
 def _cost(prompts: int, spread: float, random: Random) -> bool:
-    return holds(t_interval(losses(random, prompts, spread)), 2.0)
+    return holds(mean_interval(losses(random, prompts, spread)), 2.0)
 
 
 def _wilson(share: float, random: Random) -> bool:

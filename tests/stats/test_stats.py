@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.stats
 
-from util.stats.intervals import Interval, Intervals, accuracy, t_interval
+from util.stats.intervals import Interval, accuracy, mean_interval, mean_intervals, wilson
 from util.stats.tests import rank_p
 
 
@@ -64,17 +66,72 @@ def test_an_interval_is_a_tuple_of_value_low_high():
 
 def test_one_place_of_intervals_is_an_interval():
     values = np.random.default_rng(0).normal(size=(20, 3, 4))
-    intervals = Intervals(*t_interval(values))
+    intervals = mean_intervals(values)
     assert intervals.value.shape == intervals.low.shape == intervals.high.shape == (3, 4)
     for place in np.ndindex(3, 4):
         interval = intervals[place]
         assert isinstance(interval, Interval) and all(type(number) is float for number in interval)
-        assert list(interval) == [bound[place] for bound in t_interval(values)]
+        assert interval == pytest.approx(mean_interval(values[(slice(None), *place)]), abs=1e-12)
         assert interval.low < interval.value < interval.high
 
 
+def test_an_interval_of_symmetric_values_is_students():
+    assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, -0.4841, 4.4841), abs=1e-4)
+    values = np.random.default_rng(0).normal(size=12)
+    values = np.r_[values, -values]
+    for level in (0.5, 0.95):
+        low, high = scipy.stats.ttest_1samp(values, 0).confidence_interval(level)
+        assert mean_interval(values, level) == pytest.approx((0, low, high), abs=1e-12)
+
+
+def test_an_interval_of_skewed_values_is_where_halls_cubic_has_the_quantiles_of_t():
+    values = np.random.default_rng(1).exponential(size=9)
+    n, k = len(values), scipy.stats.skew(values) / 3
+
+    def distance(mean: float, quantile: float) -> float:
+        t = (values.mean() - mean) / (values.std(ddof=1) / np.sqrt(n))
+        return t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6 - quantile
+
+    for comparisons in (1, 100):
+        quantile = scipy.stats.t.ppf(1 - 0.025 / comparisons, n - 1)
+        low = scipy.optimize.brentq(distance, -50, 50, (quantile,), xtol=1e-12)
+        high = scipy.optimize.brentq(distance, -50, 50, (-quantile,), xtol=1e-12)
+        found = mean_interval(values, comparisons=comparisons)
+        assert found == pytest.approx((values.mean(), low, high), abs=1e-9)
+        mirrored = mean_interval(-values, comparisons=comparisons)
+        assert mirrored == pytest.approx((-values.mean(), -high, -low), abs=1e-9)
+
+
+def test_intervals_of_skewed_means_cover_at_their_level():
+    random = np.random.default_rng(4)
+    samples = random.lognormal(0, 1, (20, 2000))
+    intervals = mean_intervals(samples)
+    covered = ((intervals.low <= np.exp(0.5)) & (np.exp(0.5) <= intervals.high)).mean()
+    low, high = scipy.stats.ttest_1samp(samples, np.exp(0.5)).confidence_interval()
+    students = ((low <= np.exp(0.5)) & (np.exp(0.5) <= high)).mean()
+    assert students < 0.88 < 0.9 < covered
+
+
+def test_values_that_are_all_equal_have_an_interval_without_width():
+    base = np.random.default_rng(0).random((50, 1)) * 100
+    intervals = mean_intervals(base + 1 - base)
+    assert intervals.high[0] - intervals.low[0] < 1e-12
+    assert mean_interval(np.full(9, 0.1)) == pytest.approx((0.1, 0.1, 0.1), abs=1e-15)
+
+
+def test_one_unit_has_no_interval():
+    with pytest.raises(ValueError, match="at least two"):
+        mean_intervals(np.ones((1, 3)))
+
+
+def test_wilsons_interval_against_known_values():
+    low, high = wilson(15, 20)
+    assert (round(float(low), 4), round(float(high), 4)) == (0.5313, 0.8881)
+    assert (wilson(0, 10)[0], wilson(10, 10)[1]) == pytest.approx((0, 1))
+
+
 def test_a_place_outside_or_of_several_intervals_is_refused():
-    intervals = Intervals(*t_interval(np.random.default_rng(0).normal(size=(20, 3))))
+    intervals = mean_intervals(np.random.default_rng(0).normal(size=(20, 3)))
     with pytest.raises(IndexError):
         intervals[3]
     with pytest.raises(TypeError):

@@ -16,7 +16,7 @@ from util.models import embedded_words as words
 from util.models.embedded_words import LABEL_WORDS, LETTERS, TOY_LABELS, promised
 from util.prompts.ioi import word_lists
 from util.prompts.prompt import Prompt
-from util.stats.intervals import t_interval
+from util.stats.intervals import mean_interval
 from util.training import corpus as corpora
 from util.training import evaluate, sources, training
 from util.training import tokenizer as tokenizers
@@ -397,7 +397,7 @@ def test_one_head_reads_the_forerunner_at_labels_only(pair):
 def test_staicc_labels_are_better_than_the_baselines(pair, card, data):
     prompts = staicc_prompts(data, 4)
     right, chance = evaluate.correct(pair, prompts), evaluate.baseline(prompts)
-    assert t_interval(right - chance)[1] > 0
+    assert mean_interval(right - chance).low > 0
     [measure] = [row for row in card if row.startswith(f"{data}, k = 4, true labels: accuracy")]
     assert card[measure][1] == pytest.approx((right - chance).mean(), abs=0.01)
 

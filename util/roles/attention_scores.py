@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import Interval, t_interval
+from util.stats.intervals import Interval, mean_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -112,14 +112,14 @@ class ScoredHead:
 
 
 def scored_head(scores: Mapping[str, Floats], head: Head, names: Sequence[str] = ROLES) -> ScoredHead:
-    """Returns one head with its mean scores and 95 % t intervals over sequences.
+    """Returns one head with its mean scores and 95 % intervals over sequences.
 
     scores: [N, L, H] by name. Scores lie between 0 and 1, so intervals end there.
     """
     intervals = {}
     for name in names:
-        mean, low, high = t_interval(scores[name][:, head[0], head[1]])
-        intervals[name] = Interval(float(mean), max(float(low), 0.0), min(float(high), 1.0))
+        mean, low, high = mean_interval(scores[name][:, head[0], head[1]])
+        intervals[name] = Interval(mean, max(low, 0.0), min(high, 1.0))
     return ScoredHead(head, intervals)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from util.roles import attention_scores
 from util.roles.attention_scores import ROLES, Bools, Floats, ScoredHead
 from util.stats.heads import Head
-from util.stats.intervals import Intervals, t_interval
+from util.stats.intervals import Intervals, mean_intervals
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class HeadScores:
         return self.scores[name].mean(0)
 
     def intervals(self, name: str = "prefix_matching") -> Intervals:
-        """Returns one score [L, H] with its 95 % t interval over sequences."""
-        return Intervals(*t_interval(self.scores[name]))
+        """Returns one score [L, H] with its 95 % interval over sequences."""
+        return mean_intervals(self.scores[name])
 
     @property
     def induction_heads(self) -> Bools:

@@ -42,7 +42,7 @@ from util.records.model import Model
 from util.roles.attention_scores import INDUCTION_HEAD, uniform_prefix_matching
 from util.roles.head_scores import head_scores
 from util.stats import answers
-from util.stats.intervals import t_interval, wilson
+from util.stats.intervals import mean_interval, wilson
 from util.training import sources
 from util.training.corpus import never_repeated
 from util.training.tokenizer import BOS_ID, single_ids
@@ -79,7 +79,7 @@ HEADER = "| behaviour | measure | n | value | 95 % interval | bar | met |\n|---|
 
 
 def _mean(behaviour: str, measure: str, values: NDArray[np.floating], at_least: float | None = None) -> Row:
-    value, low, high = (float(part) for part in t_interval(values))
+    value, low, high = mean_interval(values)
     met = None if at_least is None else value >= at_least
     return Row(behaviour, measure, len(values), value, low, high, f">= {at_least}", met)
 

@@ -79,30 +79,6 @@ def test_specificity_separates_three_planted_heads():
     assert found.low[0, 0] > 0.8 and found.low[0, 1] < 0 < found.high[0, 1]
 
 
-def test_bootstrap_covers_and_is_paired():
-    random = np.random.default_rng(4)
-    hits = 0
-    for trial in range(200):
-        _, low, high = s.bootstrap_mean(random.exponential(size=(60, 1)), seed=trial, draws=500)
-        hits += bool(low[0] <= 1 <= high[0])
-    assert 175 <= hits <= 199  # nominal 190 of 200
-    base = random.random((50, 1)) * 100
-    _, low, high = s.bootstrap_mean(base + 1 - base)
-    assert high[0] - low[0] < 1e-12  # an effect that is the same on every prompt has no spread
-    with pytest.raises(ValueError, match="at least two"):
-        s.bootstrap_mean(np.ones((1, 3)))
-
-
-def test_intervals_against_known_values():
-    mean, low, high = s.t_interval(np.array([[1.0], [2.0], [3.0]]))
-    assert (mean[0], round(low[0], 4), round(high[0], 4)) == (2.0, -0.4841, 4.4841)
-    _, wide_low, _ = s.t_interval(np.array([[1.0], [2.0], [3.0]]), comparisons=10)
-    assert wide_low[0] < low[0]
-    low, high = s.wilson(15, 20)
-    assert (round(float(low), 4), round(float(high), 4)) == (0.5313, 0.8881)
-    assert (s.wilson(0, 10)[0], s.wilson(10, 10)[1]) == pytest.approx((0, 1))
-
-
 def test_halves_are_disjoint_seeded_and_complete():
     a, b = halves(511, seed=1)
     assert sorted([*a, *b]) == list(range(511)) and abs(len(a) - len(b)) == 1
@@ -190,7 +166,7 @@ def test_the_best_heads_null_is_a_maximum_under_shuffled_labels():
     assert null.low[0] <= best[0] <= null.high[0] and null.low[0] > uniform + 0.1  # far above that of one head
     knowing = np.where((shown == gold[:, None])[:, None, None], 0.9, 0.1).repeat(8, axis=2)
     best = f.induction(knowing, gold, shown).likelihood.max(axis=2)
-    curve = Intervals(*s.bootstrap_mean(best))
+    curve = s.mean_intervals(best)
     assert f.beyond_chance(curve, f.best_head_null(knowing, gold, shown)) == [0]
     assert f.beyond_chance(Intervals(null.value, null.value, null.value), null) == []
     again = f.best_head_null(blind, gold, shown)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from util.edges import names
-from util.stats.intervals import Interval, bootstrap_mean, resampled, t_interval
+from util.stats.intervals import Interval, mean_interval, resampled
 from util.stats.tests import mcnemar
 
 Floats = NDArray[np.floating]
@@ -52,11 +52,11 @@ def queries_of(row: Row) -> int:
 
 
 def mean(values: Floats, queries: NDArray | None = None) -> Interval:
-    """The mean of values [N] or [D, N], with a bootstrap interval over distinct queries; without one for one query."""
+    """The mean of values [N] or [D, N], with an interval over distinct queries; without one for one query."""
     means = by_query(values, queries)
     if len(means) < 2:
         return Interval(float(means.mean()), np.nan, np.nan)
-    return Interval(*map(float, bootstrap_mean(means)))
+    return mean_interval(means)
 
 
 def line_right(written: str, answer: str) -> bool:
@@ -85,8 +85,8 @@ def costs(
 ) -> dict[str, Cost]:
     """The cost of each ablation of a map, of `right` and `log_prob` [N] or [D, N], corrected for the map (Bonferroni).
 
-    McNemar's exact test for the accuracy, Student's t for the log-probability. queries [N]: prompts that share one are
-    one unit to both, and the log-probability is a mean of queries.
+    The accuracy has McNemar's exact test, the log-probability an interval of the mean. queries [N]: prompts that share
+    one are one unit to both, and the log-probability is a mean of queries.
     """
     measured = {}
     for name, row in ablated.items():
@@ -94,7 +94,7 @@ def costs(
         measured[name] = Cost(
             float(whole["right"].mean() - row["right"].mean()),
             min(1.0, len(ablated) * mcnemar(whole["right"], row["right"], queries)),
-            *map(float, t_interval(lost, comparisons=len(ablated))),
+            *mean_interval(lost, comparisons=len(ablated)),
         )
     return measured
 

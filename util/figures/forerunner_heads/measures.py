@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import Interval, Intervals, bootstrap_mean, resampled, t_interval, wilson
+from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, resampled, wilson
 
 Floats = NDArray[np.floating]
 
@@ -63,12 +63,12 @@ def head_counts(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOL
 
 def mean_head_count(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> Intervals:
     """Forerunner token heads per layer, the mean of the prompts [L] (Fig. 5 middle, left axis)."""
-    return Intervals(*bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=2)))
+    return mean_intervals(is_forerunner(magnitude, n_t, c).sum(axis=2))
 
 
 def mean_max_magnitude(magnitude: Floats) -> Intervals:
     """The largest copy magnitude of a layer's heads, the mean of the prompts [L] (Fig. 5 middle, right axis)."""
-    return Intervals(*bootstrap_mean(magnitude.max(axis=2)))
+    return mean_intervals(magnitude.max(axis=2))
 
 
 def frequent_heads(
@@ -90,9 +90,8 @@ def frequent_heads(
 
 
 def heads_on_a_prompt(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> Interval:
-    """How many heads exceed c / n_t [N] on a prompt: the mean over prompts with its bootstrap interval."""
-    mean, low, high = bootstrap_mean(is_forerunner(magnitude, n_t, c).sum(axis=(1, 2)))
-    return Interval(float(mean), float(low), float(high))
+    """How many heads exceed c / n_t [N] on a prompt: the mean over prompts with its interval."""
+    return mean_interval(is_forerunner(magnitude, n_t, c).sum(axis=(1, 2)))
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,10 @@ def contrast(first: Floats, second: Floats) -> Contrast:
     reads forerunners more than other previous tokens. With two conditions it is the effect of what is appended.
     """
     difference = first.astype(np.float64) - second.astype(np.float64)
-    interval = t_interval(difference, comparisons=int(np.prod(first.shape[1:])))
-    return Contrast(first.mean(0, dtype=np.float64), second.mean(0, dtype=np.float64), *interval)
+    found = mean_intervals(difference, comparisons=int(np.prod(first.shape[1:])))
+    return Contrast(
+        first.mean(0, dtype=np.float64), second.mean(0, dtype=np.float64), found.value, found.low, found.high
+    )
 
 
 def on_map(contrast: Contrast, heads: Sequence[Head], shape: tuple[int, int]) -> Contrast:

@@ -31,7 +31,7 @@ from util.figures.forerunner_heads.measures import (
 from util.prompts.prompt import Appended
 from util.stats.answers import gold_log_probability, right
 from util.stats.heads import Head, head_name
-from util.stats.intervals import Interval, Intervals, accuracy, bootstrap_mean, t_interval
+from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, mean_intervals
 
 NO_DEMONSTRATIONS = "k = 0: without demonstrations there is no step of the circuit to cut; left out"
 
@@ -467,8 +467,8 @@ def _table(differences: Mapping[tuple[Part, str], list[NDArray[np.float64]]], co
 
 
 def paired(differences: NDArray[np.floating], comparisons: int = 1) -> Interval:
-    """The mean of differences [N] with its t interval."""
-    return Interval(*(float(bound) for bound in t_interval(differences, comparisons=comparisons)))
+    """The mean of differences [N] with its interval."""
+    return mean_interval(differences, comparisons=comparisons)
 
 
 def causal_finding(lost: Table, controls: Table, done: bool, cut: Cut = Cut.SI_TO_YI) -> str:
@@ -654,10 +654,10 @@ class InductionHeads:
             setting,
             task,
             heads={
-                Inducing.ANY: Intervals(*bootstrap_mean(some.sum(axis=2))),
-                Inducing.CORRECT: Intervals(*bootstrap_mean(correct.sum(axis=2))),
+                Inducing.ANY: mean_intervals(some.sum(axis=2)),
+                Inducing.CORRECT: mean_intervals(correct.sum(axis=2)),
             },
-            shares={name: Intervals(*bootstrap_mean(values)) for name, values in shares.items()},
+            shares={name: mean_intervals(values) for name, values in shares.items()},
             null=measures.best_head_null(reads.reads, gold, shown),
             levels={"uniform": uniform, "ceiling": ceiling},
             correct=correct,

@@ -20,7 +20,7 @@ from util.prompts import classification
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.stats.heads import Head, head_name
-from util.stats.intervals import Interval, accuracy, bootstrap_mean
+from util.stats.intervals import Interval, accuracy, mean_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -260,8 +260,8 @@ class Doses:
 
     @property
     def mean_losses(self) -> dict[str, Interval]:
-        """Losses by name, with bootstrap intervals over texts."""
-        return {row.name: Interval(*map(float, bootstrap_mean(losses))) for row, losses in self.losses.items()}
+        """Losses by name, with intervals over texts."""
+        return {row.name: mean_interval(losses) for row, losses in self.losses.items()}
 
     def figure(self) -> Figure:
         """Returns accuracies by size, those without demonstrations, and losses."""

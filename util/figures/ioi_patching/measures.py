@@ -18,7 +18,7 @@ from scipy import stats
 
 from util.stats.controls import layer_alike
 from util.stats.heads import Head, top
-from util.stats.intervals import Interval, Intervals, bootstrap_mean, resampled
+from util.stats.intervals import Intervals, resampled
 
 Floats = NDArray[np.floating]
 
@@ -162,11 +162,6 @@ def agreement(exact: Floats, approximate: Floats, top: tuple[int, ...] = (5, 10)
 def carriers(effect: Intervals, least: float = CARRIES) -> NDArray[np.bool_]:
     """Which heads [L, H] carry more than `least` of the whole effect, either way: their interval lies beyond it."""
     return (effect.low > least) | (effect.high < -least)
-
-
-def mean(values: Floats) -> Interval:
-    """Returns the mean of values [N] with its bootstrap interval."""
-    return Interval(*map(float, bootstrap_mean(values)))
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from util.figures import report
 from util.figures.ioi_patching import measures, plots
-from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, mean, normalised, signed
+from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, normalised, signed
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import Interval, Intervals, accuracy, t_interval
+from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, mean_intervals
 from util.stats.tests import halves
 
 KEPT = 0.9  # share of the logit difference that a faithful set keeps
@@ -213,10 +213,10 @@ class Population(Result):
         )
         return cls(
             setting,
-            intact=mean(base),
-            corrupted=mean(source),
+            intact=mean_interval(base),
+            corrupted=mean_interval(source),
             accuracy=accuracy(base > 0),
-            probability=mean(data["probability"]),
+            probability=mean_interval(data["probability"]),
             pairs=len(base),
             noised=noised,
             denoised=normalised(data["denoised"], source, base, clusters),
@@ -305,7 +305,7 @@ class Population(Result):
 class Untrained(Result):
     """The untrained twin: whether it does the task, what the corruption changes, and what its heads do, in logits.
 
-    heads [L, H]: the mean changes by patching, with t-intervals for all heads together.
+    heads [L, H]: the mean changes by patching, with intervals for all heads together.
     """
 
     pairs: int
@@ -322,8 +322,8 @@ class Untrained(Result):
             setting,
             pairs=len(base),
             accuracy=accuracy(base > 0),
-            swap=Interval(*map(float, t_interval(data["source"] - base))),
-            heads=Intervals(*t_interval(change, comparisons=change[0].size)),
+            swap=mean_interval(data["source"] - base),
+            heads=mean_intervals(change, comparisons=change[0].size),
         )
 
     @property
@@ -357,8 +357,8 @@ class Circuit(Result):
 
     def table(self) -> pd.DataFrame:
         """Returns the mean logit difference with its interval, a row for each set and one for all heads."""
-        rows: dict[Hashable, str] = {"all heads": str(mean(self.whole))}
-        rows |= {name: str(mean(scores)) for name, scores in self.alone.items()}
+        rows: dict[Hashable, str] = {"all heads": str(mean_interval(self.whole))}
+        rows |= {name: str(mean_interval(scores)) for name, scores in self.alone.items()}
         return pd.DataFrame({"logit difference": pd.Series(rows)})
 
 
@@ -391,10 +391,10 @@ class Curve(Result):
                 random.setdefault(name.size, []).append(float(values.mean()))
         return cls(
             circuit.setting,
-            whole=mean(circuit.whole),
-            alone={size: mean(values) for size, values in strongest.items()},
-            without={size: mean(values) for size, values in without.items()},
-            surplus={size: mean(values - circuit.whole) for size, values in strongest.items()},
+            whole=mean_interval(circuit.whole),
+            alone={size: mean_interval(values) for size, values in strongest.items()},
+            without={size: mean_interval(values) for size, values in without.items()},
+            surplus={size: mean_interval(values - circuit.whole) for size, values in strongest.items()},
             random=random,
             pairs=len(circuit.whole),
         )
