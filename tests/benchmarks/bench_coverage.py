@@ -143,7 +143,7 @@ def _wilson(share: float, random: Random) -> bool:
 def _shares(clusters: int, heads: int) -> Callable[[Random], bool]:
     def sample(random: Random) -> bool:
         base, source, patched, number = patches(random, clusters, heads)
-        found = ioi.normalised(patched, base, source, number, draws=500)
+        found = ioi.normalised(patched, base, source, number)
         return bool(((found.low <= TRUE_SHARES[:heads]) & (TRUE_SHARES[:heads] <= found.high)).all())
 
     return sample

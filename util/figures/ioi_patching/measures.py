@@ -18,7 +18,7 @@ from scipy import stats
 
 from util.stats.controls import layer_alike
 from util.stats.heads import Head, top
-from util.stats.intervals import Intervals, resampled
+from util.stats.intervals import Intervals, mean_intervals
 
 Floats = NDArray[np.floating]
 
@@ -100,14 +100,12 @@ def selectivity(difference: Floats) -> NDArray[np.float64]:
 # ------------------------------------------------------------------------------------------------ effects
 
 
-def normalised(
-    patched: Floats, base: Floats, source: Floats, clusters: NDArray[np.integer], draws: int = 1000, seed: int = 0
-) -> Intervals:
+def normalised(patched: Floats, base: Floats, source: Floats, clusters: NDArray[np.integer]) -> Intervals:
     """Returns the mean change by a patch [N, ...] over the mean change to the source: 0 is the base, 1 the source.
 
-    The standard error of this ratio of means is bootstrapped by cluster [N]: prompts that share a frame and a pair of
-    names are drawn together. The normal intervals hold together for all heads (Bonferroni). Raises ValueError for fewer
-    than two clusters.
+    The interval of this ratio of means is that of the mean of its linearised values (the delta method), one for each
+    cluster [N]: prompts that share a frame and a pair of names are one unit. The intervals hold together for all heads
+    (Bonferroni). Raises ValueError for fewer than two clusters.
     """
     names, number = np.unique(clusters, return_inverse=True)
     if len(names) < 2:
@@ -117,11 +115,10 @@ def normalised(
     whole = np.zeros(len(names))
     np.add.at(sums, number, change)
     np.add.at(whole, number, source.astype(np.float64) - base)
-    weights = resampled(len(names), draws, seed)
-    drawn = np.tensordot(weights, sums, 1) / (weights @ whole).reshape(-1, *[1] * (change.ndim - 1))
-    width = stats.norm.ppf(1 - 0.025 / max(1, change[0].size)) * drawn.std(axis=0, ddof=1)
-    value = sums.sum(0) / whole.sum()
-    return Intervals(value, value - width, value + width)
+    value = sums.sum(axis=0) / whole.sum()
+    linearised = value + (sums - value * whole.reshape(-1, *[1] * (change.ndim - 1))) / whole.mean()
+    around = mean_intervals(linearised, comparisons=max(1, change[0].size))
+    return Intervals(value, around.low, around.high)
 
 
 @dataclass(frozen=True)
