@@ -50,7 +50,7 @@ def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_], units: ArrayLik
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """The p-values corrected by Holm's method (1979), in the order given: for a claim that any one test can support."""
+    """The p-values corrected by Holm's method (1979), in the order given."""
     order = sorted(range(len(p)), key=lambda index: p[index])
     corrected, largest = [1.0] * len(p), 0.0
     for rank, index in enumerate(order):

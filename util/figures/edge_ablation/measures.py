@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from util.edges import names
 from util.stats.intervals import Interval, mean_interval, resampled
-from util.stats.tests import mcnemar
+from util.stats.tests import holm, mcnemar
 
 Floats = NDArray[np.floating]
 Row = Mapping[str, NDArray]  # of one ablation: query [N], and measures [D, N] over draws of donors
@@ -83,17 +83,19 @@ class Cost:
 def costs(
     whole: Mapping[str, NDArray], ablated: Mapping[str, Mapping[str, NDArray]], queries: ArrayLike | None = None
 ) -> dict[str, Cost]:
-    """The cost of each ablation of a map, of `right` and `log_prob` [N] or [D, N], corrected for the map (Bonferroni).
+    """The cost of each ablation of a map, of `right` and `log_prob` [N] or [D, N], corrected for the map.
 
-    The accuracy has McNemar's exact test, the log-probability an interval of the mean. queries [N]: prompts that share
-    one are one unit to both, and the log-probability is a mean of queries.
+    The accuracy has McNemar's exact test, corrected by Holm's method. The log-probability has an interval of the mean;
+    those of the map hold together (Bonferroni). queries [N]: prompts that share one are one unit to both, and the
+    log-probability is a mean of queries.
     """
     measured = {}
-    for name, row in ablated.items():
+    corrected = holm([mcnemar(whole["right"], row["right"], queries) for row in ablated.values()])
+    for (name, row), p in zip(ablated.items(), corrected, strict=True):
         lost = by_query(whole["log_prob"] - row["log_prob"], queries)
         measured[name] = Cost(
             float(whole["right"].mean() - row["right"].mean()),
-            min(1.0, len(ablated) * mcnemar(whole["right"], row["right"], queries)),
+            p,
             *mean_interval(lost, comparisons=len(ablated)),
         )
     return measured
