@@ -12,10 +12,11 @@ from scipy import stats
 from tests import toys
 from tests.architectures import build
 from tests.models.test_planted import look_up
+from util import paths
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
-from util.edges.splicing import Group, outcomes
+from util.edges.splicing import STORED, Group, outcomes
 from util.engine.handshake import prepare
 from util.figures.edge_ablation import measures
 from util.figures.edge_ablation import plan as plan_
@@ -631,6 +632,18 @@ def test_what_a_model_can_test_is_read_from_its_numbers():
     assert "in 1 of 2 tasks (most in b: 0.30 [0.10, 0.50])" in measures.without_context(some, 0.2, "toy")
     row = {"QUERY-ONLY": Interval(0.67, 0.5, 0.8), "no demonstrations": Interval(0.25, 0.1, 0.4)}
     assert "a 0.67 (0.25)." in measures.query_alone({"a": row}, "toy")
+
+
+def test_what_the_notebook_says_of_the_papers_model_is_measured_or_follows_from_it():
+    """The measured numbers stand in README; the extrapolated ones follow by the rule that the notebook states."""
+    cells = json.loads((paths.root() / "notebooks" / "04_edge_ablation.ipynb").read_text(encoding="utf-8"))["cells"]
+    [said] = [text for cell in cells if "## On the paper's model" in (text := "".join(cell["source"]))]
+    [row] = [line for line in (paths.root() / "README.md").read_text().splitlines() if line.startswith("| Edge abl")]
+    assert "20 minutes, 2.8 GB" in said and "20 minutes, 2.8 GB" in row and "one 16 GB GPU" in row
+    times = (2.6 / 0.135) * (200 / 32)
+    assert round(times, -1) == 120 and round(20 / 60 * times) == 40 and "120 times as much, 40 hours" in said
+    assert round(2 * 2.6, 1) == 5.2 and STORED == 2**30 and "5.2 GB" in said and "1 GB of kept keys" in said
+    assert 2 * 5.2 + 1 < 16 and "a GPU of 16 GB" in said
 
 
 # ------------------------------------------------------------------------------------------------ measures
