@@ -148,6 +148,12 @@ def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
         ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [0, 2.0]}}, "layers: [2.0] are no numbers"),
         ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0, True]]}}, "heads: [True]"),
         ({"action": "ablation", "ablation": {"remove": ["AGG"]}}, "its fields are those of Ablation"),
+        ({"action": "ablation", "ablation": {"removed": 5}}, "ablation = {'removed': 5}: its fields are"),
+        (
+            {"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0]]}},
+            "ablation = {'removed': ['AGG'], ",
+        ),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "inside": "no"}}, "inside = 'no': give true or false"),
         ({"action": "accuracy", "request": "x"}, "request = 'x': input should be a valid dictionary"),
         ({"action": "ablation", "ablation": "x"}, "ablation = 'x': input should be a valid dictionary"),
         ({"action": "circuits", "circuits": [5]}, "circuits.0 = 5: input should be a valid string"),

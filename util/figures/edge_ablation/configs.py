@@ -35,8 +35,6 @@ OF_STUDY = (
     "in_turn",
 )  # fmt: skip
 Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation
-
-
 Whole = Annotated[int, Field(strict=True, ge=0)]  # JSON has numbers: text is none
 
 
@@ -74,10 +72,12 @@ class Config:
             edges.check_known(name, ("model", *OF_MODEL, *OF_STUDY), "field of request")
         if self.study.prompts < 2:
             raise ValueError(f"request: prompts = {self.study.prompts}: two prompts or more have intervals")
+        if not isinstance(self.ablation.get("inside", True), bool):
+            raise ValueError(f"ablation: inside = {self.ablation['inside']!r}: give true or false")
         try:
             Ablation(**self.ablation)
-        except TypeError as error:
-            raise ValueError(f"ablation = {dict(self.ablation)}: its fields are those of Ablation ({error})") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"ablation = {self.ablation}: its fields are those of Ablation ({error})") from error
         if self.action == "probes":
             self._check_probes()
         if self.out_dir is not None:
