@@ -5,10 +5,10 @@
 import argparse
 import json
 from dataclasses import asdict, replace
-from functools import partial
 
 from util.figures import report
 from util.figures.edge_ablation import claims_study, configs
+from util.figures.edge_ablation.study import Study
 from util.records.model import Model
 
 
@@ -36,17 +36,10 @@ def _claims(arguments: argparse.Namespace) -> None:
         arguments.quantized,
         device=arguments.device,
     )
-    study = claims_study.ClaimsStudy(
-        model,
-        arguments.tasks,
-        prompts=arguments.prompts,
-        donor_seeds=arguments.donors,
-        primary=arguments.primary,
-        search_prompts=arguments.search_prompts,
-        say=partial(print, flush=True),
-    )
+    primary = Study(model, arguments.primary, prompts=arguments.prompts, donor_seeds=arguments.donors)
+    study = claims_study.ClaimsStudy(primary, arguments.tasks, search_prompts=arguments.search_prompts)
     measured = study.measure()
-    print(*measured.verdicts.lines(), sep="\n")
+    print(measured.verdicts.table().to_string())
     print(report.save_values(measured.values(), study.stem, arguments.model))
 
 

@@ -125,7 +125,9 @@ def test_few_edges_can_hold_from_36_right_answers_on():
         assert claim.verdict == verdict == part.verdict and part.queries == n and part.needed == 36
         assert part.value == pytest.approx(1) and part.bound == 0.9 and (part.low > 0.9) == (n >= 36)
     assert wilson(27, 27)[0] < 0.9 and 0.9**36 < 0.025 < 0.9**35
-    assert "needs 36, has 100" in "\n".join(claims.few_edges(rows(27, found=0), 2, 31, RULE, available=100).lines())
+    for available, told in ((100, "needs 36, has 100"), (None, "needs 36, has unknown")):
+        [part] = claims.few_edges(rows(27, found=0), 2, 31, RULE, available=available).parts
+        assert part.extent == f"27 queries; {told}"
 
 
 def test_few_edges_are_refuted_by_value_and_by_size():

@@ -12,15 +12,18 @@ from scipy import stats
 from tests import toys
 from tests.architectures import build
 from tests.models.test_planted import look_up
+from util import paths
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, edges, type_pairs
-from util.edges.splicing import Group, outcomes
+from util.edges.splicing import STORED, Group, outcomes
 from util.engine.handshake import prepare
 from util.figures.edge_ablation import measures
+from util.figures.edge_ablation import plan as plan_
 from util.figures.edge_ablation import study as experiment
+from util.figures.edge_ablation.claims import Rule
 from util.figures.edge_ablation.plan import Plan
-from util.figures.edge_ablation.results import CircuitsByTask, Search, counted_queries
+from util.figures.edge_ablation.results import CircuitsByTask, Search
 from util.figures.edge_ablation.study import Study
 from util.prompts import word_pairs
 from util.prompts.classification import associative_map_prompts
@@ -230,25 +233,30 @@ WRONG: dict[str, dict[str, Any]] = {
     "k = 3, .*corruptions = .0, 9.: missing corruption index .9.": {"corruptions": (0, 9)},
     "k = 1000, .*choose a smaller k": {"corruptions": (0, 5), "task": "copying", "k": 1000},
     "order = 'sorted': .*'random'": {"order": "sorted"},
-    "k = 2.5: ": {"k": 2.5},
-    "k = '4x': ": {"k": "4x"},
+    "k = 2.5: .*valid integer": {"k": 2.5},
+    "k = '4x': .*valid integer": {"k": "4x"},
+    "k = '2.5': .*valid integer": {"k": "2.5"},
     "k = True: give a number": {"k": True},
-    "k = 0: ": {"k": 0},
-    "prompts = 0: ": {"prompts": 0},
-    "seed = 'a': ": {"seed": "a"},
-    "seed = -1: ": {"seed": -1},
-    "donor_seeds.0 = -1: ": {"donor_seeds": [-1]},
-    "donor_seeds.0 = 'a': ": {"donor_seeds": ["a"]},
+    "k = 0: .*greater than or equal to 1": {"k": 0},
+    "prompts = 0: .*greater than or equal to 1": {"prompts": 0},
+    "seed = 'a': .*valid integer": {"seed": "a"},
+    "seed = -1: .*greater than or equal to 0": {"seed": -1},
+    "donor_seeds.0 = -1: .*greater than or equal to 0": {"donor_seeds": [-1]},
+    "donor_seeds.0 = 'a': .*valid integer": {"donor_seeds": ["a"]},
+    "donor_seeds.0 = True: give a number": {"donor_seeds": [True]},
     "donor_seeds = .1, 1.: .*twice": {"donor_seeds": [1, 1]},
-    "donor_seeds = ..: give one number or more": {"donor_seeds": []},
+    "donor_seeds = ..: give one or more": {"donor_seeds": []},
+    "corruptions = ..: give one or more": {"corruptions": []},
     "corruptions = .0, 0.: .*twice": {"corruptions": [0, 0]},
-    "two_pass = 'perhaps': ": {"two_pass": "perhaps"},
-    "in_turn = 'perhaps': ": {"in_turn": "perhaps"},
-    "token_budget = 0: ": {"token_budget": 0},
-    "token_budget = -5: ": {"token_budget": -5},
+    "two_pass = 'perhaps': .*valid boolean": {"two_pass": "perhaps"},
+    "in_turn = 2: .*valid boolean": {"in_turn": 2},
+    "redo = 'perhaps': .*valid boolean": {"redo": "perhaps"},
+    "token_budget = 0: .*greater than or equal to 1": {"token_budget": 0},
     "ambiguous = 4: give k = 3 or fewer": {"task": "ambiguous_present_past", "ambiguous": 4},
-    "layout = .*prompts.Layout": {"layout": {"sep": ":"}},
-    "model = '': ": {"model": ""},
+    "layout = .'sep': ':'.: it has the fields separator, join, end, header": {"layout": {"sep": ":"}},
+    "layout.separator = 5: .*valid string": {"layout": {"separator": 5}},
+    "layout = ':': .*valid dictionary": {"layout": ":"},
+    "model = '': give the name": {"model": ""},
     "Study has no argument 'donor_seed'": {"donor_seed": 1},
 }
 
@@ -260,21 +268,17 @@ def test_bad_requests_are_refused_when_a_study_is_built(message):
 
 
 def test_text_of_a_command_line_is_read():
-    study = asking(two_pass="no", k="2", donor_seeds="[1, 2]")
-    assert (study.two_pass, study.k, study.donor_seeds) == (False, 2, (1, 2))
+    """As papermill hands it over: the text of a number or a flag becomes that number or flag, and never stays text."""
+    study = asking(two_pass="no", in_turn="True", redo="false", k="4", seed="0", donor_seeds="[1, 2]")
+    assert (study.two_pass, study.in_turn, study.redo) == (False, True, False)
+    assert (study.k, study.seed, study.donor_seeds) == (4, 0, (1, 2))
+    assert study.request == asking(two_pass=False, in_turn=True, k=4, seed=0, donor_seeds=(1, 2)).request
 
 
 @pytest.mark.parametrize("share", [0, 1.5])
-def test_what_parts_cannot_take_is_refused_before_any_work(share):
-    with pytest.raises(ValueError, match=f"share = {share}"):
+def test_a_search_keeps_a_share(share):
+    with pytest.raises(ValueError, match=f"share = {share}: give a number above 0, up to 1"):
         asking().search(share)
-    with pytest.raises(ValueError, match="take 3 or more"):
-        asking().windows(2)
-    for wrong in ([0, 1], []):
-        with pytest.raises(ValueError, match="corruptions = .*from 1 on"):
-            asking().probes(wrong)
-    with pytest.raises(ValueError, match="ambiguous = 4: give k = 3 or fewer"):
-        asking().ambiguity([4])
 
 
 @pytest.mark.parametrize(
@@ -411,6 +415,11 @@ def small(folder, model=None, donor_seeds=(0, 1), **changes):
     return Study(toy() if model is None else model, donor_seeds=donor_seeds, folder=folder, **options)
 
 
+def planned(folder, donor_seeds=(0, 1), **settings):
+    study = small(folder, donor_seeds=donor_seeds)
+    return Plan(study, ["capitalization"], **{"ambiguous_counts": [0], "corruptions": [1], **settings})
+
+
 def test_circuits_of_a_task_are_compared(tmp_path):
     study = small(tmp_path)
     found = study.compare()
@@ -459,7 +468,7 @@ def test_a_circuit_is_verified_on_other_prompts(tmp_path):
     kept = (*ALWAYS, *edges("y->last_separator", "query->last_separator"))
     search = Search(kept, {}, ((Edge("x", "query"), True, 0.5), (Edge("y", "query"), False, 0.1)))
     assert search.steps() == [(1, 0.5, True), (0, 0.1, False)]
-    found = small(tmp_path).verified(search, 3)
+    found = planned(tmp_path, random_circuits=3).verified(search)
     assert found.names == ("y->last_separator", "query->last_separator") and len(found.random) == 3
     assert not any(name.startswith("random") for name in found.scores) and len(found.by_draw) == 2
     family = found.scores["found without AGG"].value - found.scores["without AGG"].value
@@ -467,33 +476,32 @@ def test_a_circuit_is_verified_on_other_prompts(tmp_path):
     assert found.lines()[0].startswith("kept 2 of 31 type pairs: y->last_separator,")
 
 
-def test_layers_and_donors_are_tried_one_by_one(tmp_path):
+def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):
     """Results have the rows that their names say, and figures the titles of what was measured."""
-    study = small(tmp_path, donor_seeds=(0,))
-    windows = study.windows(3)
+    monkeypatch.setattr(plan_, "PROBED", edges("y->last_separator"))
+    plan = planned(tmp_path, donor_seeds=(0,), layer_cuts=3, corruptions=[1, 2])
+    windows = plan.windows()
     assert (windows.layers, windows.at) == (3, (0, 1, 3)) and len(windows.rows) == 1 + 2 * 3
     np.testing.assert_array_equal(windows.rows["CONTEXT from 3"]["right"], windows.rows["FULL"]["right"])
     assert windows.context()[-1].value == windows.aggregation()[0].value == windows.rows["FULL"]["right"].mean()
     assert "capitalization: by layers\n(4 prompts, donors 0; dotted" in windows.figure().get_suptitle()
-    probes = study.probes([1, 2], edges=edges("y->last_separator"))
+    probes = plan.probes()
     assert probes.accuracy().shape == (1, 2) and 0 < probes.widest < 0.5
     assert probes.accuracy()[0, 1] == probes.rows["y->last_separator from 2"]["right"].mean()
-    single = study.single_edges()
+    single = plan.single_edges()
     assert [*single.costs()] == [*map(str, TYPE_PAIRS)] and single.rows["FULL"]["right"].shape == (1, 4)
 
 
 def test_ambiguous_answers_are_of_three_kinds(tmp_path):
-    found = small(tmp_path).ambiguity([0, 2])
+    found = planned(tmp_path, ambiguous_counts=[0, 2]).ambiguity()
     assert found.setting.task == "ambiguous_present_past" and found.counts == [0, 2]
     for name in ("FULL", "CTX+AGG", "AGG-ONLY"):
         shares = [[value for value, _, _ in found.shares(what)[name]] for what in ("right", "copied", "other")]
         np.testing.assert_allclose(np.sum(shares, axis=0), 1)
-    assert found.solved()[2].shape == (4,) and found.askable > 0
+    assert found.solved()[2].shape == (4,) and found.askable and found.askable > 0
 
 
-def test_a_record_from_before_queries_were_counted_is_to_be_measured_again(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="task 'copying' .*redo=True"):
-        counted_queries(None, "copying")
+def test_a_record_from_before_queries_were_counted_does_not_say_how_many_there_are(tmp_path, monkeypatch):
     own = Study.__dict__["about"].func
 
     def uncounted(self):
@@ -502,10 +510,9 @@ def test_a_record_from_before_queries_were_counted_is_to_be_measured_again(tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(Study, "about", property(uncounted))
         found = small(tmp_path).compare(written=False)
-    assert found.accuracy(), "all but the count is there"
-    with pytest.raises(ValueError, match="redo=True"):
-        found.askable  # noqa: B018
-    assert small(tmp_path).replace(redo=True).compare(written=False).askable > 0
+    assert found.accuracy() and found.askable is None
+    counted = small(tmp_path).replace(redo=True).compare(written=False).askable
+    assert counted is not None and counted > 0
 
 
 @pytest.mark.parametrize(
@@ -525,74 +532,95 @@ def test_tasks_may_come_as_text(given, wanted):
     ("given", "wanted"), [([1, 2], (1, 2)), ("[1, 2]", (1, 2)), ("1,2", (1, 2)), (3, (3,)), ("3", (3,))]
 )
 def test_numbers_may_come_as_text(given, wanted):
-    assert plan(donor_seeds=given).donor_seeds == wanted
+    assert plan(donor_seeds=given).study.donor_seeds == wanted
 
 
 def test_there_may_be_no_other_models():
     assert plan(other_models=()).other_models == () == plan(other_models="[]").other_models
 
 
+OF_STUDY = ("task", "k", "prompts", "seed", "donor_seeds", "layout", "two_pass")
 GOOD: dict[str, Any] = {
-    "tasks": ["copying"],
+    "task": "copying",
+    "k": 3,
+    "prompts": 4,
     "donor_seeds": [0],
+    "tasks": ["copying"],
     "corruptions": [1],
     "ambiguous_counts": [0, 2],
     "other_models": [],
-    "primary_task": "copying",
-    "k": 3,
-    "prompts": 4,
-    "share": 0.9,
     "layer_cuts": 5,
     "random_circuits": 2,
 }
 
 
 def plan(**changes):
-    return Plan("given:toy", **{**GOOD, **changes})
+    """A plan and its study, each with its own of these settings."""
+    given = {**GOOD, **changes}
+    study = Study("given:toy", **{name: given.pop(name) for name in OF_STUDY if name in given})
+    return Plan(study, **given)
+
+
+def test_the_request_of_a_plan_is_that_of_its_studies():
+    made = plan(tasks=["copying", "person_sport"], two_pass=True, seed=3)
+    assert [study.request["dataset"] for study in made.by_task.values()] == ["copying", "person_sport"]
+    for study in (*made.by_task.values(), *made.by_count.values(), made.probing):
+        different = {name for name, value in study.request.items() if value != made.study.request[name]}
+        assert different <= {"dataset", "words", "ambiguous", "corruptions"}
+    assert made.probing.corruptions == (0, 1) and [*made.by_count] == [0, 2]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"tasks": "['copying'"}, "tasks = .* is no list"),
-        ({"tasks": ["coping"]}, "tasks = 'coping': .*copying"),
+        ({"tasks": ["coping"]}, "tasks.0 = 'coping': .*there are copying"),
         ({"tasks": [["copying"]]}, "tasks.0 = .'copying'.: .*string"),
-        ({"tasks": []}, "tasks = .*one task or more"),
+        ({"tasks": []}, "tasks = .*one or more"),
         ({"tasks": ["copying", "copying"]}, "tasks = .*twice"),
-        ({"primary_task": "capitalisation"}, "primary_task = 'capitalisation': .*capitalization"),
-        ({"primary_task": "capitalization"}, "primary_task = 'capitalization': choose one of tasks"),
-        ({"donor_seeds": "a, b"}, "donor_seeds.0 = 'a'"),
-        ({"donor_seeds": [1, 1]}, "donor_seeds = .*twice"),
-        ({"donor_seeds": []}, "donor_seeds = .*one number or more"),
-        ({"donor_seeds": [-1]}, "donor_seeds.0 = -1"),
-        ({"corruptions": [0, 1]}, "corruptions = .*corruptions from 1 on"),
+        ({"tasks": ["capitalization"]}, "tasks = .*the primary task, 'copying', is to be one of them"),
+        ({"task": "capitalisation"}, "task = 'capitalisation': .*capitalization"),
+        ({"donor_seeds": "a, b"}, "donor_seeds.0 = 'a': .*valid integer"),
+        ({"corruptions": [0, 1]}, "corruptions.0 = 0: .*greater than or equal to 1"),
         ({"corruptions": [1, 1]}, "corruptions = .*twice"),
-        ({"corruptions": [9]}, "corruptions = .9.: .*missing corruption index"),
-        ({"ambiguous_counts": [4]}, "ambiguous_counts = .4.: ambiguous = 4"),
-        ({"ambiguous_counts": ["x"]}, "ambiguous_counts.0 = 'x'"),
+        ({"corruptions": []}, "corruptions = .*one or more"),
+        ({"corruptions": [9]}, "corruptions = .0, 9.: .*missing corruption index .9.: .* has 0 "),
+        ({"ambiguous_counts": [4]}, "ambiguous_counts = .4.: give numbers up to k = 3"),
+        ({"ambiguous_counts": [-1]}, "ambiguous_counts.0 = -1: .*greater than or equal to 0"),
+        ({"ambiguous_counts": ["x"]}, "ambiguous_counts.0 = 'x': .*valid integer"),
         ({"prompts": 1}, "prompts = 1: .*two prompts"),
-        ({"k": 2.5}, "k = 2.5"),
-        ({"k": "4x"}, "k = '4x'"),
-        ({"k": True}, "k = True"),
-        ({"seed": "a"}, "seed = 'a'"),
-        ({"seed": -1}, "seed = -1"),
-        ({"share": 1.5}, "share = 1.5"),
-        ({"share": 0}, "share = 0"),
-        ({"margin": 0}, "margin = 0"),
-        ({"margin": 1}, "margin = 1"),
-        ({"layer_cuts": 2}, "layer_cuts = 2: .*take 3 or more"),
-        ({"random_circuits": -1}, "random_circuits = -1"),
-        ({"two_pass": "perhaps"}, "two_pass = 'perhaps'"),
-        ({"layout": {"sep": ":"}}, "layout = .*prompts.Layout"),
-        ({"other_models": [5]}, "other_models.0 = 5"),
-        ({"other_models": [""]}, "other_models.0 = ''"),
-        ({"taks": ["copying"]}, "Plan has no argument 'taks'"),
+        ({"layer_cuts": 2}, "layer_cuts = 2: .*greater than or equal to 3"),
+        ({"random_circuits": -1}, "random_circuits = -1: .*greater than or equal to 0"),
+        ({"untrained_control": "perhaps"}, "untrained_control = 'perhaps': .*valid boolean"),
+        ({"rule": 0.9}, "rule = 0.9: .*Rule"),
+        ({"other_models": [5]}, "other_models.0 = 5: .*valid string"),
+        ({"other_models": [""]}, "other_models.0 = '': .*at least 1 character"),
+        ({"taks": ["copying"]}, "Plan has no argument 'taks'; it has study, tasks"),
     ],
 )
 def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message):
     plan()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{message}|: {message}|, {message}"):
         plan(**changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("share", 0, "greater than 0"),
+        ("share", 1.5, "less than or equal to 1"),
+        ("margin", 0, "greater than 0"),
+        ("margin", "no", "valid number"),
+    ],
+)
+def test_a_rule_names_what_it_cannot_take(name, value, allowed):
+    with pytest.raises(ValueError, match=f"^{name} = {value!r}: .*{allowed}"):
+        Rule(**{name: value})
+
+
+def test_flags_of_the_notebook_may_come_as_text():
+    assert plan(untrained_control="False").untrained_control is False
+    assert plan(two_pass="no").study.two_pass is False and Rule(share="0.5").share == 0.5
 
 
 def test_what_a_model_can_test_is_read_from_its_numbers():
@@ -604,6 +632,18 @@ def test_what_a_model_can_test_is_read_from_its_numbers():
     assert "in 1 of 2 tasks (most in b: 0.30 [0.10, 0.50])" in measures.without_context(some, 0.2, "toy")
     row = {"QUERY-ONLY": Interval(0.67, 0.5, 0.8), "no demonstrations": Interval(0.25, 0.1, 0.4)}
     assert "a 0.67 (0.25)." in measures.query_alone({"a": row}, "toy")
+
+
+def test_what_the_notebook_says_of_the_papers_model_is_measured_or_follows_from_it():
+    """The measured numbers stand in README; the extrapolated ones follow by the rule that the notebook states."""
+    cells = json.loads((paths.root() / "notebooks" / "04_edge_ablation.ipynb").read_text(encoding="utf-8"))["cells"]
+    [said] = [text for cell in cells if "## On the paper's model" in (text := "".join(cell["source"]))]
+    [row] = [line for line in (paths.root() / "README.md").read_text().splitlines() if line.startswith("| Edge abl")]
+    assert "20 minutes, 2.8 GB" in said and "20 minutes, 2.8 GB" in row and "one 16 GB GPU" in row
+    times = (2.6 / 0.135) * (200 / 32)
+    assert round(times, -1) == 120 and round(20 / 60 * times) == 40 and "120 times as much, 40 hours" in said
+    assert round(2 * 2.6, 1) == 5.2 and STORED == 2**30 and "5.2 GB" in said and "1 GB of kept keys" in said
+    assert 2 * 5.2 + 1 < 16 and "a GPU of 16 GB" in said
 
 
 # ------------------------------------------------------------------------------------------------ measures
@@ -690,7 +730,6 @@ def test_without_edges_that_are_worth_something_there_is_no_score():
     some, none = np.arange(8) < 4, np.zeros(8, bool)
     for full, other in ((some, some), (none, some), (none, none)):
         assert np.isnan(measures.score(some, full, other)).all()
-        assert measures.verdict(measures.score(some, full, other), 0.9) == "undecided"
 
 
 def test_ranks_by_hand():
@@ -698,7 +737,7 @@ def test_ranks_by_hand():
     assert rank_p(1.0, [0.1] * 19, tail="high").p == pytest.approx(1 / 20) and rank_p(0.5, [], tail="high").p == 1
 
 
-def test_deficits_are_paired_and_growth_is_not():
+def test_deficits_are_paired():
     full, circuit = np.ones((2, 40), bool), np.ones((2, 40), bool)
     circuit[:, :10] = False
     value, low, high = measures.deficit(circuit, full)
@@ -711,16 +750,3 @@ def test_deficits_are_paired_and_growth_is_not():
     once = measures.deficit(circuit, full)  # each prompt asked twice is no more than once
     assert measures.deficit(*twice, np.repeat(np.arange(40), 2)) == pytest.approx(once)
     assert measures.deficit(*twice)[2] < once[2]
-    value, low, high = measures.growth(Interval(0.3, 0.2, 0.5), Interval(0.1, 0.0, 0.4))
-    assert (value, low, high) == pytest.approx((0.2, 0.2 - np.hypot(0.1, 0.3), 0.2 + np.hypot(0.2, 0.1)))
-
-
-@pytest.mark.parametrize(
-    ("found", "above", "below"),
-    [((0.5, 0.4, 0.6), "undecided", "undecided"), ((0.5, 0.5, 0.5), "undecided", "undecided")]
-    + [((0.3, 0.2, 0.4), "refuted", "holds"), ((0.7, 0.6, 0.8), "holds", "refuted")]
-    + [((np.nan,) * 3, "undecided", "undecided")],
-)
-def test_a_verdict_needs_the_whole_interval(found, above, below):
-    assert measures.verdict(found, 0.5) == above
-    assert measures.verdict(found, 0.5, above=False) == below

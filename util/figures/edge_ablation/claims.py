@@ -99,16 +99,6 @@ class Claim:
     parts: tuple[Part, ...]
     note: str = ""
 
-    def lines(self) -> list[str]:
-        """The claim in one line, each comparison in another."""
-        told = [f"{self.number}. {self.text}: {self.verdict}" + (f" ({self.note})" if self.note else "")]
-        for part in self.parts:
-            numbers = (
-                f"{part.value:6.2f} [{part.low:.2f}, {part.high:.2f}] {'>' if part.above else '<'} {part.bound:g}?"
-            )
-            told.append(f"   {part.name:26}{part.verdict:14}{numbers:32}{part.extent}")
-        return told
-
 
 @dataclass(frozen=True)
 class Verdicts:
@@ -120,10 +110,6 @@ class Verdicts:
     def short(self) -> str:
         """Every claim and its verdict."""
         return "; ".join(f"{claim.number}. {claim.text} {claim.verdict}" for claim in self.claims)
-
-    def lines(self) -> list[str]:
-        """Every claim and its comparisons, a line each."""
-        return [line for claim in self.claims for line in claim.lines()]
 
     def table(self) -> pd.DataFrame:
         """A row for each comparison; a claim without one has a row of its own."""
@@ -331,7 +317,7 @@ def some_lose(
     tasks: Mapping[str, Rows],
     rule: Rule = RULE,
     chance: Mapping[str, float] | None = None,
-    available: Mapping[str, int] | None = None,
+    available: Mapping[str, int | None] | None = None,
 ) -> Claim:
     """Claim 2, of "FULL" and "AGG-ONLY" by task."""
     parts = [
@@ -342,7 +328,7 @@ def some_lose(
 
 
 def comes_back(
-    tasks: Mapping[str, Rows], losing: Claim, rule: Rule = RULE, available: Mapping[str, int] | None = None
+    tasks: Mapping[str, Rows], losing: Claim, rule: Rule = RULE, available: Mapping[str, int | None] | None = None
 ) -> Claim:
     """Claim 3, of "FULL" and "CTX+AGG" in the tasks where claim 2 holds; undecided where there is none."""
     text = "contextualisation brings it back"
@@ -402,43 +388,38 @@ def first_then(
 # ------------------------------------------------------------------------------------------------ all five
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What the five claims are judged by; rows are those of `measures.aligned`.
+def judge(
+    rule: Rule,
+    tasks: Mapping[str, Rows],
+    *,
+    primary: str,
+    circuit: Rows,
+    kept: int,
+    ambiguous: Mapping[int, Rows],
+    halves: Rows,
+    layers: int,
+    askable: Mapping[str, int | None],
+    trained: bool,
+    k: int = 10,
+) -> Verdicts:
+    """The five claims, in order; rows are those of `measures.aligned`.
 
     tasks: with FULL, AGG-ONLY and CTX+AGG, by task. circuit: with FULL and the circuit found in the primary task, which
     keeps so many type pairs (kept). ambiguous: with FULL and AGG-ONLY, by how many of k demonstrations are ambiguous.
     halves: with FULL and the two ablations of `names.halves`, of the primary task, in a model of so many layers.
-    askable: by task, how many queries there are for the tokenizer; trained: whether the words are the embedded model's.
+    askable: by task, how many queries there are for the tokenizer, None where the record does not say; trained: whether
+    the words are the embedded model's.
     """
-
-    tasks: Mapping[str, Rows]
-    circuit: Rows
-    kept: int
-    ambiguous: Mapping[int, Rows]
-    halves: Rows
-    layers: int
-    primary: str
-    askable: Mapping[str, int]
-    trained: bool
-    k: int = 10
-
-
-def judge(evidence: Evidence, rule: Rule = RULE) -> Verdicts:
-    """The five claims, in order."""
-    tasks, primary, available = evidence.tasks, evidence.primary, evidence.askable
-    chance = {
-        task: 1 / len(word_pairs.find(task, trained=evidence.trained).outputs) for task in {*tasks, primary, AMBIGUOUS}
-    }
-    here = (rule, chance[primary], available[primary])
-    losing = some_lose(tasks, rule, chance, available)
-    late, early = names.halves(evidence.layers)
+    chance = {task: 1 / len(word_pairs.find(task, trained=trained).outputs) for task in {*tasks, primary, AMBIGUOUS}}
+    here = (rule, chance[primary], askable[primary])
+    losing = some_lose(tasks, rule, chance, askable)
+    late, early = names.halves(layers)
     return Verdicts(
         (
-            few_edges(evidence.circuit, evidence.kept, len(TYPE_PAIRS), *here),
+            few_edges(circuit, kept, len(TYPE_PAIRS), *here),
             losing,
-            comes_back(tasks, losing, rule, available),
-            more_if_ambiguous(evidence.ambiguous, evidence.k, rule, chance[AMBIGUOUS], available[AMBIGUOUS]),
-            first_then(evidence.halves, late, early, *here),
+            comes_back(tasks, losing, rule, askable),
+            more_if_ambiguous(ambiguous, k, rule, chance[AMBIGUOUS], askable[AMBIGUOUS]),
+            first_then(halves, late, early, *here),
         )
     )

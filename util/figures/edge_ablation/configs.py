@@ -7,12 +7,12 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator
+from pydantic import Field
 
 from util import edges
 from util.edges import names
@@ -20,14 +20,14 @@ from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import CIRCUITS, FAMILIES
 from util.figures.edge_ablation import measures
 from util.figures.edge_ablation.results import Search
-from util.figures.edge_ablation.study import DONOR_SEEDS, Study, check_seeds
+from util.figures.edge_ablation.study import DONOR_SEEDS, Distinct, Study
 from util.records.cache import Record
-from util.records.checked import Number, checked
+from util.records.checked import Share, checked
 from util.records.model import Model
-from util.records.provenance import expectation
 from util.stats.intervals import Interval, accuracy
 
-ACTIONS = ("accuracy", "ablation", "single_edges", "circuits", "windows", "probes", "search")
+Action = Literal["accuracy", "ablation", "single_edges", "circuits", "windows", "probes", "search"]
+ACTIONS = get_args(Action)
 PROBED = (*FAMILIES["CONTEXT_IO"], *FAMILIES["AGG_Y"])
 OF_MODEL = ("revision", "dtype", "quantized", "untrained_seed")  # fields of a request that say how a model is loaded
 OF_STUDY = (
@@ -35,31 +35,7 @@ OF_STUDY = (
     "in_turn",
 )  # fmt: skip
 Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation
-
-
-def _list(value: Any) -> Any:
-    """A list, as JSON has it."""
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError("give a list")
-    return tuple(value)
-
-
-def _natural(value: Any) -> Any:
-    """A whole number from 0 on, as JSON has it: neither text nor true."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError("give a number from 0 on")
-    return value
-
-
-def _object(value: Any) -> Any:
-    """An object, as JSON has it."""
-    if not isinstance(value, Mapping):
-        raise ValueError("give an object of names and values")
-    return dict(value)
-
-
-Whole = Annotated[int, BeforeValidator(_natural)]
-Object = Annotated[Mapping[str, Any], BeforeValidator(_object)]
+Whole = Annotated[int, Field(strict=True, ge=0)]  # JSON has numbers: text is none
 
 
 @checked
@@ -78,34 +54,30 @@ class Config:
     records alone are written. Raises ValueError for what is unknown or cannot be written, before any work.
     """
 
-    action: str
-    request: Object = field(default_factory=dict)
-    ablation: Object = field(default_factory=dict)
-    circuits: Annotated[tuple[str, ...], BeforeValidator(_list)] = (names.CTX_AGG, names.CTX_IO_AGG, names.AGG_ONLY)
+    action: Action
+    request: dict[str, Any] = field(default_factory=dict)
+    ablation: dict[str, Any] = field(default_factory=dict)
+    circuits: Annotated[tuple[str, ...], Distinct] = (names.CTX_AGG, names.CTX_IO_AGG, names.AGG_ONLY)
     random: Whole = 20
-    share: Number = 0.9
-    donor_seeds: Annotated[tuple[Whole, ...], BeforeValidator(_list)] = DONOR_SEEDS
+    share: Share = 0.9
+    donor_seeds: Annotated[tuple[Whole, ...], Distinct] = DONOR_SEEDS
     out_dir: str | None = None
 
     def __post_init__(self) -> None:
-        edges.check_known(self.action, ACTIONS, "action")
-        check_seeds("donor_seeds", self.donor_seeds)
         for name in self.circuits:
             edges.check_known(name, tuple(CIRCUITS), "circuit")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share = {self.share:g}: give a number above 0, up to 1")
         if (self.action == "ablation") != bool(self.ablation):
             raise ValueError('`ablation` says what action "ablation" does, and no other action')
-        if "donor_seed" in self.request or "donor_seeds" in self.request:
-            raise ValueError("request: draws of donors are said by donor_seeds of the config")
         for name in self.request:
             edges.check_known(name, ("model", *OF_MODEL, *OF_STUDY), "field of request")
         if self.study.prompts < 2:
             raise ValueError(f"request: prompts = {self.study.prompts}: two prompts or more have intervals")
+        if not isinstance(self.ablation.get("inside", True), bool):
+            raise ValueError(f"ablation: inside = {self.ablation['inside']!r}: give true or false")
         try:
             Ablation(**self.ablation)
-        except TypeError as error:
-            raise ValueError(f"ablation = {dict(self.ablation)}: its fields are those of Ablation ({error})") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"ablation = {self.ablation}: its fields are those of Ablation ({error})") from error
         if self.action == "probes":
             self._check_probes()
         if self.out_dir is not None:
@@ -167,8 +139,6 @@ def _no_key_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _config(given: Any) -> Config:
     if not isinstance(given, dict):
         raise ValueError(f"{given!r:.60} is no object of a config's fields")
-    for name in given:
-        edges.check_known(name, [one.name for one in fields(Config)], "field")
     if "action" not in given:
         raise ValueError(f"action is missing; choose one of {', '.join(ACTIONS)}")
     return Config(**given)
@@ -207,7 +177,7 @@ def run(
         raise ValueError(f"model = {model.shown_name!r}: the config asks for {study.model.request}")
     study = study.replace(model=study.model if model is None else model, folder=folder, redo=overwrite)
     file = None if config.out_dir is None else Path(config.out_dir) / "result.json"
-    if file is not None and not overwrite and (there := _exported(file, config, study.model)):
+    if file is not None and not overwrite and (there := _exported(file, config, study.expected)):
         return there
     search = study.search(config.share) if config.action == "search" else None
     if search is not None:
@@ -257,14 +227,16 @@ def _ablations(config: Config, study: Study, search: Search | None) -> dict[str,
     return whole
 
 
-def _exported(file: Path, config: Config, model: Model) -> dict[str, Any] | None:
-    """What is there already, if it is the result of an equal config and the same weights. Raises FileExistsError."""
+def _exported(file: Path, config: Config, known: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is there already, if it is the result of an equal config and the same weights. Raises FileExistsError.
+
+    known: what the provenance of the study's records must say, see `Study.expected`.
+    """
     there = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     other = []
     if file.exists() or file.with_name("rows.csv").exists():
         wanted, was = config.plain(), there.get("config", {})
         other = [name for name in wanted if was.get(name) != wanted[name]]
-        known = expectation(config.study.request, model.loaded)
         of = there.get("provenance", {})
         other += [n for n in ("revision", "weights", "tokenizer_digest") if known[n] and known[n] != of.get(n)]
     if other:

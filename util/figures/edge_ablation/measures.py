@@ -186,19 +186,3 @@ def _sums(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np
 def _interval(value: float, drawn: NDArray[np.float64], width: float) -> Interval:
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Interval(float(value), float(min(low, value - width)), float(max(high, value + width)))
-
-
-def growth(more: Interval, less: Interval) -> Interval:
-    """How much larger one value is than another: their errors add in squares, as if on prompts of their own (where they
-    share prompts, the interval is wider than it need be)."""
-    value = more.value - less.value
-    down = float(np.hypot(more.value - more.low, less.high - less.value))
-    up = float(np.hypot(more.high - more.value, less.value - less.low))
-    return Interval(value, value - down, value + up)
-
-
-def verdict(interval: Interval, bound: float, *, above: bool = True) -> str:
-    """Whether a value is above (or below) a bound: "holds" and "refuted" where its whole interval says so."""
-    _, low, high = interval
-    holds, refuted = (low > bound, high < bound) if above else (high < bound, low > bound)
-    return "holds" if holds else "refuted" if refuted else "undecided"

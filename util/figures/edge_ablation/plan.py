@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, field, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Annotated, ClassVar
+from dataclasses import KW_ONLY, replace
+from typing import Annotated
 
-from util.edges.ablation import cuts
-from util.figures.edge_ablation import claims
-from util.figures.edge_ablation.claims import AMBIGUOUS, Evidence, Margin, Rule, Verdicts
+from pydantic import Field
+
+from util.edges import names
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, completeness, cuts, probes, single_edges, windows
+from util.edges.edge import CIRCUITS, FAMILIES
+from util.figures.edge_ablation import claims, measures
+from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule, Verdicts
 from util.figures.edge_ablation.results import (
+    COMPLETENESS,
     Ambiguity,
     Circuits,
     CircuitsByModel,
@@ -19,185 +22,148 @@ from util.figures.edge_ablation.results import (
     Probes,
     Search,
     SingleEdges,
-    Summary,
     VerifiedCircuit,
     Windows,
 )
-from util.figures.edge_ablation.study import DONOR_SEEDS, STEM, Seeds, Study, check_seeds, is_trained, planted_control
+from util.figures.edge_ablation.study import Distinct, Seeds, Study, Tasks, is_trained, planted_control
 from util.load_model_and_data import shown_name
-from util.prompts import word_pairs
-from util.records.checked import AsList, Count, Natural, Share, Text, checked
-from util.records.model import AsModel, Model
+from util.records.checked import AsList, Count, Natural, Text, checked
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
-Names = Annotated[tuple[Text, ...], AsList]
+PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
+DOUBTED = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits that ambiguous demonstrations are shown to
 
 
 @checked
 class Plan:
-    """The settings of all studies of one model; everything that one of them would refuse is refused here, beforehand.
+    """The settings of all sections; everything that one of their studies would refuse is refused here, beforehand.
 
-    primary_task: one of tasks, of the map, the search, the windows and the probes. random_circuits: with as many type
-    pairs as the one found. share: of the accuracy, what a search has to keep. margin: of accuracy, what claims call a
-    loss. layer_cuts: layers where windows begin or end. ambiguous_counts: demonstrations, of k, that fit two rules.
-    corruptions: of the probes, from 1 on. other_models: names of further models. untrained_control: also the untrained
-    twin. layout, two_pass: see `Study`. folder, redo: see `records.study.Study`.
+    study: of the primary task, which is one of tasks: of the map, the search, the windows and the probes. rule: what
+    claims have to show; its share of the accuracy is what a search has to keep. random_circuits: with as many type
+    pairs as the one found. layer_cuts: layers where windows begin or end. ambiguous_counts: demonstrations, of k, that
+    fit two rules. corruptions: of the probes, from 1 on. other_models: names of further models. untrained_control: also
+    the untrained twin.
     """
 
-    model: AsModel = field(default_factory=Model)
-    tasks: Names = TASKS
-    k: Count = 10
-    prompts: Count = 32
-    seed: Natural = 0
+    study: Study
+    tasks: Tasks = TASKS
     _: KW_ONLY
-    primary_task: Text = "capitalization"
-    donor_seeds: Seeds = DONOR_SEEDS
+    rule: Rule = RULE
     random_circuits: Natural = 20
-    share: Share = 0.9
-    margin: Margin = 0.1
-    layer_cuts: Count = 9
+    layer_cuts: Annotated[Count, Field(ge=3)] = 9
     ambiguous_counts: Seeds = (0, 4, 7, 9, 10)
-    corruptions: Seeds = (1, 2, 3, 4, 5)
-    other_models: Names = ()
+    corruptions: Annotated[tuple[Count, ...], AsList, Distinct] = (1, 2, 3, 4, 5)
+    other_models: Annotated[tuple[Text, ...], AsList] = ()
     untrained_control: bool = True
-    layout: dict[str, str] | None = None
-    two_pass: bool = True
-    folder: Path | None = field(default=None, compare=False, repr=False)
-    redo: bool = field(default=False, compare=False, repr=False)
-
-    stem: ClassVar[str] = STEM
 
     def __post_init__(self) -> None:
-        for name in ("donor_seeds", "corruptions", "ambiguous_counts"):
-            check_seeds(name, getattr(self, name))
-        if not self.tasks or len(set(self.tasks)) < len(self.tasks):
-            raise ValueError(f"tasks = {list(self.tasks)}: give one task or more, none of them twice")
-        for name, task in [*(("tasks", task) for task in self.tasks), ("primary_task", self.primary_task)]:
-            try:
-                word_pairs.find(task)
-            except ValueError as error:
-                raise ValueError(f"{name} = {task!r}: {error}") from error
-        if self.primary_task not in self.tasks:
-            raise ValueError(f"primary_task = {self.primary_task!r}: choose one of tasks = {list(self.tasks)}")
-        if self.prompts < 2:
-            raise ValueError(f"prompts = {self.prompts}: give two prompts or more; one has no interval")
-        if 0 in self.corruptions:
-            raise ValueError(f"corruptions = {list(self.corruptions)}: give corruptions from 1 on")
-        try:
-            cuts(2, self.layer_cuts)
-        except ValueError as error:
-            raise ValueError(f"layer_cuts = {self.layer_cuts}: {error}") from error
-        self._refuse_what_studies_refuse()
+        if self.study.task not in self.tasks:
+            raise ValueError(f"tasks = {list(self.tasks)}: the primary task, {self.study.task!r}, is to be one of them")
+        if self.study.prompts < 2:
+            raise ValueError(f"prompts = {self.study.prompts}: give two prompts or more; one has no interval")
+        if max(self.ambiguous_counts) > self.study.k:
+            raise ValueError(f"ambiguous_counts = {list(self.ambiguous_counts)}: give numbers up to k = {self.study.k}")
+        self.by_task, self.by_count, self.probing  # noqa: B018  # they refuse what they cannot measure
 
-    def _refuse_what_studies_refuse(self) -> None:
-        for task in self.tasks:
-            self.study(task)
-        try:
-            self.primary.replace(corruptions=(0, *self.corruptions))
-        except ValueError as error:
-            raise ValueError(f"corruptions = {list(self.corruptions)}: {error}") from error
-        for count in self.ambiguous_counts:
-            try:
-                self.primary.replace(task=AMBIGUOUS, ambiguous=count)
-            except ValueError as error:
-                raise ValueError(f"ambiguous_counts = {list(self.ambiguous_counts)}: {error}") from error
+    @property
+    def by_task(self) -> dict[str, Study]:
+        """The study of each task."""
+        return {task: self.study.replace(task=task) for task in self.tasks}
 
-    def study(self, task: str) -> Study:
-        """The study of one task."""
-        return Study(
-            self.model,
-            task,
-            self.k,
-            self.prompts,
-            self.seed,
-            donor_seeds=self.donor_seeds,
-            layout=self.layout,
-            two_pass=self.two_pass,
-            folder=self.folder,
-            redo=self.redo,
-        )
+    @property
+    def by_count(self) -> dict[int, Study]:
+        """The studies of verbs, by how many demonstrations are ambiguous."""
+        return {count: self.study.replace(task=AMBIGUOUS, ambiguous=count) for count in self.ambiguous_counts}
 
-    @cached_property
-    def primary(self) -> Study:
-        """The study of the primary task."""
-        return self.study(self.primary_task)
+    @property
+    def probing(self) -> Study:
+        """The study of the primary task with donors of all corruptions."""
+        return self.study.replace(corruptions=(0, *self.corruptions))
+
+    # -------------------------------------------------------------------------------------------- the sections
 
     def circuits(self) -> CircuitsByTask:
         """The circuits in every task."""
-        return CircuitsByTask({task: self.study(task).compare() for task in self.tasks}, self.margin)
+        compared = {task: study.compare() for task, study in self.by_task.items()}
+        return CircuitsByTask(compared, self.rule.margin)
 
     def single_edges(self) -> SingleEdges:
-        """What each type pair costs alone."""
-        return self.primary.single_edges()
+        """Each type pair removed alone, on the split "search": queries that no other part asks."""
+        rows = self.study.replace(split="search").over_donors({names.FULL: WHOLE, **single_edges()})
+        return SingleEdges(self.study.setting, rows)
 
     def search(self) -> Search:
         """A circuit of the primary task."""
-        return self.primary.search(self.share)
+        return self.study.search(self.rule.share)
 
     def verified(self, search: Search) -> VerifiedCircuit:
-        """That circuit on the test split."""
-        return self.primary.verified(search, self.random_circuits)
+        """A searched circuit on the study's prompts, beside random ones; its split should not be the search's."""
+        tried = circuit_ablations({names.FOUND: search.kept}, self.random_circuits, self.study.seed, like=names.FOUND)
+        rows = self.study.over_donors(tried | completeness(search.kept, COMPLETENESS))
+        full, none, found = (rows[name]["right"] for name in (names.FULL, names.NONE, names.FOUND))
+        query = rows[names.FULL]["query"]
+        scores = {name: measures.score(row["right"], full, none, query) for name, row in rows.items()}
+        by_chance = tuple(scores.pop(name).value for name in names.random_names(rows))
+        by_draw = tuple(measures.score(*draw).value for draw in zip(found, full, none, strict=True))
+        explained = measures.ratio(found, full, query)
+        return VerifiedCircuit(self.study.setting, search, rows, scores, by_chance, by_draw, explained)
 
     def planted(self) -> PlantedSearch:
         """The same search on a model whose circuit is known."""
-        return planted_control(12, self.folder)
+        return planted_control(12, self.study.folder)
 
     def windows(self) -> Windows:
-        """Contextualisation and aggregation by layer."""
-        return self.primary.windows(self.layer_cuts)
+        """Contextualisation taken out from a layer on, aggregation below it, at up to `layer_cuts` layers."""
+        full = {names.FULL: Ablation(kept=CIRCUITS[names.FULL])}  # as circuits are compared, see `Study.compare`
+        layers = int(self.study.answers(full)[names.FULL]["layers"])
+        at = cuts(layers, self.layer_cuts)
+        return Windows(self.study.setting, layers, at, self.study.over_donors(full | windows(layers, at)))
 
     def probes(self) -> Probes:
-        """What edges carry."""
-        return self.primary.probes(self.corruptions)
+        """Inside CTX+AGG, each edge of PROBED read from each corruption."""
+        rows = self.probing.over_donors(probes(CIRCUITS[names.CTX_AGG], PROBED, self.corruptions))
+        return Probes(self.study.setting, names.CTX_AGG, tuple(map(str, PROBED)), self.corruptions, rows)
 
     def ambiguity(self) -> Ambiguity:
-        """Verbs with ambiguous demonstrations."""
-        return self.primary.ambiguity(self.ambiguous_counts)
+        """Circuits on verbs with ambiguous demonstrations, by their number."""
+        doubted = {name: Ablation(kept=CIRCUITS[name]) for name in DOUBTED}
+        rows = {}
+        for count, study in self.by_count.items():
+            draws = [
+                {name: {**data, "copied": data["top"] == data["copy"]} for name, data in draw.items()}
+                for draw in study.by_draw(doubted)
+            ]
+            rows[count] = measures.aligned(draws)
+        return Ambiguity(study.setting, rows, draws[-1][names.FULL].get("askable"))
 
     def models(self, circuits: CircuitsByTask) -> CircuitsByModel:
         """The circuits of the primary task with this model, its untrained twin, and the other models.
 
         Other models are loaded as this one is, but for the revision, which is this model's.
         """
-        by_model: dict[str, Circuits] = {self.model.shown_name: circuits.by_task[self.primary_task]}
+        model = self.study.model
+        by_model: dict[str, Circuits] = {model.shown_name: circuits.by_task[self.study.task]}
         if self.untrained_control:
-            by_model["untrained"] = self.primary.twin().compare(written=False)
+            by_model["untrained"] = self.study.twin().compare(written=False)
         for name in self.other_models:
-            other = replace(self.model, name=name, revision=None, loader=None)
-            by_model[shown_name(name)] = self.primary.replace(model=other).compare(written=False)
+            other = self.study.replace(model=replace(model, name=name, revision=None, loader=None))
+            by_model[shown_name(name)] = other.compare(written=False)
         return CircuitsByModel(by_model)
 
     def verdicts(
         self, circuits: CircuitsByTask, circuit: VerifiedCircuit, windows: Windows, ambiguity: Ambiguity
     ) -> Verdicts:
-        """The claims, judged by what was measured. Raises ValueError where an old record lacks the count of queries."""
-        evidence = Evidence(
-            tasks={task: one.rows for task, one in circuits.by_task.items()},
+        """The claims, judged by what was measured."""
+        return claims.judge(
+            self.rule,
+            {task: one.rows for task, one in circuits.by_task.items()},
+            primary=self.study.task,
             circuit=circuit.rows,
             kept=len(circuit.names),
             ambiguous=ambiguity.rows,
             halves=windows.rows,
             layers=windows.layers,
-            primary=self.primary_task,
             askable={task: one.askable for task, one in circuits.by_task.items()} | {AMBIGUOUS: ambiguity.askable},
-            trained=is_trained(self.model.name),
-            k=self.k,
-        )
-        return claims.judge(evidence, Rule(share=self.share, margin=self.margin))
-
-    def summary(
-        self,
-        circuits: CircuitsByTask,
-        single: SingleEdges,
-        circuit: VerifiedCircuit,
-        planted: PlantedSearch,
-        windows: Windows,
-        probes: Probes,
-        ambiguity: Ambiguity,
-        models: CircuitsByModel,
-        verdicts: Verdicts,
-    ) -> Summary:
-        """All results together, to be stored and checked."""
-        return Summary(
-            self.primary.request, circuits, single, circuit, planted, windows, probes, ambiguity, models, verdicts
+            trained=is_trained(self.study.model.name),
+            k=self.study.k,
         )

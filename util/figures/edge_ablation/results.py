@@ -49,15 +49,6 @@ def right_of(row: Row) -> Interval:
     return accuracy(row["right"], queries_of(row))
 
 
-def counted_queries(counted: int | None, task: str) -> int:
-    """How many queries there are, which old records do not say. Raises ValueError for those."""
-    if counted is None:
-        raise ValueError(
-            f"the cached record of task {task!r} is from before queries were counted; measure it again: redo=True"
-        )
-    return counted
-
-
 def _triple(edge: Edge) -> plots.Pair:
     """An edge as figures take it."""
     return edge.source, edge.target, edge.relation
@@ -72,8 +63,8 @@ class Circuits:
 
     rows: by circuit; alone: the row of the whole model after queries without demonstrations, None where that was not
     measured; written: by circuit the shares of prompts whose first line is the answer, and that begin with it (first
-    draw of donors); chance: of the task; about: the model in words; layers: those that have attention; counted: how
-    many queries the list has, None in records from before they were counted.
+    draw of donors); chance: of the task; about: the model in words; layers: those that have attention; askable: how
+    many queries the list has for the tokenizer, None in records from before they were counted.
     """
 
     setting: Setting
@@ -83,12 +74,7 @@ class Circuits:
     chance: float
     about: str
     layers: int
-    counted: int | None
-
-    @property
-    def askable(self) -> int:
-        """How many queries there are for the tokenizer. Raises ValueError where the record does not say."""
-        return counted_queries(self.counted, self.setting.task)
+    askable: int | None
 
     @property
     def queries(self) -> int:
@@ -157,11 +143,6 @@ class CircuitsByTask:
         """Those of the first task."""
         return next(iter(self.by_task.values()))
 
-    @property
-    def about(self) -> str:
-        """The model in words."""
-        return self.first.about
-
     def accuracy(self) -> dict[str, dict[str, Interval]]:
         """Accuracies by task and circuit."""
         return {task: circuits.accuracy() for task, circuits in self.by_task.items()}
@@ -176,7 +157,7 @@ class CircuitsByTask:
         losses = {task: circuits.loss(names.AGG_ONLY) for task, circuits in self.by_task.items()}
         queries = {task: circuits.queries for task, circuits in self.by_task.items()}
         return [
-            self.about,
+            self.first.about,
             measures.without_context(losses, self.margin, model),
             measures.query_alone(self.accuracy(), model),
             f"distinct queries: {queries}",
@@ -333,11 +314,6 @@ class VerifiedCircuit:
         return self.scores[names.FOUND]
 
     @property
-    def score_without(self) -> Interval:
-        """The score of the model without the circuit's type pairs."""
-        return self.scores[names.without(names.FOUND)]
-
-    @property
     def p(self) -> float:
         """How rare it is among random circuits to score as high."""
         return rank_p(self.score.value, self.random, tail="high").p
@@ -452,17 +428,12 @@ class Probes:
 class Ambiguity:
     """Answers by how many demonstrations fit two rules.
 
-    rows: by count and circuit, with `copied`; counted: how many queries the list has, see `Circuits`.
+    rows: by count and circuit, with `copied`; askable: how many queries the list has, see `Circuits`.
     """
 
     setting: Setting
     rows: Mapping[int, Rows]
-    counted: int | None
-
-    @property
-    def askable(self) -> int:
-        """How many queries there are for the tokenizer. Raises ValueError where the record does not say."""
-        return counted_queries(self.counted, self.setting.task)
+    askable: int | None
 
     @property
     def counts(self) -> list[int]:
@@ -505,9 +476,8 @@ class Ambiguity:
 
 @dataclass(frozen=True)
 class Summary:
-    """All results of one model: what is stored as values, and what a fresh run has to reproduce. request: as stored."""
+    """All results of one model: what is stored as values, and what a fresh run has to reproduce."""
 
-    request: Mapping[str, Any]
     circuits: CircuitsByTask
     single: SingleEdges
     circuit: VerifiedCircuit
@@ -518,12 +488,12 @@ class Summary:
     models: CircuitsByModel
     verdicts: Verdicts
 
-    def values(self) -> dict[str, Any]:
-        """Every number of the figures, for `report.save_values`."""
+    def values(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Every number of the figures, for `report.save_values`. request: that of the study."""
         circuit, probes, ambiguity = self.circuit, self.probes, self.ambiguity
         return {
-            "request": self.request,
-            "model": self.circuits.about,
+            "request": request,
+            "model": self.circuits.first.about,
             "accuracy": self.circuits.accuracy(),
             "scores": self.circuits.scores(),
             "costs": self.single.costs(),
@@ -569,7 +539,7 @@ class Summary:
             *(one.line(model, alone=False) for model, one in list(self.models.by_model.items())[1:]),
             f"edges that cost {WORTH:g} or more: {', '.join(dear)}",
             f"kept by the search: {', '.join(circuit.names)}",
-            f"score {circuit.score.value:.2f}; without it {circuit.score_without.value:.2f}",
+            f"score {circuit.score.value:.2f}; without it {circuit.scores[names.without(names.FOUND)].value:.2f}",
             f"best of {len(circuit.random)} random circuits {max(circuit.random, default=0):.2f}",
             f"past tense with {self.ambiguity.past_tense()} ambiguous",
             f"claims: {self.verdicts.short}",

@@ -7,26 +7,18 @@ the paper's were not available to us.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import AfterValidator
 from tqdm import tqdm
 
 from util.edges import names
-from util.edges.ablation import (
-    WHOLE,
-    Ablation,
-    circuit_ablations,
-    completeness,
-    cuts,
-    probes,
-    single_edges,
-    windows,
-)
-from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES, TYPE_PAIRS, Edge, type_pairs
+from util.edges.ablation import WHOLE, Ablation
+from util.edges.edge import ALWAYS, CIRCUITS, TYPE_PAIRS, Edge, type_pairs
 from util.edges.splicing import (
     Ablated,
     Group,
@@ -42,20 +34,8 @@ from util.engine.batches import TOKEN_BUDGET
 from util.engine.label_scores import next_token_logits
 from util.figures import planted_controls
 from util.figures.edge_ablation import measures
-from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.measures import Rows, line_right, prefix_right
-from util.figures.edge_ablation.results import (
-    COMPLETENESS,
-    Ambiguity,
-    Circuits,
-    PlantedSearch,
-    Probes,
-    Search,
-    Setting,
-    SingleEdges,
-    VerifiedCircuit,
-    Windows,
-)
+from util.figures.edge_ablation.results import Circuits, PlantedSearch, Search, Setting
 from util.models import planted
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
@@ -69,29 +49,33 @@ from util.records.provenance import digest
 
 STEM = "edge_ablation"
 DONOR_SEEDS = (0, 1, 2)
-PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
-DOUBTED = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits that ambiguous demonstrations are shown to
 
 Split = Literal["all", "search", "test"]
-Seeds = Annotated[tuple[Natural, ...], AsList]
 Data = dict[str, Any]  # of a record, see `Study.records`
+
+
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values. Raises ValueError where there is none, or one of them twice."""
+    if not values or len(set(values)) < len(values):
+        raise ValueError("give one or more, none of them twice")
+    return values
+
+
+def known_task(name: str) -> str:
+    """The name of a word-pair task. Raises ValueError, with all names, for a task that there is not."""
+    word_pairs.find(name)
+    return name
+
+
+Distinct = AfterValidator(distinct)
+Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
+Task = Annotated[Text, AfterValidator(known_task)]
+Tasks = Annotated[tuple[Task, ...], AsList, Distinct]
 
 
 def is_trained(model: str) -> bool:
     """Whether a model is asked the words that the embedded model was trained on: every other has longer lists."""
     return model.partition("/")[0] == "embedded"
-
-
-def check_seeds(name: str, seeds: Sequence[int]) -> None:
-    """Raises ValueError where there is no seed, or one of them twice."""
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"{name} = {list(seeds)}: give one number or more, none of them twice")
-
-
-def check_share(share: float) -> None:
-    """Raises ValueError unless 0 < share <= 1."""
-    if not 0 < share <= 1:
-        raise ValueError(f"share = {share}: give a number above 0, up to 1")
 
 
 @checked
@@ -106,7 +90,7 @@ class Study(base.Study):
     Raises ValueError for a task, split, order, corruption or number that there is not, before a model is loaded.
     """
 
-    task: Text = "country_capital"
+    task: Task = "country_capital"
     k: Count = 10
     prompts: Count = 200
     seed: Natural = 0
@@ -124,36 +108,23 @@ class Study(base.Study):
     stem: ClassVar[str] = STEM
 
     def __post_init__(self) -> None:
-        check_seeds("donor_seeds", self.donor_seeds)
-        check_seeds("corruptions", self.corruptions)
-        try:
-            task = word_pairs.find(self.task, trained=self._trained)
-        except ValueError as error:
-            raise ValueError(f"task = {self.task!r}: {error}") from error
         if self.ambiguous is not None and self.ambiguous > self.k:
             raise ValueError(f"ambiguous = {self.ambiguous}: give k = {self.k} or fewer")
         try:
             word_pair_prompts.marked_demonstrations(
-                task, self.prompts, self.k, self.corruptions, self.split, self.ambiguous, self.order
+                self._task, self.prompts, self.k, self.corruptions, self.split, self.ambiguous, self.order
             )
         except ValueError as error:
             raise ValueError(
                 f"k = {self.k}, ambiguous = {self.ambiguous}, corruptions = {list(self.corruptions)}: {error}"
             ) from error
-        try:
-            Layout(**(self.layout or {}))
-        except TypeError as error:
-            raise ValueError(
-                f"layout = {dict(self.layout or {})}: its fields are those of prompts.Layout ({error})"
-            ) from error
-
-    @property
-    def _trained(self) -> bool:
-        return is_trained(self.model.name)
+        known = [field.name for field in fields(Layout)]
+        if not {*(self.layout or {})} <= {*known}:
+            raise ValueError(f"layout = {dict(self.layout or {})}: it has the fields {', '.join(known)}")
 
     @property
     def _task(self) -> word_pairs.WordPairTask:
-        return word_pairs.find(self.task, trained=self._trained)
+        return word_pairs.find(self.task, trained=is_trained(self.model.name))
 
     @property
     def _words(self) -> str:
@@ -186,7 +157,7 @@ class Study(base.Study):
             "token_budget": self.token_budget,
             "two_pass": self.two_pass,
             "in_turn": self.in_turn,
-            "trained_words": self._trained,
+            "trained_words": is_trained(self.model.name),
         }
 
     @property
@@ -286,15 +257,6 @@ class Study(base.Study):
         records = self.records(ablations, generate=generate, store=store)
         return {name: record.data for name, record in records.items()}
 
-    def _zero_shot(self) -> Data:
-        """What the whole model says after the queries alone."""
-
-        def measured() -> Data:
-            alone = [without_demonstrations(group) for group in self.groups]
-            return {**outcomes(self.pair[0], alone, token_budget=self.token_budget), **self.about}
-
-        return self.record({"ablation": names.ALONE}, measured).data
-
     @property
     def layers(self) -> int:
         """How many layers of the model have attention, from the record of the whole model."""
@@ -302,10 +264,14 @@ class Study(base.Study):
 
     # -------------------------------------------------------------------------------------------- all draws of donors
 
+    def by_draw(self, ablations: Mapping[str, Ablation], *, store: Store | None = None) -> list[dict[str, Data]]:
+        """The answers under each ablation, for each draw of donors, see `answers`."""
+        store = self._store(store)
+        return [draw.answers(ablations, store=store) for draw in self.draws]
+
     def over_donors(self, ablations: Mapping[str, Ablation], *, store: Store | None = None) -> Rows:
         """The answers under each ablation with all draws of donors, see `measures.aligned`."""
-        store = self._store(store)
-        return measures.aligned([draw.answers(ablations, store=store) for draw in self.draws])
+        return measures.aligned(self.by_draw(ablations, store=store))
 
     def compare(self, *, written: bool = True) -> Circuits:
         """The circuits of `edges.CIRCUITS`, and the model without demonstrations.
@@ -319,7 +285,8 @@ class Study(base.Study):
         others = [draw.answers(compared, store=store) for draw in self.draws[1:]]
         alone, lines = None, {}
         if written:
-            alone = measures.aligned([{names.ALONE: self._zero_shot()}])[names.ALONE]
+            zero_shot = self.record({"ablation": names.ALONE}, self._measure_zero_shot).data
+            alone = measures.aligned([{names.ALONE: zero_shot}])[names.ALONE]
             lines = {
                 name: (float(answers["line_right"].mean()), float(answers["prefix_right"].mean()))
                 for name, answers in data.items()
@@ -335,14 +302,18 @@ class Study(base.Study):
             data[names.FULL].get("askable"),
         )
 
-    def single_edges(self) -> SingleEdges:
-        """Each type pair removed alone, on the split "search": queries that no other part asks."""
-        rows = self.replace(split="search").over_donors({names.FULL: WHOLE, **single_edges()})
-        return SingleEdges(self.setting, rows)
+    def _measure_zero_shot(self) -> Data:
+        """What the whole model says after the queries alone."""
+        alone = [without_demonstrations(group) for group in self.groups]
+        return {**outcomes(self.pair[0], alone, token_budget=self.token_budget), **self.about}
 
     def search(self, share: float = 0.9) -> Search:
-        """`greedy_circuit` on the split "search", with the first draw of donors; each step is cached."""
-        check_share(share)
+        """`greedy_circuit` on the split "search", with the first draw of donors; each step is cached.
+
+        Raises ValueError unless 0 < share <= 1.
+        """
+        if not 0 < share <= 1:
+            raise ValueError(f"share = {share}: give a number above 0, up to 1")
         return self.replace(split="search", donor_seeds=self.donor_seeds[:1])._searched(share)
 
     def _searched(self, share: float) -> Search:
@@ -355,55 +326,6 @@ class Study(base.Study):
 
         with steps:
             return greedy_circuit(evaluate, share)
-
-    def verified(self, search: Search, random: int = 20) -> VerifiedCircuit:
-        """A searched circuit on these prompts, beside so many random ones; the split should not be the search's."""
-        tried = circuit_ablations({names.FOUND: search.kept}, random, self.seed, like=names.FOUND)
-        rows = self.over_donors(tried | completeness(search.kept, COMPLETENESS))
-        full, none, found = (rows[name]["right"] for name in (names.FULL, names.NONE, names.FOUND))
-        query = rows[names.FULL]["query"]
-        scores = {name: measures.score(row["right"], full, none, query) for name, row in rows.items()}
-        by_chance = tuple(scores.pop(name).value for name in names.random_names(rows))
-        by_draw = tuple(measures.score(*draw).value for draw in zip(found, full, none, strict=True))
-        explained = measures.ratio(found, full, query)
-        return VerifiedCircuit(self.setting, search, rows, scores, by_chance, by_draw, explained)
-
-    def windows(self, count: int = 9) -> Windows:
-        """Contextualisation taken out from a layer on, aggregation below it, at up to `count` layers.
-
-        Raises ValueError for fewer than three.
-        """
-        cuts(2, count)
-        full = {names.FULL: Ablation(kept=CIRCUITS[names.FULL])}  # as circuits are compared, see `compare`
-        layers = int(self.answers(full)[names.FULL]["layers"])
-        at = cuts(layers, count)
-        return Windows(self.setting, layers, at, self.over_donors(full | windows(layers, at)))
-
-    def probes(
-        self, corruptions: Sequence[int], circuit: str = names.CTX_AGG, edges: Sequence[Edge] = PROBED
-    ) -> Probes:
-        """Inside a circuit, each edge read from each corruption, from 1 on."""
-        if 0 in corruptions or not corruptions:
-            raise ValueError(
-                f"corruptions = {list(corruptions)}: give corruptions from 1 on; 0 is what a circuit lacks"
-            )
-        tried = probes(CIRCUITS[circuit], edges, corruptions)
-        rows = self.replace(corruptions=(0, *corruptions)).over_donors(tried)
-        return Probes(self.setting, circuit, tuple(map(str, edges)), tuple(corruptions), rows)
-
-    def ambiguity(self, counts: Sequence[int]) -> Ambiguity:
-        """Circuits on verbs of which so many demonstrations are ambiguous, by that number, in the place of the task."""
-        check_seeds("counts", counts)
-        three = {name: Ablation(kept=CIRCUITS[name]) for name in DOUBTED}
-        studies = {count: self.replace(task=AMBIGUOUS, ambiguous=count) for count in counts}
-        rows = {}
-        for count, study in studies.items():
-            store, draws = study._store(None), []
-            for draw in study.draws:
-                answers = draw.answers(three, store=store)
-                draws.append({name: {**data, "copied": data["top"] == data["copy"]} for name, data in answers.items()})
-            rows[count] = measures.aligned(draws)
-        return Ambiguity(study.setting, rows, answers[names.FULL].get("askable"))
 
 
 class _Run:
