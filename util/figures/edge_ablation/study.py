@@ -296,7 +296,7 @@ class Study(base.Study):
             measures.aligned([data, *others]),
             alone,
             lines,
-            1 / len(word_pairs.find(self.task).outputs),
+            1 / len(self._task.outputs),
             first[names.FULL].provenance["model"],
             int(data[names.FULL]["layers"]),
             data[names.FULL].get("askable"),
