@@ -32,17 +32,6 @@ def built(name):
     return model, eager_runs.reference(architectures.build(name, dtype))
 
 
-@pytest.fixture
-def exact(monkeypatch):
-    """Eager attention takes its softmax in float32 in many classes, which would hide what is compared."""
-    softmax = torch.nn.functional.softmax
-
-    def wide(values, dim=-1, dtype=None):
-        return softmax(values, dim=dim, dtype=torch.promote_types(values.dtype, dtype or values.dtype))
-
-    monkeypatch.setattr(torch.nn.functional, "softmax", wide)
-
-
 def planned(labels=LABELS, lengths=(9, 12, 7, 12)):
     rng = np.random.default_rng(0)
     ids = [tuple(rng.integers(20, architectures.VOCABULARY, length).tolist()) for length in lengths]
@@ -75,7 +64,7 @@ def bound(name):
 
 @pytest.mark.parametrize("budget", [1, 2048])
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_are_scored_by_all_their_tokens(name, budget, exact):
+def test_labels_are_scored_by_all_their_tokens(name, budget, wide_softmax):
     model, reference = built(name)
     plan = planned()
     found = label_log_probs(model, plan, token_budget=budget)
@@ -85,7 +74,7 @@ def test_labels_are_scored_by_all_their_tokens(name, budget, exact):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_under_a_knockout_of_cells_of_the_prompt(name, exact):
+def test_labels_under_a_knockout_of_cells_of_the_prompt(name, wide_softmax):
     model, reference = built(name)
     plan, layer = planned(), architectures.attention_layers(name)[-1]
     cells = [np.array([(len(ids) - 1, len(ids) - 3), (4, 2), (4, 3)]) for ids in plan.ids]
@@ -96,7 +85,7 @@ def test_labels_under_a_knockout_of_cells_of_the_prompt(name, exact):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_under_an_ablation_at_all_positions(name, exact):
+def test_labels_under_an_ablation_at_all_positions(name, wide_softmax):
     """One head at zero, another at a vector that depends on the position: the labels' tokens are ablated too."""
     model, reference = built(name)
     plan, layer = planned(), architectures.attention_layers(name)[-1]
@@ -154,7 +143,7 @@ def test_labels_of_one_token_are_scored_as_ever_bit_by_bit(name):
         np.testing.assert_array_equal(found[batch.numbers], scores.numpy())
 
 
-def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(exact):
+def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(wide_softmax):
     for name in ("llama", "gemma2"):  # in one row for each prompt, and in one for each label
         tokenizer = toys.tokenizer("bpe", 300)
         model = architectures.build(name, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=256)
