@@ -174,6 +174,24 @@ def test_the_logits_of_a_batch_with_branches_are_those_of_each_continuation_alon
     torch.testing.assert_close(next_logits(model, batch), logits[[0, 1], [3, 2]], atol=1e-12, rtol=0)
 
 
+def test_padding_beside_branches_has_positions_that_the_model_has():
+    """A prompt as long as the context, beside one whose labels run as branches: what is padded is not one longer."""
+    model = prepared_gpt2(positions := 12)
+    full, branched = range(20, 20 + positions), range(40, 40 + positions - 1)
+    labels = [((11,), (12,), (13,)), ((11,), (12, 13), (14, 15))]
+    plan = Scoring([], [tuple(full), tuple(branched)], labels, np.zeros(2, int))
+    assert plan.lengths == [positions, positions]
+    together, apart = (label_log_probs(model, plan, token_budget=budget)["log_prob"] for budget in (2048, 1))
+    np.testing.assert_allclose(together, apart, atol=1e-10)
+
+
+def prepared_gpt2(positions, **changes):
+    """A model with a learned vector for each position, and for no more."""
+    model = architectures.build("gpt2", torch.float64, max_position_embeddings=positions, **changes)
+    prepare(model)
+    return model
+
+
 # ------------------------------------------------------------------------------------------------ from strings
 
 
@@ -195,6 +213,24 @@ def test_the_tokens_of_labels_are_those_that_follow_the_prompt(kind):
         assert plan.tokens[number].rest == plan.labels[number][0][1:]
     if kind != "unigram":
         assert plan.labels[0][0][0] == plan.labels[0][1][0]  # one begins as the other does
+
+
+@pytest.mark.parametrize("labels", [("party", "xylophone"), ("xylophone", "paint"), ("x", "y")])
+def test_a_prompt_may_be_as_long_as_the_context(labels):
+    """The last token of a label is predicted, not read, so it needs no position."""
+    tokenizer = toys.tokenizer("bpe", 300)
+    prompt = question("one two :", labels)
+    texts = [tokenizer(f"{prompt.text} {label}")["input_ids"] for label in labels]
+    longest = max(map(len, texts)) - 1
+    model = prepared_gpt2(longest, vocab_size=len(tokenizer))
+    plan = scoring(model, tokenizer, [prompt])
+    found = label_log_probs(model, plan)["log_prob"][0]
+    for score, ids, label in zip(found, texts, plan.labels[0], strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
+        assert score == pytest.approx(float(logits[-len(label) :][range(len(label)), label].sum()), abs=1e-10)
+    with pytest.raises(ValueError, match=f"has {longest} tokens, this model places {longest - 1}"):
+        scoring(prepared_gpt2(longest - 1, vocab_size=len(tokenizer)), tokenizer, [prompt])
 
 
 def test_labels_that_cannot_be_told_apart_or_change_the_prompt_are_refused():
