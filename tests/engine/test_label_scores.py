@@ -1,6 +1,6 @@
 """Labels of several tokens: their scores against a plain loop of whole passes, one for every prompt and label.
 
-The loop is the class's own eager attention under plain hooks (`tests.reference`): nothing of the engine is in it.
+The loop is the class's own eager attention under plain hooks (`tests.eager_runs`): nothing of the engine is in it.
 """
 
 from functools import cache
