@@ -4,10 +4,12 @@ Environment variables are set here, before any test imports a library that reads
 not set them. `make test` loads this file for the notebooks too (-p tests.conftest).
 """
 
+import importlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 SCRATCH = Path(tempfile.mkdtemp(prefix="icl-tests-"))
 
@@ -56,6 +58,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in wanting:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def wide_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Softmax never narrower than its input.
+
+    Many classes take the softmax of a float64 model in float32, which would hide what is compared.
+    """
+    import torch
+
+    # transformers 5.19 compiles this class when it is imported, for which it needs PyTorch's own softmax
+    importlib.import_module("transformers.models.gpt_bigcode.modeling_gpt_bigcode")
+    softmax = torch.nn.functional.softmax
+
+    def wide(values: Any, dim: int = -1, dtype: Any = None, **_: Any) -> Any:
+        return softmax(values, dim=dim, dtype=torch.promote_types(values.dtype, dtype or values.dtype))
+
+    monkeypatch.setattr(torch.nn.functional, "softmax", wide)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

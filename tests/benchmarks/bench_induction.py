@@ -6,10 +6,10 @@ Two models: a random GPT-2 (small; one thread, float32) and the embedded one. Ev
 that runs once per round; the order within a round is drawn. Times are CPU seconds; a ratio is the median over rounds
 with its bootstrap interval.
 
-    scores     `roles.head_scores` of all heads, five sequences of 201 tokens
+    scores     `head_scores.head_scores` of all heads, five sequences of 201 tokens
     bare       the same batches through the same base model, nothing read
     tl         transformer_lens.head_detector.detect_head, "induction_head", the same sequences (eager, one at a time)
-    plain      `scoring.label_log_probs` of 16 prompts of 10 demonstrations
+    plain      `label_scores.label_log_probs` of 16 prompts of 10 demonstrations
     ablated    the same with eight heads at their mean
     knocked    the same with the induction pattern knocked out in eight heads, cells planned beforehand
     planned    the planning of these cells

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from tests.benchmarks.hook_loop import hook_loop
 from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
 
 OWN, OPPONENTS = ("ours", "naive"), ("tl", "nnsight", "pyvene")
@@ -79,33 +80,8 @@ def ours(model: Any, count: int = 1) -> Callable[[], Any]:
 def naive(model: Any, some: int | None = None) -> Callable[[], Any]:
     """some: only so many heads of each layer."""
     model.set_attn_implementation("eager")
-    base, source = torch.tensor([BASE]), torch.tensor([SOURCE])
-    heads, width = model.config.n_head, model.config.n_embd // model.config.n_head
     projections = [block.attn.c_proj for block in model.transformer.h]
-
-    @torch.no_grad()
-    def run() -> Any:
-        z: dict[Any, Any] = {}
-        hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in projections]
-        model(source)
-        for hook in hooks:
-            hook.remove()
-        scores = np.full((len(projections), heads), np.nan)
-        for layer, projection in enumerate(projections):
-            for head in range(some or heads):
-                part = slice(head * width, (head + 1) * width)
-
-                def patch(p: Any, x: Any, part: slice = part) -> Any:
-                    mixed = x[0].clone()
-                    mixed[..., part] = z[p][..., part]
-                    return (mixed, *x[1:])
-
-                hook = projection.register_forward_pre_hook(patch)
-                scores[layer, head] = difference(model(base).logits)[0]
-                hook.remove()
-        return scores
-
-    return run
+    return hook_loop(model, projections, pairs(1), difference, some)
 
 
 def tl(model: Any, count: int = 1) -> Callable[[], Any]:

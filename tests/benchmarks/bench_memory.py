@@ -1,4 +1,4 @@
-"""What `util.memory` says a run will take, beside what it takes: peak resident memory above that of the imports.
+"""What `util.engine.memory` says a run will take, beside what it takes: peak resident memory above that of the imports.
 
     python tests/benchmarks/bench_memory.py [--save data/benchmarks/memory_cpu.json]
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.benchmarks.hook_loop import hook_loop
 from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
 
 NAME = "smollm2"
@@ -50,34 +51,13 @@ def ours(model: Any, tokenizer: Any) -> Callable[[], Any]:
 def loop(model: Any, tokenizer: Any, last: bool, some: int | None) -> Callable[[], Any]:
     model.set_attn_implementation("sdpa")
     base, source, ((mike, emma),) = tokens_of(tokenizer)
-    heads, kept = model.config.num_attention_heads, {"logits_to_keep": 1} if last else {}
     projections = [block.self_attn.o_proj for block in model.model.layers]
+    kept = {"logits_to_keep": 1} if last else {}
 
-    @torch.no_grad()
-    def run() -> Any:
-        z: dict[Any, Any] = {}
-        hooks = [p.register_forward_pre_hook(lambda p, x: z.update({p: x[0].clone()})) for p in projections]
-        model(source, use_cache=False, **kept)
-        for hook in hooks:
-            hook.remove()
-        scores = np.full((len(projections), heads), np.nan)
-        for layer, projection in enumerate(projections):
-            width = projection.in_features // heads
-            for head in range(some or heads):
-                part = slice(head * width, (head + 1) * width)
+    def difference(logits: Any) -> Any:
+        return logits[:, -1, mike] - logits[:, -1, emma]
 
-                def patch(p: Any, x: Any, part: slice = part) -> Any:
-                    mixed = x[0].clone()
-                    mixed[..., part] = z[p][..., part]
-                    return (mixed, *x[1:])
-
-                hook = projection.register_forward_pre_hook(patch)
-                logits = model(base, use_cache=False, **kept).logits[0, -1]
-                scores[layer, head] = logits[mike] - logits[emma]
-                hook.remove()
-        return scores
-
-    return run
+    return hook_loop(model, projections, (base, source), difference, some, use_cache=False, **kept)
 
 
 def reading(model: Any, captured: bool) -> Callable[[], Any]:

@@ -28,7 +28,7 @@ from util.engine.label_scores import all_logits, next_token_logits
 from util.prompts.prompt import Misaligned
 from util.prompts.word_pair_prompts import prompts
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("wide_softmax")]
 
 NAMES = ("gpt2", "llama", "phi", "gemma2")
 names = pytest.mark.parametrize("name", NAMES)
@@ -50,13 +50,6 @@ ABLATIONS = {
 }
 LIMITS = ({"layers": (1,)}, {"heads": ((0, 3), (2, 0))}, {"layers": (0,), "heads": ((0, 1), (1, 1))})
 cases = pytest.mark.parametrize("case", ABLATIONS)
-
-
-@pytest.fixture(autouse=True)
-def _softmax_in_the_models_dtype(monkeypatch):
-    """Many classes take the softmax of a float64 model in float32; to compare exactly, ours and theirs shall not."""
-    own = torch.nn.functional.softmax
-    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None, **_: own(x, dim=dim))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""util.attention against the slow references of reference.py, on every supported architecture.
+"""The engine's attention against the slow references of eager_runs.py, on every supported architecture.
 
 Bound everywhere: 1e-5 * max(1, max |reference|) in float32, on real tokens; every edit must also move the logits by
 1e-3 somewhere, so that no comparison is vacuous.

@@ -1,6 +1,6 @@
 """Labels of several tokens: their scores against a plain loop of whole passes, one for every prompt and label.
 
-The loop is the class's own eager attention under plain hooks (`tests.reference`): nothing of the engine is in it.
+The loop is the class's own eager attention under plain hooks (`tests.eager_runs`): nothing of the engine is in it.
 """
 
 from functools import cache
@@ -30,17 +30,6 @@ def built(name):
     dtype = torch.float32 if name in FLOAT32 else torch.float64
     prepare(model := architectures.build(name, dtype))
     return model, eager_runs.reference(architectures.build(name, dtype))
-
-
-@pytest.fixture
-def exact(monkeypatch):
-    """Eager attention takes its softmax in float32 in many classes, which would hide what is compared."""
-    softmax = torch.nn.functional.softmax
-
-    def wide(values, dim=-1, dtype=None):
-        return softmax(values, dim=dim, dtype=torch.promote_types(values.dtype, dtype or values.dtype))
-
-    monkeypatch.setattr(torch.nn.functional, "softmax", wide)
 
 
 def planned(labels=LABELS, lengths=(9, 12, 7, 12)):
@@ -75,7 +64,7 @@ def bound(name):
 
 @pytest.mark.parametrize("budget", [1, 2048])
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_are_scored_by_all_their_tokens(name, budget, exact):
+def test_labels_are_scored_by_all_their_tokens(name, budget, wide_softmax):
     model, reference = built(name)
     plan = planned()
     found = label_log_probs(model, plan, token_budget=budget)
@@ -85,7 +74,7 @@ def test_labels_are_scored_by_all_their_tokens(name, budget, exact):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_under_a_knockout_of_cells_of_the_prompt(name, exact):
+def test_labels_under_a_knockout_of_cells_of_the_prompt(name, wide_softmax):
     model, reference = built(name)
     plan, layer = planned(), architectures.attention_layers(name)[-1]
     cells = [np.array([(len(ids) - 1, len(ids) - 3), (4, 2), (4, 3)]) for ids in plan.ids]
@@ -96,7 +85,7 @@ def test_labels_under_a_knockout_of_cells_of_the_prompt(name, exact):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_under_an_ablation_at_all_positions(name, exact):
+def test_labels_under_an_ablation_at_all_positions(name, wide_softmax):
     """One head at zero, another at a vector that depends on the position: the labels' tokens are ablated too."""
     model, reference = built(name)
     plan, layer = planned(), architectures.attention_layers(name)[-1]
@@ -154,7 +143,7 @@ def test_labels_of_one_token_are_scored_as_ever_bit_by_bit(name):
         np.testing.assert_array_equal(found[batch.numbers], scores.numpy())
 
 
-def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(exact):
+def test_the_loss_on_the_text_is_the_same_with_labels_of_one_token_and_of_several(wide_softmax):
     for name in ("llama", "gemma2"):  # in one row for each prompt, and in one for each label
         tokenizer = toys.tokenizer("bpe", 300)
         model = architectures.build(name, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=256)
@@ -185,6 +174,24 @@ def test_the_logits_of_a_batch_with_branches_are_those_of_each_continuation_alon
     torch.testing.assert_close(next_logits(model, batch), logits[[0, 1], [3, 2]], atol=1e-12, rtol=0)
 
 
+def test_padding_beside_branches_has_positions_that_the_model_has():
+    """A prompt as long as the context, beside one whose labels run as branches: what is padded is not one longer."""
+    model = prepared_gpt2(positions := 12)
+    full, branched = range(20, 20 + positions), range(40, 40 + positions - 1)
+    labels = [((11,), (12,), (13,)), ((11,), (12, 13), (14, 15))]
+    plan = Scoring([], [tuple(full), tuple(branched)], labels, np.zeros(2, int))
+    assert plan.lengths == [positions, positions]
+    together, apart = (label_log_probs(model, plan, token_budget=budget)["log_prob"] for budget in (2048, 1))
+    np.testing.assert_allclose(together, apart, atol=1e-10)
+
+
+def prepared_gpt2(positions, **changes):
+    """A model with a learned vector for each position, and for no more."""
+    model = architectures.build("gpt2", torch.float64, max_position_embeddings=positions, **changes)
+    prepare(model)
+    return model
+
+
 # ------------------------------------------------------------------------------------------------ from strings
 
 
@@ -206,6 +213,24 @@ def test_the_tokens_of_labels_are_those_that_follow_the_prompt(kind):
         assert plan.tokens[number].rest == plan.labels[number][0][1:]
     if kind != "unigram":
         assert plan.labels[0][0][0] == plan.labels[0][1][0]  # one begins as the other does
+
+
+@pytest.mark.parametrize("labels", [("party", "xylophone"), ("xylophone", "paint"), ("x", "y")])
+def test_a_prompt_may_be_as_long_as_the_context(labels):
+    """The last token of a label is predicted, not read, so it needs no position."""
+    tokenizer = toys.tokenizer("bpe", 300)
+    prompt = question("one two :", labels)
+    texts = [tokenizer(f"{prompt.text} {label}")["input_ids"] for label in labels]
+    longest = max(map(len, texts)) - 1
+    model = prepared_gpt2(longest, vocab_size=len(tokenizer))
+    plan = scoring(model, tokenizer, [prompt])
+    found = label_log_probs(model, plan)["log_prob"][0]
+    for score, ids, label in zip(found, texts, plan.labels[0], strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
+        assert score == pytest.approx(float(logits[-len(label) :][range(len(label)), label].sum()), abs=1e-10)
+    with pytest.raises(ValueError, match=f"has {longest} tokens, this model places {longest - 1}"):
+        scoring(prepared_gpt2(longest - 1, vocab_size=len(tokenizer)), tokenizer, [prompt])
 
 
 def test_labels_that_cannot_be_told_apart_or_change_the_prompt_are_refused():

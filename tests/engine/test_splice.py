@@ -10,18 +10,15 @@ from util.engine.attention import instrument, support
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, Knockout, Splice
 
-pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.filterwarnings("ignore:Knockout"),
+    pytest.mark.usefixtures("wide_softmax"),
+]
 
 LENGTH = 12
 FAMILIES = ("gpt2", "llama", "phi", "gemma2", "mistral", "gpt_neox", "falcon_7b", "bloom")
 families = pytest.mark.parametrize("name", FAMILIES)
-
-
-@pytest.fixture(autouse=True)
-def _softmax_in_the_models_dtype(monkeypatch):
-    """Many classes take the softmax of a float64 model in float32; to compare exactly, ours and theirs shall not."""
-    own = torch.nn.functional.softmax
-    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim=None, dtype=None, **_: own(x, dim=dim))
 
 
 def prepared(name, **changes):

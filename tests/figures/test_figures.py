@@ -26,6 +26,7 @@ from util.figures.ioi_patching import plots as ioi_plots
 from util.figures.ioi_patching import results as ioi
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, Intervals
+from util.stats.undefined import IN_VALUES
 
 
 @pytest.fixture(params=[(4, 8, 32), (12, 12, 32), (30, 9, 32), (48, 32, 32)], ids=lambda p: f"{p[0]}x{p[1]}")
@@ -288,8 +289,8 @@ def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeyp
         "mine": {"value": [None], "low": [0.0], "high": [1.0]},
         "fine": 1.0,
         "undefined": {
-            "direct": report.UNDEFINED["direct"],
-            "search: best": report.UNDEFINED["search"],
+            "direct": IN_VALUES["direct"],
+            "search: best": IN_VALUES["search"],
             "mine: value": "no prompt",
         },
     }

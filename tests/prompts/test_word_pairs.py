@@ -317,7 +317,7 @@ def test_shuffles_leave_as_few_outputs_in_place_as_there_can_be():
         old = [(w.y, w.sizes[3]) for w in shown]
         allowed = [new for new in itertools.permutations(old) if [s for _, s in new] == [s for _, s in old]]
         fewest = min(sum(a == b for a, b in zip(old, new, strict=True)) for new in allowed)
-        strict, loose = (word_pair_prompts._shuffled(shown, rng, few) for few in (False, True))
+        strict, loose = (word_pair_prompts._permuted(shown, rng, few) for few in (False, True))
         assert (strict is None) == (fewest > 0) and (loose is None) == (fewest == len(old))
         for new in (strict, loose):
             if new:

@@ -104,6 +104,14 @@ def test_filter_catches_planted_duplicates():
     assert filtered.reason("the cat sat down") is None
 
 
+@pytest.mark.slow
+def test_the_card_says_what_was_left_out():
+    card = (embedded.home() / "README.md").read_text()
+    for row in sources.leakage_counts():
+        use = "yes" if row["data set"] in sources.TRAINED_ON else "tokenizer only"
+        assert "| {} | {} | {} | {} | {} | {} |".format(*row.values(), use) in card
+
+
 def test_clean_pools_share_no_span_with_any_query():
     queries = [text for name in sources.DATA_SETS for text, _ in sources.load(name).queries]
     assert len(queries) == 5120

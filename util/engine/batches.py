@@ -73,7 +73,8 @@ class Batch:
         width = max(map(len, chosen))
         ids = torch.zeros(len(chosen), width, dtype=torch.long)
         lengths = torch.tensor([len(row.ids) for row in chosen])
-        places = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None])
+        # padding repeats the last position, because the model may have no later one
+        places = torch.arange(width).expand(len(chosen), -1).minimum(lengths[:, None] - 1)
         cells = []
         for i, row in enumerate(chosen):
             ids[i, : len(row)] = torch.tensor(row.ids + row.branches)

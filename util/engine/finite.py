@@ -17,16 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from util.engine.attention import PREPARED, input_device
+from util.stats.undefined import IN_RECORDS
 
-# Entries of records that may be NaN, and why: the model has no such number. Infinity is allowed nowhere.
-UNDEFINED = {
-    "value_norm": "the class does something between its heads and their projection",
-    "edges": "the receiver is in no later layer than the sender",
-    **dict.fromkeys(
-        ("copying", "attribution", "weights_copying", "direct"),
-        "the class does not pass on what a head writes as it is, so nothing is written to the output directly",
-    ),
-}
 WORDS = 12  # how many tokens of a prompt an error quotes
 
 # The tokenizer of a model, where it is known, so that errors can quote prompts in words.
@@ -81,11 +73,11 @@ def check_finite(
 
 
 def check_record(data: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
-    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN in arrays that `UNDEFINED` lacks."""
+    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN in arrays that `IN_RECORDS` lacks."""
     for name, array in data.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             continue
-        wrong = np.isinf(array) if name in UNDEFINED else ~np.isfinite(array)
+        wrong = np.isinf(array) if name in IN_RECORDS else ~np.isfinite(array)
         if wrong.any():
             place = np.argwhere(wrong)[0].tolist()
             raise NotFinite(

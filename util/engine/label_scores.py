@@ -86,7 +86,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
                 )
     ids = [labelled.ids[:-1] for labelled in tokens[0]]
     plan = Scoring(tokens[0], ids, labels, np.array([prompt.gold for prompt in prompts]))
-    check_context(model, [length + 1 for length in plan.lengths])
+    check_context(model, plan.lengths)
     return plan
 
 

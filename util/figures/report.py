@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from util import paths
 from util.models.table import PACKAGED
+from util.stats.undefined import IN_VALUES
 
 
 def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") -> list[Path]:
@@ -34,22 +35,6 @@ def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") 
     return files
 
 
-# Why a value may be NaN, by the name of its entry or of an entry around it.
-UNDEFINED = {
-    **dict.fromkeys(
-        ("companions", "copying", "attribution", "weights_copying", "direct"),
-        "the class does not pass on what a head writes as it is, so nothing is written to the output directly",
-    ),
-    **dict.fromkeys(("value_norm", "moved"), "the class does something between its heads and their projection"),
-    **dict.fromkeys(
-        ("scores", "search", "models", "claims"),
-        "a share of what the whole model does, where that is not above nothing",
-    ),
-    "selectivity": "a ratio whose denominator is 0",
-    "edges": "the receiver is in no later layer than the sender",
-}
-
-
 def save_values(
     values: Mapping[str, Any],
     stem: str,
@@ -60,11 +45,11 @@ def save_values(
     """Write the plotted numbers to <stem>.json in a model's output folder, and return the path.
 
     Floats are rounded to `decimals`. JSON has no NaN: a NaN becomes null, and the entry "undefined" of the file says
-    why, by place. The reasons, by the name of an entry, are those of the argument `undefined` and of `UNDEFINED`; a NaN
+    why, by place. The reasons, by the name of an entry, are those of the argument `undefined` and of `IN_VALUES`; a NaN
     without a reason gives a warning. Raises ValueError for an infinity, and if some value is NaN but the values have an
     entry "undefined" already.
     """
-    reasons, places = UNDEFINED | dict(undefined or {}), dict[str, str]()
+    reasons, places = IN_VALUES | dict(undefined or {}), dict[str, str]()
     plain = _plain(values, decimals, (), reasons, places)
     if places:
         if "undefined" in plain:

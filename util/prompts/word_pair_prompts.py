@@ -149,8 +149,10 @@ class _Stock:
     def _has_donors(self, word: _Word) -> bool:
         """Whether a pair alone could be replaced: without this, most draws of ten would hold one that cannot be."""
         for c in self.corruptions:
-            alike = self.buckets[OWN, OUTPUT, word.sizes[OUTPUT]]
-            replaceable = any(w.y != word.y for w in alike) if c == SHUFFLED else self._can_replace(c, [word], word)
+            if c == SHUFFLED:
+                replaceable = any(w.y != word.y for w in self.buckets[OWN, OUTPUT, word.sizes[OUTPUT]])
+            else:
+                replaceable = self._parts(c, [word], word) is not None
             if not replaceable:
                 self.rejected[f"{OWN}: no donor for {CORRUPTIONS[c]}"] += 1
                 return False
@@ -210,43 +212,33 @@ class _Stock:
 
     def _lacking(self, shown: list[_Word], query: _Word, corruptions: Sequence[int]) -> int | None:
         """The first of the corruptions that has no donor for these demonstrations and this query; None if all have."""
-        return next((c for c in corruptions if not self._can_replace(c, shown, query)), None)
+        return next((c for c in corruptions if self._parts(c, shown, query) is None), None)
 
     def donor(self, c: int, clean: _Clean, rng: Random) -> Prompt:
         """A donor of a clean prompt. Raises Misaligned where the draw is not aligned with it."""
-        parts = self._draw(c, clean.shown, clean.query, rng)
+        parts = self._parts(c, clean.shown, clean.query, rng)
         if parts is None:
             raise Misaligned(f"no donor for {CORRUPTIONS[c]}", "words of these token counts are too few")
         donor = self.task.layout.prompt(*parts, clean.query.y, marks=clean.prompt.marks)
         check_aligned(clean.tokens, typed_tokens(donor, self.tokenizer))
         return donor
 
-    def _can_replace(self, c: int, shown: Sequence[_Word], query: _Word) -> bool:
-        """Whether there is a donor at all: one of the first words that fit, in the order of the lists."""
-        if c == SHUFFLED:
-            return _permuted(shown, _unchanged, self.task.balanced) is not None
-        return self._replaced(c, shown, query, _unchanged) is not None
+    def _parts(self, c: int, shown: Sequence[_Word], query: _Word, rng: Random | None = None) -> _Parts | None:
+        """The parts of a donor; None where there are none.
 
-    def _draw(self, c: int, shown: Sequence[_Word], query: _Word, rng: Random) -> _Parts | None:
-        """The parts of a donor, drawn by a generator; None where this draw has none."""
-
-        def shuffled(items: list[T]) -> list[T]:
-            return rng.sample(items, len(items))
-
+        rng: draws them; without it they are the first that fit, which shows whether there is a donor at all.
+        """
         if c != SHUFFLED:
-            return self._replaced(c, shown, query, shuffled)
-
-        outputs = _shuffled(shown, rng, self.task.balanced)
+            return self._replaced(c, shown, query, rng)
+        outputs = _permuted(shown, rng, self.task.balanced)
         if outputs is None:
             return None
         return [(word.x, y) for word, y in zip(shown, outputs, strict=True)], query.x
 
-    def _replaced(
-        self, c: int, shown: Sequence[_Word], query: _Word, arranged: Callable[[list[_Word]], list[_Word]]
-    ) -> _Parts | None:
+    def _replaced(self, c: int, shown: Sequence[_Word], query: _Word, rng: Random | None) -> _Parts | None:
         """The parts of a donor whose words are others; None where there are too few.
 
-        arranged: puts the words of a source, a place and a size in the order in which they are tried.
+        rng: shuffles the words of a source, a place and a size; without it they are tried in the order of the lists.
         """
         used: set[str | int] = {query.x, *(word.x for word in shown)}  # inputs, and rows of other lists
         outputs, tried, limit = Counter[str](), dict[Any, list[_Word]](), self.task.limit(len(shown))
@@ -254,7 +246,8 @@ class _Stock:
         def pick(source: str, place: int, old: _Word, as_output: bool) -> _Word | None:
             key = (source, place, old.sizes[place])
             if key not in tried:
-                tried[key] = arranged(self.buckets[key])
+                words = self.buckets[key]
+                tried[key] = rng.sample(words, len(words)) if rng else words
             for word in tried[key]:
                 fits = word.x not in used and word.kind in (old.kind, None) and used.isdisjoint(word.rows)
                 if fits and as_output:
@@ -278,31 +271,19 @@ class _Stock:
         return (pairs, asked.x) if asked else None
 
 
-def _unchanged(items: list[T]) -> list[T]:
-    return items
-
-
-def _shuffled(shown: Sequence[_Word], rng: Random, few: bool) -> list[str] | None:
-    """The outputs, permuted at random, see `_permuted`."""
-
-    def shuffled(places: list[int]) -> list[int]:
-        rng.shuffle(places)
-        return places
-
-    return _permuted(shown, shuffled, few)
-
-
-def _permuted(shown: Sequence[_Word], arranged: Callable[[list[int]], list[int]], few: bool) -> list[str] | None:
+def _permuted(shown: Sequence[_Word], rng: Random | None, few: bool) -> list[str] | None:
     """The outputs, permuted among places of as many tokens so that no place has the word it had.
 
-    arranged: puts places of as many tokens in the order in which they follow each other in a ring, where those of one
-    word stand beside each other. There, a turn by the largest number of equal words leaves as few in place as there can
-    be. Where some are left: None, or with `few` the permutation, unless it leaves all of them.
+    Places of as many tokens follow each other in a ring, shuffled by rng where one is given, those of one word beside
+    each other. There, a turn by the largest number of equal words leaves as few in place as there can be. Where some
+    are left: None, or with `few` the permutation, unless it leaves all of them.
     """
     old = [word.y for word in shown]
     new = list(old)
     for size in {word.sizes[OUTPUT] for word in shown}:
-        places = arranged([place for place, word in enumerate(shown) if word.sizes[OUTPUT] == size])
+        places = [place for place, word in enumerate(shown) if word.sizes[OUTPUT] == size]
+        if rng:
+            rng.shuffle(places)
         words = [old[place] for place in places]
         ring = [place for _, place in sorted(zip(map(words.index, words), places, strict=True))]
         turn = max(Counter(words).values())

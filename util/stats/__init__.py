@@ -1,3 +1,3 @@
-"""Confidence intervals, tests and control sets. They turn arrays into numbers."""
+"""Confidence intervals, tests and control sets, which turn arrays into numbers; why a number may be NaN."""
 
-__all__ = ["answers", "controls", "heads", "intervals", "tests"]
+__all__ = ["answers", "controls", "heads", "intervals", "tests", "undefined"]

@@ -45,7 +45,7 @@ LAYOUTS = (  # (before the input, between input and label, after the label, word
     ("question:", " target:", "\n", True),
     ("news:", " topic:", "\n", True),
 )
-OTHER_TOKENS = 0.1  # weight of the template and text tokens of episodes
+OTHER_TOKENS = 0.1  # weight of template tokens of maps and words, and of some tokens of episodes
 MAP_WIDTHS = {"maps": (1, 2, 3), "long_maps": (8, 16, 32)}
 _ROWS_PER_LAYOUT = 4
 
@@ -207,7 +207,10 @@ class Corpus:
         return _finish(*_fill([lines() for _ in range(rows)], length))
 
     def episodes(self, rng: np.random.Generator, rows: int, length: int, true_labels: bool = True) -> Batch:
-        """StaICC lines with their labels, one data set per row, as many lines as fit (see also `relabelled`)."""
+        """StaICC lines with their labels, one data set per row, as many lines as fit (see also `relabelled`).
+
+        An eighth of the tokens without a known label, drawn at random, has the weight OTHER_TOKENS.
+        """
 
         def lines() -> Iterator[Weighted]:
             data = self._episodes[rng.integers(len(self._episodes))]
@@ -299,7 +302,8 @@ def _lines(
 ) -> Batch:
     """Join template tokens, inputs [rows, lines, width] and labels [rows, lines] to rows of tokens.
 
-    A label has weight if its number in `which` [rows, lines] occurred earlier in its row.
+    A label has weight if its number in `which` [rows, lines] occurred earlier in its row. The template tokens behind an
+    input have the weight OTHER_TOKENS.
     """
     rows, lines = labels.shape
 

@@ -232,10 +232,7 @@ def word_sequences(name: str, k: int, n: int, labels: Sequence[str] | None = Non
     """A word sequence task; or one a line, with a space before its labels, which are `labels`, where some are given."""
     task = classification.task(name)
     if labels:
-        new = dict(zip(task.labels, labels, strict=False))
-        task = replace(
-            task, rows=tuple((x, new[y]) for x, y in task.rows), labels=tuple(new.values()), layout=classification.LINES
-        )
+        task = replace(classification.relabelled(task, labels[: len(task.labels)]), layout=classification.LINES)
     return classification.prompts(task, k, limit=n)
 
 

@@ -1,0 +1,23 @@
+"""Why a number may be NaN, by the name of its entry. Infinity is allowed nowhere."""
+
+NO_DIRECT_WRITING = (
+    "the class does not pass on what a head writes as it is, so nothing is written to the output directly"
+)
+CHANGED_BEFORE_PROJECTION = "the class does something between its heads and their projection"
+NO_SHARE = "a share of what the whole model does, where that is not above nothing"
+
+# Entries of records.
+IN_RECORDS = {
+    "value_norm": CHANGED_BEFORE_PROJECTION,
+    "edges": "the receiver is in no later layer than the sender",
+    **dict.fromkeys(("copying", "attribution", "weights_copying", "direct"), NO_DIRECT_WRITING),
+}
+
+# Entries of values files, or entries around them.
+IN_VALUES = {
+    **IN_RECORDS,
+    "companions": NO_DIRECT_WRITING,
+    "moved": CHANGED_BEFORE_PROJECTION,
+    **dict.fromkeys(("scores", "search", "models", "claims"), NO_SHARE),
+    "selectivity": "a ratio whose denominator is 0",
+}
