@@ -15,7 +15,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from util import edges, paths
-from util.figures import report
+from util.figures import FIGURES, report
 from util.figures.edge_ablation import plots as edge_plots
 from util.figures.forerunner_heads import measures as f
 from util.figures.forerunner_heads import plots
@@ -37,11 +37,11 @@ def arrays(request):
     return magnitude, (0.1 * random.random((n, layers, heads))).astype(np.float32), random.integers(100, 200, n)
 
 
-FIGURES = paths.root() / "figures"
+DRAWN = paths.root() / "figures"
 
 
 @pytest.mark.parametrize(
-    "file", sorted(FIGURES.rglob("*.png")), ids=lambda file: str(file.relative_to(FIGURES).with_suffix(""))
+    "file", sorted(DRAWN.rglob("*.png")), ids=lambda file: str(file.relative_to(DRAWN).with_suffix(""))
 )
 def test_nothing_of_a_committed_figure_is_cut_off_at_its_edge(file):
     pixels = image.imread(file)[..., :3]
@@ -324,7 +324,14 @@ def test_the_match_rule(tmp_path, monkeypatch):
     assert rest == "1 published value not measured with these settings"
 
 
-@pytest.mark.parametrize("stem", ["forerunner_heads", "induction_scores", "ioi_patching"])
+PUBLISHED = sorted(file.stem for file in (paths.root() / "data" / "published").glob("*.json"))
+
+
+def test_every_published_file_is_of_a_figure():
+    assert {*PUBLISHED} <= {*FIGURES}
+
+
+@pytest.mark.parametrize("stem", PUBLISHED)
 def test_the_published_file_is_complete(stem):
     values = report.published(stem)["values"]
     for row in values:
