@@ -1,3 +1,3 @@
-"""Confidence intervals, tests and control sets. They turn arrays into numbers."""
+"""Confidence intervals, tests, splits and control sets. They turn arrays into numbers."""
 
-__all__ = ["answers", "controls", "heads", "intervals", "tests"]
+__all__ = ["answers", "controls", "heads", "intervals", "splits", "tests"]

@@ -21,7 +21,7 @@ from util.figures.ioi_patching import measures, plots
 from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, mean, normalised, signed
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval, Intervals, accuracy, t_interval
-from util.stats.tests import halves
+from util.stats.splits import halves
 
 KEPT = 0.9  # share of the logit difference that a faithful set keeps
 LISTED = 8  # heads in tables and in the check
