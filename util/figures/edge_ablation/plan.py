@@ -159,7 +159,7 @@ class Plan:
 
         Other models are loaded as this one is, but for the revision, which is this model's.
         """
-        by_model: dict[str, Circuits] = {self.model.shown_name: circuits.by_task[self.primary_task]}
+        by_model: dict[str, Circuits] = {self.model.title: circuits.by_task[self.primary_task]}
         if self.untrained_control:
             by_model["untrained"] = self.primary.twin().compare(written=False)
         for name in self.other_models:

@@ -117,7 +117,7 @@ class StaiccStudy(base.Study):
     @property
     def setting(self) -> Setting:
         """What titles say of the study."""
-        return Setting(self.model.shown_name, self.dataset, self.k, self.prompts)
+        return Setting(self.model.title, self.dataset, self.k, self.prompts)
 
 
 # ------------------------------------------------------------------------------------------------ the study

@@ -10,17 +10,17 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from util.figures.ioi_patching.measures import SHOWN, carriers, colour_limit
-from util.figures.style import WIDTH, new_figure, style
-from util.stats.heads import Head, head_name, top
+from util.figures.head_map import colour_limit, count_ticks, head_map, print_in_cells
+from util.figures.ioi_patching.measures import SHOWN, carriers
+from util.figures.style import BLUE, GREY, RED, WIDTH, new_figure, style
+from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
 
 Floats = NDArray[np.floating]
-COLOURS = ("#2c7d59", "#c02d45")  # the answer of the base, the other name
-BLUE, GREY, RED = "#023858", "0.55", "#b2182b"
-LAYER, HEAD = "layer (from 0)", "head (from 0)"
+COLOURS = ("#2c7d59", RED)  # the answer of the base, the other name
 NAMED = 5  # heads named in panels of dots
 PRINTED = 12  # cells of a map whose value is printed
+READABLE = 36  # layers of a map in whose cells a value can be read
 RANKED = 12  # heads shown with intervals
 
 
@@ -51,37 +51,16 @@ def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str
 # ------------------------------------------------------------------------------------------------ shared panels
 
 
-def _ticks(count: int) -> NDArray[np.int64]:
-    return np.arange(0, count, max(1, round(count / 8)))
-
-
 def _wide(layers: int) -> bool:
     """Whether a map of so many layers takes the whole width."""
     return layers > SHOWN
 
 
-def _map(ax: Axes, effects: Floats, width: float, unit: str, sign: str = "") -> None:
-    """A map [L, H] in full colours, the values of its strongest cells printed; width: of the axes, in inches."""
-    limit = colour_limit(effects)
-    image = ax.imshow(effects.T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", origin="lower")
-    ax.set(xlabel=LAYER, ylabel=HEAD)
-    for axis, count in ((ax.xaxis, effects.shape[0]), (ax.yaxis, effects.shape[1])):
-        axis.set_ticks(_ticks(count))
-    ax.spines[:].set_visible(True)
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    figure.colorbar(image, ax=ax, pad=0.01, label=unit)
-    size = min(6.0, 72 * width / effects.shape[0] / 2.4)  # points, of numbers of three characters
-    for head in top(np.abs(effects), min(PRINTED, effects.size)):
-        value = float(effects[head])
-        if size >= 3.5 and abs(value) >= 0.05 * limit:
-            colour = "white" if abs(value) > 0.6 * limit else "black"
-            ax.text(head[0], head[1], _short(value, limit), fontsize=size, ha="center", va="center", color=colour)
-
-
-def _short(value: float, limit: float) -> str:
-    text = f"{value:.0f}" if limit >= 10 else f"{value:.1f}" if limit >= 2 else f"{value:.2f}"
-    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+def _map(ax: Axes, effects: Floats, width: float, label: str) -> None:
+    """A map of effects [L, H], the values of its strongest heads printed where there is room; label: their unit."""
+    image = head_map(ax, effects, label=label, width=width)
+    if len(effects) <= READABLE:
+        print_in_cells(image, {head: f"{effects[head]:.2g}" for head in _strongest(effects, PRINTED)})
 
 
 def _by_layer(ax: Axes, effects: Floats, unit: str) -> None:
@@ -90,14 +69,14 @@ def _by_layer(ax: Axes, effects: Floats, unit: str) -> None:
     ax.plot(np.repeat(x, effects.shape[1]), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
     ax.plot(x, effects.mean(axis=1), "_", color=RED, ms=6, mew=1.2)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
-    ax.xaxis.set_ticks(_ticks(len(effects)))
-    ax.set(xlabel=LAYER, ylabel=unit)
-    _name(ax, {head: (head[0], float(effects[head])) for head in _named(effects)})
+    ax.set_xticks(count_ticks(len(effects), 8))
+    ax.set(xlabel="layer", ylabel=unit)
+    _name(ax, {head: (head[0], float(effects[head])) for head in _strongest(effects, NAMED)})
 
 
-def _named(effects: Floats) -> list[Head]:
-    """The strongest heads of a map that are worth a name: none below a twentieth of the largest."""
-    strongest = top(np.abs(effects), min(NAMED, effects.size))
+def _strongest(effects: Floats, count: int) -> list[Head]:
+    """The strongest heads of a map, at most so many: none below a twentieth of the largest effect."""
+    strongest = top(np.abs(effects), min(count, effects.size))
     return [head for head in strongest if abs(effects[head]) >= 0.05 * colour_limit(effects)]
 
 
@@ -147,7 +126,7 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
         ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=3, alpha=0.5, mew=0)
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
         ax.set(xlabel="norm of the outputs", ylabel="change, logits", title="C) by norm")
-        _name(ax, {head: (float(norms[head]), float(effects[head])) for head in _named(effects)})
+        _name(ax, {head: (float(norms[head]), float(effects[head])) for head in _strongest(effects, NAMED)})
         figure.suptitle(title)
     return figure
 
@@ -176,8 +155,8 @@ def activations(
         low, high = np.percentile(lengths, bounds)
         image = axes[1].imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
         axes[1].set_xticks(np.arange(count), [_shown(token) for token in tokens], rotation=45, ha="right")
-        axes[1].yaxis.set_ticks(_ticks(len(lengths)))
-        axes[1].set(ylabel=LAYER, title="B) all layers: norm of z, mean of the layer's heads")
+        axes[1].set_yticks(count_ticks(len(lengths), 8))
+        axes[1].set(ylabel="layer", title="B) all layers: norm of z, mean of the layer's heads")
         figure.colorbar(image, ax=axes[1], pad=0.01, extend="both", label="norm")
         for ax in axes:
             ax.spines[:].set_visible(True)
@@ -214,8 +193,10 @@ def token_differences(difference: Floats, ratio: Floats, title: str, step: int) 
         ax.margins(y=0.12)
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if str(value)[0] in "25" else "")
-        ax.xaxis.set_ticks(_ticks(len(ratio)))
-        ax.set(xlabel=LAYER, ylabel="selectivity ratio", title="B) two heads that differ most / two that differ least")
+        ax.set_xticks(count_ticks(len(ratio), 8))
+        ax.set(
+            xlabel="layer", ylabel="selectivity ratio", title="B) two heads that differ most / two that differ least"
+        )
         figure.suptitle(title)
     return figure
 
@@ -269,12 +250,11 @@ def population(
         panels = [*above, *rows[1].subplots(1, 3)]
         axes = dict(zip(("map", "heads", "both", "estimate", "direct"), panels, strict=True))
         _map(axes["map"], effects, 4.6 if wide else 2.0, "share")
-        for layer, head in np.argwhere(carriers(noised)):
+        for layer, head in heads_where(carriers(noised)):
             frame = Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, edgecolor="black", lw=0.6, clip_on=False)
             axes["map"].add_patch(frame)
         axes["map"].set_title("A) patched from the source")
         _ranked(axes["heads"], strongest, measured, untrained, whole, roles)
-        has_direct = np.isfinite(direct).all()
         points = {
             "both": (denoised, effects, "restored by it alone", "lost without it", "C) both directions"),
             "estimate": (effects, estimate, "exact", "first-order estimate", "D) attribution"),
@@ -283,7 +263,7 @@ def population(
         for name, (x, y, across, up, heading) in points.items():
             ax = axes[name]
             ax.set(title=heading)
-            if name == "direct" and not has_direct:
+            if not np.isfinite(y).all():
                 text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
                 ax.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=ax.transAxes)
                 ax.set_axis_off()
@@ -293,9 +273,7 @@ def population(
             ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
             ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
             ax.set(xlabel=across, ylabel=up, xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
-        for name, (x, y, *_) in points.items():
-            if name != "direct" or has_direct:
-                _name(axes[name], {head: (float(x[head]), float(y[head])) for head in _named(effects)})
+            _name(ax, {head: (float(x[head]), float(y[head])) for head in _strongest(effects, NAMED)})
         figure.suptitle(title)
     return figure
 

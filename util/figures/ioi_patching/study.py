@@ -71,7 +71,7 @@ class Study(study.Study):
     @property
     def setting(self) -> Setting:
         """What titles say."""
-        return Setting(self.model.name, self.model.shown_name, self.corruption)
+        return Setting(self.model.name, self.model.title, self.corruption)
 
     # -------------------------------------------------------------------------------------------- what has records
 
