@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from util.figures.forerunner_heads.cuts import EVERYWHERE, Part
 from util.figures.forerunner_heads.measures import Contrast, Inducing, Reader, Series, Verdict
 from util.figures.head_map import colour_bar, colour_limit, head_map, print_in_cells
-from util.figures.style import WIDTH, new_figure, style
+from util.figures.style import WIDTH, new_figure, points, style
 from util.stats.heads import Head, heads_where
 from util.stats.intervals import Interval, Intervals
 
@@ -181,8 +181,10 @@ def by_demonstrations(
         ax = upper.subplots()
         shift = {name: 0.08 * place for place, name in enumerate([*counts, "fixed"])}
         for name, values in counts.items():
-            _points(ax, values, shift[name], COLOURS[name], f"{name.label}, c / n_t", "o-")
-        _points(ax, fixed, shift["fixed"], "black", "correct label, one threshold", "s:")
+            x, label = np.array(list(values)) + shift[name], f"{name.label}, c / n_t"
+            points(ax, x, values.values(), fmt="o-", color=COLOURS[name], label=label, capsize=1.5)
+        x, label = np.array(list(fixed)) + shift["fixed"], "correct label, one threshold"
+        points(ax, x, fixed.values(), fmt="s:", color="black", label=label, capsize=1.5)
         top = 1.1 * max(high for values in [*counts.values(), fixed] for _, _, high in values.values())
         ax.set(xlabel="demonstrations k", ylabel="heads above threshold\non a prompt, mean", ylim=(0, top or 1))
         ax.set_xticks(list(maps))
@@ -195,13 +197,6 @@ def by_demonstrations(
         _count_bar(image, list(axes), pad=0.01)
         figure.suptitle(title)
     return figure
-
-
-def _points(ax: Axes, values: Mapping[int, Interval], shift: float, colour: str, label: str, form: str) -> None:
-    x = np.array(list(values)) + shift
-    mean, low, high = np.array(list(values.values())).T
-    error = np.maximum([mean - low, high - mean], 0)
-    ax.errorbar(x, mean, error, fmt=form, ms=3, lw=1, color=colour, label=label, capsize=1.5)
 
 
 # ------------------------------------------------------------------------------------------------ specificity
@@ -250,11 +245,11 @@ def specificity(panels: Sequence[Panel], threshold: float, title: str) -> Figure
     return figure
 
 
-def _name_column(ax: Axes, points: Mapping[str, tuple[float, float]], limits: tuple[float, float]) -> None:
+def _name_column(ax: Axes, named: Mapping[str, tuple[float, float]], limits: tuple[float, float]) -> None:
     """Write the names one below the other at the left edge, a line from each to its point."""
     low, high = np.log(limits)
     gap, at = 0.055, 1.0
-    for name, (x, y) in sorted(points.items(), key=lambda entry: -entry[1][1]):
+    for name, (x, y) in sorted(named.items(), key=lambda entry: -entry[1][1]):
         across, up = (np.log([x, y]) - low) / (high - low)
         at = min(at - gap, up)
         place = (across + 0.05, up) if across < 0.25 else (0.03, at)  # beside a point that stands in the column's way

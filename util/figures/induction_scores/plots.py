@@ -4,11 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from util.figures.head_map import colour_limit, head_map
-from util.figures.style import BLUE, GREY, RED, WIDTH, name_point, new_figure, style
+from util.figures.style import BLUE, GREY, RED, WIDTH, name_point, new_figure, points, style
 from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
 
@@ -29,10 +30,10 @@ def scores(intervals: Intervals, uniform: float, bound: float, title: str, untra
         left.set_title("A) prefix-matching score")
         shown = int(np.clip((mean >= bound).sum() + 3, 12, 16))
         strongest = top(mean, min(shown, mean.size))
-        value, low, high = np.array([intervals[head] for head in strongest]).T
-        x = np.arange(len(strongest))
-        right.bar(x, value, color=np.where(value >= bound, BLUE, "0.7"), width=0.7)
-        right.errorbar(x, value, [value - low, high - value], fmt="none", color="black", lw=0.9, capsize=2)
+        best, x = [intervals[head] for head in strongest], np.arange(len(strongest))
+        colours = [BLUE if score.value >= bound else "0.7" for score in best]
+        right.bar(x, [score.value for score in best], color=colours, width=0.7)
+        points(right, x, best, fmt="none", color="black", capsize=2)
         right.axhline(bound, color=RED, lw=0.8, ls="--", label=f"{bound}: an induction head")
         if untrained is not None:
             right.axhline(untrained, color=GREY, lw=0.8, label="best untrained head")
@@ -156,9 +157,7 @@ def accuracies(
                 drawn = controls.get(task, {}).get(name, ())
                 ax.plot(drawn, np.full(len(drawn), y), "|", color=GREY, ms=7, mew=0.8)
                 if name in row:
-                    value, low, high = row[name]
-                    colour = BLUE if name == names[0] else GREY if name in grey else RED
-                    ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
+                    _dot(ax, row[name], y, BLUE if name == names[0] else GREY if name in grey else RED)
             ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
             if task in (notes or {}) and np.isfinite([value for value, *_ in row.values()]).sum() > 1:
                 ax.set_title(f"{ax.get_title()}\n({' '.join((notes or {})[task].split())})")
@@ -170,6 +169,12 @@ def accuracies(
         figure.supxlabel(label)
         figure.suptitle(title)
     return figure
+
+
+def _dot(ax: Axes, interval: Interval, y: float, colour: str) -> None:
+    """A value with its interval from left to right."""
+    value, low, high = interval
+    ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
 
 
 def doses(
@@ -191,12 +196,8 @@ def doses(
         shades = ("#023858", "#3690c0", "#c02d45", "#2c7d59", "#d99a2b", "0.5", "0.2")
         width = 0.06 * (len(sizes) - 1)
         for i, ((task, by_size), colour, marker) in enumerate(zip(accuracy.items(), shades, "os^Dvx+", strict=False)):
-            value, low, high = np.array(by_size).T
             x = np.arange(len(sizes)) + width * (i - (len(accuracy) - 1) / 2)  # or their intervals hide each other
-            error = [value - low, high - value]
-            axes[0].errorbar(
-                x, value, error, fmt=f"{marker}-", color=colour, ms=3, lw=0.9, label=task.replace("_", " ")
-            )
+            points(axes[0], x, by_size, fmt=f"{marker}-", color=colour, label=task.replace("_", " "))
         axes[0].set_xticks(range(len(sizes)), [str(size) for size in sizes])
         axes[0].set(xlabel="heads ablated", ylabel="accuracy", ylim=(-0.05, 1.05), title="A) with demonstrations")
         figure.legend(loc="outside lower left", ncols=len(accuracy))
@@ -204,17 +205,14 @@ def doses(
             (axes[1], zero_shot, "accuracy", "B) 0 shots", chance, "chance"),
             (axes[2], losses, "nats per token", "C) plain text", uniform, "uniform"),
         ):
-            value, low, high = np.array(list(rows.values())).T
-            y = np.arange(len(rows))
             ax.axvline(level, color="0.6", lw=0.8, ls=":")
             ax.annotate(
                 of, (level, 0), (2, 2), textcoords="offset points", xycoords=("data", "axes fraction"), fontsize=6
             )
             colours = [BLUE, RED, *[GREY] * (len(rows) - 2)]
-            for place in y:
-                error = [[value[place] - low[place]], [high[place] - value[place]]]
-                ax.errorbar(value[place], place, xerr=error, fmt="o", ms=3, lw=0.9, color=colours[place])
-            ax.set_yticks(y, list(rows) if ax is axes[1] else [""] * len(rows))
+            for y, (interval, colour) in enumerate(zip(rows.values(), colours, strict=False)):
+                _dot(ax, interval, y, colour)
+            ax.set_yticks(range(len(rows)), list(rows) if ax is axes[1] else [""] * len(rows))
             ax.set(xlabel=label, title=name, ylim=(len(rows) - 0.3, -0.5))
         axes[1].set_xlim(-0.05, 1.05)
         figure.suptitle(title)

@@ -1,7 +1,6 @@
 """The figures of head patching in indirect object identification (Cohen, project 41; Wang et al. 2022)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from util.figures.head_map import colour_limit, count_ticks, head_map, print_in_cells
 from util.figures.ioi_patching.measures import SHOWN, carriers
-from util.figures.style import BLUE, GREY, RED, WIDTH, new_figure, style
+from util.figures.style import BLUE, GREY, RED, WIDTH, new_figure, points, style
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
 
@@ -80,7 +79,7 @@ def _strongest(effects: Floats, count: int) -> list[Head]:
     return [head for head in strongest if abs(effects[head]) >= 0.05 * colour_limit(effects)]
 
 
-def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
+def _name(ax: Axes, named: Mapping[Head, tuple[float, float]]) -> None:
     """Write the names of heads beside their points, on the side of the panel's middle, none on another.
 
     A line leads from a point to its name where there was no room beside it.
@@ -88,7 +87,7 @@ def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
     low, high = ax.get_xlim()
     left, taken = (low + high) / 2, list[tuple[float, float]]()
     span = np.ptp(ax.get_ylim())
-    for head, (x, y) in sorted(points.items(), key=lambda point: point[1][1]):
+    for head, (x, y) in sorted(named.items(), key=lambda point: point[1][1]):
         place = y
         for at, height in taken:
             if abs(at - x) < (high - low) * 0.3 and place - height < 0.085 * span:
@@ -116,13 +115,11 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
         wide = _wide(len(effects))
         figure = new_figure(WIDTH, 3.7 if wide else 2.1)
         axes = figure.subplot_mosaic("AA;BC" if wide else "ABC")
-        names = dict(zip("ABC", ("map", "layers", "norms"), strict=True))
-        axes = {names[letter]: ax for letter, ax in axes.items()}
-        _map(axes["map"], effects, 4.6 if wide else 1.2, "logits")
-        axes["map"].set_title("A) shuffled - base")
-        _by_layer(axes["layers"], effects, "change, logits")
-        axes["layers"].set_title("B) by layer; red: mean")
-        ax = axes["norms"]
+        _map(axes["A"], effects, 4.6 if wide else 1.2, "logits")
+        axes["A"].set_title("A) shuffled - base")
+        _by_layer(axes["B"], effects, "change, logits")
+        axes["B"].set_title("B) by layer; red: mean")
+        ax = axes["C"]
         ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=3, alpha=0.5, mew=0)
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
         ax.set(xlabel="norm of the outputs", ylabel="change, logits", title="C) by norm")
@@ -247,35 +244,37 @@ def population(
         grid = figure.add_gridspec(2, 1, height_ratios=(2.1 if wide else 1.2, 1))
         rows = [figure.add_subfigure(grid[row]) for row in range(2)]
         above = rows[0].subplots(2, 1) if wide else rows[0].subplots(1, 2)
-        panels = [*above, *rows[1].subplots(1, 3)]
-        axes = dict(zip(("map", "heads", "both", "estimate", "direct"), panels, strict=True))
-        _map(axes["map"], effects, 4.6 if wide else 2.0, "share")
+        _map(above[0], effects, 4.6 if wide else 2.0, "share")
         for layer, head in heads_where(carriers(noised)):
             frame = Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, edgecolor="black", lw=0.6, clip_on=False)
-            axes["map"].add_patch(frame)
-        axes["map"].set_title("A) patched from the source")
-        _ranked(axes["heads"], strongest, measured, untrained, whole, roles)
-        points = {
-            "both": (denoised, effects, "restored by it alone", "lost without it", "C) both directions"),
-            "estimate": (effects, estimate, "exact", "first-order estimate", "D) attribution"),
-            "direct": (effects, direct, "exact", "direct to the output", "E) direct part"),
-        }
-        for name, (x, y, across, up, heading) in points.items():
-            ax = axes[name]
-            ax.set(title=heading)
-            if not np.isfinite(y).all():
-                text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
-                ax.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=ax.transAxes)
-                ax.set_axis_off()
-                continue
-            low, high = float(min(x.min(), y.min(), 0)), float(max(x.max(), y.max(), 0))
-            edge = 0.08 * (high - low) or 0.1
-            ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
-            ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
-            ax.set(xlabel=across, ylabel=up, xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
-            _name(ax, {head: (float(x[head]), float(y[head])) for head in _strongest(effects, NAMED)})
+            above[0].add_patch(frame)
+        above[0].set_title("A) patched from the source")
+        _ranked(above[1], strongest, measured, untrained, whole, roles)
+        both, approximate, told = rows[1].subplots(1, 3)
+        both.set(title="C) both directions", xlabel="restored by it alone", ylabel="lost without it")
+        approximate.set(title="D) attribution", xlabel="exact", ylabel="first-order estimate")
+        told.set(title="E) direct part", xlabel="exact", ylabel="direct to the output")
+        named = _strongest(effects, NAMED)
+        _against(both, denoised, effects, named)
+        _against(approximate, effects, estimate, named)
+        if np.isfinite(direct).all():
+            _against(told, effects, direct, named)
+        else:
+            text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
+            told.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=told.transAxes)
+            told.set_axis_off()
         figure.suptitle(title)
     return figure
+
+
+def _against(ax: Axes, x: Floats, y: Floats, named: Sequence[Head]) -> None:
+    """A dot for every head of two maps [L, H], one against the other, on equal scales; some heads with their names."""
+    low, high = float(min(x.min(), y.min(), 0)), float(max(x.max(), y.max(), 0))
+    edge = 0.08 * (high - low) or 0.1
+    ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
+    ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
+    ax.set(xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
+    _name(ax, {head: (float(x[head]), float(y[head])) for head in named})
 
 
 def _ranked(
@@ -288,22 +287,17 @@ def _ranked(
 ) -> None:
     """The strongest heads of one half with their intervals on the other, and those of the untrained twin."""
     x = np.arange(len(strongest))
-    _dots(ax, x, strongest, measured, 1.0, color=BLUE, label="trained")
+    points(ax, x, [measured[head] for head in strongest], fmt="o", color=BLUE, label="trained")
     if untrained is not None:
         largest = top(np.abs(untrained.value), len(x))
-        _dots(ax, x + 0.25, largest, untrained, whole, color=GREY, label="untrained")
+        shares = np.array([untrained[head] for head in largest]) / whole  # whole may be negative
+        points(ax, x + 0.25, shares, fmt="o", color=GREY, label="untrained")
     names = [head_name(h) + (f"\n{roles[h]}" if h in roles else "") for h in strongest]
     ax.set_xticks(x, names, rotation=60 if not roles else 90, fontsize=6)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
     ax.set(ylabel="share", title="B) strongest heads, other half")
     if untrained is not None:
         ax.legend(loc="best")
-
-
-def _dots(ax: Axes, x: NDArray[Any], heads: Sequence[Head], effect: Intervals, scale: float, **options: Any) -> None:
-    """The effects of some heads with their intervals, divided by a scale, which may be negative."""
-    value, low, high = (np.array([part[h] for h in heads]) / scale for part in (effect.value, effect.low, effect.high))
-    ax.errorbar(x, value, np.abs([low - value, high - value]), fmt="o", ms=3, lw=0.9, **options)
 
 
 def circuit(
@@ -325,10 +319,7 @@ def circuit(
             (alone, BLUE, "o", "strongest alone"),
             (without, RED, "s", "all but these"),
         ):
-            value, low, high = np.array(list(parts.values())).T
-            ax.errorbar(
-                list(parts), value, [value - low, high - value], fmt=f"{marker}-", ms=3, lw=1, color=colour, label=label
-            )
+            points(ax, list(parts), parts.values(), fmt=f"{marker}-", color=colour, label=label)
         sizes = [size for size, values in random.items() for _ in values]
         ax.plot(sizes, [v for values in random.values() for v in values], ".", color=GREY, ms=4)
         means = [np.mean(values) for values in random.values()]

@@ -115,10 +115,6 @@ class Study(study.Study):
 
     def example(self) -> results.Example:
         """Returns the project's pair of prompts: predictions, permutation, activations, differences, patching."""
-        return self._example
-
-    @cached_property
-    def _example(self) -> results.Example:
         record = self.example_pair.measured()
         described = record.provenance["model"]
         shown = (self.shown_layer, self.layer_skip)
