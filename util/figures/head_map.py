@@ -69,23 +69,27 @@ def colour_bar(image: AxesImage, axes: Axes | list[Axes], **options: Any) -> Non
     figure.colorbar(image, ax=axes, **{"pad": 0.02, **options}).outline.set_visible(False)
 
 
+def short_number(value: float) -> str:
+    """A value in three characters and a sign, such as .44, -2.5 and 12."""
+    digits = 2 if abs(value) < 1 else 1 if abs(value) < 10 else 0
+    return f"{value:.{digits}f}".replace("0.", ".", 1)
+
+
 def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
     """Print texts in the cells of heads, black on light colours and white on dark ones.
 
-    A text has an outline in its cell's colour, so that it can be read where it is wider than the cell. In a map of many
-    layers, texts of the first and last layers do not stand out of the map.
+    A text has an outline in its cell's colour, so that it can be read where it is a little wider than the cell.
     """
     values: NDArray[Any] = np.ma.asarray(image.get_array())
-    last, edge = values.shape[1] - 1, values.shape[1] // 16  # edge: so many layers are narrower than half a text
     for (layer, head), text in texts.items():
-        colour = image.to_rgba(values[head : head + 1, layer])[0]
+        cell = image.to_rgba(values[head : head + 1, layer])[0]
         image.axes.text(
             layer,
             head,
             text,
             fontsize=5,
+            ha="center",
             va="center",
-            ha="left" if layer < edge else "right" if layer > last - edge else "center",
-            color="black" if colour[:3] @ BRIGHTNESS > 0.5 else "white",
-            path_effects=[withStroke(linewidth=1, foreground=colour)],
+            color="black" if cell[:3] @ BRIGHTNESS > 0.5 else "white",
+            path_effects=[withStroke(linewidth=1, foreground=cell)],
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from util.figures.forerunner_heads.cuts import EVERYWHERE, Part
 from util.figures.forerunner_heads.measures import Contrast, Inducing, Reader, Series, Verdict
-from util.figures.head_map import colour_bar, colour_limit, head_map, print_in_cells
+from util.figures.head_map import colour_bar, colour_limit, head_map, print_in_cells, short_number
 from util.figures.style import WIDTH, new_figure, points, style
 from util.stats.heads import Head, heads_where
 from util.stats.intervals import Interval, Intervals
@@ -371,6 +371,6 @@ def head_effects(counts: NDArray[np.integer], n: int, moved: NDArray[np.floating
             ax.set_title(name, fontsize=7)
             ax.label_outer()
             colour_bar(image, ax)
-        print_in_cells(images[-1], {head: f"{lost[head]:+.2f}" for head in heads_where(significant)})
+        print_in_cells(images[-1], {head: short_number(lost[head]) for head in heads_where(significant)})
         figure.suptitle(title)
     return figure

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from util.figures.head_map import colour_limit, count_ticks, head_map, print_in_cells
+from util.figures.head_map import colour_limit, count_ticks, head_map, print_in_cells, short_number
 from util.figures.ioi_patching.measures import SHOWN, carriers
 from util.figures.style import BLUE, GREY, RED, WIDTH, new_figure, points, style
 from util.stats.heads import Head, head_name, heads_where, top
@@ -59,7 +59,7 @@ def _map(ax: Axes, effects: Floats, width: float, label: str) -> None:
     """A map of effects [L, H], the values of its strongest heads printed where there is room; label: their unit."""
     image = head_map(ax, effects, label=label, width=width)
     if len(effects) <= READABLE:
-        print_in_cells(image, {head: f"{effects[head]:.2g}" for head in _strongest(effects, PRINTED)})
+        print_in_cells(image, {head: short_number(effects[head]) for head in _strongest(effects, PRINTED)})
 
 
 def _by_layer(ax: Axes, effects: Floats, unit: str) -> None:
