@@ -14,7 +14,7 @@ from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.figures.forerunner_heads import magnitudes
 from util.load_model_and_data import staicc_prompts
-from util.prompts.prompt import tokenize
+from util.prompts.prompt import labelled_tokens
 
 
 def eager_rows(model, ids):
@@ -35,7 +35,7 @@ def test_copy_magnitude_equals_eager_attention(family, kind):
     result = magnitudes.copy_magnitudes(model, run, control_tokens=5)
     for number, prompt in enumerate(prompts):
         for condition, offset in enumerate((0, 1)):
-            [labelled] = tokenize([prompt], tokenizer, offset)
+            [labelled] = labelled_tokens([prompt], tokenizer, offset)
             attention = eager_rows(model, labelled.ids)
             expected = attention[:, :, -1, -2]
             np.testing.assert_allclose(result["magnitude"][number, condition], expected, atol=1e-6)
@@ -159,7 +159,7 @@ def test_a_prompt_longer_than_the_context_is_refused_before_any_forward(monkeypa
 
 
 def test_control_tokens_are_seeded_and_never_labels():
-    [labelled] = tokenize(staicc_prompts(2, 4)[:1], toys.tokenizer())
+    [labelled] = labelled_tokens(staicc_prompts(2, 4)[:1], toys.tokenizer())
     drawn = magnitudes.draw_control_tokens(labelled, 32, (0, 5))
     assert (
         drawn

@@ -1,9 +1,10 @@
 """Figures and reports: every drawing from 4 x 8 heads to 48 x 32, without a warning, and the rules of the table."""
 
+import importlib
 import json
 import operator
 import warnings
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import reduce
 
 import numpy as np
@@ -15,15 +16,18 @@ from matplotlib.text import Text
 from PIL import Image
 
 from util import edges, paths
-from util.figures import report
+from util.figures import FIGURES, report, style
 from util.figures.edge_ablation import plots as edge_plots
 from util.figures.forerunner_heads import measures as f
 from util.figures.forerunner_heads import plots
 from util.figures.forerunner_heads.measures import Series
+from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
 from util.figures.induction_scores import plots as induction
+from util.figures.induction_scores import study as induction_study
 from util.figures.ioi_patching import measures as m
 from util.figures.ioi_patching import plots as ioi_plots
 from util.figures.ioi_patching import results as ioi
+from util.figures.toy_induction_head import study as toy_study
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, Intervals
 from util.stats.undefined import IN_VALUES
@@ -38,11 +42,11 @@ def arrays(request):
     return magnitude, (0.1 * random.random((n, layers, heads))).astype(np.float32), random.integers(100, 200, n)
 
 
-FIGURES = paths.root() / "figures"
+DRAWN = paths.root() / "figures"
 
 
 @pytest.mark.parametrize(
-    "file", sorted(FIGURES.rglob("*.png")), ids=lambda file: str(file.relative_to(FIGURES).with_suffix(""))
+    "file", sorted(DRAWN.rglob("*.png")), ids=lambda file: str(file.relative_to(DRAWN).with_suffix(""))
 )
 def test_nothing_of_a_committed_figure_is_cut_off_at_its_edge(file):
     pixels = image.imread(file)[..., :3]
@@ -101,7 +105,39 @@ def test_every_figure_draws_without_a_warning(arrays, tmp_path):
         assert figure.get_size_inches()[0] <= 5.5 and figure.get_size_inches()[1] <= 8
 
 
-def test_the_count_map_has_the_papers_scale_and_counts_from_0(arrays):
+def test_a_head_map_counts_layers_across_and_heads_up_from_0(arrays):
+    """Without limits it is symmetric around 0 and no cell saturates; ticks are whole numbers within the map."""
+    values = arrays[0].mean(0) * np.where(np.arange(arrays[0].shape[2]) % 2, 1, -1)
+    with style.style():
+        figure = style.new_figure(3.3, 2.2)
+        drawn = head_map(figure.subplots(), values, label="change")
+    ax, bar = figure.axes
+    np.testing.assert_array_equal(drawn.get_array(), values.T)
+    assert drawn.get_clim() == (-np.abs(values).max(), np.abs(values).max()) and bar.get_ylabel() == "change"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer", "head") and ax.get_ylim() == (-0.5, values.shape[1] - 0.5)
+    for axis, count in ((ax.xaxis, len(values)), (ax.yaxis, values.shape[1])):
+        ticks = axis.get_ticklocs().tolist()
+        assert ticks[0] == 0 and 3 <= len(ticks) <= 10 and ticks[-1] < count and {*np.diff(ticks, 2)} <= {0}
+
+
+def test_the_colours_of_a_symmetric_scale_end_at_the_largest_value():
+    assert colour_limit(np.array([[1.0, -3.0, np.nan]])) == 3 and colour_limit(np.zeros((2, 2))) == 1
+
+
+def test_texts_in_cells_stand_out_from_the_cells_colour():
+    with style.style():
+        drawn = head_map(style.new_figure(3.3, 2.2).subplots(), np.array([[0.0, 1.0]] * 32), (0, 1))
+    print_in_cells(drawn, {(0, 0): "a", (31, 1): "b"})
+    told = [(text.get_text(), text.get_position(), text.get_color()) for text in drawn.axes.texts]
+    assert told == [("a", (0, 0), "black"), ("b", (31, 1), "white")]
+
+
+def test_numbers_in_cells_have_three_characters_at_most():
+    numbers = (0.444, -0.26, -2.54, 12.4, 10.0, 1.0, 0.0)
+    assert list(map(short_number, numbers)) == [".44", "-.26", "-2.5", "12", "10", "1.0", ".00"]
+
+
+def test_the_count_map_has_the_papers_scale(arrays):
     magnitude, _, n_t = arrays
     counts = f.head_counts(magnitude, n_t)
     correct = Series.CORRECT
@@ -110,7 +146,7 @@ def test_the_count_map_has_the_papers_scale_and_counts_from_0(arrays):
     [drawn] = ax.get_images()
     assert drawn.get_clim() == (0.25, 1)
     np.testing.assert_array_equal(drawn.get_array(), counts.T / len(n_t))  # layers across, heads up
-    assert ax.get_xlabel() == "layer" and ax.get_xticklabels()[0].get_text() == "0"
+    assert ax.get_xlabel() == "layer"
     assert "1 [0, 2] heads" in ax.get_title()
     printed = {(t.get_position(), t.get_text()) for t in ax.texts}
     large = counts.shape in ((4, 8), (12, 12))  # enough room for three digits
@@ -256,7 +292,7 @@ def test_effects_are_coloured_where_their_interval_excludes_0():
     np.testing.assert_array_equal(
         np.isfinite(tested), np.array([[True, True], [True, False]]).T
     )  # grey; white: not cut
-    assert {text.get_text() for text in figure.axes[2].texts} == {"+1.00", "-2.00"}
+    assert {text.get_text() for text in figure.axes[2].texts} == {"1.0", "-2.0"}
     assert figure.axes[2].get_images()[1].get_clim() == (-2, 2)
 
 
@@ -325,7 +361,14 @@ def test_the_match_rule(tmp_path, monkeypatch):
     assert rest == "1 published value not measured with these settings"
 
 
-@pytest.mark.parametrize("stem", ["forerunner_heads", "induction_scores", "ioi_patching"])
+PUBLISHED = sorted(file.stem for file in (paths.root() / "data" / "published").glob("*.json"))
+
+
+def test_every_published_file_is_of_a_figure():
+    assert {*PUBLISHED} <= {*FIGURES}
+
+
+@pytest.mark.parametrize("stem", PUBLISHED)
 def test_the_published_file_is_complete(stem):
     values = report.published(stem)["values"]
     for row in values:
@@ -452,3 +495,17 @@ def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
     assert edge_plots.arrow("x->last_separator:same") == r"$x$ $\to$ last (same)"
     arrows = len(figures["circuit"].axes[0].patches) - len(figures["nothing kept"].axes[0].patches)
     assert arrows == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the query, to the end
+
+
+@pytest.mark.parametrize("stem", ["forerunner_heads", "ioi_patching", "edge_ablation"])
+def test_the_title_of_an_untrained_twin_says_that_it_is_one(stem):
+    study = importlib.import_module(f"util.figures.{stem}.study").Study()
+    trained, untrained = astuple(study.setting), astuple(study.twin().setting)
+    assert "embedded" in trained and "embedded, untrained" in untrained and "embedded, untrained" not in trained
+
+
+def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):
+    sizes = {"length": 5, "copies": 2, "sequences": 4, "untrained_control": False, "folder": tmp_path}
+    scores = induction_study.Study(**sizes).twin().scores()
+    assert scores.figure().get_suptitle().startswith("embedded, untrained: ")
+    assert toy_study.Study(**sizes).twin().patterns().model_title == "embedded, untrained"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from util import moved
+from util.figures import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "util").rglob("*.py"))
@@ -19,7 +20,6 @@ ROOMS = (
     "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "roles",
     "inference", "figures", "training", "__main__", "moved",
 )  # fmt: skip
-FIGURES = ("toy_induction_head", "forerunner_heads", "induction_scores", "ioi_patching", "edge_ablation")
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.

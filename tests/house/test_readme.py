@@ -6,15 +6,15 @@ import pytest
 
 from tests.stored import FOLDERS, flat, intervals_in, rounded, values
 from util import paths
+from util.figures import FIGURES
 
 README = (paths.root() / "README.md").read_text(encoding="utf-8")
 TABLE = re.search(r"## What it finds\n(.*?)\n## ", README, flags=re.DOTALL)
 assert TABLE is not None
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE[1].splitlines() if line[:3] == "| ["]
-STEMS = ("toy_induction_head", "forerunner_heads", "induction_scores", "ioi_patching", "edge_ablation")
 
 
-@pytest.mark.parametrize(("row", "stem"), list(zip(ROWS, STEMS, strict=True)), ids=STEMS)
+@pytest.mark.parametrize(("row", "stem"), list(zip(ROWS, FIGURES, strict=True)), ids=FIGURES)
 @pytest.mark.parametrize(("column", "model"), list(enumerate(FOLDERS, 1)), ids=FOLDERS)
 def test_every_interval_of_the_findings_is_stored(row, stem, column, model):
     said = intervals_in(row[column])

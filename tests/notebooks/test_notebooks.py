@@ -16,6 +16,7 @@ import pytest
 
 from tests import architectures, toys
 from tests.stored import FOLDERS, intervals_in, rounded, values
+from util.figures import FIGURES
 from util.load_model_and_data import load_ICL_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,21 +96,18 @@ def test_pictures_in_a_notebook_are_sharp(file):
         assert pixels // 2 == output.metadata["image/png"]["width"]
 
 
-CONTROLS = {
-    "toy_induction_head": "heads",
-    "forerunner_heads": "counts",
-    "induction_scores": "scores",
-    "ioi_patching": None,
-    "edge_ablation": "models",
-}
+def entries(stored):
+    """Every entry of stored values with its name, however deep."""
+    for name, value in stored.items():
+        yield name, value
+        if isinstance(value, dict):
+            yield from entries(value)
 
 
 @pytest.mark.parametrize("model", FOLDERS)
-@pytest.mark.parametrize("stem", CONTROLS)
+@pytest.mark.parametrize("stem", FIGURES)
 def test_every_figure_has_an_untrained_control(stem, model):
-    stored = values(stem, model)
-    place = stored if CONTROLS[stem] is None else stored[CONTROLS[stem]]
-    assert any(name.startswith("untrained") and value for name, value in place.items())
+    assert any(name.startswith("untrained") and value for name, value in entries(values(stem, model)))
 
 
 def executed(name, parameters, tmp_path, monkeypatch):
@@ -204,7 +202,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
         "sequences": 2,
         "tasks": ["centre_embedding", "wordseq1"],
         "k": 3,
-        "items": 6,
+        "prompts": 6,
         "demonstration_seeds": [42, 43],
         "hard_negatives": True,
         "labels": ["Foo", "Res"],

@@ -16,7 +16,7 @@ from util.models import embedded
 from util.models.embedded_words import CATEGORIES
 from util.prompts import classification as tasks
 from util.prompts.classification import Task, associative_map_prompts, prompts, shares_word
-from util.prompts.prompt import Layout, Misaligned, tokenize
+from util.prompts.prompt import Layout, Misaligned, labelled_tokens
 from util.prompts.token_types import type_tokens
 
 LETTER_TASKS = {  # regular expressions of the Foo and of the plain Bar rows
@@ -359,7 +359,7 @@ def a_tokenizer(kind):
 def test_labels_are_found_behind_their_colons(kind, name):
     tokenizer = a_tokenizer(kind)
     some = prompts(task(name), 5, limit=8)
-    for prompt, tokens in zip(some, tokenize(some, tokenizer), strict=True):
+    for prompt, tokens in zip(some, labelled_tokens(some, tokenizer), strict=True):
         assert len(tokens.forerunners) == len(tokens.labels) == 6
         assert {tokenizer.decode([tokens.ids[place]]).strip() for place in tokens.forerunners} == {":"}
         starts = [tokenizer.decode([tokens.ids[place]]).strip() for place in tokens.labels]

@@ -9,7 +9,7 @@ from StaICC.util import hgf_dataset_loader
 
 from tests import toys
 from util import load_model_and_data as loading
-from util.prompts.prompt import CUTS, Prompt, check_first_tokens, tokenize
+from util.prompts.prompt import CUTS, Prompt, check_first_tokens, labelled_tokens
 
 # sha256 prefixes of the reference loader's 512 "label_words" strings at k = 4: (correct, wrong), by data set
 FIXTURES = {
@@ -93,7 +93,7 @@ def test_bad_requests_name_the_cure():
 def test_token_roles_by_offsets(kind, dataset):
     tokenizer, prompts = toys.tokenizer(kind), loading.staicc_prompts(dataset, 4)[:64]
     for offset in (0, 1):
-        for prompt, labelled in zip(prompts, tokenize(prompts, tokenizer, offset), strict=True):
+        for prompt, labelled in zip(prompts, labelled_tokens(prompts, tokenizer, offset), strict=True):
             whole = tokenizer(prompt.with_label(offset))["input_ids"]
             assert list(labelled.ids) == whole[: len(labelled.ids)] and labelled.n_t == len(whole)
             assert len(labelled.forerunners) == len(labelled.labels) == 5
@@ -110,13 +110,13 @@ def test_double_spaces_do_not_shift_positions():
     prompts = loading.staicc_prompts(0, 4)
     assert all("  sentiment:" in p.text for p in prompts)
     for kind in toys.KINDS:
-        for labelled in tokenize(prompts[:32], toys.tokenizer(kind)):
+        for labelled in labelled_tokens(prompts[:32], toys.tokenizer(kind)):
             assert len(set(labelled.forerunners)) == 5
 
 
 def test_labels_of_several_tokens_are_counted():
     tokenizer = toys.tokenizer("bpe", 300)  # hardly any merges: every label is many tokens
-    for labelled in tokenize(loading.staicc_prompts(2, 1)[:8], tokenizer):
+    for labelled in labelled_tokens(loading.staicc_prompts(2, 1)[:8], tokenizer):
         assert min(labelled.label_lengths) > 1
         assert labelled.n_t == labelled.labels[-1] + labelled.label_lengths[-1]
         assert len(labelled.ids) == labelled.labels[-1] + 1
@@ -129,7 +129,7 @@ def toy_prompt(text, forerunner, labels=("up", "down"), join=" "):
 def test_labels_that_begin_with_the_same_token_are_refused():
     tokenizer = toys.tokenizer("bpe", 300)
     prompts = [toy_prompt("x :", 2, ("party", "paint"))]
-    tokens = {offset: tokenize(prompts, tokenizer, offset) for offset in (0, 1)}
+    tokens = {offset: labelled_tokens(prompts, tokenizer, offset) for offset in (0, 1)}
     with pytest.raises(ValueError, match="'party' and 'paint' begin with the same token"):
         check_first_tokens(prompts, tokens)
     check_first_tokens(prompts, {0: tokens[0]})  # one condition alone is fine
@@ -140,18 +140,18 @@ def test_a_token_that_covers_forerunner_and_label_is_refused():
     prompt = toy_prompt("sentence", 7, ("s", "x"), join="")  # "sentences" merges across the boundary
     assert any("s" in t and "e" in t for t in tokenizer.tokenize("sentences")[-1:])
     with pytest.raises(ValueError, match="no token boundary between forerunner and label"):
-        tokenize([prompt], tokenizer)
+        labelled_tokens([prompt], tokenizer)
 
 
 def test_a_tokenizer_without_offsets_is_refused():
     with pytest.raises(ValueError, match="gives no character offsets"):
-        tokenize([toy_prompt("x :", 2)], toys.Slow())
+        labelled_tokens([toy_prompt("x :", 2)], toys.Slow())
 
 
 def test_a_last_character_of_several_tokens_is_counted_whole():
     tokenizer = toys.tokenizer("bpe", 300)
     prompt = toy_prompt("x :", 2, ("gut\N{EURO SIGN}", "b"))  # its last character is three byte tokens
-    [labelled] = tokenize([prompt], tokenizer)
+    [labelled] = labelled_tokens([prompt], tokenizer)
     assert labelled.n_t == len(tokenizer(prompt.with_label())["input_ids"])
 
 
@@ -159,4 +159,4 @@ def test_two_conditions_that_append_the_same_word_are_refused():
     prompts, tokenizer = [toy_prompt("x :", 2)], toys.tokenizer()
     for conditions in ((0, 2), (1, "down")):
         with pytest.raises(ValueError, match="append the same word"):
-            check_first_tokens(prompts, {what: tokenize(prompts, tokenizer, what) for what in conditions})
+            check_first_tokens(prompts, {what: labelled_tokens(prompts, tokenizer, what) for what in conditions})

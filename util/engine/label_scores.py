@@ -16,7 +16,7 @@ from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, input_device, prepare
 from util.engine.instruments import CaptureRows, Knockout
-from util.prompts.prompt import Appended, LabelledTokens, Prompt, tokenize
+from util.prompts.prompt import Appended, LabelledTokens, Prompt, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
 Label = tuple[int, ...]  # the tokens of one label
@@ -65,7 +65,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
     check_tokenizer(model, tokenizer)
     count = len(prompts[0].labels)
     tokens: dict[Appended, list[LabelledTokens]] = {
-        offset: tokenize(prompts, tokenizer, offset) for offset in range(count)
+        offset: labelled_tokens(prompts, tokenizer, offset) for offset in range(count)
     }
     labels = []
     for number, prompt in enumerate(prompts):

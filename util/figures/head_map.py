@@ -1,30 +1,95 @@
 """The map of heads that all figures use: layers from left to right, heads from bottom to top, both from 0."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
+from util.stats.heads import Head
+
 TICK = 0.24  # inches that a tick label of two digits needs
+BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue, as the eye sees them (ITU-R BT.601)
+
+
+def colour_limit(values: NDArray[Any]) -> float:
+    """The end of a colour scale that is symmetric around 0: the largest |value| of [...], so that none saturates.
+
+    It is 1 where all values are 0 or NaN.
+    """
+    sizes = np.abs(values[np.isfinite(values)])
+    return float(sizes.max(initial=0)) or 1.0
+
+
+def count_ticks(count: int, most: int) -> NDArray[np.int64]:
+    """The numbers from 0 to below `count` in equal steps, at most so many of them, [ticks]."""
+    return np.arange(0, count, -(-count // most))
 
 
 def head_map(
-    ax: Axes, values: NDArray[Any], limits: tuple[float, float], *, colours: str = "Blues", width: float = 2.5
+    ax: Axes,
+    values: NDArray[Any],
+    limits: tuple[float, float] | None = None,
+    *,
+    colours: str = "Blues",
+    label: str | None = None,
+    width: float = 2.5,
 ) -> AxesImage:
-    """Draw a map of heads [L, H] and return the image, which a colour bar needs.
+    """Draw a map of heads [L, H] and return the image, which a colour bar of several maps needs.
 
-    limits: the ends of the colour scale. colours: "Blues" for values with a minimum such as 0, "RdBu_r" for values of
-    both signs. width: the width of the axes in inches; it decides how many tick labels fit.
+    limits: the ends of the colour scale. Without them it is red and blue, symmetric around 0, for values of both signs.
+    colours: of a scale with limits. label: of a colour bar for this map alone; there is none without a label. width: of
+    the axes in inches; it decides how many tick labels fit.
     """
+    if limits is None:
+        limits, colours = (-colour_limit(values), colour_limit(values)), "RdBu_r"
     image = ax.imshow(
         values.T, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower", interpolation="nearest"
     )
     layers, heads = values.shape
-    most = max(2, int(width / TICK))
-    ax.xaxis.set_ticks(np.arange(0, layers, -(-layers // most)))
-    ax.yaxis.set_ticks(np.arange(0, heads, max(1, round(heads / 4))))
+    ax.set_xticks(count_ticks(layers, max(2, int(width / TICK))))
+    ax.set_yticks(count_ticks(heads, 4))
     ax.set(xlabel="layer", ylabel="head")
     ax.spines[:].set_visible(True)
+    if label is not None:
+        colour_bar(image, ax, label=label)
     return image
+
+
+def colour_bar(image: AxesImage, axes: Axes | list[Axes], **options: Any) -> None:
+    """Draw the colour bar of one map beside its axes, or of several maps beside all of them.
+
+    options: of matplotlib's `Figure.colorbar`.
+    """
+    figure = image.get_figure(root=True)
+    assert figure is not None
+    figure.colorbar(image, ax=axes, **{"pad": 0.02, **options}).outline.set_visible(False)
+
+
+def short_number(value: float) -> str:
+    """A value in three characters and a sign, such as .44, -2.5 and 12."""
+    digits = 2 if abs(value) < 1 else 1 if abs(value) < 10 else 0
+    return f"{value:.{digits}f}".replace("0.", ".", 1)
+
+
+def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
+    """Print texts in the cells of heads, black on light colours and white on dark ones.
+
+    A text has an outline in its cell's colour, so that it can be read where it is a little wider than the cell.
+    """
+    values: NDArray[Any] = np.ma.asarray(image.get_array())
+    for (layer, head), text in texts.items():
+        cell = image.to_rgba(values[head : head + 1, layer])[0]
+        image.axes.text(
+            layer,
+            head,
+            text,
+            fontsize=5,
+            ha="center",
+            va="center",
+            color="black" if cell[:3] @ BRIGHTNESS > 0.5 else "white",
+            path_effects=[withStroke(linewidth=1, foreground=cell)],
+        )

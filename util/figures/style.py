@@ -1,14 +1,19 @@
 """The matplotlib style of all figures. This file knows nothing of models, prompts or caches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from util.stats.intervals import Interval
 
 WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
+BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what is ablated, controls
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
@@ -38,6 +43,12 @@ def style() -> Iterator[None]:
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure with a constrained layout; width and height are in inches."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:
+    """Draw values with their 95 % intervals at x [N]. options: of matplotlib's `Axes.errorbar`."""
+    value, low, high = np.array(list(intervals)).T
+    ax.errorbar(x, value, np.abs([low - value, high - value]), **{"ms": 3, "lw": 0.9, **options})
 
 
 def name_point(ax: Axes, name: str, x: float, y: float) -> None:

@@ -77,7 +77,7 @@ class LabelledTokens:
     rest: tuple[int, ...] = ()
 
 
-def tokenize(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:
+def labelled_tokens(prompts: Sequence[Prompt], tokenizer: Any, appended: Appended = 0) -> list[LabelledTokens]:
     """The tokens of every prompt with a label, or another word, appended.
 
     The forerunner is the token that covers the last visible character before a label. The next token is the first token

@@ -19,8 +19,8 @@ class HeadScores:
     """Attention scores of all heads on repeated random sequences.
 
     scores: [N, L, H] by name, see `attention_scores.cells`. ids: [N, T], the sequences. layers: the model's own numbers
-    of the L layers that have attention. ranking: how the frequency of tokens was ranked. shown_name: of the model;
-    description: what it is, in words.
+    of the L layers that have attention. ranking: how the frequency of tokens was ranked. model_title: see
+    `records.model.Model.title`; description: what the model is, in words.
     """
 
     scores: Mapping[str, Floats]
@@ -30,7 +30,7 @@ class HeadScores:
     length: int
     copies: int
     bos: bool
-    shown_name: str
+    model_title: str
     description: str
 
     def mean(self, name: str = "prefix_matching") -> NDArray[np.float64]:

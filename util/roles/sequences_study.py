@@ -96,7 +96,7 @@ class SequenceStudy(Study):
             length=self.length,
             copies=self.copies,
             bos=self.bos,
-            shown_name=self.model.shown_name,
+            model_title=self.model.title,
             description=record.provenance["model"],
         )
 

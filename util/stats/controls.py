@@ -12,7 +12,7 @@ from math import comb, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.heads import Head
+from util.stats.heads import Head, heads_where
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -78,8 +78,7 @@ def norm_matched(
     differ; there are fewer than `draws` if no more are found. Raises ValueError if there are fewer eligible heads than
     the set has.
     """
-    free = [(int(layer), int(head)) for layer, head in np.argwhere(eligible)]
-    free = [head for head in free if head not in heads]
+    free = [head for head in heads_where(eligible) if head not in heads]
     if len(free) < len(heads):
         raise ValueError(f"no norm-matched controls: {len(free)} eligible heads for a set of {len(heads)}")
     rng = np.random.default_rng(seed)

@@ -23,3 +23,8 @@ def top(score: Floats, n: int) -> list[Head]:
         raise ValueError(f"n = {n}: the model has {score.size} heads")
     order = np.argsort(-score, axis=None, kind="stable")[:n]
     return [(int(place) // score.shape[1], int(place) % score.shape[1]) for place in order]
+
+
+def heads_where(chosen: NDArray[np.bool_]) -> list[Head]:
+    """The heads that are True in a map [L, H], in the order of layer, then head."""
+    return [(int(layer), int(head)) for layer, head in np.argwhere(chosen)]

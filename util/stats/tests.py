@@ -1,5 +1,4 @@
-"""Statistical tests: rank among controls, McNemar's test, Holm's correction; and a split of the units into two halves,
-one to choose on and one to measure on."""
+"""Statistical tests: rank among controls, McNemar's test, Holm's correction."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -57,12 +56,3 @@ def holm(p: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
         corrected[index] = largest
     return corrected
-
-
-def halves(n: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A seeded random split of n units into two halves: sorted indices [n // 2] and [n - n // 2].
-
-    Choose heads or edges on the first half and measure them on the second.
-    """
-    order = np.random.default_rng(seed).permutation(n)
-    return np.sort(order[: n // 2]), np.sort(order[n // 2 :])

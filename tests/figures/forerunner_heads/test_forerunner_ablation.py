@@ -20,7 +20,7 @@ from util.figures.forerunner_heads.cuts import Cut
 from util.figures.forerunner_heads.results import Score
 from util.figures.forerunner_heads.study import Study
 from util.load_model_and_data import load_ICL_model, staicc_prompts
-from util.prompts.prompt import LabelledTokens, tokenize
+from util.prompts.prompt import LabelledTokens, labelled_tokens
 from util.records import cache
 from util.records.model import Model
 from util.stats import answers as baselines
@@ -72,7 +72,7 @@ def test_labels_of_several_tokens_are_cut_whole():
 @pytest.mark.parametrize("variant", cuts.LISTS)
 @pytest.mark.parametrize("k", [0, 1, 4])
 def test_cells_of_real_prompts_look_back_and_leave_every_token_something(variant, k):
-    for tokens in tokenize(staicc_prompts("trec", k)[:20], toys.tokenizer()):
+    for tokens in labelled_tokens(staicc_prompts("trec", k)[:20], toys.tokenizer()):
         length = len(tokens.ids) - 1
         for cut in cuts.Cut:
             if (cut, k, variant) == ("xq_to_sq", 0, "reference"):

@@ -11,7 +11,7 @@ from util.stats import answers
 from util.stats import intervals as s
 from util.stats.heads import top
 from util.stats.intervals import Interval, Intervals
-from util.stats.tests import halves
+from util.stats.splits import halves
 
 HAND = np.array([[[0.6, 0.5, 0.1]], [[0.2, 0.1, 0.05]]], np.float32)
 HAND_N_T = np.array([10, 50])

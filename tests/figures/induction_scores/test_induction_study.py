@@ -244,7 +244,7 @@ def test_planted_heads_are_found_exactly(options, tmp_path):
     for name in ("prefix_matching", "previous_token"):
         for head, (value, tolerance) in truth.expected[name].items():
             assert abs(found[name][head] - value) <= tolerance
-    assert measured.shown_name.startswith("given:planted") and measured.layers == [0, 1]
+    assert measured.model_title.startswith("given:planted") and measured.layers == [0, 1]
     sequences = Sequences(measured.ids, 25, 3, True, "")
     assert continues(truth.model, sequences) == 1
     assert continues(truth.model, sequences, first=True) < 0.1
@@ -533,7 +533,7 @@ def given(pair, name=None):
 
 def study_of(pair, folder, **options):
     return TaskStudy(
-        given(pair), folder=folder, **{"task": "wordseq2", "k": 2, "items": 5, "labels": LETTERS} | options
+        given(pair), folder=folder, **{"task": "wordseq2", "k": 2, "prompts": 5, "labels": LETTERS} | options
     )
 
 
@@ -543,7 +543,7 @@ def bound(pair):
 
 def prompts_of(study):
     task = classification.relabelled(classification.task(study.task), study.labels)
-    return classification.prompts(task, study.k, study.seed, study.items)
+    return classification.prompts(task, study.k, study.seed, study.prompts)
 
 
 def label_ids(tokenizer, prompt):
@@ -632,12 +632,12 @@ def label_scores(pair, prompt, edits_of):
 def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
     """An ablation acts on the label's tokens too, position by position; a knockout on the prompt's alone."""
     model, tokenizer = pair
-    study = study_of(pair, tmp_path, items=3, labels=None, reference_prompts=20)
+    study = study_of(pair, tmp_path, prompts=3, labels=None, reference_prompts=20)
     edits = {mode: Edit.ablate(HEADS, mode) for mode in ("zero", "mean_pos", "input_mean")}
     edits |= {"knockout": Edit.knock_out(HEADS), "whole": WHOLE}
     found = {name: each.log_prob for name, each in study.answers(edits).items()}
     prompts = prompts_of(study.replace(labels=("Foo", "Bar")))
-    others = prompts_of(study.replace(labels=("Foo", "Bar"), seed=study.seed + 1000, items=23))[3:]
+    others = prompts_of(study.replace(labels=("Foo", "Bar"), seed=study.seed + 1000, prompts=23))[3:]
     reference_ = [Row(tuple(tokenizer(prompt.text)["input_ids"])) for prompt in others]
     means = position_means(model, reference_, [0, 2])
     inputs = outputs_of_mean_inputs(model, reference_, [0, 2])
@@ -668,15 +668,15 @@ def test_labels_of_several_tokens_under_every_edit(pair, tmp_path):
 
 def reference_rows(pair, study):
     """The prompts that means are taken over: those of the task that are not asked for."""
-    others = prompts_of(study.replace(seed=study.seed + 1000, items=study.items + study.reference_prompts))
-    return [Row(tuple(pair[1](prompt.text)["input_ids"])) for prompt in others[study.items :]]
+    others = prompts_of(study.replace(seed=study.seed + 1000, prompts=study.prompts + study.reference_prompts))
+    return [Row(tuple(pair[1](prompt.text)["input_ids"])) for prompt in others[study.prompts :]]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
     """Against the class's own attention, one prompt at a time, with vectors that are computed naively."""
     model, tokenizer = pair
-    study = study_of(pair, folder, items=3)
+    study = study_of(pair, folder, prompts=3)
     found = study.answers({mode: Edit.ablate(HEADS[::-1], mode)})[mode].log_prob
     others = reference_rows(pair, study)
     assert len(others) == study.reference_prompts == 64
@@ -757,7 +757,7 @@ def test_means_are_kept_and_given(pair, tmp_path):
 
 
 def test_a_prompt_that_is_longer_than_the_reference_of_its_positions_is_refused(pair, tmp_path):
-    study = study_of(pair, tmp_path, items=60, reference_prompts=1)
+    study = study_of(pair, tmp_path, prompts=60, reference_prompts=1)
     for mode in ("mean_pos", "input_mean"):
         with pytest.raises(ValueError, match="take mode 'mean', or a reference of longer prompts"):
             study.answers({mode: Edit.ablate(HEADS, mode)})
@@ -1016,7 +1016,7 @@ def test_prompts_and_tokenizers_without_the_parts_are_refused():
 
 def test_the_knockout_of_the_pattern_equals_the_classs_own_attention(pair, folder):
     model, tokenizer = pair
-    study = study_of(pair, folder, items=3)
+    study = study_of(pair, folder, prompts=3)
     edits = {name: Edit.knock_out(HEADS, name, seed=3) for name in induction_pattern.PATTERNS}
     found = study.answers(edits | {"whole": WHOLE})
     for number, prompt in enumerate(prompts_of(study)):
@@ -1122,7 +1122,7 @@ def test_the_answers_of_a_planted_model_hang_on_its_head(tmp_path):
     """After a colon it reads the labels behind all colons, so it answers with the label that stands there most."""
     model, truth = induction()
     study = TaskStudy(
-        given((model, words()), "given:planted"), "wordseq2", k=5, items=12, labels=LETTERS, folder=tmp_path
+        given((model, words()), "given:planted"), "wordseq2", k=5, prompts=12, labels=LETTERS, folder=tmp_path
     )
     (head,), decoy = truth.heads["induction"], truth.decoys[-1]
     edits = {
@@ -1157,7 +1157,7 @@ def unloaded(study):
 
 
 def test_records_are_cached_edit_by_edit(pair, tmp_path):
-    study = study_of(pair, tmp_path, items=3)
+    study = study_of(pair, tmp_path, prompts=3)
     edits = {mode: Edit.ablate(HEADS, mode) for mode in MODES}
     edits |= {"whole": WHOLE, "knockout": Edit.knock_out(HEADS)}
     first = study.answers(edits)
@@ -1216,9 +1216,9 @@ def test_heads_are_counted_among_the_layers_that_have_attention():
 WRONG_TASKS: dict[str, dict] = {
     r"task = 'palindrome': there are repetition": {"task": "palindrome"},
     r"reference = 'wikipedia': .*'task' or 'staicc'": {"reference": "wikipedia"},
-    r"items = 0: .*greater than or equal to 1": {"items": 0},
-    r"items = 513, start = 0: wordseq2 has 512 rows": {"items": 513},
-    r"items = 20, start = 500: wordseq2 has 512 rows": {"items": 20, "start": 500},
+    r"prompts = 0: .*greater than or equal to 1": {"prompts": 0},
+    r"prompts = 513, start = 0: wordseq2 has 512 rows": {"prompts": 513},
+    r"prompts = 20, start = 500: wordseq2 has 512 rows": {"prompts": 20, "start": 500},
     r"k = -1: .*greater than or equal to 0": {"k": -1},
     r"k = 2.5: ": {"k": 2.5},
     r"k = 'four': ": {"k": "four"},
@@ -1236,7 +1236,9 @@ WRONG_TASKS: dict[str, dict] = {
 @pytest.mark.parametrize("message", WRONG_TASKS)
 def test_wrong_tasks_are_refused_when_the_study_is_built(message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        TaskStudy(Model("given:toy", loader=never), **{"task": "wordseq2", "k": 2, "items": 5, **WRONG_TASKS[message]})
+        TaskStudy(
+            Model("given:toy", loader=never), **{"task": "wordseq2", "k": 2, "prompts": 5, **WRONG_TASKS[message]}
+        )
 
 
 WRONG_EDITS = {
@@ -1472,9 +1474,9 @@ WRONG = {
     r"k = 2.5: ": {"k": 2.5},
     r"k = -1: ": {"k": -1},
     r"k = 'four': ": {"k": "four"},
-    r"items = 0: ": {"items": 0},
-    r"items = 501, start = 0: repetition has 500 rows": {"items": 501, "all_tasks": True},
-    r"items = 300, start = 300: repetition has 500 rows": {"items": 300},
+    r"prompts = 0: ": {"prompts": 0},
+    r"prompts = 501, start = 0: repetition has 500 rows": {"prompts": 501, "all_tasks": True},
+    r"prompts = 300, start = 300: repetition has 500 rows": {"prompts": 300},
     r"seed = 'a': ": {"seed": "a"},
     r"seed = -1: ": {"seed": -1},
     r"demonstration_seeds.0 = 'a': ": {"demonstration_seeds": ["a"]},
@@ -1511,20 +1513,20 @@ def test_lists_may_come_as_text():
 
 
 def test_what_is_not_given_follows_from_the_model():
-    small, large = (Study(tasks=None, items=None).setup_for(heads) for heads in (32, 270))
+    small, large = (Study(tasks=None, prompts=None).setup_for(heads) for heads in (32, 270))
     assert small.tasks == planning.TASKS and small.seeds == (42,) and small.mode == "mean"
-    assert (small.items, small.sizes, small.primary, small.control_sets, small.other_sets) == (
+    assert (small.prompts, small.sizes, small.primary, small.control_sets, small.other_sets) == (
         60,
         (1, 2, 4, 8),
         4,
         20,
         20,
     )
-    assert (large.items, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
+    assert (large.prompts, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
     assert large.control_sets and 1 / (1 + 2 * large.control_sets) < 0.05
     study = Study(settings="paper", demonstration_seeds=[1])
     paper = study.setup_for(1024)
-    assert (paper.items, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
+    assert (paper.prompts, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
     assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3
     assert [task.reference for task in study._task_studies("wordseq1", 500)] == ["staicc"]
     assert Study(sizes=[2], control_sets=7).setup_for(32).primary == 2
@@ -1602,17 +1604,17 @@ def test_tasks_are_chosen_by_queries_that_are_not_measured(pair, tmp_path, monke
         return {"whole": np.arange(20)[None] < 20 * share}
 
     monkeypatch.setattr(task_study, "answered_right", answered)
-    studies = [study_of(pair, tmp_path, task=task, items=20) for task in ("wordseq1", "wordseq2")]
+    studies = [study_of(pair, tmp_path, task=task, prompts=20) for task in ("wordseq1", "wordseq2")]
     done = tasks_done(studies)
     assert list(done) == ["wordseq2"] and done["wordseq2"][0] == 0.9
-    assert [(study.start, study.items) for study in seen] == [(20, 20)] * 2
+    assert [(study.start, study.prompts) for study in seen] == [(20, 20)] * 2
     monkeypatch.undo()
-    own, others = ({prompt.text for prompt in study.prompts} for study in (studies[0], seen[0]))
+    own, others = ({prompt.text for prompt in study.drawn} for study in (studies[0], seen[0]))
     assert len(own) == len(others) == 20 and not own & others
-    queries = [{p.text[slice(*p.spans["x"][-1])] for p in study.prompts} for study in (studies[0], seen[0])]
+    queries = [{p.text[slice(*p.spans["x"][-1])] for p in study.drawn} for study in (studies[0], seen[0])]
     assert not queries[0] & queries[1]
     with pytest.raises(ValueError, match="start = 500"):
-        study_of(pair, tmp_path, items=20, start=500)
+        study_of(pair, tmp_path, prompts=20, start=500)
 
 
 def test_the_uniform_loss_is_that_of_all_tokens_of_the_vocabulary(pair, tmp_path):
@@ -1643,7 +1645,7 @@ def test_the_untrained_twin_of_a_quantised_model_is_unquantised(tmp_path):
 def test_parts_of_a_study_are_measured_once_even_where_all_is_measured_again(tmp_path, monkeypatch):
     monkeypatch.setattr(SequenceStudy, "record", lambda *_: pytest.fail("the scores were asked for again"))
     study = Study(folder=tmp_path, redo=True)
-    kept = study.__dict__["kept scores"] = object()
+    kept = study.__dict__["_scores"] = object()
     assert study.scores() is kept
 
 
@@ -1672,14 +1674,14 @@ def test_all_results_of_a_small_study(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path / "output"))
     model = Model("embedded", device="cpu", verbose=False)
     study = Study(
-        model, ["wordseq1", "repetition"], k=2, items=8, sizes=[1, 2], primary=2, control_sets=2, length=10,
+        model, ["wordseq1", "repetition"], k=2, prompts=8, sizes=[1, 2], primary=2, control_sets=2, length=10,
         sequences=2, folder=tmp_path,
     )  # fmt: skip
     found = study.results()
     scores, plan = found.scores, found.accuracies.plan
     assert found.request == study.request and scores.chosen == top(scores.mean, 2) == plan.chosen
     assert scores.figure().get_suptitle() == f"embedded: {(scores.mean >= 0.3).sum()} of 32 heads continue patterns"
-    assert scores.best_untrained == study.on_sequences().twin().scores().mean().max() < 0.3
+    assert scores.best_untrained == study.on_sequences.twin().scores().mean().max() < 0.3
     values = found.values()
     assert list(values["accuracy"]["wordseq1"]) == [row.name for row in plan.edits]
     assert list(values["zero_shot"]["wordseq1"]) == [row.name for row in plan.few()]

@@ -457,7 +457,7 @@ def test_intervals_cover_at_their_level_and_know_clusters():
     assert np.mean(widths) == pytest.approx(2 * scipy.stats.t.ppf(0.975, 9) * 0.3 / math.sqrt(10), rel=0.1)
 
 
-def test_selectivity_and_limits_by_hand():
+def test_selectivity_by_hand():
     difference = np.zeros((2, 5, 4))
     difference[0] = np.array([1, 2, 3, 4, 6])[:, None] * [1, -1, 1, -1]
     difference[1, 4] = 1
@@ -465,7 +465,6 @@ def test_selectivity_and_limits_by_hand():
     assert ratio[0] == pytest.approx(5 / 1.5) and np.isnan(ratio[1])
     with pytest.raises(ValueError, match="at least 4"):
         measures.selectivity(difference[:, :3])
-    assert measures.colour_limit(np.array([[1.0, -3.0, np.nan]])) == 3 and measures.colour_limit(np.zeros((2, 2))) == 1
 
 
 def test_what_is_shown_follows_from_the_model():

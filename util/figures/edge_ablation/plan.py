@@ -142,7 +142,7 @@ class Plan:
         Other models are loaded as this one is, but for the revision, which is this model's.
         """
         model = self.study.model
-        by_model: dict[str, Circuits] = {model.shown_name: circuits.by_task[self.study.task]}
+        by_model: dict[str, Circuits] = {model.title: circuits.by_task[self.study.task]}
         if self.untrained_control:
             by_model["untrained"] = self.study.twin().compare(written=False)
         for name in self.other_models:

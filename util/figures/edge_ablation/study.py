@@ -163,7 +163,7 @@ class Study(base.Study):
     @property
     def setting(self) -> Setting:
         """What titles say of the study."""
-        return Setting(self.model.shown_name, self.task, self.k, self.prompts, self.donor_seeds)
+        return Setting(self.model.title, self.task, self.k, self.prompts, self.donor_seeds)
 
     @cached_property
     def draws(self) -> tuple[Study, ...]:

@@ -155,18 +155,11 @@ class AblationStudy(StaiccStudy):
         """The cells of a cut in each prompt."""
         return [cells(cut, tokens, self.cell_lists, self.special) for tokens in self.plan.tokens]
 
-    @cached_property
-    def _drawn(self) -> dict[tuple[Cut, int], list[list[Cells]]]:
-        return {}
-
     def _controls(self, cut: Cut, draws: int) -> list[list[Cells]]:
         """Of each prompt the controls of a cut."""
-        if (cut, draws) not in self._drawn:
-            seed = (self.seed, list(Cut).index(cut))
-            both = enumerate(zip(self._cells(cut), self.plan.ids, strict=True))
-            drawn = [control_cells(which, len(ids), draws, (*seed, i)) for i, (which, ids) in both]
-            self._drawn[cut, draws] = drawn
-        return self._drawn[cut, draws]
+        seed = (self.seed, list(Cut).index(cut))
+        both = enumerate(zip(self._cells(cut), self.plan.ids, strict=True))
+        return [control_cells(which, len(ids), draws, (*seed, i)) for i, (which, ids) in both]
 
     # -------------------------------------------------------------------------------------------- reads of labels
 

@@ -17,7 +17,7 @@ from util.engine.call import Support
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, CaptureValues
-from util.prompts.prompt import Appended, LabelledTokens, Prompt, check_conditions, check_first_tokens, tokenize
+from util.prompts.prompt import Appended, LabelledTokens, Prompt, check_conditions, check_first_tokens, labelled_tokens
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ def label_run(
 
     Labels of one prompt share a row where the model supports branches, the window is long enough and the tokenizer
     splits the prompt in the same way for each; otherwise they get rows of their own, with the same result.
-    Raises ValueError for bad input of any prompt: see `tokenize`, `check_first_tokens`, `check_context`.
+    Raises ValueError for bad input of any prompt: see `labelled_tokens`, `check_first_tokens`, `check_context`.
     """
     support = prepare(model)
     check_tokenizer(model, tokenizer)
     check_conditions(appended)
-    tokens = {what: tokenize(prompts, tokenizer, what) for what in appended}
+    tokens = {what: labelled_tokens(prompts, tokenizer, what) for what in appended}
     check_first_tokens(prompts, tokens)
     check_context(model, [len(labelled.ids) for of_condition in tokens.values() for labelled in of_condition])
     run = LabelRun(tokens, [], [], [])

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from util.figures.forerunner_heads.cuts import EVERYWHERE, Part
 from util.figures.forerunner_heads.measures import Contrast, Inducing, Reader, Series, Verdict
-from util.figures.style import WIDTH, new_figure, style
-from util.stats.heads import Head
+from util.figures.head_map import colour_bar, colour_limit, head_map, print_in_cells, short_number
+from util.figures.style import WIDTH, new_figure, points, style
+from util.stats.heads import Head, heads_where
 from util.stats.intervals import Interval, Intervals
 
 Table = Mapping[Part, Mapping[str, Interval]]  # by part of the layers and cut
@@ -36,6 +36,8 @@ MARKS = {
 READER_COLOURS = {Reader.BEST: "#2c7d59", Reader.MEAN: "#257ab6", Reader.SIMILARITY: "#ff7f0e"}  # as in the paper
 INDUCTION_COLOURS = {Inducing.ANY: "#257ab6", Inducing.CORRECT: "#2c7d59"}
 NOT_SIGNIFICANT = "0.88"
+SHARES = (0.25, 1.0)  # of prompts, which colours are for, as in the paper
+PANEL = 0.9  # inches: the width of one map of many side by side
 FLOOR = 1e-4  # attention that is smaller is drawn as this much
 
 
@@ -61,31 +63,9 @@ class _Sheet(NamedTuple):
         return self.width / layers >= 0.24 and self.height / heads >= 0.11
 
 
-def _ticks(ax: Axes, layers: int, heads: int, width: float) -> None:
-    most = max(2, int(width / 0.24))  # numbers of two digits that stand side by side
-    ax.xaxis.set_ticks(np.arange(0, layers, -(-layers // most)))
-    ax.yaxis.set_ticks(np.arange(0, heads, max(1, round(heads / 4))))
-    ax.spines[:].set_visible(True)
-
-
-def _map(
-    ax: Axes, values: NDArray[np.number], colours: str, limits: tuple[float, float], width: float = 0.9
-) -> AxesImage:
-    """A map of heads [L, H]; width: of its panel, in inches, for its ticks."""
-    low, high = limits
-    image = ax.imshow(
-        values.T, cmap=colours, vmin=low, vmax=high, aspect="auto", origin="lower", interpolation="nearest"
-    )
-    layers, heads = values.shape
-    _ticks(ax, layers, heads, width)
-    return image
-
-
-def _count_bar(figure: Figure | SubFigure, image: AxesImage, axes: Sequence[Axes], n: int, **options: Any) -> None:
-    bar = figure.colorbar(image, ax=axes, extend="min", ticks=[n / 4, n / 2, 3 * n / 4, n], **options)
-    bar.set_ticklabels(["25 %", "50 %", "75 %", "100 %"])
-    bar.set_label("prompts above threshold")
-    bar.outline.set_visible(False)
+def _count_bar(image: AxesImage, axes: list[Axes], **options: Any) -> None:
+    percent = {"ticks": [0.25, 0.5, 0.75, 1], "format": PercentFormatter(1, symbol=" %")}
+    colour_bar(image, axes, label="prompts above threshold", extend="min", **percent, **options)
 
 
 def count_maps(
@@ -108,19 +88,13 @@ def count_maps(
         for ax in axes.flat[len(counts) :]:
             ax.set_axis_off()
         for ax, (name, values) in zip(axes.flat, counts.items(), strict=False):
-            image = _map(ax, values / n[name], "Blues", (0.25, 1), sheet.width)
+            image = head_map(ax, values / n[name], SHARES, width=sheet.width)
+            ax.label_outer()
             if sheet.digits(layers, heads):
-                for layer, head in zip(*values.nonzero(), strict=True):
-                    count = values[layer, head]
-                    colour = "white" if count > 0.7 * n[name] else "black"
-                    ax.text(layer, head, count, ha="center", va="center", fontsize=5, color=colour)
+                print_in_cells(image, {head: str(values[head]) for head in heads_where(values > 0)})
             between = ": " if sheet.columns == 1 else "\n"
             ax.set_title(f"{name.label}{between}{frequent[name][0]} {list(frequent[name][1:])} heads", fontsize=7)
-        for ax in axes[-1]:
-            ax.set_xlabel("layer")
-        for ax in axes[:, 0]:
-            ax.set_ylabel("head")
-        _count_bar(figure, image, list(axes.flat), 1, shrink=0.9, pad=0.02)
+        _count_bar(image, list(axes.flat), shrink=0.9)
         figure.suptitle(title)
     return figure
 
@@ -137,10 +111,10 @@ def count_grid(grid: Mapping[str, Mapping[Series, NDArray[np.integer]]], n: Mapp
         for column, (dataset, maps) in enumerate(grid.items()):
             axes[0, column].set_title(dataset.replace("_", "\n", 1), fontsize=7)
             for row, name in enumerate(conditions):
-                image = _map(axes[row, column], maps[name] / n[dataset], "Blues", (0.25, 1))
-                axes[row, 0].set_ylabel(f"{name.label}\nhead")
-            axes[-1, column].set_xlabel("layer")
-        _count_bar(figure, image, list(axes.flat), 1, shrink=0.9, pad=0.01)
+                image = head_map(axes[row, column], maps[name] / n[dataset], SHARES, width=PANEL)
+                axes[row, column].set_ylabel(f"{name.label}\nhead")
+                axes[row, column].label_outer()
+        _count_bar(image, list(axes.flat), shrink=0.9, pad=0.01)
         figure.suptitle(title)
     return figure
 
@@ -207,27 +181,22 @@ def by_demonstrations(
         ax = upper.subplots()
         shift = {name: 0.08 * place for place, name in enumerate([*counts, "fixed"])}
         for name, values in counts.items():
-            _points(ax, values, shift[name], COLOURS[name], f"{name.label}, c / n_t", "o-")
-        _points(ax, fixed, shift["fixed"], "black", "correct label, one threshold", "s:")
+            x, label = np.array(list(values)) + shift[name], f"{name.label}, c / n_t"
+            points(ax, x, values.values(), fmt="o-", color=COLOURS[name], label=label, capsize=1.5)
+        x, label = np.array(list(fixed)) + shift["fixed"], "correct label, one threshold"
+        points(ax, x, fixed.values(), fmt="s:", color="black", label=label, capsize=1.5)
         top = 1.1 * max(high for values in [*counts.values(), fixed] for _, _, high in values.values())
         ax.set(xlabel="demonstrations k", ylabel="heads above threshold\non a prompt, mean", ylim=(0, top or 1))
         ax.set_xticks(list(maps))
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6)
         axes = lower.subplots(1, len(maps), squeeze=False, sharey=True)[0]
         for part, (k, one) in zip(axes, maps.items(), strict=True):
-            image = _map(part, one / n, "Blues", (0.25, 1))
-            part.set(title=f"k = {k}", xlabel="layer")
-        axes[0].set_ylabel("head")
-        _count_bar(lower, image, list(axes), 1, pad=0.01)
+            image = head_map(part, one / n, SHARES, width=PANEL)
+            part.set_title(f"k = {k}")
+            part.label_outer()
+        _count_bar(image, list(axes), pad=0.01)
         figure.suptitle(title)
     return figure
-
-
-def _points(ax: Axes, values: Mapping[int, Interval], shift: float, colour: str, label: str, form: str) -> None:
-    x = np.array(list(values)) + shift
-    mean, low, high = np.array(list(values.values())).T
-    error = np.maximum([mean - low, high - mean], 0)
-    ax.errorbar(x, mean, error, fmt=form, ms=3, lw=1, color=colour, label=label, capsize=1.5)
 
 
 # ------------------------------------------------------------------------------------------------ specificity
@@ -276,11 +245,11 @@ def specificity(panels: Sequence[Panel], threshold: float, title: str) -> Figure
     return figure
 
 
-def _name_column(ax: Axes, points: Mapping[str, tuple[float, float]], limits: tuple[float, float]) -> None:
+def _name_column(ax: Axes, named: Mapping[str, tuple[float, float]], limits: tuple[float, float]) -> None:
     """Write the names one below the other at the left edge, a line from each to its point."""
     low, high = np.log(limits)
     gap, at = 0.055, 1.0
-    for name, (x, y) in sorted(points.items(), key=lambda entry: -entry[1][1]):
+    for name, (x, y) in sorted(named.items(), key=lambda entry: -entry[1][1]):
         across, up = (np.log([x, y]) - low) / (high - low)
         at = min(at - gap, up)
         place = (across + 0.05, up) if across < 0.25 else (0.03, at)  # beside a point that stands in the column's way
@@ -308,7 +277,7 @@ def ablation_map(lost: Table, controls: Table, names: Mapping[str, str], title: 
         ax = figure.subplots()
         table = np.array([[values.get(cut, (np.nan,) * 3) for _, values in columns] for cut in cuts])
         significant = (table[..., 1] > 0) | (table[..., 2] < 0)
-        limit = float(np.abs(table[..., 0][significant]).max(initial=0)) or 1.0
+        limit = colour_limit(table[..., 0][significant])
         shown = np.where(significant, table[..., 0], np.nan)
         ax.set_facecolor(NOT_SIGNIFICANT)
         image = ax.imshow(shown, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
@@ -388,28 +357,20 @@ def head_effects(counts: NDArray[np.integer], n: int, moved: NDArray[np.floating
         figure = new_figure(WIDTH, 0.55 + sheet.rows * (sheet.height + 0.35))
         axes = figure.subplots(sheet.rows, sheet.columns, squeeze=False, sharex=True, sharey=True).ravel()
         significant = (cut.low > 0) | (cut.high < 0)
-        largest = float(np.abs(cut.difference[significant]).max(initial=0)) or 1.0
         top = float(np.nanmax(moved)) if np.isfinite(moved).any() else 1.0
-        bars = [
-            _map(axes[0], counts / n, "Blues", (0.25, 1), sheet.width),
-            _map(axes[1], moved, "Greens", (0, top), sheet.width),
-        ]
         tested = np.where(np.isfinite(cut.difference), 1.0, np.nan)
-        _map(axes[2], tested, "Greys", (0, 8), sheet.width)
-        coloured, limits = np.where(significant, cut.difference, np.nan), (-largest, largest)
-        bars.append(_map(axes[2], coloured, "RdBu_r", limits, sheet.width))
+        lost = np.where(significant, cut.difference, np.nan)
+        images = [
+            head_map(axes[0], counts / n, SHARES, width=sheet.width),
+            head_map(axes[1], moved, (0, top), colours="Greens", width=sheet.width),
+        ]
+        head_map(axes[2], tested, (0, 8), colours="Greys")
+        images.append(head_map(axes[2], lost, width=sheet.width))
         titles = ("share of prompts above threshold", "length of what is moved", "nats lost without its cells")
-        for ax, bar, name in zip(axes, bars, titles, strict=True):
+        for ax, image, name in zip(axes, images, titles, strict=True):
             ax.set_title(name, fontsize=7)
-            figure.colorbar(bar, ax=ax, pad=0.02).outline.set_visible(False)
-        outline = [withStroke(linewidth=1.2, foreground="white")]  # where a cell is smaller than its value
-        for layer, head in zip(*significant.nonzero(), strict=True):
-            side = "left" if layer < 0.1 * layers else "right" if layer > 0.9 * layers else "center"
-            text = f"{cut.difference[layer, head]:+.2f}"
-            axes[2].text(layer, head, text, fontsize=5, ha=side, va="center", path_effects=outline)
-        for ax in axes.reshape(sheet.rows, -1)[-1]:
-            ax.set_xlabel("layer")
-        for ax in axes.reshape(sheet.rows, -1)[:, 0]:
-            ax.set_ylabel("head")
+            ax.label_outer()
+            colour_bar(image, ax)
+        print_in_cells(images[-1], {head: short_number(lost[head]) for head in heads_where(significant)})
         figure.suptitle(title)
     return figure

@@ -36,11 +36,11 @@ from util.load_model_and_data import (
     staicc_version,
 )
 from util.models import planted as circuits
-from util.prompts.prompt import Appended, Prompt, check_conditions, tokenize
+from util.prompts.prompt import Appended, Prompt, check_conditions, labelled_tokens
 from util.records import cache
 from util.records import study as base
 from util.records.checked import AsList, Count, Int, Natural, Number, checked
-from util.stats.tests import halves
+from util.stats.splits import halves
 
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
 QUERIES = 512  # of every data set
@@ -117,7 +117,7 @@ class StaiccStudy(base.Study):
     @property
     def setting(self) -> Setting:
         """What titles say of the study."""
-        return Setting(self.model.shown_name, self.dataset, self.k, self.prompts)
+        return Setting(self.model.title, self.dataset, self.k, self.prompts)
 
 
 # ------------------------------------------------------------------------------------------------ the study
@@ -274,7 +274,7 @@ class Study(StaiccStudy):
         prompt = staicc_prompts(self.dataset, self.k)[0]
 
         def labels(tokenizer: Any) -> list[int]:
-            return [tokenize([prompt], tokenizer, label)[0].ids[-1] for label in prompt.labels]
+            return [labelled_tokens([prompt], tokenizer, label)[0].ids[-1] for label in prompt.labels]
 
         model, truth = planted_control(circuits.forerunner, options, labels)
         return self.replace(model=model), truth

@@ -25,7 +25,7 @@ class Preset:
     seeds: tuple[int, ...] = (42,)
     mode: Mode = "mean"
     reference: str = "task"
-    items: int | None = None
+    prompts: int | None = None
     control_sets: int | None = None
     all_tasks: bool = False
     all_sizes: bool = False
@@ -35,7 +35,7 @@ PRESETS = {
     "default": Preset(),
     # Crosbie & Shutova: all queries, three draws of demonstrations and of random heads, the mode of their code with
     # means over other texts than the tasks'
-    "paper": Preset((42, 43, 44), "input_mean", "staicc", items=500, control_sets=3, all_tasks=True, all_sizes=True),
+    "paper": Preset((42, 43, 44), "input_mean", "staicc", prompts=500, control_sets=3, all_tasks=True, all_sizes=True),
 }
 
 
@@ -43,7 +43,7 @@ PRESETS = {
 class Setup:
     """What is ablated and how it is measured, for one model.
 
-    items: queries of each task; seeds: of their demonstrations; mode: of ablations; sizes: of the sets of best heads;
+    prompts: queries of each task; seeds: of their demonstrations; mode: of ablations; sizes: of the sets of best heads;
     primary: the size that has controls; control_sets: of either kind on the primary task; other_sets: on other tasks;
     all_tasks: whether ablations are measured on tasks, too, that the whole model does not do; all_sizes: whether all
     sizes have knockouts and layer-matched controls; full_grid: whether the primary set is ablated in all modes.
@@ -51,7 +51,7 @@ class Setup:
 
     tasks: tuple[str, ...]
     primary_task: str
-    items: int
+    prompts: int
     seeds: tuple[int, ...]
     mode: Mode
     sizes: tuple[int, ...]

@@ -8,25 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures.style import WIDTH, name_point, new_figure, style
-from util.stats.heads import head_name
+from util.figures.head_map import colour_limit, head_map
+from util.figures.style import BLUE, GREY, RED, WIDTH, name_point, new_figure, points, style
+from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
 
 Floats = NDArray[np.floating]
-DARK, RED, GREY, GREEN = "#023858", "#c02d45", "0.55", "#2c7d59"
-
-
-def _map(ax: Axes, values: Floats, title: str, limits: tuple[float, float], colours: str = "viridis") -> None:
-    """Layers across, heads up, both from 0, as the data count."""
-    image = ax.imshow(values.T, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower")
-    for axis, count in ((ax.xaxis, values.shape[0]), (ax.yaxis, values.shape[1])):
-        axis.set_ticks(np.arange(0, count, max(1, round(count / 8))))
-    ax.set_title(title)
-    ax.spines[:].set_visible(True)
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    bar = figure.colorbar(image, ax=ax, pad=0.02, shrink=0.9)
-    bar.ax.tick_params(labelsize=6)
 
 
 def scores(intervals: Intervals, uniform: float, bound: float, title: str, untrained: float | None = None) -> Figure:
@@ -35,24 +22,23 @@ def scores(intervals: Intervals, uniform: float, bound: float, title: str, untra
     Dotted: what uniform attention has; dashed: the bound from which a head counts as an induction head. untrained: the
     best score of the untrained twin.
     """
-    mean, low, high = intervals.value, intervals.low, intervals.high
+    mean = intervals.value
     with style():
         figure = new_figure(WIDTH, 2.3)
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
-        _map(left, mean, "A) prefix-matching score", (0, 1))
-        left.set(xlabel="layer (from 0)", ylabel="head (from 0)")
+        head_map(left, mean, (0, 1), label="")
+        left.set_title("A) prefix-matching score")
         shown = int(np.clip((mean >= bound).sum() + 3, 12, 16))
-        order = np.argsort(-mean, axis=None, kind="stable")[:shown]
-        value, down, up = (part.ravel()[order] for part in (mean, low, high))
-        x = np.arange(len(order))
-        right.bar(x, value, color=np.where(value >= bound, DARK, "0.7"), width=0.7)
-        right.errorbar(x, value, [value - down, up - value], fmt="none", color="black", lw=0.9, capsize=2)
+        strongest = top(mean, min(shown, mean.size))
+        best, x = [intervals[head] for head in strongest], np.arange(len(strongest))
+        colours = [BLUE if score.value >= bound else "0.7" for score in best]
+        right.bar(x, [score.value for score in best], color=colours, width=0.7)
+        points(right, x, best, fmt="none", color="black", capsize=2)
         right.axhline(bound, color=RED, lw=0.8, ls="--", label=f"{bound}: an induction head")
         if untrained is not None:
             right.axhline(untrained, color=GREY, lw=0.8, label="best untrained head")
         right.axhline(uniform, color="black", lw=0.8, ls=":", label="uniform attention")
-        names = [head_name(divmod(int(place), mean.shape[1])) for place in order]
-        right.set_xticks(x, names, rotation=60)
+        right.set_xticks(x, list(map(head_name, strongest)), rotation=60)
         right.set(ylim=(0, 1.02), title="B) best heads, mean of the sequences")
         figure.legend(loc="outside lower right", ncols=3)
         figure.suptitle(title)
@@ -70,16 +56,15 @@ def companions(maps: Mapping[str, Floats], title: str) -> Figure:
             if np.isnan(values).all():
                 ax.set(xticks=[], yticks=[], xlabel="none for this class", title=name)
                 continue
-            largest = float(np.nanmax(np.abs(values))) or 1.0
+            largest = colour_limit(values)
             signed = bool((values < -0.05 * largest).any())
-            limits = (-largest, largest) if signed else (0, 1 if largest > 0.5 else max(largest, 0.25))
-            _map(ax, values, name, limits, "RdBu_r" if signed else "viridis")
+            head_map(
+                ax, values, None if signed else (0, 1 if largest > 0.5 else max(largest, 0.25)), label="", width=1.2
+            )
+            ax.set_title(name)
+            ax.label_outer()
         for ax in axes[len(maps) :]:
-            ax.set_visible(False)
-        for ax in axes[-columns:]:
-            ax.set_xlabel("layer (from 0)")
-        for ax in axes[::columns]:
-            ax.set_ylabel("head (from 0)")
+            ax.set_axis_off()
         figure.suptitle(title)
     return figure
 
@@ -97,7 +82,7 @@ def pattern(attention: Floats, tokens: Sequence[str], kinds: Sequence[str], titl
         read = [float(row[part].sum()) for part in labels]
         shown = labels[-12:]
         y = np.arange(len(shown))
-        right.barh(y, read[-12:], color=DARK, height=0.7)
+        right.barh(y, read[-12:], color=BLUE, height=0.7)
         right.margins(x=0.1)  # or the last tick's number is cut off
         right.set_yticks(y, ["".join(tokens[t] for t in part).strip() for part in shown])
         rest = 1 - sum(read)
@@ -124,7 +109,7 @@ def mechanism(
         x = np.arange(len(chosen))
         groups = {"whole model": whole, **without}
         width = 0.8 / len(groups)
-        shades = [DARK, RED, *np.linspace(0.55, 0.8, max(1, len(groups) - 2)).astype(str)]
+        shades = [BLUE, RED, *np.linspace(0.55, 0.8, max(1, len(groups) - 2)).astype(str)]
         for number, ((name, values), colour) in enumerate(zip(groups.items(), shades, strict=False)):
             left.bar(x + (number - (len(groups) - 1) / 2) * width, values, width, color=colour, label=name)
         left.set_xticks(x, [head_name(head) for head in chosen], rotation=60 if len(chosen) > 6 else 0)
@@ -134,14 +119,13 @@ def mechanism(
         for place in chosen:
             others[place] = False
         rng = np.random.default_rng(0)
-        for column, (shown, colour) in enumerate(((~others, DARK), (others, GREY))):
+        for column, (shown, colour) in enumerate(((~others, BLUE), (others, GREY))):
             values, x = attribution[shown], column + rng.uniform(-0.15, 0.15, shown.sum())
             right.plot(x, values, "o", color=colour, ms=3, alpha=0.8)
             largest, last = np.nanmax(np.abs(attribution), initial=0), np.inf
             for place in np.argsort(-np.nan_to_num(values))[: 3 * column]:  # the chosen ones are named in A
                 if 0.25 * largest < values[place] < last - 0.08 * largest:  # or their names lie on each other
-                    layer, head = np.argwhere(shown)[place]
-                    name_point(right, head_name((int(layer), int(head))), x[place], values[place])
+                    name_point(right, head_name(heads_where(shown)[place]), x[place], values[place])
                     last = values[place]
         right.axhline(0, color="0.7", lw=0.7, zorder=0)
         right.set_xticks([0, 1], ["chosen", "others"])
@@ -173,9 +157,7 @@ def accuracies(
                 drawn = controls.get(task, {}).get(name, ())
                 ax.plot(drawn, np.full(len(drawn), y), "|", color=GREY, ms=7, mew=0.8)
                 if name in row:
-                    value, low, high = row[name]
-                    colour = DARK if name == names[0] else GREY if name in grey else RED
-                    ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
+                    _dot(ax, row[name], y, BLUE if name == names[0] else GREY if name in grey else RED)
             ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
             if task in (notes or {}) and np.isfinite([value for value, *_ in row.values()]).sum() > 1:
                 ax.set_title(f"{ax.get_title()}\n({' '.join((notes or {})[task].split())})")
@@ -187,6 +169,12 @@ def accuracies(
         figure.supxlabel(label)
         figure.suptitle(title)
     return figure
+
+
+def _dot(ax: Axes, interval: Interval, y: float, colour: str) -> None:
+    """A value with its interval from left to right."""
+    value, low, high = interval
+    ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
 
 
 def doses(
@@ -208,12 +196,8 @@ def doses(
         shades = ("#023858", "#3690c0", "#c02d45", "#2c7d59", "#d99a2b", "0.5", "0.2")
         width = 0.06 * (len(sizes) - 1)
         for i, ((task, by_size), colour, marker) in enumerate(zip(accuracy.items(), shades, "os^Dvx+", strict=False)):
-            value, low, high = np.array(by_size).T
             x = np.arange(len(sizes)) + width * (i - (len(accuracy) - 1) / 2)  # or their intervals hide each other
-            error = [value - low, high - value]
-            axes[0].errorbar(
-                x, value, error, fmt=f"{marker}-", color=colour, ms=3, lw=0.9, label=task.replace("_", " ")
-            )
+            points(axes[0], x, by_size, fmt=f"{marker}-", color=colour, label=task.replace("_", " "))
         axes[0].set_xticks(range(len(sizes)), [str(size) for size in sizes])
         axes[0].set(xlabel="heads ablated", ylabel="accuracy", ylim=(-0.05, 1.05), title="A) with demonstrations")
         figure.legend(loc="outside lower left", ncols=len(accuracy))
@@ -221,17 +205,14 @@ def doses(
             (axes[1], zero_shot, "accuracy", "B) 0 shots", chance, "chance"),
             (axes[2], losses, "nats per token", "C) plain text", uniform, "uniform"),
         ):
-            value, low, high = np.array(list(rows.values())).T
-            y = np.arange(len(rows))
             ax.axvline(level, color="0.6", lw=0.8, ls=":")
             ax.annotate(
                 of, (level, 0), (2, 2), textcoords="offset points", xycoords=("data", "axes fraction"), fontsize=6
             )
-            colours = [DARK, RED, *[GREY] * (len(rows) - 2)]
-            for place in y:
-                error = [[value[place] - low[place]], [high[place] - value[place]]]
-                ax.errorbar(value[place], place, xerr=error, fmt="o", ms=3, lw=0.9, color=colours[place])
-            ax.set_yticks(y, list(rows) if ax is axes[1] else [""] * len(rows))
+            colours = [BLUE, RED, *[GREY] * (len(rows) - 2)]
+            for y, (interval, colour) in enumerate(zip(rows.values(), colours, strict=False)):
+                _dot(ax, interval, y, colour)
+            ax.set_yticks(range(len(rows)), list(rows) if ax is axes[1] else [""] * len(rows))
             ax.set(xlabel=label, title=name, ylim=(len(rows) - 0.3, -0.5))
         axes[1].set_xlim(-0.05, 1.05)
         figure.suptitle(title)

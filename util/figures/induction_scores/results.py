@@ -57,7 +57,7 @@ class Scores:
     def figure(self) -> Figure:
         """Returns a map of all scores, and the best heads with their intervals."""
         count = self.heads.induction_heads.sum()
-        title = f"{self.heads.shown_name}: {count} of {self.mean.size} heads continue patterns"
+        title = f"{self.heads.model_title}: {count} of {self.mean.size} heads continue patterns"
         bound = INDUCTION_HEAD
         return plots.scores(self.heads.intervals(), self.heads.uniform, bound, title, self.best_untrained)
 
@@ -102,7 +102,7 @@ class Companions:
 
     def figure(self) -> Figure:
         """Returns a map of each score."""
-        return plots.companions(self.maps, f"{self.scores.heads.shown_name}: companions of the prefix-matching score")
+        return plots.companions(self.maps, f"{self.scores.heads.model_title}: companions of the prefix-matching score")
 
     def writes(self) -> pd.DataFrame:
         """Returns what the chosen heads write beside those that are no induction heads, see `measures.writes`."""
@@ -116,14 +116,14 @@ class PromptPattern:
 
     head: Head
     task: str
-    shown_name: str
+    model_title: str
     attention: Floats
     tokens: list[str]
     kinds: list[str]
 
     def figure(self) -> Figure:
         """Returns the whole matrix, and what the last token reads of the labels."""
-        title = f"{self.shown_name}: {head_name(self.head)} on a prompt of {self.task}"
+        title = f"{self.model_title}: {head_name(self.head)} on a prompt of {self.task}"
         return plots.pattern(self.attention, self.tokens, self.kinds, title)
 
 
@@ -158,7 +158,7 @@ class Mechanism:
     def figure(self) -> Figure:
         """Returns the scores that are left, and the direct attribution of all heads."""
         scores = self.companions.scores
-        title = f"{scores.heads.shown_name}: what induction heads are made of"
+        title = f"{scores.heads.model_title}: what induction heads are made of"
         whole = scores.mean[_places(scores.chosen)]
         return plots.mechanism(whole, self.left, self.companions.attribution, scores.chosen, title)
 
@@ -176,7 +176,7 @@ class Accuracies:
 
     plan: Plan
     k: int
-    shown_name: str
+    model_title: str
     right: Mapping[str, Mapping[Row, Bools]]
     passed: Mapping[str, Interval]
     done: tuple[str, ...]
@@ -220,7 +220,7 @@ class Accuracies:
     def figure(self) -> Figure:
         """Returns the accuracies of all tasks, with chance and control sets."""
         setup = self.plan.setup
-        title = f"{self.shown_name}: {self.k} shots, {setup.items} queries, "
+        title = f"{self.model_title}: {self.k} shots, {setup.prompts} queries, "
         title += f"{setup.mode} ablation of {setup.primary} heads"
         notes = {task: "task\nnot done" for task in setup.tasks if task not in self.done}
         grey = [group.value for group in KNOCKOUT_CONTROLS]
@@ -268,7 +268,7 @@ class Doses:
         setup = self.accuracies.plan.setup
         task = setup.primary_task
         by_size = {name: self.accuracies.by_size(name) for name in self.accuracies.measured}
-        title = f"{self.accuracies.shown_name}, {setup.mode} ablation; B: {task}"
+        title = f"{self.accuracies.model_title}, {setup.mode} ablation; B: {task}"
         return plots.doses(
             by_size, [0, *setup.sizes], self.zero_shot[task], self.mean_losses, title, chances([task])[task],
             self.uniform,

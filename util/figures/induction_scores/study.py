@@ -6,10 +6,10 @@ Source: Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY
-from functools import wraps
-from typing import Annotated, Any, Literal, TypeVar
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 from scipy.stats import spearmanr
 
 from util.figures.induction_scores import measures
-from util.figures.induction_scores.edits import Edit, Mode, Row
+from util.figures.induction_scores.edits import Mode
 from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
 from util.figures.induction_scores.plan import PAPER_SHARES, PRESETS, TASKS, Plan, Setup, plan
 from util.figures.induction_scores.results import (
@@ -45,7 +45,6 @@ from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import top
 
 OV_TOKENS = 256  # that copying by weights alone is measured on
-Result = TypeVar("Result")
 
 
 def _known_task(name: str) -> str:
@@ -60,36 +59,23 @@ Counts = Annotated[tuple[Count, ...], AsList, Field(min_length=1)]
 Seeds = Annotated[tuple[Natural, ...], AsList, Field(min_length=1)]
 
 
-def kept(part: Callable[[Any], Result]) -> Callable[[Any], Result]:
-    """Makes a part of a study measure or load once for each study, and then give the same result."""
-
-    @wraps(part)
-    def once(study: Any) -> Result:
-        name = f"kept {part.__name__}"
-        if name not in study.__dict__:
-            study.__dict__[name] = part(study)
-        return study.__dict__[name]
-
-    return once
-
-
 @checked
 class Study(AnyStudy):
     """What is measured of a model's induction heads. What is None follows from the settings and the model, see
     `setup_for`.
 
-    tasks, primary_task: classification tasks, and the one with all controls. k: demonstrations; items: queries of each
-    task; seed: of control sets and random keys. settings: "default" or "paper". demonstration_seeds: a run for each;
-    hard_negatives, labels, reference: see `TaskStudy`. sizes: how many of the best heads are ablated; primary: the size
-    with controls; mode: of ablations; control_sets, other_sets: of either kind, on the primary task and on others;
-    all_tasks, all_sizes, full_grid: see `plan.Setup`. sequences, length, copies, bos: see `SequenceStudy`.
-    untrained_control: whether the untrained twin is scored too, a second model in memory.
+    tasks, primary_task: classification tasks, and the one with all controls. k: demonstrations; prompts: as many
+    queries of each task; seed: of control sets and random keys. settings: "default" or "paper". demonstration_seeds: a
+    run for each; hard_negatives, labels, reference: see `TaskStudy`. sizes: how many of the best heads are ablated;
+    primary: the size with controls; mode: of ablations; control_sets, other_sets: of either kind, on the primary task
+    and on others; all_tasks, all_sizes, full_grid: see `plan.Setup`. sequences, length, copies, bos: see
+    `SequenceStudy`. untrained_control: whether the untrained twin is scored too, a second model in memory.
     """
 
     tasks: Tasks | None = None
     primary_task: TaskName = "wordseq1"
     k: Natural = 10
-    items: Count | None = None
+    prompts: Count | None = None
     seed: Natural = 0
     _: KW_ONLY
     settings: Literal["default", "paper"] = "default"
@@ -118,9 +104,8 @@ class Study(AnyStudy):
             raise ValueError(f"primary_task = {self.primary_task!r} is none of tasks = {list(self._tasks)}")
         if self.sizes is not None and self.primary is not None and self.primary not in self.sizes:
             raise ValueError(f"sizes = {list(self.sizes)}, primary = {self.primary}: primary is none of the sizes")
-        items = self._items(1000)
         for task in self._tasks:
-            for study in self._task_studies(task, items):
+            for study in self._task_studies(task, self._prompts(1000)):
                 if not self._all_tasks:
                     study.other_queries  # noqa: B018  # raises ValueError where there are too few
 
@@ -134,8 +119,8 @@ class Study(AnyStudy):
     def _all_tasks(self) -> bool:
         return PRESETS[self.settings].all_tasks if self.all_tasks is None else self.all_tasks
 
-    def _items(self, heads: int) -> int:
-        return self.items or PRESETS[self.settings].items or (60 if heads < 100 else 40)
+    def _prompts(self, heads: int) -> int:
+        return self.prompts or PRESETS[self.settings].prompts or (60 if heads < 100 else 40)
 
     def setup_for(self, heads: int) -> Setup:
         """Returns what is measured of a model with so many heads.
@@ -156,7 +141,7 @@ class Study(AnyStudy):
         return Setup(
             tasks=self._tasks,
             primary_task=self.primary_task,
-            items=self._items(heads),
+            prompts=self._prompts(heads),
             seeds=self.demonstration_seeds or preset.seeds,
             mode=self.mode or preset.mode,
             sizes=sizes,
@@ -175,38 +160,33 @@ class Study(AnyStudy):
 
     @property
     def own_request(self) -> Mapping[str, Any]:
-        return self.on_sequences().own_request
+        return self.on_sequences.own_request
 
     @property
     def texts(self) -> list[str]:
-        return self.on_sequences().texts
+        return self.on_sequences.texts
 
-    @kept
+    @cached_property
     def on_sequences(self) -> SequenceStudy:
-        """Returns the study of the same model on repeated random sequences."""
+        """The study of the same model on repeated random sequences."""
         return SequenceStudy(
             self.model, self.length, self.copies, self.sequences, bos=self.bos, folder=self.folder, redo=self.redo
         )
 
-    @kept
-    def _known_studies(self) -> dict[tuple[str, int], list[TaskStudy]]:
-        return {}
+    @cached_property
+    def on_tasks(self) -> dict[str, list[TaskStudy]]:
+        """The studies of the same model on each task, one for each seed of demonstrations."""
+        prompts = self._prompts(self.scores().mean.size)
+        return {task: self._task_studies(task, prompts) for task in self._tasks}
 
-    def on_task(self, task: str) -> list[TaskStudy]:
-        """Returns the studies of the same model on one of the tasks, one for each seed of demonstrations."""
-        items = self._items(self.scores().mean.size)
-        if (task, items) not in self._known_studies():  # prompts and means are formed once
-            self._known_studies()[task, items] = self._task_studies(task, items)
-        return self._known_studies()[task, items]
-
-    def _task_studies(self, task: str, items: int) -> list[TaskStudy]:
+    def _task_studies(self, task: str, prompts: int) -> list[TaskStudy]:
         preset = PRESETS[self.settings]
         return [
             TaskStudy(
                 self.model,
                 task,
                 self.k,
-                items,
+                prompts,
                 seed,
                 hard_negatives=self.hard_negatives and task in classification.PATTERNS,
                 labels=self.labels,
@@ -219,14 +199,17 @@ class Study(AnyStudy):
 
     # -------------------------------------------------------------------------------------------- heads
 
-    @kept
     def scores(self) -> Scores:
         """Returns the prefix-matching scores of all heads, and the primary set of the best.
 
         Raises ValueError, before anything is measured, where `sizes` are more than the heads of the model.
         """
-        heads = self.on_sequences().scores(check=lambda layers, in_layer: self.setup_for(layers * in_layer))
-        untrained = self.on_sequences().twin().scores() if self.untrained_control else None
+        return self._scores
+
+    @cached_property
+    def _scores(self) -> Scores:
+        heads = self.on_sequences.scores(check=lambda layers, in_layer: self.setup_for(layers * in_layer))
+        untrained = self.on_sequences.twin().scores() if self.untrained_control else None
         mean = heads.mean()
         return Scores(heads, top(mean, self.setup_for(mean.size).primary), untrained)
 
@@ -236,7 +219,7 @@ class Study(AnyStudy):
         The rank correlation over all heads, and how many of the primary set are among the best both times. Of single
         sequences: the least of any.
         """
-        scores, sequences = self.scores(), self.on_sequences()
+        scores, sequences = self.scores(), self.on_sequences
         n = len(scores.chosen)
         others = {
             "without BOS": sequences.replace(bos=False),
@@ -254,7 +237,6 @@ class Study(AnyStudy):
         }
         return pd.DataFrame.from_dict(lines, orient="index")
 
-    @kept
     def companions(self) -> Companions:
         """Returns what else heads do, each [L, H].
 
@@ -263,7 +245,11 @@ class Study(AnyStudy):
         sequence's other tokens, the mean of all places; weights_copying: the share of 256 tokens that a head copies by
         its weights alone. NaN where `replay.direct_effects` has none.
         """
-        study = self.on_sequences()
+        return self._companions
+
+    @cached_property
+    def _companions(self) -> Companions:
+        study = self.on_sequences
 
         def compute() -> dict[str, Any]:
             model, tokenizer = study.pair
@@ -279,12 +265,15 @@ class Study(AnyStudy):
 
     def pattern(self) -> PromptPattern:
         """Returns what the best head attends to in the first prompt of the primary task."""
-        return self.on_task(self.primary_task)[0].pattern(self.scores().chosen[0])
+        return self.on_tasks[self.primary_task][0].pattern(self.scores().chosen[0])
 
-    @kept
     def mechanism(self) -> Mechanism:
         """Returns prefix matching without the best previous-token heads of earlier layers, and without others there."""
-        scores, study = self.scores(), self.on_sequences()
+        return self._mechanism
+
+    @cached_property
+    def _mechanism(self) -> Mechanism:
+        scores, study = self.scores(), self.on_sequences
         earlier = np.arange(len(scores.mean))[:, None] < min(scores.chosen)[0]
         previous = np.where(earlier, scores.heads.mean("previous_token"), 0)
         makers, alike = measures.previous_token_heads(previous, scores.mean, seed=self.seed)
@@ -294,36 +283,39 @@ class Study(AnyStudy):
 
     # -------------------------------------------------------------------------------------------- tasks
 
-    @kept
     def plan(self) -> Plan:
         """Returns the sets of heads, and what is done to the model. Raises what `plan.plan` raises."""
-        norms = self.on_task(self.primary_task)[0].means().norms
+        norms = self.on_tasks[self.primary_task][0].means().norms
         return plan(self.scores().mean, norms, self.setup, self.seed)
 
-    @kept
     def accuracies(self) -> Accuracies:
         """Returns right answers with demonstrations, under all edits of the plan."""
-        setup, edits = self.setup, self.plan()
-        passed = {} if setup.all_tasks else tasks_done([self.on_task(task)[0] for task in setup.tasks])
-        done = setup.tasks if setup.all_tasks else tuple(passed)
-        right = {task: answered_right(self.on_task(task), edits.of_task(task, done)) for task in setup.tasks}
-        return Accuracies(edits, self.k, self.model.shown_name, right, passed, done)
+        return self._accuracies
 
-    @kept
+    @cached_property
+    def _accuracies(self) -> Accuracies:
+        setup, edits = self.setup, self.plan()
+        passed = {} if setup.all_tasks else tasks_done([self.on_tasks[task][0] for task in setup.tasks])
+        done = setup.tasks if setup.all_tasks else tuple(passed)
+        right = {task: answered_right(self.on_tasks[task], edits.of_task(task, done)) for task in setup.tasks}
+        return Accuracies(edits, self.k, self.model.title, right, passed, done)
+
     def doses(self) -> Doses:
         """Returns right answers without demonstrations, and losses of plain text, under some edits of the plan."""
-        accuracies, edits = self.accuracies(), self.plan()
+        return self._doses
+
+    @cached_property
+    def _doses(self) -> Doses:
+        accuracies = self.accuracies()
         bare = {
             task: answered_right(
-                [study.replace(k=0) for study in self.on_task(task)], edits.few(task in accuracies.measured)
+                [study.replace(k=0) for study in studies], accuracies.plan.few(task in accuracies.measured)
             )
-            for task in self._tasks
+            for task, studies in self.on_tasks.items()
         }
-        text: dict[Row, Edit] = edits.few()
-        study = self.on_task(self.primary_task)[0]
-        return Doses(accuracies, bare, study.losses(text), study.uniform_loss())
+        study = self.on_tasks[self.primary_task][0]
+        return Doses(accuracies, bare, study.losses(accuracies.plan.few()), study.uniform_loss())
 
-    @kept
     def costs(self) -> Costs:
         """Returns what the primary ablation costs on each task."""
         return Costs(measures.costs(self.accuracies().right, self.doses().without_examples))
@@ -336,7 +328,7 @@ class Study(AnyStudy):
         options: those of `models.planted.induction` (family, copies, noise, seed).
         """
         model, truth = planted_control(planted.induction, options)
-        return self.on_sequences().replace(model=model, redo=False).scores(), truth
+        return self.on_sequences.replace(model=model, redo=False).scores(), truth
 
     def planted_errors(
         self, noises: tuple[float, ...] = (0.5, 1.0, 2.0), seeds: tuple[int, ...] = (0, 1)
@@ -354,7 +346,6 @@ class Study(AnyStudy):
 
         return errors_by_noise(judge, noises, seeds)
 
-    @kept
     def planted_check(self) -> PlantedControl:
         """Returns whether planted heads are found, and how often noise hides them."""
         scores, truth = self.planted()

@@ -66,7 +66,7 @@ class Means:
 
 @checked
 class TaskStudy(Study):
-    """A classification task to answer: `items` queries from the one at `start` on.
+    """A classification task to answer: `prompts` queries from the one at `start` on.
 
     k, seed: demonstrations of each query, and what they are drawn by. hard_negatives: see `classification.task`.
     labels: other words than Foo, Bar, Mur, Res. reference: what means are taken over, other prompts of the task or
@@ -75,7 +75,7 @@ class TaskStudy(Study):
 
     task: Text = "wordseq1"
     k: Natural = 10
-    items: Count = 60
+    prompts: Count = 60
     seed: Natural = 42
     _: KW_ONLY
     hard_negatives: bool = False
@@ -95,9 +95,9 @@ class TaskStudy(Study):
                 f"hard_negatives = True: {self.task} has none; they are for {', '.join(classification.PATTERNS)}"
             )
         plain = classification.task(self.task, self.hard_negatives)
-        if self.start + self.items > len(plain.rows):
+        if self.start + self.prompts > len(plain.rows):
             raise ValueError(
-                f"items = {self.items}, start = {self.start}: {self.task} has {len(plain.rows)} rows to ask for"
+                f"prompts = {self.prompts}, start = {self.start}: {self.task} has {len(plain.rows)} rows to ask for"
             )
         if self.labels is not None and not len(self.labels) == len(set(self.labels)) == len(plain.labels):
             raise ValueError(
@@ -122,7 +122,7 @@ class TaskStudy(Study):
             "task": self.task,
             "hard_negatives": self.hard_negatives,
             "k": self.k,
-            "items": self.items,
+            "items": self.prompts,
             "start": self.start,
             "seed": self.seed,
             "labels": None if self.labels is None else list(self.labels),
@@ -134,33 +134,33 @@ class TaskStudy(Study):
 
     @property
     def texts(self) -> list[str]:
-        return [prompt.text for prompt in [*self.prompts, *self.reference_texts]]
+        return [prompt.text for prompt in [*self.drawn, *self.reference_texts]]
 
     @property
     def other_queries(self) -> TaskStudy:
         """The same with as many other queries, those behind these. Raises ValueError where there are too few rows."""
-        return self.replace(start=self.start + self.items)
+        return self.replace(start=self.start + self.prompts)
 
     # -------------------------------------------------------------------------------------------- prompts and rows
 
     @cached_property
-    def prompts(self) -> list[Prompt]:
+    def drawn(self) -> list[Prompt]:
         """The prompts to answer. Raises what `classification.prompts` raises."""
-        return classification.prompts(self.classes, self.k, self.seed, self.start + self.items)[self.start :]
+        return classification.prompts(self.classes, self.k, self.seed, self.start + self.prompts)[self.start :]
 
     @cached_property
     def reference_texts(self) -> list[Prompt]:
         """The prompts that means are taken over; those of the task have other queries."""
         if self.reference == "staicc":
             return staicc_prompts(TEXTS, 4)[: self.reference_prompts]
-        end = self.start + self.items
+        end = self.start + self.prompts
         others = classification.prompts(self.classes, self.k, self.seed + 1000, end + self.reference_prompts)
         return others[end:] or others[: self.reference_prompts]
 
     @cached_property
     def scoring(self) -> Scoring:
         """How labels are scored. Raises what `label_scores.scoring` raises."""
-        return scoring(*self.pair, self.prompts)
+        return scoring(*self.pair, self.drawn)
 
     @cached_property
     def reference_rows(self) -> list[Row]:
@@ -187,12 +187,8 @@ class TaskStudy(Study):
 
         return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
 
-    @cached_property
-    def _known_means(self) -> dict[Edit, NDArray[np.floating]]:
-        return {}
-
     def _means_by_position(self, edit: Edit) -> NDArray[np.floating]:
-        """Returns what stands for the heads of an edit at each position, [T, heads, dv]; measured once for a study."""
+        """Returns what stands for the heads of an edit at each position, [T, heads, dv]."""
 
         def compute() -> dict[str, Any]:
             model, rows = self.pair[0], self.reference_rows
@@ -202,10 +198,8 @@ class TaskStudy(Study):
             chosen = [values[layer][:, heads] for layer, heads in by_layer.items()]
             return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
-        if edit not in self._known_means:
-            part = {"part": "means", "mode": edit.mode, "heads": head_arguments.plain(edit.heads)}
-            self._known_means[edit] = self.record(part, compute).data["values"]
-        return self._known_means[edit]
+        part = {"part": "means", "mode": edit.mode, "heads": head_arguments.plain(edit.heads)}
+        return self.record(part, compute).data["values"]
 
     # -------------------------------------------------------------------------------------------- edits
 
@@ -222,7 +216,7 @@ class TaskStudy(Study):
             return nothing
         if edit.pattern is not None:
             pattern, seed = edit.pattern, edit.seed
-            cells = [induction_pattern.cells(prompt, tokenizer, pattern, seed) for prompt in self.prompts]
+            cells = [induction_pattern.cells(prompt, tokenizer, pattern, seed) for prompt in self.drawn]
             return knockouts(cells, by_layer)
         if edit.mode == "zero":
             return lambda batch: [PatchHeads(layer, heads, 0.0) for layer, heads in by_layer.items()]
@@ -307,7 +301,7 @@ class TaskStudy(Study):
         def compute() -> dict[str, Any]:
             model, tokenizer = self.pair
             ((layer, (place,)),) = heads_by_layer(support(model), [chosen]).items()
-            prompt = self.prompts[0]
+            prompt = self.drawn[0]
             tokens = with_bos(prompt.text, tokenizer)
             rows = CaptureRows(torch.arange(len(tokens.ids)), layers=layer)
             forward(model, Batch.of([Row(tokens.ids)], [0]), rows)
@@ -322,7 +316,7 @@ class TaskStudy(Study):
             }
 
         data = self.record({"part": "pattern", "head": list(chosen)}, compute).data
-        return PromptPattern(chosen, self.task, self.model.shown_name, **data)
+        return PromptPattern(chosen, self.task, self.model.title, **data)
 
 
 def _check_edits(edits: Mapping[Name, Edit]) -> None:

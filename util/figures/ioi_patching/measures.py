@@ -37,15 +37,6 @@ def signed(value: float) -> str:
 # ------------------------------------------------------------------------------------------------ what is shown
 
 
-def colour_limit(effects: Floats) -> float:
-    """Returns the limit of a symmetric colour scale for effects [...]: the largest |effect|, so that none saturates.
-
-    It is 1 where all effects are 0 or NaN.
-    """
-    sizes = np.abs(effects[np.isfinite(effects)])
-    return float(sizes.max(initial=0)) or 1.0
-
-
 def check_layer(layers: int, shown_layer: int | None) -> None:
     """Raises ValueError for a layer that a model of so many layers does not have; None is allowed."""
     if shown_layer is not None and not 0 <= int(shown_layer) == shown_layer < layers:

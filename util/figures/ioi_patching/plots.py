@@ -1,7 +1,6 @@
 """The figures of head patching in indirect object identification (Cohen, project 41; Wang et al. 2022)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,17 +9,17 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from util.figures.ioi_patching.measures import SHOWN, carriers, colour_limit
-from util.figures.style import WIDTH, new_figure, style
-from util.stats.heads import Head, head_name, top
+from util.figures.head_map import colour_limit, count_ticks, head_map, print_in_cells, short_number
+from util.figures.ioi_patching.measures import SHOWN, carriers
+from util.figures.style import BLUE, GREY, RED, WIDTH, new_figure, points, style
+from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
 
 Floats = NDArray[np.floating]
-COLOURS = ("#2c7d59", "#c02d45")  # the answer of the base, the other name
-BLUE, GREY, RED = "#023858", "0.55", "#b2182b"
-LAYER, HEAD = "layer (from 0)", "head (from 0)"
+COLOURS = ("#2c7d59", RED)  # the answer of the base, the other name
 NAMED = 5  # heads named in panels of dots
 PRINTED = 12  # cells of a map whose value is printed
+READABLE = 36  # layers of a map in whose cells a value can be read
 RANKED = 12  # heads shown with intervals
 
 
@@ -51,37 +50,16 @@ def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str
 # ------------------------------------------------------------------------------------------------ shared panels
 
 
-def _ticks(count: int) -> NDArray[np.int64]:
-    return np.arange(0, count, max(1, round(count / 8)))
-
-
 def _wide(layers: int) -> bool:
     """Whether a map of so many layers takes the whole width."""
     return layers > SHOWN
 
 
-def _map(ax: Axes, effects: Floats, width: float, unit: str, sign: str = "") -> None:
-    """A map [L, H] in full colours, the values of its strongest cells printed; width: of the axes, in inches."""
-    limit = colour_limit(effects)
-    image = ax.imshow(effects.T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", origin="lower")
-    ax.set(xlabel=LAYER, ylabel=HEAD)
-    for axis, count in ((ax.xaxis, effects.shape[0]), (ax.yaxis, effects.shape[1])):
-        axis.set_ticks(_ticks(count))
-    ax.spines[:].set_visible(True)
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    figure.colorbar(image, ax=ax, pad=0.01, label=unit)
-    size = min(6.0, 72 * width / effects.shape[0] / 2.4)  # points, of numbers of three characters
-    for head in top(np.abs(effects), min(PRINTED, effects.size)):
-        value = float(effects[head])
-        if size >= 3.5 and abs(value) >= 0.05 * limit:
-            colour = "white" if abs(value) > 0.6 * limit else "black"
-            ax.text(head[0], head[1], _short(value, limit), fontsize=size, ha="center", va="center", color=colour)
-
-
-def _short(value: float, limit: float) -> str:
-    text = f"{value:.0f}" if limit >= 10 else f"{value:.1f}" if limit >= 2 else f"{value:.2f}"
-    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+def _map(ax: Axes, effects: Floats, width: float, label: str) -> None:
+    """A map of effects [L, H], the values of its strongest heads printed where there is room; label: their unit."""
+    image = head_map(ax, effects, label=label, width=width)
+    if len(effects) <= READABLE:
+        print_in_cells(image, {head: short_number(effects[head]) for head in _strongest(effects, PRINTED)})
 
 
 def _by_layer(ax: Axes, effects: Floats, unit: str) -> None:
@@ -90,18 +68,18 @@ def _by_layer(ax: Axes, effects: Floats, unit: str) -> None:
     ax.plot(np.repeat(x, effects.shape[1]), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
     ax.plot(x, effects.mean(axis=1), "_", color=RED, ms=6, mew=1.2)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
-    ax.xaxis.set_ticks(_ticks(len(effects)))
-    ax.set(xlabel=LAYER, ylabel=unit)
-    _name(ax, {head: (head[0], float(effects[head])) for head in _named(effects)})
+    ax.set_xticks(count_ticks(len(effects), 8))
+    ax.set(xlabel="layer", ylabel=unit)
+    _name(ax, {head: (head[0], float(effects[head])) for head in _strongest(effects, NAMED)})
 
 
-def _named(effects: Floats) -> list[Head]:
-    """The strongest heads of a map that are worth a name: none below a twentieth of the largest."""
-    strongest = top(np.abs(effects), min(NAMED, effects.size))
+def _strongest(effects: Floats, count: int) -> list[Head]:
+    """The strongest heads of a map, at most so many: none below a twentieth of the largest effect."""
+    strongest = top(np.abs(effects), min(count, effects.size))
     return [head for head in strongest if abs(effects[head]) >= 0.05 * colour_limit(effects)]
 
 
-def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
+def _name(ax: Axes, named: Mapping[Head, tuple[float, float]]) -> None:
     """Write the names of heads beside their points, on the side of the panel's middle, none on another.
 
     A line leads from a point to its name where there was no room beside it.
@@ -109,7 +87,7 @@ def _name(ax: Axes, points: Mapping[Head, tuple[float, float]]) -> None:
     low, high = ax.get_xlim()
     left, taken = (low + high) / 2, list[tuple[float, float]]()
     span = np.ptp(ax.get_ylim())
-    for head, (x, y) in sorted(points.items(), key=lambda point: point[1][1]):
+    for head, (x, y) in sorted(named.items(), key=lambda point: point[1][1]):
         place = y
         for at, height in taken:
             if abs(at - x) < (high - low) * 0.3 and place - height < 0.085 * span:
@@ -137,17 +115,15 @@ def permutation(effects: Floats, norms: Floats, title: str) -> Figure:
         wide = _wide(len(effects))
         figure = new_figure(WIDTH, 3.7 if wide else 2.1)
         axes = figure.subplot_mosaic("AA;BC" if wide else "ABC")
-        names = dict(zip("ABC", ("map", "layers", "norms"), strict=True))
-        axes = {names[letter]: ax for letter, ax in axes.items()}
-        _map(axes["map"], effects, 4.6 if wide else 1.2, "logits")
-        axes["map"].set_title("A) shuffled - base")
-        _by_layer(axes["layers"], effects, "change, logits")
-        axes["layers"].set_title("B) by layer; red: mean")
-        ax = axes["norms"]
+        _map(axes["A"], effects, 4.6 if wide else 1.2, "logits")
+        axes["A"].set_title("A) shuffled - base")
+        _by_layer(axes["B"], effects, "change, logits")
+        axes["B"].set_title("B) by layer; red: mean")
+        ax = axes["C"]
         ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=3, alpha=0.5, mew=0)
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
         ax.set(xlabel="norm of the outputs", ylabel="change, logits", title="C) by norm")
-        _name(ax, {head: (float(norms[head]), float(effects[head])) for head in _named(effects)})
+        _name(ax, {head: (float(norms[head]), float(effects[head])) for head in _strongest(effects, NAMED)})
         figure.suptitle(title)
     return figure
 
@@ -176,8 +152,8 @@ def activations(
         low, high = np.percentile(lengths, bounds)
         image = axes[1].imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
         axes[1].set_xticks(np.arange(count), [_shown(token) for token in tokens], rotation=45, ha="right")
-        axes[1].yaxis.set_ticks(_ticks(len(lengths)))
-        axes[1].set(ylabel=LAYER, title="B) all layers: norm of z, mean of the layer's heads")
+        axes[1].set_yticks(count_ticks(len(lengths), 8))
+        axes[1].set(ylabel="layer", title="B) all layers: norm of z, mean of the layer's heads")
         figure.colorbar(image, ax=axes[1], pad=0.01, extend="both", label="norm")
         for ax in axes:
             ax.spines[:].set_visible(True)
@@ -214,8 +190,10 @@ def token_differences(difference: Floats, ratio: Floats, title: str, step: int) 
         ax.margins(y=0.12)
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if str(value)[0] in "25" else "")
-        ax.xaxis.set_ticks(_ticks(len(ratio)))
-        ax.set(xlabel=LAYER, ylabel="selectivity ratio", title="B) two heads that differ most / two that differ least")
+        ax.set_xticks(count_ticks(len(ratio), 8))
+        ax.set(
+            xlabel="layer", ylabel="selectivity ratio", title="B) two heads that differ most / two that differ least"
+        )
         figure.suptitle(title)
     return figure
 
@@ -266,38 +244,37 @@ def population(
         grid = figure.add_gridspec(2, 1, height_ratios=(2.1 if wide else 1.2, 1))
         rows = [figure.add_subfigure(grid[row]) for row in range(2)]
         above = rows[0].subplots(2, 1) if wide else rows[0].subplots(1, 2)
-        panels = [*above, *rows[1].subplots(1, 3)]
-        axes = dict(zip(("map", "heads", "both", "estimate", "direct"), panels, strict=True))
-        _map(axes["map"], effects, 4.6 if wide else 2.0, "share")
-        for layer, head in np.argwhere(carriers(noised)):
+        _map(above[0], effects, 4.6 if wide else 2.0, "share")
+        for layer, head in heads_where(carriers(noised)):
             frame = Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, edgecolor="black", lw=0.6, clip_on=False)
-            axes["map"].add_patch(frame)
-        axes["map"].set_title("A) patched from the source")
-        _ranked(axes["heads"], strongest, measured, untrained, whole, roles)
-        has_direct = np.isfinite(direct).all()
-        points = {
-            "both": (denoised, effects, "restored by it alone", "lost without it", "C) both directions"),
-            "estimate": (effects, estimate, "exact", "first-order estimate", "D) attribution"),
-            "direct": (effects, direct, "exact", "direct to the output", "E) direct part"),
-        }
-        for name, (x, y, across, up, heading) in points.items():
-            ax = axes[name]
-            ax.set(title=heading)
-            if name == "direct" and not has_direct:
-                text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
-                ax.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=ax.transAxes)
-                ax.set_axis_off()
-                continue
-            low, high = float(min(x.min(), y.min(), 0)), float(max(x.max(), y.max(), 0))
-            edge = 0.08 * (high - low) or 0.1
-            ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
-            ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
-            ax.set(xlabel=across, ylabel=up, xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
-        for name, (x, y, *_) in points.items():
-            if name != "direct" or has_direct:
-                _name(axes[name], {head: (float(x[head]), float(y[head])) for head in _named(effects)})
+            above[0].add_patch(frame)
+        above[0].set_title("A) patched from the source")
+        _ranked(above[1], strongest, measured, untrained, whole, roles)
+        both, approximate, told = rows[1].subplots(1, 3)
+        both.set(title="C) both directions", xlabel="restored by it alone", ylabel="lost without it")
+        approximate.set(title="D) attribution", xlabel="exact", ylabel="first-order estimate")
+        told.set(title="E) direct part", xlabel="exact", ylabel="direct to the output")
+        named = _strongest(effects, NAMED)
+        _against(both, denoised, effects, named)
+        _against(approximate, effects, estimate, named)
+        if np.isfinite(direct).all():
+            _against(told, effects, direct, named)
+        else:
+            text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
+            told.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=told.transAxes)
+            told.set_axis_off()
         figure.suptitle(title)
     return figure
+
+
+def _against(ax: Axes, x: Floats, y: Floats, named: Sequence[Head]) -> None:
+    """A dot for every head of two maps [L, H], one against the other, on equal scales; some heads with their names."""
+    low, high = float(min(x.min(), y.min(), 0)), float(max(x.max(), y.max(), 0))
+    edge = 0.08 * (high - low) or 0.1
+    ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
+    ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
+    ax.set(xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
+    _name(ax, {head: (float(x[head]), float(y[head])) for head in named})
 
 
 def _ranked(
@@ -310,22 +287,17 @@ def _ranked(
 ) -> None:
     """The strongest heads of one half with their intervals on the other, and those of the untrained twin."""
     x = np.arange(len(strongest))
-    _dots(ax, x, strongest, measured, 1.0, color=BLUE, label="trained")
+    points(ax, x, [measured[head] for head in strongest], fmt="o", color=BLUE, label="trained")
     if untrained is not None:
         largest = top(np.abs(untrained.value), len(x))
-        _dots(ax, x + 0.25, largest, untrained, whole, color=GREY, label="untrained")
+        shares = np.array([untrained[head] for head in largest]) / whole  # whole may be negative
+        points(ax, x + 0.25, shares, fmt="o", color=GREY, label="untrained")
     names = [head_name(h) + (f"\n{roles[h]}" if h in roles else "") for h in strongest]
     ax.set_xticks(x, names, rotation=60 if not roles else 90, fontsize=6)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
     ax.set(ylabel="share", title="B) strongest heads, other half")
     if untrained is not None:
         ax.legend(loc="best")
-
-
-def _dots(ax: Axes, x: NDArray[Any], heads: Sequence[Head], effect: Intervals, scale: float, **options: Any) -> None:
-    """The effects of some heads with their intervals, divided by a scale, which may be negative."""
-    value, low, high = (np.array([part[h] for h in heads]) / scale for part in (effect.value, effect.low, effect.high))
-    ax.errorbar(x, value, np.abs([low - value, high - value]), fmt="o", ms=3, lw=0.9, **options)
 
 
 def circuit(
@@ -347,10 +319,7 @@ def circuit(
             (alone, BLUE, "o", "strongest alone"),
             (without, RED, "s", "all but these"),
         ):
-            value, low, high = np.array(list(parts.values())).T
-            ax.errorbar(
-                list(parts), value, [value - low, high - value], fmt=f"{marker}-", ms=3, lw=1, color=colour, label=label
-            )
+            points(ax, list(parts), parts.values(), fmt=f"{marker}-", color=colour, label=label)
         sizes = [size for size, values in random.items() for _ in values]
         ax.plot(sizes, [v for values in random.values() for v in values], ".", color=GREY, ms=4)
         means = [np.mean(values) for values in random.values()]

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from util.figures import report
 from util.figures.ioi_patching import measures, plots
 from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, normalised, signed
-from util.stats.heads import Head, head_name, top
+from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, mean_intervals
-from util.stats.tests import halves
+from util.stats.splits import halves
 
 KEPT = 0.9  # share of the logit difference that a faithful set keeps
 LISTED = 8  # heads in tables and in the check
@@ -29,10 +29,10 @@ LISTED = 8  # heads in tables and in the check
 
 @dataclass(frozen=True)
 class Setting:
-    """What titles say: the model as the study names it and as it is shown, and the corruption of the data set."""
+    """What titles say: the model as the study names it and its title, and the corruption of the data set."""
 
     model: str
-    shown_name: str
+    model_title: str
     corruption: str
 
 
@@ -146,23 +146,25 @@ class Example(Result):
 
     def permutation_figure(self) -> Figure:
         """Returns P2: what shuffling one head changes."""
-        return plots.permutation(self.permuted, self.norms, f"{self.setting.shown_name}: one head shuffled on the base")
+        return plots.permutation(
+            self.permuted, self.norms, f"{self.setting.model_title}: one head shuffled on the base"
+        )
 
     def activations_figure(self) -> Figure:
         """Returns P3: the head outputs of one layer, and mean norms of all layers."""
         layer = measures.layer_to_show(self.patched, self.shown_layer)
-        return plots.activations(self.z, layer, self.tokens, f"{self.setting.shown_name}: head outputs on the source")
+        return plots.activations(self.z, layer, self.tokens, f"{self.setting.model_title}: head outputs on the source")
 
     def differences_figure(self) -> Figure:
         """Returns P4: how the head outputs at the two places of the answer's name differ."""
-        title = f'{self.setting.shown_name}: first minus second "{self.names[0]}"'
+        title = f'{self.setting.model_title}: first minus second "{self.names[0]}"'
         step = measures.layer_step(len(self.z), self.layer_skip)
         return plots.token_differences(self.differences, self.selectivity, title, step)
 
     def patching_figure(self) -> Figure:
         """Returns P5: what taking one head from the source changes."""
         base, source = self.scores
-        return plots.patching(self.patched, source - base, f"{self.setting.shown_name}: one head patched")
+        return plots.patching(self.patched, source - base, f"{self.setting.model_title}: one head patched")
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -296,7 +298,7 @@ class Population(Result):
             self.measured,
             None if untrained is None else untrained.heads,
             self.whole,
-            f"{self.setting.shown_name}, {self.pairs} pairs, {self.setting.corruption}",
+            f"{self.setting.model_title}, {self.pairs} pairs, {self.setting.corruption}",
             measures.roles(circuit, self.setting.model),
         )
 
@@ -442,7 +444,7 @@ class Curve(Result):
 
     def figure(self) -> Figure:
         """Returns the figure of logit differences by the number of heads."""
-        title = f"{self.setting.shown_name}, {self.pairs} fresh pairs"
+        title = f"{self.setting.model_title}, {self.pairs} fresh pairs"
         return plots.circuit(self.whole, self.alone, self.without, self.random, title)
 
 
@@ -507,7 +509,7 @@ class Paths(Result):
         """Returns the figure of edges, beside the heads' whole effects, which `population` has."""
         shares = [population.share(head) for head in self.heads]
         whole = Intervals(*np.array(shares).T)
-        title = f"{self.setting.shown_name}, {self.pairs} fresh pairs: share of the whole effect"
+        title = f"{self.setting.model_title}, {self.pairs} fresh pairs: share of the whole effect"
         return plots.paths(self.heads, self.edges, self.direct, whole, title)
 
 
@@ -524,7 +526,7 @@ class Planted:
     @cached_property
     def carried(self) -> list[Head]:
         """The heads that carry more than a hundredth of the whole effect."""
-        return [(int(layer), int(head)) for layer, head in np.argwhere(np.abs(self.effect.value) > measures.CARRIES)]
+        return heads_where(np.abs(self.effect.value) > measures.CARRIES)
 
     @property
     def sentence(self) -> str:

@@ -71,7 +71,7 @@ class Study(study.Study):
     @property
     def setting(self) -> Setting:
         """What titles say."""
-        return Setting(self.model.name, self.model.shown_name, self.corruption)
+        return Setting(self.model.name, self.model.title, self.corruption)
 
     # -------------------------------------------------------------------------------------------- what has records
 
@@ -115,10 +115,6 @@ class Study(study.Study):
 
     def example(self) -> results.Example:
         """Returns the project's pair of prompts: predictions, permutation, activations, differences, patching."""
-        return self._example
-
-    @cached_property
-    def _example(self) -> results.Example:
         record = self.example_pair.measured()
         described = record.provenance["model"]
         shown = (self.shown_layer, self.layer_skip)

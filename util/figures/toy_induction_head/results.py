@@ -66,7 +66,7 @@ class FoundPatterns:
 
     patterns: Patterns
     best: Mapping[str, ScoredHead]
-    shown_name: str
+    model_title: str
     length: int
 
     def figure(self, by_hand: Mapping[str, tuple[Floats, float]]) -> Figure:
@@ -78,7 +78,7 @@ class FoundPatterns:
         for role, head in self.best.items():
             shown, (drawing, score) = role.replace("_", " "), by_hand[role]
             panels[f"by hand\n{shown} {score:.2f}"] = drawing
-            title = f"{self.shown_name}, {head.name}\n{shown} {head.scores[role].value:.2f}"
+            title = f"{self.model_title}, {head.name}\n{shown} {head.scores[role].value:.2f}"
             panels[title] = self.patterns.without_bos(head.head)
         return plots.patterns(panels, self.length)
 

@@ -63,19 +63,19 @@ class Study(AnyStudy):
         model, truth = planted_control(planted.induction, {})
         known = self.on_sequences.replace(model=model, redo=False).scores()
         shown = [ShownHead("planted GPT-2", role, known.head(head)) for head, role in truth.names.items()]
-        best = {self.model.shown_name: self._scores.best_heads()}
+        best = {self.model.title: self._scores.best_heads()}
         if self.untrained_control:
             best["untrained twin"] = self.on_sequences.twin().scores().best_heads()
         for whose, heads in best.items():
             shown += [ShownHead(whose, f"best {role.replace('_', ' ')}", heads[role]) for role in ROLES]
         decoys = {role: float(max(known.mean(role)[head] for head in truth.decoys)) for role in ROLES}
-        return Heads(shown, best[self.model.shown_name], decoys, self._scores.description)
+        return Heads(shown, best[self.model.title], decoys, self._scores.description)
 
     def patterns(self) -> FoundPatterns:
         """Returns the whole attention of the model's best heads."""
         best = self._scores.best_heads()
         patterns = self.on_sequences.patterns([head.head for head in best.values()])
-        return FoundPatterns(patterns, best, self.model.shown_name, self.length)
+        return FoundPatterns(patterns, best, self.model.title, self.length)
 
     def results(self, lecture: Lecture, built: Built, texts: Likeliest, training: Training) -> Results:
         """Returns these results together with what was made by hand and what training was seen to do."""
