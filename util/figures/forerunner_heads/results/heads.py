@@ -52,14 +52,10 @@ class HeadEffects:
         worth = measures.on_map(contrast, cut.heads, (moved.shape[0], moved.shape[1]))
         return cls(setting, task, counts, moved, worth, len(cut.heads), len(cut.whole))
 
-    @property
-    def costly(self) -> int:
-        """How many of the heads cost the gold label more than other cells do."""
-        return int((self.worth.low > 0).sum())
-
     def figure(self) -> Figure:
+        costly = int((self.worth.low > 0).sum())
         title = (
-            f"{self.task.mark}{self.costly} of {self.number} heads, each cut alone, cost the gold label more than "
+            f"{self.task.mark}{costly} of {self.number} heads, each cut alone, cost the gold label more than "
             f"other cells do\n{self.setting}; cut on {self.prompts} prompts of {self.task.check.dataset}"
         )
         return plots.head_effects(self.counts, self.setting.prompts, self.moved, self.worth, title)
