@@ -210,10 +210,10 @@ def test_a_run_that_does_not_fit_is_refused_before_the_first_forward(room, monke
 
 def test_a_cached_experiment_asks_for_no_memory(tmp_path, room):
     model = Model.given(toys.model("llama"), toys.tokenizer(), "given:toy")
-    study = forerunner.Study(model, 2, k=1, prompts=2, appended=(0,), folder=tmp_path)
+    study = forerunner.Study(model, 2, k=1, prompts=4, appended=(0,), folder=tmp_path)
     study.magnitudes()
     room["cpu"] = 0
-    assert study.replace().magnitudes().magnitude.shape[0] == 2
+    assert study.replace().magnitudes().magnitude.shape[0] == 4
     with pytest.raises(MemoryError, match="on cpu"):
         study.replace(seed=1).magnitudes()
 

@@ -21,6 +21,7 @@ from util.figures.edge_ablation import plots as edge_plots
 from util.figures.forerunner_heads import measures as f
 from util.figures.forerunner_heads import plots
 from util.figures.forerunner_heads.measures import Series
+from util.figures.forerunner_heads.results import Growth, Reading, Setting
 from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
 from util.figures.induction_scores import plots as induction
 from util.figures.induction_scores import study as induction_study
@@ -75,7 +76,8 @@ def forerunner_figures(magnitude, control, n_t):
     cuts = {"si_to_yi": "s_i -> y_i", "si_to_si": "s_i -> s_j, i < j"}
     changes = {"si_to_yi": Interval(-0.3, -0.5, -0.1), "si_to_si": Interval(0.001, -0.1, 0.1)}
     table = dict.fromkeys(parts, changes)
-    growth = f.growth({k: {name: (v, n_t) for name, v in list(conditions.items())[:3]} for k in (0, 1, 2, 4, 8, 12)})
+    readings = {name: Reading(v, control, v, n_t) for name, v in list(conditions.items())[:3]}
+    growth = Growth.of(Setting("m", "d", 4, n), dict.fromkeys((0, 1, 2, 4, 8, 12), readings), 5)
     likelihoods = dict.fromkeys(f.Reader, largest[Series.CORRECT])
     heads_of = dict.fromkeys(f.Inducing, curves[Series.CORRECT])
     title = "a finding of some length that says what is to be seen in this figure\nmodel, data set, k = 4, 32 prompts"

@@ -1,3 +1,3 @@
-"""Requests, cached records with their provenance, and the model that a record was measured on."""
+"""Checked studies, those of StaICC's prompts too; cached records with their provenance; the model of a record."""
 
-__all__ = ["cache", "checked", "model", "provenance", "study"]
+__all__ = ["cache", "checked", "model", "provenance", "staicc", "study"]

@@ -1,5 +1,7 @@
 """Checks C of the forerunner spec, on arrays whose answer is known."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,15 @@ from hypothesis import strategies as st
 
 from util.figures import report
 from util.figures.forerunner_heads import measures as f
+from util.figures.forerunner_heads.results import (
+    Growth,
+    InductionHeads,
+    NoDemonstrations,
+    Reading,
+    Setting,
+    Task,
+    published,
+)
 from util.stats import answers
 from util.stats import intervals as s
 from util.stats.heads import top
@@ -123,14 +134,14 @@ def test_a_head_that_fires_before_any_word_is_no_success_for_labels():
     control = noise + 0.01
     n_t = np.full(64, 100)
     chosen = f.verdicts(correct, control, n_t)
-    judged = f.specificity(chosen, chosen, correct, wrong, other, control)
+    contrasts = [f.contrast(correct, than) for than in (control, wrong, other)]
+    judged = f.specificity(chosen, chosen, *contrasts)
     assert (judged.chosen, judged.confirmed, judged.than_wrong, judged.than_other) == (2, 2, 0, 1)
     assert judged.strongest == ((0, 0), (0, 1))  # by the difference from other tokens
     assert "0 read more with the correct label than with a wrong one, 1 more than with another word" in str(judged)
-    none = f.specificity(np.full((1, 3), "neither"), chosen, correct, wrong, other, control)
+    none = f.specificity(np.full((1, 3), "neither"), chosen, *contrasts)
     assert (none.chosen, none.confirmed, none.strongest) == (0, 0, ())
-    [line] = f.head_lines([(0, 1)], {"than with another word": f.contrast(correct, other)})
-    assert line.startswith("L0H1: 0.8") and "+0.50 [" in line
+    assert f.difference_text(contrasts[2], (0, 1)).startswith("+0.50 [")
 
 
 def test_heads_are_ranked_and_spread_on_a_map():
@@ -176,10 +187,15 @@ def test_the_best_heads_null_is_a_maximum_under_shuffled_labels():
 def test_growth_with_demonstrations_tells_the_threshold_from_the_heads():
     """The same magnitudes at every k: c / n_t falls and more heads exceed it, one threshold for all does not move."""
     magnitude = np.array([[[0.3, 0.06, 0.02]]]).repeat(8, axis=0)
-    growth = f.growth({k: {f.Series.CORRECT: (magnitude, np.full(8, 20 * (k + 1)))} for k in (0, 4, 19)})
+
+    def reading(tokens):
+        return {f.Series.CORRECT: Reading(magnitude, magnitude[:, 0], magnitude, np.full(8, tokens))}
+
+    growth = Growth.of(Setting("toy", "trec", 4, 8), {k: reading(20 * (k + 1)) for k in (0, 4, 19)}, 5)
     assert [growth.counts[f.Series.CORRECT][k][0] for k in (0, 4, 19)] == [1, 2, 3]
     assert [growth.fixed[k][0] for k in (0, 4, 19)] == [2, 2, 2]
-    assert growth.ends() == (1, 3, 2, 2) and growth.maps[19].tolist() == [[8, 8, 8]]
+    assert "k = 0 to 19: 1.0 to 3.0; above one threshold 2.0 to 2.0" in growth.figure().get_suptitle()
+    assert growth.maps[19].tolist() == [[8, 8, 8]]
 
 
 def test_published_rows_are_filled_where_the_setting_is_theirs():
@@ -187,14 +203,20 @@ def test_published_rows_are_filled_where_the_setting_is_theirs():
     largest = Intervals(np.array([0.9, 0.3]), np.array([0.8, 0.2]), np.array([1.0, 0.4]))
     correct = np.zeros((4, 1, 2), bool)
     correct[:3, 0, 1] = True
-    setting = {"dataset": "glue_sst2", "k": 16, "quantized": True}
-    here = f.published_here(heads, largest, Interval(5, 4, 6), correct, setting)
+    request = {"dataset": "glue_sst2", "k": 16, "quantized": True, "prompts": 4}
+    layers = SimpleNamespace(counts={f.Series.CORRECT: heads}, largest={f.Series.CORRECT: largest})
+    counts = SimpleNamespace(frequent={f.Series.CORRECT: Interval(5, 4, 6)})
+
+    def induction(**changes):
+        nothing = {"heads": {}, "shares": {}, "levels": {}, "null": heads}
+        setting, task = Setting("toy", "glue_sst2", 16, 4), Task(())
+        return InductionHeads(setting, task, **nothing, correct=correct, request=request | changes)
+
+    here = published(layers, counts, induction())
     assert here["head_count_per_layer"] == pytest.approx((3.0, 2 / 3.92))
     assert here["max_magnitude_per_layer"][0] == 0.9 and here["count_maps"][0] == 5
     assert here["best_correct_induction_share"] == pytest.approx((0.75, np.sqrt(0.75 * 0.25 / 4)))
-    assert "best_correct_induction_share" not in f.published_here(
-        heads, largest, Interval(5, 4, 6), correct, setting | {"k": 4}
-    )
-    assert "best_correct_induction_share" not in f.published_here(heads, largest, Interval(5, 4, 6))
+    for other in (induction(k=4), NoDemonstrations()):
+        assert "best_correct_induction_share" not in published(layers, counts, other)
     ids = {row["id"] for row in report.published("forerunner_heads")["values"]}
     assert set(here) == ids  # every published row can be filled

@@ -16,7 +16,8 @@ from util import load_model_and_data as loading
 from util.figures.forerunner_heads import magnitudes, measures
 from util.figures.forerunner_heads import study as forerunner
 from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
-from util.figures.forerunner_heads.study import Study
+from util.figures.forerunner_heads.measures import Series
+from util.figures.forerunner_heads.study import ByDemonstrations, Grid, Study
 from util.records import cache, provenance
 from util.records import study as base
 from util.records.checked import checked
@@ -64,8 +65,9 @@ def test_a_record_holds_what_inference_measures(study, model_folder, tmp_path):
     )
     np.testing.assert_allclose(measured.magnitude, direct["magnitude"], atol=1e-6)
     np.testing.assert_allclose(measured.control, direct["control"], atol=1e-6)
-    assert measured.gold.tolist() == [p.gold for p in prompts]
-    assert measured.demonstrations.shape == (10, 1) and measured.n_t.shape == (10, 3)
+    record = cache.load(study.request, tmp_path)
+    assert record is not None and record.data["gold"].tolist() == [p.gold for p in prompts]
+    assert record.data["demonstrations"].shape == (10, 1) and measured.n_t.shape == (10, 3)
     assert study.origin["dtype"] == "float32" and len(study.origin["prompt_digest"]) == 16
     assert not list((tmp_path / "blocks").iterdir()), "blocks of a finished run are removed"
 
@@ -190,8 +192,10 @@ def test_a_model_of_another_dtype_than_asked_is_refused(study, model_folder):
 
 
 WRONG = {
-    r"prompts = 0: .*choose 1 to 512": lambda: Study(prompts=0),
-    r"prompts = 513: .*choose 1 to 512": lambda: Study(prompts=513),
+    r"prompts = 0: .*greater than or equal to 4": lambda: Study(prompts=0),
+    r"prompts = 1: .*greater than or equal to 4": lambda: Study(prompts=1),
+    r"prompts = 3: .*greater than or equal to 4": lambda: Study(prompts=3),  # an interval on either half needs two
+    r"prompts = 513: .*less than or equal to 512": lambda: Study(prompts=513),
     r"prompts = 2.5: ": lambda: Study(prompts=2.5),
     r"k = -1: .*greater than or equal to 0": lambda: Study(k=-1),
     r"k = 2.5: ": lambda: Study(k=2.5),
@@ -208,25 +212,27 @@ WRONG = {
     r"appended = \(True,\): give labels": lambda: Study(appended=(True,)),
     r"appended = \[\]: name at least one condition": lambda: Study(appended=()),
     r"appended = \[0, 0\]: .*each once": lambda: Study(appended=(0, 0)),
-    r"untrained_prompts = 0: ": lambda: Study(untrained_prompts=0),
+    r"untrained_prompts = 1: .*greater than or equal to 2": lambda: Study(untrained_prompts=1),
+    r"threshold = nan: ": lambda: Study(threshold=float("nan")),
     r"untrained_control = 'perhaps': ": lambda: Study(untrained_control="perhaps"),
     r"untrained_seed = 1.5: ": lambda: Study(Model("embedded", untrained_seed=1.5)),
     r"dtype = 'fp32': unknown dtype 'fp32'": lambda: Study(Model("embedded", dtype="fp32")),
     r"Study has no argument 'datset'": lambda: Study(**{"datset": "trec"}),
-    r"datasets = '\[trec': this text is no list": lambda: Study().grid("[trec"),
-    r"datasets.1 = 'imdb': unknown data set": lambda: Study().grid(["trec", "imdb"]),
-    r"datasets = \[\]: ": lambda: Study().grid([]),
-    r"ks.0 = -1: ": lambda: Study().by_k([-1]),
-    r"ks.0 = 'a': ": lambda: Study().by_k("a"),
-    r"ks = \[\]: ": lambda: Study().by_k([]),
-    r"k = 600: .*a pool of 512": lambda: Study().by_k([0, 600]),
+    r"datasets = '\[trec': this text is no list": lambda: Grid(Study(), "[trec"),
+    r"datasets.1 = 'imdb': unknown data set": lambda: Grid(Study(), ["trec", "imdb"]),
+    r"datasets = \[\]: ": lambda: Grid(Study(), []),
+    r"ks.0 = -1: ": lambda: ByDemonstrations(Study(), [-1]),
+    r"ks.0 = 'a': ": lambda: ByDemonstrations(Study(), "a"),
+    r"ks = \[\]: ": lambda: ByDemonstrations(Study(), []),
+    r"k = 600: .*a pool of 512": lambda: ByDemonstrations(Study(), [0, 600]),
     r"cell_lists = 'published': .*'corrected' or 'reference'": lambda: AblationStudy(cell_lists="published"),
     r"draws = 0: ": lambda: AblationStudy(draws=0),
     r"every_part = 'perhaps': ": lambda: AblationStudy(every_part="perhaps"),
-    r"prompts = 600: .*choose 1 to 512": lambda: AblationStudy(prompts=600),
+    r"prompts = 600: .*less than or equal to 512": lambda: AblationStudy(prompts=600),
+    r"prompts = 1: .*greater than or equal to 2": lambda: AblationStudy(prompts=1),
     r"385 prompts to be measured and 128 to choose the task": lambda: causal(AblationStudy(prompts=385)),
     r"100 prompts to be measured and 500 to choose": lambda: causal(AblationStudy(prompts=100), choice_prompts=500),
-    r"choice_prompts = 0: ": lambda: causal(choice_prompts=0),
+    r"choice_prompts = 1: .*greater than or equal to 2": lambda: causal(choice_prompts=1),
     r"read_prompts = 1: ": lambda: causal(read_prompts=1),
     r"single_heads = 0: ": lambda: causal(single_heads=0),
     r"heads_cut = 0: ": lambda: causal(heads_cut=0),
@@ -260,17 +266,17 @@ def test_an_unwritable_folder_is_refused_before_the_model_is_loaded(study, tmp_p
 
 def test_the_grid_is_checked_measured_and_cached_by_name_or_index(study):
     """An index is the data set's name in the request; nothing is measured before all studies are checked."""
-    by_index, by_name = study.grid([4]), cached(study).grid(["trec"])
+    by_index, by_name = Grid(study, [4]), Grid(cached(study), ["trec"])
     assert by_index.studies[0].request == by_name.studies[0].request and by_index.datasets == ("trec",)
     counts = by_index.counts()
-    np.testing.assert_array_equal(counts.maps["trec"]["correct"], by_name.counts().maps["trec"]["correct"])
+    np.testing.assert_array_equal(counts.maps["trec"][Series.CORRECT], by_name.counts().maps["trec"][Series.CORRECT])
     assert set(counts.maps["trec"]) == {"correct", "wrong"}
-    by_k = study.replace(dataset="trec").by_k([1, 0])
+    by_k = ByDemonstrations(study.replace(dataset="trec"), [1, 0])
     assert [part.k for part in by_k.studies] == [0, 1] and by_k.studies[1].request == by_index.studies[0].request
     growth = by_k.growth()
-    assert set(growth.growth.fixed) == {0, 1} and set(growth.growth.counts) == {"correct", "wrong", "other word"}
+    assert set(growth.fixed) == {0, 1} and set(growth.counts) == {"correct", "wrong", "other word"}
     correct = cached(study, dataset="trec", k=0).magnitudes().reading()
-    np.testing.assert_array_equal(growth.growth.maps[0], measures.head_counts(correct.magnitude, correct.n_t))
+    np.testing.assert_array_equal(growth.maps[0], measures.head_counts(correct.magnitude, correct.n_t))
     assert list(growth.table().index) == [0, 1] and "k = 0 to 1" in growth.figure().get_suptitle()
 
 
@@ -283,13 +289,13 @@ def test_a_changed_study_is_a_study(study):
 
 def test_lists_may_be_given_as_text():
     def datasets(value):
-        return Study().grid(value).datasets
+        return Grid(Study(), value).datasets
 
     assert datasets(["trec", 4]) == ("trec", "trec") and datasets((0, 1)) == ("glue_sst2", "rotten_tomatoes")
     assert datasets("['trec', 'sst5']") == datasets('["trec", "sst5"]') == datasets("trec, sst5") == ("trec", "sst5")
     assert datasets("[0, 4]") == ("glue_sst2", "trec")
     assert datasets("trec") == datasets("4") == datasets(4) == ("trec",)
-    assert Study().by_k("[0, 2]").ks == (0, 2) and Study().by_k("4").ks == (4,)
+    assert ByDemonstrations(Study(), "[0, 2]").ks == (0, 2) and ByDemonstrations(Study(), "4").ks == (4,)
 
 
 def test_what_is_not_appended_cannot_be_read(study):
@@ -305,10 +311,10 @@ def test_the_parts_of_a_study_have_tables_figures_and_lines(study):
     shown = study.replace(untrained_control=True, untrained_prompts=4)
     counts, layers, specificity, planted = shown.counts(), shown.layers(), shown.specificity(), shown.planted()
     assert list(counts.table().index) == ["correct label", "wrong label", "another word", "untrained weights"]
-    assert counts.prompts["untrained"] == 4 and counts.prompts["correct"] == 10 and len(counts.lines()) == 4
+    assert counts.prompts["untrained"] == 4 and counts.prompts["correct"] == 10
     assert counts.figure().get_suptitle().endswith(f"of 12\n{study.setting}")
     assert "Of 12 heads, above threshold on a prompt:\ncorrect label" in layers.figure().get_suptitle()
-    assert specificity.lines()[0] == str(specificity) and len(specificity.table()) == len(specificity.judged.strongest)
+    assert len(specificity.table()) == len(specificity.judged.strongest)
     assert "heads read the token before the label" in specificity.figure(planted).get_suptitle()
     assert "labels only -> forerunner head" in str(planted)
     assert "heads per" not in str(shown.magnitudes()) and "10 prompts; tokens per prompt" in str(shown.magnitudes())
@@ -446,9 +452,14 @@ def test_requests_are_in_one_form():
 
 
 def test_planted_heads_are_judged_right_until_the_noise_is_as_large_as_their_weights(tmp_path):
-    errors = Study(prompts=16, folder=tmp_path).planted_errors(16, (0.0, 0.5, 2.0), (0, 1)).by_noise
+    study = Study(prompts=16, folder=tmp_path)
+    found = study.planted_errors(16, (0.0, 0.5, 2.0), (0, 1))
+    errors = found.by_noise
+    assert found.table().loc[0.5].tolist() == ["0 of 8", "0 of 4"]
     assert errors[0.0] == errors[0.5] == {"false alarms": (0, 8), "misses": (0, 4)}
     assert errors[2.0]["misses"][0] >= 2 and errors[2.0]["false alarms"][0] <= 1
+    strict = study.replace(threshold=1e6).planted_errors(16, (0.0,), (0, 1))
+    assert strict.by_noise[0.0] == {"false alarms": (0, 8), "misses": (4, 4)}  # no head exceeds the study's threshold
 
 
 def test_the_method_has_not_changed_without_a_new_version(tmp_path):

@@ -4,24 +4,24 @@ Every cut (`cuts.Cut`) is compared with as many other cells of the same prompt, 
 demonstrations at all. Beside that what the query's forerunner reads of the labels (Fig. 6), and single heads.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, fields
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
 from tqdm import tqdm
 
 from util.engine import batches
 from util.engine.attention import support
 from util.engine.instruments import Knockout
-from util.engine.label_scores import Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
+from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 from util.engine.replay import Edit, Place, replay
 from util.figures.forerunner_heads.cuts import (
     DRAWS,
     EVERYWHERE,
+    PUBLISHED,
     QUARTERS,
     Cells,
     Condition,
@@ -43,10 +43,11 @@ from util.figures.forerunner_heads.results import (
     Tables,
     Task,
 )
-from util.figures.forerunner_heads.study import QUERIES, Datasets, Prompts, StaiccStudy, Study
+from util.figures.forerunner_heads.study import METHOD_VERSION, ForerunnerStudy, Study, blocks
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import Prompt, with_bos
 from util.records.checked import Count, checked
+from util.records.staicc import QUERIES, Datasets, Prompts
 from util.records.study import plain_heads
 from util.stats.answers import majority_right, right, vote_right
 from util.stats.heads import Head, top
@@ -58,7 +59,7 @@ HEAD_BLOCK = 8  # prompts of one record of head effects: what an interruption ca
 
 
 @checked
-class AblationStudy(StaiccStudy):
+class AblationStudy(ForerunnerStudy):
     """Cuts of the circuit on one data set.
 
     cell_lists: "corrected", or "reference" for those of the authors' code, see `cuts.cells`. draws: of random cells,
@@ -72,14 +73,20 @@ class AblationStudy(StaiccStudy):
     every_part: bool = False
 
     @classmethod
-    def like(cls, study: StaiccStudy, **options: Any) -> Self:
+    def like(cls, study: ForerunnerStudy, **options: Any) -> Self:
         """The cuts of another study's model on its data set, with other options."""
-        given = {field.name: getattr(study, field.name) for field in fields(StaiccStudy)}
+        given = {field.name: getattr(study, field.name) for field in fields(ForerunnerStudy)}
         return cls(**{**given, **options})
 
     @property
     def own_request(self) -> dict[str, Any]:
-        return {"schema": 3, **self.on_staicc, "part": "ablation", "variant": self.cell_lists}
+        return {
+            "schema": 3,
+            "method_version": METHOD_VERSION,
+            **self.data_request,
+            "part": "ablation",
+            "variant": self.cell_lists,
+        }
 
     @property
     def texts(self) -> list[str]:
@@ -95,12 +102,6 @@ class AblationStudy(StaiccStudy):
         """How many special tokens stand in front of a prompt."""
         return with_bos(self.items[0].text, self.pair[1]).spans.count(None)
 
-    @property
-    def labels(self) -> dict[str, np.ndarray]:
-        """Indices of labels: gold [N], demonstrations [N, k]."""
-        shown = np.array([p.demonstrations for p in self.items], np.int64).reshape(len(self.items), -1)
-        return {"gold": self.plan.gold, "demonstrations": shown}
-
     # -------------------------------------------------------------------------------------------- tables
 
     def tables(self, task: Task) -> Tables:
@@ -111,15 +112,16 @@ class AblationStudy(StaiccStudy):
         parts = (EVERYWHERE, *QUARTERS)
         controlled = parts if self.every_part else (EVERYWHERE,)
         cut = self.answers(conditions(parts=parts, controlled=controlled, draws=self.draws))
-        alone = self.replace(k=0).answers(conditions(parts=(EVERYWHERE,), controlled=()))
+        # without demonstrations the reference's cut of the query would leave it nothing to attend to
+        named = [one for one in PUBLISHED if self.cell_lists == "corrected" or one != Cut.XQ_TO_SQ]
+        alone = self.replace(k=0).answers(conditions(named, parts=(EVERYWHERE,), controlled=()))
         return Tables(self.setting, task, cut, alone)
 
     def answers(self, wanted: Sequence[Condition]) -> dict[Condition, Answers]:
         """What the model says under these conditions, each cached on its own.
 
-        Raises what `scoring` and `cells` raise.
+        Raises what `scoring`, `cells` and `control_cells` raise.
         """
-        draws = 1 + max((c.draw for c in wanted if c.draw is not None), default=-1)
         answers = {}
         for condition in tqdm(wanted, desc=f"{self.dataset}: ablations", leave=False):
             part = {
@@ -127,39 +129,31 @@ class AblationStudy(StaiccStudy):
                 "layers": list(condition.part),
                 "draw": condition.draw,
             }
-            data = self.record(part, partial(self._measure, condition, draws)).data
+            data = self.record(part, partial(self._measure, condition)).data
             answers[condition] = Answers(data["log_prob"], data["gold"], data.get("text_loss"))
         return answers
 
-    def _measure(self, condition: Condition, draws: int) -> dict[str, Any]:
-        """draws: how many controls of a cut will be measured, of which the condition may be one."""
+    def _measure(self, condition: Condition) -> dict[str, Any]:
         layers = list(support(self.pair[0]).layers)  # the model's own numbers
         scores = label_log_probs(
             self.pair[0],
             self.plan,
-            self._knockouts(condition, draws, layers),
+            self._attach(condition, layers),
             token_budget=batches.TOKEN_BUDGET,
             text=condition.part == EVERYWHERE and condition.draw is None,
         )
-        return {**scores, **self.labels, "layers": layers}
+        return {**scores, **self.label_numbers, "layers": layers}
 
-    def _knockouts(self, condition: Condition, draws: int, layers: list[int]) -> Any:
+    def _attach(self, condition: Condition, layers: list[int]) -> Attach:
+        """What cuts the cells of a condition, or those of the control that it is, in its part of the layers."""
         if condition.cut is None:
             return nothing
-        part = dict.fromkeys(layer_range(layers, condition.part))
-        if condition.draw is None:
-            return knockouts(self._cells(condition.cut), part)
-        return knockouts([sets[condition.draw] for sets in self._controls(condition.cut, draws)], part)
-
-    def _cells(self, cut: Cut) -> list[Cells]:
-        """The cells of a cut in each prompt."""
-        return [cells(cut, tokens, self.cell_lists, self.special) for tokens in self.plan.tokens]
-
-    def _controls(self, cut: Cut, draws: int) -> list[list[Cells]]:
-        """Of each prompt the controls of a cut."""
-        seed = (self.seed, list(Cut).index(cut))
-        both = enumerate(zip(self._cells(cut), self.plan.ids, strict=True))
-        return [control_cells(which, len(ids), draws, (*seed, i)) for i, (which, ids) in both]
+        cut = [cells(condition.cut, tokens, self.cell_lists, self.special) for tokens in self.plan.tokens]
+        if (draw := condition.draw) is not None:
+            seed = (self.seed, list(Cut).index(condition.cut))
+            both = enumerate(zip(cut, self.plan.ids, strict=True))
+            cut = [control_cells(which, len(ids), draw + 1, (*seed, i))[draw] for i, (which, ids) in both]
+        return knockouts(cut, dict.fromkeys(layer_range(layers, condition.part)))
 
     # -------------------------------------------------------------------------------------------- reads of labels
 
@@ -172,12 +166,12 @@ class AblationStudy(StaiccStudy):
     def _measure_reads(self) -> dict[str, Any]:
         reads = label_reads(self.pair[0], self.plan, batches.TOKEN_BUDGET)
         n_t = np.array([tokens.n_t for tokens in self.plan.tokens])
-        return {**reads, **self.labels, "n_t": n_t, "classes": len(self.items[0].labels)}
+        return {**reads, **self.label_numbers, "n_t": n_t, "classes": len(self.items[0].labels)}
 
     def induction_heads(self, task: Task) -> InductionHeads:
         """Induction heads by layer, and whose labels they read. task: why this data set is measured."""
         request = {**self.request, "part": "induction"}
-        return InductionHeads.of(self.setting, task, self.label_reads(), self.k, self.threshold, request)
+        return InductionHeads.of(self.setting, task, self.label_reads(), self.threshold, request)
 
     # -------------------------------------------------------------------------------------------- head by head
 
@@ -190,14 +184,13 @@ class AblationStudy(StaiccStudy):
         if len(set(heads)) != len(heads) or not heads:
             raise ValueError(f"give each head once, and at least one: {list(heads)}")
         ordered = plain_heads(heads)  # so that their order does not matter for the cache
-        starts = range(0, self.prompts, HEAD_BLOCK)
-        blocks = [range(start, min(start + HEAD_BLOCK, self.prompts)) for start in starts]
+        together = blocks(self.prompts, HEAD_BLOCK)
         records = [
             self.record(
                 {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]},
                 partial(self._measure_heads, ordered, block),
             ).data
-            for block in tqdm(blocks, desc=f"{self.dataset}: heads", unit="block", leave=False)
+            for block in tqdm(together, desc=f"{self.dataset}: heads", unit="block", leave=False)
         ]
         whole, cut, control = (np.concatenate([r[name] for r in records]) for name in ("whole", "cut", "control"))
         order = [ordered.index([int(layer), int(head)]) for layer, head in heads]
@@ -257,36 +250,17 @@ class TaskStudy(AblationStudy):
         The baselines need no model and are those of all queries. candidates: how many tasks might be tried.
         """
         data = self.record({}, self._measure_answers).data
-        queries = staicc_prompts(self.dataset, self.k)
-        gold = np.array([p.gold for p in queries])
-        shown = np.array([p.demonstrations for p in queries], np.int64)
-        vote = vote_right(gold, shown, len(queries[0].labels)).mean()
+        labels = self.replace(prompts=QUERIES).label_numbers
+        vote = vote_right(labels["gold"], labels["demonstrations"], len(self.items[0].labels)).mean()
         answers = right(data["log_prob"], data["gold"])
-        return task_check(self.dataset, answers, majority_right(gold).mean(), vote, candidates)
+        return task_check(self.dataset, answers, majority_right(labels["gold"]).mean(), vote, candidates)
 
     def _measure_answers(self) -> dict[str, Any]:
-        return {**label_log_probs(self.pair[0], self.plan, token_budget=batches.TOKEN_BUDGET), **self.labels}
-
-
-def choose_task(studies: Iterable[TaskStudy]) -> Task:
-    """Try tasks in this order until the model does one: the last of the checks is that one, or none is done.
-
-    Raises ValueError without demonstrations, which a task is to be done with.
-    """
-    tried = list(studies)
-    if not tried or not all(study.k for study in tried):
-        raise ValueError("choosing a task needs at least one data set, and demonstrations (k of 1 or more)")
-    checks: list[TaskCheck] = []
-    for study in tried:
-        checks.append(study.check(len(tried)))
-        if checks[-1].done:
-            break
-    return Task(tuple(checks))
+        scores = label_log_probs(self.pair[0], self.plan, token_budget=batches.TOKEN_BUDGET)
+        return {**scores, **self.label_numbers}
 
 
 # ------------------------------------------------------------------------------------------------ all of it
-
-Several = Annotated[Prompts, Field(ge=2)]  # prompts that have an interval
 
 
 @checked
@@ -304,8 +278,8 @@ class CausalStudy:
     datasets: Datasets
     _: KW_ONLY
     choice_prompts: Prompts = 128
-    read_prompts: Several = 64
-    single_heads: Several = 8
+    read_prompts: Prompts = 64
+    single_heads: Prompts = 8
     heads_cut: Count = 16
 
     def __post_init__(self) -> None:
@@ -320,15 +294,20 @@ class CausalStudy:
     @cached_property
     def candidates(self) -> tuple[TaskStudy, ...]:
         """The data sets as studies of their last prompts."""
-        options = {"prompts": self.choice_prompts}
-        return tuple(TaskStudy.like(self.study, dataset=dataset, **options) for dataset in self.datasets)
+        prompts = self.choice_prompts
+        return tuple(TaskStudy.like(self.study, dataset=dataset, prompts=prompts) for dataset in self.datasets)
 
     @cached_property
     def _task(self) -> Task:
-        return choose_task(self.candidates)
+        checks: list[TaskCheck] = []
+        for study in self.candidates:
+            checks.append(study.check(len(self.candidates)))
+            if checks[-1].done:
+                break
+        return Task(tuple(checks))
 
     def task(self) -> Task | NoDemonstrations:
-        """Which data set the model does."""
+        """Which data set the model does: they are tried in order until one is done."""
         return self._task if self.study.k else NoDemonstrations()
 
     def tables(self) -> Tables | NoDemonstrations:

@@ -3,7 +3,7 @@
 An ablation "a -> b" forbids the tokens b to attend to the tokens a (Cho et al. 2025, Tables 1, 2).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -67,14 +67,6 @@ def conditions(
 # ------------------------------------------------------------------------------------------------ cells of a cut
 
 
-class _Roles(NamedTuple):
-    """The tokens of a prompt by role, as one kind of cell list knows them."""
-
-    forerunners: tuple[int, ...]  # k + 1, the query's last
-    labels: list[range]  # k: the tokens of each demonstration's label
-    texts: list[range]  # k + 1: what stands before each forerunner, its template included
-
-
 def cells(cut: str, tokens: LabelledTokens, lists: str = "corrected", special: int = 1) -> Cells:
     """The cells [C, 2] (query, key) of one cut in a prompt that ends at the query's forerunner.
 
@@ -85,83 +77,25 @@ def cells(cut: str, tokens: LabelledTokens, lists: str = "corrected", special: i
     """
     if cut not in set(Cut) or lists not in LISTS:
         raise ValueError(f"cut = {cut!r}, lists = {lists!r}; there are {', '.join(Cut)}; {', '.join(LISTS)}")
-    if lists == "corrected":
-        listed = _CORRECTED[Cut(cut)](_roles(tokens, special, whole_labels=True))
-    else:
-        listed = _REFERENCE[Cut(cut)](_roles(tokens, 0, whole_labels=False))
-    return np.array(listed, dtype=np.int64).reshape(-1, 2)
-
-
-def _roles(tokens: LabelledTokens, first: int, whole_labels: bool) -> _Roles:
-    """first: the first token of the first text."""
-    shown = list(zip(tokens.labels, tokens.label_lengths, strict=True))[:-1]  # without the query's
-    labels = [range(start, start + (length if whole_labels else 1)) for start, length in shown]
-    starts = [first, *(label.stop for label in labels)]
-    texts = [range(start, stop) for start, stop in zip(starts, tokens.forerunners, strict=True)]
-    return _Roles(tokens.forerunners, labels, texts)
-
-
-def _texts_to_their_forerunners(roles: _Roles) -> list[tuple[int, int]]:
-    """Of the demonstrations."""
-    pairs = zip(roles.forerunners[:-1], roles.texts[:-1], strict=True)
-    return [(forerunner, t) for forerunner, text in pairs for t in text]
-
-
-def _texts_to_all_forerunners(roles: _Roles) -> list[tuple[int, int]]:
-    """Of the demonstrations and the query."""
-    return _texts_to_their_forerunners(roles) + _query_to_its_forerunner(roles)
-
-
-def _query_to_its_forerunner(roles: _Roles) -> list[tuple[int, int]]:
-    return [(roles.forerunners[-1], t) for t in roles.texts[-1]]
-
-
-def _query_and_forerunner_to_itself(roles: _Roles) -> list[tuple[int, int]]:
-    last = roles.forerunners[-1]
-    if roles.texts[-1].start == 0:
+    reference = lists == "reference"
+    s, k = tokens.forerunners, len(tokens.forerunners) - 1
+    if reference and cut == Cut.XQ_TO_SQ and not k:
         raise ValueError("the reference's xq_to_sq leaves s_q nothing to attend to where there are no demonstrations")
-    return [*_query_to_its_forerunner(roles), (last, last)]
-
-
-def _forerunners_to_their_labels(roles: _Roles) -> list[tuple[int, int]]:
-    pairs = zip(roles.forerunners[:-1], roles.labels, strict=True)
-    return [(t, forerunner) for forerunner, label in pairs for t in label]
-
-
-def _labels_to_the_query(roles: _Roles) -> list[tuple[int, int]]:
-    return [(roles.forerunners[-1], t) for label in roles.labels for t in label]
-
-
-def _forerunners_to_later_forerunners(roles: _Roles) -> list[tuple[int, int]]:
-    s = roles.forerunners
-    return [(s[reader], s[read]) for reader in range(len(s)) for read in range(reader)]
-
-
-def _forerunners_to_later_ones_and_themselves(roles: _Roles) -> list[tuple[int, int]]:
-    s = roles.forerunners
-    return [(s[reader], s[read]) for reader in range(len(s)) for read in range(reader + 1)]
-
-
-def _forerunners_to_their_and_later_labels(roles: _Roles) -> list[tuple[int, int]]:
-    s = roles.forerunners
-    return [(t, s[read]) for i, label in enumerate(roles.labels) for t in label for read in range(i + 1)]
-
-
-_List = Callable[[_Roles], list[tuple[int, int]]]
-_CORRECTED: dict[Cut, _List] = {
-    Cut.XI_TO_SI: _texts_to_their_forerunners,
-    Cut.XQ_TO_SQ: _query_to_its_forerunner,
-    Cut.SI_TO_YI: _forerunners_to_their_labels,
-    Cut.YI_TO_SQ: _labels_to_the_query,
-    Cut.SI_TO_SI: _forerunners_to_later_forerunners,
-    Cut.SI_TO_YJ: _forerunners_to_their_and_later_labels,
-}
-_REFERENCE: dict[Cut, _List] = {
-    **_CORRECTED,
-    Cut.XI_TO_SI: _texts_to_all_forerunners,
-    Cut.XQ_TO_SQ: _query_and_forerunner_to_itself,
-    Cut.SI_TO_SI: _forerunners_to_later_ones_and_themselves,
-}
+    lengths = [1] * k if reference else tokens.label_lengths[:k]
+    y = [range(start, start + length) for start, length in zip(tokens.labels[:k], lengths, strict=True)]
+    starts = [0 if reference else special, *(label.stop for label in y)]
+    x = [range(start, stop) for start, stop in zip(starts, s, strict=True)]  # with their templates
+    more = 1 if reference else 0  # what the reference cuts beside the others
+    readers_and_read: dict[str, list[tuple[Sequence[int], Sequence[int]]]] = {
+        Cut.XI_TO_SI: [([s[i]], x[i]) for i in range(k + more)],
+        Cut.XQ_TO_SQ: [([s[k]], [*x[k], *s[k : k + more]])],
+        Cut.SI_TO_YI: [(y[i], [s[i]]) for i in range(k)],
+        Cut.YI_TO_SQ: [([s[k]], y[i]) for i in range(k)],
+        Cut.SI_TO_SI: [([s[i]], s[: i + more]) for i in range(k + 1)],
+        Cut.SI_TO_YJ: [(y[i], s[: i + 1]) for i in range(k)],
+    }
+    listed = [(reader, key) for readers, read in readers_and_read[cut] for reader in readers for key in read]
+    return np.array(listed, dtype=np.int64).reshape(-1, 2)
 
 
 # ------------------------------------------------------------------------------------------------ random cells

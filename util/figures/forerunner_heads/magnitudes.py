@@ -1,6 +1,6 @@
 """Copy magnitudes: how much a label's first token attends to its forerunner, for all heads (Cho et al. 2025)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,9 +96,15 @@ def copy_magnitudes(
     no label can change what stands before it. Raises MemoryError before it where memory is too short for it.
     """
     support = prepare(model)
-    numbers = range(len(next(iter(run.tokens.values())))) if numbers is None else numbers
-    drawn = _drawn_controls(run, numbers, control_tokens, seed)
-    planned = _planned_rows(run, numbers, drawn)
+    tokens = next(iter(run.tokens.values()))
+    numbers = range(len(tokens)) if numbers is None else numbers
+    place = {number: i for i, number in enumerate(numbers)}
+    drawn = {number: draw_control_tokens(tokens[number], control_tokens, (seed, number)) for number in numbers}
+    planned = [
+        _PlannedRow(row, owner, place[owner], conditions, drawn[owner] if 0 in conditions else [])
+        for row, owner, conditions in zip(run.rows, run.owners, run.served, strict=True)
+        if owner in place
+    ]
     _check_memory(model, planned, token_budget)
     arrays = _empty_arrays(model, support, len(set(numbers)), len(run.tokens))
 
@@ -110,7 +116,7 @@ def copy_magnitudes(
 
     rows = [row.row for row in planned]
     halved = run_rows(model, rows, visit, token_budget, bar, [row.owner for row in planned])
-    count = np.array([len(tokens) for tokens in drawn.values()], dtype=np.int64)
+    count = np.array([len(controls) for controls in drawn.values()], dtype=np.int64)
     return {**arrays, "control_count": count, "oom_backoff": halved}
 
 
@@ -128,11 +134,6 @@ class _PlannedRow:
     conditions: list[int]
     controls: list[int]
 
-    @property
-    def first(self) -> bool:
-        """Whether the row serves the first condition, of which control and value norm are read."""
-        return 0 in self.conditions
-
     def queries(self, length: int) -> list[int]:
         """Whose attention is read: the labels, which follow a prompt of `length` tokens, and the control tokens."""
         return [length + branch for branch in range(len(self.conditions))] + self.controls
@@ -140,22 +141,6 @@ class _PlannedRow:
     def keys(self, length: int) -> list[int]:
         """What each of the queries is to read: the forerunner, which every label follows, and the token before."""
         return [length - 1] * len(self.conditions) + [t - 1 for t in self.controls]
-
-
-def _drawn_controls(run: LabelRun, numbers: Sequence[int], count: int, seed: int) -> dict[int, list[int]]:
-    """The control tokens of every prompt, by its number."""
-    tokens = next(iter(run.tokens.values()))
-    return {number: draw_control_tokens(tokens[number], count, (seed, number)) for number in numbers}
-
-
-def _planned_rows(run: LabelRun, numbers: Sequence[int], drawn: Mapping[int, list[int]]) -> list[_PlannedRow]:
-    """The rows of the prompts `numbers`."""
-    place = {number: i for i, number in enumerate(numbers)}
-    return [
-        _PlannedRow(row, owner, place[owner], conditions, drawn[owner] if 0 in conditions else [])
-        for row, owner, conditions in zip(run.rows, run.owners, run.served, strict=True)
-        if owner in place
-    ]
 
 
 def _check_memory(model: PreTrainedModel, planned: Sequence[_PlannedRow], token_budget: int) -> None:
@@ -206,7 +191,7 @@ def _write_row(arrays: dict[str, np.ndarray], row: _PlannedRow, weights: np.ndar
     if row.controls:
         start = len(row.conditions)
         arrays["control"][row.place] = weights[..., start : start + len(row.controls)].mean(-1)
-    if row.first:
+    if 0 in row.conditions:
         arrays["value_norm"][row.place] = norms
 
 

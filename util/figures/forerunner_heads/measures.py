@@ -4,15 +4,14 @@ magnitude [N, L, H] is the copy magnitude A[y_q, s_q] of one condition and n_t [
 is a forerunner token head on a prompt when its magnitude exceeds c / n_t (strictly), c = 5 times uniform attention.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.heads import Head, head_name, top
+from util.stats.heads import Head, top
 from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, resampled, wilson
 
 Floats = NDArray[np.floating]
@@ -95,42 +94,6 @@ def heads_on_a_prompt(magnitude: Floats, n_t: NDArray[np.integer], c: float = TH
 
 
 @dataclass(frozen=True)
-class Growth:
-    """How many heads exceed the threshold on a prompt, by the number of demonstrations k.
-
-    counts[condition][k]: with c / n_t, which falls as prompts grow; fixed[k]: of the correct label, with one threshold
-    for all k, that of the middle one; maps[k]: counts [L, H] of the correct label.
-    """
-
-    counts: Mapping[Series, Mapping[int, Interval]]
-    fixed: Mapping[int, Interval]
-    maps: Mapping[int, NDArray[np.int64]]
-
-    def ends(self) -> tuple[float, float, float, float]:
-        """The means of the correct label at the smallest and the largest k: with c / n_t, with one threshold."""
-        first, last = min(self.fixed), max(self.fixed)
-        correct = self.counts[Series.CORRECT]
-        return correct[first].value, correct[last].value, self.fixed[first].value, self.fixed[last].value
-
-
-def growth(by_k: Mapping[int, Mapping[Series, tuple[Floats, NDArray[np.integer]]]], c: float = THRESHOLD) -> Growth:
-    """by_k[k][condition]: magnitude [N, L, H] and n_t [N]; one of the conditions is the correct label."""
-    ks = sorted(by_k)
-    _, middle = by_k[ks[len(ks) // 2]][Series.CORRECT]
-    tokens = round(middle.mean())  # those that decide the one threshold of all k
-
-    def fixed(k: int) -> Interval:
-        magnitude, _ = by_k[k][Series.CORRECT]
-        return heads_on_a_prompt(magnitude, np.full(len(magnitude), tokens), c)
-
-    return Growth(
-        counts={name: {k: heads_on_a_prompt(*by_k[k][name], c) for k in ks} for name in by_k[ks[0]]},
-        fixed={k: fixed(k) for k in ks},
-        maps={k: head_counts(*by_k[k][Series.CORRECT], c) for k in ks},
-    )
-
-
-@dataclass(frozen=True)
 class Contrast:
     """Two attentions of every head, averaged over prompts, and their paired difference with its interval, each [L, H].
 
@@ -160,13 +123,11 @@ def contrast(first: Floats, second: Floats) -> Contrast:
 def on_map(contrast: Contrast, heads: Sequence[Head], shape: tuple[int, int]) -> Contrast:
     """The contrast of some heads [M] as maps of all heads [L, H]: NaN where a head is not among them."""
 
-    def spread(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        out = np.full(shape, np.nan)
-        out[tuple(np.array(heads, int).reshape(-1, 2).T)] = values
-        return out
-
     parts = (contrast.first, contrast.second, contrast.difference, contrast.low, contrast.high)
-    return Contrast(*map(spread, parts))
+    layers, places = np.array(heads, int).reshape(-1, 2).T
+    maps = np.full((len(parts), *shape), np.nan)
+    maps[:, layers, places] = parts
+    return Contrast(*maps)
 
 
 def uniform_magnitude(n_t: NDArray[np.integer]) -> float:
@@ -224,26 +185,23 @@ class Specificity:
 def specificity(
     chosen: NDArray[np.str_],
     kept: NDArray[np.str_],
-    correct: Floats,
-    wrong: Floats,
-    other: Floats,
-    control: Floats,
+    than_control: Contrast,
+    than_wrong: Contrast,
+    than_other: Contrast,
     most: int = 5,
 ) -> Specificity:
-    """Judge heads with verdicts `chosen` [L, H] by the held-out magnitudes [N, L, H] of the three conditions.
+    """Judge heads with verdicts `chosen` [L, H] by what they do on the held-out prompts.
 
-    kept [L, H]: their verdicts on the held-out prompts; control [N, L, H]: their attention to other previous tokens,
-    from which the magnitude of the most specific heads differs most.
+    kept [L, H]: their verdicts there. The contrasts are those of the magnitude behind the correct label with that of
+    other previous tokens, of a wrong label and of another word; the most specific heads are those of the first.
     """
     confirmed = (chosen == Verdict.FORERUNNER) & (kept == Verdict.FORERUNNER)
-    than_wrong = (contrast(correct, wrong).low > 0) & confirmed
-    than_other = (contrast(correct, other).low > 0) & confirmed
-    difference = np.where(confirmed, contrast(correct, control).difference, np.nan)
+    difference = np.where(confirmed, than_control.difference, np.nan)
     return Specificity(
         chosen=int((chosen == Verdict.FORERUNNER).sum()),
         confirmed=int(confirmed.sum()),
-        than_wrong=int(than_wrong.sum()),
-        than_other=int(than_other.sum()),
+        than_wrong=int((confirmed & (than_wrong.low > 0)).sum()),
+        than_other=int((confirmed & (than_other.low > 0)).sum()),
         strongest=tuple(top(difference, min(most, int(confirmed.sum())))),
     )
 
@@ -251,44 +209,6 @@ def specificity(
 def difference_text(contrast: Contrast, head: Head) -> str:
     """The difference of one head with its interval: +0.95 [+0.94, +0.96]."""
     return f"{contrast.difference[head]:+.2f} [{contrast.low[head]:+.2f}, {contrast.high[head]:+.2f}]"
-
-
-def head_lines(heads: Sequence[Head], contrasts: Mapping[str, Contrast]) -> list[str]:
-    """One line for each head: its magnitude, and by name how much more that is than what it is compared with."""
-    lines = []
-    for head in heads:
-        magnitude = next(iter(contrasts.values())).first[head]
-        more = [f"{difference_text(contrast, head)} {name}" for name, contrast in contrasts.items()]
-        lines.append(f"{head_name(head)}: {magnitude:.2f}; {'; '.join(more)}")
-    return lines
-
-
-def published_here(
-    heads: Intervals,
-    largest: Intervals,
-    frequent: Interval,
-    correct_heads: NDArray[np.bool_] | None = None,
-    setting: Mapping[str, Any] | None = None,
-) -> dict[str, tuple[float, float]]:
-    """What data/published/forerunner_heads.json has a row for: our value and its standard error by the row's id.
-
-    heads, largest: of the correct label, by layer [L]; frequent: see `frequent_heads`. correct_heads: see
-    `best_correct_share`; its row is filled where `setting`, a request, is that of the published value alone.
-    """
-    here = {
-        "head_count_per_layer": _with_error(heads[int(heads.value.argmax())]),
-        "max_magnitude_per_layer": _with_error(largest[int(largest.value.argmax())]),
-        "count_maps": _with_error(frequent),
-    }
-    published = {"dataset": "glue_sst2", "k": 16, "quantized": True}
-    if correct_heads is not None and setting and all(setting[name] == value for name, value in published.items()):
-        here["best_correct_induction_share"] = best_correct_share(correct_heads)
-    return here
-
-
-def _with_error(interval: Interval) -> tuple[float, float]:
-    """A value and its standard error, of a 95 % interval."""
-    return float(interval.value), (interval.high - interval.low) / 3.92
 
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -384,14 +304,14 @@ def similarity_likelihood(
 
 
 def induction_counts(
-    induction: Induction, n_t: NDArray[np.integer], classes: int, k: int, c: float = THRESHOLD, scaled: bool = False
+    induction: Induction, n_t: NDArray[np.integer], classes: int, c: float = THRESHOLD
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Whether each head is an induction head, and a correct one, on each prompt, two of [N, L, H].
 
     The thresholds are c / n_t for the magnitude and c / (n_t classes) for correctness. They are not scaled by k in the
-    authors' code, although uniform attention gives k / n_t: from k = c on it passes. scaled: k times these thresholds.
+    authors' code, although uniform attention gives k / n_t: from k = c on it passes.
     """
-    least = threshold(n_t, c * (k if scaled else 1), induction.magnitude.dtype)[:, None, None]
+    least = threshold(n_t, c, induction.magnitude.dtype)[:, None, None]
     return induction.magnitude > least, induction.correctness > least / classes
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 from tqdm import tqdm
 
 from util.engine import batches
 from util.engine.attention import support
 from util.figures.forerunner_heads import magnitudes as copying
-from util.figures.forerunner_heads import measures
 from util.figures.forerunner_heads.measures import ENDINGS, THRESHOLD, Series, Verdict
 from util.figures.forerunner_heads.results import (
     Counts,
@@ -28,36 +27,19 @@ from util.figures.forerunner_heads.results import (
     Setting,
 )
 from util.figures.planted_controls import errors_by_noise, planted_control
-from util.load_model_and_data import (
-    DATASETS,
-    dataset_index,
-    demonstration_pool,
-    staicc_prompts,
-    staicc_version,
-)
+from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
-from util.prompts.prompt import Appended, Prompt, check_conditions, labelled_tokens
+from util.prompts.prompt import Appended, check_conditions, labelled_tokens
 from util.records import cache
-from util.records import study as base
 from util.records.checked import AsList, Count, Int, Natural, Number, checked
+from util.records.staicc import QUERIES, Datasets, Prompts, StaiccStudy
 from util.stats.splits import halves
 
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
-QUERIES = 512  # of every data set
+METHOD_VERSION = 2
 
 
 # ------------------------------------------------------------------------------------------------ arguments
-
-
-def dataset_name(value: Any) -> str:
-    """The name of a StaICC data set by its name or index, which may be text. Raises ValueError that lists them."""
-    return DATASETS[dataset_index(int(value) if isinstance(value, str) and value.isdigit() else value)]
-
-
-def _some_queries(prompts: int) -> int:
-    if not 1 <= prompts <= QUERIES:
-        raise ValueError(f"there are {QUERIES} test queries of every data set; choose 1 to {QUERIES}")
-    return prompts
 
 
 def _no_text(value: Any) -> Any:
@@ -69,50 +51,21 @@ def _no_text(value: Any) -> Any:
     return entries
 
 
-Dataset = Annotated[str, BeforeValidator(dataset_name)]
-Datasets = Annotated[tuple[Dataset, ...], AsList, Field(min_length=1)]
-Prompts = Annotated[Int, AfterValidator(_some_queries)]
 Endings = Annotated[tuple[Appended, ...], BeforeValidator(_no_text)]
+TwoHalves = Annotated[Int, Field(ge=4, le=QUERIES)]  # heads are chosen on one half and measured on the other
 
 
 @checked
-class StaiccStudy(base.Study):
-    """What is measured on StaICC's prompts: what all studies of this figure share.
+class ForerunnerStudy(StaiccStudy):
+    """What all studies of this figure share.
 
-    dataset: a name or an index (0-9); k: demonstrations; prompts: of the 512 test queries, from the first one; seed: of
-    what is drawn at random. threshold: the c in c / n_t, which is no part of the request: it is applied to records.
+    threshold: the c in c / n_t, which is no part of the request: it is applied to records.
     """
 
-    dataset: Dataset = "financial_phrasebank"
-    k: Natural = 4
-    prompts: Prompts = QUERIES
-    seed: Natural = 0
     _: KW_ONLY
     threshold: Annotated[Number, Field(gt=0)] = THRESHOLD
 
     stem = "forerunner_heads"
-
-    def __post_init__(self) -> None:
-        if self.k > (pool := demonstration_pool(self.dataset)):
-            raise ValueError(f"k = {self.k}: {self.dataset} has a pool of {pool} demonstrations; choose a smaller k")
-
-    @property
-    def on_staicc(self) -> dict[str, Any]:
-        """The request's part on data, with the version of the method."""
-        return {
-            "method_version": 2,
-            "dataset": self.dataset,
-            "data_version": f"StaICC {staicc_version()}",
-            "k": self.k,
-            "prompts": self.prompts,
-            "seed": self.seed,
-            "token_budget": batches.TOKEN_BUDGET,
-        }
-
-    @cached_property
-    def items(self) -> list[Prompt]:
-        """The prompts themselves."""
-        return staicc_prompts(self.dataset, self.k)[: self.prompts]
 
     @property
     def setting(self) -> Setting:
@@ -120,12 +73,17 @@ class StaiccStudy(base.Study):
         return Setting(self.model.title, self.dataset, self.k, self.prompts)
 
 
+def blocks(prompts: int, size: int) -> list[range]:
+    """The numbers of the prompts that are measured and saved together."""
+    return [range(start, min(start + size, prompts)) for start in range(0, prompts, size)]
+
+
 # ------------------------------------------------------------------------------------------------ the study
 
 
 @checked
-class Study(StaiccStudy):
-    """Forerunner token heads of one model on one data set.
+class Study(ForerunnerStudy):
+    """Forerunner token heads of one model on one data set, on four prompts at least.
 
     appended: what stands after each prompt in turn: a label counted from the gold one in the label space (0 is the
     correct one, 1 the reference code's wrong one), or a word that is no label, as a control. control_tokens: at how
@@ -133,6 +91,7 @@ class Study(StaiccStudy):
     `layers` show the untrained twin beside the model, measured on `untrained_prompts` prompts, at most `prompts`.
     """
 
+    prompts: TwoHalves = QUERIES
     _: KW_ONLY
     appended: Endings = (0, 1, "the")
     control_tokens: Count = 32
@@ -147,7 +106,8 @@ class Study(StaiccStudy):
     def own_request(self) -> dict[str, Any]:
         return {
             "schema": 2,
-            **self.on_staicc,
+            "method_version": METHOD_VERSION,
+            **self.data_request,
             "appended": list(self.appended),
             "control_tokens": self.control_tokens,
         }
@@ -175,30 +135,22 @@ class Study(StaiccStudy):
 
     def _measure(self) -> dict[str, Any]:
         plan = copying.label_run(*self.pair, self.items, self.appended)
-        blocks = []
+        measured = []
         with tqdm(total=len(plan.rows), desc=self.dataset, unit="row", leave=False) as bar:
-            for numbers in self._blocks:
-                blocks.append(self._block(plan, numbers, bar))
+            for numbers in blocks(self.prompts, BLOCK):
+                measured.append(self._block(plan, numbers, bar))
                 bar.n = sum(owner < numbers.stop for owner in plan.owners)  # a cached block moves it too
                 bar.refresh()
         names = ("magnitude", "control", "control_count", "value_norm")
-        self.origin["oom_backoff"] = any(block["oom_backoff"] for block in blocks)
-        shown = np.array([p.demonstrations for p in self.items], np.int64)
+        self.origin["oom_backoff"] = any(block["oom_backoff"] for block in measured)
         return {
-            **{name: np.concatenate([block[name] for block in blocks]) for name in names},
+            **{name: np.concatenate([block[name] for block in measured]) for name in names},
             "n_t": plan.n_t,
             "label_lengths": plan.label_lengths,
-            "gold": np.array([p.gold for p in self.items]),
-            "demonstrations": shown.reshape(len(self.items), -1),
+            **self.label_numbers,
             "labels": list(self.items[0].labels),
             "layers": list(support(self.pair[0]).layers),
         }
-
-    @property
-    def _blocks(self) -> list[range]:
-        """The numbers of the prompts that are measured and saved together."""
-        starts = range(0, self.prompts, BLOCK)
-        return [range(start, min(start + BLOCK, self.prompts)) for start in starts]
 
     def _block_request(self, numbers: range) -> cache.Request:
         return {**self.request, "block": [numbers.start, numbers.stop]}
@@ -225,7 +177,7 @@ class Study(StaiccStudy):
     def _remove_blocks(self) -> None:
         """Only a whole record that is no older makes a block superfluous."""
         whole = cache.record_path(self.request, self.place)
-        for numbers in self._blocks:
+        for numbers in blocks(self.prompts, BLOCK):
             file = cache.record_path(self._block_request(numbers), self.place / "blocks")
             if whole.exists() and file.exists() and file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
                 file.unlink()
@@ -291,20 +243,12 @@ class Study(StaiccStudy):
 
         def judge(noise: float, seed: int) -> list[tuple[bool, bool]]:
             control, truth = few.planted_study(noise=noise, seed=seed)
-            verdicts = control.magnitudes().reading(0).verdicts()
+            verdicts = control.magnitudes().reading(0).verdicts(self.threshold)
             wanted = {head: DESERVED[role] for head, role in truth.names.items()}
             wanted |= dict.fromkeys(truth.decoys, Verdict.NEITHER)
             return [(verdict != Verdict.NEITHER, bool(verdicts[head] != verdict)) for head, verdict in wanted.items()]
 
         return PlantedErrors(errors_by_noise(judge, noises, seeds))
-
-    def grid(self, datasets: Any) -> "Grid":
-        """The same study on several data sets; nothing is measured yet."""
-        return Grid(self, datasets)
-
-    def by_k(self, ks: Any) -> "ByDemonstrations":
-        """The same study with several numbers of demonstrations; nothing is measured yet."""
-        return ByDemonstrations(self, ks)
 
 
 DESERVED = {  # the verdict on each planted head, by its role
@@ -360,6 +304,5 @@ class ByDemonstrations:
         """How many heads exceed the threshold, by k."""
         by_k = {}
         for part in self.studies:
-            readings = {name: part.magnitudes().reading(what) for name, what in ENDINGS.items()}
-            by_k[part.k] = {name: (reading.magnitude, reading.n_t) for name, reading in readings.items()}
-        return Growth(self.study.setting, measures.growth(by_k, self.study.threshold))
+            by_k[part.k] = {name: part.magnitudes().reading(what) for name, what in ENDINGS.items()}
+        return Growth.of(self.study.setting, by_k, self.study.threshold)

@@ -1,0 +1,56 @@
+"""Studies of StaICC's prompts, in the words that any figure may use."""
+
+import numpy as np
+import pytest
+
+from util.load_model_and_data import staicc_prompts
+from util.records.checked import checked
+from util.records.staicc import Datasets, StaiccStudy, dataset_name
+
+
+@checked
+class Few(StaiccStudy):
+    stem = "few"
+
+    @property
+    def own_request(self):
+        return self.data_request
+
+    @property
+    def texts(self):
+        return [prompt.text for prompt in self.items]
+
+
+WRONG = {
+    "dataset = 'imdb': unknown data set 'imdb'; choose one of: 0 glue_sst2": {"dataset": "imdb"},
+    "k = 513: financial_phrasebank has a pool of 512": {"k": 513},
+    "k = -1: ": {"k": -1},
+    "prompts = 1: .*greater than or equal to 2": {"prompts": 1},
+    "prompts = 513: .*less than or equal to 512": {"prompts": 513},
+    "seed = -1: ": {"seed": -1},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_arguments_are_refused_when_the_study_is_built(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Few(**WRONG[message])
+
+
+def test_a_data_set_is_named_by_its_name_or_index():
+    assert dataset_name(4) == dataset_name("4") == dataset_name("trec") == "trec"
+    assert Few(dataset="4").request == Few(dataset="trec").request
+
+    @checked
+    class Several:
+        datasets: Datasets
+
+    assert Several("trec, 0").datasets == Several([4, "glue_sst2"]).datasets == ("trec", "glue_sst2")
+
+
+@pytest.mark.parametrize("k", [0, 2])
+def test_prompts_are_the_first_of_the_data_set(k):
+    study, prompts = Few(dataset="trec", k=k, prompts=3), staicc_prompts("trec", k)[:3]
+    assert study.texts == [prompt.text for prompt in prompts]
+    assert study.label_numbers["gold"].tolist() == [prompt.gold for prompt in prompts]
+    np.testing.assert_array_equal(study.label_numbers["demonstrations"], [prompt.demonstrations for prompt in prompts])

@@ -1,0 +1,34 @@
+"""What titles say of a measurement, and how numbers are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from util.stats.intervals import Interval, Intervals
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What titles say of a measurement."""
+
+    model: str
+    dataset: str
+    k: int
+    prompts: int
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.dataset}, k = {self.k}, {self.prompts} prompts"
+
+
+def curve(intervals: Intervals) -> dict[str, NDArray[np.float64]]:
+    """A curve as the values file has it, [L] each."""
+    return {"mean": intervals.value, "low": intervals.low, "high": intervals.high}
+
+
+def signed(interval: Interval) -> str:
+    """A difference with its interval: -0.015 [-0.177, +0.146]."""
+    value, low, high = interval
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
