@@ -23,7 +23,7 @@ def _direct(
 ) -> np.ndarray | None:
     """Returns what every head adds to the logits of tokens [N, A] at P positions of ids [N, T]: [N, L, H, P, A].
 
-    None for classes that do not pass on what a head writes as it is, see `replay.direct_effects`.
+    None for classes that do not pass on what a head writes as it is, see `engine.direct_effects`.
     """
     rows, heads = torch.from_numpy(ids), CaptureHeads(torch.tensor(positions))
     with torch.inference_mode(), instrument(model, heads, *attached):
@@ -75,7 +75,7 @@ def head_attribution(model: PreTrainedModel, sequences: Sequences) -> np.ndarray
 def head_weights_copying(model: PreTrainedModel, ids: np.ndarray) -> np.ndarray:
     """Returns the share of token ids [S] that each head copies by its weights alone, [L, H].
 
-    NaN for classes without `replay.bare_writes`.
+    NaN for classes without `direct_effects.bare_writes`.
     """
     alone = bare_writes(model, torch.from_numpy(ids))
     if alone is None:

@@ -243,7 +243,7 @@ class Study(AnyStudy):
         copying: the OV score on sequences that are not repeated, see `measures.copying`; attribution: what a head's
         write adds directly to the logit of the token that comes next in the last copy, beyond what it adds to the
         sequence's other tokens, the mean of all places; weights_copying: the share of 256 tokens that a head copies by
-        its weights alone. NaN where `replay.direct_effects` has none.
+        its weights alone. NaN where `engine.direct_effects` has none.
         """
         return self._companions
 
