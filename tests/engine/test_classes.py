@@ -163,6 +163,7 @@ def test_what_configs_say_of_lengths():
     assert switches(tiny_model("mistral", sliding_window=40)) == (40,)
     assert switches(tiny_model("gpt_neo", attention_types=[[["global"], 4]])) == ()
     assert switches(tiny_model("phi3", **LONGROPE)) == (ORIGINAL,)
+    assert switches(tiny_model("mistral", sliding_window=64, max_position_embeddings=64)) == ()  # never reached
 
 
 class LosesItsWindow(MistralAttention):

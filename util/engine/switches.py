@@ -18,7 +18,7 @@ _OTHER = re.compile(r"layer|pattern|feed_forward|lm_head|image|audio|vision|bias
 
 
 def switches(model: PreTrainedModel) -> tuple[int, ...]:
-    """The numbers of tokens, in order, beyond which the config names another way to compute attention."""
+    """The numbers of tokens within the context, in order, beyond which the config names another way of attention."""
     config = model.config.get_text_config(decoder=True)
     entries = config.to_dict()
     lengths = {length for _, length in _lengths(entries)}
@@ -26,7 +26,8 @@ def switches(model: PreTrainedModel) -> tuple[int, ...]:
     if blocks:
         lengths.add(blocks * entries["index_block_size"])
     lengths |= set(_original_contexts(config, ("longrope",)))
-    return tuple(sorted(lengths))
+    limit = entries.get("max_position_embeddings") or entries.get("n_positions")
+    return tuple(sorted(length for length in lengths if limit is None or length < limit))
 
 
 def long_rope(model: PreTrainedModel) -> int | None:
