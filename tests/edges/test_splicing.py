@@ -15,6 +15,7 @@ from transformers import DynamicCache
 
 from tests import eager_runs, toys
 from tests.architectures import ADAPTED, HEADS, LAYERS, SUPPORTED, build
+from tests.tiny_models import KINDS, tiny_model
 from util import edges
 from util.edges import splicing
 from util.edges.ablation import WHOLE, Ablation
@@ -22,6 +23,7 @@ from util.edges.edge import CIRCUITS, FAMILIES
 from util.edges.splicing import NEW_TOKENS, Ablated, Group, Store, continuations, groups_of, outcomes, takes_some_tokens
 from util.engine import call
 from util.engine.attention import instrument
+from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, CaptureStates, Splice
 from util.engine.label_scores import all_logits, next_token_logits
@@ -486,6 +488,32 @@ def test_an_unedited_continuation_is_greedy_decoding(name):
     assert len(set(wanted)) > 3
     assert continuations(model, words(), groups()) == wanted
     assert continuations(model, words(), groups(), token_budget=1) == wanted
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "recurrent_gemma", "lfm2", "kimi_linear", "nemotron_h"])
+@pytest.mark.parametrize("limits", [{}, {"removed": ("CONTEXT",), "layers": ()}])
+def test_classes_with_other_layers_write_what_they_write_without_a_cache(kind, limits):
+    """Beside donors too, which stay in the batch because such layers may keep their states in the model."""
+    if kind not in KINDS:
+        pytest.skip(f"this transformers has no {kind}")
+    model, wanted = tiny_model(kind, vocab_size=len(words())), []
+    prepare(model)
+    for group in few():
+        tokens = [*group.base.ids[: group.length]]
+        for _ in range(NEW_TOKENS):
+            with torch.no_grad():
+                tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+        wanted.append(first_line(tokens[group.length :]))
+    assert continuations(model, words(), few(), Ablation(**limits)) == wanted
+
+
+def test_a_class_that_does_not_go_on_from_a_cache_is_refused_by_name():
+    if "minimax" not in KINDS:
+        pytest.skip("this transformers has no minimax")
+    model = tiny_model("minimax", vocab_size=len(words()))
+    prepare(model)
+    with pytest.raises(UnsupportedModel, match="MiniMaxForCausalLM.*does not go on from a cache"):
+        continuations(model, words(), few())
 
 
 @names

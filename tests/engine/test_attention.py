@@ -206,7 +206,7 @@ def test_handshake(name):
     assert model.config._attn_implementation == (own if name in ADAPTED else IMPLEMENTATION)
     assert found.layers == attention_layers(name)
     assert found.heads == HEADS
-    assert found.window == (WINDOW if name in WINDOWED else 8 if name == "llama4_text" else None)
+    assert found.switch == (WINDOW if name in WINDOWED else 4 if name == "llama4_text" else None)
     assert isinstance(found.branches, bool)
 
 

@@ -182,7 +182,7 @@ def test_an_adapted_class_is_loaded_prepared_and_twinned(name, tmp_path):
     model, tokenizer = loading.load_ICL_model(toys.save(tmp_path, built), dtype="bfloat16", verbose=False)
     assert attention.support(model).layers == (0, 1, 2) and model.dtype == torch.bfloat16
     twin = loading.untrained_twin(model)
-    assert attention.support(twin).window == attention.support(model).window
+    assert attention.support(twin).switches == attention.support(model).switches
     prompts = loading.staicc_prompts(2, 1)[:2]
     found = magnitudes.copy_magnitudes(twin, magnitudes.label_run(twin, tokenizer, prompts))
     assert np.isfinite(found["magnitude"]).all()

@@ -26,6 +26,7 @@ from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import check_matched
 from util.engine.attention import instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows, shared_budget
+from util.engine.caches import cache_for, check_writing, keeps_rows_apart
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import input_device, prepare
@@ -261,8 +262,8 @@ class Ablated:
 
     def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
         """Whether tokens of these prompts, and `more`, can be computed alone, on the states of a run that has been."""
-        window = self.found.window
-        fits = window is None or max(self.lengths[number] for number in numbers) + more <= window
+        switch = self.found.switch
+        fits = switch is None or max(self.lengths[number] for number in numbers) + more <= switch
         return self.ablation.mode != "knockout" and fits and takes_some_tokens(self.model)
 
     def _reads(self, tables: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
@@ -559,7 +560,8 @@ def continuations(
     """What the model goes on to write, greedily: up to NEW_TOKENS tokens, until a line or the text ends.
 
     As in the reference code the ablation acts in the prompt alone; what follows reads what it left there.
-    store: see `outcomes`. Raises what `Ablated` raises.
+    store: see `outcomes`. Raises what `Ablated` raises, and UnsupportedModel for a class of models that gives other
+    logits from a cache than without one.
     """
     run = Ablated(model, groups, ablation, target=False)
     written = [list[int]() for _ in groups]
@@ -622,21 +624,26 @@ def _longer(states: Tensor) -> Tensor:
 def _write_by_length(run: Ablated, write: Write, token_budget: int, bar: tqdm) -> None:
     """Prompts of one length at a time, so that nothing is padded, beside their donors."""
     model = run.model
+    check_writing(model, run.lengths, NEW_TOKENS)
+    apart = keeps_rows_apart(model)
     for length in sorted(set(run.lengths)):
         chosen = [number for number, own in enumerate(run.lengths) if own == length]
 
         @torch.inference_mode()
         def visit(batch: Batch, chosen: Sequence[int] = chosen) -> None:
-            numbers, cache = [chosen[place] for place in batch.numbers], DynamicCache()
+            numbers, cache = [chosen[place] for place in batch.numbers], cache_for(model)
             base = torch.arange(len(numbers)) * run.members + run.members - 1
             ids = run.batch(numbers).inputs["input_ids"].to(input_device(model))
             with instrument(model, *run.instruments(numbers)):
                 logits = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
             logits = logits[base.to(logits.device)]
-            cache.batch_select_indices(base)
+            if apart:
+                cache.reorder_cache(base)
 
             def go_on(tokens: Tensor) -> Tensor:
-                return model(input_ids=tokens.to(ids.device), past_key_values=cache, use_cache=True).logits[:, -1]
+                tokens = tokens if apart else tokens.repeat_interleave(run.members, dim=0)
+                logits = model(input_ids=tokens.to(ids.device), past_key_values=cache, use_cache=True).logits[:, -1]
+                return logits if apart else logits[base.to(logits.device)]
 
             write(numbers, logits[:, -1], go_on)
 

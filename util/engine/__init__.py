@@ -4,6 +4,7 @@ __all__ = [
     "adapters",
     "attention",
     "batches",
+    "caches",
     "call",
     "direct_effects",
     "finite",
@@ -14,4 +15,5 @@ __all__ = [
     "means",
     "memory",
     "replay",
+    "switches",
 ]

@@ -53,16 +53,18 @@ def _attention(
     if calls is not None:
         calls.append(module)
     instruments: list[Instrument] = []
-    layer = -1  # stays so if no instrument is attached to this module's model
+    layer, scaled = -1, False  # stay so if no instrument is attached to this module's model
     for support, attached in _ACTIVE.get():
         if module in support.modules:
-            layer = support.modules[module]
+            layer, scaled = support.modules[module], support.scaled_outputs
             instruments += [i for i in attached if i.layers is None or layer in i.layers]
     knockouts = tuple(i for i in instruments if isinstance(i, Knockout))
     splices = [i for i in instruments if isinstance(i, Splice)]
     if len(splices) > 1:
         raise ValueError("two splices at once: put their donors and tables into one")
-    call = Call(module, layer, query, key, value, attention_mask, options, knockouts, *splices)
+    splice = splices[0] if splices else None
+    mask = selected_keys(attention_mask, options.pop("indices", None), key.shape[2])
+    call = Call(module, layer, query, key, value, mask, options, knockouts, splice, scaled)
     for instrument_ in instruments:
         instrument_.check_call(call)
     out = call.plain()
@@ -71,6 +73,21 @@ def _attention(
     for instrument_ in instruments:
         out = instrument_.visit(call, out)
     return out, None
+
+
+def selected_keys(mask: Tensor | None, indices: Tensor | None, keys: int) -> Tensor | None:
+    """The mask [B, 1, T, S] with only the keys open that a class with sparse attention selects for each query.
+
+    indices: [B, T, K], the selected keys; None for a class that selects none. These classes always give a mask. They
+    close the other keys themselves for transformers' eager and sdpa functions alone.
+    """
+    if indices is None or mask is None:
+        return mask
+    others = torch.ones(*indices.shape[:2], keys, dtype=torch.bool, device=indices.device)
+    others = others.scatter(-1, indices.long(), False)[:, None]
+    if mask.dtype == torch.bool:
+        return mask & ~others
+    return mask.masked_fill(others, torch.finfo(mask.dtype).min)
 
 
 def _recompute_cut_rows(call: Call, out: Tensor) -> Tensor:
@@ -116,6 +133,16 @@ def instrument(model: nn.Module, *instruments: Instrument) -> Iterator[None]:
     for attached in instruments:
         attached.attach(model_support)
     token = _ACTIVE.set((*_ACTIVE.get(), (model_support, instruments)))
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+@contextmanager
+def without_instruments() -> Iterator[None]:
+    """Detach all instruments inside the block."""
+    token = _ACTIVE.set(())
     try:
         yield
     finally:

@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 from util.engine.attention import input_device, instrument
 from util.engine.call import Instrument, Support
 from util.engine.finite import check_finite
-from util.engine.handshake import check_ids
+from util.engine.handshake import check_ids, check_length
 from util.engine.instruments import Knockout
+from util.engine.switches import long_rope
 
 # Tokens of one batch, padding included. It is part of every request, because the last bits of a prompt's numbers depend
 # on the batch that the prompt runs in.
@@ -104,10 +105,10 @@ class Batch:
         return self.inputs.get("position_ids", torch.arange(self.inputs["input_ids"].shape[1]))
 
 
-def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[int]]:
+def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET, bound: int | None = None) -> list[list[int]]:
     """Row numbers in batches of similar length, longest first; a batch has at most `token_budget` tokens or one row.
 
-    Padding counts as tokens.
+    Padding counts as tokens. bound: rows of up to this many tokens and longer ones are never in one batch.
 
     Raises ValueError for a budget below 1.
     """
@@ -115,7 +116,8 @@ def plan(lengths: Sequence[int], token_budget: int = TOKEN_BUDGET) -> list[list[
         raise ValueError(f"token_budget = {token_budget}: a batch has at least one token")
     batches: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget:
+        fits = bool(batches) and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= token_budget
+        if fits and (bound is None or not lengths[i] <= bound < lengths[batches[-1][0]]):
             batches[-1].append(i)
         else:
             batches.append([i])
@@ -141,10 +143,16 @@ def run_rows(
 
     Because of that, `visit` must give the same when it is called again. `bar` counts rows; prompts: see `Batch.of`.
     Returns whether any batch had to be halved. Raises MemoryError when one row alone does not fit. Raises ValueError,
-    before the first forward pass, for a token without an embedding and for a budget below 1.
+    before the first forward pass, for a token without an embedding and for a budget below 1, and UnsupportedModel for
+    rows of a length at which the model cannot be instrumented.
+
+    A model with longrope rotates all positions of a batch by the longest row, so that rows within its original context
+    and longer ones have batches of their own.
     """
     check_ids(model, [max((*row.ids, *row.branches)) for row in rows if len(row)])
-    todo = plan([len(row) for row in rows], token_budget)[::-1]
+    lengths = [len(row) for row in rows]
+    check_length(model, max(lengths, default=0))
+    todo = plan(lengths, token_budget, long_rope(model))[::-1]
     halved = False
     while todo:
         numbers = todo.pop()
@@ -214,7 +222,7 @@ def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
 
 def may_branch(support: Support, length: int) -> bool:
     """Whether this model computes a row with branches exactly. length: the tokens of the row, branches included."""
-    return support.branches and (support.window is None or length <= support.window)
+    return support.branches and (support.switch is None or length <= support.switch)
 
 
 def context_length(model: PreTrainedModel) -> int | None:

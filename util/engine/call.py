@@ -28,6 +28,11 @@ def writable(out: Tensor) -> Tensor:
     return out.clone() if out.requires_grad else out
 
 
+def in_double(tensor: Tensor) -> Tensor:
+    """The tensor in float64. It goes to the CPU if its device, Apple's MPS, has no float64."""
+    return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
+
+
 class Instrument:
     """Something that captures or edits a model's attention inside a `with instrument(...)` block.
 
@@ -65,7 +70,9 @@ class Support:
     """What the handshake learned about a prepared model.
 
     layers: the model's own numbers of the layers that have attention; heads: query heads per layer;
-    window: the shortest attention window of any layer (sliding or chunked), None when all layers see everything;
+    switches: the numbers of tokens beyond which attention is computed in another way (windows, chunks, selected keys,
+    rotations), see `util.engine.switches`; tried: the number of tokens up to which the handshake has checked the model;
+    scaled_outputs: whether the class scales outputs by a sink after the values are summed, as Granite SWA does;
     branches: whether several continuations of one prompt may share one row (explicit position ids with a knockout are
     exact); implementation: the name of the attention in the model's config; another name means that somebody switched
     it; modules: the attention modules and their layers; projections: by layer, the linear module that takes the outputs
@@ -74,11 +81,18 @@ class Support:
 
     layers: tuple[int, ...]
     heads: int
-    window: int | None
+    switches: tuple[int, ...]
+    tried: int
     branches: bool
     implementation: str
     modules: dict[nn.Module, int] = field(repr=False)
+    scaled_outputs: bool = False
     projections: dict[int, nn.Module | None] = field(repr=False, default_factory=dict)
+
+    @property
+    def switch(self) -> int | None:
+        """The number of tokens up to which all attention is computed in one way, None if it always is."""
+        return min(self.switches, default=None)
 
 
 @cache
@@ -128,7 +142,8 @@ class KeyEdit(Protocol):
 class Call:
     """One attention call: query [B, H, T, d], key [B, Hkv, S, d], value [B, Hkv, S, dv], and the model's mask.
 
-    options: the other arguments of the call; knockouts and splice: the edits of its attention.
+    options: the other arguments of the call; knockouts and splice: the edits of its attention; scaled: whether the
+    class scales outputs by a sink afterwards.
     """
 
     module: nn.Module
@@ -140,6 +155,7 @@ class Call:
     options: dict[str, Any]
     knockouts: tuple["MaskEdit", ...] = ()
     splice: "KeyEdit | None" = None
+    scaled: bool = False
 
     @property
     def batch(self) -> int:
@@ -193,9 +209,13 @@ class Call:
         return out, weights.unflatten(-1, (-1, self.keys)).sum(-2)
 
     def weights(self, rows: Tensor) -> Tensor:
-        """The weights [B, H, R, S] of the query rows [R] or [B, R], all edits applied."""
-        # values of width 0 save the computation of outputs
-        return replace(self, value=self.value[..., :0]).rows(rows)[1]
+        """The weights [B, H, R, S] of the query rows [R] or [B, R], all edits applied. Times the values they are z."""
+        if not self.scaled:
+            # values of width 0 save the computation of outputs
+            return replace(self, value=self.value[..., :0]).rows(rows)[1]
+        # of values that are all 1, a head reads the factor that its sink leaves of them
+        factor, weights = replace(self, value=torch.ones_like(self.value[..., :1])).rows(rows)
+        return weights * factor.transpose(1, 2)
 
     def _eager(self, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor]:
         module_class: Any = type(self.module)

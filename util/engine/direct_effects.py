@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import head_writes, instrument, support
 from util.engine.finite import check_finite
-from util.engine.handshake import input_device, prepare
+from util.engine.handshake import check_length, input_device, prepare
 from util.engine.instruments import CaptureValues
 from util.engine.layer_calls import first_of, recorded
 from util.engine.replay import Plan, Runs, plan_of
@@ -32,6 +32,7 @@ def direct_effects(
     whose layers cannot be bypassed.
     """
     found = prepare(model)
+    check_length(model, ids.shape[1])
     plan = plan_of(model)
     if not plan.replays or not keeps_writes(model):
         return None
@@ -99,7 +100,7 @@ def keeps_writes(model: PreTrainedModel) -> bool:
 def _found_to_keep_writes(model: PreTrainedModel, plan: Plan) -> bool:
     """Beside a huge vector that one layer is made to write, all that norms let through vanishes."""
     found = support(model)
-    if any(found.projections.get(layer) is None for layer in found.layers):
+    if not plan.replays or any(found.projections.get(layer) is None for layer in found.layers):
         return False
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(model.config.get_text_config(decoder=True).vocab_size, (1, 3), generator=generator)

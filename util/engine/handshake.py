@@ -1,9 +1,16 @@
-"""The handshake checks once, after loading, that all of a model's attention really goes through the engine."""
+"""The handshake checks, after loading, that all of a model's attention really goes through the engine.
 
+It takes a prompt of 8 tokens. Where the model's config names a length beyond which attention is computed in another
+way, longer prompts are tried too: past lengths of up to SOON tokens on loading, past longer ones when the first prompt
+that exceeds them is to be run.
+"""
+
+import weakref
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +18,28 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from util.engine import adapters
-from util.engine.attention import CALLS, IMPLEMENTATION, PREPARED, input_device, instrument
-from util.engine.call import Support, UnsupportedModel
+from util.engine.attention import CALLS, IMPLEMENTATION, PREPARED, input_device, instrument, without_instruments
+from util.engine.call import Call, Instrument, Support, UnsupportedModel
 from util.engine.finite import TOKENIZERS, check_finite
-from util.engine.instruments import CaptureHeads, CaptureRows, Knockout
+from util.engine.instruments import CaptureHeads, CaptureRows, Knockout, SumHeads
+from util.engine.switches import dynamic_rope, switches
+
+SOON = 256  # tokens
+FIRST = 8  # tokens of the first prompt that is tried
+# What a class's own code raises on a prompt that it does not take, and what a device raises that lacks an operation.
+FAILURES = (TypeError, ValueError, AttributeError, KeyError, IndexError, RuntimeError, NotImplementedError)
+
+_MODELS: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[PreTrainedModel]]" = weakref.WeakKeyDictionary()
+_TRYING: ContextVar[bool] = ContextVar("trying", default=False)
 
 
 def prepare(model: PreTrainedModel) -> Support:
     """Switch a model to the instrumented attention, and check on a short prompt that all of its attention uses it.
 
     The checks: each attention layer calls once; the logits equal those of the class's own eager path, with a padding
-    mask too (within 1e-4 of the largest logit, 5e-2 in 16-bit types); captured rows sum to 1 (to less only with sinks);
-    a knockout changes the logits; after it the logits are bit-identical to those before. A model that fails keeps its
+    mask too (within 1e-4 of the largest logit, 5e-2 in 16-bit types), and do not depend on other prompts of the batch;
+    captured rows sum to 1 (to less only with sinks), and times the values they are what heads put out; a knockout
+    changes the logits; after it the logits are bit-identical to those before. A model that fails keeps its
     old implementation. A second call for a prepared model returns at once. Raises UnsupportedModel for a model that
     fails, NotFinite where the logits of the prompt are not finite, and ValueError for a model in training mode.
     """
@@ -32,14 +49,79 @@ def prepare(model: PreTrainedModel) -> Support:
     if model.training:
         raise ValueError("prepare: the model is in training mode; call model.eval() first")
     refuse_bypassing(type(model))
+    _refuse_other_kinds(model)
     old_implementation = model.config._attn_implementation
     try:
         PREPARED[model] = _Handshake(model).run()
-    except BaseException:
+        soon = [switch for switch in switches(model) if FIRST <= switch <= SOON]
+        if soon:
+            check_length(model, soon[-1] + 1)
+    except BaseException as error:
         PREPARED.pop(model, None)
         adapters.switch(model, old_implementation)
+        device = input_device(model).type
+        if device not in ("cpu", "cuda") and isinstance(error, FAILURES):
+            raise UnsupportedModel(
+                f"{type(model).__name__} failed the attention handshake on the device {device!r}, and may pass it on "
+                f"another: load it with device='cpu'. {error}"
+            ) from error
         raise
+    base = model.base_model
+    if (PREPARED[model].switches or dynamic_rope(model)) and base not in _MODELS:
+        _MODELS[base] = weakref.ref(model)
+        base.register_forward_pre_hook(_check_pass, with_kwargs=True)
     return PREPARED[model]
+
+
+def check_length(model: PreTrainedModel, length: int) -> None:
+    """Check that a prepared model computes a prompt of `length` tokens exactly.
+
+    Nothing is run unless the model's config switches to another way of attention at a length that was never tried.
+    Every forward pass of a prepared model checks its length; callers that record or edit layers check it before.
+    Raises UnsupportedModel with the reason where the model cannot be instrumented at this length.
+    """
+    support = prepare(model)
+    limit = dynamic_rope(model)
+    if limit is not None and length > limit:
+        raise UnsupportedModel(
+            f"{type(model).__name__} with dynamic rotations (rope_type 'dynamic'): beyond {limit} tokens its logits "
+            f"depend on the prompts that ran before, and a prompt has {length} tokens; take shorter prompts"
+        )
+    passed = [switch for switch in support.switches if support.tried <= switch < length]
+    if not passed or _TRYING.get():
+        return
+    token = _TRYING.set(True)
+    try:
+        with without_instruments():
+            tried = _Handshake(model).try_length(max(length, _past(model, passed[-1])), support)
+    finally:
+        _TRYING.reset(token)
+    PREPARED[model] = replace(support, tried=tried)
+
+
+def _past(model: PreTrainedModel, switch: int) -> int:
+    """A number of tokens that is well past a switch, so that several tokens, or a block of them, are affected."""
+    config = model.config.get_text_config(decoder=True)
+    limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    wanted = switch + switch // 8 + FIRST
+    return wanted if limit is None else min(wanted, limit)
+
+
+def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    """Before a forward pass of a prepared model: check its length. It is a hook on the model's base model."""
+    owner = _MODELS.get(base)
+    model = None if owner is None else owner()
+    recorded = None if model is None else PREPARED.get(model)
+    if model is None or recorded is None or base.training:
+        return
+    if model.config._attn_implementation != recorded.implementation:
+        return
+    inputs = keywords.get("input_ids", arguments[0] if arguments else None)
+    if inputs is None:
+        inputs = keywords.get("inputs_embeds")
+    if inputs is not None:
+        cache = keywords.get("past_key_values")
+        check_length(model, inputs.shape[1] + (0 if cache is None else cache.get_seq_length()))
 
 
 def check_tokenizer(model: PreTrainedModel, tokenizer: Any) -> None:
@@ -97,22 +179,86 @@ def refuse_bypassing(model_class: type[PreTrainedModel]) -> None:
         )
 
 
+def _refuse_other_kinds(model: PreTrainedModel) -> None:
+    """Raises UnsupportedModel for a model that is no decoder with attention: two stacks, or no attention at all."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnsupportedModel(
+            f"{type(model).__name__} ({model.config.model_type}) has an encoder beside its decoder. The engine takes "
+            "decoders alone, which read a prompt from left to right."
+        )
+    try:
+        config = model.config.get_text_config(decoder=True)
+    except ValueError as error:
+        raise UnsupportedModel(
+            f"{type(model).__name__} ({model.config.model_type}) has several text models, and nothing says which of "
+            f"them writes: {error}"
+        ) from error
+    if "num_attention_heads" in (getattr(config, "per_layer_attributes", None) or ()):
+        raise UnsupportedModel(
+            f"{type(model).__name__} ({model.config.model_type}) has layers with different numbers of heads. Every "
+            "result has one number of heads for all layers."
+        )
+    missing = [name for name in ("num_attention_heads", "num_hidden_layers", "vocab_size") if not hasattr(config, name)]
+    if missing:
+        raise UnsupportedModel(
+            f"{type(model).__name__} ({model.config.model_type}) has no attention of heads that the engine knows: its "
+            f"config has no {' and no '.join(missing)}. State space models and recurrent models have no attention rows."
+        )
+
+
+def is_coarse(model: PreTrainedModel) -> bool:
+    """Whether a model computes in 16 bits. 4-bit models do, whatever the dtype of their other parameters."""
+    return model.dtype in (torch.bfloat16, torch.float16) or bool(getattr(model, "is_quantized", False))
+
+
+def tolerance(model: PreTrainedModel, ours: Tensor, reference: Tensor) -> tuple[float, float]:
+    """How far numbers [..., T, V] are from their reference, and how far they may be for this model's dtype."""
+    by_token = (ours - reference).abs().amax(-1)
+    # the median, because in 16 bits a rounding error may send a token of a mixture of experts to another expert
+    coarse = is_coarse(model)
+    gap = float(by_token.median() if coarse else by_token.max())
+    return gap, (5e-2 if coarse else 1e-4) * max(1.0, float(reference.abs().max()))
+
+
+class _LastRow(Instrument):
+    """Compares the last token's row of weights, times the values, with what heads put out.
+
+    After the forward pass `gaps[layer]` is the largest difference, as a share of the largest output, and `keys[layer]`
+    the number of keys.
+    """
+
+    def __init__(self) -> None:
+        self.gaps: dict[int, float] = {}
+        self.keys: dict[int, int] = {}
+
+    def visit(self, call: Call, out: Tensor) -> Tensor:
+        weights = call.weights(torch.tensor([call.queries - 1]))  # [B, H, 1, S]
+        values = call.value.repeat_interleave(call.query.shape[1] // call.value.shape[1], dim=1)
+        read, last = (weights.to(values.dtype) @ values)[:, :, 0].float(), out[:, -1].float()
+        same = read.shape == last.shape
+        self.gaps[call.layer] = float((read - last).abs().max() / last.abs().max().clamp(min=1e-30)) if same else 1.0
+        self.keys[call.layer] = call.keys
+        return out
+
+
 class _Handshake:
-    """The checks of `prepare` on one model, with a random prompt of 8 tokens."""
+    """The checks of `prepare` on one model, with a random prompt of 8 tokens, and of `check_length` on a longer one."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.config = model.config.get_text_config(decoder=True)
         random = torch.Generator().manual_seed(0)
-        self.ids = torch.randint(self.config.vocab_size, (1, 8), generator=random)
-        # 4-bit models compute in bfloat16, whatever the dtype of their other parameters
-        self.coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
-        self.tolerance = 5e-2 if self.coarse else 1e-4
+        self.ids = torch.randint(self.config.vocab_size, (1, FIRST), generator=random)
+        self.tolerance = 5e-2 if is_coarse(model) else 1e-4
+        self.row_tolerance = 5e-2 if is_coarse(model) else 1e-3
 
     def run(self) -> Support:
         """Make all checks. Leaves the model switched to the engine."""
         adapters.switch(self.model, adapters.reference(self.model))
-        reference, masked_reference = self.logits(self.ids), self.masked_logits()
+        try:
+            reference, masked_reference = self.logits(self.ids), self.masked_logits()
+        except FAILURES as error:
+            self.refuse(f"it does not run a prompt of {FIRST} tokens alone ({type(error).__name__}: {error})")
         check_finite(reference, "the logits", self.model, self.ids)
         adapters.switch(self.model, IMPLEMENTATION)
         calls: list[nn.Module] = []
@@ -123,25 +269,36 @@ class _Handshake:
             CALLS.reset(token)
         layers = self.attention_layers
         if len(calls) != len(layers) or len(set(calls)) != len(calls):
-            self.refuse(f"its {len(layers)} attention layers called the attention function {len(calls)} times")
+            kinds = sorted(set(getattr(self.config, "layer_types", None) or []))
+            self.refuse(
+                f"its {len(layers)} attention layers called the attention function {len(calls)} times, not once each "
+                f"(kinds of layers: {', '.join(kinds) or 'not named'}; of layers that mix attention with something "
+                "else, or run several times, the engine does not know what a head writes)"
+            )
+        if not layers:
+            self.refuse("none of its layers has softmax attention")
         self.compare(plain, reference, "logits differ from the class's own eager attention")
         self.compare(self.masked_logits(), masked_reference, "logits under a padding mask differ from eager attention")
+        beside_another = self.logits(torch.cat([self.ids, self.ids.flip(1)]))[:1]
+        self.compare(beside_another, plain, "logits depend on the other prompts of a batch: they change")
         support = Support(
             layers=layers,
             heads=self.config.num_attention_heads,
-            window=self.window,
+            switches=switches(self.model),
+            tried=FIRST,
             branches=False,
             implementation=self.model.config._attn_implementation,
             modules=dict(zip(calls, layers, strict=True)),
         )
         PREPARED[self.model] = support  # the checks below attach instruments
         self.check_rows(plain, support)
+        support = self.with_right_weights(support)
         return replace(support, branches=self.check_branches(), projections=self.projections(support))
 
     def check_rows(self, plain: Tensor, support: Support) -> None:
         """Check captured rows and a knockout; plain: the logits [1, 8, V] without instruments."""
         rows = CaptureRows(torch.tensor([0, 7]))
-        with instrument(self.model, rows):
+        with instrument(self.model, rows, SumHeads(torch.ones(1, FIRST))):  # a device without float64 shows here
             observed = self.logits(self.ids)
         self.compare(observed, plain, "capturing rows changes the logits", exact=True)
         sinks = any(hasattr(module, "sinks") for module in support.modules)
@@ -159,6 +316,50 @@ class _Handshake:
         if torch.equal(edited[:, -1], plain[:, -1]):
             self.refuse("cutting attention does not change the logits")
         self.compare(self.logits(self.ids), plain, "logits are not restored after an edit", exact=True)
+
+    def with_right_weights(self, support: Support) -> Support:
+        """The support, with `scaled_outputs` where rows times values are z only with the factor of a sink."""
+        gap = 0.0
+        for scaled in (False, True):
+            PREPARED[self.model] = support = replace(support, scaled_outputs=scaled)
+            with instrument(self.model, last := _LastRow()):
+                self.logits(self.ids)
+            gap = max(last.gaps.values())
+            if gap <= self.row_tolerance:
+                break
+        if not gap <= self.row_tolerance:  # also catches NaN
+            self.refuse(f"attention times values is not what heads put out (off by {gap:.2g})")
+        return support
+
+    def try_length(self, length: int, support: Support) -> int:
+        """Compare hidden states and rows of a prompt of `length` tokens. Returns the length."""
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(self.config.vocab_size, (1, length), generator=generator)
+        passed = [switch for switch in support.switches if switch < length]
+        where = f"at {length} tokens, past the {passed[-1]} at which its config switches attention, "
+        try:
+            adapters.switch(self.model, adapters.reference(self.model))
+            try:
+                reference = self.hidden(ids)
+            finally:
+                adapters.switch(self.model, IMPLEMENTATION)
+            with instrument(self.model, last := _LastRow()):
+                ours = self.hidden(ids)
+        except RuntimeError as error:
+            self.refuse(f"{where}it could not be tried ({error}); take prompts of at most {passed[-1]} tokens")
+        for start, stop in zip([0, *passed], [*passed, length], strict=True):
+            if start < stop:
+                self.compare(ours[:, start:stop], reference[:, start:stop], f"{where}hidden states differ from eager's")
+        if set(last.keys.values()) != {length}:
+            self.refuse(f"{where}attention has {max(last.keys.values())} keys, which are not the tokens of the prompt")
+        if not max(last.gaps.values()) <= self.row_tolerance:
+            self.refuse(f"{where}attention times values is not what heads put out")
+        return length
+
+    @torch.no_grad()
+    def hidden(self, ids: Tensor) -> Tensor:
+        """The last hidden states [1, T, d] of a prompt, in float32."""
+        return self.model.base_model(ids.to(input_device(self.model)), use_cache=False)[0].float()
 
     def check_branches(self) -> bool:
         """Whether two tokens may share a position: with the first hidden, the second gives the logits it gives alone.
@@ -226,25 +427,15 @@ class _Handshake:
         kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * count
         return tuple(layer for layer, kind in enumerate(kinds) if kind.endswith("attention") and "linear" not in kind)
 
-    @property
-    def window(self) -> int | None:
-        """The shortest attention window in the config, None if there is none."""
-        names = ["sliding_window", "attention_chunk_size"]
-        if "local" in getattr(self.config, "attention_layers", ()):
-            names.append("window_size")
-        sizes = [getattr(self.config, name, None) for name in names]
-        return min((size for size in sizes if size), default=None)
-
     def compare(self, ours: Tensor, reference: Tensor, fault: str, exact: bool = False) -> None:
         """Refuse the model if logits [1, T, V] differ from the reference by more than the tolerance, or at all."""
-        by_token = (ours - reference).abs().amax(-1)
-        # the median, because in 16 bits a rounding error may send a token of a mixture of experts to another expert
-        difference = float(by_token.median() if self.coarse and not exact else by_token.max())
-        bound = 0.0 if exact else self.tolerance * max(1.0, float(reference.abs().max()))
+        difference, bound = tolerance(self.model, ours, reference)
+        if exact:
+            difference, bound = float((ours - reference).abs().max()), 0.0
         if not difference <= bound:  # also catches NaN
             self.refuse(f"{fault} by {difference:.2g} (bound {bound:.2g})")
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> NoReturn:
         raise UnsupportedModel(
             f"{type(self.model).__name__} ({self.model.config.model_type}) failed the attention handshake: {reason}. "
             "Its attention can be read, but not edited, with attn_implementation='eager' and output_attentions=True."

@@ -11,7 +11,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from util.engine.call import Call, Instrument, Support, take, writable
+from util.engine.call import Call, Instrument, Support, in_double, take, writable
 
 
 def _layers(layers: int | Iterable[int] | None) -> frozenset[int] | None:
@@ -244,7 +244,8 @@ class SumHeads(Instrument):
     """Sum the outputs z of every head over tokens while they are computed, so that nothing else is kept.
 
     weights: [B, T], the weight of each token in the sum. by_position: sum over the batch, but not over positions. After
-    the forward pass `sums[layer]` is [H, dv], or [T, H, dv] by position: float64, on the layer's device.
+    the forward pass `sums[layer]` is [H, dv], or [T, H, dv] by position: float64, on the layer's device (the CPU, if
+    that has no float64).
     """
 
     def __init__(self, weights: Tensor, layers: int | Iterable[int] | None = None, by_position: bool = False) -> None:
@@ -261,7 +262,8 @@ class SumHeads(Instrument):
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
         equation = "bt,bthd->thd" if self.by_position else "bt,bthd->hd"
-        self.sums[call.layer] = torch.einsum(equation, self.weights.to(out.device, torch.float64), out.double())
+        wide = in_double(out)
+        self.sums[call.layer] = torch.einsum(equation, self.weights.to(wide.device, torch.float64), wide)
         return out
 
 

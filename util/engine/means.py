@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import head_writes, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, forward, run_rows
+from util.engine.call import in_double
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, SumHeads
 from util.engine.layer_calls import called_again, recorded
@@ -57,7 +58,7 @@ def _written_norms(projection: nn.Module | None, z: Tensor) -> np.ndarray:
     Without a projection (a class that gates the outputs) it is the norm of the outputs themselves.
     """
     written = z if projection is None else head_writes(projection, z)
-    return torch.linalg.vector_norm(written.double(), dim=-1).cpu().numpy()
+    return torch.linalg.vector_norm(in_double(written), dim=-1).cpu().numpy()
 
 
 def position_means(
@@ -92,7 +93,7 @@ def outputs_of_mean_inputs(
         weights = _weights(batch)
         with recorded(modules.values()) as calls:
             forward(model, batch)
-        inputs = {layer: call.hidden.double() for layer, call in zip(modules, calls, strict=True)}
+        inputs = {layer: in_double(call.hidden) for layer, call in zip(modules, calls, strict=True)}
         sums.add({layer: torch.einsum("bt,btd->td", weights.to(x.device), x) for layer, x in inputs.items()})
         counts.add({0: weights.sum(0)})
 
@@ -103,7 +104,7 @@ def outputs_of_mean_inputs(
     with torch.inference_mode(), instrument(model, heads := CaptureHeads(layers=layers)):
         called_again(list(modules.values()), calls, means)
     # float64 in between, because numpy has no bfloat16
-    return {layer: heads.z[layer][0].double().cpu().numpy().astype(_dtype(model)) for layer in layers}
+    return {layer: heads.z[layer][0].cpu().double().numpy().astype(_dtype(model)) for layer in layers}
 
 
 class _Sums(dict[int, Tensor]):

@@ -26,11 +26,12 @@ from util.engine import memory
 from util.engine.attention import instrument, support
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
-from util.engine.handshake import check_ids, input_device, prepare
+from util.engine.handshake import FAILURES, check_ids, check_length, input_device, is_coarse, prepare
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import Before, Call, FewRows, Stop, bypassed, first_of, in_place_of, leaves, recorded
 
 BUDGET = 2**30  # bytes of activations at a time
+SHORT = 6  # tokens of the prompt on which ways to run a model are compared
 
 
 class Place(NamedTuple):
@@ -91,7 +92,8 @@ def replay(
             "position of the prompt; prompts of different lengths go into calls of their own"
         )
     check_ids(model, ids.flatten())
-    plan = plan_of(model)
+    check_length(model, ids.shape[1])
+    plan = plan_of(model, ids.shape[1])
     first = first if plan.cached else 0
     length = ids.shape[1] - (first if plan.replays else 0)
     needed = _row_bytes(model, length, ids.shape[1])
@@ -127,7 +129,8 @@ def _check(model: PreTrainedModel, found: tuple[Tensor, Tensor], ids: Tensor, st
 def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
-    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]  # Gemma 4
+    width = heads * max(getattr(layer, "head_dim", None) or config.hidden_size // heads for layer in layers)
     kept = 3 * keys * width * model.dtype.itemsize  # keys and values of all tokens, and what makes them
     return max(memory.estimate(model, [length], 1).activations.values()) + kept
 
@@ -278,7 +281,8 @@ class Plan:
     """How runs of a model are gone on with: whether its layers are called again, and that in words; these layers.
 
     scaled: the arguments of each layer's call that have a row for every prompt; cached: keys and values of a prefix can
-    be kept; trims: the last layer can be left once its keys and values are known.
+    be kept; trims: the last layer can be left once its keys and values are known; tried: the number of tokens of the
+    prompts that were compared.
     """
 
     replays: bool
@@ -287,6 +291,7 @@ class Plan:
     scaled: tuple[set[tuple[Any, ...]], ...]
     cached: bool
     trims: bool
+    tried: int = 0
 
 
 _PLANS: "weakref.WeakKeyDictionary[nn.Module, Plan]" = weakref.WeakKeyDictionary()
@@ -298,31 +303,38 @@ def path(model: PreTrainedModel) -> str:
     return plan_of(model).path
 
 
-def plan_of(model: PreTrainedModel) -> Plan:
-    """Returns how runs of a prepared model are gone on with; found out once."""
-    if model not in _PLANS:
-        _PLANS[model] = _found(model)
-    return _PLANS[model]
+def plan_of(model: PreTrainedModel, length: int = SHORT) -> Plan:
+    """Returns how runs of a prepared model are gone on with, for prompts of `length` tokens.
+
+    Found out once, and once more at the first length beyond each at which the model's config switches its attention.
+    """
+    plan = _PLANS.get(model)
+    if plan is None or any(plan.tried <= switch < length for switch in support(model).switches):
+        plan = _PLANS[model] = _found(model, max(SHORT, length))
+    return plan
 
 
-def _found(model: PreTrainedModel) -> Plan:
+def _found(model: PreTrainedModel, length: int) -> Plan:
     found, config = support(model), model.config.get_text_config(decoder=True)
     count = config.num_hidden_layers
     lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    whole = Plan(False, _why("its layers are not in one list"), nn.ModuleList(), (), False, False)
+    whole = Plan(False, _why("its layers are not in one list"), nn.ModuleList(), (), False, False, length)
     if len(lists) != 1:
         return whole
     cached = len(found.layers) == count  # other layers keep a state of all tokens, not keys
     trims = cached and not any(hasattr(module, "_hf_hook") for module in model.modules())
-    ids = torch.randint(config.vocab_size, (2, 6), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(config.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
     answers = torch.tensor([[0, 1], [2, 3]])
-    edits = [_probe(layer) for layer in found.layers]
-    plan = Plan(True, "replayed layers", lists[0], _scaled(model, lists[0], ids, cached), cached, trims)
-    coarse = model.dtype in (torch.bfloat16, torch.float16) or getattr(model, "is_quantized", False)
-    for first in (2, 0):
+    layers = found.layers if length == SHORT else {found.layers[0], found.layers[-1]}  # long prompts are dear
+    edits = [_probe(layer, length) for layer in sorted(layers)]
+    coarse = is_coarse(model)
+    beside = {switch - 1 for switch in found.switches if 1 < switch < length - 4}  # a prefix short of a switch
+    for first in sorted({length - 4, 0, *beside}):
         try:
+            scaled = _scaled(model, lists[0], ids, cached)
+            plan = Plan(True, "replayed layers", lists[0], scaled, cached, trims, length)
             ours = Runs(model, plan, False)(ids, slice(0, 2), [edits], answers, first if cached else 0)
-        except (TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        except FAILURES as error:
             return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
         theirs = Runs(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
         for mine, reference in zip(ours, theirs, strict=True):
@@ -338,9 +350,9 @@ def _why(reason: str) -> str:
     return f"whole forward passes ({reason})"
 
 
-def _probe(layer: int) -> Edit:
+def _probe(layer: int, length: int) -> Edit:
     def instruments(place: Place) -> list[Instrument]:
-        positions = torch.tensor([t - place.queries.start for t in (3, 5) if t in place.queries])
+        positions = torch.tensor([t - place.queries.start for t in (length - 3, length - 1) if t in place.queries])
         return [PatchHeads(layer, 0, 0.0, positions, examples=place.examples)] if place.layer == layer else []
 
     return Edit(layer, instruments)
@@ -355,7 +367,7 @@ def _scaled(
         rows = rows.to(input_device(model))
         cache = DynamicCache() if cached else None
         with torch.inference_mode(), recorded(layers) as calls:
-            for part in (rows[:, :3], rows[:, 3:5], rows[:, 5:])[: 3 if cached else 1]:
+            for part in (rows[:, :-3], rows[:, -3:-1], rows[:, -1:])[: 3 if cached else 1]:
                 model.base_model(part, past_key_values=cache, use_cache=cached)
         shapes.append([{p: v.shape for p, v in leaves(call.rest) if isinstance(v, Tensor)} for call in calls])
     scaled: list[set[tuple[Any, ...]]] = [set() for _ in layers]

@@ -1,0 +1,295 @@
+"""Every causal class of the installed transformers, tiny and random, against code that is independent of the engine.
+
+The reference is the class's own eager attention on a model that the engine never saw: `output_attentions`, and edits in
+the class's own eager function (or, for classes that have none, `tests/eager_runs.py`). Prompts have 8 tokens, and 24,
+which is past every window, chunk and selection of keys of the tiny configs.
+
+    python -m tests.benchmarks.classes [--only llama gpt2] [--out data/classes]
+
+`make classes` writes data/classes/classes.json and data/classes/README.md.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from tests import eager_runs
+from tests.tiny_models import KINDS, VOCABULARY, tiny_model
+from util import paths
+from util.engine.adapters import adapts
+from util.engine.attention import instrument, support
+from util.engine.caches import check_writing
+from util.engine.call import UnsupportedModel
+from util.engine.direct_effects import keeps_writes
+from util.engine.handshake import check_length, prepare
+from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads
+from util.engine.replay import Edit, Place, replay
+
+LENGTHS = (8, 24)  # tokens
+BOUND = 1e-4  # of the largest number compared, in float32
+NEW_TOKENS = 3
+
+
+@dataclass
+class Outcome:
+    """What came of a class.
+
+    status: "exact", "partial", "refused", "wrong" or "not built"; reason: why it is refused or could not be built;
+    missing: what is not available, in words; errors: by check, the largest difference over all lengths, as a share of
+    the largest number; path: how maps of head patches are computed.
+    """
+
+    kind: str
+    name: str
+    status: str
+    reason: str = ""
+    missing: list[str] = field(default_factory=list)
+    errors: dict[str, float] = field(default_factory=dict)
+    path: str = ""
+
+
+# ------------------------------------------------------------------------------------------------ the reference
+
+
+@dataclass
+class Edits:
+    """Edits by the reference: z of one head at one token is 0; one cell is closed for all heads."""
+
+    patch: tuple[int, int, int] | None = None  # layer, token, head
+    cut: tuple[int, int, int] | None = None  # layer, query, key
+
+
+def layer_of(module: Any) -> int:
+    """The number of an attention module's layer."""
+    return int(module.layer_idx)
+
+
+@contextlib.contextmanager
+def edited(model: nn.Module, edits: Edits) -> Iterator[dict[int, Tensor]]:
+    """The outputs of heads by layer, while the eager functions in the files of a model's classes make these edits."""
+    files = {sys.modules[type(module).__module__] for module in model.modules()}
+    files |= {sys.modules[base.__module__] for module in model.modules() for base in type(module).__mro__}
+    own = {file: file.eager_attention_forward for file in files if hasattr(file, "eager_attention_forward")}
+    z: dict[int, Tensor] = {}
+
+    def editing(function: Any) -> Any:
+        def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any) -> Any:
+            layer = layer_of(module)
+            if edits.cut and edits.cut[0] == layer:
+                attention_mask = attention_mask.clone()
+                attention_mask[:, :, edits.cut[1], edits.cut[2]] = torch.finfo(query.dtype).min
+            out, weights = function(module, query, key, value, attention_mask, **options)
+            if edits.patch and edits.patch[0] == layer:
+                out = out.clone()
+                out[:, edits.patch[1], edits.patch[2]] = 0
+            z[layer] = out
+            return out, weights
+
+        return attend
+
+    for file, function in own.items():
+        file.eager_attention_forward = editing(function)  # type: ignore[attr-defined]
+    try:
+        yield z
+    finally:
+        for file, function in own.items():
+            file.eager_attention_forward = function  # type: ignore[attr-defined]
+
+
+@torch.no_grad()
+def reference(model: Any, ids: Tensor, edits: Edits) -> tuple[Tensor, dict[int, Tensor], dict[int, Tensor]]:
+    """Logits [1, T, V], weights [1, H, T, S] and z [1, T, H, dv] by layer, of the class's own eager code with edits."""
+    inputs = {"input_ids": ids, "use_cache": False}
+    if adapts(type(model)):
+        heads = range(model.config.num_attention_heads)
+        z = eager_runs.run(model, inputs).z
+        writes = {(e[0], 0, e[1], e[2]): torch.zeros(z[e[0]].shape[-1]) for e in [edits.patch] if e}
+        cuts = {(e[0], head, 0, e[1], e[2]) for e in [edits.cut] if e for head in heads}
+        run = eager_runs.run(model, inputs, writes, cuts)
+        return run.logits, run.weights, run.z
+    with edited(model, edits) as z:
+        out = model(**inputs, output_attentions=True)
+    weights = [weight for weight in out.attentions if weight is not None]
+    if len(weights) > len(z):  # layers without attention give something of their own
+        weights = [weights[layer] for layer in sorted(z)]
+    return out.logits, dict(zip(sorted(z), weights, strict=True)), z
+
+
+# ------------------------------------------------------------------------------------------------ the comparison
+
+
+def gap(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference, as a share of the largest number (of 1 at least)."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0))
+
+
+@torch.no_grad()
+def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
+    """How far a prepared model is from the reference at one length: logits, rows, outputs, values, edits."""
+    ids = torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(length))
+    layers = support(ours).layers
+    layer = layers[len(layers) // 2]
+    token, query, key = length - 3, length - 2, length - 4
+    with instrument(ours, rows := CaptureRows(torch.arange(length)), z := CaptureHeads(), v := CaptureValues()):
+        logits = ours(ids, use_cache=False).logits
+    plain, weights, heads = reference(theirs, ids, Edits())
+    read = {at: torch.einsum("bhts,bshd->bthd", rows.weights[at], v.values[at].float()) for at in layers}
+    if support(ours).scaled_outputs:  # eager gives the weights without what the sink takes
+        weights = {at: weights[at] * rows.weights[at].sum(-1, keepdim=True) for at in layers}
+    errors = {
+        "logits": gap(logits, plain),
+        "rows": max(gap(rows.weights[at], weights[at]) for at in layers),
+        "outputs": max(gap(z.z[at], heads[at]) for at in layers),
+        "values": max(gap(read[at], heads[at]) for at in layers),
+    }
+    with instrument(ours, PatchHeads(layer, 1, 0.0, torch.tensor([token]))):
+        patched = ours(ids, use_cache=False).logits
+    errors["patch"] = gap(patched, reference(theirs, ids, Edits(patch=(layer, token, 1)))[0])
+    with instrument(ours, Knockout(torch.tensor([[query, key]]), layer)):
+        cut = ours(ids, use_cache=False).logits
+    errors["knockout"] = gap(cut, reference(theirs, ids, Edits(cut=(layer, query, key)))[0])
+    mate = torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(99))
+    together = ours(torch.cat([ids, mate]), use_cache=False).logits[:1]
+    errors["batch"] = gap(together, plain)
+
+    def instruments(place: Place) -> Sequence[PatchHeads]:
+        at = [token - place.queries.start] if token in place.queries else []
+        patch = PatchHeads(layer, 1, 0.0, torch.tensor(at, dtype=torch.long), examples=place.examples)
+        return [patch] if place.layer == layer else []
+
+    answers = torch.tensor([[5, 7]])
+    for first in (0, token):
+        again = replay(ours, ids, [Edit(layer, instruments)], answers, first)
+        errors[f"replay from {first and 'the end'}"] = gap(again.logits[0], patched[:, -1].gather(1, answers))
+    return errors
+
+
+def outcome(kind: str, **changes: Any) -> Outcome:
+    """What comes of one model type; changes: entries of its config."""
+    try:
+        ours, theirs = tiny_model(kind, **changes), tiny_model(kind, **changes)
+        if adapts(type(theirs)):
+            theirs = eager_runs.reference(theirs)
+        else:
+            theirs.set_attn_implementation("eager")
+        ours(torch.arange(3, 11)[None])
+    except Exception as error:  # noqa: BLE001  # whatever a class raises on a config that it was not made for
+        return Outcome(kind, "", "not built", f"{type(error).__name__}: {first_line(str(error))}")
+    found = Outcome(kind, type(ours).__name__, "exact")
+    try:
+        prepare(ours)
+        check_length(ours, max(LENGTHS))
+    except UnsupportedModel as error:
+        found.status, found.reason = "refused", str(error)
+        return found
+    for length in LENGTHS:
+        for check, error_ in compared(ours, theirs, length).items():
+            found.errors[check] = max(found.errors.get(check, 0.0), error_)
+    found.path = replay(ours, torch.arange(3, 11)[None], [], torch.tensor([[5, 7]])).path
+    if not all(error <= BOUND for error in found.errors.values()):
+        found.status = "wrong"
+    if any(module is None for module in support(ours).projections.values()):
+        found.missing.append("what heads write (something stands between heads and the output projection)")
+    elif not keeps_writes(ours):
+        found.missing.append("direct effects")
+    if not support(ours).branches:
+        found.missing.append("several continuations in one row (each runs alone)")
+    try:
+        check_writing(ours, LENGTHS, NEW_TOKENS)
+    except UnsupportedModel as error:
+        found.missing.append(f"continuations: {error}")
+        if found.status == "exact":
+            found.status = "partial"
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+TITLES = {
+    "exact": "Exact",
+    "partial": "Exact, but not all there is",
+    "refused": "Refused by name",
+    "not built": "Cannot be built small here",
+    "wrong": "Wrong",
+}
+
+
+def first_line(text: str, most: int = 160) -> str:
+    """The first line of a text, cut short, fit for a cell of a table."""
+    line = (text.strip().splitlines() or [""])[0].replace("|", "/")
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def rows_of(outcomes: Sequence[Outcome]) -> list[str]:
+    """The lines of a Markdown table."""
+    lines = [
+        "| model type | class | largest difference | head patches by | not available, or why |",
+        "|---|---|---|---|---|",
+    ]
+    for one in outcomes:
+        worst = f"{max(one.errors.values()):.0e}" if one.errors else ""
+        why = "; ".join(first_line(part, 220) for part in [*one.missing, one.reason] if part)
+        lines.append(f"| {one.kind} | {one.name} | {worst} | {first_line(one.path, 60)} | {why} |")
+    return lines
+
+
+def page(outcomes: Sequence[Outcome]) -> str:
+    """The table of all classes as a Markdown page."""
+    counts = [(sum(one.status == status for one in outcomes), title.lower()) for status, title in TITLES.items()]
+    said = ", ".join(f"{count} {title}" for count, title in counts if count)
+    lines = [
+        f"# Causal classes of transformers {transformers.__version__}",
+        "",
+        "`make classes` builds each class tiny and random, and compares it with its own eager attention at",
+        f"{LENGTHS[0]} tokens and at {LENGTHS[1]}, which is past every window, chunk and selection of keys: logits,",
+        "attention rows, outputs and values of heads, a patched head, a knocked out cell, a replayed patch, a prompt",
+        f"beside another. Differences are shares of the largest number, in float32. Exact is below {BOUND:.0e}. A real",
+        "model is checked on loading all the same, because its config may take another path.",
+        "",
+        f"{len(outcomes)} model types: {said}.",
+    ]
+    for status, title in TITLES.items():
+        chosen = [one for one in outcomes if one.status == status]
+        if chosen:
+            lines += ["", f"## {title}", "", *rows_of(chosen)]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the table of all classes, or print the rows of some."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=KINDS, metavar="MODEL_TYPE", help="print these alone")
+    parser.add_argument("--out", type=Path, default=paths.root() / "data" / "classes")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    outcomes = []
+    for kind in given.only or KINDS:
+        outcomes.append(outcome(kind))
+        print(f"{kind}: {outcomes[-1].status} {first_line(outcomes[-1].reason)}", flush=True)
+    if given.only:
+        print("\n".join(rows_of(outcomes)))
+        return
+    given.out.mkdir(parents=True, exist_ok=True)
+    for one in outcomes:
+        one.errors = {name: float(f"{error:.1e}") for name, error in one.errors.items()}
+    table = {"transformers": transformers.__version__, "tokens": LENGTHS, "bound": BOUND}
+    table["classes"] = [asdict(one) for one in outcomes]
+    (given.out / "classes.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    (given.out / "README.md").write_text(page(outcomes), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

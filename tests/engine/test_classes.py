@@ -1,0 +1,332 @@
+"""Classes whose attention has something of its own: each is exact, or refused by name, on any length of prompt.
+
+`make classes` compares every class of transformers in the same way; here is one of each kind, and each fault that was
+found so.
+"""
+
+import copy
+import json
+import pickle
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from transformers import (
+    Kosmos2Config,
+    Kosmos2ForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5GemmaConfig,
+    T5GemmaForConditionalGeneration,
+)
+from transformers.models.mistral.modeling_mistral import MistralAttention
+
+from tests.benchmarks import classes
+from tests.benchmarks.classes import outcome
+from tests.tiny_models import KINDS, SWITCH, tiny_model
+from util import paths
+from util.engine import handshake
+from util.engine.attention import IMPLEMENTATION, instrument, selected_keys, support
+from util.engine.batches import Row, plan, run_rows
+from util.engine.caches import check_writing
+from util.engine.call import UnsupportedModel, in_double
+from util.engine.handshake import SOON, check_length, prepare
+from util.engine.instruments import CaptureRows, CaptureValues
+from util.engine.label_scores import next_token_logits
+from util.engine.switches import switches
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore:Knockout")]
+
+ORIGINAL = 16  # tokens, of the context that a rotation was made for
+LONGROPE = {
+    "max_position_embeddings": 64,
+    "original_max_position_embeddings": ORIGINAL,
+    "sliding_window": None,
+    "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": ORIGINAL,
+        "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
+    },
+}  # fmt: skip
+DYNAMIC = {
+    "max_position_embeddings": ORIGINAL,
+    "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+}
+WIDTHS = {"per_layer_config": {"01": {"head_dim": 32}, "03": {"head_dim": 32}}}
+
+# Name -> (model type, what is changed of its config): exact in all that is compared, and in what it writes.
+EXACT = {
+    "axk2": ("axk2", {}),  # selects keys, and gates
+    "deepseek_v32": ("deepseek_v32", {}),  # selects keys
+    "dots3_note": ("dots3_note_text", {}),
+    "gemma4, widths": ("gemma4_text", WIDTHS),
+    "glm_moe_dsa": ("glm_moe_dsa", {}),
+    "granite_swa": ("granite_swa", {}),  # a sink scales outputs
+    "granitemoe_swa": ("granitemoe_swa", {}),
+    "granitemoehybrid": ("granitemoehybrid", {}),
+    "hy_v4": ("hy_v4", {}),  # selects keys, and has sinks
+    "kimi_linear": ("kimi_linear", {}),
+    "lfm2": ("lfm2", {}),
+    "longrope": ("phi3", LONGROPE),
+    "mistral": ("mistral", {}),
+    "nemotron_h": ("nemotron_h", {}),
+    "qwen3_5": ("qwen3_5_text", {}),
+    "qwen3_next": ("qwen3_next", {}),
+    "recurrent_gemma": ("recurrent_gemma", {}),  # keeps states in its layers
+}
+# The same, refused: and words of the reason.
+REFUSED = {
+    "compressed keys": ("deepseek_v4", {"layer_types": ["heavily_compressed_attention"] * 4}, f"past the {SWITCH}"),
+    "selected blocks": ("minimax_m3_vl_text", {}, "minimax_m3_sparse"),
+    "routing across the batch": (
+        "doge", {"is_moe": True, "num_experts": 16, "num_experts_per_tok": 2}, "other prompts of a batch"
+    ),
+    "dynamic": ("llama", DYNAMIC, f"beyond {ORIGINAL} tokens"),
+    "mamba2": ("mamba2", {}, "no num_attention_heads"),
+    "falcon_h1": ("falcon_h1", {}, "mix attention with something else"),
+    "zaya": ("zaya", {}, "mix attention with something else"),
+    "inkling": ("inkling_text", {}, "mix attention with something else"),
+}  # fmt: skip
+
+
+def known(kind):
+    if kind not in KINDS:
+        pytest.skip(f"this transformers has no {kind}")
+
+
+def prepared(kind, **changes):
+    known(kind)
+    model = tiny_model(kind, **changes)
+    prepare(model)
+    return model
+
+
+def ids(length, seed=0):
+    return torch.randint(3, 99, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact(name):
+    kind, changes = EXACT[name]
+    known(kind)
+    found = outcome(kind, **changes)
+    assert found.status == "exact", found
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name):
+    kind, changes, reason = REFUSED[name]
+    known(kind)
+    found = outcome(kind, **changes)
+    assert found.status == "refused" and reason in found.reason and found.name in found.reason, found
+
+
+SMALL = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+GEMMA = SMALL | {"num_key_value_heads": 2, "head_dim": 16}
+KOSMOS = {"vocab_size": 99, "embed_dim": 64, "layers": 2, "ffn_dim": 64, "attention_heads": 4}
+VISION = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+OTHERS = {
+    "an encoder": lambda: T5ForConditionalGeneration(
+        T5Config(vocab_size=99, d_model=64, d_ff=64, num_layers=2, num_heads=4, d_kv=16)
+    ),
+    "has an encoder": lambda: T5GemmaForConditionalGeneration(T5GemmaConfig(encoder=GEMMA, decoder=GEMMA)),
+    "does not run a prompt": lambda: Kosmos2ForConditionalGeneration(
+        Kosmos2Config(text_config=KOSMOS, vision_config=VISION)
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", OTHERS)
+def test_other_kinds_of_models_are_refused_by_name(reason):
+    model = OTHERS[reason]().eval()
+    with pytest.raises(UnsupportedModel, match=f"{type(model).__name__}.*{reason}"):
+        prepare(model)
+
+
+def test_a_class_that_writes_wrong_things_from_a_cache_is_refused_there_alone():
+    """Moshi's sliding windows on a cache, where prompts reach beyond them; MiniMax, which takes no such cache."""
+    moshi = prepared("moshi")
+    check_writing(moshi, [8], 3)
+    with pytest.raises(UnsupportedModel, match=r"MoshiForCausalLM.*from a cache"):
+        check_writing(moshi, [8, SWITCH + 4], 3)
+    found = outcome("minimax", layer_types=["full_attention"] * 4)
+    assert found.status == "partial" and found.path.startswith("whole forward passes"), found
+    assert any("continuations: MiniMaxForCausalLM" in missing for missing in found.missing)
+
+
+# ------------------------------------------------------------------------------------------------ lengths that switch
+
+
+def test_what_configs_say_of_lengths():
+    assert switches(tiny_model("llama")) == ()
+    assert switches(tiny_model("mistral", sliding_window=40)) == (40,)
+    assert switches(tiny_model("gpt_neo", attention_types=[[["global"], 4]])) == ()
+    assert switches(tiny_model("phi3", **LONGROPE)) == (ORIGINAL,)
+    assert switches(tiny_model("mistral", sliding_window=64, max_position_embeddings=64)) == ()  # never reached
+
+
+class LosesItsWindow(MistralAttention):
+    """Right in eager; with any other implementation it sees everything, where prompts are longer than the window."""
+
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, **keywords):
+        if self.config._attn_implementation == IMPLEMENTATION and hidden_states.shape[1] > self.config.sliding_window:
+            attention_mask = None
+        return super().forward(hidden_states, position_embeddings, attention_mask, **keywords)
+
+
+def losing(window):
+    model = tiny_model("mistral", sliding_window=window, max_position_embeddings=1024)
+    for layer in model.model.layers:
+        layer.self_attn.__class__ = LosesItsWindow
+    return model
+
+
+def test_a_short_switch_is_tried_on_loading_and_a_long_one_when_a_prompt_reaches_it():
+    with pytest.raises(UnsupportedModel, match=r"past the 12.*hidden states differ"):
+        prepare(losing(12))
+    model, window = losing(SOON + 44), SOON + 44
+    prepare(model)
+    model(ids(window), use_cache=False)
+    for use in (
+        lambda: model(ids(window + 1), use_cache=False),
+        lambda: model.model(input_ids=ids(window + 1), use_cache=False),
+        lambda: next_token_logits(model, [ids(window + 1)[0].tolist()]),
+        lambda: run_rows(model, [Row((5,) * (window + 1))], lambda batch: pytest.fail("ran")),
+    ):
+        with pytest.raises(UnsupportedModel, match=rf"MistralForCausalLM.*past the {window}"):
+            use()
+    assert model.config._attn_implementation == IMPLEMENTATION  # shorter prompts go on as before
+    model(ids(window), use_cache=False)
+
+
+def test_a_length_is_tried_once_and_leaves_instruments_alone(monkeypatch):
+    model, window = prepared("mistral", sliding_window=SOON + 44, max_position_embeddings=1024), SOON + 44
+    tried = []
+    own = handshake._Handshake.try_length
+    monkeypatch.setattr(
+        handshake._Handshake, "try_length", lambda self, length, given: tried.append(length) or own(self, length, given)
+    )
+    with instrument(model, rows := CaptureRows(torch.tensor([window]))), torch.no_grad():
+        logits = model(ids(window + 1), use_cache=False).logits
+    assert rows.weights[0].shape[-1] == window + 1 and not rows.weights[0][..., 0].any()
+    assert len(tried) == 1 and tried[0] > window + 8  # well past the switch
+    for _ in range(2):
+        assert torch.equal(model(ids(window + 1), use_cache=False).logits, logits)
+    assert len(tried) == 1 and support(model).tried == tried[0]
+    check_length(model, 3 * window)
+    assert len(tried) == 1  # there is no further switch
+
+
+def test_copies_and_pickles_of_a_model_that_switches():
+    model = prepared("mistral")
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301
+        assert torch.equal(twin(ids(24)).logits, model(ids(24)).logits)
+        prepare(twin)
+        assert support(twin).tried == support(model).tried
+
+
+def test_a_length_without_room_says_what_works(monkeypatch):
+    model = prepared("mistral", sliding_window=SOON + 44, max_position_embeddings=1024)
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(handshake._Handshake, "hidden", full)
+    with pytest.raises(UnsupportedModel, match=rf"could not be tried.*at most {SOON + 44} tokens"):
+        check_length(model, SOON + 100)
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+def test_selected_keys():
+    indices, full = torch.tensor([[[0, 2], [1, 2]]]), torch.ones(1, 1, 2, 3, dtype=torch.bool)
+    wanted = torch.tensor([[[[True, False, True], [False, True, True]]]])
+    assert torch.equal(selected_keys(full, indices, 3), wanted)
+    additive = selected_keys(torch.zeros(1, 1, 2, 3), indices, 3)
+    assert additive is not None and torch.equal(additive == 0, wanted) and additive.min() < -1e30
+    assert selected_keys(None, indices, 3) is None and selected_keys(full, None, 3) is full
+
+
+@pytest.mark.parametrize("kind", ["granite_swa", "gpt_oss"])
+def test_rows_say_what_sinks_leave(kind):
+    """Whether the sink stands in the softmax or behind the values, rows sum to what it leaves, and give z."""
+    model = prepared(kind)
+    with instrument(model, rows := CaptureRows(torch.arange(8)), CaptureValues()):
+        model(ids(8), use_cache=False)
+    assert support(model).scaled_outputs == (kind == "granite_swa")
+    assert all(weights.sum(-1).max() < 1 + 1e-6 and weights.sum(-1).min() < 0.8 for weights in rows.weights.values())
+
+
+def test_longrope_has_batches_of_its_own_beyond_the_original_context():
+    assert plan([20, 12, 16, 17], 1000, 16) == [[0, 3], [2, 1]]
+    assert plan([20, 12, 16, 17], 1000) == [[0, 3, 2, 1]]
+    model = prepared("phi3", **LONGROPE)
+    rows = [ids(length, length)[0].tolist() for length in (9, 24, ORIGINAL, ORIGINAL + 1)]
+    together = torch.from_numpy(next_token_logits(model, rows))
+    alone = torch.cat([torch.from_numpy(next_token_logits(model, [row])) for row in rows])
+    assert (together - alone).abs().max() < 1e-4
+    padded = torch.tensor([rows[0] + [0] * 15, rows[1]])
+    with torch.no_grad():
+        mixed = model(padded, use_cache=False).logits[0, 8]
+    assert (mixed - alone[0]).abs().max() > 1e-2  # what batches of mixed lengths would give
+
+
+# ------------------------------------------------------------------------------------------------ Apple's MPS
+
+
+class OnMps:
+    """A tensor on a device without float64."""
+
+    device = SimpleNamespace(type="mps")
+
+    def double(self):
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+
+    def cpu(self):
+        return torch.ones(2)
+
+
+def test_sums_are_in_double_precision_on_devices_without_it():
+    assert in_double(OnMps()).dtype == in_double(torch.ones(2)).dtype == torch.float64  # type: ignore[arg-type]
+
+
+def test_a_device_that_fails_the_handshake_is_named(monkeypatch):
+    model = tiny_model("llama")
+    before = model.config._attn_implementation
+
+    def logits(self, ids, **inputs):
+        raise NotImplementedError("The operator 'aten::x' is not currently implemented for the MPS device.")
+
+    monkeypatch.setattr(handshake, "input_device", lambda _: torch.device("mps"))
+    monkeypatch.setattr(handshake._Handshake, "logits", logits)
+    with pytest.raises(UnsupportedModel, match=r"'mps'.*device='cpu'.*aten::x"):
+        prepare(model)
+    assert model.config._attn_implementation == before
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def test_the_table_of_classes():
+    folder = paths.root() / "data" / "classes"
+    table = json.loads((folder / "classes.json").read_text(encoding="utf-8"))
+    found = [classes.Outcome(**one) for one in table["classes"]]
+    assert not [one.kind for one in found if one.status == "wrong"]
+    assert all(max(one.errors.values()) <= table["bound"] for one in found if one.status in ("exact", "partial"))
+    assert all(one.reason for one in found if one.status in ("refused", "not built"))
+    assert {"gpt2", "llama", "falcon", "deepseek_v32"} <= {one.kind for one in found if one.status == "exact"}
+    if table["transformers"] == transformers.__version__:
+        assert (folder / "README.md").read_text(encoding="utf-8") == classes.page(found)
+        assert [one.kind for one in found] == list(KINDS)
+
+
+def test_the_reference_of_the_table_edits():
+    """Without its edits it gives something else, so that no comparison is of equals."""
+    model = tiny_model("llama").eval()
+    model.set_attn_implementation("eager")
+    plain = classes.reference(model, ids(8), classes.Edits())[0]
+    for edits in (classes.Edits(patch=(1, 5, 1)), classes.Edits(cut=(1, 6, 4))):
+        assert (classes.reference(model, ids(8), edits)[0] - plain).abs().max() > 1e-3
+    assert "eager_attention_forward" in vars(sys.modules[type(model).__module__])
