@@ -1,3 +1,3 @@
 """Requests, cached records with their provenance, and the model that a record was measured on."""
 
-__all__ = ["cache", "checked", "model", "provenance", "study"]
+__all__ = ["cache", "checked", "file_format", "model", "provenance", "study"]
