@@ -682,3 +682,19 @@ def test_a_damaged_file_that_another_process_moved_is_a_silent_miss(
 
     monkeypatch.setattr(cache, "decode", decode)
     assert silent(load, REQUEST, tmp_path) is None
+
+
+def test_a_folder_that_is_a_file_is_an_error_that_names_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheError, match="cannot read .*Not a directory.*ICL_MATERIAL"):
+        load(REQUEST, tmp_path / "file" / "folder")
+
+
+@pytest.mark.parametrize("parts", [{}, {"request": {}}, {"request": {}, "provenance": {}, "data": {}, "more": {}}])
+def test_other_parts_than_those_of_a_record_are_refused(parts: Any, tmp_path: Path) -> None:
+    path = record_path(REQUEST, tmp_path)
+    variants = [parts, *({"request": {}, "provenance": {}, "data": {}} | {name: [1]} for name in ("request", "data"))]
+    for variant in variants:
+        path.write_bytes(encode(variant))
+        with pytest.warns(CacheWarning, match="no record.*corrupt"):
+            assert load(REQUEST, tmp_path) is None

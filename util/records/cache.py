@@ -99,18 +99,27 @@ def read(path: Path) -> Record:
     Raises FileNotFoundError if there is no file, and NotARecord, which says why, if it holds no whole and undamaged
     record. Raises CacheError or MemoryError, naming the file, if the machine cannot read it.
     """
-    try:
+    with _reading(path):
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait forever
             raise NotARecord("it is not a regular file")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > SIZE_LIMIT:
                 raise NotARecord(f"its {size} bytes are more than the limit of {SIZE_LIMIT}")
-            return Record(**decode(file.read(size)))
-    except FileNotFoundError:
-        raise
+            parts = decode(file.read(size))
+    try:
+        return Record(**parts)
     except TypeError as error:  # its parts are not those of a record
         raise NotARecord(str(error)) from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what the machine has against reading a file into an error that names the file and says what to do."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
     except MemoryError as error:
         cure = "free some, or move the file away to recompute it"
         raise MemoryError(f"not enough memory to read {path}: {cure}") from error
@@ -129,7 +138,8 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
     """
     path = record_path(request, folder)
     try:
-        seen = path.stat()
+        with _reading(path):
+            seen = path.stat()
         record = read(path)
     except FileNotFoundError:
         return None

@@ -67,9 +67,9 @@ def encode(parts: dict[str, Any]) -> bytes:
 def decode(payload: bytes) -> dict[str, Any]:
     """The parts of a file that `encode` made; arrays are new and writeable.
 
-    Raises NotARecord for all other bytes, and OlderRecord for a record of the older format. The time is in proportion to
-    the number of bytes. The memory is their number again, and at most 64 MiB for the line of JSON, which JSON_LIMIT and
-    VALUES_LIMIT bound.
+    Raises NotARecord for all other bytes, and OlderRecord for a record of the older format. The time is in proportion
+    to the number of bytes. The memory is their number again, and at most 64 MiB for the line of JSON, which JSON_LIMIT
+    and VALUES_LIMIT bound.
     """
     if payload[START : START + len(OLDER)] == OLDER:
         raise OlderRecord("it was made by an older version of the suite, in another format")
