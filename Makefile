@@ -12,6 +12,7 @@
 #   BENCH_ARGS      more for the benchmark
 #   CLAIMS_ARGS     more for the claims, for example --prompts 100
 #   CLASSES_ARGS    more for the table of classes, for example --only llama gpt2
+#   TORTURE_ARGS    more for the torture, for example --kills 5 --studies toy
 #   TORCH           the PyTorch release that `make lock` pins
 #   DISK_GB         free space that an installation asks for
 #
@@ -30,6 +31,7 @@ PAPERMILL_ARGS =
 BENCH_ARGS =
 CLAIMS_ARGS =
 CLASSES_ARGS =
+TORTURE_ARGS =
 TORCH = $(shell sed -n 's/^torch==//p' requirements.lock)
 DISK_GB = 6
 CELL_TIMEOUT = 600
@@ -50,7 +52,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test test-real test-oracles claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-real clean clean-cache environment
+.PHONY: help figures test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-real clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -90,6 +92,9 @@ test-real: $(STAMP) ## measure a real model (SmolLM2, fetched once) and compare 
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
 	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 		$(PY) -m pytest $(SIDE_BY_SIDE) tests/real_model $(PYTEST_ARGS)
+
+torture: $(STAMP) ## damage records and kill studies, thousands of times and at random moments (an hour at most)
+	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.torture.torture $(TORTURE_ARGS)
 
 claims: $(STAMP) ## measure what the verdicts of notebook 04 need beyond its defaults (hours; resumes): data/values/
 	@ICL_OUTPUT="$(CURDIR)" $(PY) -m util claims "$(strip $(MODEL_PLACE))" $(CLAIMS_ARGS)

@@ -24,8 +24,8 @@ ROOMS = (
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
-    "util.paths", "util.locks", "util.stats", "util.records.cache", "util.models.table", "util.figures.style",
-    "util.figures.report", "util.roles.attention_scores", "util.roles.results",
+    "util.paths", "util.locks", "util.stats", "util.records.cache", "util.records.file_format", "util.models.table",
+    "util.figures.style", "util.figures.report", "util.roles.attention_scores", "util.roles.results",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("measures", "plots", "claims", "results")),
 )  # fmt: skip
 INTERNALS = (

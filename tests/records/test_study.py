@@ -4,9 +4,12 @@ from dataclasses import KW_ONLY, FrozenInstanceError
 from typing import Annotated, ClassVar
 
 import pytest
+import torch
 
 from tests import toys
-from util.records import cache
+from util import paths
+from util.prompts import words
+from util.records import cache, provenance
 from util.records.checked import AsList, Count, Natural, Share, Text, checked
 from util.records.model import Model
 from util.records.study import Study
@@ -151,3 +154,91 @@ def test_other_weights_under_a_name_are_measured_again(study):
     with pytest.warns(cache.CacheWarning, match="weights"):
         assert Sums(Model.given(other, study.pair[1], "given:a"), folder=study.folder).sum() != 0
     assert Sums.computed == ["sum", "sum"]
+
+
+HALF_GONE = {
+    "columns of a projection": lambda model: model.model.layers[1].self_attn.v_proj.weight.data[:, 1:].zero_(),
+    "one head": lambda model: model.model.layers[0].self_attn.o_proj.weight.data[:, :8].zero_(),
+    "one number": lambda model: model.model.embed_tokens.weight.data[3, 5].add_(1e-3),
+    "a sign": lambda model: model.model.norm.weight.data[-1].neg_(),
+}
+
+
+@pytest.mark.parametrize("change", HALF_GONE)
+def test_no_weight_can_change_unnoticed(change, tmp_path):
+    model, tokenizer = toys.model(), toys.tokenizer()
+    Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
+    HALF_GONE[change](model)
+    with pytest.warns(cache.CacheWarning, match="weights"):
+        Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
+    assert Sums.computed == ["sum", "sum"]
+
+
+def test_the_digest_of_weights_is_of_names_shapes_dtypes_and_stored_buffers():
+    model = toys.model()
+    digests = {provenance.weights_digest(model)}
+    digests.add(provenance.weights_digest(toys.model().bfloat16()))
+    model.register_buffer("passing", torch.zeros(3), persistent=False)
+    assert provenance.weights_digest(model) in digests
+    model.register_buffer("kept", torch.zeros(3))
+    digests.add(provenance.weights_digest(model))
+    model.kept[1] = 1
+    digests.add(provenance.weights_digest(model))
+    assert len(digests) == 4
+    model.kept = model.kept.to("meta")
+    assert provenance.weights_digest(model) is None
+
+
+def test_a_large_model_is_digested_once(monkeypatch):
+    model, small = toys.model(), toys.model()
+    monkeypatch.setattr(provenance, "LARGE", 1000)
+    first = provenance.weights_digest(model)
+    monkeypatch.setattr(provenance.hashlib, "sha256", lambda *_: pytest.fail("digested again"))
+    assert provenance.weights_digest(model) == first
+    with pytest.raises(pytest.fail.Exception):
+        provenance.weights_digest(small)
+
+
+@pytest.fixture
+def other_lists(tmp_path, monkeypatch):
+    """A clone with one other word in its list of categories, for ICL_ROOT; calling it changes to this clone."""
+    lists = paths.root() / "data" / "word_lists"
+    copy = tmp_path / "clone" / "data" / "word_lists"
+    copy.mkdir(parents=True)
+    for file in lists.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes().replace(b"apple", b"quince"))
+
+    def change():
+        monkeypatch.setenv("ICL_ROOT", str(tmp_path / "clone"))
+        words.table.cache_clear()
+
+    yield change
+    words.table.cache_clear()
+
+
+@checked
+class Listed(Sums):
+    """Sums whose prompts are drawn from a list that the request does not contain."""
+
+    word_lists = ("categories.csv",)
+
+    @property
+    def texts(self):
+        return words.column("categories", "word")
+
+
+def test_other_word_lists_are_a_miss_with_and_without_a_loaded_model(folder, tmp_path, other_lists):
+    study = Listed(Model(str(folder), verbose=False), folder=tmp_path / "records")
+    first = study.sum()
+    assert study.replace().sum() == first and Sums.computed == ["sum"]
+    other_lists()
+    with pytest.warns(cache.CacheWarning, match="word_lists"):
+        Listed(Model(str(folder), verbose=False), folder=tmp_path / "records").sum()
+    assert Sums.computed == ["sum", "sum"]
+
+
+def test_other_prompts_are_a_miss_where_the_model_is_loaded(study, monkeypatch):
+    study.sum()
+    monkeypatch.setattr(Sums, "texts", ["other texts"])
+    with pytest.warns(cache.CacheWarning, match="prompt_digest"):
+        study.replace().sum()

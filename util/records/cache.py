@@ -1,22 +1,16 @@
-"""Safe, atomic pickles: one record per request, in a file whose name depends on the request alone.
+"""Cached records: one file per request, whose name depends on the request alone, written whole or not at all.
 
-pickle.load runs whatever program a file holds. `restricted_load` reads a file as data only:
-
-- it accepts only the opcodes that `save` writes;
-- containers may not be deep and may not be shared, so there are no cycles and no decompression bombs;
-- the names that numpy's arrays need stand for checked classes of this file, so a pickle never reaches numpy itself;
-- what comes out must obey the same rules as what `save` accepts.
+`file_format` says what is in a file. A file that does not hold what its name says is neither used nor overwritten: it
+is renamed, and what it should have held is computed again.
 """
 
-import io
 import itertools
 import json
 import os
-import pickle
-import pickletools
 import re
 import shutil
 import stat
+import tempfile
 import time
 import uuid
 import warnings
@@ -25,31 +19,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import Any
 
 from util.locks import locked
+from util.records.file_format import NotARecord, OlderRecord, brief, decode, encode, plain
 
 Request = dict[str, Any]
 Fields = dict[str, Any]
 
 SIZE_LIMIT = 4 << 30  # bytes of one file
 MARGIN = 64 << 20  # bytes to leave free on the disk
-DEPTH = 50  # how deep containers may be nested
-INT_BITS = 1024  # far below the size from which Python refuses to print an int
-DTYPES = frozenset("b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8".split())
 TEMPORARY = ".writing-"  # how names of unfinished files begin
 CURE = "choose another folder with ICL_MATERIAL or free space"
 
-# SHAREABLE: opcodes of strings, names, dtypes and arrays, which a file may refer to more than once.
-# OPCODES: all opcodes that `save` can write.
-SHAREABLE = frozenset("SHORT_BINUNICODE BINUNICODE STACK_GLOBAL REDUCE BINGET LONG_BINGET".split())
-OPCODES = SHAREABLE | set(
-    "PROTO FRAME STOP MARK MEMOIZE NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT "
-    "SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS "
-    "EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 TUPLE BUILD".split()
-)
+# Folders in which a result of this process could not be saved. Work in them goes on, because to stop would lose it.
+_UNSAVED: set[Path] = set()
 
 
 class CacheError(OSError):
@@ -83,8 +67,8 @@ def request_digest(request: Request) -> str:
     """
     stem, schema = request.get("stem"), request.get("schema")
     if type(stem) is not str or not re.fullmatch(r"[A-Za-z0-9_-]{1,60}", stem) or type(schema) is not int:
-        raise ValueError(f'no usable "stem" (str) and "schema" (int) in a request: {_brief(stem)}, {_brief(schema)}')
-    request = _plain(request, "request")
+        raise ValueError(f'no usable "stem" (str) and "schema" (int) in a request: {brief(stem)}, {brief(schema)}')
+    request = plain(request, "request")
     for field, value in request.items():
         try:
             exact = type(field) is str and json.loads(json.dumps(value, allow_nan=False)) == value
@@ -109,165 +93,39 @@ def _readable(name: object) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", last)[:28].strip("-._")
 
 
-def _plain(value: Any, where: str, depth: int = 1) -> Any:
-    """A copy with Python scalars instead of numpy's and with C-contiguous arrays.
+def read(path: Path) -> Record:
+    """The record in a file.
 
-    depth: how many containers the value is inside of; it is 1 for a part of a record. Raises TypeError, naming the
-    place, for what a record may not hold. Types are compared exactly, because pickle stores a subclass under its own
-    name, which `restricted_load` refuses.
+    Raises FileNotFoundError if there is no file, and NotARecord, which says why, if it holds no whole and undamaged
+    record. Raises CacheError or MemoryError, naming the file, if the machine cannot read it.
     """
-    if isinstance(value, np.generic) and value.dtype.str[1:] in DTYPES:
-        value = value.item()
-    kind = type(value)
-    if kind is _Array:
-        return value.array
-    if kind is np.ndarray:
-        return _plain_array(value, where)
-    if kind is int and value.bit_length() > INT_BITS:
-        raise TypeError(f"{where} is an int of more than {INT_BITS} bits; store it as a str")
-    if value is None or kind in (bool, int, float, str):
-        return value
-    if kind not in (list, tuple, dict):
-        raise TypeError(
-            f"{where} is a {kind.__module__}.{kind.__qualname__}; a record holds None, bool, int, float, str, list, "
-            "tuple, dict and numeric numpy arrays, and no subclass of these"
-        )
-    if depth == DEPTH:
-        raise TypeError(f"{where:.200} is nested more than {DEPTH} deep, or contains itself")
-    if kind is not dict:
-        return kind([_plain(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)])
-    for key in value:
-        if type(key) not in (str, int):
-            raise TypeError(f"{where} has the key {_brief(key)}; keys are str or int")
-        _plain(key, f"a key of {where}")
-    return {key: _plain(item, f"{where}[{_brief(key)}]", depth + 1) for key, item in value.items()}
-
-
-def _plain_array(array: np.ndarray, where: str) -> np.ndarray:
-    code = array.dtype.str
-    if code[1:] not in DTYPES:
-        raise TypeError(f"{where} is an array of {array.dtype}; arrays hold {' '.join(sorted(DTYPES))}")
-    array = np.asarray(array, order="C")
-    if array.dtype.metadata:  # may be any objects; pickle would write them into the file
-        array = array.view(code)
-    if code == "|b1" and (array.view("u1") > 1).any():  # indexing with such a mask may overrun memory
-        raise TypeError(f"{where} is a bool array with bytes other than 0 and 1")
-    return array
-
-
-def _brief(value: object) -> str:
-    """A value in at most 80 characters, for messages."""
-    if isinstance(value, str):
-        return repr(value[:80])
-    return f"{value!r:.80}" if isinstance(value, int | float | None) else f"a {type(value).__name__}"
-
-
-class _Dtype:
-    """Stands for numpy.dtype(code, align, copy) while a file is read; __setstate__ then receives the byte order."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, code: str, align: bool, copy: bool) -> None:
-        if type(code) is not str or code not in DTYPES:
-            raise ValueError(f"refused the dtype {_brief(code)}")
-        self.name = code
-
-    def __setstate__(self, state: object) -> None:
-        orders = [order for order in "|<>" if state == (3, order, None, None, None, -1, -1, 0)]
-        if not orders:
-            raise ValueError("refused a dtype with fields, a shape or metadata")
-        self.name = orders[0] + self.name[-2:]
-
-
-class _Array:
-    """Stands for numpy's _frombuffer(buffer, dtype, shape, order) while a file is read; it has the buffer's size."""
-
-    __slots__ = ("array",)
-
-    def __init__(self, buffer: bytes | bytearray, dtype: _Dtype, shape: tuple[int, ...], order: str) -> None:
-        if (type(dtype), type(shape), order) != (_Dtype, tuple, "C") or type(buffer) not in (bytes, bytearray):
-            raise ValueError("refused an array that is not built as numpy builds it")
-        array = np.frombuffer(buffer, dtype.name).reshape(shape)
-        if array.shape != shape:
-            raise ValueError("refused an array that leaves a length to guess")
-        # numpy writes a read-only array as bytes; frombuffer gives a read-only view of them, so copy it
-        self.array = _plain_array(array if array.flags.writeable else array.copy(), "an array")
-
-    def __setstate__(self, state: object) -> None:
-        raise ValueError("refused to change an array")
-
-
-GLOBALS: Mapping[tuple[str, str], type] = {  # numpy 2 and 1 name the module differently
-    ("numpy", "dtype"): _Dtype,
-    ("numpy._core.numeric", "_frombuffer"): _Array,
-    ("numpy.core.numeric", "_frombuffer"): _Array,
-}
-
-
-class _Reader(pickle.Unpickler):
-    """An unpickler that knows no names but those of GLOBALS."""
-
-    def find_class(self, module: str, name: str, /) -> type:
-        if (module, name) not in GLOBALS:
-            raise ValueError(f"refused the global {_brief(module)} {_brief(name)}")
-        return GLOBALS[module, name]
-
-
-def _scan(payload: bytes) -> None:
-    """Check a pickle before it is read, by following the heights of the values on pickle's stack.
-
-    Raises ValueError unless the pickle has only OPCODES, its containers form a tree, and they are nested at most DEPTH
-    deep. The reason: hashing deep tuples (as keys) crashes Python, and hashing shared ones takes exponential time.
-    pickletools also checks each length against the bytes of the file, before pickle would reserve memory for it.
-    """
-    heights: list[int] = []  # of values on the stack: 0 if SHAREABLE, else >= 1; a container is higher than its content
-    remembered: list[int] = []  # heights of the values in pickle's memo
-    marks: list[int] = []  # sizes of the stack where MARK opcodes stand
-    end = None
-    argument: Any
-    for opcode, argument, end in pickletools.genops(payload):  # noqa: B007
-        name, needs = opcode.name, opcode.stack_before
-        if name not in OPCODES:
-            raise ValueError(f"refused the opcode {name} {_brief(argument)}")
-        if name == "MARK":
-            marks.append(len(heights))
-            continue
-        if name == "MEMOIZE":
-            remembered.append(heights[-1])
-            continue
-        if name in ("BINGET", "LONG_BINGET") and remembered[argument]:
-            raise ValueError("refused a second reference to a container")
-        marked = pickletools.markobject in needs
-        start = marks.pop() - needs.index(pickletools.markobject) if marked else len(heights) - len(needs)
-        taken = heights[start:]  # the values that the opcode takes from the stack
-        inside = taken if name.startswith("TUPLE") else taken[1:]  # the first value of others is the container itself
-        height = 0 if name in SHAREABLE else max([1, *taken, *(1 + height for height in inside)])
-        if start < 0 or height > DEPTH + 3:  # + 3: an array is written as nested parts
-            raise ValueError(f"refused what is nested more than {DEPTH} deep")
-        heights[start:] = [height] * len(opcode.stack_after)
-    if end is None or end + 1 != len(payload):
-        raise ValueError("refused what follows the end of the pickle")
-
-
-def restricted_load(file: BinaryIO, limit: int = SIZE_LIMIT) -> Any:
-    """The plain values of a pickle in a seekable binary file, read without executing anything.
-
-    The suite opens pickles with this function only. Raises pickle.UnpicklingError, naming a refused global, for any
-    other content, and for more than `limit` bytes (its cause is then a ValueError).
-    """
+    with _reading(path):
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait forever
+            raise NotARecord("it is not a regular file")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > SIZE_LIMIT:
+                raise NotARecord(f"its {size} bytes are more than the limit of {SIZE_LIMIT}")
+            parts = decode(file.read(size))
     try:
-        size = file.seek(0, os.SEEK_END)
-        if size > limit:
-            raise ValueError(f"{size} bytes are more than the limit of {limit}")
-        file.seek(0)
-        payload = file.read(size)
-        _scan(payload)
-        return _plain(_Reader(io.BytesIO(payload)).load(), "record", depth=0)
-    except (OSError, MemoryError):  # the machine is at fault, not the file
+        return Record(**parts)
+    except TypeError as error:  # its parts are not those of a record
+        raise NotARecord(str(error)) from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what the machine has against reading a file into an error that names the file and says what to do."""
+    try:
+        yield
+    except FileNotFoundError:
         raise
-    except Exception as error:  # a damaged pickle may raise anything
-        reason = str(error) or type(error).__name__
-        raise pickle.UnpicklingError(f"{reason}; delete the file or pass redo to recompute") from error
+    except MemoryError as error:
+        cure = "free some, or move the file away to recompute it"
+        raise MemoryError(f"not enough memory to read {path}: {cure}") from error
+    except OSError as error:
+        cure = "make it readable (chmod u+r), delete it to recompute, or choose another folder with ICL_MATERIAL"
+        raise CacheError(f"cannot read {path} ({error.strerror or error}): {cure}") from error
 
 
 def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None = None) -> Record | None:
@@ -275,29 +133,35 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
 
     In the second case a CacheWarning says why. expect: what the record's provenance must say; entries that are None are
     not known and not compared, and different "versions" only warn. A file that is not a record is renamed to
-    `<name>.corrupt`. Raises CacheError if the file cannot be read, and what `request_digest` raises.
+    `<name>.corrupt`, one of the older format to `<name>.old`, one of another request to `<name>.other`. Raises what
+    `request_digest` raises, and CacheError or MemoryError if the file cannot be read.
     """
     path = record_path(request, folder)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait forever
-            raise pickle.UnpicklingError("not a regular file")
-        with path.open("rb") as file:
-            record = Record(**restricted_load(file))
+        with _reading(path):
+            seen = path.stat()
+        record = read(path)
     except FileNotFoundError:
         return None
-    except (pickle.UnpicklingError, TypeError) as error:  # TypeError: its parts are not those of a record
-        aside = _set_aside(path)
-        warnings.warn(f"{path} is no record ({error}); moved to {aside}, recomputing", CacheWarning, stacklevel=2)
+    except NotARecord as error:
+        ending = ".old" if isinstance(error, OlderRecord) else ".corrupt"
+        aside = _set_aside(path, seen, ending)
+        if aside is None:
+            return load(request, folder, expect)
+        warnings.warn(f"{path} is no record: {error}; moved to {aside}, recomputing", CacheWarning, stacklevel=2)
         return None
-    except OSError as error:
-        cure = "make it readable (chmod u+r), delete it to recompute, or choose another folder with ICL_MATERIAL"
-        raise CacheError(f"cannot read {path} ({error.strerror or error}): {cure}") from error
+    # fromkeys: fields that only the stored request has are wanted as None, so that they count as a difference
+    different = _differences(dict.fromkeys(record.request) | request, record.request)
+    if different:
+        aside = _set_aside(path, seen, ".other")
+        if aside is None:
+            return load(request, folder, expect)
+        warnings.warn(f"{path} holds {different}; moved to {aside}, recomputing", CacheWarning, stacklevel=2)
+        return None
     wanted = {key: value for key, value in (expect or {}).items() if value is not None}
     versions = wanted.pop("versions", {})
     stored_versions = record.provenance.get("versions")
-    # fromkeys: fields that only the stored request has are wanted as None, so that they count as a difference
-    different = _differences(dict.fromkeys(record.request) | request, record.request)
-    different = different or _differences(wanted, record.provenance)
+    different = _differences(wanted, record.provenance)
     if different:
         warnings.warn(f"{path} holds {different}; it will be recomputed", CacheWarning, stacklevel=2)
         return None
@@ -317,17 +181,33 @@ def _differences(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
         except ValueError:  # the comparison of an array is an array, which has no truth value
             same = False
         if not same:
-            differences.append(f"{_brief(key)} {_brief(stored_value)} instead of {_brief(value)}")
+            differences.append(f"{brief(key)} {brief(stored_value)} instead of {brief(value)}")
     return ", ".join(differences)
 
 
-def _set_aside(path: Path) -> Path:
-    """Rename a file to the first name <name>.corrupt, <name>.corrupt1, ... that is free, and return the new path."""
-    names = (path.with_name(f"{path.name}.corrupt{number or ''}") for number in itertools.count())
+def _set_aside(path: Path, seen: os.stat_result, ending: str) -> Path | None:
+    """Rename a file to the first name <name><ending>, <name><ending>1, ... that is free, and return the new path.
+
+    seen: the file as it was before it was read. Returns None where another process has moved or replaced it since: a
+    new file stays where it is.
+    """
+    names = (path.with_name(f"{path.name}{ending}{number or ''}") for number in itertools.count())
     aside = next(name for name in names if not os.path.lexists(name))
-    with _cure(path.parent), suppress(FileNotFoundError):  # another process was faster
-        path.rename(aside)
+    with _cure(path.parent):
+        try:
+            if not _same_file(path.stat(), seen):
+                return None
+            path.rename(aside)
+        except FileNotFoundError:
+            return None
+        if not _same_file(aside.stat(), seen):  # replaced between these two lines
+            aside.rename(path)
+            return None
     return aside
+
+
+def _same_file(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_dev, one.st_ino, one.st_mtime_ns) == (other.st_dev, other.st_ino, other.st_mtime_ns)
 
 
 def save(request: Request, data: Fields, provenance: Fields, folder: str | Path) -> Path:
@@ -337,7 +217,10 @@ def save(request: Request, data: Fields, provenance: Fields, folder: str | Path)
     is no room or no permission; and what `request_digest` raises.
     """
     path, record = record_path(request, folder), _checked(request, data, provenance)
-    payload = pickle.dumps(vars(record), protocol=5)
+    try:
+        payload = encode(vars(record))
+    except NotARecord as error:
+        raise CacheError(f"{path.name} could not be read back: {error}") from error
     if len(payload) > SIZE_LIMIT:
         raise CacheError(f"{path.name} would have {len(payload)} bytes and could not be read back; store less in it")
     ensure_writable(path.parent, len(payload))
@@ -362,7 +245,7 @@ def save(request: Request, data: Fields, provenance: Fields, folder: str | Path)
 
 
 def _checked(request: Request, data: Fields, provenance: Fields) -> Record:
-    return Record(_plain(request, "request"), _plain(provenance, "provenance"), _plain(data, "data"))
+    return Record(plain(request, "request"), plain(provenance, "provenance"), plain(data, "data"))
 
 
 def ensure_writable(folder: str | Path, size: int = 0) -> None:
@@ -410,18 +293,15 @@ def load_or_compute(
 
     If several processes ask for the same record, one computes it and the others wait and load it. Loading takes no
     lock, so it works in a read-only folder. redo: compute even if there is a record; the old one stays until the new
-    one is complete. A result that cannot be saved is returned with a CacheWarning. Raises CacheError, before computing,
-    if the folder cannot be written to, and what `load` and `save` raise otherwise.
+    one is complete. A result that cannot be saved in the folder is saved in the system's temporary folder, if possible,
+    and returned; a CacheWarning says where it is. Raises CacheError, before computing, if the folder cannot be written
+    to (unless a result of this process is only in memory already), and what `load` and `save` raise otherwise.
     """
     if not redo:
         cached = load(request, folder, expect)
         if cached is not None:
             return cached
-    ensure_writable(folder)
-    path = record_path(request, folder)
-    with _cure(path.parent):
-        held = locked(path, f"computes {path}")
-    with held:
+    with _turn(record_path(request, folder)):
         if not redo:
             cached = load(request, folder, expect)  # another process may have computed it meanwhile
             if cached is not None:
@@ -431,5 +311,35 @@ def load_or_compute(
         try:
             save(request, record.data, record.provenance, folder)
         except CacheError as error:
-            warnings.warn(f"the result is used, but not saved: {error}", CacheWarning, stacklevel=2)
+            _UNSAVED.add(Path(folder))
+            kept = _save_elsewhere(record, Path(folder))
+            warnings.warn(f"the result is used, but not saved: {error}{kept}", CacheWarning, stacklevel=2)
+        else:
+            _UNSAVED.discard(Path(folder))
         return record
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Hold the lock of a record's file, in a folder that can be written to; in a folder of _UNSAVED do nothing."""
+    if path.parent in _UNSAVED:
+        yield
+        return
+    ensure_writable(path.parent)
+    with _cure(path.parent):
+        held = locked(path, f"computes {path}")
+    with held:
+        yield
+
+
+def _save_elsewhere(record: Record, folder: Path) -> str:
+    """Save a record in a new folder among the system's temporary ones, if possible; where it is, in words."""
+    with suppress(OSError):
+        spare = Path(tempfile.mkdtemp(prefix="icl-records-"))
+        try:
+            path = save(record.request, record.data, record.provenance, spare)
+        except OSError:
+            spare.rmdir()
+            raise
+        return f". It is kept as {path}; move it to {folder} once there is room"
+    return ""

@@ -6,15 +6,21 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
 
+from util import paths
 from util.engine.handshake import input_device
 from util.load_model_and_data import (
     describe,
     resolved_revision,
 )
+from util.models.files import sha256
+
+LARGE = 4 << 30  # bytes of weights: two seconds
+_LARGE_MODELS: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()  # digests of models of more bytes
 
 PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
 
@@ -31,15 +37,30 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def weights_digest(model: PreTrainedModel) -> str | None:
-    """A digest of up to 16 numbers of every parameter, to tell models of one shape apart; None if any is offloaded."""
-    parts = []
-    for name, parameter in model.named_parameters():
-        if parameter.device.type == "meta":
-            return None
-        flat = parameter.detach().flatten()
-        step = max(1, flat.numel() // 16)
-        parts.append(f"{name} {tuple(parameter.shape)} {flat[::step][:16].float().tolist()}")
-    return digest(parts)
+    """A digest of all weights: the bytes of every parameter and stored buffer; None if any is offloaded.
+
+    It takes a second for 2 GB of weights. Those of a model of more than LARGE bytes are read once in a process, so that
+    changing such a model in place goes unnoticed.
+    """
+    if model in _LARGE_MODELS:
+        return _LARGE_MODELS[model]
+    stored = model.state_dict()
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name in stored]
+    weights = [*model.named_parameters(), *buffers]
+    if any(tensor.device.type == "meta" for _, tensor in weights):
+        return None
+    taken = hashlib.sha256()
+    for name, tensor in weights:
+        taken.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        taken.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+    if sum(tensor.nbytes for _, tensor in weights) > LARGE:
+        _LARGE_MODELS[model] = taken.hexdigest()[:16]
+    return taken.hexdigest()[:16]
+
+
+def lists_digest(names: Iterable[str]) -> str:
+    """A digest of some files of data/word_lists. Raises FileNotFoundError if one is missing."""
+    return digest(sha256(paths.root() / "data" / "word_lists" / name) for name in names)
 
 
 def code_digest() -> str:

@@ -17,7 +17,7 @@ from util.engine.handshake import check_tokenizer
 from util.records import cache
 from util.records.checked import checked
 from util.records.model import AsModel, Model
-from util.records.provenance import expectation, provenance
+from util.records.provenance import digest, expectation, lists_digest, provenance
 
 AnyStudy = TypeVar("AnyStudy", bound="Study")
 
@@ -31,7 +31,8 @@ class Study:
 
     model: a `Model` or a model's name. folder: where records are kept, default `paths.material()`. redo: measure again
     even if there is a record. A subclass adds its own arguments (in the order data, k, prompts, seed; the rest by
-    keyword) and defines `own_request` and `texts`.
+    keyword) and defines `own_request` and `texts`. Where prompts are drawn from files of data/word_lists whose content
+    is not part of the request, it names these files in `word_lists`.
     """
 
     model: AsModel = field(default_factory=Model)
@@ -40,6 +41,7 @@ class Study:
     redo: bool = field(default=False, compare=False, repr=False)
 
     stem: ClassVar[str]
+    word_lists: ClassVar[tuple[str, ...]] = ()
 
     @property
     def own_request(self) -> Mapping[str, Any]:
@@ -75,13 +77,17 @@ class Study:
         check_tokenizer(*self.model.pair)
         return self.model.pair
 
+    @property
+    def _lists(self) -> dict[str, str]:
+        return {"word_lists": lists_digest(self.word_lists)} if self.word_lists else {}
+
     @cached_property
     def _expected_unloaded(self) -> dict[str, Any]:
-        return expectation(self.request, None)
+        return expectation(self.request, None) | self._lists
 
     @cached_property
     def _expected_loaded(self) -> dict[str, Any]:
-        return expectation(self.request, self.model.pair)
+        return expectation(self.request, self.pair) | self._lists | {"prompt_digest": digest(self.texts)}
 
     @property
     def expected(self) -> dict[str, Any]:
@@ -91,7 +97,7 @@ class Study:
     @cached_property
     def origin(self) -> dict[str, Any]:
         """The provenance of results that this study measures now; it loads the model."""
-        return provenance(self.request, self.pair, self.texts)
+        return provenance(self.request, self.pair, self.texts) | self._lists
 
     def record(self, part: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
         """The record of one part of the study, loaded or computed now.

@@ -467,7 +467,7 @@ def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_take
 
 
 def requests_in(folder):
-    return [cache.restricted_load(file.open("rb"))["request"] for file in sorted(folder.glob("*.pickle"))]
+    return [cache.read(file).request for file in sorted(folder.glob("*.pickle"))]
 
 
 def test_prompts_that_are_measured_choose_no_task(study):

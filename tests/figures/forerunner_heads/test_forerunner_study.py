@@ -1,11 +1,13 @@
 """From a request to a record: caching, resuming, and what makes a cached record a miss."""
 
 import json
+import os
 import pickle
 import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -381,6 +383,21 @@ def test_blocks_outlive_a_record_that_could_not_be_saved(redo, study, tmp_path, 
     measured = study.replace(redo=redo).magnitudes()
     assert not calls and measured.magnitude.shape == (10, 3, 3, 4)
     assert not list((tmp_path / "blocks").iterdir())
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError])
+def test_a_hit_succeeds_although_left_over_blocks_cannot_be_removed(error, study, tmp_path, monkeypatch):
+    """In a folder that may only be read; or because another process with the same hit was faster."""
+    expected = study.magnitudes().magnitude
+    for numbers in study._blocks:
+        os.utime(cache.save(study._block_request(numbers), {}, {}, tmp_path / "blocks"), (0, 0))
+
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    np.testing.assert_array_equal(cached(study).magnitudes().magnitude, expected)
+    assert len([*(tmp_path / "blocks").glob("*.pickle")]) == len(study._blocks)
 
 
 def test_blocks_of_other_code_or_weights_are_not_taken_up(study, monkeypatch):

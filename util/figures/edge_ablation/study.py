@@ -397,6 +397,8 @@ def greedy_circuit(
 class LookUp(Study):
     """Look-up prompts, each with one of other words as its donor, in the place of those of a word-pair task."""
 
+    word_lists = ("categories.csv",)
+
     @property
     def own_request(self) -> dict[str, Any]:
         """That of a study, with the name that the records of this control have."""

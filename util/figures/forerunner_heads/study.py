@@ -1,6 +1,7 @@
 """Forerunner token heads: what is measured, and the records of it (Cho et al. 2025, Fig. 5 middle, 22-25)."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY
 from functools import cached_property
 from pathlib import Path
@@ -179,9 +180,10 @@ class Study(ForerunnerStudy):
         whole = cache.record_path(self.request, self.place)
         for numbers in blocks(self.prompts, BLOCK):
             file = cache.record_path(self._block_request(numbers), self.place / "blocks")
-            if whole.exists() and file.exists() and file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
-                file.unlink()
-                Path(f"{file}.lock").unlink(missing_ok=True)
+            with suppress(OSError):  # gone already, or in a folder that may only be read
+                if file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
+                    file.unlink()
+                    Path(f"{file}.lock").unlink(missing_ok=True)
 
     # -------------------------------------------------------------------------------------------- parts
 

@@ -86,6 +86,7 @@ class TaskStudy(Study):
     token_budget: Count = TOKEN_BUDGET
 
     stem = "induction_scores"
+    word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
         if self.task not in classification.NAMES:

@@ -61,6 +61,7 @@ class Pairs(study.Study):
     held_out: bool | None = None
 
     stem = measures.STEM
+    word_lists = ("ioi.json",)
 
     def __post_init__(self) -> None:
         most = most_pairs(self.frames, self.names)

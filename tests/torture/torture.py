@@ -1,0 +1,222 @@
+"""Damage records thousands of times, and kill every study at random moments: `make torture`, an hour at most.
+
+No damaged file may be read, and a study that was killed and started again must give the same bits as an undisturbed
+one, with at most ALLOWED times its work. Work is counted in multiplications of the linear maps that a run calls. All
+counts are printed as JSON, and written to the file that --out names. The exit status is 1 where anything is wrong.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from util.figures.edge_ablation.plan import Plan
+from util.figures.forerunner_heads import study as forerunner
+from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
+from util.figures.induction_scores.study import Study as InductionStudy
+from util.figures.ioi_patching import pairs
+from util.figures.ioi_patching.study import Study as PatchingStudy
+from util.figures.toy_induction_head.study import Study as ToyStudy
+from util.records import cache
+from util.records.file_format import NotARecord, decode, encode
+from util.records.model import Model
+
+ALLOWED = 1.2  # how much work a killed and resumed run may take, in undisturbed runs
+
+# ------------------------------------------------------------------------------------------------ the studies, small
+
+
+def toy(model: Model, folder: Path) -> None:
+    study = ToyStudy(model, 20, 3, 8, folder=folder)
+    study.heads()
+    study.patterns()
+
+
+def forerunner_heads(model: Model, folder: Path) -> None:
+    study = forerunner.Study(model, "agnews", 1, 16, untrained_prompts=8, folder=folder)
+    study.counts()
+    study.specificity()
+    study.replace(prompts=8).grid(["sst5", "trec"]).counts()
+    ablation = AblationStudy.like(study, prompts=8, draws=2)
+    causal = CausalStudy(ablation, ["agnews"], choice_prompts=8, read_prompts=8, single_heads=4, heads_cut=3)
+    causal.task()
+    causal.tables()
+    causal.head_effects(study)
+
+
+def induction_scores(model: Model, folder: Path) -> None:
+    study = InductionStudy(
+        model, ["wordseq1", "repetition"], "wordseq1", 4, 8, control_sets=2, sequences=2, sizes=[1, 3], folder=folder
+    )
+    study.scores()
+    study.pattern()
+    study.accuracies()
+    study.doses()
+
+
+def ioi_patching(model: Model, folder: Path) -> None:
+    study = PatchingStudy(model, "s2_swap", 16, 0, path_heads=4, folder=folder)
+    study.example()
+    study.population()
+    study.untrained()
+    study.curve()
+    study.paths()
+
+
+def edge_ablation(model: Model, folder: Path) -> None:
+    plan = Plan(
+        model, ["capitalization", "present_past"], 4, 8, donor_seeds=[0, 1], random_circuits=2, layer_cuts=3,
+        ambiguous_counts=[0, 3], corruptions=[1, 2], folder=folder,
+    )  # fmt: skip
+    plan.circuits()
+    plan.single_edges()
+    plan.windows()
+
+
+STUDIES: Mapping[str, Callable[[Model, Path], None]] = {
+    study.__name__: study for study in (toy, forerunner_heads, induction_scores, ioi_patching, edge_ablation)
+}
+
+
+# ------------------------------------------------------------------------------------------------ kills
+
+
+def run(study: Callable[[Model, Path], None], folder: Path, seconds: float | None) -> tuple[int, float]:
+    """Run a study in a process of its own; kill it after some seconds. Returns its work, and how long it took."""
+    work = mmap.mmap(-1, 8)  # shared with the process, and there when it is killed
+    started = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        try:
+            _measure(study, folder, work)
+        except BaseException as error:
+            print(f"{study.__name__}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise RuntimeError(f"{study.__name__} failed")
+    return struct.unpack("q", work[:8])[0], time.monotonic() - started
+
+
+def _measure(study: Callable[[Model, Path], None], folder: Path, work: mmap.mmap) -> None:
+    done = 0
+
+    def count(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        nonlocal done
+        if isinstance(module, nn.Linear | Conv1D) and inputs:
+            done += inputs[0].shape[:-1].numel() * module.weight.numel()
+            work[:8] = struct.pack("q", done)
+
+    torch.nn.modules.module.register_module_forward_pre_hook(count)
+    forerunner.BLOCK, pairs.BLOCK = 4, 128  # small studies have small blocks
+    study(Model("embedded", verbose=False), folder)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """A digest of the data of every record, by the name of its file. Raises NotARecord for what else is left over."""
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.suffix != ".lock" and not file.name.startswith(cache.TEMPORARY):
+            record = cache.read(file)
+            found[file.name] = sha256(encode({"data": record.data})).hexdigest()
+    return found
+
+
+def kills(name: str, times: int, scratch: Path) -> dict[str, Any]:
+    """Kill a study at random moments, each time once, and start it again. Returns the counts."""
+    study, draw = STUDIES[name], random.Random(name)
+    whole, seconds = run(study, scratch / name, None)
+    expected, ratios, wrong = contents(scratch / name), [], 0
+    for number in range(times):
+        folder = scratch / f"{name}-{number}"
+        before = run(study, folder, draw.uniform(0, seconds))[0]
+        after = run(study, folder, None)[0]
+        wrong += contents(folder) != expected
+        ratios.append((before + after) / whole)
+    return {
+        "records": len(expected),
+        "seconds undisturbed": round(seconds, 1),
+        "kills": times,
+        "other bits": wrong,
+        "work, mean": round(float(np.mean(ratios)), 3),
+        "work, most": round(max(ratios), 3),
+        "more work than allowed": sum(ratio > ALLOWED for ratio in ratios),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ damage
+
+
+def damage(payload: bytes, times: int, draw: random.Random) -> dict[str, int]:
+    """Change a byte, cut off, or blank a part of a file, so many times each. Returns how often that was read."""
+    accepted = {"changes": 0, "cuts": 0, "blanks": 0}
+    for _ in range(times):
+        place, end = sorted(draw.sample(range(len(payload)), 2))
+        changed = bytearray(payload)
+        changed[place] ^= draw.choice([1 << draw.randrange(8), draw.randrange(1, 256)])
+        blanked = payload[:place] + bytes(end - place) + payload[end:]
+        for kind, made in {"changes": bytes(changed), "cuts": payload[:place], "blanks": blanked}.items():
+            with suppress(NotARecord):
+                accepted[kind] += made != payload and decode(made) is not None
+    return accepted
+
+
+def damages(folder: Path, times: int) -> dict[str, Any]:
+    """Damage one record of every kind, which is what its request and data have for fields, in a folder of records."""
+    kinds: dict[Any, Path] = {}
+    for file in sorted(folder.rglob("*.pickle")):
+        record = cache.read(file)
+        kinds.setdefault((record.request["stem"], record.request.get("part"), *record.data), file)
+    accepted = {"changes": 0, "cuts": 0, "blanks": 0}
+    for number, file in enumerate(kinds.values()):
+        for kind, count in damage(file.read_bytes(), times, random.Random(number)).items():
+            accepted[kind] += count
+    return {"kinds of records": len(kinds), "damages of each sort": times * len(kinds), "accepted": accepted}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="of each study")
+    parser.add_argument("--damages", type=int, default=2000, help="of each sort, of each kind of record")
+    parser.add_argument("--studies", nargs="*", default=list(STUDIES), choices=list(STUDIES))
+    parser.add_argument("--out", type=Path, help="a file for the counts")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    counts: dict[str, Any] = {"kills": {}}
+    with tempfile.TemporaryDirectory(prefix="icl-torture-") as scratch:
+        for name in arguments.studies:
+            counts["kills"][name] = kills(name, arguments.kills, Path(scratch))
+            print(name, json.dumps(counts["kills"][name]), file=sys.stderr, flush=True)
+        counts["damages"] = damages(Path(scratch), arguments.damages)
+    text = json.dumps(counts, indent=1)
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+    wrong = sum(study["other bits"] + study["more work than allowed"] for study in counts["kills"].values())
+    return int(bool(wrong or any(counts["damages"]["accepted"].values())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
