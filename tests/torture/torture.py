@@ -28,6 +28,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from util.figures.edge_ablation.plan import Plan
+from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads import study as forerunner
 from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
 from util.figures.induction_scores.study import Study as InductionStudy
@@ -53,7 +54,7 @@ def forerunner_heads(model: Model, folder: Path) -> None:
     study = forerunner.Study(model, "agnews", 1, 16, untrained_prompts=8, folder=folder)
     study.counts()
     study.specificity()
-    study.replace(prompts=8).grid(["sst5", "trec"]).counts()
+    forerunner.Grid(study.replace(prompts=8), ["sst5", "trec"]).counts()
     ablation = AblationStudy.like(study, prompts=8, draws=2)
     causal = CausalStudy(ablation, ["agnews"], choice_prompts=8, read_prompts=8, single_heads=4, heads_cut=3)
     causal.task()
@@ -81,9 +82,10 @@ def ioi_patching(model: Model, folder: Path) -> None:
 
 
 def edge_ablation(model: Model, folder: Path) -> None:
+    study = EdgeStudy(model, "capitalization", 4, 8, donor_seeds=[0, 1], folder=folder)
     plan = Plan(
-        model, ["capitalization", "present_past"], 4, 8, donor_seeds=[0, 1], random_circuits=2, layer_cuts=3,
-        ambiguous_counts=[0, 3], corruptions=[1, 2], folder=folder,
+        study, ["capitalization", "present_past"], random_circuits=2, layer_cuts=3, ambiguous_counts=[0, 3],
+        corruptions=[1, 2],
     )  # fmt: skip
     plan.circuits()
     plan.single_edges()

@@ -83,10 +83,10 @@ class Study(base.Study):
     """Prompts of one word-pair task and their donors, see `word_pair_prompts.prompts`; each ablation is a record.
 
     task: by its name. donor_seeds: draws of donors; a record is of one draw, and `request` of the first. layout: fields
-    of `prompts.prompt.Layout` other than the task's, such as {"separator": ":", "join": " "}. two_pass: donors run before the
-    prompts, not beside them, and once for many ablations: faster where there are many. in_turn: no query is asked again
-    before all were asked. The embedded model is asked the words that it was trained on, every other model those of the
-    longer lists.
+    of `prompts.prompt.Layout` other than the task's, such as {"separator": ":", "join": " "}. two_pass: donors run
+    before the prompts, not beside them, and once for many ablations: faster where there are many. in_turn: no query is
+    asked again before all were asked. The embedded model is asked the words that it was trained on, every other model
+    those of the longer lists.
     Raises ValueError for a task, split, order, corruption or number that there is not, before a model is loaded.
     """
 
