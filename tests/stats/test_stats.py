@@ -119,6 +119,14 @@ def test_values_that_are_all_equal_have_an_interval_without_width():
     assert mean_interval(np.full(9, 0.1)) == pytest.approx((0.1, 0.1, 0.1), abs=1e-15)
 
 
+def test_an_interval_ends_where_its_quantity_does():
+    values = np.random.default_rng(2).random((5, 3)) ** 6
+    free, within = mean_intervals(values), mean_intervals(values, within=(0, 0.3))
+    assert (free.low < 0).any() and (free.high > 0.3).any()
+    np.testing.assert_array_equal(within.low, free.low.clip(0, 0.3))
+    np.testing.assert_array_equal(within.high, free.high.clip(0, 0.3))
+
+
 def test_one_unit_has_no_interval():
     with pytest.raises(ValueError, match="at least two"):
         mean_intervals(np.ones((1, 3)))

@@ -118,8 +118,7 @@ def scored_head(scores: Mapping[str, Floats], head: Head, names: Sequence[str] =
     """
     intervals = {}
     for name in names:
-        mean, low, high = mean_interval(scores[name][:, head[0], head[1]])
-        intervals[name] = Interval(mean, max(low, 0.0), min(high, 1.0))
+        intervals[name] = mean_interval(scores[name][:, head[0], head[1]], within=(0, 1))
     return ScoredHead(head, intervals)
 
 

@@ -39,7 +39,7 @@ class HeadScores:
 
     def intervals(self, name: str = "prefix_matching") -> Intervals:
         """Returns one score [L, H] with its 95 % interval over sequences."""
-        return mean_intervals(self.scores[name])
+        return mean_intervals(self.scores[name], within=(0, 1))
 
     @property
     def induction_heads(self) -> Bools:

@@ -38,7 +38,12 @@ def resampled(units: int, draws: int, seed: int = 0) -> NDArray[np.int64]:
     return np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), size=draws)
 
 
-def mean_intervals(values: ArrayLike, level: float = 0.95, comparisons: int = 1) -> Intervals:
+ANYTHING = (-np.inf, np.inf)  # no bound on what a quantity can be
+
+
+def mean_intervals(
+    values: ArrayLike, level: float = 0.95, comparisons: int = 1, within: tuple[float, float] = ANYTHING
+) -> Intervals:
     """Means over the first axis of values [N, ...], with intervals that allow for skewed values; each array is [...].
 
     This is Student's t interval, corrected for the sample's skewness by the cubic transformation of Hall (1992, "On the
@@ -47,7 +52,8 @@ def mean_intervals(values: ArrayLike, level: float = 0.95, comparisons: int = 1)
     Differences that are formed before the call are paired.
 
     comparisons: how many intervals are to hold together at `level` (Bonferroni's correction), for maps of many cells.
-    Raises ValueError for fewer than two units.
+    within: the least and the most that the quantity can be; intervals end there. Raises ValueError for fewer than two
+    units.
     """
     array = np.asarray(values, dtype=np.float64)
     n = len(array)
@@ -57,12 +63,15 @@ def mean_intervals(values: ArrayLike, level: float = 0.95, comparisons: int = 1)
     error = array.std(axis=0, ddof=1) / np.sqrt(n)
     g = _skewness(array)
     quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), n - 1)
-    return Intervals(mean, mean - _hall(quantile, g, n) * error, mean - _hall(-quantile, g, n) * error)
+    low, high = (np.clip(mean - _hall(tail, g, n) * error, *within) for tail in (quantile, -quantile))
+    return Intervals(mean, low, high)
 
 
-def mean_interval(values: ArrayLike, level: float = 0.95, comparisons: int = 1) -> Interval:
+def mean_interval(
+    values: ArrayLike, level: float = 0.95, comparisons: int = 1, within: tuple[float, float] = ANYTHING
+) -> Interval:
     """The mean of values [N] with its interval, see `mean_intervals`. Raises ValueError for fewer than two units."""
-    return mean_intervals(values, level, comparisons)[()]
+    return mean_intervals(values, level, comparisons, within)[()]
 
 
 def _skewness(array: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from util.edges import names
-from util.stats.intervals import Interval, mean_interval, resampled
+from util.stats.intervals import ANYTHING, Interval, mean_interval, resampled
 from util.stats.tests import holm, mcnemar
 
 Floats = NDArray[np.floating]
@@ -51,12 +51,15 @@ def queries_of(row: Row) -> int:
     return len(set(row["query"].tolist()))
 
 
-def mean(values: Floats, queries: NDArray | None = None) -> Interval:
-    """The mean of values [N] or [D, N], with an interval over distinct queries; without one for one query."""
+def mean(values: Floats, queries: NDArray | None = None, within: tuple[float, float] = ANYTHING) -> Interval:
+    """The mean of values [N] or [D, N], with an interval over distinct queries; without one for one query.
+
+    within: the least and the most that the values can be.
+    """
     means = by_query(values, queries)
     if len(means) < 2:
         return Interval(float(means.mean()), np.nan, np.nan)
-    return mean_interval(means)
+    return mean_interval(means, within=within)
 
 
 def line_right(written: str, answer: str) -> bool:

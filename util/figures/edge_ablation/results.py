@@ -88,7 +88,7 @@ class Circuits:
 
     def kl(self) -> dict[str, Interval]:
         """Divergence from the whole model's next token, nats, with intervals by bootstrap over distinct queries."""
-        return {name: measures.mean(row["kl"], row["query"]) for name, row in self.rows.items()}
+        return {name: measures.mean(row["kl"], row["query"], within=(0, np.inf)) for name, row in self.rows.items()}
 
     def draws(self) -> dict[str, list[float]]:
         """Accuracy by draw of donors, [D] by circuit."""

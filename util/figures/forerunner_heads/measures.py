@@ -62,12 +62,12 @@ def head_counts(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOL
 
 def mean_head_count(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> Intervals:
     """Forerunner token heads per layer, the mean of the prompts [L] (Fig. 5 middle, left axis)."""
-    return mean_intervals(is_forerunner(magnitude, n_t, c).sum(axis=2))
+    return mean_intervals(is_forerunner(magnitude, n_t, c).sum(axis=2), within=(0, magnitude.shape[2]))
 
 
 def mean_max_magnitude(magnitude: Floats) -> Intervals:
     """The largest copy magnitude of a layer's heads, the mean of the prompts [L] (Fig. 5 middle, right axis)."""
-    return mean_intervals(magnitude.max(axis=2))
+    return mean_intervals(magnitude.max(axis=2), within=(0, 1))
 
 
 def frequent_heads(
@@ -90,7 +90,7 @@ def frequent_heads(
 
 def heads_on_a_prompt(magnitude: Floats, n_t: NDArray[np.integer], c: float = THRESHOLD) -> Interval:
     """How many heads exceed c / n_t [N] on a prompt: the mean over prompts with its interval."""
-    return mean_interval(is_forerunner(magnitude, n_t, c).sum(axis=(1, 2)))
+    return mean_interval(is_forerunner(magnitude, n_t, c).sum(axis=(1, 2)), within=(0, magnitude[0].size))
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ class Population(Result):
             intact=mean_interval(base),
             corrupted=mean_interval(source),
             accuracy=accuracy(base > 0),
-            probability=mean_interval(data["probability"]),
+            probability=mean_interval(data["probability"], within=(0, 1)),
             pairs=len(base),
             noised=noised,
             denoised=normalised(data["denoised"], source, base, clusters),

@@ -66,10 +66,10 @@ class InductionHeads:
             setting,
             task,
             heads={
-                Inducing.ANY: mean_intervals(some.sum(axis=2)),
-                Inducing.CORRECT: mean_intervals(correct.sum(axis=2)),
+                Inducing.ANY: mean_intervals(some.sum(axis=2), within=(0, some.shape[2])),
+                Inducing.CORRECT: mean_intervals(correct.sum(axis=2), within=(0, correct.shape[2])),
             },
-            shares={name: mean_intervals(values) for name, values in shares.items()},
+            shares={name: mean_intervals(values, within=(0, 1)) for name, values in shares.items()},
             null=measures.best_head_null(reads.reads, gold, shown),
             levels={"uniform": uniform, "ceiling": ceiling},
             correct=correct,
