@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util import paths
@@ -115,6 +117,56 @@ class Study:
             self.expected,
             self.redo,
         )
+
+    def record_in_blocks(
+        self,
+        part: Mapping[str, Any],
+        blocks: Callable[[], Sequence[Sequence[int]]],
+        measure: Callable[[Sequence[int]], dict[str, Any]],
+        join: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
+    ) -> cache.Record:
+        """The record of a part that takes long, see `record`; what was measured of it outlives an interruption.
+
+        blocks: gives the numbers of the prompts that are measured together, a minute's work at most. measure: measures
+        one block. join: makes the record's data of those of all blocks, in order. None of the three is called if there
+        is a record. A block is kept until the record is there, and is not measured again before, not even under redo.
+        """
+        whole = cache.record_path({**self.request, **part}, self.place)
+        kept = self.place / "blocks" / whole.stem
+
+        def compute() -> dict[str, Any]:
+            bar = tqdm(blocks(), desc=whole.stem.rpartition("-")[0], unit="block", leave=False)
+            return join([self._block(part, list(numbers), partial(measure, numbers), kept) for numbers in bar])
+
+        record = self.record(part, compute)
+        _remove_older(kept, whole)
+        return record
+
+    def _block(
+        self, part: Mapping[str, Any], numbers: list[int], measure: Callable[[], dict[str, Any]], kept: Path
+    ) -> dict[str, Any]:
+        """The data of one block, measured now or kept by a run of the same code on the same weights and prompts."""
+        decisive = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
+        return cache.load_or_compute(
+            {**self.request, **part, "block": numbers},
+            lambda: (measure(), dict(self.origin)),
+            kept,
+            {name: self.origin[name] for name in decisive},
+        ).data
+
+
+def _remove_older(kept: Path, whole: Path) -> None:
+    """Remove the blocks in a folder that are no newer than the record that was made of them.
+
+    Newer ones are those of a redo that another process has begun.
+    """
+    with suppress(OSError):  # gone already, or in a folder that may only be read
+        finished = whole.stat().st_mtime_ns
+        for file in kept.glob("*.pickle"):
+            if file.stat().st_mtime_ns <= finished:
+                file.unlink()
+                Path(f"{file}.lock").unlink(missing_ok=True)
+        kept.rmdir()
 
 
 def plain_heads(heads: Iterable[tuple[int, int]]) -> list[list[int]]:

@@ -389,15 +389,27 @@ def test_blocks_outlive_a_record_that_could_not_be_saved(redo, study, tmp_path, 
 def test_a_hit_succeeds_although_left_over_blocks_cannot_be_removed(error, study, tmp_path, monkeypatch):
     """In a folder that may only be read; or because another process with the same hit was faster."""
     expected = study.magnitudes().magnitude
-    for numbers in study._blocks:
-        os.utime(cache.save(study._block_request(numbers), {}, {}, tmp_path / "blocks"), (0, 0))
+    kept = tmp_path / "blocks" / cache.record_path(study.request, tmp_path).stem
+    for number in range(3):
+        os.utime(cache.save({**study.request, "block": [number]}, {}, {}, kept), (0, 0))
 
     def refuse(*_, **__):
         raise error
 
     monkeypatch.setattr(Path, "unlink", refuse)
     np.testing.assert_array_equal(cached(study).magnitudes().magnitude, expected)
-    assert len([*(tmp_path / "blocks").glob("*.pickle")]) == len(study._blocks)
+    assert len([*kept.glob("*.pickle")]) == 3
+
+
+def test_blocks_of_a_redo_that_has_begun_elsewhere_stay(study, tmp_path):
+    expected = study.magnitudes().magnitude
+    kept = tmp_path / "blocks" / cache.record_path(study.request, tmp_path).stem
+    old, new = (cache.save({**study.request, "block": [number]}, {}, {}, kept) for number in range(2))
+    os.utime(old, (0, 0))
+    later = cache.record_path(study.request, tmp_path).stat().st_mtime + 10
+    os.utime(new, (later, later))
+    np.testing.assert_array_equal(cached(study).magnitudes().magnitude, expected)
+    assert [*kept.glob("*.pickle")] == [new]
 
 
 def test_blocks_of_other_code_or_weights_are_not_taken_up(study, monkeypatch):

@@ -22,7 +22,7 @@ from util.figures.ioi_patching.results import Circuit, Curve, Paths, Population,
 from util.figures.ioi_patching.study import EXAMPLE, Study, planted_ioi
 from util.load_model_and_data import load_ICL_model, origin
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
-from util.prompts.ioi import CORRUPTIONS, IOITokens, ioi_prompts, ioi_tokens
+from util.prompts.ioi import CORRUPTIONS, IOITokens, group_by_shape, ioi_prompts, ioi_tokens
 from util.records.model import Model
 from util.stats import controls
 
@@ -652,7 +652,7 @@ def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
     for control in (study.untrained(), never.untrained()):
         assert control is not None and control.pairs == len(twin.data["base"])
     assert study.replace(untrained_control=False).untrained() is None
-    assert not (tmp_path / "blocks").exists() or not [*(tmp_path / "blocks").glob("*.pickle")]
+    assert not [*(tmp_path / "blocks").rglob("*.pickle")]
 
 
 def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
@@ -706,12 +706,17 @@ def test_the_study_of_a_figure_asks_for_what_it_always_did():
     assert study.pairs.twin(prompts=16).request == {**always, **generated, "prompts": 16, "untrained_seed": 0}
 
 
-def test_a_killed_run_goes_on_where_it_stopped_with_equal_bits(tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["measure", "all_paths"])
+def test_a_killed_run_goes_on_where_it_stopped_with_equal_bits(part, tmp_path, monkeypatch):
     """Also under redo; what was measured in blocks is what one run measures."""
     pair = load_ICL_model((toy("gpt2").float(), words()), verbose=False)
     study = study_of(pair, tmp_path, prompts=16)
     monkeypatch.setattr(pairs, "BLOCK", 24)  # two pairs at a time
-    whole, count, measure = study.replace(folder=tmp_path / "whole").pairs.maps().data, 0, pairs.measure
+
+    def run(study):
+        return (study.pairs.maps() if part == "measure" else study.pairs.paths([[0, 0], [1, 1]])).data
+
+    whole, count, measure = run(study.replace(folder=tmp_path / "whole")), 0, getattr(pairs, part)
 
     def counted(*arguments):
         nonlocal count
@@ -720,18 +725,19 @@ def test_a_killed_run_goes_on_where_it_stopped_with_equal_bits(tmp_path, monkeyp
             raise KeyboardInterrupt
         return measure(*arguments)
 
-    monkeypatch.setattr(pairs, "measure", counted)
-    needed = len(pairs.blocks(study.pairs.tokens, 12))
+    monkeypatch.setattr(pairs, part, counted)
+    shapes = len(group_by_shape(study.pairs.tokens))
+    needed = len(pairs.blocks(study.pairs.tokens, 12)) if part == "measure" else shapes
     for redo in (False, True):
-        count, stop = 0, 4
+        count, stop = 0, needed
         with pytest.raises(KeyboardInterrupt):
-            study.replace(folder=tmp_path / "killed", redo=redo).pairs.maps()
+            run(study.replace(folder=tmp_path / "killed", redo=redo))
         stop = 0
-        again = study.replace(folder=tmp_path / "killed", redo=redo).pairs.maps().data
-        assert needed > 4 and count == needed + 1  # the one that was killed, again
+        again = run(study.replace(folder=tmp_path / "killed", redo=redo))
+        assert needed > 1 and count == needed + 1  # the one that was killed, again
         for name, value in whole.items():
             np.testing.assert_array_equal(value, again[name])
-    assert not [*(tmp_path / "killed" / "blocks").glob("*.pickle")]
+    assert not [*(tmp_path / "killed" / "blocks").rglob("*.pickle")]
 
 
 def test_blocks_are_of_one_shape_and_bounded():

@@ -1,10 +1,8 @@
 """Forerunner token heads: what is measured, and the records of it (Cho et al. 2025, Fig. 5 middle, 22-25)."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -31,7 +29,6 @@ from util.figures.planted_controls import errors_by_noise, planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
 from util.prompts.prompt import Appended, check_conditions, labelled_tokens
-from util.records import cache
 from util.records.checked import AsList, Count, Int, Natural, Number, checked
 from util.records.staicc import QUERIES, Datasets, Prompts, StaiccStudy
 from util.stats.splits import halves
@@ -129,61 +126,37 @@ class Study(ForerunnerStudy):
 
     @cached_property
     def _magnitudes(self) -> Magnitudes:
-        record = self.record({}, self._measure)
-        self._remove_blocks()
+        record = self.record_in_blocks({}, lambda: blocks(self.prompts, BLOCK), self._measure, self._joined)
         data = {name: record.data[name] for name in Magnitudes.ARRAYS}
         return Magnitudes(self.setting, self.request, record.provenance["model"], self.appended, **data)
 
-    def _measure(self) -> dict[str, Any]:
-        plan = copying.label_run(*self.pair, self.items, self.appended)
-        measured = []
-        with tqdm(total=len(plan.rows), desc=self.dataset, unit="row", leave=False) as bar:
-            for numbers in blocks(self.prompts, BLOCK):
-                measured.append(self._block(plan, numbers, bar))
-                bar.n = sum(owner < numbers.stop for owner in plan.owners)  # a cached block moves it too
-                bar.refresh()
-        names = ("magnitude", "control", "control_count", "value_norm")
-        self.origin["oom_backoff"] = any(block["oom_backoff"] for block in measured)
-        return {
-            **{name: np.concatenate([block[name] for block in measured]) for name in names},
-            "n_t": plan.n_t,
-            "label_lengths": plan.label_lengths,
-            **self.label_numbers,
-            "labels": list(self.items[0].labels),
-            "layers": list(support(self.pair[0]).layers),
-        }
+    @cached_property
+    def _plan(self) -> copying.LabelRun:
+        return copying.label_run(*self.pair, self.items, self.appended)
 
-    def _block_request(self, numbers: range) -> cache.Request:
-        return {**self.request, "block": [numbers.start, numbers.stop]}
-
-    def _block(self, plan: copying.LabelRun, numbers: range, bar: tqdm) -> dict[str, Any]:
-        """What some of the prompts give; never measured again where it is there, not even by redo."""
-
-        def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-            data = copying.copy_magnitudes(
+    def _measure(self, numbers: Sequence[int]) -> dict[str, Any]:
+        with tqdm(total=sum(owner in numbers for owner in self._plan.owners), unit="row", leave=False) as bar:
+            return copying.copy_magnitudes(
                 self.pair[0],
-                plan,
+                self._plan,
                 numbers=numbers,
                 bar=bar,
                 control_tokens=self.control_tokens,
                 seed=self.seed,
                 token_budget=batches.TOKEN_BUDGET,
             )
-            return data, dict(self.origin)
 
-        known = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
-        expected = {name: self.origin[name] for name in known}
-        return cache.load_or_compute(self._block_request(numbers), compute, self.place / "blocks", expect=expected).data
-
-    def _remove_blocks(self) -> None:
-        """Only a whole record that is no older makes a block superfluous."""
-        whole = cache.record_path(self.request, self.place)
-        for numbers in blocks(self.prompts, BLOCK):
-            file = cache.record_path(self._block_request(numbers), self.place / "blocks")
-            with suppress(OSError):  # gone already, or in a folder that may only be read
-                if file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
-                    file.unlink()
-                    Path(f"{file}.lock").unlink(missing_ok=True)
+    def _joined(self, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        names = ("magnitude", "control", "control_count", "value_norm")
+        self.origin["oom_backoff"] = any(block["oom_backoff"] for block in measured)
+        return {
+            **{name: np.concatenate([block[name] for block in measured]) for name in names},
+            "n_t": self._plan.n_t,
+            "label_lengths": self._plan.label_lengths,
+            **self.label_numbers,
+            "labels": list(self.items[0].labels),
+            "layers": list(support(self.pair[0]).layers),
+        }
 
     # -------------------------------------------------------------------------------------------- parts
 

@@ -1,7 +1,6 @@
 """The records of generated pairs of prompts: maps of all heads, sets of heads that work alone, and paths."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property, partial
 from math import prod
@@ -147,53 +146,26 @@ class Pairs(study.Study):
 
         Pairs are measured in cached blocks, so that an interrupted run goes on where it stopped, also under redo.
         """
-        used: list[list[int]] = []
+        return self.record_in_blocks(POPULATION, self._blocks, self._measure, self._joined)
 
-        def compute() -> dict[str, Any]:
-            self.check()
-            support, pairs = prepare(self.pair[0]), self.drawn.pairs
-            shape = (len(support.layers), support.heads)
-            data: dict[str, Any] = {name: np.empty((len(pairs), *shape), np.float32) for name in MAPS}
-            data |= {name: np.empty(len(pairs), np.float32) for name in RUNS}
-            for numbers in tqdm(blocks(self.tokens, shape[0] * shape[1]), desc="blocks of prompts", leave=False):
-                used.append(numbers)
-                block = self._block(numbers)
-                for name in (*MAPS, *RUNS):
-                    data[name][numbers] = block[name]
-            return data | {
-                "clusters": self.clusters,
-                "order": np.array([pair.order == "BABA" for pair in pairs], np.int64),
-                "orders": ["ABBA", "BABA"],
-                "path": block["path"],
-                "dropped": dict(self.drawn.dropped),
-                "rejected": dict(self.drawn.words.rejected),
-            }
+    def _blocks(self) -> list[list[int]]:
+        self.check()
+        support = prepare(self.pair[0])
+        return blocks(self.tokens, len(support.layers) * support.heads)
 
-        record = self.record(POPULATION, compute)
-        self._forget_blocks(used)
-        return record
+    def _measure(self, numbers: Sequence[int]) -> dict[str, Any]:
+        return {**measure(self.pair[0], *self.batch(numbers), self.tokens[numbers[0]].first), "numbers": list(numbers)}
 
-    def _block(self, numbers: list[int]) -> dict[str, Any]:
-        """Returns the data of some pairs of one shape. What is there is never measured again, not even under redo."""
-
-        def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-            return measure(self.pair[0], *self.batch(numbers), self.tokens[numbers[0]].first), dict(self.origin)
-
-        decisive = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
-        expected = {name: self.origin[name] for name in decisive}
-        return cache.load_or_compute(self._block_request(numbers), compute, self.place / "blocks", expected).data
-
-    def _block_request(self, numbers: list[int]) -> cache.Request:
-        return {**self.request, **POPULATION, "block": numbers}
-
-    def _forget_blocks(self, used: Sequence[list[int]]) -> None:
-        """Deletes the records of blocks, once the whole record is there."""
-        if cache.record_path({**self.request, **POPULATION}, self.place).exists():
-            for numbers in used:
-                file = cache.record_path(self._block_request(numbers), self.place / "blocks")
-                with suppress(OSError):
-                    file.unlink(missing_ok=True)
-                    Path(f"{file}.lock").unlink(missing_ok=True)
+    def _joined(self, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            **in_order(measured, (*MAPS, *RUNS)),
+            "clusters": self.clusters,
+            "order": np.array([pair.order == "BABA" for pair in self.drawn.pairs], np.int64),
+            "orders": ["ABBA", "BABA"],
+            "path": measured[-1]["path"],
+            "dropped": dict(self.drawn.dropped),
+            "rejected": dict(self.drawn.words.rejected),
+        }
 
     # -------------------------------------------------------------------------------------------- sets and paths
 
@@ -239,22 +211,37 @@ class Pairs(study.Study):
         receiver is in no later layer; base, source [N]; clusters [N].
         """
 
-        def compute() -> dict[str, Any]:
-            model, places = self.pair[0], as_heads(heads)
-            model_heads(prepare(model), places)
-            count = len(self.tokens)
-            direct = np.empty((count, len(places)), np.float32)
-            edges = np.empty((count, len(places), len(places)), np.float32)
-            runs = {name: np.empty(count, np.float32) for name in ("base", "source")}
-            for numbers in tqdm(group_by_shape(self.tokens).values(), desc="paths", leave=False):
-                base, source, answers = self.batch(numbers)
-                z, other = heads_of(model, base), heads_of(model, source)
-                direct[numbers], edges[numbers] = all_paths(model, base, z, other, answers, places)
-                runs["base"][numbers] = logit_difference(model, base, answers).numpy()
-                runs["source"][numbers] = logit_difference(model, source, answers).numpy()
-            return {"direct": direct, "edges": edges, **runs, "clusters": self.clusters}
+        places = as_heads(heads)
 
-        return self.record({"part": "paths", "heads": heads}, compute)
+        def groups() -> list[list[int]]:
+            model_heads(prepare(self.pair[0]), places)
+            return list(group_by_shape(self.tokens).values())
+
+        def measure_group(numbers: Sequence[int]) -> dict[str, Any]:
+            model, (base, source, answers) = self.pair[0], self.batch(numbers)
+            z, other = heads_of(model, base), heads_of(model, source)
+            direct, edges = all_paths(model, base, z, other, answers, places)
+            return {
+                "direct": direct,
+                "edges": edges,
+                "base": logit_difference(model, base, answers).numpy(),
+                "source": logit_difference(model, source, answers).numpy(),
+                "numbers": list(numbers),
+            }
+
+        def joined(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+            return {**in_order(measured, ("direct", "edges", "base", "source")), "clusters": self.clusters}
+
+        return self.record_in_blocks({"part": "paths", "heads": heads}, groups, measure_group, joined)
+
+
+def in_order(measured: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """The named arrays of several blocks as one array each, [N, ...] in the order of the pairs.
+
+    measured: of each block, arrays [n, ...] and `numbers`, the numbers of its pairs.
+    """
+    order = np.argsort([number for block in measured for number in block["numbers"]])
+    return {name: np.concatenate([block[name] for block in measured])[order].astype(np.float32) for name in names}
 
 
 def as_heads(plain: Sequence[Sequence[int]]) -> list[Head]:
