@@ -289,7 +289,7 @@ class OnMps:
 
 
 def test_sums_are_in_double_precision_on_devices_without_it():
-    assert in_double(OnMps()).dtype == in_double(torch.ones(2)).dtype == torch.float64  # type: ignore[arg-type]
+    assert in_double(OnMps()).dtype == in_double(torch.ones(2)).dtype == torch.float64
 
 
 def test_a_device_that_fails_the_handshake_is_named(monkeypatch):
