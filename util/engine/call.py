@@ -29,7 +29,7 @@ def writable(out: Tensor) -> Tensor:
 
 
 def in_double(tensor: Tensor) -> Tensor:
-    """The tensor in float64. It goes to the CPU if its device, Apple's MPS, has no float64."""
+    """The tensor [...] in float64. It goes to the CPU if its device, Apple's MPS, has no float64."""
     return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
 
 
