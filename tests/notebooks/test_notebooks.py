@@ -298,6 +298,33 @@ def test_what_the_ioi_notebook_says_of_heads_is_stored():
 
 
 @pytest.mark.notebook
+def test_what_the_induction_notebook_says_of_heads_is_stored():
+    """Every number with an interval of a head of SmolLM2; those of tasks are accuracies."""
+    cells = nbformat.read(ROOT / "notebooks" / "02_induction_scores.ipynb", as_version=4).cells
+    said = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    said = re.sub(r"(?<![\d.])\.(?=\d)", "0.", said[said.index("**On SmolLM2-135M-Instruct**") :])
+    stored = values("induction_scores", "smollm2")
+    scores, attribution = stored["scores"], stored["attribution"]
+    lowered = {"value": attribution["value"], "low": attribution["high"], "high": attribution["low"]}  # without signs
+    told = {
+        "the best L18H6 with": (scores, ("mean", "low", "high"), (18, 6)),
+        "L23H2 (score 0.63) raises it by": (attribution, ("value", "low", "high"), (23, 2)),
+        "L29H1, which has no score, by": (attribution, ("value", "low", "high"), (29, 1)),
+        "L24H4 (0.44) lowers it by": (lowered, ("value", "low", "high"), (24, 4)),
+    }
+    for words, (arrays, names, (layer, head)) in told.items():
+        value, low, high = (abs(arrays[name][layer][head]) for name in names)
+        assert f"{words} {value:.2f} [{low:.2f}, {high:.2f}]" in said
+    left = stored["mechanism"]["mean scores"]
+    assert "their mean score is {:.2f} [{:.2f}, {:.2f}]".format(*left["previous-token heads out"]) in said
+    others = [value for name, (value, *_) in left.items() if name.startswith("others")]
+    assert f"{min(others):.2f} to {max(others):.2f}" in said
+    assert f"{sum(score >= 0.3 for row in scores['mean'] for score in row)} of 270 heads have 0.3 or more" in said
+    assert f"{max(attribution['value'][layer][head] for layer, head in stored['chosen']):.2f} logits directly" in said
+    assert intervals_in(said[said.index("The ablation says less") :]) <= rounded(stored)
+
+
+@pytest.mark.notebook
 def test_what_the_edge_notebook_says_of_tasks_is_stored():
     """Every accuracy with an interval in its conclusions, for both models."""
     cells = nbformat.read(ROOT / "notebooks" / "04_edge_ablation.ipynb", as_version=4).cells

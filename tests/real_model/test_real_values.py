@@ -45,6 +45,7 @@ TOO_DEAR = {
         "accuracy": "60 queries under each of some forty ablations",
         "zero_shot": "as accuracy",
         "losses": "64 texts under each ablation",
+        "attribution": "companions: attribution, of which the values are measured again, with intervals",
         "planted": "another model, compared in `make test`",
         "chosen, controls": "choices of heads, no measurements",
     },

@@ -1196,7 +1196,7 @@ def test_scores_and_outputs_are_cached(pair, tmp_path):
     assert first[0].scores["prefix_matching"].shape == (2, 3, 4) == (2, *first[1].copying.shape)
     drawn_ = repeated_sequences(pair[1], 10, 3, range(2))
     np.testing.assert_array_equal(first[0].ids, drawn_.ids)
-    np.testing.assert_array_equal(first[1].attribution, outputs.head_attribution(pair[0], drawn_).mean(0))
+    np.testing.assert_array_equal(first[1].attribution.value, outputs.head_attribution(pair[0], drawn_).mean(0))
     ablated = study.scores([(0, 1), (0, 2)])
     zero = PatchHeads(0, [1, 2], 0.0)
     np.testing.assert_array_equal(

@@ -20,7 +20,7 @@ from util.prompts import classification
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.stats.heads import Head, head_name
-from util.stats.intervals import Interval, accuracy, mean_interval
+from util.stats.intervals import Interval, Intervals, accuracy, mean_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -80,13 +80,14 @@ class Scores:
 class Companions:
     """What else heads do. scores: the attention scores, and the chosen heads.
 
-    copying, weights_copying, attribution: [L, H], see `Study.companions`; NaN where the class has none.
+    copying, weights_copying: [L, H]; attribution: [L, H], with intervals over sequences. See `Study.companions`; NaN
+    where the class has none.
     """
 
     scores: Scores
     copying: Floats
     weights_copying: Floats
-    attribution: Floats
+    attribution: Intervals
 
     @property
     def maps(self) -> dict[str, Floats]:
@@ -98,7 +99,7 @@ class Companions:
         }
         maps = {shown: self.scores.heads.mean(name) for shown, name in attended.items()}
         written = {"copying": self.copying, "copying, weights alone": self.weights_copying}
-        return {**maps, **written, "attribution": self.attribution}
+        return {**maps, **written, "attribution": self.attribution.value}
 
     def figure(self) -> Figure:
         """Returns a map of each score."""
@@ -106,7 +107,8 @@ class Companions:
 
     def writes(self) -> pd.DataFrame:
         """Returns what the chosen heads write beside those that are no induction heads, see `measures.writes`."""
-        written = {"copying": self.copying, "copying, weights alone": self.weights_copying, "logits": self.attribution}
+        written = {"copying": self.copying, "copying, weights alone": self.weights_copying}
+        written["logits"] = self.attribution.value
         return measures.writes(written, self.scores.chosen, self.scores.mean)
 
 
@@ -132,21 +134,30 @@ class Mechanism:
     """Prefix matching without previous-token heads.
 
     companions: scores and direct attribution of the whole model. makers: the previous-token heads of earlier layers.
-    removed: the sets of heads that were ablated, by name; without: the prefix-matching scores [L, H] that are left.
+    removed: the sets of heads that were ablated, by name; without: the scores that are left.
     previous: attention to the token before [L, H], 0 in later layers.
     """
 
     companions: Companions
     makers: list[Head]
     removed: Mapping[str, list[Head]]
-    without: Mapping[str, Floats]
+    without: Mapping[str, HeadScores]
     previous: Floats
 
     @property
     def left(self) -> dict[str, Floats]:
         """The prefix-matching scores of the chosen heads, by what was ablated."""
         places = _places(self.companions.scores.chosen)
-        return {name: scores[places] for name, scores in self.without.items()}
+        return {name: scores.mean()[places] for name, scores in self.without.items()}
+
+    @property
+    def means_left(self) -> dict[str, Interval]:
+        """The mean prefix-matching score of the chosen heads, by what was ablated, with intervals over sequences."""
+        layers, heads = _places(self.companions.scores.chosen)
+        return {
+            name: mean_interval(scores.scores["prefix_matching"][:, layers, heads].mean(axis=1), within=(0, 1))
+            for name, scores in self.without.items()
+        }
 
     def lines(self) -> list[str]:
         """Returns which heads were ablated, with their attention to the token before."""
@@ -160,7 +171,7 @@ class Mechanism:
         scores = self.companions.scores
         title = f"{scores.heads.model_title}: what induction heads are made of"
         whole = scores.mean[_places(scores.chosen)]
-        return plots.mechanism(whole, self.left, self.companions.attribution, scores.chosen, title)
+        return plots.mechanism(whole, self.left, self.companions.attribution.value, scores.chosen, title)
 
 
 # ------------------------------------------------------------------------------------------------ tasks
@@ -370,8 +381,13 @@ class Results:
             "model": self.scores.heads.description,
             "scores": self.scores.values(),
             "companions": self.mechanism.companions.maps,
+            "attribution": self.mechanism.companions.attribution,
             "chosen": self.scores.chosen,
-            "mechanism": {"previous_token_heads": self.mechanism.makers, "scores": self.mechanism.left},
+            "mechanism": {
+                "previous_token_heads": self.mechanism.makers,
+                "scores": self.mechanism.left,
+                "mean scores": self.mechanism.means_left,
+            },
             "controls": controls | {"short of": self._plan.short},
             "tasks_done": self.accuracies.passed,
             "accuracy": self.accuracies.values(),

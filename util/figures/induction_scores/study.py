@@ -43,6 +43,7 @@ from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import top
+from util.stats.intervals import mean_intervals
 
 OV_TOKENS = 256  # that copying by weights alone is measured on
 
@@ -261,7 +262,8 @@ class Study(AnyStudy):
             }
 
         data = study.record({"part": "outputs"}, compute).data
-        return Companions(self.scores(), data["copying"].mean(0), data["weights_copying"], data["attribution"].mean(0))
+        attribution = mean_intervals(data["attribution"])
+        return Companions(self.scores(), data["copying"].mean(0), data["weights_copying"], attribution)
 
     def pattern(self) -> PromptPattern:
         """Returns what the best head attends to in the first prompt of the primary task."""
@@ -278,7 +280,7 @@ class Study(AnyStudy):
         previous = np.where(earlier, scores.heads.mean("previous_token"), 0)
         makers, alike = measures.previous_token_heads(previous, scores.mean, seed=self.seed)
         removed = {"previous-token heads out": makers} | {f"others out, {i}": heads for i, heads in enumerate(alike, 1)}
-        without = {name: study.scores(heads).mean() for name, heads in removed.items()}
+        without = {name: study.scores(heads) for name, heads in removed.items()}
         return Mechanism(self.companions(), makers, removed, without, previous)
 
     # -------------------------------------------------------------------------------------------- tasks
