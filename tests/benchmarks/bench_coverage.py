@@ -58,6 +58,12 @@ def losses(random: Random, prompts: int, spread: float) -> np.ndarray:
     return random.lognormal(np.log(2) - spread**2 / 2, spread, prompts)
 
 
+def rare(random: Random, prompts: int) -> np.ndarray:
+    """What an ablation changes in nats, [N]: next to nothing, but much on one prompt of 25, in either direction."""
+    large = random.choice([-1, 1], prompts) * (random.random(prompts) < 0.04)
+    return random.normal(0, 0.02, prompts) + large
+
+
 def patches(random: Random, clusters: int, heads: int) -> tuple[np.ndarray, ...]:
     """Logit differences of base [N], source [N] and patched runs [N, heads], and the clusters [N] of two prompts."""
     number = np.repeat(np.arange(clusters), 2)
@@ -105,6 +111,8 @@ def cases() -> Iterator[Case]:
             f"cost of a cut in nats, {prompts} prompts, log-normal with sigma {spread}",
             partial(_cost, prompts, spread),
         )
+    for prompts in (24, 64):
+        yield Case("01", f"change by a cut in nats, {prompts} prompts, rare and large", partial(_rare, prompts))
     for share in (0.5, 0.8, 0.95):
         yield Case(
             "02",
@@ -134,6 +142,10 @@ def _frequent(prompts: int, random: Random) -> bool:
 
 def _cost(prompts: int, spread: float, random: Random) -> bool:
     return holds(mean_interval(losses(random, prompts, spread)), 2.0)
+
+
+def _rare(prompts: int, random: Random) -> bool:
+    return holds(mean_interval(rare(random, prompts)), 0.0)
 
 
 def _wilson(share: float, random: Random) -> bool:

@@ -84,7 +84,7 @@ def test_an_interval_of_symmetric_values_is_students():
         assert mean_interval(values, level) == pytest.approx((0, low, high), abs=1e-12)
 
 
-def test_an_interval_of_skewed_values_is_where_halls_cubic_has_the_quantiles_of_t():
+def test_an_interval_of_skewed_values_reaches_where_halls_cubic_has_the_quantiles_of_t_and_as_far_as_students():
     values = np.random.default_rng(1).exponential(size=9)
     n, k = len(values), scipy.stats.skew(values) / 3
 
@@ -96,6 +96,9 @@ def test_an_interval_of_skewed_values_is_where_halls_cubic_has_the_quantiles_of_
         quantile = scipy.stats.t.ppf(1 - 0.025 / comparisons, n - 1)
         low = scipy.optimize.brentq(distance, -50, 50, (quantile,), xtol=1e-12)
         high = scipy.optimize.brentq(distance, -50, 50, (-quantile,), xtol=1e-12)
+        students = scipy.stats.ttest_1samp(values, 0).confidence_interval(1 - 0.05 / comparisons)
+        assert low > students.low and high > students.high  # a long tail above: Student's reaches too far down
+        low = students.low
         found = mean_interval(values, comparisons=comparisons)
         assert found == pytest.approx((values.mean(), low, high), abs=1e-9)
         mirrored = mean_interval(-values, comparisons=comparisons)
@@ -110,6 +113,15 @@ def test_intervals_of_skewed_means_cover_at_their_level():
     low, high = scipy.stats.ttest_1samp(samples, np.exp(0.5)).confidence_interval()
     students = ((low <= np.exp(0.5)) & (np.exp(0.5) <= high)).mean()
     assert students < 0.88 < 0.9 < covered
+
+
+def test_intervals_of_rare_large_values_of_both_signs_cover_at_their_level():
+    """A sample of these is skewed although their distribution is not."""
+    random = np.random.default_rng(5)
+    samples = random.normal(0, 0.02, (64, 2000))
+    samples += random.choice([-1, 1], samples.shape) * (random.random(samples.shape) < 0.04)
+    intervals = mean_intervals(samples)
+    assert ((intervals.low <= 0) & (intervals.high >= 0)).mean() > 0.95
 
 
 def test_values_that_are_all_equal_have_an_interval_without_width():

@@ -46,9 +46,10 @@ def mean_intervals(
 ) -> Intervals:
     """Means over the first axis of values [N, ...], with intervals that allow for skewed values; each array is [...].
 
-    This is Student's t interval, corrected for the sample's skewness by the cubic transformation of Hall (1992, "On the
-    removal of skewness by transformation", J. R. Statist. Soc. B 54). For symmetric values it is the t interval. Values
-    that are all equal have an interval without width. The first axis runs over the independent units (prompts).
+    An interval reaches to either side as far as the farther of two: Student's t interval, and that with Hall's (1992,
+    "On the removal of skewness by transformation", J. R. Statist. Soc. B 54) correction for the skewness of the sample.
+    The first is too narrow where values are skewed, the second where a few large values happen to lie on one side.
+    Values that are all equal have an interval without width. The first axis runs over the independent units (prompts).
     Differences that are formed before the call are paired.
 
     comparisons: how many intervals are to hold together at `level` (Bonferroni's correction), for maps of many cells.
@@ -63,7 +64,7 @@ def mean_intervals(
     error = array.std(axis=0, ddof=1) / np.sqrt(n)
     g = _skewness(array)
     quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), n - 1)
-    low, high = (np.clip(mean - _hall(tail, g, n) * error, *within) for tail in (quantile, -quantile))
+    low, high = (np.clip(mean - _reach(tail, g, n) * error, *within) for tail in (quantile, -quantile))
     return Intervals(mean, low, high)
 
 
@@ -85,16 +86,18 @@ def _skewness(array: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(equal, 0.0, (deviation**3).mean(axis=0) / np.where(equal, 1.0, variance) ** 1.5)
 
 
-def _hall(quantile: float, g: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Where a t statistic of n values with skewness g [...] has the given quantile: the inverse of Hall's cubic, [...].
+def _reach(quantile: float, g: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """The farther from 0 of two values of a t statistic of n values with skewness g [...], [...].
 
-    The cubic is t + k t^2 / 3 + k^2 t^3 / 27 + k / 6 with k = g / sqrt(n). As k goes to 0, its inverse goes to
-    the quantile itself.
+    One is the quantile, the other where the statistic has this quantile if it is corrected by Hall's cubic,
+    t + k t^2 / 3 + k^2 t^3 / 27 + k / 6 with k = g / sqrt(n). As k goes to 0, the inverse of the cubic goes to the
+    quantile itself.
     """
     k = g / np.sqrt(n)
     symmetric = np.abs(k) < 1e-6  # the difference to the limit is below 1e-5 there, that of rounding grows
     k = np.where(symmetric, 1.0, k)
-    return np.where(symmetric, quantile, 3 / k * (np.cbrt(1 + k * (quantile - k / 6)) - 1))
+    corrected = np.where(symmetric, quantile, 3 / k * (np.cbrt(1 + k * (quantile - k / 6)) - 1))
+    return np.maximum(quantile, corrected) if quantile > 0 else np.minimum(quantile, corrected)
 
 
 def wilson(successes: ArrayLike, n: int, level: float = 0.95) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
