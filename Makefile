@@ -3,6 +3,7 @@
 # Variables, as in `make test PYTHON=python3.12 TESTS=tests/engine NOTEBOOKS=`:
 #   PYTHON          the interpreter that .venv is made from (3.11 or later; `make clean` first to change it)
 #   MODEL           the model of `make figures`, `make claims`: embedded, smollm2, a hub id, a folder, a GGUF file
+#   SEED            the draw of `make replicate`
 #   NOTEBOOKS       the notebooks to run (default: all; empty: none)
 #   TESTS           the tests to run (default: tests; empty: none)
 #   WORKERS         processes that test at the same time, each on one thread (default: a process per core, 8 at most)
@@ -22,6 +23,7 @@
 
 PYTHON ?= python3
 MODEL = embedded
+SEED = 1
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 TESTS = tests
 WORKERS = auto
@@ -52,7 +54,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-real clean clean-cache environment
+.PHONY: help figures replicate test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-real clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -71,6 +73,17 @@ figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed cop
 		echo "        $$((SECONDS - began)) s"; \
 	done; \
 	echo "Figures: figures/$$folder   values: data/values/$$folder   ($$SECONDS s)"
+
+replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`
+	@set -- $(NOTEBOOKS); model="$(strip $(MODEL_PLACE))"; folder="$$($(PY) -m util.paths "$$model")"; \
+	place="$(CURDIR)/experiment_material/replications/$${folder:-embedded}-$(SEED)"; mkdir -p "$$place/executed"; trap 'exit 130' INT; \
+	for notebook in "$$@"; do \
+		echo "$$notebook"; \
+		ICL_OUTPUT="$$place" $(PY) -m papermill --kernel python3 --cwd notebooks --log-level ERROR --progress-bar \
+			-r model_name "$$model" -p seed "$$((1000 * $(SEED)))" "$$notebook" "$$place/executed/$${notebook##*/}" $(PAPERMILL_ARGS) \
+			|| { echo "$$notebook failed; see $$place/executed/$${notebook##*/}" >&2; exit 1; }; \
+	done; \
+	$(PY) -m util replication data/values/$$folder "$$place/data/values/$$folder" --texts README.md notebooks/*.ipynb | tee "$$place/replication.txt"
 
 test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cache
 	@[ -n "$(strip $(TESTS) $(NOTEBOOKS))" ] || { echo "Nothing to test: TESTS and NOTEBOOKS are empty." >&2; exit 1; }

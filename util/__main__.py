@@ -1,14 +1,18 @@
 """Command line: `python -m util edges CONFIG.json` runs edge ablation, `--examples` prints configs to start from;
-`python -m util claims MODEL` measures the verdicts on the claims about edges.
+`python -m util claims MODEL` measures the verdicts on the claims about edges; `python -m util replication FIRST SECOND`
+compares the values of two runs.
 """
 
 import argparse
 import json
+import textwrap
 from dataclasses import asdict, replace
+from pathlib import Path
 
-from util.figures import report
+from util.figures import FIGURES, report
 from util.figures.edge_ablation import claims_study, configs
 from util.figures.edge_ablation.study import Study
+from util.figures.replication import Replication
 from util.records.model import Model
 
 
@@ -43,6 +47,23 @@ def _claims(arguments: argparse.Namespace) -> None:
     print(report.save_values(measured.values(), study.stem, arguments.model))
 
 
+def _replication(arguments: argparse.Namespace) -> None:
+    shared = [stem for stem in (*FIGURES, "edge_claims") if (arguments.second / f"{stem}.json").exists()]
+    if not shared:
+        raise ValueError(f"second = {arguments.second}: there is no values file of a figure")
+    texts = [file.read_text(encoding="utf-8") for file in arguments.texts]
+    for stem in shared:
+        first, second = (
+            json.loads((folder / f"{stem}.json").read_text(encoding="utf-8"))
+            for folder in (arguments.first, arguments.second)
+        )
+        found = Replication.of(stem, first, second)
+        print(*found.lines(), sep="\n")
+        for title, pairs in {"quoted": found.quoted(texts), "moved most": found.moved[: arguments.most]}.items():
+            if pairs:
+                print(f"  {title}:\n{textwrap.indent(found.table(pairs).to_string(), '    ')}")
+
+
 def main() -> None:
     """Parse the arguments and run one command."""
     parser = argparse.ArgumentParser(prog="python -m util", description=__doc__)
@@ -65,12 +86,18 @@ def main() -> None:
     command.add_argument("--dtype", default="auto")
     command.add_argument("--quantized", action="store_true")
     command.set_defaults(run=_claims)
+    command = commands.add_parser("replication", help="two runs' values: what held and what moved")
+    command.add_argument("first", type=Path, help="a folder of values files, such as data/values")
+    command.add_argument("second", type=Path, help="the same figures, measured on other prompts")
+    command.add_argument("--most", type=int, default=10, help="how many of the numbers that moved are listed")
+    command.add_argument("--texts", nargs="*", type=Path, default=[], help="files whose quoted numbers are listed")
+    command.set_defaults(run=_replication)
     arguments = parser.parse_args()
     if arguments.command == "edges" and arguments.file is None and not arguments.examples:
         parser.error("name a file of configs, or ask for --examples")
     try:
         arguments.run(arguments)
-    except (ValueError, FileExistsError) as error:
+    except (ValueError, FileExistsError, FileNotFoundError) as error:
         parser.exit(1, f"{error}\n")
 
 

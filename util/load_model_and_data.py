@@ -6,12 +6,14 @@ import errno
 import hashlib
 import importlib.metadata
 import io
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError
@@ -461,13 +463,28 @@ def dataset_index(dataset: int | str) -> int:
     raise ValueError(f"unknown data set {dataset!r}; choose one of: {choices}")
 
 
-def staicc_prompts(dataset: int | str, k: int = 4) -> list[Prompt]:
+def staicc_prompts(dataset: int | str, k: int = 4, seed: int = 0) -> list[Prompt]:
     """StaICC's prompts for its 512 test queries (first repeat), k demonstrations each, with the spans of token roles.
 
+    seed: 0 for StaICC's own order of queries and its own choice of demonstrations. With another seed demonstrations are
+    drawn anew from StaICC's pool, each once in a prompt, and queries come in another order: first those of the second
+    half, so that the first 256 prompts share no query with StaICC's first 256.
     Only this data set is built. Raises ValueError for an unknown data set, for k < 0, and for k larger than the pool of
     demonstrations.
     """
-    return prompts_from_experimentor(staicc_experimentor(dataset, k))
+    experimentor = staicc_experimentor(dataset, k)
+    if seed == 0:
+        return prompts_from_experimentor(experimentor)
+    random = np.random.default_rng((seed, dataset_index(dataset), k))
+    queries, pool = len(experimentor.test_set()), len(experimentor.demonstration_set())
+    other = copy.copy(experimentor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # StaICC says that these are not the prompts of its benchmark
+        other.set_demonstration_sampler([random.choice(pool, k, replace=False).tolist() for _ in range(queries)])
+    halves = np.arange(queries // 2, queries), np.arange(queries // 2)
+    order = np.concatenate([random.permutation(half) for half in halves])
+    prompts = prompts_from_experimentor(other)
+    return [prompts[number] for number in order]
 
 
 def staicc_version() -> str:

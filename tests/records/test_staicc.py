@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from util.load_model_and_data import staicc_prompts
+from util.load_model_and_data import staicc_experimentor, staicc_prompts
 from util.records.checked import checked
 from util.records.staicc import Datasets, StaiccStudy, dataset_name
 
@@ -54,3 +54,27 @@ def test_prompts_are_the_first_of_the_data_set(k):
     assert study.texts == [prompt.text for prompt in prompts]
     assert study.label_numbers["gold"].tolist() == [prompt.gold for prompt in prompts]
     np.testing.assert_array_equal(study.label_numbers["demonstrations"], [prompt.demonstrations for prompt in prompts])
+
+
+def inputs(prompt):
+    """The texts of the demonstrations and, last, of the query."""
+    return [prompt.text[start:stop] for start, stop in prompt.spans["x"]]
+
+
+def test_another_seed_asks_other_queries_behind_other_demonstrations():
+    own, other = staicc_prompts("trec", 3), staicc_prompts("trec", 3, seed=1)
+    by_query = {inputs(prompt)[-1]: prompt for prompt in own}
+    assert len(by_query) == len(own) == len(other) == 512  # so that a text says which query it is
+    assert sorted(inputs(prompt)[-1] for prompt in other) == sorted(by_query)
+    assert {inputs(prompt)[-1] for prompt in other[:256]} == {inputs(prompt)[-1] for prompt in own[256:]}
+    assert [inputs(prompt)[-1] for prompt in other[:256]] != [inputs(prompt)[-1] for prompt in own[256:]]
+    pool = set(staicc_experimentor("trec", 3).demonstration_set()[i][0][0] for i in range(4096))
+    for prompt in other:
+        assert prompt.gold == by_query[inputs(prompt)[-1]].gold
+        shown = inputs(prompt)[:-1]
+        assert len(set(shown)) == 3 and pool >= set(shown)
+    same = sum(inputs(prompt)[:-1] == inputs(by_query[inputs(prompt)[-1]])[:-1] for prompt in other)
+    assert same == 0
+    assert staicc_prompts("trec", 3, seed=1) == other != staicc_prompts("trec", 3, seed=2)
+    assert staicc_prompts("trec", 3) == own, "StaICC's own experimentor is as it was"
+    assert Few(dataset="trec", k=3, prompts=4, seed=1).items == other[:4]

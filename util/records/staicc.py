@@ -31,7 +31,7 @@ class StaiccStudy(base.Study):
     """What is measured on the prompts of one StaICC data set.
 
     dataset: a name or an index (0-9); k: demonstrations; prompts: of the 512 test queries, from the first one; seed: of
-    what is drawn at random.
+    what is drawn at random: with 0 the queries and demonstrations are StaICC's own, see `staicc_prompts`.
     """
 
     dataset: Dataset = "financial_phrasebank"
@@ -58,7 +58,7 @@ class StaiccStudy(base.Study):
     @cached_property
     def items(self) -> list[Prompt]:
         """The prompts themselves."""
-        return staicc_prompts(self.dataset, self.k)[: self.prompts]
+        return staicc_prompts(self.dataset, self.k, self.seed)[: self.prompts]
 
     @property
     def label_numbers(self) -> dict[str, NDArray[np.int64]]:

@@ -16,7 +16,7 @@ from util.engine.batches import Batch, Row, check_context, forward
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, PatchHeads
 from util.prompts.sequences import Sequences, repeated_sequences
-from util.records.checked import Count, Int, checked
+from util.records.checked import Count, Int, Natural, checked
 from util.records.study import Study
 from util.roles import heads as head_arguments
 from util.roles.head_scores import head_scores, heads_by_layer
@@ -30,12 +30,14 @@ AtLeastTwo = Annotated[Int, Field(ge=2)]
 class SequenceStudy(Study):
     """Heads of a model on random tokens that repeat, see `prompts.sequences`.
 
-    length: tokens of a copy; copies: how often they come; sequences: how many are drawn; bos: whether BOS stands first.
+    length: tokens of a copy; copies: how often they come; sequences: how many are drawn, by seed, seed + 1, ...; bos:
+    whether BOS stands first.
     """
 
     length: AtLeastTwo = 50
     copies: AtLeastTwo = 4
     sequences: Count = 5
+    seed: Natural = 0
     _: KW_ONLY
     bos: bool = True
 
@@ -48,9 +50,14 @@ class SequenceStudy(Study):
             "method_version": 1,
             "length": self.length,
             "copies": self.copies,
-            "seeds": list(range(self.sequences)),
+            "seeds": list(self.seeds),
             "bos": self.bos,
         }
+
+    @property
+    def seeds(self) -> range:
+        """The seed of each sequence."""
+        return range(self.seed, self.seed + self.sequences)
 
     @cached_property
     def drawn(self) -> Sequences:
@@ -59,7 +66,7 @@ class SequenceStudy(Study):
 
     def drawn_in_copies(self, copies: int) -> Sequences:
         """Returns the same tokens in another number of copies."""
-        return repeated_sequences(self.pair[1], self.length, copies, range(self.sequences), self.bos)
+        return repeated_sequences(self.pair[1], self.length, copies, self.seeds, self.bos)
 
     @property
     def texts(self) -> list[str]:

@@ -1346,6 +1346,10 @@ MODEL_REQUEST = {
 def test_requests_are_those_that_records_are_stored_under():
     sequences = {"schema": 1, "length": 50, "copies": 4, "seeds": [0, 1, 2, 3, 4], "bos": True}
     assert SequenceStudy().request == Study().request == {**MODEL_REQUEST, **sequences}
+    assert SequenceStudy(seed=7, sequences=2).request["seeds"] == [7, 8]
+    assert Study(seed=7).request["seeds"] == [7, 8, 9, 10, 11]
+    assert [Study(seed=seed).setup_for(32).seeds for seed in (0, 7)] == [(42,), (49,)]
+    assert Study(seed=7, demonstration_seeds=[42]).setup_for(32).seeds == (42,)
     task = {
         "schema": 2, "dataset": "recursion_hard", "task": "recursion", "hard_negatives": True, "k": 3, "items": 7,
         "start": 0, "seed": 1, "labels": ["A", "B"], "reference": "staicc", "reference_prompts": 64,

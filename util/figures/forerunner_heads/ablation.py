@@ -242,7 +242,7 @@ class TaskStudy(AblationStudy):
 
     @cached_property
     def items(self) -> list[Prompt]:
-        return staicc_prompts(self.dataset, self.k)[-self.prompts :]
+        return staicc_prompts(self.dataset, self.k, self.seed)[-self.prompts :]
 
     def check(self, candidates: int = 1) -> TaskCheck:
         """A task is done where the accuracy lies above both baselines, see `measures.task_check`.

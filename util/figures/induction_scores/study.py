@@ -66,11 +66,12 @@ class Study(AnyStudy):
     `setup_for`.
 
     tasks, primary_task: classification tasks, and the one with all controls. k: demonstrations; prompts: as many
-    queries of each task; seed: of control sets and random keys. settings: "default" or "paper". demonstration_seeds: a
-    run for each; hard_negatives, labels, reference: see `TaskStudy`. sizes: how many of the best heads are ablated;
-    primary: the size with controls; mode: of ablations; control_sets, other_sets: of either kind, on the primary task
-    and on others; all_tasks, all_sizes, full_grid: see `plan.Setup`. sequences, length, copies, bos: see
-    `SequenceStudy`. untrained_control: whether the untrained twin is scored too, a second model in memory.
+    queries of each task; seed: of control sets, random keys and sequences. settings: "default" or "paper".
+    demonstration_seeds: a run for each, by default those of the settings plus `seed`; hard_negatives, labels,
+    reference: see `TaskStudy`. sizes: how many of the best heads are ablated; primary: the size with controls; mode: of
+    ablations; control_sets, other_sets: of either kind, on the primary task and on others; all_tasks, all_sizes,
+    full_grid: see `plan.Setup`. sequences, length, copies, bos: see `SequenceStudy`. untrained_control: whether the
+    untrained twin is scored too, a second model in memory.
     """
 
     tasks: Tasks | None = None
@@ -120,6 +121,10 @@ class Study(AnyStudy):
     def _all_tasks(self) -> bool:
         return PRESETS[self.settings].all_tasks if self.all_tasks is None else self.all_tasks
 
+    @property
+    def _demonstration_seeds(self) -> tuple[int, ...]:
+        return self.demonstration_seeds or tuple(self.seed + seed for seed in PRESETS[self.settings].seeds)
+
     def _prompts(self, heads: int) -> int:
         return self.prompts or PRESETS[self.settings].prompts or (60 if heads < 100 else 40)
 
@@ -143,7 +148,7 @@ class Study(AnyStudy):
             tasks=self._tasks,
             primary_task=self.primary_task,
             prompts=self._prompts(heads),
-            seeds=self.demonstration_seeds or preset.seeds,
+            seeds=self._demonstration_seeds,
             mode=self.mode or preset.mode,
             sizes=sizes,
             primary=primary,
@@ -171,8 +176,9 @@ class Study(AnyStudy):
     def on_sequences(self) -> SequenceStudy:
         """The study of the same model on repeated random sequences."""
         return SequenceStudy(
-            self.model, self.length, self.copies, self.sequences, bos=self.bos, folder=self.folder, redo=self.redo
-        )
+            self.model, self.length, self.copies, self.sequences, self.seed,
+            bos=self.bos, folder=self.folder, redo=self.redo,
+        )  # fmt: skip
 
     @cached_property
     def on_tasks(self) -> dict[str, list[TaskStudy]]:
@@ -195,7 +201,7 @@ class Study(AnyStudy):
                 folder=self.folder,
                 redo=self.redo,
             )
-            for seed in self.demonstration_seeds or preset.seeds
+            for seed in self._demonstration_seeds
         ]
 
     # -------------------------------------------------------------------------------------------- heads

@@ -13,7 +13,7 @@ from util.figures.planted_controls import planted_control
 from util.figures.toy_induction_head.by_hand import Built, Lecture, Likeliest
 from util.figures.toy_induction_head.results import FoundPatterns, Heads, Results, ShownHead, Training
 from util.models import planted
-from util.records.checked import Int, checked
+from util.records.checked import Int, Natural, checked
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import ROLES
 from util.roles.results import HeadScores
@@ -24,13 +24,14 @@ from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 class Study(AnyStudy):
     """The best heads of a model on random tokens that repeat; records are those of `SequenceStudy`.
 
-    length, copies: of a sequence; sequences: half to choose a head on, half to measure it on. untrained_control:
-    whether the untrained twin is measured too, a second model in memory.
+    length, copies: of a sequence; sequences: half to choose a head on, half to measure it on; seed: of the first
+    sequence. untrained_control: whether the untrained twin is measured too, a second model in memory.
     """
 
     length: AtLeastTwo = 50
     copies: AtLeastTwo = 4
     sequences: Annotated[Int, Field(ge=4)] = 10
+    seed: Natural = 0
     _: KW_ONLY
     untrained_control: bool = True
 
@@ -39,7 +40,9 @@ class Study(AnyStudy):
     @cached_property
     def on_sequences(self) -> SequenceStudy:
         """The study of the same model on repeated random sequences."""
-        return SequenceStudy(self.model, self.length, self.copies, self.sequences, folder=self.folder, redo=self.redo)
+        return SequenceStudy(
+            self.model, self.length, self.copies, self.sequences, self.seed, folder=self.folder, redo=self.redo
+        )
 
     @property
     def own_request(self) -> Mapping[str, Any]:

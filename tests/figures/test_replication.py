@@ -1,0 +1,78 @@
+"""Numbers of two runs beside each other."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from util.figures.replication import Pair, Replication, intervals
+from util.stats.intervals import Interval
+
+
+def test_every_interval_is_found_and_lists_of_runs_are_not():
+    values = {
+        "accuracy": {"task": [0.5, 0.25, 0.75]},
+        "map": {"value": [[1.0, None]], "low": [[0.5, None]], "high": [[2.0, None]]},
+        "cost": {"accuracy": 0.5, "p": 1.0, "log_prob": 2.0, "low": 1.0, "high": 3.0},
+        "curve": [[0.1, 0.0, 0.2], [3, 3, 4]],
+        "random": {"1": [0.1, 0.0, 0.2]},
+        "by_draw": [1.0, 1.0, 1.0],
+        "shape": [1, 2, 3],
+        "flags": [True, False, True],
+    }
+    assert dict(intervals(values)) == {
+        ("accuracy", "task"): (0.5, 0.25, 0.75),
+        ("map", 0, 0): (1.0, 0.5, 2.0),
+        ("cost",): (2.0, 1.0, 3.0),
+        ("curve", 0): (0.1, 0.0, 0.2),
+        ("curve", 1): (3.0, 3.0, 4.0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "errors"),
+    [
+        ((0, -1.96, 1.96), (3, 3 - 1.96, 9), 3 / math.sqrt(2)),  # the sides that face each other have error 1
+        ((3, 3 - 1.96, 9), (0, -1.96, 1.96), 3 / math.sqrt(2)),
+        ((1, 1, 1), (1, 1, 1), 0),
+        ((1, 1, 1), (2, 2, 2), math.inf),
+    ],
+)
+def test_how_far_two_numbers_are_apart(first, second, errors):
+    pair = Pair(("a",), Interval(*first), Interval(*second))
+    assert pair.errors == pytest.approx(errors) and pair.moved == (errors > 1.96)
+
+
+def test_what_moved_and_which_claims_changed():
+    def claims(*verdicts):
+        return [{"number": number, "text": f"text {number}", "verdict": v} for number, v in enumerate(verdicts, 1)]
+
+    first = {"a": [0.5, 0.4, 0.6], "b": [0.1, 0.0, 0.2], "only": [0, 0, 0], "claims": claims("holds", "undecided")}
+    second = {"a": [0.9, 0.8, 1.0], "b": [0.1, 0.05, 0.2], "claims": claims("holds", "refuted")}
+    found = Replication.of("figure", first, second)
+    assert [pair.name for pair in found.moved] == ["a"] and found.missing == ("only",)
+    assert found.lines() == [
+        "figure: 1 of 2 numbers held; 1 in 20 is expected to move.",
+        "  claim 2, text 2: undecided, now refuted",
+        "  in one of the runs alone: 1",
+    ]
+    assert found.table().to_dict("index") == {
+        "a": {"first": "0.50 [0.40, 0.60]", "again": "0.90 [0.80, 1.00]", "standard errors": 5.5}
+    }
+    assert [pair.name for pair in found.quoted(["it is 0.10 [0.00, 0.20]."])] == ["b"]
+
+
+def test_the_command_compares_two_folders_and_names_one_without_values(tmp_path):
+    for folder, value in (("first", 0.5), ("second", 0.9)):
+        (tmp_path / folder).mkdir()
+        values = {"accuracy": [value, value - 0.1, value + 0.1]}
+        (tmp_path / folder / "ioi_patching.json").write_text(json.dumps(values))
+    (tmp_path / "text.md").write_text("It is right in 0.50 [0.40, 0.60] of them.")
+    command = [sys.executable, "-m", "util", "replication", str(tmp_path / "first")]
+    texts = ["--texts", str(tmp_path / "text.md")]
+    found = subprocess.run([*command, str(tmp_path / "second"), *texts], capture_output=True, text=True, check=True)
+    assert "ioi_patching: 0 of 1 numbers held" in found.stdout and found.stdout.count("0.90 [0.80, 1.00]") == 2
+    empty = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert empty.returncode == 1 and "no values file" in empty.stderr and "Traceback" not in empty.stderr
