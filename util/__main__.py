@@ -5,6 +5,7 @@ compares the values of two runs.
 
 import argparse
 import json
+import re
 import textwrap
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -47,11 +48,20 @@ def _claims(arguments: argparse.Namespace) -> None:
     print(report.save_values(measured.values(), study.stem, arguments.model))
 
 
+def _prose(file: Path) -> str:
+    """What a file says: of a notebook its Markdown cells, numbers with a leading 0."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.sub(r"(?<![\d.])\.(?=\d)", "0.", text)
+
+
 def _replication(arguments: argparse.Namespace) -> None:
     shared = [stem for stem in (*FIGURES, "edge_claims") if (arguments.second / f"{stem}.json").exists()]
     if not shared:
         raise ValueError(f"second = {arguments.second}: there is no values file of a figure")
-    texts = [file.read_text(encoding="utf-8") for file in arguments.texts]
+    text = "\n".join(map(_prose, arguments.texts))
     for stem in shared:
         first, second = (
             json.loads((folder / f"{stem}.json").read_text(encoding="utf-8"))
@@ -59,7 +69,7 @@ def _replication(arguments: argparse.Namespace) -> None:
         )
         found = Replication.of(stem, first, second)
         print(*found.lines(), sep="\n")
-        for title, pairs in {"quoted": found.quoted(texts), "moved most": found.moved[: arguments.most]}.items():
+        for title, pairs in {"quoted": found.quoted(text), "moved most": found.moved[: arguments.most]}.items():
             if pairs:
                 print(f"  {title}:\n{textwrap.indent(found.table(pairs).to_string(), '    ')}")
 

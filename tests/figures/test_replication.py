@@ -21,6 +21,8 @@ def test_every_interval_is_found_and_lists_of_runs_are_not():
         "by_draw": [1.0, 1.0, 1.0],
         "shape": [1, 2, 3],
         "flags": [True, False, True],
+        "paths": {"heads": [[0, 2], [1, 0]], "direct": {"value": [0.1, 0.2], "low": [0, 0.1], "high": [0.2, 0.3]}},
+        "sets": {"norm-matched 1": [0.5, 0.4, 0.6], "top": [0.5, 0.4, 0.6]},
     }
     assert dict(intervals(values)) == {
         ("accuracy", "task"): (0.5, 0.25, 0.75),
@@ -28,6 +30,9 @@ def test_every_interval_is_found_and_lists_of_runs_are_not():
         ("cost",): (2.0, 1.0, 3.0),
         ("curve", 0): (0.1, 0.0, 0.2),
         ("curve", 1): (3.0, 3.0, 4.0),
+        ("paths", "direct", "L0H2"): (0.1, 0.0, 0.2),
+        ("paths", "direct", "L1H0"): (0.2, 0.1, 0.3),
+        ("sets", "top"): (0.5, 0.4, 0.6),
     }
 
 
@@ -61,7 +66,7 @@ def test_what_moved_and_which_claims_changed():
     assert found.table().to_dict("index") == {
         "a": {"first": "0.50 [0.40, 0.60]", "again": "0.90 [0.80, 1.00]", "standard errors": 5.5}
     }
-    assert [pair.name for pair in found.quoted(["it is 0.10 [0.00, 0.20]."])] == ["b"]
+    assert [pair.name for pair in found.quoted("it is 0.10 [0.00, 0.20].")] == ["b"]
 
 
 def test_the_command_compares_two_folders_and_names_one_without_values(tmp_path):

@@ -72,7 +72,7 @@ def test_captured_rows_are_those_of_eager_attention(subject: Subject) -> None:
 
 
 def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: Path) -> None:
-    dataset, prompts, control_tokens = "glue_sst2", 2, 4
+    dataset, prompts, control_tokens = "glue_sst2", 4, 4
     model = Model.given(*real.pair, NAME)
     study = forerunner.Study(model, dataset, 4, prompts, control_tokens=control_tokens, folder=tmp_path)
     measured = study.magnitudes()

@@ -5,17 +5,25 @@ different. So single numbers that moved say little. How many of all numbers move
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from util.stats.heads import head_name
 from util.stats.intervals import Interval
 
 NORMAL = 1.96  # a 95 % interval reaches so many standard errors to either side
 VALUES = ("value", "mean", "log_prob")  # what an entry may call the number between "low" and "high"
 LISTS_OF_RUNS = ("random", "by_draw", "trace", "steps", "request", "undefined")  # of three numbers, but no interval
+CONTROLS = (
+    "layer-matched",
+    "norm-matched",
+    "in others",
+    "others out",
+)  # sets that are drawn: the second run has others
 Place = tuple[str | int, ...]
 
 
@@ -90,9 +98,13 @@ class Replication:
         """The numbers that moved, the farthest first."""
         return sorted((pair for pair in self.pairs if pair.moved), key=lambda pair: -pair.errors)
 
-    def quoted(self, texts: Sequence[str]) -> list[Pair]:
-        """The numbers that a text writes with their intervals, such as "0.44 [0.28, 0.59]"."""
-        return [pair for pair in self.pairs if any(str(pair.first) in text for text in texts)]
+    def quoted(self, text: str) -> list[Pair]:
+        """The numbers that a text writes with their intervals, such as "0.44 [0.28, 0.59]", as far as it is one place.
+
+        An interval that several places share, such as 1.00 [0.88, 1.00], is left out.
+        """
+        written = Counter(str(pair.first) for pair in self.pairs)
+        return [pair for pair in self.pairs if written[str(pair.first)] == 1 and str(pair.first) in text]
 
     def lines(self) -> list[str]:
         """What held and what moved, in sentences."""
@@ -114,7 +126,7 @@ def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]
     """Every interval in the values of a figure, with its place; places without a value (null) are left out.
 
     An interval is a list (value, low, high) with low <= value <= high, or an entry with numbers or arrays
-    "low", "high", and one of `VALUES`.
+    "low", "high", and one of `VALUES`. Those of control sets are left out, because every run draws its own.
     """
     if isinstance(values, Mapping):
         value = next((name for name in VALUES if name in values), "")
@@ -122,14 +134,25 @@ def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]
         if parts:
             yield from _cells(values[value], values["low"], values["high"], place)
         for name, entry in values.items():
-            if name not in LISTS_OF_RUNS and name not in parts:
-                yield from intervals(entry, (*place, str(name)))
+            if name not in LISTS_OF_RUNS and name not in parts and not str(name).startswith(CONTROLS):
+                for inner, interval in intervals(entry, (*place, str(name))):
+                    yield _with_heads(inner, values.get("heads"), len(place) + 1), interval
     elif isinstance(values, list):
         if _is_interval(values):
             yield place, Interval(*map(float, values))
         else:
             for number, entry in enumerate(values):
                 yield from intervals(entry, (*place, number))
+
+
+def _with_heads(place: Place, heads: Any, start: int) -> Place:
+    """A place whose numbers from `start` on are places in a list of heads (layer, head), with the heads' names instead.
+
+    Which heads the list has may differ from run to run. heads: None, or something else, where there is no such list.
+    """
+    if not isinstance(heads, list):
+        return place
+    return (*place[:start], *(head_name(heads[step]) if isinstance(step, int) else step for step in place[start:]))
 
 
 def _cells(value: Any, low: Any, high: Any, place: Place) -> Iterator[tuple[Place, Interval]]:
