@@ -80,7 +80,7 @@ def _mapped(function: Callable[[tuple[Any, ...], Any], Any], tree: Any, path: tu
 
 
 @dataclass
-class Call:
+class LayerCall:
     """How the base run called a layer.
 
     hidden: the hidden states [N, S, d] that went in; arguments, keywords: all that the layer was called with; out: all
@@ -130,13 +130,13 @@ def in_place_of(out: Any, hidden: Tensor) -> Any:
 
 
 @contextmanager
-def recorded(layers: Iterable[nn.Module]) -> Iterator[list[Call]]:
+def recorded(layers: Iterable[nn.Module]) -> Iterator[list[LayerCall]]:
     """A list of all calls of the layers, or of other modules of hidden states, inside the block."""
-    calls: list[Call] = []
+    calls: list[LayerCall] = []
 
     def before(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         hidden = keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
-        calls.append(Call(hidden, arguments, dict(keywords)))
+        calls.append(LayerCall(hidden, arguments, dict(keywords)))
 
     def after(_: nn.Module, arguments: tuple[Any, ...], out: Any) -> None:
         calls[-1].out = out
@@ -150,7 +150,7 @@ def recorded(layers: Iterable[nn.Module]) -> Iterator[list[Call]]:
             hook.remove()
 
 
-def called_again(modules: Sequence[nn.Module], calls: Sequence[Call], hidden: Sequence[Tensor]) -> None:
+def called_again(modules: Sequence[nn.Module], calls: Sequence[LayerCall], hidden: Sequence[Tensor]) -> None:
     """Repeat calls of modules with other hidden states [R, S, d], one tensor per module. Their results are dropped."""
     for module, call, states in zip(modules, calls, hidden, strict=True):
         call.again(module, states.to(call.hidden), None, set())

@@ -28,7 +28,7 @@ from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import FAILURES, check_ids, check_length, input_device, is_coarse, prepare
 from util.engine.instruments import PatchHeads
-from util.engine.layer_calls import Before, Call, FewRows, Stop, bypassed, first_of, in_place_of, leaves, recorded
+from util.engine.layer_calls import Before, FewRows, LayerCall, Stop, bypassed, first_of, in_place_of, leaves, recorded
 
 BUDGET = 2**30  # bytes of activations at a time
 SHORT = 6  # tokens of the prompt on which ways to run a model are compared
@@ -220,7 +220,7 @@ class _Base:
         self.prefix = [_kept(cache, number, first) for number in range(len(plan.layers))]
         with recorded(plan.layers) as self.calls:
             model.base_model(ids[:, first:], **options)
-        self.last: Call | None = None
+        self.last: LayerCall | None = None
         if plan.trims and len(self.queries) > 1:
             assert cache is not None
             cache.crop(-1)
