@@ -75,8 +75,8 @@ figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed cop
 	echo "Figures: figures/$$folder   values: data/values/$$folder   ($$SECONDS s)"
 
 replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`
-	@set -- $(NOTEBOOKS); model="$(strip $(MODEL_PLACE))"; folder="$$($(PY) -m util.paths "$$model")"; \
-	place="$(CURDIR)/experiment_material/replications/$${folder:-embedded}-$(SEED)"; mkdir -p "$$place/executed"; trap 'exit 130' INT; \
+	@set -o pipefail; set -- $(NOTEBOOKS); model="$(strip $(MODEL_PLACE))"; folder="$$($(PY) -m util.paths "$$model")"; \
+	place="$(or $(ICL_MATERIAL),$(CURDIR)/experiment_material)/replications/$${folder:-embedded}-$(SEED)"; mkdir -p "$$place/executed"; trap 'exit 130' INT; \
 	for notebook in "$$@"; do \
 		echo "$$notebook"; \
 		ICL_OUTPUT="$$place" $(PY) -m papermill --kernel python3 --cwd notebooks --log-level ERROR --progress-bar \

@@ -59,7 +59,7 @@ def test_what_moved_and_which_claims_changed():
     found = Replication.of("figure", first, second)
     assert [pair.name for pair in found.moved] == ["a"] and found.missing == ("only",)
     assert found.lines() == [
-        "figure: 1 of 2 numbers held; 1 in 20 is expected to move.",
+        "figure: 1 of 2 numbers held; by chance at most 1 in 20 moves.",
         "  claim 2, text 2: undecided, now refuted",
         "  in one of the runs alone: 1",
     ]

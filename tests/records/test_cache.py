@@ -511,6 +511,41 @@ def test_a_result_that_cannot_be_saved_is_not_lost(tmp_path: Path, monkeypatch: 
     assert same(record.data, DATA) and leftovers(tmp_path / "records") == leftovers(tmp_path / "temporary") == []
 
 
+def test_blocks_go_on_in_memory_where_their_record_s_folder_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = False
+    monkeypatch.setattr(cache, "_UNSAVED", set())
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda place: SimpleNamespace(free=0 if full else 10**12))
+
+    def compute() -> Any:
+        nonlocal full
+        full = True
+        return DATA, PROVENANCE
+
+    for folder in (tmp_path / "records", tmp_path / "records" / "blocks" / "one"):
+        with pytest.warns(CacheWarning, match="not saved"):
+            assert same(load_or_compute(REQUEST, compute, folder).data, DATA)
+
+
+def test_a_record_that_is_too_large_to_be_read_back_is_used_and_its_folder_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_UNSAVED", set())
+    with pytest.warns(CacheWarning, match="could not be read back"):
+        record = load_or_compute(REQUEST, lambda: ({"numbers": list(range(300_000))}, PROVENANCE), tmp_path)
+    assert len(record.data["numbers"]) == 300_000 and set() == cache._UNSAVED
+
+
+def test_weights_that_were_not_known_do_not_make_a_record_anothers(tmp_path: Path) -> None:
+    save(REQUEST, DATA, PROVENANCE | {"weights": None}, tmp_path)
+    assert silent(load, REQUEST, tmp_path, {"weights": "0123"}) is not None
+    save(REQUEST, DATA, PROVENANCE | {"weights": "4567"}, tmp_path)
+    with pytest.warns(CacheWarning, match="'weights' '4567' instead of '0123'"):
+        assert load(REQUEST, tmp_path, {"weights": "0123"}) is None
+
+
 def test_a_disk_that_is_full_after_hours_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, spare = tmp_path / "records", tmp_path / "temporary"
     spare.mkdir()

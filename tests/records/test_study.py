@@ -3,11 +3,13 @@
 from dataclasses import KW_ONLY, FrozenInstanceError
 from typing import Annotated, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 from tests import toys
 from util import paths
+from util.engine.finite import NotFinite
 from util.prompts import words
 from util.records import cache, provenance
 from util.records.checked import AsList, Count, Natural, Share, Text, checked
@@ -124,6 +126,25 @@ def test_a_part_is_measured_once_and_loaded_afterwards_without_a_model(study, fo
     assert again.sum() == first and Sums.computed == ["sum"] and again.model.loaded is None
     assert again.replace(redo=True).sum() == first and Sums.computed == ["sum", "sum"]
     assert again.sum("other") == first  # loaded now, by the model that both share
+
+
+def test_a_block_that_is_not_finite_is_measured_again(study):
+    numbers = iter([1.0, np.nan, 2.0, 3.0])
+
+    def measure(block):
+        return {"x": np.array([next(numbers)])}
+
+    def run():
+        return study.record_in_blocks(
+            {"part": "blocks"},
+            lambda: [[0], [1]],
+            measure,
+            lambda measured: {"x": np.concatenate([block["x"] for block in measured])},
+        )
+
+    with pytest.raises(NotFinite, match="'x' is nan"):
+        run()
+    assert run().data["x"].tolist() == [1.0, 2.0]
 
 
 def test_the_twin_has_other_weights_and_a_request_of_its_own(study):

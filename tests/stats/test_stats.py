@@ -139,6 +139,13 @@ def test_an_interval_ends_where_its_quantity_does():
     np.testing.assert_array_equal(within.high, free.high.clip(0, 0.3))
 
 
+def test_the_error_of_an_interval_is_that_of_its_shorter_side():
+    values = np.random.default_rng(3).exponential(size=200)
+    interval = mean_interval(values)
+    assert interval.high - interval.value > interval.value - interval.low
+    assert interval.error == pytest.approx(scipy.stats.sem(values), rel=0.01)
+
+
 def test_one_unit_has_no_interval():
     with pytest.raises(ValueError, match="at least two"):
         mean_intervals(np.ones((1, 3)))

@@ -2,6 +2,7 @@
 
 Two independent means differ by more than 1.96 of their joint standard errors in one case of twenty, even if nothing is
 different. So single numbers that moved say little. How many of all numbers moved, and which claims changed, says more.
+The intervals of a map hold together: of those numbers fewer move by chance, one in twenty maps has any.
 """
 
 import math
@@ -109,7 +110,7 @@ class Replication:
     def lines(self) -> list[str]:
         """What held and what moved, in sentences."""
         count = len(self.pairs)
-        text = [f"{self.stem}: {count - len(self.moved)} of {count} numbers held; 1 in 20 is expected to move."]
+        text = [f"{self.stem}: {count - len(self.moved)} of {count} numbers held; by chance at most 1 in 20 moves."]
         text += [f"  claim {c.number}, {c.text}: {c.first}, now {c.second}" for c in self.claims if c.first != c.second]
         return text + [f"  in one of the runs alone: {len(self.missing)}"] * bool(self.missing)
 

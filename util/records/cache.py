@@ -40,6 +40,10 @@ class CacheError(OSError):
     """The folder or the disk is at fault, not the record; the message says what to do."""
 
 
+class TooLarge(CacheError):
+    """A record of this size could not be read back. Its folder is not at fault."""
+
+
 class CacheWarning(UserWarning):
     """Says why a cached record is not used, or is used although something differs."""
 
@@ -132,9 +136,10 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
     """The record of a request, or None if there is no record or it cannot be relied on.
 
     In the second case a CacheWarning says why. expect: what the record's provenance must say; entries that are None are
-    not known and not compared, and different "versions" only warn. A file that is not a record is renamed to
-    `<name>.corrupt`, one of the older format to `<name>.old`, one of another request to `<name>.other`. Raises what
-    `request_digest` raises, and CacheError or MemoryError if the file cannot be read.
+    not known and not compared, as are the weights of a record that does not know them; different "versions" only warn.
+    A file that is not a record is renamed to `<name>.corrupt`, one of the older format to `<name>.old`, one of another
+    request to `<name>.other`. Raises what `request_digest` raises, and CacheError or MemoryError if the file cannot be
+    read.
     """
     path = record_path(request, folder)
     try:
@@ -159,6 +164,8 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
         warnings.warn(f"{path} holds {different}; moved to {aside}, recomputing", CacheWarning, stacklevel=2)
         return None
     wanted = {key: value for key, value in (expect or {}).items() if value is not None}
+    if record.provenance.get("weights", "") is None:  # some were offloaded, so that there is no digest to compare
+        wanted.pop("weights", None)
     versions = wanted.pop("versions", {})
     stored_versions = record.provenance.get("versions")
     different = _differences(wanted, record.provenance)
@@ -213,16 +220,17 @@ def _same_file(one: os.stat_result, other: os.stat_result) -> bool:
 def save(request: Request, data: Fields, provenance: Fields, folder: str | Path) -> Path:
     """Write the record of a request, completely or not at all, and return its path. It replaces an older record.
 
-    Raises TypeError, naming the place, for what a record may not hold, before any file is changed; CacheError if there
-    is no room or no permission; and what `request_digest` raises.
+    Raises TypeError, naming the place, for what a record may not hold, before any file is changed; TooLarge for a
+    record that could not be read back; CacheError if there is no room or no permission; and what `request_digest`
+    raises.
     """
     path, record = record_path(request, folder), _checked(request, data, provenance)
     try:
         payload = encode(vars(record))
     except NotARecord as error:
-        raise CacheError(f"{path.name} could not be read back: {error}") from error
+        raise TooLarge(f"{path.name} could not be read back: {error}") from error
     if len(payload) > SIZE_LIMIT:
-        raise CacheError(f"{path.name} would have {len(payload)} bytes and could not be read back; store less in it")
+        raise TooLarge(f"{path.name} would have {len(payload)} bytes and could not be read back; store less in it")
     ensure_writable(path.parent, len(payload))
     temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with _cure(path.parent):
@@ -311,7 +319,8 @@ def load_or_compute(
         try:
             save(request, record.data, record.provenance, folder)
         except CacheError as error:
-            _UNSAVED.add(Path(folder))
+            if not isinstance(error, TooLarge):
+                _UNSAVED.add(Path(folder))
             kept = _save_elsewhere(record, Path(folder))
             warnings.warn(f"the result is used, but not saved: {error}{kept}", CacheWarning, stacklevel=2)
         else:
@@ -322,7 +331,7 @@ def load_or_compute(
 @contextmanager
 def _turn(path: Path) -> Iterator[None]:
     """Hold the lock of a record's file, in a folder that can be written to; in a folder of _UNSAVED do nothing."""
-    if path.parent in _UNSAVED:
+    if not _UNSAVED.isdisjoint((path.parent, *path.parent.parents)):  # a folder of blocks lies in that of records
         yield
         return
     ensure_writable(path.parent)

@@ -31,7 +31,7 @@ AFTER = b"."  # the opcode that ends a pickle
 TITLE = b"icl record 1\n"
 START = len(BEFORE) + 8  # where the title is
 BODY = START + len(TITLE) + 65  # where the line of JSON begins, behind the title and the digest's line
-OLDER = b"}\x94(\x8c\x07request"  # where START is, in records that the suite wrote up to 0.2: pickled dictionaries
+OLDER = b"}\x94(\x8c\x07request"  # where START is, in records that the suite wrote before 0.2: pickled dictionaries
 ARRAY = "$array"
 
 

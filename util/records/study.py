@@ -145,11 +145,14 @@ class Study:
     def _block(
         self, part: Mapping[str, Any], numbers: list[int], measure: Callable[[], dict[str, Any]], kept: Path
     ) -> dict[str, Any]:
-        """The data of one block, measured now or kept by a run of the same code on the same weights and prompts."""
-        decisive = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest")
+        """The data of one block, measured now or kept by a run of the same code on the same weights and prompts.
+
+        The record's provenance is that of the run that joins the blocks, so device and versions are the same as well.
+        """
+        decisive = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest", "device")
         return cache.load_or_compute(
-            {**self.request, **part, "block": numbers},
-            lambda: (measure(), dict(self.origin)),
+            {**self.request, **part, "block": numbers, "versions": self.origin["versions"]},
+            lambda: (check_record(measure(), self.pair[0]), dict(self.origin)),
             kept,
             {name: self.origin[name] for name in decisive},
         ).data

@@ -1,4 +1,4 @@
-"""Confidence intervals. Every plotted number of the suite has an interval from this file."""
+"""Confidence intervals of means and shares; what other numbers have is bootstrapped where it is measured."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +14,11 @@ class Interval(NamedTuple):
     value: float
     low: float
     high: float
+
+    @property
+    def error(self) -> float:
+        """The standard error, by the shorter side: the other one allows for skewness."""
+        return min(self.value - self.low, self.high - self.value) / stats.norm.ppf(0.975)
 
     def __str__(self) -> str:
         value, low, high = (f"{round(number, 2) + 0.0:.2f}" for number in self)  # + 0.0 turns -0.0 into 0.0

@@ -321,7 +321,7 @@ class VerifiedCircuit:
     @property
     def explained_error(self) -> float:
         """The standard error of the share that is explained, from its interval."""
-        return (self.explained.high - self.explained.low) / 3.92
+        return self.explained.error
 
     def gaps(self) -> dict[str, float]:
         """Score without a family of edges, in the circuit minus in the model: 0 where the circuit is complete."""

@@ -71,7 +71,7 @@ def published(
         "max_magnitude_per_layer": largest[int(largest.value.argmax())],
         "count_maps": counts.frequent[Series.CORRECT],
     }
-    here = {row: (float(value), (high - low) / 3.92) for row, (value, low, high) in intervals.items()}
+    here = {row: (float(interval.value), interval.error) for row, interval in intervals.items()}
     if isinstance(induction, InductionHeads) and induction.request | PUBLISHED_INDUCTION == induction.request:
         here["best_correct_induction_share"] = measures.best_correct_share(induction.correct)
     return here
