@@ -9,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import input_device, support, without_instruments
 from util.engine.call import UnsupportedModel
-from util.engine.handshake import FAILURES, FIRST, check_length, tolerance
+from util.engine.handshake import FAILURES, FIRST, check_length, out_of_memory, tolerance
 
 # By model, the numbers of tokens of the prompts that were tried.
 _TRIED: "weakref.WeakKeyDictionary[nn.Module, set[int]]" = weakref.WeakKeyDictionary()
@@ -74,6 +74,8 @@ def _try_writing(model: PreTrainedModel, length: int) -> None:
                 for place in range(length, length + 3)
             ]
         except FAILURES as error:
+            if out_of_memory(error):
+                raise
             raise UnsupportedModel(
                 f"{name} does not go on from a cache behind {length} tokens ({type(error).__name__}: {error}), so that "
                 "what it writes cannot be computed; everything but continuations works"

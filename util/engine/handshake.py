@@ -33,6 +33,11 @@ _MODELS: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[PreTrainedModel]]" = 
 _TRYING: ContextVar[bool] = ContextVar("trying", default=False)
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, which is no fault of a model's class."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 def prepare(model: PreTrainedModel) -> Support:
     """Switch a model to the instrumented attention, and check on a short prompt that all of its attention uses it.
 
@@ -60,7 +65,7 @@ def prepare(model: PreTrainedModel) -> Support:
         PREPARED.pop(model, None)
         adapters.switch(model, old_implementation)
         device = input_device(model).type
-        if device not in ("cpu", "cuda") and isinstance(error, FAILURES):
+        if device not in ("cpu", "cuda") and isinstance(error, FAILURES) and not out_of_memory(error):
             raise UnsupportedModel(
                 f"{type(model).__name__} failed the attention handshake on the device {device!r}, and may pass it on "
                 f"another: load it with device='cpu'. {error}"
@@ -258,6 +263,8 @@ class _Handshake:
         try:
             reference, masked_reference = self.logits(self.ids), self.masked_logits()
         except FAILURES as error:
+            if out_of_memory(error):
+                raise
             self.refuse(f"it does not run a prompt of {FIRST} tokens alone ({type(error).__name__}: {error})")
         check_finite(reference, "the logits", self.model, self.ids)
         adapters.switch(self.model, IMPLEMENTATION)
