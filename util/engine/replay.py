@@ -331,17 +331,19 @@ def _found(model: PreTrainedModel, length: int) -> Plan:
     edits = [_probe(layer, length) for layer in sorted(layers)]
     coarse = is_coarse(model)
     beside = {switch - 1 for switch in found.switches if 1 < switch < length - 4}  # a prefix short of a switch
-    for first in sorted({length - 4, 0, *beside}):
-        try:
-            scaled = _scaled(model, lists[0], ids, cached)
-            plan = Plan(True, "replayed layers", lists[0], scaled, cached, trims)
-            ours = Runs(model, plan, False)(ids, slice(0, 2), [edits], answers, first if cached else 0)
-        except FAILURES as error:
-            if out_of_memory(error):
-                raise
-            return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
-        theirs = Runs(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
-        for mine, reference in zip(ours, theirs, strict=True):
+    ours = []
+    try:
+        scaled = _scaled(model, lists[0], ids, cached)
+        plan = Plan(True, "replayed layers", lists[0], scaled, cached, trims)
+        for first in sorted({length - 4, 0, *beside} if cached else {0}):
+            ours.append(Runs(model, plan, False)(ids, slice(0, 2), [edits], answers, first))
+    except FAILURES as error:
+        if out_of_memory(error):
+            raise
+        return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
+    theirs = Runs(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
+    for replayed in ours:
+        for mine, reference in zip(replayed, theirs, strict=True):
             difference = (mine - reference).abs()
             # in 16 bits a rounding error may send a token of a mixture of experts to another expert
             gap = float(difference.median() if coarse else difference.max())
