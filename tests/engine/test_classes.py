@@ -226,14 +226,23 @@ def test_copies_and_pickles_of_a_model_that_switches():
         assert support(twin).tried == support(model).tried
 
 
-def test_a_length_without_room_says_what_works(monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "raised", "says"),
+    [
+        (torch.OutOfMemoryError("out of memory"), MemoryError, rf"could not be tried.*at most {SOON + 44} tokens"),
+        (RuntimeError("no such kernel"), UnsupportedModel, rf"could not be tried.*at most {SOON + 44} tokens"),
+        (IndexError("index 300"), UnsupportedModel, rf"could not be tried.*at most {SOON + 44} tokens"),
+        (UnsupportedModel("its own reason"), UnsupportedModel, "^its own reason$"),
+    ],
+)
+def test_a_length_that_cannot_be_tried_says_what_works(monkeypatch, fault, raised, says):
     model = prepared("mistral", sliding_window=SOON + 44, max_position_embeddings=1024)
 
-    def full(*_, **__):
-        raise torch.OutOfMemoryError("out of memory")
+    def failing(*_, **__):
+        raise fault
 
-    monkeypatch.setattr(handshake._Handshake, "hidden", full)
-    with pytest.raises(UnsupportedModel, match=rf"could not be tried.*at most {SOON + 44} tokens"):
+    monkeypatch.setattr(handshake._Handshake, "hidden", failing)
+    with pytest.raises(raised, match=says):
         check_length(model, SOON + 100)
 
 

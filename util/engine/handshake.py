@@ -83,7 +83,8 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
     Nothing is run unless the model's config switches to another way of attention at a length that was never tried.
     Every forward pass of a prepared model checks its length; callers that record or edit layers check it before.
-    Raises UnsupportedModel with the reason where the model cannot be instrumented at this length.
+    Raises UnsupportedModel with the reason where the model cannot be instrumented at this length, MemoryError where
+    memory is too short to find out.
     """
     support = prepare(model)
     limit = dynamic_rope(model)
@@ -339,7 +340,11 @@ class _Handshake:
         return support
 
     def try_length(self, length: int, support: Support) -> int:
-        """Compare hidden states and rows of a prompt of `length` tokens. Returns the length."""
+        """Compare hidden states and rows of a prompt of `length` tokens. Returns the length.
+
+        Raises UnsupportedModel where they differ or the class does not take the prompt, MemoryError where memory is
+        short.
+        """
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(self.config.vocab_size, (1, length), generator=generator)
         passed = [switch for switch in support.switches if switch < length]
@@ -352,8 +357,15 @@ class _Handshake:
                 adapters.switch(self.model, IMPLEMENTATION)
             with instrument(self.model, last := _LastRow()):
                 ours = self.hidden(ids)
-        except RuntimeError as error:
-            self.refuse(f"{where}it could not be tried ({error}); take prompts of at most {passed[-1]} tokens")
+        except UnsupportedModel:  # it says why itself
+            raise
+        except FAILURES as error:
+            advice = (
+                f"it could not be tried ({type(error).__name__}: {error}); take prompts of at most {passed[-1]} tokens"
+            )
+            if out_of_memory(error):
+                raise MemoryError(f"{type(self.model).__name__}: {where}{advice}") from error
+            self.refuse(f"{where}{advice}")
         for start, stop in zip([0, *passed], [*passed, length], strict=True):
             if start < stop:
                 self.compare(ours[:, start:stop], reference[:, start:stop], f"{where}hidden states differ from eager's")
