@@ -27,12 +27,12 @@ from tests.benchmarks import classes
 from tests.benchmarks.classes import outcome
 from tests.tiny_models import KINDS, SWITCH, tiny_model
 from util import paths
-from util.engine import handshake
+from util.engine import caches, handshake
 from util.engine.attention import IMPLEMENTATION, instrument, selected_keys, support
 from util.engine.batches import Row, plan, run_rows
 from util.engine.caches import check_writing
 from util.engine.call import UnsupportedModel, in_double
-from util.engine.handshake import SOON, check_length, prepare
+from util.engine.handshake import FIRST, SOON, check_length, prepare
 from util.engine.instruments import CaptureRows, CaptureValues
 from util.engine.label_scores import next_token_logits
 from util.engine.switches import switches
@@ -155,6 +155,33 @@ def test_a_class_that_writes_wrong_things_from_a_cache_is_refused_there_alone():
     assert any("continuations: MiniMaxForCausalLM" in missing for missing in found.missing)
 
 
+@pytest.mark.parametrize("context", [25, 26, 40])
+def test_a_cache_is_tried_on_no_more_tokens_than_are_read(monkeypatch, context):
+    window = 24
+    model = prepared("mistral", sliding_window=window, max_position_embeddings=context)
+    checked, read = [], []
+    monkeypatch.setattr(caches, "check_length", lambda model, length: checked.append(length))
+    model.model.embed_tokens.register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
+    check_writing(model, [window - 2], 3)
+    assert checked == [window] and max(read) == FIRST + 3  # the third token is written, not read
+    check_writing(model, [window + 1], context - window)
+    assert checked[1:] == [context] and max(read) == min(window + 4, context)
+
+
+def test_lack_of_memory_is_no_fault_of_a_class_that_writes(monkeypatch):
+    model = prepared("llama")
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+
+    own = caches.DynamicCache.reorder_cache
+    monkeypatch.setattr(caches.DynamicCache, "reorder_cache", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        check_writing(model, [8], 3)
+    monkeypatch.setattr(caches.DynamicCache, "reorder_cache", own)
+    check_writing(model, [8], 3)
+
+
 # ------------------------------------------------------------------------------------------------ lengths that switch
 
 
@@ -226,14 +253,23 @@ def test_copies_and_pickles_of_a_model_that_switches():
         assert support(twin).tried == support(model).tried
 
 
-def test_a_length_without_room_says_what_works(monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "raised", "says"),
+    [
+        (torch.OutOfMemoryError("out of memory"), MemoryError, rf"could not be tried.*at most {SOON + 44} tokens"),
+        (RuntimeError("no such kernel"), UnsupportedModel, rf"could not be tried.*at most {SOON + 44} tokens"),
+        (IndexError("index 300"), UnsupportedModel, rf"could not be tried.*at most {SOON + 44} tokens"),
+        (UnsupportedModel("its own reason"), UnsupportedModel, "^its own reason$"),
+    ],
+)
+def test_a_length_that_cannot_be_tried_says_what_works(monkeypatch, fault, raised, says):
     model = prepared("mistral", sliding_window=SOON + 44, max_position_embeddings=1024)
 
-    def full(*_, **__):
-        raise torch.OutOfMemoryError("out of memory")
+    def failing(*_, **__):
+        raise fault
 
-    monkeypatch.setattr(handshake._Handshake, "hidden", full)
-    with pytest.raises(UnsupportedModel, match=rf"could not be tried.*at most {SOON + 44} tokens"):
+    monkeypatch.setattr(handshake._Handshake, "hidden", failing)
+    with pytest.raises(raised, match=says):
         check_length(model, SOON + 100)
 
 

@@ -1,6 +1,7 @@
 """Replayed runs against the naive loop: one whole forward pass of the class for every edit, on every architecture."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -222,6 +223,41 @@ def test_other_models_take_whole_forward_passes_and_say_why(fault):
         reasons = ("not in one list",)
     assert room.path(model).startswith("whole forward passes (")
     assert any(reason in room.path(model) for reason in reasons)
+
+
+def test_lack_of_memory_is_no_fault_of_a_class(monkeypatch):
+    model, own = prepared("gpt2"), room._Base.run
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+
+    monkeypatch.setattr(room._Base, "run", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        room.path(model)
+    with pytest.raises(torch.OutOfMemoryError):
+        keeps_writes(model)
+    monkeypatch.setattr(room._Base, "run", own)  # with memory again, both are found out
+    assert room.path(model) == "replayed layers" and keeps_writes(model)
+
+
+def test_each_range_of_lengths_has_its_own_plan(monkeypatch):
+    """A model that is called alone wrongly past its window goes on to replay shorter prompts."""
+    model, asked = prepared("mistral", sliding_window=10), list[int]()
+    (window,), found = support(model).switches, room._found
+
+    def only_short(given, length):
+        asked.append(length)
+        plan = found(given, length)
+        return plan if length <= window else replace(plan, replays=False, path="whole forward passes (long)")
+
+    monkeypatch.setattr(room, "_found", only_short)
+    short, long = window - 1, window + 6
+    for length, replays in ((long, False), (short, True), (long + 1, False), (short, True)):
+        assert room.plan_of(model, length).replays == replays
+    assert asked == [long, short]
+    change = {0: torch.zeros(2, 1, HEADS, 16, dtype=torch.float64)}
+    assert direct_effects(model, torch.full((2, long), 5), change, ANSWERS) is None
+    assert direct_effects(model, torch.full((2, short), 5), change, ANSWERS) is not None
 
 
 def test_whole_forward_passes_give_the_same():

@@ -14,8 +14,12 @@ which is called for the wanted query rows only. So soft-capping, sinks, grouped 
 by construction, and no [T, T] matrix is kept.
 
 Layers are the model's own numbers, counted from 0. Rows and positions index the queries of the current forward pass
-(with a key-value cache: the new tokens). Keys index everything that is attended to. Use a bare `DynamicCache()`: a
-cache made from a config drops keys outside sliding windows, and then key indices mean other tokens.
+(with a key-value cache: the new tokens). Keys index everything that is attended to.
+
+Two caches are right, each for its own use. With instruments on a pass behind a prefix, use a bare `DynamicCache()`: it
+keeps every key, so that key indices count from the first token. It suits models whose layers all have attention. For
+continuations, use `caches.cache_for(model)`: it also keeps the states of layers without attention, but drops keys
+outside sliding windows after a pass, so that instruments may be on the first pass alone.
 """
 
 import weakref

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from util.engine.attention import input_device, instrument
 from util.engine.call import Instrument, Support
 from util.engine.finite import check_finite
-from util.engine.handshake import check_ids, check_length
+from util.engine.handshake import check_ids, check_length, out_of_memory
 from util.engine.instruments import Knockout
 from util.engine.switches import long_rope
 
@@ -159,7 +159,7 @@ def run_rows(
         try:
             visit(Batch.of(rows, numbers, prompts))
         except RuntimeError as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             if len(numbers) == 1:
                 raise MemoryError(
@@ -175,10 +175,6 @@ def run_rows(
         if bar is not None:
             bar.update(len(numbers))
     return halved
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Any:

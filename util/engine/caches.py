@@ -8,8 +8,9 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from util.engine.attention import input_device, support, without_instruments
+from util.engine.batches import context_length
 from util.engine.call import UnsupportedModel
-from util.engine.handshake import FAILURES, FIRST, check_length, tolerance
+from util.engine.handshake import FAILURES, FIRST, check_length, out_of_memory, tolerance
 
 # By model, the numbers of tokens of the prompts that were tried.
 _TRIED: "weakref.WeakKeyDictionary[nn.Module, set[int]]" = weakref.WeakKeyDictionary()
@@ -36,13 +37,13 @@ def check_writing(model: PreTrainedModel, lengths: Iterable[int], new_tokens: in
     one beside each length at which the model's config switches its attention, where prompts reach that. Nothing is
     tried twice. Raises UnsupportedModel where the logits differ, or the class does not take the cache.
     """
-    lengths = list(lengths)
-    check_length(model, max(lengths, default=0) + new_tokens)
+    lengths, read = list(lengths), new_tokens - 1  # the last token that is written is not read
+    check_length(model, max(lengths, default=0) + read)
     wanted = {FIRST}
     for switch in support(model).switches:
         if switch < max(lengths, default=0):
             wanted.add(switch + 1)
-        if any(length <= switch < length + new_tokens for length in lengths):
+        if any(length <= switch < length + read for length in lengths):
             wanted.add(switch)
     tried = _TRIED.setdefault(model, set())
     for length in sorted(wanted - tried):
@@ -52,13 +53,16 @@ def check_writing(model: PreTrainedModel, lengths: Iterable[int], new_tokens: in
 
 @torch.no_grad()
 def _try_writing(model: PreTrainedModel, length: int) -> None:
-    """Write 3 tokens behind a random prompt, the second row of a batch of two, with and without a cache.
+    """Read 3 tokens behind a random prompt, the second row of a batch of two, with and without a cache.
 
+    They are fewer, but at least one, and the prompt may be a token shorter, where the model's context ends before.
     The bound is ten times that of the handshake, because states of layers without attention add up their rounding; a
     cache that does not fit changes logits as much as another prompt does.
     """
     size = model.config.get_text_config(decoder=True).vocab_size
-    ids = torch.randint(size, (2, length + 3), generator=torch.Generator().manual_seed(0)).to(input_device(model))
+    end = min(length + 3, context_length(model) or length + 3)
+    length = min(length, end - 1)
+    ids = torch.randint(size, (2, end), generator=torch.Generator().manual_seed(0)).to(input_device(model))
     name = f"{type(model).__name__} ({model.config.model_type})"
     with without_instruments():
         whole = model(ids[1:], use_cache=False).logits[0, length:].float()
@@ -71,9 +75,11 @@ def _try_writing(model: PreTrainedModel, length: int) -> None:
                 rows = ids[1:]
             steps = [
                 model(rows[:, place : place + 1], past_key_values=cache, use_cache=True).logits[-1, -1].float()
-                for place in range(length, length + 3)
+                for place in range(length, end)
             ]
         except FAILURES as error:
+            if out_of_memory(error):
+                raise
             raise UnsupportedModel(
                 f"{name} does not go on from a cache behind {length} tokens ({type(error).__name__}: {error}), so that "
                 "what it writes cannot be computed; everything but continuations works"

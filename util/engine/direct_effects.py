@@ -33,7 +33,7 @@ def direct_effects(
     """
     found = prepare(model)
     check_length(model, ids.shape[1])
-    plan = plan_of(model)
+    plan = plan_of(model, ids.shape[1])
     if not plan.replays or not keeps_writes(model):
         return None
     run = Runs(model, plan)

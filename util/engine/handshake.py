@@ -33,6 +33,11 @@ _MODELS: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[PreTrainedModel]]" = 
 _TRYING: ContextVar[bool] = ContextVar("trying", default=False)
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, which is no fault of a model's class."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 def prepare(model: PreTrainedModel) -> Support:
     """Switch a model to the instrumented attention, and check on a short prompt that all of its attention uses it.
 
@@ -60,7 +65,7 @@ def prepare(model: PreTrainedModel) -> Support:
         PREPARED.pop(model, None)
         adapters.switch(model, old_implementation)
         device = input_device(model).type
-        if device not in ("cpu", "cuda") and isinstance(error, FAILURES):
+        if device not in ("cpu", "cuda") and isinstance(error, FAILURES) and not out_of_memory(error):
             raise UnsupportedModel(
                 f"{type(model).__name__} failed the attention handshake on the device {device!r}, and may pass it on "
                 f"another: load it with device='cpu'. {error}"
@@ -78,7 +83,8 @@ def check_length(model: PreTrainedModel, length: int) -> None:
 
     Nothing is run unless the model's config switches to another way of attention at a length that was never tried.
     Every forward pass of a prepared model checks its length; callers that record or edit layers check it before.
-    Raises UnsupportedModel with the reason where the model cannot be instrumented at this length.
+    Raises UnsupportedModel with the reason where the model cannot be instrumented at this length, MemoryError where
+    memory is too short to find out.
     """
     support = prepare(model)
     limit = dynamic_rope(model)
@@ -258,6 +264,8 @@ class _Handshake:
         try:
             reference, masked_reference = self.logits(self.ids), self.masked_logits()
         except FAILURES as error:
+            if out_of_memory(error):
+                raise
             self.refuse(f"it does not run a prompt of {FIRST} tokens alone ({type(error).__name__}: {error})")
         check_finite(reference, "the logits", self.model, self.ids)
         adapters.switch(self.model, IMPLEMENTATION)
@@ -332,7 +340,11 @@ class _Handshake:
         return support
 
     def try_length(self, length: int, support: Support) -> int:
-        """Compare hidden states and rows of a prompt of `length` tokens. Returns the length."""
+        """Compare hidden states and rows of a prompt of `length` tokens. Returns the length.
+
+        Raises UnsupportedModel where they differ or the class does not take the prompt, MemoryError where memory is
+        short.
+        """
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(self.config.vocab_size, (1, length), generator=generator)
         passed = [switch for switch in support.switches if switch < length]
@@ -345,8 +357,15 @@ class _Handshake:
                 adapters.switch(self.model, IMPLEMENTATION)
             with instrument(self.model, last := _LastRow()):
                 ours = self.hidden(ids)
-        except RuntimeError as error:
-            self.refuse(f"{where}it could not be tried ({error}); take prompts of at most {passed[-1]} tokens")
+        except UnsupportedModel:  # it says why itself
+            raise
+        except FAILURES as error:
+            advice = (
+                f"it could not be tried ({type(error).__name__}: {error}); take prompts of at most {passed[-1]} tokens"
+            )
+            if out_of_memory(error):
+                raise MemoryError(f"{type(self.model).__name__}: {where}{advice}") from error
+            self.refuse(f"{where}{advice}")
         for start, stop in zip([0, *passed], [*passed, length], strict=True):
             if start < stop:
                 self.compare(ours[:, start:stop], reference[:, start:stop], f"{where}hidden states differ from eager's")

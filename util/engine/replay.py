@@ -26,7 +26,7 @@ from util.engine import memory
 from util.engine.attention import instrument, support
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
-from util.engine.handshake import FAILURES, check_ids, check_length, input_device, is_coarse, prepare
+from util.engine.handshake import FAILURES, check_ids, check_length, input_device, is_coarse, out_of_memory, prepare
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import Before, FewRows, LayerCall, Stop, bypassed, first_of, in_place_of, leaves, recorded
 
@@ -281,8 +281,7 @@ class Plan:
     """How runs of a model are gone on with: whether its layers are called again, and that in words; these layers.
 
     scaled: the arguments of each layer's call that have a row for every prompt; cached: keys and values of a prefix can
-    be kept; trims: the last layer can be left once its keys and values are known; tried: the number of tokens of the
-    prompts that were compared.
+    be kept; trims: the last layer can be left once its keys and values are known.
     """
 
     replays: bool
@@ -291,14 +290,14 @@ class Plan:
     scaled: tuple[set[tuple[Any, ...]], ...]
     cached: bool
     trims: bool
-    tried: int = 0
 
 
-_PLANS: "weakref.WeakKeyDictionary[nn.Module, Plan]" = weakref.WeakKeyDictionary()
+# By model and by how many of its switches of attention a prompt is past.
+_PLANS: "weakref.WeakKeyDictionary[nn.Module, dict[int, Plan]]" = weakref.WeakKeyDictionary()
 
 
 def path(model: PreTrainedModel) -> str:
-    """How a model's runs are computed; found out once, by comparing them on a short prompt."""
+    """How a model's runs of short prompts are computed; found out once, by comparing them."""
     prepare(model)
     return plan_of(model).path
 
@@ -306,19 +305,22 @@ def path(model: PreTrainedModel) -> str:
 def plan_of(model: PreTrainedModel, length: int = SHORT) -> Plan:
     """Returns how runs of a prepared model are gone on with, for prompts of `length` tokens.
 
-    Found out once, and once more at the first length beyond each at which the model's config switches its attention.
+    The lengths at which the model's config switches its attention divide all lengths into ranges. The plan of a range
+    is found out once, at the first length that is asked for. Raises an error of memory as it is: nothing is found then.
     """
-    plan = _PLANS.get(model)
-    if plan is None or any(plan.tried <= switch < length for switch in support(model).switches):
-        plan = _PLANS[model] = _found(model, max(SHORT, length))
-    return plan
+    length = max(SHORT, length)
+    plans = _PLANS.setdefault(model, {})
+    passed = sum(switch < length for switch in support(model).switches)
+    if passed not in plans:
+        plans[passed] = _found(model, length)
+    return plans[passed]
 
 
 def _found(model: PreTrainedModel, length: int) -> Plan:
     found, config = support(model), model.config.get_text_config(decoder=True)
     count = config.num_hidden_layers
     lists = [m for m in model.base_model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    whole = Plan(False, _why("its layers are not in one list"), nn.ModuleList(), (), False, False, length)
+    whole = Plan(False, _why("its layers are not in one list"), nn.ModuleList(), (), False, False)
     if len(lists) != 1:
         return whole
     cached = len(found.layers) == count  # other layers keep a state of all tokens, not keys
@@ -329,15 +331,19 @@ def _found(model: PreTrainedModel, length: int) -> Plan:
     edits = [_probe(layer, length) for layer in sorted(layers)]
     coarse = is_coarse(model)
     beside = {switch - 1 for switch in found.switches if 1 < switch < length - 4}  # a prefix short of a switch
-    for first in sorted({length - 4, 0, *beside}):
-        try:
-            scaled = _scaled(model, lists[0], ids, cached)
-            plan = Plan(True, "replayed layers", lists[0], scaled, cached, trims, length)
-            ours = Runs(model, plan, False)(ids, slice(0, 2), [edits], answers, first if cached else 0)
-        except FAILURES as error:
-            return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
-        theirs = Runs(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
-        for mine, reference in zip(ours, theirs, strict=True):
+    ours = []
+    try:
+        scaled = _scaled(model, lists[0], ids, cached)
+        plan = Plan(True, "replayed layers", lists[0], scaled, cached, trims)
+        for first in sorted({length - 4, 0, *beside} if cached else {0}):
+            ours.append(Runs(model, plan, False)(ids, slice(0, 2), [edits], answers, first))
+    except FAILURES as error:
+        if out_of_memory(error):
+            raise
+        return replace(whole, path=_why(f"{type(error).__name__}: {error}"))
+    theirs = Runs(model, whole, False)(ids, slice(0, 2), [edits], answers, 0)
+    for replayed in ours:
+        for mine, reference in zip(replayed, theirs, strict=True):
             difference = (mine - reference).abs()
             # in 16 bits a rounding error may send a token of a mixture of experts to another expert
             gap = float(difference.median() if coarse else difference.max())
