@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
+from tests.tiny_models import tiny_model
 from util.engine import replay as room
 from util.engine.attention import instrument, support
 from util.engine.direct_effects import direct_effects, keeps_writes
-from util.engine.handshake import prepare
+from util.engine.handshake import prepare, well_past
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
 from util.engine.replay import Edit, Place, replay
 
@@ -254,10 +255,18 @@ def test_each_range_of_lengths_has_its_own_plan(monkeypatch):
     short, long = window - 1, window + 6
     for length, replays in ((long, False), (short, True), (long + 1, False), (short, True)):
         assert room.plan_of(model, length).replays == replays
-    assert asked == [long, short]
+    assert asked == [well_past(model, window), room.SHORT]  # whatever length comes first
     change = {0: torch.zeros(2, 1, HEADS, 16, dtype=torch.float64)}
     assert direct_effects(model, torch.full((2, long), 5), change, ANSWERS) is None
     assert direct_effects(model, torch.full((2, short), 5), change, ANSWERS) is not None
+
+
+def test_a_length_just_past_a_switch_is_planned_as_one_well_past_it():
+    """Doge drops keys beyond its window for single tokens, so that a replay of one token more still looks right."""
+    model = tiny_model("doge", keep_window_size=12)
+    prepare(model)
+    assert not room.plan_of(model, 13).replays and not room.plan_of(model, 24).replays
+    assert room.plan_of(model, 8).replays
 
 
 def test_whole_forward_passes_give_the_same():

@@ -99,13 +99,13 @@ def check_length(model: PreTrainedModel, length: int) -> None:
     token = _TRYING.set(True)
     try:
         with without_instruments():
-            tried = _Handshake(model).try_length(max(length, _past(model, passed[-1])), support)
+            tried = _Handshake(model).try_length(max(length, well_past(model, passed[-1])), support)
     finally:
         _TRYING.reset(token)
     PREPARED[model] = replace(support, tried=tried)
 
 
-def _past(model: PreTrainedModel, switch: int) -> int:
+def well_past(model: PreTrainedModel, switch: int) -> int:
     """A number of tokens that is well past a switch, so that several tokens, or a block of them, are affected."""
     config = model.config.get_text_config(decoder=True)
     limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)

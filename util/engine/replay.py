@@ -26,7 +26,16 @@ from util.engine import memory
 from util.engine.attention import instrument, support
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
-from util.engine.handshake import FAILURES, check_ids, check_length, input_device, is_coarse, out_of_memory, prepare
+from util.engine.handshake import (
+    FAILURES,
+    check_ids,
+    check_length,
+    input_device,
+    is_coarse,
+    out_of_memory,
+    prepare,
+    well_past,
+)
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import Before, FewRows, LayerCall, Stop, bypassed, first_of, in_place_of, leaves, recorded
 
@@ -306,14 +315,14 @@ def plan_of(model: PreTrainedModel, length: int = SHORT) -> Plan:
     """Returns how runs of a prepared model are gone on with, for prompts of `length` tokens.
 
     The lengths at which the model's config switches its attention divide all lengths into ranges. The plan of a range
-    is found out once, at the first length that is asked for. Raises an error of memory as it is: nothing is found then.
+    is found out once, well past the switch that it begins with, so that it does not matter which length is asked for
+    first. Raises an error of memory as it is: nothing is found then.
     """
-    length = max(SHORT, length)
     plans = _PLANS.setdefault(model, {})
-    passed = sum(switch < length for switch in support(model).switches)
-    if passed not in plans:
-        plans[passed] = _found(model, length)
-    return plans[passed]
+    passed = [switch for switch in support(model).switches if switch < length]
+    if len(passed) not in plans:
+        plans[len(passed)] = _found(model, well_past(model, max(passed)) if passed else SHORT)
+    return plans[len(passed)]
 
 
 def _found(model: PreTrainedModel, length: int) -> Plan:
