@@ -8,7 +8,7 @@ biases, norms and sinks are not trivial, and an edit moves the logits.
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 VOCABULARY = 99
 LAYERS = 3
@@ -158,13 +158,18 @@ def attention_layers(name: str) -> tuple[int, ...]:
 
 
 def build(name: str, dtype: torch.dtype = torch.float32, spread: float = 0.2, seed: int = 0, **changes):
-    """The tiny model called `name`, in eval mode, with every parameter redrawn from `seed`.
-
-    Matrices are normal with standard deviation `spread`; vectors (biases, norms, sinks) keep their initial value plus
-    noise of half of it. `changes` override entries of the configuration.
-    """
+    """The tiny model called `name`, see `random_model`. `changes` override entries of the configuration."""
     kind, options, *_ = (SUPPORTED | ADAPTED | BYPASSING)[name]
     config = AutoConfig.for_model(kind, **(options | changes))
+    return random_model(config, spread, seed).to(dtype)
+
+
+def random_model(config: PreTrainedConfig, spread: float, seed: int) -> PreTrainedModel:
+    """The model of a config, float32 and in eval mode, with every parameter redrawn from `seed`.
+
+    Matrices are normal with standard deviation `spread`; vectors (biases, norms, sinks) keep their initial value plus
+    noise of half of it.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # some classes draw vectors too: sinks, decay rates
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -176,4 +181,4 @@ def build(name: str, dtype: torch.dtype = torch.float32, spread: float = 0.2, se
                 parameter.copy_(spread * noise)
             else:
                 parameter.add_(0.5 * spread * noise)
-    return model.to(dtype).requires_grad_(False)
+    return model.requires_grad_(False)

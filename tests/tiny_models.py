@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from tests.architectures import random_model
 
 VOCABULARY = 99
 LAYERS = 4
@@ -150,15 +151,4 @@ def tiny_model(kind: str, spread: float = 0.2, seed: int = 0, **changes: Any) ->
     config = tiny_config(kind, **changes)
     if hasattr(config, "is_decoder"):
         config.is_decoder = True
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.dim() > 1:
-                parameter.copy_(spread * noise)
-            else:
-                parameter.add_(0.5 * spread * noise)
-    return model.requires_grad_(False)
+    return random_model(config, spread, seed)

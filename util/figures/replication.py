@@ -19,12 +19,8 @@ from util.stats.intervals import Interval
 NORMAL = 1.96  # a 95 % interval reaches so many standard errors to either side
 VALUES = ("value", "mean", "log_prob")  # what an entry may call the number between "low" and "high"
 LISTS_OF_RUNS = ("random", "by_draw", "trace", "steps", "request", "undefined")  # of three numbers, but no interval
-CONTROLS = (
-    "layer-matched",
-    "norm-matched",
-    "in others",
-    "others out",
-)  # sets that are drawn: the second run has others
+# Sets of heads that every run draws for itself, so that two runs measure different ones.
+CONTROLS = ("layer-matched", "norm-matched", "in others", "others out")
 Place = tuple[str | int, ...]
 
 
@@ -116,11 +112,12 @@ class Replication:
 
     def table(self, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
         """The numbers that moved, or others: both intervals, and how many joint standard errors lie between them."""
+        shown = self.moved if pairs is None else pairs
         rows = [
             {"first": str(pair.first), "again": str(pair.second), "standard errors": round(pair.errors, 1)}
-            for pair in (self.moved if pairs is None else pairs)
+            for pair in shown
         ]
-        return pd.DataFrame(rows, index=[pair.name for pair in (self.moved if pairs is None else pairs)])
+        return pd.DataFrame(rows, index=[pair.name for pair in shown])
 
 
 def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]]:
