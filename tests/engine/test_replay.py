@@ -115,7 +115,7 @@ def test_in_single_precision(name):
 @pytest.mark.parametrize("count", [1, 2])
 def test_chunks_and_single_prompts_change_nothing(name, rows, count):
     model = prepared(name)
-    check(model, FIRST, 1e-12, rows * room._row_bytes(model, LENGTH, LENGTH), count)
+    check(model, FIRST, 1e-12, rows * room.row_bytes(model, LENGTH, LENGTH), count)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "bloom", "falcon_7b"])
@@ -132,7 +132,7 @@ def test_a_row_takes_what_is_said_of_it():
     """Keys, values and activations of one run: no more than four times what its tensors hold at the widest place."""
     model = prepared("gpt2", torch.float32, hidden_size=256, num_attention_heads=8)
     widest = 4 * (5 * 256 * (2 + 3 + 4 + 4) + 3 * LENGTH * 256)
-    assert widest / 2 < room._row_bytes(model, 5, LENGTH) < 4 * widest
+    assert widest / 2 < room.row_bytes(model, 5, LENGTH) < 4 * widest
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
@@ -275,7 +275,7 @@ def test_whole_forward_passes_give_the_same():
     ours = replay(model, base, edits, ANSWERS, FIRST)
     other = prepared("llama")
     other.model.more = nn.ModuleList(nn.Linear(1, 1) for _ in range(3))
-    theirs = replay(other, base, edits, ANSWERS, FIRST, budget=7 * room._row_bytes(other, LENGTH, LENGTH))
+    theirs = replay(other, base, edits, ANSWERS, FIRST, budget=7 * room.row_bytes(other, LENGTH, LENGTH))
     assert theirs.path.startswith("whole") and (ours.logits - theirs.logits).abs().max() <= 1e-12
 
 

@@ -60,10 +60,14 @@ class Place(NamedTuple):
 @dataclass(frozen=True)
 class Edit:
     """What is done to one run of every prompt: start, the model's own number of the first layer that is edited, and
-    what to attach at each place."""
+    what to attach at each place.
+
+    hidden: the hidden states [N, T, d] with which the run enters that layer, None for those of the base run.
+    """
 
     start: int
     instruments: Callable[[Place], Sequence[Instrument]]
+    hidden: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ def replay(
     plan = plan_of(model, ids.shape[1])
     first = first if plan.cached else 0
     length = ids.shape[1] - (first if plan.replays else 0)
-    needed = _row_bytes(model, length, ids.shape[1])
+    needed = row_bytes(model, length, ids.shape[1])
     rows = budget // needed
     if not rows:
         raise MemoryError(
@@ -135,7 +139,8 @@ def _check(model: PreTrainedModel, found: tuple[Tensor, Tensor], ids: Tensor, st
     check_finite(found[1].movedim(1, 0), "the logits of edited runs", model, ids, numbers)
 
 
-def _row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
+def row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
+    """The memory in bytes that one run of one prompt takes: `length` tokens that are computed, which read `keys`."""
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]  # Gemma 4
@@ -171,7 +176,9 @@ class Runs:
         return whole, edited.unflatten(0, (-1, len(ids)))
 
     def whole(self, ids: Tensor, prompts: slice, edits: Sequence[Edit]) -> Tensor:
-        """The same for ids [N, T], by whole forward passes of all rows."""
+        """The same for ids [N, T], by whole forward passes. Raises ValueError for edits of hidden states."""
+        if any(edit.hidden is not None for edit in edits):
+            raise ValueError(f"hidden states cannot be edited: the model runs by {self.plan.path}")
         attached = [
             each
             for number, edit in enumerate(edits)
@@ -246,7 +253,7 @@ class _Base:
         for number, (layer, call) in enumerate(zip(self.plan.layers, self.calls, strict=True)):
             coming = sum(edit.start == number for edit in edits)
             if coming:
-                fresh = call.hidden.repeat(coming, 1, 1)
+                fresh = torch.cat([self.entering(edit, call) for edit in edits[entered : entered + coming]])
                 hidden = fresh if hidden is None else torch.cat([hidden, fresh])
                 entered += coming
             if hidden is None:
@@ -273,6 +280,12 @@ class _Base:
         if hidden is None:
             raise ValueError(f"an edit starts at a layer that there is not; the model has {len(self.plan.layers)}")
         return hidden[:, -1:]
+
+    def entering(self, edit: Edit, call: LayerCall) -> Tensor:
+        """The hidden states [N, S, d] with which a run enters the layer of this call."""
+        if edit.hidden is None:
+            return call.hidden
+        return edit.hidden[self.prompts, self.queries.start : self.queries.stop].to(call.hidden)
 
 
 def _kept(cache: Cache | None, number: int, first: int) -> tuple[Tensor, Tensor] | tuple[None, None]:

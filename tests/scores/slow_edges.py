@@ -1,0 +1,173 @@
+"""The slow reference of edge patching: hooks on named modules of some classes, one whole forward pass for each edge.
+
+Nothing here is shared with `util.scores` or `util.engine.components`: which modules a class reads and writes by is
+written down by hand. Models are taken without shared keys and values, because hooks cannot tell what two heads read of
+one key; `with_own_keys` gives every head a copy.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Names:
+    """The modules of a layer by their names; None where the class has no such module.
+
+    before: the norm that attention reads through; q, k, v: after which a head's own columns are known; after: the norm
+    behind attention; between: the module whose input the MLP reads (a norm, or the MLP itself); mlp: whose output is
+    added to the stream.
+    """
+
+    layers: str
+    end: str
+    before: str | None
+    q: str
+    k: str
+    v: str
+    o: str
+    between: str
+    mlp: str
+    after: str | None = None
+    shared_norm: bool = False  # the MLP reads through `before` too, in parallel
+
+
+LLAMA = Names(
+    "model.layers", "model.norm", "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+    "self_attn.o_proj", "post_attention_layernorm", "mlp",
+)  # fmt: skip
+GEMMA2 = Names(
+    "model.layers", "model.norm", "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+    "self_attn.o_proj", "pre_feedforward_layernorm", "post_feedforward_layernorm", "post_attention_layernorm",
+)  # fmt: skip
+OLMO2 = Names(
+    "model.layers", "model.norm", None, "self_attn.q_norm", "self_attn.k_norm", "self_attn.v_proj",
+    "self_attn.o_proj", "mlp", "post_feedforward_layernorm", "post_attention_layernorm",
+)  # fmt: skip
+PHI = Names(
+    "model.layers", "model.final_layernorm", "input_layernorm", "self_attn.q_proj", "self_attn.k_proj",
+    "self_attn.v_proj", "self_attn.dense", "mlp", "mlp", shared_norm=True,
+)  # fmt: skip
+GPT2 = Names(
+    "transformer.h",
+    "transformer.ln_f",
+    "ln_1",
+    "attn.c_attn",
+    "attn.c_attn",
+    "attn.c_attn",
+    "attn.c_proj",
+    "ln_2",
+    "mlp",
+)
+NAMES = {
+    "llama": LLAMA, "mistral": LLAMA, "granite": LLAMA, "qwen2": LLAMA,
+    "gemma2": GEMMA2, "olmo2": OLMO2, "phi": PHI, "gpt2": GPT2,
+}  # fmt: skip
+
+
+class SlowEdges:
+    """Effects of single edges on the logit difference, for prompts base and corrupted [N, T] and answers [N, 2]."""
+
+    def __init__(self, model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
+        self.model, self.base, self.answers = model, base, answers
+        self.names = NAMES[model.config.model_type]
+        self.layers = model.get_submodule(self.names.layers)
+        self.heads, self.factor = model.config.num_attention_heads, getattr(model.config, "residual_multiplier", 1.0)
+        self.writes = [self._written(ids) for ids in (base, corrupted)]
+        self.metric = self._metric()
+
+    def effect(self, sender: int, reader: int, size: float = 1.0) -> Tensor:
+        """How far the metric [N] falls where `reader` reads `sender` this share of the way to the corrupted run."""
+        change = self._change(sender, size)
+        layer, place = divmod(reader, 3 * self.heads + 1)
+        with ExitStack() as stack:
+            if layer == len(self.layers):
+                stack.callback(self._reading(self.model.get_submodule(self.names.end), change))
+            elif place == 3 * self.heads:
+                stack.callback(self._mlp_reading(layer, change))
+            else:
+                stack.callback(self._head_reading(layer, *divmod(place, self.heads), change))
+            return self.metric - self._metric()
+
+    def _metric(self) -> Tensor:
+        logits = self.model(self.base, use_cache=False).logits[:, -1]
+        pair = logits.gather(1, self.answers)
+        return pair[:, 0] - pair[:, 1]
+
+    def _written(self, ids: Tensor) -> dict[str, list[Any]]:
+        """The embeddings, what goes into every projection, and what every MLP adds, of a plain run."""
+        kept: dict[str, list[Any]] = {"input": [], "o": [], "mlp": []}
+        with ExitStack() as stack:
+            for number, layer in enumerate(self.layers):
+                if number == 0:
+                    hook = layer.register_forward_pre_hook(
+                        lambda _, args, kw: kept["input"].append(_hidden(args, kw)), with_kwargs=True
+                    )
+                    stack.callback(hook.remove)
+                projection = layer.get_submodule(self.names.o)
+                stack.callback(projection.register_forward_pre_hook(lambda _, args: kept["o"].append(args[0])).remove)
+                mlp = layer.get_submodule(self.names.mlp)
+                stack.callback(mlp.register_forward_hook(lambda _, __, out: kept["mlp"].append(out)).remove)
+            self.model(ids, use_cache=False)
+        return kept
+
+    def _change(self, sender: int, size: float) -> Tensor:
+        """By how much a sender changes the stream [N, T, d], this share of the way to the corrupted run."""
+        base, corrupted = self.writes
+        if sender == 0:
+            return size * (corrupted["input"][0] - base["input"][0])
+        layer, place = divmod(sender - 1, self.heads + 1)
+        if place == self.heads:
+            return size * self.factor * (corrupted["mlp"][layer] - base["mlp"][layer])
+        block = self.layers[layer]
+        projection = block.get_submodule(self.names.o)
+        z = base["o"][layer].clone()
+        width = z.shape[-1] // self.heads
+        own = slice(place * width, (place + 1) * width)
+        z[..., own] = torch.lerp(z[..., own], corrupted["o"][layer][..., own], size)
+        after = block.get_submodule(self.names.after) if self.names.after else nn.Identity()
+        return self.factor * (after(projection(z)) - after(projection(base["o"][layer])))
+
+    def _reading(self, module: nn.Module, change: Tensor) -> Callable[[], None]:
+        return module.register_forward_pre_hook(lambda _, args: (args[0] + change, *args[1:])).remove
+
+    def _mlp_reading(self, layer: int, change: Tensor) -> Callable[[], None]:
+        block = self.layers[layer]
+        between = block.get_submodule(self.names.between)
+        if not self.names.shared_norm:
+            return self._reading(between, change)
+        kept: list[Tensor] = []
+        norm = block.get_submodule(self.names.before)
+        first = block.register_forward_pre_hook(lambda _, args, kw: kept.append(_hidden(args, kw)), with_kwargs=True)
+        second = between.register_forward_pre_hook(lambda _, args: (norm(kept[-1] + change),))
+        return lambda: (first.remove(), second.remove())  # type: ignore[return-value]
+
+    def _head_reading(self, layer: int, part: int, head: int, change: Tensor) -> Callable[[], None]:
+        block = self.layers[layer]
+        norm = block.get_submodule(self.names.before) if self.names.before else nn.Identity()
+        path = (self.names.q, self.names.k, self.names.v)[part]
+        kept: list[Tensor] = []
+
+        def instead(module: nn.Module, _: Any, out: Tensor) -> Tensor:
+            read = norm(kept[-1] + change)
+            if path.endswith("_norm"):  # a norm of all heads' queries together
+                read = block.get_submodule(path.replace("_norm", "_proj"))(read)
+            fused = 3 if path == GPT2.q else 1
+            width = out.shape[-1] // fused // self.heads
+            start = ((part if fused == 3 else 0) * self.heads + head) * width
+            changed = out.clone()
+            changed[..., start : start + width] = module.forward(read)[..., start : start + width]
+            return changed
+
+        first = block.register_forward_pre_hook(lambda _, args, kw: kept.append(_hidden(args, kw)), with_kwargs=True)
+        second = block.get_submodule(path).register_forward_hook(instead)
+        return lambda: (first.remove(), second.remove())  # type: ignore[return-value]
+
+
+def _hidden(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:
+    return keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]

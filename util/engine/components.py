@@ -1,0 +1,391 @@
+"""A model's layers taken apart: what each head and each MLP reads from the residual stream, and what it adds to it.
+
+The stream behind the last layer is a sum: the embedding, what the heads of each layer write, and what each MLP writes.
+`Components` computes each of these alone, from any hidden states, by the model's own modules. Edge patching, path
+patching and direct effects are made of that.
+
+How a class is built is found out by interventions, once for each model: which module's output is added to the stream
+by attention, and which by the MLP; by what factor; whether the MLP reads what attention has written; whether a norm
+stands between the heads and the stream. All layers, put together again from their parts, must then give the model's own
+hidden states. A class that is built in another way is refused, with the reason.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from util.engine.attention import head_writes, instrument, support
+from util.engine.call import Call, Instrument, UnsupportedModel
+from util.engine.handshake import (
+    FAILURES,
+    check_ids,
+    check_length,
+    input_device,
+    is_coarse,
+    out_of_memory,
+    prepare,
+    tolerance,
+)
+from util.engine.layer_calls import LayerCall, Stop, bypassed, first_of, in_place_of, recorded
+from util.engine.replay import SHORT, plan_of
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """How a layer is built: stream + factor * attention's output, + factor * the MLP's output.
+
+    attention, mlp: the modules whose outputs are added. projection: the linear module that all heads' outputs z go
+    through. normed: whether `attention` is a norm that is called on the projection's output; otherwise both outputs
+    are equal. parallel: whether the MLP reads what attention reads; otherwise it reads what attention has added too.
+    """
+
+    attention: nn.Module
+    mlp: nn.Module
+    projection: nn.Module
+    factor: float
+    normed: bool
+    parallel: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A run, taken apart. L layers, N prompts of T tokens, H heads.
+
+    hidden: what goes into each layer, and the stream behind the last one, L + 1 tensors [N, T, d]; z: by layer, the
+    heads' outputs before the projection [N, T, H, dv]; mlp: by layer, what the MLP adds to the stream [N, T, d].
+    """
+
+    hidden: tuple[Tensor, ...]
+    z: tuple[Tensor, ...]
+    mlp: tuple[Tensor, ...]
+
+    def rows(self, rows: slice | Tensor) -> "Parts":
+        """The same run for some of its prompts."""
+        return Parts(*(tuple(part[rows] for part in parts) for parts in (self.hidden, self.z, self.mlp)))
+
+
+class Components:
+    """The layers of a model for prompts of one length, each part of which can be computed alone.
+
+    model: a prepared model. ids [N, T]: prompts; every hidden state that is given later stands for a token of one of
+    them, R rows being the N prompts R / N times over. Raises UnsupportedModel for a class whose stream is no plain sum,
+    ValueError for ids that the model cannot take.
+    """
+
+    def __init__(self, model: PreTrainedModel, ids: Tensor) -> None:
+        prepare(model)
+        check_ids(model, ids.flatten())
+        check_length(model, ids.shape[1])
+        self.model, self.plan = model, plan_of(model, ids.shape[1])
+        self.blocks = blocks_of(model)
+        self.heads = support(model).heads
+        self.ids = ids.to(input_device(model))
+        with torch.no_grad(), recorded(self.plan.layers) as self.calls:
+            model.base_model(self.ids, use_cache=False)
+
+    @property
+    def layers(self) -> int:
+        """The number of layers."""
+        return len(self.blocks)
+
+    def run(self, hidden: Tensor | None = None) -> Parts:
+        """A plain run from hidden states [R, T, d] before the first layer; None for the prompts' own embeddings."""
+        streams, z, mlp = [self.calls[0].hidden if hidden is None else hidden], [], []
+        for layer in range(self.layers):
+            block, seen = self.blocks[layer], _Outputs()
+            with seen.watching(block.mlp), instrument(self.model, tap := Tap(layer)):
+                streams.append(self.whole(layer, streams[-1]))
+            z.append(tap.z)
+            mlp.append(seen.last.view_as(streams[-1]) * block.factor)
+        return Parts(tuple(streams), tuple(z), tuple(mlp))
+
+    def whole(self, layer: int, hidden: Tensor) -> Tensor:
+        """The hidden states [R, T, d] behind a layer, from those before it."""
+        return self.calls[layer].again(self.plan.layers[layer], hidden, None, self.plan.scaled[layer])
+
+    def reads(self, layer: int, hidden: Tensor) -> Call:
+        """The attention call of a layer where its heads read hidden states [R, T, d]; its softmax is not computed."""
+        asked = _Asked(layer)
+        with instrument(self.model, asked), suppress(Stop):
+            self.whole(layer, hidden)
+        return asked.call
+
+    def writes(self, layer: int, z: Tensor) -> Tensor:
+        """What all heads of a layer together add to the stream [R, T, d], from their outputs z [R, T, H, dv]."""
+        return self.added(layer, self.blocks[layer].projection(z.flatten(-2)))
+
+    def added(self, layer: int, projected: Tensor) -> Tensor:
+        """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
+        block = self.blocks[layer]
+        return (block.attention(projected) if block.normed else projected) * block.factor
+
+    def head_writes(self, layer: int, z: Tensor) -> Tensor:
+        """What each head contributes to the projection's output [..., H, d], from outputs z [..., H, dv]; no bias."""
+        projection = self.blocks[layer].projection
+        if type(projection) is not nn.Linear or projection.weight.device.type == "meta":  # 4 bits; offloaded weights
+            return head_writes(projection, z)
+        weight = projection.weight.unflatten(1, z.shape[-2:])  # [d, H, dv]
+        return torch.einsum("...hv,dhv->...hd", z, weight)
+
+    def adds(self, layer: int, hidden: Tensor) -> Tensor:
+        """What the MLP of a layer adds to the stream [R, T, d], where it reads hidden states [R, T, d].
+
+        hidden: what it reads before its own norm: in sequential layers that includes what attention has added.
+        """
+        block, seen = self.blocks[layer], _Outputs(stop=True)
+        with _returning(block.attention, _instead(0.0)), seen.watching(block.mlp), suppress(Stop):
+            self.whole(layer, hidden)
+        return seen.last.view_as(hidden) * block.factor
+
+    @contextmanager
+    def mlp_adding(self, layer: int, value: Tensor | None) -> Iterator[None]:
+        """Make the MLP of a layer add this to the stream [R, T, d] inside the block; None for what it adds anyway."""
+        if value is None:
+            yield
+            return
+        with _returning(self.blocks[layer].mlp, _instead(value / self.blocks[layer].factor)):
+            yield
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The logits [R, V] behind the last token, from the stream [R, d] behind the last layer."""
+        out = self.calls[-1].out
+        with bypassed(self.plan.layers, in_place_of(out, hidden[:, None])):
+            ids = torch.zeros(len(hidden), 1, dtype=torch.long, device=self.ids.device)
+            return self.model(ids, use_cache=False).logits[:, -1]
+
+
+class Tap(Instrument):
+    """Keeps the heads' outputs z [R, T, H, dv] of one layer as they are, in the graph of a backward pass.
+
+    value: what z becomes, None for what it is.
+    """
+
+    def __init__(self, layer: int, value: Tensor | None = None) -> None:
+        self.layers, self.value = frozenset([layer]), value
+        self.z: Tensor
+
+    def visit(self, call: Call, out: Tensor) -> Tensor:
+        self.z = out if self.value is None else self.value.detach().requires_grad_(out.requires_grad)
+        return self.z
+
+
+class _Asked(Instrument):
+    """Keeps the attention call of one layer and leaves the layer before the call is answered."""
+
+    def __init__(self, layer: int) -> None:
+        self.layers = frozenset([layer])
+        self.call: Call
+
+    def check_call(self, call: Call) -> None:
+        self.call = replace(call, knockouts=(), splice=None)
+        raise Stop
+
+
+class _Outputs:
+    """The last output of a module that was watched."""
+
+    def __init__(self, stop: bool = False) -> None:
+        self.stop = stop
+        self.last: Tensor
+
+    @contextmanager
+    def watching(self, module: nn.Module) -> Iterator[None]:
+        def keep(_: nn.Module, __: Any, out: Any) -> None:
+            self.last = first_of(out)
+            if self.stop:
+                raise Stop
+
+        hook = module.register_forward_hook(keep)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+@contextmanager
+def _returning(module: nn.Module, change: Callable[[nn.Module, Any, Any], Any]) -> Iterator[None]:
+    hook = module.register_forward_hook(change)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+# ------------------------------------------------------------------------------------------------ how a class is built
+
+_BLOCKS: "weakref.WeakKeyDictionary[nn.Module, tuple[Block, ...] | str]" = weakref.WeakKeyDictionary()
+
+
+def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
+    """How the layers of a prepared model are built; found out once. Raises UnsupportedModel where that is not known."""
+    if model not in _BLOCKS:
+        try:
+            _BLOCKS[model] = _found(model)
+            _check_sum(model)
+        except FAILURES as error:
+            if out_of_memory(error):
+                _BLOCKS.pop(model, None)
+                raise
+            _BLOCKS[model] = str(error) if isinstance(error, UnsupportedModel) else _why(model, error)
+    found = _BLOCKS[model]
+    if isinstance(found, str):
+        raise UnsupportedModel(found)
+    return found
+
+
+def _why(model: PreTrainedModel, error: BaseException) -> str:
+    return f"{type(model).__name__}: its layers cannot be taken apart ({type(error).__name__}: {error})"
+
+
+@torch.no_grad()
+def _found(model: PreTrainedModel) -> tuple[Block, ...]:
+    known, plan, name = support(model), plan_of(model), type(model).__name__
+    if not plan.replays:
+        raise UnsupportedModel(f"{name}: what its parts write is not known, because it runs by {plan.path}")
+    if len(known.layers) != len(plan.layers):
+        raise UnsupportedModel(f"{name}: some of its layers have no attention, and what these write is not known")
+    ids = _probe(model)
+    with recorded(plan.layers) as calls:
+        model.base_model(ids, use_cache=False)
+    blocks = []
+    for number, call in enumerate(calls):
+        projection = known.projections[known.layers[number]]
+        if projection is None:
+            raise UnsupportedModel(f"{name}: layer {number} changes what its heads put out before it is projected")
+        block = _Layer(model, plan.layers[number], call, plan.scaled[number], projection).block()
+        if block is None:
+            raise UnsupportedModel(f"{name}: what layer {number} adds to the stream is no plain sum of two parts")
+        blocks.append(block)
+    return tuple(blocks)
+
+
+def _probe(model: PreTrainedModel) -> Tensor:
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    ids = torch.randint(vocabulary, (2, SHORT), generator=torch.Generator().manual_seed(0))
+    return ids.to(input_device(model))
+
+
+def _check_sum(model: PreTrainedModel) -> None:
+    """Raises UnsupportedModel unless all layers, put together from their parts, give the model's hidden states."""
+    parts = Components(model, _probe(model))
+    with torch.no_grad():
+        run = parts.run()
+        for layer, (hidden, out) in enumerate(zip(run.hidden, run.hidden[1:], strict=False)):
+            z = parts.reads(layer, hidden).plain()
+            between = hidden + parts.writes(layer, z)
+            read = hidden if parts.blocks[layer].parallel else between
+            for ours, theirs in ((z.flatten(2), run.z[layer].flatten(2)), (between + parts.adds(layer, read), out)):
+                gap, allowed = tolerance(model, ours, theirs)
+                if not gap <= allowed:
+                    name = type(model).__name__
+                    raise UnsupportedModel(f"{name}: the parts of layer {layer}, put together, are {gap:.2g} off")
+
+
+class _Layer:
+    """A layer that interventions find out about, on one call of it: two rows of a few random tokens."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        layer: nn.Module,
+        call: LayerCall,
+        scaled: set[tuple[Any, ...]],
+        projection: nn.Module,
+    ) -> None:
+        self.model, self.layer, self.call, self.scaled, self.projection = model, layer, call, scaled, projection
+        self.hidden = call.hidden
+        generator = torch.Generator().manual_seed(1)
+        noise = torch.randn(2, *self.hidden.shape, generator=generator, dtype=torch.float32)
+        small, large = noise.to(self.hidden) * self.hidden.std()
+        self.vectors = (small, 4 * large)
+
+    def block(self) -> Block | None:
+        """How the layer is built, None where it is built in another way."""
+        outputs, inputs = self._outputs()
+        projected = outputs[self.projection]
+        width = self.hidden.shape[-1]
+        fitting = {
+            m: out for m, out in outputs.items() if out.numel() == self.hidden.numel() and out.shape[-1] == width
+        }
+        # the outermost first, which end last
+        equal = [m for m, out in fitting.items() if _equal(out, projected)][::-1]
+        norms = [m for m, given in inputs.items() if m in fitting and m not in equal and _equal(given, projected)]
+        for attention in (*norms, *equal):
+            for mlp in [m for m in fitting if m not in (*norms, *equal)][::-1]:
+                factor = self._factor(attention, mlp)
+                if factor is not None and factor == self._factor(mlp, attention):
+                    parallel = self._reads_what_attention_read(attention, mlp)
+                    return Block(attention, mlp, self.projection, factor, attention in norms, parallel)
+        return None
+
+    def _outputs(self) -> tuple[dict[nn.Module, Tensor], dict[nn.Module, Tensor]]:
+        """What every module inside the layer returns, in the order in which they end; and what it is called with."""
+        outputs: dict[nn.Module, Tensor] = {}
+        inputs: dict[nn.Module, Tensor] = {}
+
+        def keep(module: nn.Module, given: tuple[Any, ...], out: Any) -> None:
+            if isinstance(first_of(out), Tensor):
+                outputs.pop(module, None)
+                outputs[module] = first_of(out)
+            if given and isinstance(given[0], Tensor):
+                inputs[module] = given[0]
+
+        with ExitStack() as stack:
+            for module in self.layer.modules():
+                if module is not self.layer:
+                    stack.callback(module.register_forward_hook(keep).remove)
+            self._run({})
+        return outputs, inputs
+
+    def _run(self, returned: dict[nn.Module, Tensor | float], hidden: Tensor | None = None) -> Tensor:
+        """The hidden states behind the layer where these modules return these vectors, or numbers everywhere."""
+        with ExitStack() as stack:
+            for module, value in returned.items():
+                stack.enter_context(_returning(module, _instead(value)))
+            return self.call.again(self.layer, self.hidden if hidden is None else hidden, None, self.scaled)
+
+    def _factor(self, one: nn.Module, other: nn.Module) -> float | None:
+        """The number of times that a module's output is added to the stream, while the other's is 0.
+
+        None where it is not added as it is, or where something else is added too.
+        """
+        if not torch.equal(self._run({one: 0.0, other: 0.0}), self.hidden):
+            return None
+        factors = []
+        for vector in self.vectors:
+            change = self._run({one: vector, other: 0.0}) - self.hidden
+            factor = float((change.double() * vector.double()).sum() / vector.double().square().sum())
+            error = float((change - factor * vector).abs().max())
+            if not error <= (2e-2 if is_coarse(self.model) else 1e-4) * float(vector.abs().max()):
+                return None
+            factors.append(float(f"{factor:.2g}" if is_coarse(self.model) else f"{factor:.5g}"))
+        return factors[0] if len({*factors}) == 1 and factors[0] else None
+
+    def _reads_what_attention_read(self, attention: nn.Module, mlp: nn.Module) -> bool:
+        """Whether the MLP's output stays the same when attention's is another one."""
+        said = []
+        for vector in (0.0, self.vectors[0]):
+            with (seen := _Outputs()).watching(mlp):
+                self._run({attention: vector})
+            said.append(seen.last)
+        return torch.equal(*said)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.numel() == other.numel() and torch.equal(one.flatten(), other.flatten())
+
+
+def _instead(value: Tensor | float) -> Callable[[nn.Module, Any, Any], Any]:
+    def change(_: nn.Module, __: Any, out: Any) -> Any:
+        old = first_of(out)
+        return in_place_of(
+            out, value.view_as(old).to(old) if isinstance(value, Tensor) else torch.full_like(old, value)
+        )
+
+    return change

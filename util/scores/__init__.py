@@ -1,0 +1,1 @@
+"""How important the parts of a model are: nodes and edges of its component graph, and units by token type."""

@@ -1,0 +1,210 @@
+"""Exact effects of edges of the component graph, one at a time: the referee of all estimates.
+
+An edge u -> v is corrupted where v alone reads what u adds to the stream in a corrupted run, and everything behind v is
+computed again. Only layers from v on are called, and many edges together, see `engine.replay`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from util.engine.components import Components, Parts
+from util.engine.finite import check_finite
+from util.engine.instruments import PatchHeads
+from util.engine.layer_calls import repeated
+from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
+from util.scores.attribution import Sender, check_pairs, metric, senders_of
+
+
+def exact_scores(
+    model: PreTrainedModel,
+    base: Tensor,
+    corrupted: Tensor,
+    answers: Tensor,
+    edges: Sequence[tuple[int, int]],
+    budget: int = BUDGET,
+) -> Tensor:
+    """Returns how far the metric falls where one edge alone is corrupted [N, E], on the CPU.
+
+    base, corrupted: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one; the metric is
+    the difference of their logits. edges: (sender, reader), their places in `graph.ComponentGraph`. budget: bytes of
+    one batch. Raises ValueError for prompts or answers of other shapes and for pairs that are no edges,
+    UnsupportedModel for a class that `Components` refuses.
+    """
+    check_pairs(base, corrupted, answers)
+    parts = Components(model, base)
+    with torch.no_grad():
+        intact, other = parts.run(), Components(model, corrupted).run()
+    places = _Places(parts.layers, parts.heads)
+    wanted: dict[int, dict[int, list[int]]] = {}  # by layer and sender, which readers
+    for sender, reader in {(int(sender), int(reader)) for sender, reader in edges}:
+        places.check(sender, reader, parts)
+        wanted.setdefault(places.layer(reader), {}).setdefault(sender, []).append(reader)
+    work = _Work(parts, intact, senders_of(parts, intact, other), answers, first_difference(base, corrupted), budget)
+    found: dict[tuple[int, int], Tensor] = {}
+    for layer, readers in sorted(wanted.items()):
+        for chunk in work.chunks(sorted(readers)):
+            found |= work.effects(layer, {sender: sorted(readers[sender]) for sender in chunk})
+    effects = [found[int(sender), int(reader)] for sender, reader in edges]
+    together = torch.stack(effects, 1) if effects else torch.zeros(len(base), 0)
+    check_finite(together, "the effects of edges", model, base)
+    return together
+
+
+def first_difference(base: Tensor, corrupted: Tensor) -> int:
+    """The first position [0, T) where prompts [N, T] differ from their corrupted ones; 0 where none does."""
+    different = (base != corrupted).any(0).nonzero()
+    return int(different[0]) if len(different) else 0
+
+
+class _Places(NamedTuple):
+    """What stands where among senders and readers, see `graph.ComponentGraph`."""
+
+    layers: int
+    heads: int
+
+    @property
+    def width(self) -> int:
+        """Readers of a layer: queries, keys and values of all heads, and the MLP."""
+        return 3 * self.heads + 1
+
+    def layer(self, reader: int) -> int:
+        """The layer of a reader; the number of layers for the logits."""
+        return reader // self.width
+
+    def sender_layer(self, sender: int) -> int:
+        """The layer of a sender; -1 for the input."""
+        return (sender - 1) // (self.heads + 1)
+
+    def is_mlp(self, reader: int) -> bool:
+        return reader % self.width == self.width - 1
+
+    def check(self, sender: int, reader: int, parts: Components) -> None:
+        """Raises ValueError for a pair that is no edge."""
+        known = 0 <= sender <= self.layers * (self.heads + 1) and 0 <= reader <= self.layers * self.width
+        after, of = self.sender_layer(sender), self.layer(reader)
+        beside = known and after == of < self.layers and self.is_mlp(reader) and not parts.blocks[of].parallel
+        beside = beside and (sender - 1) % (self.heads + 1) < self.heads
+        if not (known and (after < of or beside)):
+            raise ValueError(f"({sender}, {reader}): sender and reader are no edge of this model's component graph")
+
+
+class _Work:
+    """Effects of edges for some prompts, N of T tokens, whose plain runs are known."""
+
+    def __init__(
+        self, parts: Components, base: Parts, senders: Sequence[Sender], answers: Tensor, first: int, budget: int
+    ) -> None:
+        self.parts, self.base, self.senders, self.answers, self.first = parts, base, senders, answers, first
+        self.places, self.budget = _Places(parts.layers, parts.heads), budget
+        with torch.no_grad():
+            self.metric = metric(parts, base.hidden[-1], answers).cpu()
+
+    def chunks(self, senders: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Senders, so many at a time as the budget allows."""
+        prompts, tokens = self.parts.ids.shape
+        size = max(1, self.budget // (prompts * row_bytes(self.parts.model, tokens, tokens)))
+        for start in range(0, len(senders), size):
+            yield senders[start : start + size]
+
+    @torch.no_grad()
+    def effects(self, layer: int, wanted: dict[int, list[int]]) -> dict[tuple[int, int], Tensor]:
+        """How far the metric [N] falls, by sender and reader; wanted: by sender, readers of one layer."""
+        changes = self._changes(sorted(wanted))
+        if layer == self.places.layers:
+            rows = (self.base.hidden[-1][:, -1] - changes[:, :, -1]).flatten(0, 1)
+            metrics = metric(self.parts, rows[:, None], self.answers).cpu().unflatten(0, (len(wanted), -1))
+            return {
+                (s, r): self.metric - own
+                for (s, readers), own in zip(wanted.items(), metrics, strict=True)
+                for r in readers
+            }
+        edges: list[tuple[int, int]] = []
+        edits: list[Edit] = []
+        for edge, edit in (*self._heads(layer, wanted, changes), *self._mlps(layer, wanted, changes)):
+            edges.append(edge)
+            edits.append(edit)
+        return dict(zip(edges, self.metric - self._run(edits), strict=True))
+
+    def _changes(self, wanted: Sequence[int]) -> Tensor:
+        """By how much senders change the stream, [senders, N, T, d]."""
+        found = []
+        for sender in self.senders:
+            own = [place - sender.places.start for place in wanted if sender.places.start <= place < sender.places.stop]
+            if own:
+                found.append(sender.change()[:, :, own].permute(2, 0, 1, 3))
+        return torch.cat(found)
+
+    def _heads(
+        self, layer: int, wanted: dict[int, list[int]], changes: Tensor
+    ) -> Iterator[tuple[tuple[int, int], Edit]]:
+        """Heads whose query, key or value reads a changed stream."""
+        asked = {s: [r % self.places.width for r in rs if not self.places.is_mlp(r)] for s, rs in wanted.items()}
+        if not any(asked.values()):
+            return
+        rows = (self.base.hidden[layer] - changes).flatten(0, 1)
+        before, after = self.parts.reads(layer, self.base.hidden[layer]), self.parts.reads(layer, rows)
+        for part, name in enumerate(("query", "key", "value")):
+            of_part = {
+                s: [r % self.places.heads for r in rs if r // self.places.heads == part] for s, rs in asked.items()
+            }
+            if not any(of_part.values()):
+                continue
+            states = {n: repeated(getattr(before, n), len(rows)) for n in ("query", "key", "value")}
+            states[name] = getattr(after, name)
+            z = (
+                replace(after, query=states["query"], key=states["key"], value=states["value"])
+                .plain()
+                .unflatten(0, (len(wanted), -1))
+            )
+            for (sender, heads), own in zip(of_part.items(), z, strict=True):
+                for head in heads:
+                    reader = layer * self.places.width + part * self.places.heads + head
+                    yield (sender, reader), head_edit(layer, head, own[:, :, head : head + 1].clone())
+
+    def _mlps(
+        self, layer: int, wanted: dict[int, list[int]], changes: Tensor
+    ) -> Iterator[tuple[tuple[int, int], Edit]]:
+        """MLPs that read a changed stream."""
+        chosen = [place for place, readers in enumerate(wanted.values()) if any(map(self.places.is_mlp, readers))]
+        if not chosen:
+            return
+        read = self.base.hidden[layer]
+        if not self.parts.blocks[layer].parallel:
+            read = read + self.parts.writes(layer, self.base.z[layer])
+        rows = (read - changes[chosen]).flatten(0, 1)
+        added = self.parts.adds(layer, rows).unflatten(0, (len(chosen), -1)) - self.base.mlp[layer]
+        reader = (layer + 1) * self.places.width - 1
+        for sender, own in zip([list(wanted)[place] for place in chosen], added, strict=True):
+            yield (sender, reader), Edit(layer + 1, lambda _: (), self.base.hidden[layer + 1] + own)
+
+    def _run(self, edits: Sequence[Edit]) -> Tensor:
+        """The metrics [E, N] under each edit alone."""
+        last = [edit.start == self.places.layers for edit in edits]
+        found = torch.empty(len(edits), len(self.metric), dtype=self.metric.dtype)
+        within = [edit for edit, at_end in zip(edits, last, strict=True) if not at_end]
+        if within:
+            logits = replay(
+                self.parts.model, self.parts.ids.cpu(), within, self.answers, self.first, budget=self.budget
+            ).logits
+            found[~torch.tensor(last)] = (logits[..., 0] - logits[..., 1]).to(found)
+        ends = [edit.hidden[:, -1:] for edit in edits if edit.start == self.places.layers and edit.hidden is not None]
+        if ends:
+            metrics = metric(self.parts, torch.cat(ends), self.answers).cpu()
+            found[torch.tensor(last)] = metrics.unflatten(0, (len(ends), -1)).to(found)
+        return found
+
+
+def head_edit(layer: int, head: int, z: Tensor) -> Edit:
+    """A run in which a head puts out z [N, T, 1, dv]."""
+
+    def instruments(place: Place) -> list[PatchHeads]:
+        if place.layer != layer:
+            return []
+        return [PatchHeads(layer, head, z[place.prompts, place.tokens], examples=place.examples)]
+
+    return Edit(layer, instruments)
