@@ -171,3 +171,83 @@ class SlowEdges:
 
 def _hidden(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensor:
     return keywords["hidden_states"] if "hidden_states" in keywords else arguments[0]
+
+
+class SlowCircuit(SlowEdges):
+    """The metric of a circuit, sender by sender: a whole forward pass for each stream that a reader reads."""
+
+    def circuit(self, kept: Tensor) -> Tensor:
+        """The metric [N] where the edges that are not in `kept` [U, V] are corrupted."""
+        width, names = 3 * self.heads + 1, self.names
+        out: list[dict[str, Tensor]] = []
+        for layer, block in enumerate(self.layers):
+            column = layer * width
+            z = self._z(layer, [self._stream(kept[:, column + place], out, layer) for place in range(width - 1)])
+            out.append({"o": z})
+            ends = layer if names.shared_norm else layer + 1
+            read = self._stream(kept[:, column + width - 1], out, ends, heads_only=not names.shared_norm)
+            with ExitStack() as stack:
+                between = block.get_submodule(names.between)
+                norm = block.get_submodule(names.before) if names.shared_norm else nn.Identity()
+                value = norm(read)
+                stack.callback(between.register_forward_pre_hook(lambda _, args, value=value: (value,)).remove)
+                said: list[Tensor] = []
+                stack.callback(
+                    block.get_submodule(names.mlp)
+                    .register_forward_hook(lambda _, __, o, said=said: said.append(o))
+                    .remove
+                )
+                self.model(self.base, use_cache=False)
+            out[-1]["mlp"] = said[0]
+        end = self._stream(kept[:, -1], out, len(self.layers))
+        hook = self.model.get_submodule(names.end).register_forward_pre_hook(lambda _, args: (end,))
+        try:
+            return self._metric()
+        finally:
+            hook.remove()
+
+    def _stream(self, kept: Tensor, out: list[dict[str, Tensor]], layers: int, heads_only: bool = False) -> Tensor:
+        """What a reader reads that keeps these senders; heads_only: of the last layer."""
+        base, corrupted = self.writes
+        stream = (base if kept[0] else corrupted)["input"][0]
+        for layer in range(layers):
+            start, block = 1 + layer * (self.heads + 1), self.layers[layer]
+            z, width = corrupted["o"][layer].clone(), corrupted["o"][layer].shape[-1] // self.heads
+            for head in range(self.heads):
+                if kept[start + head]:
+                    z[..., head * width : (head + 1) * width] = out[layer]["o"][..., head * width : (head + 1) * width]
+            after = block.get_submodule(self.names.after) if self.names.after else nn.Identity()
+            stream = stream + self.factor * after(block.get_submodule(self.names.o)(z))
+            if not (heads_only and layer == layers - 1):
+                stream = (
+                    stream
+                    + self.factor
+                    * (out[layer] if kept[start + self.heads] else {"mlp": corrupted["mlp"][layer]})["mlp"]
+                )
+        return stream
+
+    def _z(self, layer: int, streams: list[Tensor]) -> Tensor:
+        """What goes into the projection where each query, key and value [3 H] reads a stream of its own."""
+        block, names = self.layers[layer], self.names
+        norm = block.get_submodule(names.before) if names.before else nn.Identity()
+        fused = names.q == names.k
+        with ExitStack() as stack:
+            for part, path in enumerate((names.q, names.k, names.v)):
+                module = block.get_submodule(path)
+
+                def instead(module: nn.Module, _: Any, out: Tensor, part: int = part, path: str = path) -> Tensor:
+                    width, changed = out.shape[-1] // (3 if fused else 1) // self.heads, out.clone()
+                    for head in range(self.heads):
+                        read = norm(streams[part * self.heads + head])
+                        if path.endswith("_norm"):
+                            read = block.get_submodule(path.replace("_norm", "_proj"))(read)
+                        start = ((part if fused else 0) * self.heads + head) * width
+                        changed[..., start : start + width] = module.forward(read)[..., start : start + width]
+                    return changed
+
+                stack.callback(module.register_forward_hook(instead).remove)
+            kept: list[Tensor] = []
+            hook = block.get_submodule(names.o).register_forward_pre_hook(lambda _, args: kept.append(args[0]))
+            stack.callback(hook.remove)
+            self.model(self.base, use_cache=False)
+        return kept[0]
