@@ -5,8 +5,8 @@ written down by hand. Models are taken without shared keys and values, because h
 one key; `with_own_keys` gives every head a copy.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,43 @@ class SlowEdges:
         self.writes = [self._written(ids) for ids in (base, corrupted)]
         self.metric = self._metric()
 
+    @contextmanager
+    def starting_from(self, embedded: Tensor) -> Iterator[None]:
+        """Inside the block every run begins with these embeddings [N, T, d]."""
+
+        def instead(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            if "hidden_states" in keywords:
+                return arguments, keywords | {"hidden_states": embedded}
+            return (embedded, *arguments[1:]), keywords
+
+        hook = self.layers[0].register_forward_pre_hook(instead, with_kwargs=True)
+        try:
+            self.metric = self._metric()
+            yield
+        finally:
+            hook.remove()
+
+    @contextmanager
+    def putting_out(self, sender: int, share: float) -> Iterator[None]:
+        """Inside the block all senders of a sublayer put out what lies this share of the way to the base run."""
+        base, corrupted = self.writes
+        layer, place = divmod(sender - 1, self.heads + 1)
+        if sender == 0:
+            value = torch.lerp(corrupted["input"][0], base["input"][0], share)
+            hook = self.layers[0].register_forward_pre_hook(lambda _, args: (value, *args[1:]))
+        elif place == self.heads:
+            value = torch.lerp(corrupted["mlp"][layer], base["mlp"][layer], share)
+            hook = self.layers[layer].get_submodule(self.names.mlp).register_forward_hook(lambda *_: value)
+        else:
+            value = torch.lerp(corrupted["o"][layer], base["o"][layer], share)
+            projection = self.layers[layer].get_submodule(self.names.o)
+            hook = projection.register_forward_pre_hook(lambda _, args: (value,))
+        try:
+            self.metric = self._metric()
+            yield
+        finally:
+            hook.remove()
+
     def effect(self, sender: int, reader: int, size: float = 1.0) -> Tensor:
         """How far the metric [N] falls where `reader` reads `sender` this share of the way to the corrupted run."""
         change = self._change(sender, size)
@@ -131,7 +168,8 @@ class SlowEdges:
         own = slice(place * width, (place + 1) * width)
         z[..., own] = torch.lerp(z[..., own], corrupted["o"][layer][..., own], size)
         after = block.get_submodule(self.names.after) if self.names.after else nn.Identity()
-        return self.factor * (after(projection(z)) - after(projection(base["o"][layer])))
+        # without hooks: `putting_out` has one on the projection
+        return self.factor * (after(projection.forward(z)) - after(projection.forward(base["o"][layer])))
 
     def _reading(self, module: nn.Module, change: Tensor) -> Callable[[], None]:
         return module.register_forward_pre_hook(lambda _, args: (args[0] + change, *args[1:])).remove

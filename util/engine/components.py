@@ -11,7 +11,7 @@ hidden states. A class that is built in another way is refused, with the reason.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from util.engine.attention import head_writes, instrument, support
 from util.engine.call import Call, Instrument, UnsupportedModel
@@ -73,7 +74,7 @@ class Parts:
 class Components:
     """The layers of a model for prompts of one length, each part of which can be computed alone.
 
-    model: a prepared model. ids [N, T]: prompts; every hidden state that is given later stands for a token of one of
+    ids [N, T]: prompts; `base` is their plain run. Every hidden state that is given later stands for a token of one of
     them, R rows being the N prompts R / N times over. Raises UnsupportedModel for a class whose stream is no plain sum,
     ValueError for ids that the model cannot take.
     """
@@ -86,24 +87,27 @@ class Components:
         self.blocks = blocks_of(model)
         self.heads = support(model).heads
         self.ids = ids.to(input_device(model))
-        with torch.no_grad(), recorded(self.plan.layers) as self.calls:
+        taps = [Tap(layer) for layer in range(self.layers)]
+        with ExitStack() as stack:
+            added = [stack.enter_context(_watched(block.mlp)) for block in self.blocks]
+            self.calls = stack.enter_context(recorded(self.plan.layers))
+            stack.enter_context(instrument(model, *taps))
+            stack.enter_context(torch.no_grad())
             model.base_model(self.ids, use_cache=False)
+        streams = [*(call.hidden for call in self.calls), first_of(self.calls[-1].out)]
+        self.base = self._parts(streams, [tap.z for tap in taps], [seen.last for seen in added])
 
     @property
     def layers(self) -> int:
         """The number of layers."""
         return len(self.blocks)
 
-    def run(self, hidden: Tensor | None = None) -> Parts:
-        """A plain run from hidden states [R, T, d] before the first layer; None for the prompts' own embeddings."""
-        streams, z, mlp = [self.calls[0].hidden if hidden is None else hidden], [], []
-        for layer in range(self.layers):
-            block, seen = self.blocks[layer], _Outputs()
-            with seen.watching(block.mlp), instrument(self.model, tap := Tap(layer)):
-                streams.append(self.whole(layer, streams[-1]))
-            z.append(tap.z)
-            mlp.append(seen.last.view_as(streams[-1]) * block.factor)
-        return Parts(tuple(streams), tuple(z), tuple(mlp))
+    def _parts(self, streams: Sequence[Tensor], z: Sequence[Tensor], mlp: Sequence[Tensor]) -> Parts:
+        """A run, from what its modules put out."""
+        added = [
+            own.view_as(stream) * block.factor for own, stream, block in zip(mlp, streams[1:], self.blocks, strict=True)
+        ]
+        return Parts(tuple(streams), tuple(z), tuple(added))
 
     def whole(self, layer: int, hidden: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer, from those before it."""
@@ -128,18 +132,18 @@ class Components:
     def head_writes(self, layer: int, z: Tensor) -> Tensor:
         """What each head contributes to the projection's output [..., H, d], from outputs z [..., H, dv]; no bias."""
         projection = self.blocks[layer].projection
-        if type(projection) is not nn.Linear or projection.weight.device.type == "meta":  # 4 bits; offloaded weights
+        weight = plain_weight(projection)
+        if weight is None:
             return head_writes(projection, z)
-        weight = projection.weight.unflatten(1, z.shape[-2:])  # [d, H, dv]
-        return torch.einsum("...hv,dhv->...hd", z, weight)
+        return torch.einsum("...hv,dhv->...hd", z, weight.unflatten(1, z.shape[-2:]))
 
     def adds(self, layer: int, hidden: Tensor) -> Tensor:
         """What the MLP of a layer adds to the stream [R, T, d], where it reads hidden states [R, T, d].
 
         hidden: what it reads before its own norm: in sequential layers that includes what attention has added.
         """
-        block, seen = self.blocks[layer], _Outputs(stop=True)
-        with _returning(block.attention, _instead(0.0)), seen.watching(block.mlp), suppress(Stop):
+        block = self.blocks[layer]
+        with _returning(block.attention, _instead(0.0)), _watched(block.mlp, stop=True) as seen, suppress(Stop):
             self.whole(layer, hidden)
         return seen.last.view_as(hidden) * block.factor
 
@@ -158,6 +162,14 @@ class Components:
         with bypassed(self.plan.layers, in_place_of(out, hidden[:, None])):
             ids = torch.zeros(len(hidden), 1, dtype=torch.long, device=self.ids.device)
             return self.model(ids, use_cache=False).logits[:, -1]
+
+
+def plain_weight(module: nn.Module) -> Tensor | None:
+    """The weight [out, in] of a linear map; None where it is not there as it is: in 4 bits, offloaded."""
+    weight: Any = getattr(module, "weight", None)
+    if type(module) not in (nn.Linear, Conv1D) or weight.device.type == "meta":
+        return None
+    return weight.T if type(module) is Conv1D else weight
 
 
 class Tap(Instrument):
@@ -190,22 +202,24 @@ class _Asked(Instrument):
 class _Outputs:
     """The last output of a module that was watched."""
 
-    def __init__(self, stop: bool = False) -> None:
-        self.stop = stop
-        self.last: Tensor
+    last: Tensor
 
-    @contextmanager
-    def watching(self, module: nn.Module) -> Iterator[None]:
-        def keep(_: nn.Module, __: Any, out: Any) -> None:
-            self.last = first_of(out)
-            if self.stop:
-                raise Stop
 
-        hook = module.register_forward_hook(keep)
-        try:
-            yield
-        finally:
-            hook.remove()
+@contextmanager
+def _watched(module: nn.Module, stop: bool = False) -> Iterator[_Outputs]:
+    """Keep a module's outputs inside the block; stop: leave the layer behind them."""
+    seen = _Outputs()
+
+    def keep(_: nn.Module, __: Any, out: Any) -> None:
+        seen.last = first_of(out).clone()  # Falcon adds attention's output to it in place
+        if stop:
+            raise Stop
+
+    hook = module.register_forward_hook(keep)
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 @contextmanager
@@ -274,8 +288,8 @@ def _probe(model: PreTrainedModel) -> Tensor:
 def _check_sum(model: PreTrainedModel) -> None:
     """Raises UnsupportedModel unless all layers, put together from their parts, give the model's hidden states."""
     parts = Components(model, _probe(model))
+    run = parts.base
     with torch.no_grad():
-        run = parts.run()
         for layer, (hidden, out) in enumerate(zip(run.hidden, run.hidden[1:], strict=False)):
             z = parts.reads(layer, hidden).plain()
             between = hidden + parts.writes(layer, z)
@@ -371,7 +385,7 @@ class _Layer:
         """Whether the MLP's output stays the same when attention's is another one."""
         said = []
         for vector in (0.0, self.vectors[0]):
-            with (seen := _Outputs()).watching(mlp):
+            with _watched(mlp) as seen:
                 self._run({attention: vector})
             said.append(seen.last)
         return torch.equal(*said)

@@ -10,20 +10,25 @@ edges are 0. The metric is the logit of the first answer minus that of the secon
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
 from util.engine.components import Components, Parts, Tap
 from util.engine.finite import check_finite
+from util.engine.handshake import prepare
+from util.scores.readers import attention_readers
 
 Method = Literal["EAP", "EAP-IG inputs", "EAP-IG activations"]
 STEPS = 5  # of integrated gradients, as in the MIB circuit track
+TOGETHER = 128  # readers whose gradients are multiplied with what senders write at a time
+BUDGET = 2**26  # bytes of what all senders write, for the prompts that are scored at a time
 
 
 def edge_scores(
@@ -34,12 +39,15 @@ def edge_scores(
     method: Method = "EAP",
     steps: int = STEPS,
     first: int = 0,
+    budget: int = BUDGET,
 ) -> Tensor:
-    """Returns the score of every edge for every prompt, [N, U, V], float32 (float64 for a float64 model), on the CPU.
+    """Returns the score of every edge for every prompt, [N, U, V], float32 (float64 if the model is), on the CPU.
 
     base, corrupted: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one.
-    steps: of EAP-IG. Step k of S stands at corrupted + (first + k) / S of the way to the base run, k from 0 on: Hanna
-    et al.'s code for edges takes first = 0, their code for nodes takes 1.
+    steps: of EAP-IG. Step k of S stands (first + k) / S of the way from the corrupted run to the base run, k from 0 on.
+    Hanna et al.'s code takes first = 0 for edges, 1 for nodes. "inputs" moves the embeddings along this way,
+    "activations" one sublayer's output at a time, which takes S passes for each sublayer.
+    budget: bytes of the writes of all senders, which decide how many prompts are scored at a time.
     Raises ValueError for prompts or answers of other shapes, UnsupportedModel for a class that `Components` refuses.
     """
     check_pairs(base, corrupted, answers)
@@ -47,36 +55,32 @@ def edge_scores(
         raise ValueError(f"method = {method!r}: there are {', '.join(get_args(Method))}")
     if steps < 1 or first not in (0, 1):
         raise ValueError(f"steps = {steps}, first = {first}: give 1 step or more, the first of them 0 or 1")
-    parts = Components(model, base)
-    with torch.no_grad():
-        intact, other = parts.run(), Components(model, corrupted).run()
-    senders = senders_of(parts, intact, other)
     shares = [(first + step) / steps for step in range(steps)]
-    if method == "EAP":
-        scores = _contracted(parts, senders, gradients(parts, intact.hidden[0], answers))
-    elif method == "EAP-IG inputs":
-        points = (torch.lerp(other.hidden[0], intact.hidden[0], share) for share in shares)
-        scores = sum_of(_contracted(parts, senders, gradients(parts, point, answers)) for point in points) / steps
-    else:
-        scores = sum_of(
-            _contracted(parts, [sender], gradients(parts, intact.hidden[0], answers, sender.between(share)))
-            for sender in senders
-            for share in shares
-        )
-        scores = scores / steps
-    check_finite(scores, "the scores of edges", model, base)
-    return scores.cpu()
+    found = []
+    with tqdm(total=len(base), unit="prompt", leave=False, delay=5) as bar:
+        for some in _chunks(model, base, budget):
+            scored = _Scored(model, base[some], corrupted[some], answers[some])
+            if method == "EAP":
+                scores = scored.at(scored.base.hidden[0])
+            elif method == "EAP-IG inputs":
+                scores = scored.along_inputs(shares)
+            else:
+                scores = scored.along_activations(shares)
+            found.append(scores.to(torch.promote_types(scores.dtype, torch.float32)).cpu())
+            bar.update(len(scores))
+    together = torch.cat(found)
+    check_finite(together, "the scores of edges", model, base)
+    return together
 
 
 def node_scores(model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor) -> Tensor:
-    """The first-order score of every sender [N, U]: what the metric loses if all its readers read the corrupted run.
+    """Returns the first-order score of every sender [N, U]: what the metric loses if all read it in the corrupted run.
 
     Arguments and errors are those of `edge_scores`. Source: attribution patching (Nanda 2023).
     """
     check_pairs(base, corrupted, answers)
     parts = Components(model, base)
-    with torch.no_grad():
-        intact, other = parts.run(), Components(model, corrupted).run()
+    intact, other = parts.base, Components(model, corrupted).base
     found = gradients(parts, intact.hidden[0], answers)
     scores = [_dot(intact.hidden[0] - other.hidden[0], found.hidden[0])[:, None]]
     for layer in range(parts.layers):
@@ -84,13 +88,14 @@ def node_scores(model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers
         scores.append((change * found.z[layer]).sum((1, 3)))
         scores.append(_dot(intact.mlp[layer] - other.mlp[layer], found.hidden[layer + 1])[:, None])
     together = torch.cat(scores, 1)
+    together = together.to(torch.promote_types(together.dtype, torch.float32)).cpu()
     check_finite(together, "the scores of nodes", model, base)
-    return together.cpu()
+    return together
 
 
 def check_pairs(base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
     """Raises ValueError unless base and corrupted are [N, T] alike, and answers [N, 2]."""
-    if base.ndim != 2 or base.shape != corrupted.shape:
+    if base.ndim != 2 or base.shape != corrupted.shape or not base.numel():
         raise ValueError(
             f"base {tuple(base.shape)}, corrupted {tuple(corrupted.shape)}: give token ids [N, T], and each corrupted "
             "prompt as many tokens as its base prompt; prompts of other lengths go into calls of their own"
@@ -103,9 +108,25 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
     return (one * other).flatten(1).sum(1)
 
 
-def sum_of(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum of tensors of one shape, one of which is there at a time."""
-    return reduce(torch.add, tensors)
+def edges_of(parts: Components) -> Tensor:
+    """Which senders and readers are edges, [U, V]."""
+    layer = torch.arange(parts.layers)
+    senders = torch.cat([torch.tensor([-1]), layer.repeat_interleave(parts.heads + 1)])
+    readers = torch.cat([layer.repeat_interleave(3 * parts.heads + 1), torch.tensor([parts.layers])])
+    edges = senders[:, None] < readers
+    for number, block in enumerate(parts.blocks):
+        if not block.parallel:
+            start = 1 + number * (parts.heads + 1)
+            edges[start : start + parts.heads, (number + 1) * (3 * parts.heads + 1) - 1] = True
+    return edges
+
+
+def _chunks(model: PreTrainedModel, base: Tensor, budget: int) -> list[slice]:
+    """Prompts [N, T] in parts, of which what all senders write takes no more than this many bytes."""
+    found, width = prepare(model), model.config.get_text_config(decoder=True).hidden_size
+    senders = 1 + len(found.layers) * (found.heads + 1)
+    size = max(1, budget // (base.shape[1] * width * senders * model.dtype.itemsize))
+    return [slice(start, start + size) for start in range(0, len(base), size)]
 
 
 # ------------------------------------------------------------------------------------------------ what senders change
@@ -115,8 +136,8 @@ def sum_of(tensors: Iterable[Tensor]) -> Tensor:
 class Sender:
     """Senders that write together: the input, the heads of a layer, or its MLP.
 
-    layer: theirs, -1 for the input; kind; places: their columns among all senders. base, corrupted: what they put out
-    in both runs, z [N, T, H, dv] or what they add to the stream [N, T, d].
+    layer: theirs, -1 for the input; kind; places: theirs among all senders. base, corrupted: what they put out in both
+    runs, z [N, T, H, dv] or what they add to the stream [N, T, d].
     """
 
     parts: Components
@@ -128,20 +149,23 @@ class Sender:
 
     @torch.no_grad()
     def change(self, first_order: bool = False) -> Tensor:
-        """By how much each of them alone changes the stream [N, T, places, d], base minus corrupted.
+        """By how much each of them alone changes the stream [N, places, T, d], base minus corrupted.
 
         first_order: of a norm behind the heads of a layer, where the class has one; all else is linear anyway.
         """
         if self.kind != "heads":
-            return (self.base - self.corrupted)[:, :, None]
+            return (self.base - self.corrupted)[:, None]
         block = self.parts.blocks[self.layer]
         change = self.parts.head_writes(self.layer, self.base - self.corrupted)
         if not block.normed:
-            return change * block.factor
-        total = block.projection(self.base.flatten(-2))[:, :, None].expand(change.shape).contiguous()
-        if first_order:
-            return torch.func.jvp(block.attention, (total,), (change,))[1] * block.factor
-        return self.parts.added(self.layer, total) - self.parts.added(self.layer, total - change)
+            changed = change * block.factor
+        else:
+            total = block.projection(self.base.flatten(-2))[:, :, None].expand(change.shape).contiguous()
+            if first_order:
+                changed = torch.func.jvp(block.attention, (total,), (change,))[1] * block.factor
+            else:
+                changed = self.parts.added(self.layer, total) - self.parts.added(self.layer, total - change)
+        return changed.transpose(1, 2)
 
     def between(self, share: float) -> "Patch":
         """An output that lies this share of the way from the corrupted run to the base run."""
@@ -158,7 +182,6 @@ class Patch(NamedTuple):
 
 def senders_of(parts: Components, base: Parts, corrupted: Parts) -> list[Sender]:
     """All senders, in their order."""
-
     senders = [Sender(parts, -1, "input", slice(0, 1), base.hidden[0], corrupted.hidden[0])]
     for layer in range(parts.layers):
         start = 1 + layer * (parts.heads + 1)
@@ -194,8 +217,7 @@ def gradients(parts: Components, embedded: Tensor, answers: Tensor, patch: Patch
             with instrument(parts.model, tap), parts.mlp_adding(layer, value if kind == "mlp" else None):
                 streams.append(parts.whole(layer, streams[-1]))
             z.append(tap.z)
-        value = metric(parts, streams[-1], answers).sum()
-        found = torch.autograd.grad(value, [*streams, *z])
+        found = torch.autograd.grad(metric(parts, streams[-1], answers).sum(), [*streams, *z])
     hidden, outputs = found[: len(streams)], list(found[len(streams) :])
     if patch is not None and patch.kind == "heads":
         outputs[patch.layer] = torch.zeros_like(outputs[patch.layer])  # what these heads read changes nothing
@@ -210,57 +232,62 @@ def metric(parts: Components, hidden: Tensor, answers: Tensor) -> Tensor:
     return pair[:, 0] - pair[:, 1]
 
 
-def attention_readers(parts: Components, layer: int, hidden: Tensor, z_gradient: Tensor) -> Tensor:
-    """The gradients [N, T, 3 H, d] of what each head's query, key and value read, before the layer's norm.
-
-    hidden: what the layer reads [N, T, d]; z_gradient [N, T, H, dv]. Heads that share keys and values have one each.
-    """
-    with torch.enable_grad():
-        hidden = hidden.detach().requires_grad_()
-        call = parts.reads(layer, hidden)
-        states = (call.query, call.key, call.value)
-        alone = [state.detach().requires_grad_() for state in states]
-        z = replace(call, query=alone[0], key=alone[1], value=alone[2]).plain()
-        heads, shared = z.shape[2], z.shape[2] // call.key.shape[1]
-        members = []  # of each group of heads that share keys and values, one head at a time
-        for member in range(shared):
-            own = torch.zeros_like(z_gradient)
-            own[:, :, member::shared] = z_gradient[:, :, member::shared]
-            members.append(torch.autograd.grad(z, alone, own, retain_graph=True))
-        found = hidden.new_empty(*hidden.shape[:2], 3 * heads, hidden.shape[2])
-        for head in range(heads):
-            group, member = divmod(head, shared)
-            for part, place in enumerate((head, group, group)):
-                gradient = torch.zeros_like(states[part])
-                gradient[:, place] = members[member][part][:, place]
-                found[:, :, part * heads + head] = torch.autograd.grad(
-                    states[part], hidden, gradient, retain_graph=True
-                )[0]
-    return found
+# ------------------------------------------------------------------------------------------------ both together
 
 
-def _contracted(parts: Components, senders: Iterable[Sender], found: Gradients) -> Tensor:
-    """Scores [N, U, V] of the edges out of these senders, 0 elsewhere: their changes times the readers' gradients."""
-    senders, heads = list(senders), parts.heads
-    width = 3 * heads + 1
-    scores = found.hidden[0].new_zeros(len(found.hidden[0]), 1 + parts.layers * (heads + 1), parts.layers * width + 1)
-    for layer in range(min(max(sender.layer, 0) for sender in senders), parts.layers):
-        readers = attention_readers(parts, layer, found.streams[layer], found.z[layer])
+class _Scored:
+    """Prompts [N, T] that are scored together."""
+
+    def __init__(self, model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
+        self.parts, self.answers = Components(model, base), answers
+        self.base, self.corrupted = self.parts.base, Components(model, corrupted).base
+        self.senders = senders_of(self.parts, self.base, self.corrupted)
+        self.writes = torch.cat([sender.change(first_order=True) for sender in self.senders], 1)  # [N, U, T, d]
+        self.edges = edges_of(self.parts).to(self.writes)
+
+    def at(self, embedded: Tensor, patch: Patch | None = None, only: slice = slice(None)) -> Tensor:
+        """Scores [N, U, V] with the gradients of one run; only: of edges out of these senders, 0 for all others."""
+        parts, found = self.parts, gradients(self.parts, embedded, self.answers, patch)
+        start, stop, _ = only.indices(self.writes.shape[1])
+        scores = self.writes.new_zeros(*self.writes.shape[:2], parts.layers * (3 * parts.heads + 1) + 1)
+        waiting: list[Tensor] = []  # of some layers, because few readers at a time make slow products
+        column = max(0, (start - 1) // (parts.heads + 1)) * (3 * parts.heads + 1)
+        for layer in range(column // (3 * parts.heads + 1), parts.layers + 1):
+            waiting.append(self._readers(layer, found))
+            together = sum(readers.shape[1] for readers in waiting)
+            if together >= TOGETHER or layer == parts.layers:
+                senders = slice(start, min(stop, 1 + (layer + 1) * (parts.heads + 1)))
+                gradient = torch.cat(waiting, 1).flatten(2)
+                products = self.writes[:, senders].flatten(2) @ gradient.mT
+                scores[:, senders, column : column + together] = products
+                column, waiting = column + together, []
+        return scores * self.edges
+
+    def _readers(self, layer: int, found: Gradients) -> Tensor:
+        """The gradients [N, readers, T, d] of what a layer reads, or of what the logits read behind the last layer."""
+        if layer == self.parts.layers:
+            return found.hidden[-1][:, None]
+        readers = attention_readers(self.parts, layer, found.streams[layer], found.z[layer])
         # the gradient of a layer's input is that of its output, and what its readers add: the MLP's is the rest
-        mlp = (found.hidden[layer] - found.hidden[layer + 1] - readers.sum(2))[:, :, None]
-        readers, column = torch.cat([readers, mlp], 2), layer * width
-        for sender in senders:
-            if sender.layer < layer:
-                scores[:, sender.places, column : column + width] = _products(sender.change(first_order=True), readers)
-            elif sender.layer == layer and sender.kind == "heads" and not parts.blocks[layer].parallel:
-                scores[:, sender.places, column + width - 1 : column + width] = _products(
-                    sender.change(first_order=True), mlp
-                )
-    for sender in senders:
-        scores[:, sender.places, -1:] = _products(sender.change(first_order=True), found.hidden[-1][:, :, None])
-    return scores
+        mlp = (found.hidden[layer] - found.hidden[layer + 1] - readers.sum(1))[:, None]
+        return torch.cat([readers, mlp], 1)
+
+    def along_inputs(self, shares: Iterable[float]) -> Tensor:
+        """The mean of scores with the gradients at points between the corrupted and the base run's embeddings."""
+        ends = self.corrupted.hidden[0], self.base.hidden[0]
+        return _mean([self.at(torch.lerp(*ends, share)) for share in shares])
+
+    def along_activations(self, shares: Iterable[float]) -> Tensor:
+        """The same between the outputs of one sublayer at a time, for the edges out of it."""
+        embedded, shares = self.base.hidden[0], list(shares)
+        return reduce(
+            torch.add,
+            (
+                _mean([self.at(embedded, sender.between(share), sender.places) for share in shares])
+                for sender in self.senders
+            ),
+        )
 
 
-def _products(writes: Tensor, readers: Tensor) -> Tensor:
-    """The products [N, U, V] of writes [N, T, U, d] and gradients [N, T, V, d], summed over tokens and width."""
-    return torch.einsum("ntud,ntvd->nuv", writes, readers)
+def _mean(scores: list[Tensor]) -> Tensor:
+    return reduce(torch.add, scores) / len(scores)

@@ -63,14 +63,13 @@ class _Joint:
 
     def __init__(self, model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
         self.parts, self.answers = Components(model, base), answers
-        with torch.no_grad():
-            self.base, self.corrupted = self.parts.calls[0].hidden, Components(model, corrupted).run()
+        self.embedded, self.corrupted = self.parts.base.hidden[0], Components(model, corrupted).base
 
     @torch.no_grad()
     def metric(self, kept: Tensor) -> Tensor:
         """The metric [N] of the circuit that keeps these edges [U, V]."""
-        parts, heads, kept = self.parts, self.parts.heads, kept.to(self.base.device)
-        run = _Run(parts, self.base, self.corrupted)
+        parts, heads, kept = self.parts, self.parts.heads, kept.to(self.embedded.device)
+        run = _Run(parts, self.embedded, self.corrupted)
         for layer in range(parts.layers):
             senders, column = 1 + layer * (heads + 1), layer * (3 * heads + 1)
             patterns, which = kept[:senders, column : column + 3 * heads].unique(dim=1, return_inverse=True)

@@ -17,7 +17,7 @@ from util.engine.finite import check_finite
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
-from util.scores.attribution import Sender, check_pairs, metric, senders_of
+from util.scores.attribution import Sender, check_pairs, edges_of, metric, senders_of
 
 
 def exact_scores(
@@ -37,12 +37,12 @@ def exact_scores(
     """
     check_pairs(base, corrupted, answers)
     parts = Components(model, base)
-    with torch.no_grad():
-        intact, other = parts.run(), Components(model, corrupted).run()
-    places = _Places(parts.layers, parts.heads)
+    intact, other = parts.base, Components(model, corrupted).base
+    places, known = _Places(parts.layers, parts.heads), edges_of(parts)
     wanted: dict[int, dict[int, list[int]]] = {}  # by layer and sender, which readers
     for sender, reader in {(int(sender), int(reader)) for sender, reader in edges}:
-        places.check(sender, reader, parts)
+        if not (0 <= sender < len(known) and 0 <= reader < len(known[0]) and known[sender, reader]):
+            raise ValueError(f"({sender}, {reader}): sender and reader are no edge of this model's component graph")
         wanted.setdefault(places.layer(reader), {}).setdefault(sender, []).append(reader)
     work = _Work(parts, intact, senders_of(parts, intact, other), answers, first_difference(base, corrupted), budget)
     found: dict[tuple[int, int], Tensor] = {}
@@ -76,21 +76,8 @@ class _Places(NamedTuple):
         """The layer of a reader; the number of layers for the logits."""
         return reader // self.width
 
-    def sender_layer(self, sender: int) -> int:
-        """The layer of a sender; -1 for the input."""
-        return (sender - 1) // (self.heads + 1)
-
     def is_mlp(self, reader: int) -> bool:
         return reader % self.width == self.width - 1
-
-    def check(self, sender: int, reader: int, parts: Components) -> None:
-        """Raises ValueError for a pair that is no edge."""
-        known = 0 <= sender <= self.layers * (self.heads + 1) and 0 <= reader <= self.layers * self.width
-        after, of = self.sender_layer(sender), self.layer(reader)
-        beside = known and after == of < self.layers and self.is_mlp(reader) and not parts.blocks[of].parallel
-        beside = beside and (sender - 1) % (self.heads + 1) < self.heads
-        if not (known and (after < of or beside)):
-            raise ValueError(f"({sender}, {reader}): sender and reader are no edge of this model's component graph")
 
 
 class _Work:
@@ -136,7 +123,7 @@ class _Work:
         for sender in self.senders:
             own = [place - sender.places.start for place in wanted if sender.places.start <= place < sender.places.stop]
             if own:
-                found.append(sender.change()[:, :, own].permute(2, 0, 1, 3))
+                found.append(sender.change()[:, own].transpose(0, 1))
         return torch.cat(found)
 
     def _heads(

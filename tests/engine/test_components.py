@@ -1,0 +1,88 @@
+"""Layers taken apart: on every architecture the parts, put together again, are the model."""
+
+import pytest
+import torch
+
+from tests import architectures
+from util.engine.components import Components, UnsupportedModel, blocks_of
+from util.engine.handshake import prepare
+
+PARALLEL = {"gpt_neox", "phi", "cohere", "cohere2", "gptj", "codegen", "falcon_7b", "falcon_40b"}
+NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}
+# why a class is refused
+REFUSED = {"qwen3_next": "some of its layers have no attention"}
+IDS = torch.tensor([[5, 9, 33, 71, 2, 60, 44], [8, 8, 90, 12, 55, 3, 17]])
+
+
+def names():
+    return sorted(architectures.SUPPORTED | architectures.ADAPTED)
+
+
+@pytest.mark.parametrize("name", names())
+@torch.no_grad()
+def test_parts_put_together_give_the_models_hidden_states(name):
+    model = prepared(name)
+    if name in REFUSED:
+        with pytest.raises(UnsupportedModel, match=REFUSED[name]):
+            Components(model, IDS)
+        return
+    parts = Components(model, IDS)
+    theirs = parts.model(IDS, output_hidden_states=True, use_cache=False)
+    for layer in range(parts.layers):
+        hidden = parts.base.hidden[layer]
+        torch.testing.assert_close(hidden, theirs.hidden_states[layer], atol=1e-5, rtol=1e-5)
+        z = parts.reads(layer, hidden).plain()
+        between = hidden + parts.writes(layer, z)
+        out = between + parts.adds(layer, hidden if parts.blocks[layer].parallel else between)
+        torch.testing.assert_close(out, parts.base.hidden[layer + 1], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(z, parts.base.z[layer], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(parts.logits(parts.base.hidden[-1][:, -1]), theirs.logits[:, -1], atol=1e-4, rtol=1e-4)
+    assert {block.parallel for block in parts.blocks} == {name in PARALLEL}
+    assert {block.normed for block in parts.blocks} == {name in NORMED}
+
+
+def test_factors_are_the_configs():
+    assert {block.factor for block in blocks_of(prepared("granite"))} == {0.7}
+    assert {block.factor for block in blocks_of(prepared("llama"))} == {1.0}
+
+
+def prepared(name, **changes):
+    model = architectures.build(name, **changes)
+    prepare(model)
+    return model
+
+
+@torch.no_grad()
+def test_a_layer_that_adds_something_else_is_refused():
+    model = prepared("llama")
+    layer = model.model.layers[1]
+    layer.register_forward_hook(lambda _, __, out: out * 1.5)
+    with pytest.raises(UnsupportedModel, match="layer 1 adds to the stream is no plain sum"):
+        Components(model, IDS)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
+@torch.no_grad()
+def test_taking_apart_leaves_the_model_as_it_was(name):
+    model = prepared(name)
+    before, hooks = model(IDS, use_cache=False).logits, hooks_of(model)
+    parts = Components(model, IDS)
+    parts.reads(0, parts.base.hidden[0])
+    parts.adds(0, parts.base.hidden[0])
+    assert torch.equal(model(IDS, use_cache=False).logits, before)
+    assert hooks_of(model) == hooks
+
+
+def hooks_of(model):
+    return [(*module._forward_hooks, *module._forward_pre_hooks) for module in model.modules()]
+
+
+@torch.no_grad()
+def test_writes_of_single_heads_sum_to_the_projection():
+    for name in ("gpt2", "llama"):
+        model = prepared(name)
+        parts = Components(model, IDS)
+        z = parts.base.z[1]
+        alone = parts.head_writes(1, z).sum(-2)
+        nothing = parts.blocks[1].projection(torch.zeros_like(z).flatten(-2))
+        torch.testing.assert_close(alone + nothing, parts.blocks[1].projection(z.flatten(-2)), atol=1e-5, rtol=1e-5)

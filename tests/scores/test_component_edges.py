@@ -1,0 +1,261 @@
+"""Scores of edges of the component graph, against hooks on named modules: one whole pass for each edge."""
+
+import pytest
+import torch
+
+from tests import architectures
+from tests.scores.slow_edges import SlowCircuit, SlowEdges
+from util.engine.components import Components, UnsupportedModel
+from util.engine.handshake import prepare
+from util.engine.replay import row_bytes
+from util.scores import readers
+from util.scores.attribution import edge_scores, edges_of, node_scores
+from util.scores.circuits import circuit_metrics
+from util.scores.exact import exact_scores
+
+CLASSES = ["gpt2", "llama", "mistral", "granite", "qwen2", "gemma2", "olmo2", "phi"]
+BASE = torch.tensor([[5, 9, 33, 71, 2, 60, 44], [8, 8, 90, 12, 55, 3, 17]])
+CORRUPTED = torch.tensor([[5, 9, 33, 20, 2, 13, 44], [8, 8, 90, 40, 55, 81, 17]])
+ANSWERS = torch.tensor([[5, 9], [7, 20]])
+PAIR = (BASE, CORRUPTED, ANSWERS)
+
+
+@pytest.fixture(autouse=True)
+def wide(wide_softmax):
+    """Softmax in float64, with `wide_norms`: many classes compute these in float32 whatever the model's dtype is."""
+
+
+def wide_norms(model):
+    """Norms that are computed in float64, as the rest of a float64 model is."""
+    for module in model.modules():
+        if "RMSNorm" in type(module).__name__:
+            module.forward = _wide_norm(module)
+    return model
+
+
+def _wide_norm(module):
+    epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+    one = float("Gemma" in type(module).__name__)
+
+    def forward(x):
+        return (module.weight + one) * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+
+    x = torch.randn(3, len(module.weight), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(forward(x), module(x), atol=1e-5, rtol=1e-5)
+    return forward
+
+
+def model_of(name, shared=False):
+    """A tiny float64 model; shared: two heads share keys and values, which hooks cannot tell apart."""
+    options = {} if name == "gpt2" else {"num_key_value_heads": 2 if shared else 4}
+    model = wide_norms(architectures.build(name, torch.float64, **options))
+    prepare(model)
+    return model
+
+
+def with_own_keys(name):
+    """A model whose heads share keys and values, and one of the same function where each head has a copy."""
+    shared, own = model_of(name, shared=True), model_of(name)
+    weights = shared.state_dict()
+    for key, tensor in weights.items():
+        if "k_proj" in key or "v_proj" in key:
+            weights[key] = tensor.unflatten(0, (2, -1)).repeat_interleave(2, dim=0).flatten(0, 1)
+    own.load_state_dict(weights)
+    return shared, own
+
+
+def edges(model):
+    return [tuple(edge) for edge in edges_of(Components(model, BASE)).nonzero().tolist()]
+
+
+def picked(scores, wanted):
+    """The scores [N, E] of some edges out of all [N, U, V]."""
+    return torch.stack([scores[:, sender, reader] for sender, reader in wanted], 1)
+
+
+def slope(slow, edge, step=1e-4):
+    """How fast the metric falls, by central differences of an order that leaves an error of step^4."""
+    near, far = ((slow.effect(*edge, size) - slow.effect(*edge, -size)) / (2 * size) for size in (step, 2 * step))
+    return (4 * near - far) / 3
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_exact_scores_equal_a_whole_pass_for_each_edge(name):
+    model = model_of(name)
+    slow, wanted = SlowEdges(model, *PAIR), edges(model)
+    assert len(wanted) == (250 if name == "phi" else 262)  # 3 layers of 4 heads
+    theirs = torch.stack([slow.effect(*edge) for edge in wanted], 1)
+    assert (exact_scores(model, *PAIR, wanted) - theirs).abs().max() < 1e-10
+    assert theirs.abs().max() > 0.5
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_first_order_scores_equal_finite_differences(name):
+    model = model_of(name)
+    slow, wanted = SlowEdges(model, *PAIR), edges(model)
+    theirs = torch.stack([slope(slow, edge) for edge in wanted], 1)
+    assert (picked(edge_scores(model, *PAIR), wanted) - theirs).abs().max() < 1e-8
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "mistral"])
+@torch.no_grad()
+def test_heads_that_share_keys_and_values_are_readers_of_their_own(name):
+    shared, own = with_own_keys(name)
+    wanted = edges(shared)
+    assert (shared(BASE).logits - own(BASE).logits).abs().max() < 1e-10
+    assert (exact_scores(shared, *PAIR, wanted) - exact_scores(own, *PAIR, wanted)).abs().max() < 1e-10
+    assert (edge_scores(shared, *PAIR) - edge_scores(own, *PAIR)).abs().max() < 1e-10
+    kept = [torch.rand(16, 40, generator=torch.Generator().manual_seed(seed)) < 0.7 for seed in range(3)]
+    assert (circuit_metrics(shared, *PAIR, kept) - circuit_metrics(own, *PAIR, kept)).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_columns_of_heads_give_what_a_pass_for_each_head_gives(name, monkeypatch):
+    model = model_of(name, shared=name not in ("gpt2", "olmo2"))
+    fast = edge_scores(model, *PAIR)
+    used = [*readers._OWNED[blocks_layer(model)].values()]
+    assert (used == [None, None, used[2]]) == (name == "olmo2")  # a norm over all queries, and one over all keys
+    assert all(used) or name == "olmo2"
+    monkeypatch.setattr(readers, "_columns", lambda *_: None)
+    assert (edge_scores(model, *PAIR) - fast).abs().max() < 1e-12
+
+
+def blocks_layer(model):
+    return (model.transformer.h if hasattr(model, "transformer") else model.model.layers)[0]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "phi"])
+@torch.no_grad()
+def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
+    model = model_of(name)
+    slow, wanted = SlowEdges(model, *PAIR), edges(model)[::7]
+    base, corrupted = (written["input"][0] for written in slow.writes)
+    for first in (0, 1):
+        shares = [(first + k) / 3 for k in range(3)]
+        theirs = 0
+        for share in shares:
+            with slow.starting_from(torch.lerp(corrupted, base, share)):
+                theirs = theirs + torch.stack([slope(slow, edge) for edge in wanted], 1) / 3
+        ours = edge_scores(model, *PAIR, method="EAP-IG inputs", steps=3, first=first)
+        assert (picked(ours, wanted) - theirs).abs().max() < 1e-8
+
+
+@torch.no_grad()
+def test_integrated_gradients_over_all_edges_out_of_the_input_are_the_whole_effect():
+    model = model_of("llama")
+    whole = SlowEdges(model, *PAIR).metric - SlowEdges(model, CORRUPTED, BASE, ANSWERS).metric
+    gaps = []
+    for steps in (4, 16, 64):
+        # a trapezoid of both ends: the mean of the two conventions
+        scores = [edge_scores(model, *PAIR, method="EAP-IG inputs", steps=steps, first=first) for first in (0, 1)]
+        gaps.append(float((sum(scores)[:, 0].sum(-1) / 2 - whole).abs().max()))
+    assert gaps[2] < 5e-3 * float(whole.abs().max())
+    assert gaps[2] < gaps[1] < gaps[0]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "phi"])
+@torch.no_grad()
+def test_integrated_gradients_along_activations_are_means_of_slopes(name):
+    model = model_of(name)
+    slow, wanted = SlowEdges(model, *PAIR), edges(model)[::11]
+    ours = picked(edge_scores(model, *PAIR, method="EAP-IG activations", steps=2, first=1), wanted)
+    for place, (sender, reader) in enumerate(wanted):
+        theirs = 0
+        for share in (0.5, 1.0):
+            with slow.putting_out(sender, share):
+                theirs = theirs + slope(slow, (sender, reader)) / 2
+        assert (ours[:, place] - theirs).abs().max() < 1e-8
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_node_scores_are_the_slopes_of_all_readers_together(name):
+    model = model_of(name)
+    slow = SlowEdges(model, *PAIR)
+    readers_of = edges_of_sender(model)
+    theirs = torch.stack([together(slow, sender, readers_of) for sender in range(16)], 1)
+    assert (node_scores(model, *PAIR) - theirs).abs().max() < 1e-8
+
+
+def edges_of_sender(model):
+    found = {}
+    for sender, reader in edges(model):
+        found.setdefault(sender, []).append(reader)
+    return found
+
+
+def together(slow, sender, readers_of):
+    """The slope where all readers read the sender: by the sum of the slopes of its edges."""
+    return torch.stack([slope(slow, (sender, reader)) for reader in readers_of[sender]]).sum(0)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
+def test_circuits_equal_one_pass_for_each_reader(name):
+    model = model_of(name)
+    slow = SlowCircuit(model, *PAIR)
+    generator = torch.Generator().manual_seed(0)
+    circuits = [torch.rand(16, 40, generator=generator) < share for share in (0.3, 0.6, 0.9, 0.97)]
+    theirs = torch.stack([slow.circuit(circuit) for circuit in circuits])
+    assert (circuit_metrics(model, *PAIR, circuits) - theirs).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "phi"])
+@torch.no_grad()
+def test_circuits_without_one_edge_lose_its_exact_score(name):
+    model = model_of(name)
+    wanted = edges(model)[::5]
+    circuits = [torch.ones(16, 40, dtype=torch.bool) for _ in range(len(wanted) + 2)]
+    circuits[-1][:] = False
+    for circuit, edge in zip(circuits, wanted, strict=False):
+        circuit[edge] = False
+    found = circuit_metrics(model, *PAIR, circuits, budget=1)
+    assert (found[-2] - found[:-2] - exact_scores(model, *PAIR, wanted).T).abs().max() < 1e-10
+    assert (found[-2] - SlowEdges(model, *PAIR).metric).abs().max() < 1e-10
+    assert (found[-1] - SlowEdges(model, CORRUPTED, BASE, ANSWERS).metric).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@torch.no_grad()
+def test_budgets_change_nothing(name):
+    model = model_of(name, shared=True)
+    wanted = edges(model)[::3]
+    assert (edge_scores(model, *PAIR, budget=1) - edge_scores(model, *PAIR)).abs().max() < 1e-12
+    small = 40 * row_bytes(model, 7, 7)
+    assert (exact_scores(model, *PAIR, wanted, budget=small) - exact_scores(model, *PAIR, wanted)).abs().max() < 1e-12
+
+
+@torch.no_grad()
+def test_scores_are_zero_where_nothing_is_corrupted():
+    model = model_of("llama", shared=True)
+    same = (BASE, BASE, ANSWERS)
+    assert not edge_scores(model, *same).any()
+    assert not node_scores(model, *same).any()
+    assert exact_scores(model, *same, edges(model)).abs().max() < 1e-12
+
+
+def test_what_is_asked_wrongly_is_refused_before_any_pass():
+    model = model_of("llama")
+    with pytest.raises(ValueError, match="as many tokens as its base prompt"):
+        edge_scores(model, BASE, CORRUPTED[:, 1:], ANSWERS)
+    with pytest.raises(ValueError, match=r"give \[2, 2\]"):
+        exact_scores(model, BASE, CORRUPTED, ANSWERS[:1], [(0, 0)])
+    with pytest.raises(ValueError, match="EAP-IG inputs"):
+        edge_scores(model, *PAIR, method="EAP-IG")
+    with pytest.raises(ValueError, match="1 step or more"):
+        edge_scores(model, *PAIR, method="EAP-IG inputs", steps=0)
+    for edge in [(5, 0), (0, 40), (16, 39), (-1, 3)]:
+        with pytest.raises(ValueError, match="no edge of this model"):
+            exact_scores(model, *PAIR, [edge])
+    with pytest.raises(ValueError, match=r"\(16, 40\) senders and readers"):
+        circuit_metrics(model, *PAIR, [torch.ones(16, 41, dtype=torch.bool)])
+
+
+def test_a_class_without_plain_sums_is_refused():
+    model = architectures.build("qwen3_next")
+    prepare(model)
+    with pytest.raises(UnsupportedModel, match="some of its layers have no attention"):
+        edge_scores(model, *PAIR)
