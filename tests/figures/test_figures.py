@@ -379,6 +379,20 @@ def test_the_published_file_is_complete(stem):
     assert len({(row["model"], row["id"]) for row in values}) == len(values)
 
 
+def test_the_published_areas_of_circuits_come_in_pairs_and_say_how_they_were_seen():
+    rows = [row for row in report.published("ioi_patching")["values"] if row["id"].startswith("mib ")]
+    areas = {(row["model"], row["id"]): row["value"] for row in rows}
+    assert len(rows) == len(areas) == 2 * 6 * 2
+    for row in rows:
+        twice = row["model"] == "gpt2" and row["id"].split()[-1] in ("EAP", "EAP-IG-inputs")
+        assert row["seen"] == "stored copies of its tables" + "; seen twice" * twice
+        _, measure, method = row["id"].split(maxsplit=2)
+        assert (row["model"], f"mib {'CMD' if measure == 'CPR' else 'CPR'} {method}") in areas
+        assert ("absolute" if measure == "CMD" else "signed") in row["setting"]
+    # the two rankings of one method, which are not to be mixed
+    assert (areas["gpt2", "mib CPR exact edge patching"], areas["gpt2", "mib CMD exact edge patching"]) == (2.3, 0.02)
+
+
 def test_the_published_tables_of_induction_heads_and_their_rows_agree():
     published = report.published("induction_scores")
     columns: dict[str, tuple[str, ...]] = {"full": ("full",)}

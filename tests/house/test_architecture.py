@@ -18,14 +18,15 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
     "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "roles",
-    "inference", "figures", "training", "__main__", "moved",
+    "scores", "inference", "figures", "training", "__main__", "moved",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
     "util.paths", "util.locks", "util.stats", "util.records.cache", "util.records.file_format", "util.models.table",
-    "util.figures.style", "util.figures.report", "util.roles.attention_scores", "util.roles.results",
+    "util.figures.style", "util.figures.report", "util.figures.circuit_curve", "util.scores.graph",
+    "util.scores.evaluation", "util.scores.mib", "util.roles.attention_scores", "util.roles.results",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("measures", "plots", "claims", "results")),
 )  # fmt: skip
 INTERNALS = (

@@ -1,5 +1,6 @@
 """Scores of edges of the component graph, against hooks on named modules: one whole pass for each edge."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +10,7 @@ from util.engine.components import Components, UnsupportedModel
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
 from util.scores import readers
-from util.scores.attribution import edge_scores, edges_of, node_scores
+from util.scores.attribution import edge_scores, graph_of, node_scores
 from util.scores.circuits import circuit_metrics
 from util.scores.exact import exact_scores
 
@@ -65,7 +66,7 @@ def with_own_keys(name):
 
 
 def edges(model):
-    return [tuple(edge) for edge in edges_of(Components(model, BASE)).nonzero().tolist()]
+    return [tuple(map(int, edge)) for edge in np.argwhere(graph_of(Components(model, BASE)).edges)]
 
 
 def picked(scores, wanted):
@@ -248,7 +249,7 @@ def test_what_is_asked_wrongly_is_refused_before_any_pass():
     with pytest.raises(ValueError, match="1 step or more"):
         edge_scores(model, *PAIR, method="EAP-IG inputs", steps=0)
     for edge in [(5, 0), (0, 40), (16, 39), (-1, 3)]:
-        with pytest.raises(ValueError, match="no edge of this model"):
+        with pytest.raises(ValueError, match="there is no edge at"):
             exact_scores(model, *PAIR, [edge])
     with pytest.raises(ValueError, match=r"\(16, 40\) senders and readers"):
         circuit_metrics(model, *PAIR, [torch.ones(16, 41, dtype=torch.bool)])

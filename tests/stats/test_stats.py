@@ -7,7 +7,7 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from util.stats.intervals import Interval, accuracy, mean_interval, mean_intervals, wilson
+from util.stats.intervals import Interval, accuracy, mean_interval, mean_intervals, ratio_of_means, wilson
 from util.stats.tests import rank_p
 
 
@@ -168,3 +168,24 @@ def test_a_place_outside_or_of_several_intervals_is_refused():
 def test_accuracy_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one trial"):
         accuracy(np.zeros(3, bool), units=0)
+
+
+def test_a_ratio_of_means_and_its_linearised_values():
+    """Their mean is the ratio, and they spread as its jackknife does."""
+    random = np.random.default_rng(0)
+    above, below = random.normal(3, 1, (400, 2)), random.normal(5, 1, 400)
+    value, linearised = ratio_of_means(above, below)
+    np.testing.assert_allclose(value, above.mean(axis=0) / below.mean(), atol=1e-14)
+    np.testing.assert_allclose(linearised.mean(axis=0), value, atol=1e-14)
+    without = [np.delete(above, i, 0).mean(axis=0) / np.delete(below, i).mean() for i in range(400)]
+    jackknife = np.sqrt(399 / 400 * ((np.array(without) - value) ** 2).sum(axis=0))
+    np.testing.assert_allclose(linearised.std(axis=0, ddof=1) / 20, jackknife, rtol=0.01)
+
+
+def test_a_ratio_of_means_counts_units_once():
+    above, below, units = np.array([1.0, 2, 3, 4, 5]), np.array([2.0, 2, 2, 3, 4]), np.array([7, 7, 3, 3, 1])
+    value, linearised = ratio_of_means(above, below, units)
+    sums = ratio_of_means([5.0, 7, 3], [4.0, 5, 4])  # in the order of the units
+    assert value == sums[0] == 15 / 13 and linearised.tolist() == sums[1].tolist()
+    with pytest.raises(ValueError, match="two sampled units, got 1"):
+        ratio_of_means(above, below, np.zeros(5))

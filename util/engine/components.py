@@ -102,6 +102,14 @@ class Components:
         """The number of layers."""
         return len(self.blocks)
 
+    @property
+    def parallel(self) -> bool:
+        """Whether MLPs read what attention reads, in all layers. Raises UnsupportedModel where only some do."""
+        found = {block.parallel for block in self.blocks}
+        if len(found) > 1:
+            raise UnsupportedModel(f"{type(self.model).__name__}: MLPs read what attention reads in some layers only")
+        return found.pop()
+
     def _parts(self, streams: Sequence[Tensor], z: Sequence[Tensor], mlp: Sequence[Tensor]) -> Parts:
         """A run, from what its modules put out."""
         added = [

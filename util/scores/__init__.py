@@ -1,1 +1,3 @@
-"""How important the parts of a model are: nodes and edges of its component graph, and units by token type."""
+"""Importance scores of the parts of a model, circuits that are chosen by them, and how faithful and right these are."""
+
+__all__ = ["attribution", "circuits", "evaluation", "exact", "graph", "mib", "readers"]

@@ -23,6 +23,7 @@ from util.engine.attention import instrument
 from util.engine.components import Components, Parts, Tap
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
+from util.scores.graph import ComponentGraph
 from util.scores.readers import attention_readers
 
 Method = Literal["EAP", "EAP-IG inputs", "EAP-IG activations"]
@@ -108,17 +109,9 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
     return (one * other).flatten(1).sum(1)
 
 
-def edges_of(parts: Components) -> Tensor:
-    """Which senders and readers are edges, [U, V]."""
-    layer = torch.arange(parts.layers)
-    senders = torch.cat([torch.tensor([-1]), layer.repeat_interleave(parts.heads + 1)])
-    readers = torch.cat([layer.repeat_interleave(3 * parts.heads + 1), torch.tensor([parts.layers])])
-    edges = senders[:, None] < readers
-    for number, block in enumerate(parts.blocks):
-        if not block.parallel:
-            start = 1 + number * (parts.heads + 1)
-            edges[start : start + parts.heads, (number + 1) * (3 * parts.heads + 1) - 1] = True
-    return edges
+def graph_of(parts: Components) -> ComponentGraph:
+    """The component graph of a model."""
+    return ComponentGraph(parts.layers, parts.heads, parts.parallel)
 
 
 def _chunks(model: PreTrainedModel, base: Tensor, budget: int) -> list[slice]:
@@ -243,7 +236,7 @@ class _Scored:
         self.base, self.corrupted = self.parts.base, Components(model, corrupted).base
         self.senders = senders_of(self.parts, self.base, self.corrupted)
         self.writes = torch.cat([sender.change(first_order=True) for sender in self.senders], 1)  # [N, U, T, d]
-        self.edges = edges_of(self.parts).to(self.writes)
+        self.edges = torch.from_numpy(graph_of(self.parts).edges).to(self.writes)
 
     def at(self, embedded: Tensor, patch: Patch | None = None, only: slice = slice(None)) -> Tensor:
         """Scores [N, U, V] with the gradients of one run; only: of edges out of these senders, 0 for all others."""

@@ -19,7 +19,7 @@ from util.engine.call import Call
 from util.engine.components import Components, Parts
 from util.engine.finite import check_finite
 from util.engine.replay import BUDGET, row_bytes
-from util.scores.attribution import check_pairs, metric
+from util.scores.attribution import check_pairs, graph_of, metric
 
 
 def circuit_metrics(
@@ -41,7 +41,7 @@ def circuit_metrics(
     check_pairs(base, corrupted, answers)
     kept = [torch.as_tensor(circuit, dtype=torch.bool) for circuit in circuits]
     parts = Components(model, base[:1])
-    shape = (1 + parts.layers * (parts.heads + 1), parts.layers * (3 * parts.heads + 1) + 1)
+    shape = graph_of(parts).shape
     if wrong := [tuple(circuit.shape) for circuit in kept if tuple(circuit.shape) != shape]:
         raise ValueError(f"circuits {wrong}: the component graph of this model has {shape} senders and readers")
     rows = 3 * parts.heads + 1  # at most, of one prompt in one layer
@@ -75,7 +75,7 @@ class _Joint:
             patterns, which = kept[:senders, column : column + 3 * heads].unique(dim=1, return_inverse=True)
             read = parts.reads(layer, run.streams(patterns).flatten(0, 1))
             run.add_heads(_mixed_attention(read, patterns.shape[1], which.view(3, heads)))
-            own = 0 if parts.blocks[layer].parallel else heads
+            own = 0 if parts.parallel else heads
             pattern = kept[: senders + own, column + 3 * heads, None]
             run.add_mlp(parts.adds(layer, run.streams(pattern)[0]))
         return metric(parts, run.streams(kept[:, -1:])[0], self.answers)

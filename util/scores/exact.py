@@ -17,7 +17,7 @@ from util.engine.finite import check_finite
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
-from util.scores.attribution import Sender, check_pairs, edges_of, metric, senders_of
+from util.scores.attribution import Sender, check_pairs, graph_of, metric, senders_of
 
 
 def exact_scores(
@@ -38,11 +38,10 @@ def exact_scores(
     check_pairs(base, corrupted, answers)
     parts = Components(model, base)
     intact, other = parts.base, Components(model, corrupted).base
-    places, known = _Places(parts.layers, parts.heads), edges_of(parts)
+    places, graph = _Places(parts.layers, parts.heads), graph_of(parts)
     wanted: dict[int, dict[int, list[int]]] = {}  # by layer and sender, which readers
     for sender, reader in {(int(sender), int(reader)) for sender, reader in edges}:
-        if not (0 <= sender < len(known) and 0 <= reader < len(known[0]) and known[sender, reader]):
-            raise ValueError(f"({sender}, {reader}): sender and reader are no edge of this model's component graph")
+        graph.name((sender, reader))  # it refuses what is no edge
         wanted.setdefault(places.layer(reader), {}).setdefault(sender, []).append(reader)
     work = _Work(parts, intact, senders_of(parts, intact, other), answers, first_difference(base, corrupted), budget)
     found: dict[tuple[int, int], Tensor] = {}

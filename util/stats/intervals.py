@@ -80,6 +80,26 @@ def mean_interval(
     return mean_intervals(values, level, comparisons, within)[()]
 
 
+def ratio_of_means(
+    numerator: ArrayLike, denominator: ArrayLike, units: ArrayLike | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean of a numerator [N, ...] over that of a denominator [N]: [...], and its linearised values, [units, ...].
+
+    The linearised values are what `mean_intervals` wants (the delta method): their mean is the ratio, and it spreads
+    as the ratio does. units [N]: prompts with the same entry are one unit together; without it each is one. The
+    denominator's mean must be well away from 0. Raises ValueError for fewer than two units.
+    """
+    above, below = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    names, number = np.unique(np.arange(len(above)) if units is None else units, return_inverse=True)
+    if len(names) < 2:
+        raise ValueError(f"an interval needs at least two sampled units, got {len(names)}")
+    sums, whole = np.zeros((len(names), *above.shape[1:])), np.zeros(len(names))
+    np.add.at(sums, number, above)
+    np.add.at(whole, number, below)
+    value = sums.sum(axis=0) / whole.sum()
+    return value, value + (sums - value * whole.reshape(-1, *[1] * (above.ndim - 1))) / whole.mean()
+
+
 def _skewness(array: NDArray[np.float64]) -> NDArray[np.float64]:
     """The sample skewness over the first axis: the third central moment over the 3/2 power of the second.
 

@@ -18,6 +18,6 @@ IN_VALUES = {
     **IN_RECORDS,
     "companions": NO_DIRECT_WRITING,
     "moved": CHANGED_BEFORE_PROJECTION,
-    **dict.fromkeys(("scores", "search", "models", "claims"), NO_SHARE),
+    **dict.fromkeys(("scores", "search", "models", "claims", "faithfulness", "CPR", "CMD"), NO_SHARE),
     "selectivity": "a ratio whose denominator is 0",
 }

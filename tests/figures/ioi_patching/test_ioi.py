@@ -440,7 +440,7 @@ def test_a_normalised_effect_is_0_for_the_base_and_1_for_the_source():
     np.testing.assert_allclose(swapped.value, found.value)
     one = measures.normalised(patched[:, 0, 2], base, source, clusters)
     assert one.value == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="clusters"):
+    with pytest.raises(ValueError, match="two sampled units, got 1"):
         measures.normalised(patched, base, source, np.zeros(40, int))
 
 

@@ -18,7 +18,7 @@ from scipy import stats
 
 from util.stats.controls import layer_alike
 from util.stats.heads import Head, top
-from util.stats.intervals import Intervals, mean_intervals
+from util.stats.intervals import Intervals, mean_intervals, ratio_of_means
 
 Floats = NDArray[np.floating]
 
@@ -98,16 +98,8 @@ def normalised(patched: Floats, base: Floats, source: Floats, clusters: NDArray[
     cluster [N]: prompts that share a frame and a pair of names are one unit. The intervals hold together for all heads
     (Bonferroni). Raises ValueError for fewer than two clusters.
     """
-    names, number = np.unique(clusters, return_inverse=True)
-    if len(names) < 2:
-        raise ValueError("an interval needs at least two clusters of prompts")
     change = (patched - base.reshape(-1, *[1] * (patched.ndim - 1))).astype(np.float64)
-    sums = np.zeros((len(names), *change.shape[1:]))
-    whole = np.zeros(len(names))
-    np.add.at(sums, number, change)
-    np.add.at(whole, number, source.astype(np.float64) - base)
-    value = sums.sum(axis=0) / whole.sum()
-    linearised = value + (sums - value * whole.reshape(-1, *[1] * (change.ndim - 1))) / whole.mean()
+    value, linearised = ratio_of_means(change, source.astype(np.float64) - base, clusters)
     around = mean_intervals(linearised, comparisons=max(1, change[0].size))
     return Intervals(value, around.low, around.high)
 

@@ -1,0 +1,226 @@
+"""The component graph: which part of a model reads what which other part writes to the residual stream.
+
+Its nodes are the embeddings ("input"), heads ("a0.h1"), MLPs ("m0") and the logits. An edge leads from a node that
+writes, a sender, to a reader. A head reads the residual stream three times, for its queries, keys and values, and has
+an edge for each ("a0.h1->a3.h2<q>"); with grouped keys and values, too, every head has its own. Names and edges are
+those of the MIB circuit track (Mueller et al. 2025) and of EAP-IG (Hanna et al. 2024).
+
+Arrays of senders are [U], of readers [V], of edges [U, V], of nodes [U + 1]: the senders, and the logits last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from util.records.checked import Count, checked
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Place = tuple[int, int]  # (sender, reader): where an edge is in arrays [U, V]
+LETTERS = "qkv"  # what a head reads
+
+
+@checked
+class ComponentGraph:
+    """The graph of a model with so many layers, and so many heads in each of them.
+
+    parallel: attention and MLP of a layer read the same stream (GPT-NeoX, Falcon, Phi); otherwise an MLP reads the
+    heads of its own layer, too. Raises ValueError for less than one layer or head.
+    """
+
+    layers: Count
+    heads: Count
+    parallel: bool = False
+
+    @cached_property
+    def senders(self) -> tuple[str, ...]:
+        """The names of all senders [U], in order: input, then of every layer its heads and its MLP."""
+        return ("input", *(name for layer in range(self.layers) for name in (*self._heads(layer), f"m{layer}")))
+
+    @cached_property
+    def readers(self) -> tuple[str, ...]:
+        """The names of all readers [V], in order: of every layer q of all heads, k, v, the MLP; the logits last."""
+        names = []
+        for layer in range(self.layers):
+            names += [f"{head}<{letter}>" for letter in LETTERS for head in self._heads(layer)]
+            names.append(f"m{layer}")
+        return (*names, "logits")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of all nodes [U + 1]: the senders and the logits."""
+        return (*self.senders, "logits")
+
+    def _heads(self, layer: int) -> list[str]:
+        return [f"a{layer}.h{head}" for head in range(self.heads)]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(U, V), the shape of arrays of edges: U = 1 + L (H + 1) senders, V = L (3 H + 1) + 1 readers."""
+        return 1 + self.layers * (self.heads + 1), self.layers * (3 * self.heads + 1) + 1
+
+    @property
+    def size(self) -> int:
+        """The number of edges, by arithmetic: no array is made."""
+        layers, heads = self.layers, self.heads
+        earlier = layers + (heads + 1) * layers * (layers - 1) // 2  # senders before a layer, summed over layers
+        return earlier * (3 * heads + 1) + (0 if self.parallel else layers * heads) + 1 + layers * (heads + 1)
+
+    @cached_property
+    def edges(self) -> Bools:
+        """Which pairs of sender and reader are edges [U, V]; the array cannot be written to."""
+        layers = np.arange(self.layers)[:, None]
+        # Two steps a layer: heads write at an even one, MLPs at the next. A reader reads what was written before it.
+        written = np.repeat(2 * layers + [0, 1], [self.heads, 1], axis=1)
+        read = np.repeat(2 * layers + [0, 0 if self.parallel else 1], [3 * self.heads, 1], axis=1)
+        edges = np.r_[-1, written.ravel()][:, None] < np.r_[read.ravel(), 2 * self.layers]
+        edges.flags.writeable = False
+        return edges
+
+    @cached_property
+    def node_of_reader(self) -> NDArray[np.int64]:
+        """The node that a reader belongs to [V]: a sender, or U for the logits."""
+        number = {name: place for place, name in enumerate(self.nodes)}
+        return np.array([number[reader.partition("<")[0]] for reader in self.readers])
+
+    # ------------------------------------------------------------------------------------------------ names
+
+    def name(self, place: Place) -> str:
+        """The name of the edge at (sender, reader). Raises ValueError if no edge is there."""
+        sender, reader = place
+        if not (0 <= sender < self.shape[0] and 0 <= reader < self.shape[1] and self.edges[sender, reader]):
+            raise ValueError(f"there is no edge at {place}")
+        return f"{self.senders[sender]}->{self.readers[reader]}"
+
+    def names(self) -> list[str]:
+        """The names of all edges, in their order: by sender, then by reader."""
+        return [f"{self.senders[sender]}->{self.readers[reader]}" for sender, reader in np.argwhere(self.edges)]
+
+    def place(self, name: str) -> Place:
+        """Where the edge of a name is: (sender, reader).
+
+        Raises ValueError for a name that is not of the form "sender->reader", for a sender or reader that the graph
+        does not have, and where the reader reads before the sender writes.
+        """
+        sender, arrow, reader = name.partition("->")
+        if not arrow:
+            raise ValueError(f'edge {name!r}: give a sender and a reader, like "a0.h1->a3.h2<q>"')
+        if sender not in self._sender_places:
+            raise ValueError(f"edge {name!r}: {self._unknown(sender, 'sender')}")
+        if reader not in self._reader_places:
+            head = re.fullmatch(r"a\d+\.h\d+", reader)
+            hint = f'a head reads three times, as "{reader}<q>", "<k>" and "<v>"' if head else None
+            raise ValueError(f"edge {name!r}: {hint or self._unknown(reader, 'reader')}")
+        place = self._sender_places[sender], self._reader_places[reader]
+        if not self.edges[place]:
+            order = "parallel attention and MLPs" if self.parallel else "attention before the MLP"
+            raise ValueError(f"edge {name!r}: the reader reads before the sender writes (layers have {order})")
+        return place
+
+    def _unknown(self, name: str, kind: str) -> str:
+        return f"{name!r} is no {kind} of a model of {self.layers} layers with {self.heads} heads each"
+
+    @cached_property
+    def _sender_places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.senders)}
+
+    @cached_property
+    def _reader_places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.readers)}
+
+    # ------------------------------------------------------------------------------------------------ circuits
+
+    def checked_scores(self, scores: ArrayLike) -> Floats:
+        """Scores of edges [U, V] as float64, 0 where no edge is, whatever stands there.
+
+        Raises ValueError for another shape, and for a NaN or infinity at an edge.
+        """
+        array = np.asarray(scores, dtype=np.float64)
+        if array.shape != self.shape:
+            raise ValueError(f"scores of shape {array.shape}; this graph has {self.shape} senders and readers")
+        array = np.where(self.edges, array, 0.0)
+        wrong = np.argwhere(~np.isfinite(array))
+        if len(wrong):
+            name = self.name((int(wrong[0, 0]), int(wrong[0, 1])))
+            raise ValueError(f"{len(wrong)} scores are not finite, the first of them that of {name}")
+        return array
+
+    def checked_circuit(self, circuit: ArrayLike) -> Bools:
+        """A circuit [U, V], as an array of bool. Raises ValueError for another shape or type, and for no edges."""
+        array = np.asarray(circuit)
+        if array.shape != self.shape or array.dtype != np.bool_:
+            raise ValueError(f"a circuit is an array of bool {self.shape}, not of {array.dtype} {array.shape}")
+        wrong = np.argwhere(array & ~self.edges)
+        if len(wrong):
+            sender, reader = self.senders[wrong[0, 0]], self.readers[wrong[0, 1]]
+            raise ValueError(f"{len(wrong)} places of the circuit are no edges, the first of them {sender}->{reader}")
+        return array
+
+    def top(self, scores: ArrayLike, count: int, *, absolute: bool) -> Bools:
+        """The circuit [U, V] of the `count` edges of the highest scores [U, V], less those on no path (`on_paths`).
+
+        absolute: rank by absolute values. Ties are in the order of sender, then reader. This is the selection of the
+        MIB circuit track: the circuit has `count` edges at most, often fewer. Raises ValueError for a negative count or
+        more edges than there are, and for scores that are refused by `checked_scores`.
+        """
+        if not 0 <= count <= self.size:
+            raise ValueError(f"count = {count}: the graph has {self.size} edges")
+        array = self.checked_scores(scores)
+        places = np.flatnonzero(self.edges)
+        ranked = np.abs(array.ravel()[places]) if absolute else array.ravel()[places]
+        chosen = np.zeros(self.shape, bool)
+        chosen.ravel()[places[np.argsort(-ranked, kind="stable")[:count]]] = True
+        return self.on_paths(chosen)
+
+    def on_paths(self, circuit: Bools) -> Bools:
+        """The edges of a circuit [U, V] that lie on a path from the input to the logits within it, [U, V].
+
+        q, k and v of a head are one node. A node is on a path if it has an edge to any of its readers and one that
+        leaves it. Edges of nodes that are on none are dropped, again and again until there are no more of them.
+        """
+        kept = self.checked_circuit(circuit)
+        while True:
+            reads, writes = self._ends(kept)
+            fewer = kept & reads[:-1, None] & writes[self.node_of_reader]
+            if np.array_equal(fewer, kept):
+                return fewer
+            kept = fewer
+
+    def _ends(self, circuit: Bools) -> tuple[Bools, Bools]:
+        """Whether an edge of the circuit [U, V] leads to a node, and whether one leaves it, [U + 1] each.
+
+        The input needs none that leads to it, and the logits none that leaves them.
+        """
+        reads, writes = np.zeros(len(self.nodes), bool), np.ones(len(self.nodes), bool)
+        reads[self.node_of_reader[circuit.any(axis=0)]] = True
+        reads[0] = True
+        writes[:-1] = circuit.any(axis=1)
+        return reads, writes
+
+    def nodes_of(self, circuit: Bools) -> Bools:
+        """The nodes [U + 1] that some edge of a circuit [U, V] leads to or leaves."""
+        kept = self.checked_circuit(circuit)
+        nodes = np.zeros(len(self.nodes), bool)
+        nodes[self.node_of_reader[kept.any(axis=0)]] = True
+        nodes[:-1] |= kept.any(axis=1)
+        return nodes
+
+    def edges_between(self, nodes: Bools) -> Bools:
+        """All edges [U, V] between some nodes [U + 1]. Raises ValueError for another shape or type."""
+        array = np.asarray(nodes)
+        if array.shape != (len(self.nodes),) or array.dtype != np.bool_:
+            raise ValueError(f"nodes are an array of bool {(len(self.nodes),)}, not of {array.dtype} {array.shape}")
+        return self.edges & array[:-1, None] & array[self.node_of_reader]
+
+    def nodes_named(self, names: Iterable[str]) -> Bools:
+        """The nodes of some names, as an array [U + 1]. Raises ValueError for a name that no node has."""
+        wanted = set(names)
+        unknown = sorted(wanted - set(self.nodes))
+        if unknown:
+            raise ValueError(self._unknown(unknown[0], "node"))
+        return np.array([name in wanted for name in self.nodes])
