@@ -128,7 +128,8 @@ class SlowEdges:
             elif place == 3 * self.heads:
                 stack.callback(self._mlp_reading(layer, change))
             else:
-                stack.callback(self._head_reading(layer, *divmod(place, self.heads), change))
+                part, head = divmod(place, self.heads)
+                stack.callback(self._head_reading(layer, part, head, change))
             return self.metric - self._metric()
 
     def _metric(self) -> Tensor:

@@ -136,10 +136,10 @@ def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
     base, corrupted = (written["input"][0] for written in slow.writes)
     for first in (0, 1):
         shares = [(first + k) / 3 for k in range(3)]
-        theirs = 0
+        theirs = torch.zeros(2, len(wanted), dtype=torch.float64)
         for share in shares:
             with slow.starting_from(torch.lerp(corrupted, base, share)):
-                theirs = theirs + torch.stack([slope(slow, edge) for edge in wanted], 1) / 3
+                theirs += torch.stack([slope(slow, edge) for edge in wanted], 1) / 3
         ours = edge_scores(model, *PAIR, method="EAP-IG inputs", steps=3, first=first)
         assert (picked(ours, wanted) - theirs).abs().max() < 1e-8
 
@@ -152,7 +152,7 @@ def test_integrated_gradients_over_all_edges_out_of_the_input_are_the_whole_effe
     for steps in (4, 16, 64):
         # a trapezoid of both ends: the mean of the two conventions
         scores = [edge_scores(model, *PAIR, method="EAP-IG inputs", steps=steps, first=first) for first in (0, 1)]
-        gaps.append(float((sum(scores)[:, 0].sum(-1) / 2 - whole).abs().max()))
+        gaps.append(float((torch.stack(scores).mean(0)[:, 0].sum(-1) - whole).abs().max()))
     assert gaps[2] < 5e-3 * float(whole.abs().max())
     assert gaps[2] < gaps[1] < gaps[0]
 
@@ -164,10 +164,10 @@ def test_integrated_gradients_along_activations_are_means_of_slopes(name):
     slow, wanted = SlowEdges(model, *PAIR), edges(model)[::11]
     ours = picked(edge_scores(model, *PAIR, method="EAP-IG activations", steps=2, first=1), wanted)
     for place, (sender, reader) in enumerate(wanted):
-        theirs = 0
+        theirs = torch.zeros(2, dtype=torch.float64)
         for share in (0.5, 1.0):
             with slow.putting_out(sender, share):
-                theirs = theirs + slope(slow, (sender, reader)) / 2
+                theirs += slope(slow, (sender, reader)) / 2
         assert (ours[:, place] - theirs).abs().max() < 1e-8
 
 
@@ -182,7 +182,7 @@ def test_node_scores_are_the_slopes_of_all_readers_together(name):
 
 
 def edges_of_sender(model):
-    found = {}
+    found: dict[int, list[int]] = {}
     for sender, reader in edges(model):
         found.setdefault(sender, []).append(reader)
     return found

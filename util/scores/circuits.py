@@ -27,7 +27,7 @@ def circuit_metrics(
     base: Tensor,
     corrupted: Tensor,
     answers: Tensor,
-    circuits: Sequence[NDArray[np.bool_]],
+    circuits: Sequence[NDArray[np.bool_] | Tensor],
     budget: int = BUDGET,
 ) -> Tensor:
     """Returns the metric of every circuit for every prompt [C, N], on the CPU.
