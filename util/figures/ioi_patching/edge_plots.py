@@ -11,7 +11,8 @@ from util.stats.intervals import Intervals
 
 COLOURS = (BLUE, RED, "#2c7d59", "#d99a2b", "#7b5aa6")  # of what reads
 MARKERS = "osv^D"
-LINEAR = 0.2  # the share of the widest half axis on which it is linear
+SMALL = 0.01  # share of the whole effect up to which axes are linear
+TICKS = (-1, -0.1, 0, 0.1, 1)
 
 
 def estimates(
@@ -23,14 +24,15 @@ def estimates(
 ) -> Figure:
     """Exact effects [E] of edges against estimates [E], a panel for each method, coloured by what reads the edge.
 
-    kinds [E]; order: of the kinds in the legend. Both axes are linear around 0 and logarithmic beyond.
+    kinds [E]; order: of the kinds in the legend. Both axes are linear up to a hundredth of the whole effect, and
+    logarithmic beyond.
     """
     with style():
         figure = new_figure(WIDTH, 2.9)
         axes = figure.subplots(1, len(scores), sharey=True, sharex=True, squeeze=False)[0]
         together = np.abs(np.concatenate([exact.value, *scores.values()]))
         together = together[np.isfinite(together)]
-        widest = float(together.max()) if len(together) and together.max() > 0 else 1.0
+        widest = max(float(together.max(initial=0)), SMALL)
         for ax, (method, score) in zip(axes, scores.items(), strict=True):
             diagonal = np.linspace(-1.3 * widest, 1.3 * widest, 401)
             ax.plot(diagonal, diagonal, color="0.8", lw=0.7, zorder=0)
@@ -49,8 +51,10 @@ def estimates(
                     label=kind,
                     rasterized=True,
                 )
-            for scale in (ax.set_xscale, ax.set_yscale):
-                scale("symlog", linthresh=widest / 100, linscale=LINEAR)
+            for scale, ticks in ((ax.set_xscale, ax.set_xticks), (ax.set_yscale, ax.set_yticks)):
+                scale("symlog", linthresh=SMALL, linscale=0.5)
+                ticks(TICKS, [f"{tick:g}" for tick in TICKS])
+                ticks([], minor=True)
             ax.set(title=method, xlabel="estimate, share of the whole effect", aspect="equal")
             ax.set(xlim=(-1.3 * widest, 1.3 * widest), ylim=(-1.3 * widest, 1.3 * widest))
         axes[0].set_ylabel("exact effect")

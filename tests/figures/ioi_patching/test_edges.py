@@ -1,0 +1,143 @@
+"""Edges of the component graph in indirect object identification: what is drawn, measured, kept and said."""
+
+import numpy as np
+import pytest
+
+from util.figures.ioi_patching import edges
+from util.figures.ioi_patching.edge_results import EAP, EAP_IG, EdgeScores, drawn_edges, rankings
+from util.figures.ioi_patching.edges import EdgePairs, Edges
+from util.figures.ioi_patching.results import Setting
+from util.scores.evaluation import Circuits
+from util.scores.graph import ComponentGraph
+
+GRAPH = ComponentGraph(2, 2)  # 46 edges
+SETTING = Setting("toy", "toy", "s2_swap")
+
+
+def scores(seed):
+    return np.random.default_rng(seed).standard_normal(GRAPH.shape)
+
+
+def result(effects, exact_means=None, prompts=40):
+    """A result in which every edge was measured: effects [E], with a little noise, of a whole effect of 1."""
+    drawn = np.argwhere(GRAPH.edges)
+    noise = np.random.default_rng(0).standard_normal((prompts, len(drawn))) * 1e-3
+    full, empty = np.full(prompts, 3.0), np.full(prompts, 2.0)
+    means = {EAP: scores(1), EAP_IG: scores(2)} if exact_means is None else exact_means
+    curves = {}
+    for absolute in (False, True):
+        for name, ranked in means.items():
+            circuits = Circuits.of(GRAPH, ranked, absolute=absolute)
+            run = np.repeat(np.linspace(2, 3, len(circuits.shares))[:, None], prompts, 1)
+            curves[name, absolute] = circuits.measured(run, full, empty)
+    return EdgeScores(SETTING, GRAPH, means, drawn, effects + noise, full, empty, np.arange(prompts), curves)
+
+
+def test_all_edges_are_drawn_where_there_are_few():
+    assert GRAPH.size == len(drawn_edges(GRAPH, {EAP: scores(0), EAP_IG: scores(1)}, 46, 0)) == 46
+
+
+def test_as_many_edges_are_drawn_of_every_band_and_none_twice():
+    graph = ComponentGraph(6, 6)
+    means = {name: np.random.default_rng(seed).standard_normal(graph.shape) for seed, name in enumerate((EAP, EAP_IG))}
+    drawn = drawn_edges(graph, means, 200, 0)
+    assert len(drawn) == len({tuple(edge) for edge in drawn}) == 200
+    assert all(graph.edges[tuple(edge)] for edge in drawn)
+    for name in means:
+        highest = np.argsort(-np.abs(means[name][graph.edges]), kind="stable")[:40]
+        assert {tuple(edge) for edge in np.argwhere(graph.edges)[highest]} <= {tuple(edge) for edge in drawn}
+    assert (drawn_edges(graph, means, 200, 0) == drawn).all()
+    assert not np.array_equal(drawn_edges(graph, means, 200, 1), drawn)
+
+
+def test_the_exact_ranking_is_there_only_where_every_edge_was_measured():
+    means = {EAP: scores(0), EAP_IG: scores(1)}
+    every = np.argwhere(GRAPH.edges)
+    effects = np.arange(46.0)[None].repeat(3, 0)
+    ranked = rankings(GRAPH, means, every, effects, 2, 0)
+    assert list(ranked) == ["exact", EAP, EAP_IG, "random 1", "random 2"]
+    assert (ranked["exact"][GRAPH.edges] == np.arange(46)).all()
+    assert not np.array_equal(ranked["random 1"], ranked["random 2"])
+    assert list(rankings(GRAPH, means, every[:5], effects[:, :5], 0, 0)) == [EAP, EAP_IG]
+
+
+def test_estimates_that_are_right_find_every_edge_that_matters():
+    effects = np.zeros(46)
+    effects[[3, 20, 40]] = 0.5, -0.2, 0.004  # the last is too small to count
+    right, wrong = np.zeros(GRAPH.shape), np.zeros(GRAPH.shape)
+    right[GRAPH.edges] = effects
+    wrong[GRAPH.edges] = np.roll(effects, 1)
+    found = result(effects, {EAP: wrong, EAP_IG: right})
+    assert np.flatnonzero(found.matter).tolist() == [3, 20]
+    assert (found.found(EAP), found.found(EAP_IG)) == (0, 1)
+    assert found.missed.tolist() == [3, 20]
+    assert found.names[3] in found.edge_table(found.missed).index[0]
+    assert found.exact.value[[3, 20]] == pytest.approx([0.5, -0.2], abs=1e-3)
+    assert found.exact.low[3] < found.exact.value[3] < found.exact.high[3]
+    assert found.agreement(EAP_IG)["all"] > 0.2
+    assert "2 of 46 edges carry" in found.lines()[0]
+    assert found.values()["found"] == {EAP: 0.0, EAP_IG: 1.0}
+    assert [*found.table().index] == [EAP, EAP_IG]
+    assert found.figure().axes
+    assert found.curve_figure().axes
+
+
+def test_without_a_whole_effect_nothing_is_a_share_of_it():
+    found = result(np.zeros(46))
+    nothing = EdgeScores(
+        SETTING, GRAPH, found.means, found.drawn, found.effects, found.empty, found.full, found.clusters, found.curves
+    )
+    assert np.isnan(nothing.exact.value).all()
+    assert not nothing.matter.any()
+    assert np.isnan(nothing.found(EAP))
+    assert np.isnan(nothing.agreement(EAP)["all"])
+    assert nothing.figure().axes
+    assert nothing.table().shape == (2, 4)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A small measurement on the embedded model, and the folder of its records."""
+    folder = tmp_path_factory.mktemp("edges")
+    scored = EdgePairs("embedded", prompts=8, folder=folder)
+    study = Edges(scored, scored.replace(seed=1), setting=SETTING, exact=100, random=1, steps=2)
+    return study, study.measured(), folder
+
+
+def test_edges_of_the_embedded_model(measured):
+    study, found, _ = measured
+    assert study.graph == ComponentGraph(4, 8)
+    assert found.effects.shape == (8, 100)
+    assert {name for name, _ in found.curves} == {EAP, EAP_IG, "random 1"}
+    for curve in found.curves.values():  # the whole model is the last circuit
+        np.testing.assert_allclose(curve.circuit[-1], curve.full, atol=1e-4)
+    strongest = found.names[int(found.strongest[0])]
+    assert strongest.endswith("->logits")
+
+
+def test_effects_of_edges_do_not_depend_on_blocks(measured, monkeypatch, tmp_path):
+    study, found, _ = measured
+    monkeypatch.setattr(edges, "EDGES", 7)
+    monkeypatch.setattr(edges, "CIRCUITS", 3)
+    monkeypatch.setattr(edges, "PROMPTS", 3)
+    scored = EdgePairs("embedded", prompts=8, folder=tmp_path)
+    again = Edges(scored, scored.replace(seed=1), setting=SETTING, exact=100, random=1, steps=2).measured()
+    for name, scores_ in found.means.items():
+        np.testing.assert_allclose(again.means[name], scores_, atol=1e-5)
+    np.testing.assert_allclose(again.effects, found.effects, atol=1e-4)
+
+
+def test_everything_is_loaded_without_a_model(measured, monkeypatch):
+    study, found, folder = measured
+    scored = EdgePairs("embedded", prompts=8, folder=folder)
+    again = Edges(scored, scored.replace(seed=1), setting=SETTING, exact=100, random=1, steps=2)
+    monkeypatch.setattr(EdgePairs, "pair", property(lambda _: pytest.fail("the model was loaded")))
+    assert (again.measured().effects == found.effects).all()
+
+
+def test_edges_are_judged_on_fresh_pairs():
+    scored = EdgePairs("embedded", prompts=8)
+    with pytest.raises(ValueError, match="give fresh pairs, of another seed"):
+        Edges(scored, scored, setting=SETTING)
+    with pytest.raises(ValueError, match="steps = 0"):
+        Edges(scored, scored.replace(seed=1), setting=SETTING, steps=0)
