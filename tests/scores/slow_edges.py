@@ -132,6 +132,33 @@ class SlowEdges:
                 stack.callback(self._head_reading(layer, part, head, change))
             return self.metric - self._metric()
 
+    def without(self, sender: int) -> Tensor:
+        """How far the metric [N] falls where a sender puts out what it does in the corrupted run."""
+        base, corrupted = self.writes
+        layer, place = divmod(sender - 1, self.heads + 1)
+        if sender == 0:
+            with self.starting_from(corrupted["input"][0]):
+                found = self._metric()
+            self.metric = self._metric()
+            return self.metric - found
+        if place == self.heads:
+            value, module = corrupted["mlp"][layer], self.layers[layer].get_submodule(self.names.mlp)
+            hook = module.register_forward_hook(lambda *_: value)
+        else:
+            width = base["o"][layer].shape[-1] // self.heads
+            own = slice(place * width, (place + 1) * width)
+
+            def instead(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
+                changed = arguments[0].clone()
+                changed[..., own] = corrupted["o"][layer][..., own]
+                return (changed,)
+
+            hook = self.layers[layer].get_submodule(self.names.o).register_forward_pre_hook(instead)
+        try:
+            return self.metric - self._metric()
+        finally:
+            hook.remove()
+
     def _metric(self) -> Tensor:
         logits = self.model(self.base, use_cache=False).logits[:, -1]
         pair = logits.gather(1, self.answers)

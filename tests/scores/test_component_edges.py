@@ -12,7 +12,7 @@ from util.engine.replay import row_bytes
 from util.scores import readers
 from util.scores.attribution import edge_scores, graph_of, node_scores
 from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_scores
+from util.scores.exact import exact_node_scores, exact_scores
 
 CLASSES = ["gpt2", "llama", "mistral", "granite", "qwen2", "gemma2", "olmo2", "phi"]
 BASE = torch.tensor([[5, 9, 33, 71, 2, 60, 44], [8, 8, 90, 12, 55, 3, 17]])
@@ -195,6 +195,17 @@ def together(slow, sender, readers_of):
 
 @pytest.mark.parametrize("name", CLASSES)
 @torch.no_grad()
+def test_exact_node_scores_equal_a_whole_pass_for_each_node(name):
+    model = model_of(name)
+    slow = SlowEdges(model, *PAIR)
+    theirs = torch.stack([slow.without(sender) for sender in range(16)], 1)
+    assert (exact_node_scores(model, *PAIR) - theirs).abs().max() < 1e-10
+    whole = slow.metric - SlowEdges(model, CORRUPTED, BASE, ANSWERS).metric
+    assert (theirs[:, 0] - whole).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@torch.no_grad()
 def test_circuits_equal_one_pass_for_each_reader(name):
     model = model_of(name)
     slow = SlowCircuit(model, *PAIR)
@@ -235,6 +246,7 @@ def test_scores_are_zero_where_nothing_is_corrupted():
     same = (BASE, BASE, ANSWERS)
     assert not edge_scores(model, *same).any()
     assert not node_scores(model, *same).any()
+    assert exact_node_scores(model, *same).abs().max() < 1e-12
     assert exact_scores(model, *same, edges(model)).abs().max() < 1e-12
 
 

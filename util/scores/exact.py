@@ -54,6 +54,33 @@ def exact_scores(
     return together
 
 
+@torch.no_grad()
+def exact_node_scores(
+    model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor, budget: int = BUDGET
+) -> Tensor:
+    """Returns how far the metric falls where all readers of one sender read the corrupted run [N, U], on the CPU.
+
+    Arguments and errors are those of `exact_scores`. The input's entry is the whole effect: nothing else differs.
+    """
+    check_pairs(base, corrupted, answers)
+    parts = Components(model, base)
+    intact, other = parts.base, Components(model, corrupted).base
+    work = _Work(parts, intact, senders_of(parts, intact, other), answers, first_difference(base, corrupted), budget)
+    edits = [Edit(0, _nothing, other.hidden[0])]
+    for layer in range(parts.layers):
+        heads = other.z[layer]
+        edits += [head_edit(layer, head, heads[:, :, head : head + 1]) for head in range(parts.heads)]
+        after = intact.hidden[layer + 1] + other.mlp[layer] - intact.mlp[layer]
+        edits.append(Edit(layer + 1, _nothing, after))
+    effects = (work.metric - work.run(edits)).T
+    check_finite(effects, "the effects of nodes", model, base)
+    return effects
+
+
+def _nothing(_: Place) -> tuple[()]:
+    return ()
+
+
 def first_difference(base: Tensor, corrupted: Tensor) -> int:
     """The first position [0, T) where prompts [N, T] differ from their corrupted ones; 0 where none does."""
     different = (base != corrupted).any(0).nonzero()
@@ -114,7 +141,7 @@ class _Work:
         for edge, edit in (*self._heads(layer, wanted, changes), *self._mlps(layer, wanted, changes)):
             edges.append(edge)
             edits.append(edit)
-        return dict(zip(edges, self.metric - self._run(edits), strict=True))
+        return dict(zip(edges, self.metric - self.run(edits), strict=True))
 
     def _changes(self, wanted: Sequence[int]) -> Tensor:
         """By how much senders change the stream, [senders, N, T, d]."""
@@ -166,9 +193,9 @@ class _Work:
         added = self.parts.adds(layer, rows).unflatten(0, (len(chosen), -1)) - self.base.mlp[layer]
         reader = (layer + 1) * self.places.width - 1
         for sender, own in zip([list(wanted)[place] for place in chosen], added, strict=True):
-            yield (sender, reader), Edit(layer + 1, lambda _: (), self.base.hidden[layer + 1] + own)
+            yield (sender, reader), Edit(layer + 1, _nothing, self.base.hidden[layer + 1] + own)
 
-    def _run(self, edits: Sequence[Edit]) -> Tensor:
+    def run(self, edits: Sequence[Edit]) -> Tensor:
         """The metrics [E, N] under each edit alone."""
         last = [edit.start == self.places.layers for edit in edits]
         found = torch.empty(len(edits), len(self.metric), dtype=self.metric.dtype)
