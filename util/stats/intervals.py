@@ -47,7 +47,11 @@ ANYTHING = (-np.inf, np.inf)  # no bound on what a quantity can be
 
 
 def mean_intervals(
-    values: ArrayLike, level: float = 0.95, comparisons: int = 1, within: tuple[float, float] = ANYTHING
+    values: ArrayLike,
+    level: float = 0.95,
+    comparisons: int = 1,
+    within: tuple[float, float] = ANYTHING,
+    clusters: ArrayLike | None = None,
 ) -> Intervals:
     """Means over the first axis of values [N, ...], with intervals that allow for skewed values; each array is [...].
 
@@ -58,26 +62,53 @@ def mean_intervals(
     Differences that are formed before the call are paired.
 
     comparisons: how many intervals are to hold together at `level` (Bonferroni's correction), for maps of many cells.
-    within: the least and the most that the quantity can be; intervals end there. Raises ValueError for fewer than two
-    units.
+    within: the least and the most that the quantity can be; intervals end there. clusters [N]: the cluster of each
+    value, where values of one cluster are not independent; the units are the clusters then, see `linearised`. Raises
+    ValueError for fewer than two units.
     """
     array = np.asarray(values, dtype=np.float64)
-    n = len(array)
+    units = array if clusters is None else linearised(array, np.ones(len(array)), clusters)[1]
+    n = len(units)
     if n < 2:
         raise ValueError(f"an interval needs at least two sampled units, got {n}")
     mean = array.mean(axis=0)
-    error = array.std(axis=0, ddof=1) / np.sqrt(n)
-    g = _skewness(array)
+    error = units.std(axis=0, ddof=1) / np.sqrt(n)
+    g = _skewness(units)
     quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), n - 1)
     low, high = (np.clip(mean - _reach(tail, g, n) * error, *within) for tail in (quantile, -quantile))
     return Intervals(mean, low, high)
 
 
 def mean_interval(
-    values: ArrayLike, level: float = 0.95, comparisons: int = 1, within: tuple[float, float] = ANYTHING
+    values: ArrayLike,
+    level: float = 0.95,
+    comparisons: int = 1,
+    within: tuple[float, float] = ANYTHING,
+    clusters: ArrayLike | None = None,
 ) -> Interval:
     """The mean of values [N] with its interval, see `mean_intervals`. Raises ValueError for fewer than two units."""
-    return mean_intervals(values, level, comparisons, within)[()]
+    return mean_intervals(values, level, comparisons, within, clusters)[()]
+
+
+def linearised(
+    numerators: NDArray[np.floating], denominators: NDArray[np.floating], clusters: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The ratio of the sums of numerators [N, ...] and denominators [N], and a value for each of C clusters.
+
+    Returns the ratio [...] and the values [C, ...]. Their mean is the ratio, and their spread is that of the ratio, to
+    first order (the delta method). With denominators of 1 the ratio is the mean over N. clusters [N]: values of one
+    cluster are one unit. Raises ValueError for fewer than two clusters. Source: Cochran 1977, Sampling Techniques,
+    section 9A.
+    """
+    names, number = np.unique(clusters, return_inverse=True)
+    if len(names) < 2:
+        raise ValueError("an interval needs at least two clusters of prompts")
+    sums = np.zeros((len(names), *numerators.shape[1:]))
+    whole = np.zeros(len(names))
+    np.add.at(sums, number, numerators)
+    np.add.at(whole, number, denominators)
+    ratio = sums.sum(axis=0) / whole.sum()
+    return ratio, ratio + (sums - ratio * whole.reshape(-1, *[1] * (numerators.ndim - 1))) / whole.mean()
 
 
 def _skewness(array: NDArray[np.float64]) -> NDArray[np.float64]:

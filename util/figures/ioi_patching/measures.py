@@ -18,7 +18,7 @@ from scipy import stats
 
 from util.stats.controls import layer_alike
 from util.stats.heads import Head, top
-from util.stats.intervals import Intervals, mean_intervals
+from util.stats.intervals import Intervals, linearised, mean_intervals
 
 Floats = NDArray[np.floating]
 
@@ -98,17 +98,9 @@ def normalised(patched: Floats, base: Floats, source: Floats, clusters: NDArray[
     cluster [N]: prompts that share a frame and a pair of names are one unit. The intervals hold together for all heads
     (Bonferroni). Raises ValueError for fewer than two clusters.
     """
-    names, number = np.unique(clusters, return_inverse=True)
-    if len(names) < 2:
-        raise ValueError("an interval needs at least two clusters of prompts")
     change = (patched - base.reshape(-1, *[1] * (patched.ndim - 1))).astype(np.float64)
-    sums = np.zeros((len(names), *change.shape[1:]))
-    whole = np.zeros(len(names))
-    np.add.at(sums, number, change)
-    np.add.at(whole, number, source.astype(np.float64) - base)
-    value = sums.sum(axis=0) / whole.sum()
-    linearised = value + (sums - value * whole.reshape(-1, *[1] * (change.ndim - 1))) / whole.mean()
-    around = mean_intervals(linearised, comparisons=max(1, change[0].size))
+    value, by_cluster = linearised(change, source.astype(np.float64) - base, clusters)
+    around = mean_intervals(by_cluster, comparisons=max(1, change[0].size))
     return Intervals(value, around.low, around.high)
 
 
@@ -212,14 +204,19 @@ def tutorial_values(data: Mapping[str, Any], ids: Sequence[str]) -> dict[str, tu
     return {name: (value, 0.0) for name, value in values.items()}
 
 
-def wang_values(base: Floats, probability: Floats) -> dict[str, tuple[float, float]]:
+def wang_values(base: Floats, probability: Floats, clusters: NDArray[np.integer]) -> dict[str, tuple[float, float]]:
     """Returns the mean logit difference, accuracy and probability of IO, each with its standard error.
 
     They are named by the ids of data/published. base [N]: the logit differences without a patch. probability [N]: of
-    IO.
+    IO. clusters [N]: prompts of one cluster are one unit.
     """
     arrays = {"logit_difference": base, "accuracy": base > 0, "probability": probability}
-    return {name: (float(a.mean()), float(a.std(ddof=1) / len(a) ** 0.5)) for name, a in arrays.items()}
+    return {name: (float(values.mean()), _standard_error(values, clusters)) for name, values in arrays.items()}
+
+
+def _standard_error(values: NDArray[Any], clusters: NDArray[np.integer]) -> float:
+    by_cluster = linearised(values.astype(np.float64), np.ones(len(values)), clusters)[1]
+    return float(by_cluster.std(ddof=1) / len(by_cluster) ** 0.5)
 
 
 def roles(circuit: Mapping[str, Any], model: str) -> dict[Head, str]:

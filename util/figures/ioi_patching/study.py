@@ -148,7 +148,8 @@ class Study(study.Study):
             raise ValueError(f"sets: {WHOLE!r} is the run of all heads; call this set of heads something else")
         kept = [sorted(plain_heads(heads)) for heads in sets.values()]
         whole, *alone = self.ablated.working_alone([None, *kept])
-        return results.Circuit(self.setting, whole, dict(zip(sets, alone, strict=True)))
+        clusters = self.ablated.recorded_clusters()
+        return results.Circuit(self.setting, whole, dict(zip(sets, alone, strict=True)), clusters)
 
     def curve(self) -> results.Curve:
         """Returns faithfulness against size: the strongest heads of `population`, all but these, and random sets."""
