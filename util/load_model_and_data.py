@@ -243,9 +243,10 @@ def _is_local(name: str | Path) -> bool:
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
     """The version of the weights behind a name: the hub's commit, or a digest of local files.
 
-    The digest of a small folder (the embedded models) is taken over its content, that of a large one over file names,
-    sizes and times. A GGUF file is digested by content, a packaged model by the content of the file it was made from.
-    None where the version cannot be known without the network.
+    The digest of a small folder (the embedded models) is taken over the content of its files, that of a large one over
+    their names, sizes and times. Files of subfolders count too; hidden ones, compiled code and Markdown do not. A GGUF
+    file is digested by content, a packaged model by the content of the file it was made from. None where the version
+    cannot be known without the network.
     """
     if str(name) in packaged.PACKAGED:
         return f"packaged:{packaged.PACKAGED[str(name)].sha256[:16]}"
@@ -254,14 +255,20 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
         return f"file:{sha256(folder)[:16]}"
     if not folder.is_dir():
         return getattr(model.config, "_commit_hash", None) if model is not None else None
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin", ".json", ".model"})
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and _counts(file.relative_to(folder)))
     small = sum(p.stat().st_size for p in files) <= 64 * 2**20
     digest = hashlib.sha256()
     for file in files:
         stat = file.stat()
-        digest.update(file.name.encode())
+        digest.update(file.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
         digest.update(file.read_bytes() if small else f"{stat.st_size}:{stat.st_mtime_ns}".encode())
     return ("content:" if small else "files:") + digest.hexdigest()[:16]
+
+
+def _counts(file: Path) -> bool:
+    """Whether a file, given by its path within a model's folder, may decide what the model does."""
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in file.parts)
+    return not hidden and file.suffix != ".md"
 
 
 def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:

@@ -1,6 +1,7 @@
 """The loader: names, dtypes, refusals before work, the doors of the reference code."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -194,6 +195,27 @@ def test_revision_follows_the_weights_of_a_folder(folder, tmp_path):
     toys.save(tmp_path, toys.model("llama", seed=1))
     assert loading.resolved_revision(tmp_path) != first
     assert loading.resolved_revision("meta-llama/Meta-Llama-3-8B") is None
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "modeling_own.py", "chat.jinja", "code/config.json", "a/b/vocab.txt"])
+@pytest.mark.parametrize("size", [0, 65 << 20], ids=["small", "large"])
+def test_revision_follows_every_file_that_may_decide_what_the_model_does(name, size, folder, tmp_path):
+    copied = tmp_path / "model"
+    shutil.copytree(folder, copied)
+    with (copied / "padding.bin").open("wb") as file:
+        file.truncate(size)
+    said = [loading.resolved_revision(copied)]
+    (copied / name).parent.mkdir(parents=True, exist_ok=True)
+    for text in ("one", "two!"):
+        (copied / name).write_text(text)
+        said.append(loading.resolved_revision(copied))
+    assert len(set(said)) == 3 and {str(revision).partition(":")[0] for revision in said} == {
+        "files" if size else "content"
+    }
+    for other in ("README.md", ".cache/download.json", "__pycache__/modeling_own.pyc"):
+        (copied / other).parent.mkdir(exist_ok=True)
+        (copied / other).write_text("other")
+    assert loading.resolved_revision(copied) == said[-1]
 
 
 def test_untrained_twin_has_the_shape_and_other_weights(folder):
