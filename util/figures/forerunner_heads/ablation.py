@@ -185,6 +185,7 @@ class AblationStudy(ForerunnerStudy):
             raise ValueError(f"give each head once, and at least one: {list(heads)}")
         ordered = plain_heads(heads)  # so that their order does not matter for the cache
         together = blocks(self.prompts, HEAD_BLOCK)
+        # not `record_in_blocks`: its request of the whole would lose every cached record, which are of blocks here
         records = [
             self.record(
                 {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]},
