@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from util import load_model_and_data as loading
 from util.engine import attention, call
 from util.engine.handshake import prepare
 from util.figures.forerunner_heads import magnitudes
+from util.records.model import Model
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +123,27 @@ def test_a_bidirectional_class_is_refused():
 def test_layers_without_attention_rule_out_shared_rows(dtype):
     model = architectures.build("qwen3_next", dtype, spread=0.02)
     assert prepare(model).branches is False
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+def test_what_is_no_name_is_refused(name):
+    with pytest.raises(ValueError, match=f"^name = {name!r}: give a hub id"):
+        loading.load_ICL_model(name)
+
+
+@pytest.mark.parametrize("name", ["embedded", "embedded/generalist", "smollm2", "a folder", "a missing folder"])
+def test_a_revision_of_what_is_not_on_the_hub_is_refused(name, folder, tmp_path):
+    place = {"a folder": str(folder), "a missing folder": str(tmp_path / "missing")}.get(name, name)
+    for refused in (Model, partial(loading.load_ICL_model, verbose=False)):
+        with pytest.raises(ValueError, match="^revision = 'main': .* does not come from the hub"):
+            refused(place, revision="main")
+    assert Model("org/model", "main").revision == Model("given:mine", "main").revision == "main"
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    toys.model("llama").save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError, match="^bare has no tokenizer"):
+        loading.load_ICL_model(tmp_path / "bare", verbose=False)
 
 
 def test_a_model_alone_or_an_absent_gpu_is_refused(folder):

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
-from operator import index
 from typing import Any
 
 from util.figures import report
@@ -18,6 +17,7 @@ from util.prompts.ioi import Corruption
 from util.records import study
 from util.records.checked import Count, Natural, checked
 from util.records.model import Model
+from util.roles.heads import checked_head
 from util.stats.heads import Head
 
 FEWEST = 8  # pairs of prompts: a half of them chooses heads, the other half needs intervals
@@ -210,5 +210,5 @@ def planted_ioi(**options: Any) -> tuple[Model, planted.Planted]:
 
 
 def plain_heads(heads: Iterable[Head]) -> list[list[int]]:
-    """Returns heads as a request has them, in their order. Raises TypeError for positions that are no integers."""
-    return [[index(layer), index(head)] for layer, head in heads]
+    """Returns heads as a request has them, in their order. Raises ValueError for what is no (layer, head)."""
+    return [list(checked_head(head, "heads")) for head in heads]
