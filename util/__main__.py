@@ -10,6 +10,7 @@ import textwrap
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from util import paths
 from util.figures import FIGURES, report
 from util.figures.edge_ablation import claims_study, configs
 from util.figures.edge_ablation.study import Study
@@ -43,6 +44,7 @@ def _claims(arguments: argparse.Namespace) -> None:
     )
     primary = Study(model, arguments.primary, prompts=arguments.prompts, donor_seeds=arguments.donors)
     study = claims_study.ClaimsStudy(primary, arguments.tasks, search_prompts=arguments.search_prompts)
+    paths.output("values", arguments.model)  # where nothing can be written is known before hours of work
     measured = study.measure()
     print(measured.verdicts.table().to_string())
     print(report.save_values(measured.values(), study.stem, arguments.model))
@@ -107,7 +109,7 @@ def main() -> None:
         parser.error("name a file of configs, or ask for --examples")
     try:
         arguments.run(arguments)
-    except (ValueError, FileExistsError, FileNotFoundError) as error:
+    except (ValueError, OSError, MemoryError) as error:  # what a user can mend; its message says how
         parser.exit(1, f"{error}\n")
 
 

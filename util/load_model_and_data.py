@@ -84,10 +84,11 @@ def load_ICL_model(
       weights of a GGUF file are dequantised.
     - verbose: print one line on what was loaded.
 
-    Raises, before any weight is downloaded, UnsupportedModel for a class that is known not to work, and MemoryError
-    where the weights need more than a device has free. Raises TypeError for a built model without its tokenizer;
-    PermissionError for a gated model without access; OSError where nothing of this name is found or a disk is full;
-    ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
+    Raises ValueError for an empty name, for a revision of what does not come from the hub, and where there is no
+    tokenizer. Raises, before any weight is downloaded, UnsupportedModel for a class that is known not to work, and
+    MemoryError where the weights need more than a device has free. Raises TypeError for a built model without its
+    tokenizer; PermissionError for a gated model without access; OSError where nothing of this name is found or a disk
+    is full; ValueError for a dtype that does not exist, for a device that is not usable, for a missing offload_folder,
     for 4-bit weights that would be offloaded, for a GGUF file that is to be quantized or offloaded to disk, and for a
     built 4-bit model that has already run on a CPU whose kernels repack its weights; IncompleteCheckpoint where no file
     has a parameter; models.gguf.GGUFError for a GGUF file that would load as another model; and
@@ -99,6 +100,9 @@ def load_ICL_model(
         model, tokenizer = name
         model.eval()
     else:
+        if not isinstance(name, str | Path) or not str(name):
+            raise ValueError(f"name = {name!r}: give a hub id, a folder, a GGUF file, or one of {_offered()}")
+        check_revision(name, revision)
         if str(device).startswith("cuda") and not torch.cuda.is_available():
             raise ValueError(f"device {device!r} was asked for, but no CUDA GPU is usable; pass device='cpu' or 'auto'")
         if str(device).startswith("mps") and not torch.backends.mps.is_available():
@@ -115,7 +119,7 @@ def load_ICL_model(
                 _refuse_with_gguf(shown_name(name), quantized, device_map)
             config = AutoConfig.from_pretrained(source.place, **source.options)
             _refuse_early(config)
-            tokenizer = AutoTokenizer.from_pretrained(source.place, **source.options)
+            tokenizer = _tokenizer(name, source)
             if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
             resolved = resolve_dtype(dtype, device, config)
@@ -152,6 +156,17 @@ def load_ICL_model(
     if verbose:
         print(describe(model, None if isinstance(name, tuple) else name))
     return model, tokenizer
+
+
+def _tokenizer(name: str | Path, source: "_Source") -> Any:
+    """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
+    try:
+        return AutoTokenizer.from_pretrained(source.place, **source.options)
+    except ValueError as error:
+        raise ValueError(
+            f"{shown_name(name)} has no tokenizer that can be read; save it beside the weights "
+            f"(tokenizer.save_pretrained): {error}"
+        ) from error
 
 
 class IncompleteCheckpoint(ValueError):
@@ -232,6 +247,16 @@ def request_name(name: str | Path) -> str:
     return local
 
 
+def check_revision(name: str | Path, revision: str | None) -> None:
+    """Raises ValueError for a revision of a folder, a file, or a model that comes with the suite or in a package."""
+    text = str(name)
+    others = text.startswith(LOCAL) or text in packaged.PACKAGED or text.partition("/")[0] == "embedded"
+    if revision is not None and (others or _is_local(name)):
+        raise ValueError(
+            f"revision = {revision!r}: {shown_name(name)} does not come from the hub and has no revisions; leave it out"
+        )
+
+
 def _is_local(name: str | Path) -> bool:
     """Whether a name is a folder or file: it exists, or the name cannot be a hub id."""
     text = str(name)
@@ -243,9 +268,10 @@ def _is_local(name: str | Path) -> bool:
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
     """The version of the weights behind a name: the hub's commit, or a digest of local files.
 
-    The digest of a small folder (the embedded models) is taken over its content, that of a large one over file names,
-    sizes and times. A GGUF file is digested by content, a packaged model by the content of the file it was made from.
-    None where the version cannot be known without the network.
+    The digest of a small folder (the embedded models) is taken over the content of its files, that of a large one over
+    their names, sizes and times. Files of subfolders count too; hidden ones, compiled code and Markdown do not. A GGUF
+    file is digested by content, a packaged model by the content of the file it was made from. None where the version
+    cannot be known without the network.
     """
     if str(name) in packaged.PACKAGED:
         return f"packaged:{packaged.PACKAGED[str(name)].sha256[:16]}"
@@ -254,14 +280,20 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
         return f"file:{sha256(folder)[:16]}"
     if not folder.is_dir():
         return getattr(model.config, "_commit_hash", None) if model is not None else None
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin", ".json", ".model"})
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and _counts(file.relative_to(folder)))
     small = sum(p.stat().st_size for p in files) <= 64 * 2**20
     digest = hashlib.sha256()
     for file in files:
         stat = file.stat()
-        digest.update(file.name.encode())
+        digest.update(file.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
         digest.update(file.read_bytes() if small else f"{stat.st_size}:{stat.st_mtime_ns}".encode())
     return ("content:" if small else "files:") + digest.hexdigest()[:16]
+
+
+def _counts(file: Path) -> bool:
+    """Whether a file, given by its path within a model's folder, may decide what the model does."""
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in file.parts)
+    return not hidden and file.suffix != ".md"
 
 
 def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
@@ -427,9 +459,13 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
             ) from error
         raise OSError(
             f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a "
-            "folder with config.json and weights, a GGUF file, or one of "
-            f"{', '.join([*packaged.PACKAGED, *('embedded/' + n for n in embedded.names())])}."
+            f"folder with config.json and weights, a GGUF file, or one of {_offered()}."
         ) from error
+
+
+def _offered() -> str:
+    """The names of all models that are neither on the hub nor the user's own."""
+    return ", ".join([*packaged.PACKAGED, *("embedded/" + name for name in embedded.names())])
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -45,16 +45,20 @@ def models() -> Path:
 
 
 def output(kind: str, model: str = "embedded") -> Path:
-    """The folder for a model's "figures" or "values", created if missing; raises ValueError for another kind.
+    """The folder for a model's "figures" or "values", created if missing.
 
-    Files of the embedded model lie in the folder itself, those of any other model in a subfolder named after it.
+    Files of the embedded model lie in the folder itself, those of any other model in a subfolder named after it. Raises
+    ValueError for another kind, and OSError where the folder cannot be made.
     """
     if kind not in KINDS:
         raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
     place = _named("ICL_OUTPUT")
     folder = place / KINDS[kind] if place else material() / "output" / kind
     folder /= model_folder(model)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot make {folder} ({error.strerror}): choose another folder with ICL_OUTPUT") from error
     return folder
 
 

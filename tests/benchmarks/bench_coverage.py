@@ -124,7 +124,7 @@ def cases() -> Iterator[Case]:
     for heads, name in ((1, "one head"), (270, "270 heads together")):
         for clusters in (16, 64):
             yield Case("03", f"share of the effect, {name}, {2 * clusters} pairs", _shares(clusters, heads))
-    yield Case("03", "mean logit difference, 128 pairs", lambda r: holds(mean_interval(r.normal(4, 2, 128)), 4.0))
+    yield Case("03", "mean logit difference, 128 pairs", _difference)
     for queries in (32, 250):
         yield Case("04", f"accuracy of a circuit, {queries} prompts", _kept(queries, 0.9, 0.8, _accuracy))
         yield Case("04", f"share that a circuit explains, {queries} prompts", _kept(queries, 0.9, 0.9, _ratio))
@@ -159,6 +159,11 @@ def _shares(clusters: int, heads: int) -> Callable[[Random], bool]:
         return bool(((found.low <= TRUE_SHARES[:heads]) & (TRUE_SHARES[:heads] <= found.high)).all())
 
     return sample
+
+
+def _difference(random: Random) -> bool:
+    base, _, _, number = patches(random, 64, 1)
+    return holds(mean_interval(base, clusters=number), 4.0)
 
 
 def _kept(queries: int, full: float, kept: float, judge: Callable[..., bool]) -> Callable[[Random], bool]:

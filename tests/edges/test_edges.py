@@ -131,6 +131,9 @@ def test_random_circuits_keep_as_many_type_pairs_and_none_comes_twice():
         ({"mode": "knockout", "probed": {"x->y": 1}}, "not read at all"),
         ({"mode": "knockout", "removed": ["AGG"], "channel": "v"}, "not read at all"),
         ({"removed": ["AG"]}, "is no edge"),
+        ({"removed": ["AGG"], "heads": (0, 1)}, "heads: 0 is no head"),
+        ({"removed": ["AGG"], "heads": [(0, 1, 2)]}, r"heads: \(0, 1, 2\) is no head"),
+        ({"removed": ["AGG"], "layers": 2.5}, r"layers: \[2.5\] are no numbers of layers"),
     ],
 )
 def test_ablations_that_cannot_be_are_refused(fields, words):

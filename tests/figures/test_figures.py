@@ -221,6 +221,7 @@ def ioi_population(effects, direct):
         measured=effect,
         differences=np.ones(8),
         probabilities=np.ones(8),
+        clusters=np.arange(8),
     )
 
 

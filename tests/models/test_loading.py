@@ -1,8 +1,10 @@
 """The loader: names, dtypes, refusals before work, the doors of the reference code."""
 
 import os
+import shutil
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from util import load_model_and_data as loading
 from util.engine import attention, call
 from util.engine.handshake import prepare
 from util.figures.forerunner_heads import magnitudes
+from util.records.model import Model
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +125,27 @@ def test_layers_without_attention_rule_out_shared_rows(dtype):
     assert prepare(model).branches is False
 
 
+@pytest.mark.parametrize("name", ["", None, 5])
+def test_what_is_no_name_is_refused(name):
+    with pytest.raises(ValueError, match=f"^name = {name!r}: give a hub id"):
+        loading.load_ICL_model(name)
+
+
+@pytest.mark.parametrize("name", ["embedded", "embedded/generalist", "smollm2", "a folder", "a missing folder"])
+def test_a_revision_of_what_is_not_on_the_hub_is_refused(name, folder, tmp_path):
+    place = {"a folder": str(folder), "a missing folder": str(tmp_path / "missing")}.get(name, name)
+    for refused in (Model, partial(loading.load_ICL_model, verbose=False)):
+        with pytest.raises(ValueError, match="^revision = 'main': .* does not come from the hub"):
+            refused(place, revision="main")
+    assert Model("org/model", "main").revision == Model("given:mine", "main").revision == "main"
+
+
+def test_a_folder_without_a_tokenizer_is_named(tmp_path):
+    toys.model("llama").save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError, match="^bare has no tokenizer"):
+        loading.load_ICL_model(tmp_path / "bare", verbose=False)
+
+
 def test_a_model_alone_or_an_absent_gpu_is_refused(folder):
     with pytest.raises(TypeError, match=r"load_ICL_model\(\(model, tokenizer\)\)"):
         loading.load_ICL_model(toys.model("llama"))
@@ -194,6 +218,27 @@ def test_revision_follows_the_weights_of_a_folder(folder, tmp_path):
     toys.save(tmp_path, toys.model("llama", seed=1))
     assert loading.resolved_revision(tmp_path) != first
     assert loading.resolved_revision("meta-llama/Meta-Llama-3-8B") is None
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "modeling_own.py", "chat.jinja", "code/config.json", "a/b/vocab.txt"])
+@pytest.mark.parametrize("size", [0, 65 << 20], ids=["small", "large"])
+def test_revision_follows_every_file_that_may_decide_what_the_model_does(name, size, folder, tmp_path):
+    copied = tmp_path / "model"
+    shutil.copytree(folder, copied)
+    with (copied / "padding.bin").open("wb") as file:
+        file.truncate(size)
+    said = [loading.resolved_revision(copied)]
+    (copied / name).parent.mkdir(parents=True, exist_ok=True)
+    for text in ("one", "two!"):
+        (copied / name).write_text(text)
+        said.append(loading.resolved_revision(copied))
+    assert len(set(said)) == 3 and {str(revision).partition(":")[0] for revision in said} == {
+        "files" if size else "content"
+    }
+    for other in ("README.md", ".cache/download.json", "__pycache__/modeling_own.pyc"):
+        (copied / other).parent.mkdir(exist_ok=True)
+        (copied / other).write_text("other")
+    assert loading.resolved_revision(copied) == said[-1]
 
 
 def test_untrained_twin_has_the_shape_and_other_weights(folder):

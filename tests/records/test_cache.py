@@ -511,6 +511,74 @@ def test_a_result_that_cannot_be_saved_is_not_lost(tmp_path: Path, monkeypatch: 
     assert same(record.data, DATA) and leftovers(tmp_path / "records") == leftovers(tmp_path / "temporary") == []
 
 
+@pytest.fixture
+def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+    """Makes a folder of records refuse what writes to it, with an error of this number: root may write anywhere."""
+    folder, spare = tmp_path / "records", tmp_path / "temporary"
+    folder.mkdir()
+    spare.mkdir()
+    monkeypatch.setattr(cache, "_UNSAVED", set())
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(spare))
+
+    def refusing(call: Callable[..., Any], number: int) -> Callable[..., Any]:
+        def refuse(path: Path, *arguments: Any) -> Any:
+            if folder in path.parents:
+                raise OSError(number, os.strerror(number))
+            return call(path, *arguments)
+
+        return refuse
+
+    def close(number: int) -> Path:
+        for name in ("rename", "write_bytes"):
+            monkeypatch.setattr(Path, name, refusing(getattr(Path, name), number))
+        return folder
+
+    return close
+
+
+UNUSABLE = {
+    "damaged": (
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        "is no record: .*; it stays",
+    ),
+    "old": (lambda path: path.write_bytes(pickle.dumps({"n": 1})), "is no record: .*; it stays"),
+    "of another request": (
+        lambda path: path.write_bytes(encode({"request": REQUEST | {"k": 9}, "provenance": {}, "data": {}})),
+        "'k' 9 instead of .*; it stays",
+    ),
+    "of other weights": (lambda path: save(REQUEST, DATA, PROVENANCE | {"revision": "old"}, path.parent), "'revision'"),
+}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS], ids=["permission", "read-only disk"])
+@pytest.mark.parametrize("unusable", UNUSABLE)
+def test_an_unusable_record_in_a_read_only_folder_is_measured_again_and_kept_elsewhere(
+    unusable: str, number: int, tmp_path: Path, read_only: Callable[[int], Path]
+) -> None:
+    path = save(REQUEST, DATA, PROVENANCE, tmp_path / "records")
+    spoil, said = UNUSABLE[unusable]
+    spoil(path)
+    content = path.read_bytes()
+    folder = read_only(number)
+    with pytest.warns(CacheWarning) as warned:
+        record = load_or_compute(REQUEST, lambda: ({"n": 2}, PROVENANCE), folder, PROVENANCE)
+    first, second = (str(warning.message) for warning in warned)
+    assert re.search(said, first) and "move it to" in second and "once that can be written to" in second
+    assert record.data == {"n": 2} and path.read_bytes() == content and leftovers(folder) == [path.name]
+    [kept] = (tmp_path / "temporary").glob("*/*.pickle")
+    assert silent(load, REQUEST, kept.parent, PROVENANCE).data == {"n": 2}
+
+
+def test_what_is_missing_in_a_read_only_folder_is_an_error_before_the_work(
+    tmp_path: Path, read_only: Callable[[int], Path]
+) -> None:
+    save(REQUEST, DATA, PROVENANCE, tmp_path / "records")
+    folder = read_only(errno.EACCES)
+    for request, redo in ((REQUEST | {"k": 7}, False), (REQUEST, True)):
+        with pytest.raises(CacheError, match="cannot write to .*ICL_MATERIAL"):
+            load_or_compute(request, lambda: pytest.fail("no work"), folder, redo=redo)
+
+
 def test_blocks_go_on_in_memory_where_their_record_s_folder_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,7 +145,7 @@ def test_prompts_of_one_unit_count_once():
     once = noisy(0, False, np.linspace(0, 1, 10), prompts=9)
     thrice = Curve(
         SHARES, once.sizes, False, np.tile(once.circuit, 3), np.tile(once.full, 3), np.tile(once.empty, 3),
-        units=np.tile(np.arange(9), 3),
+        clusters=np.tile(np.arange(9), 3),
     )  # fmt: skip
     assert thrice.area == pytest.approx(once.area, abs=1e-12)
     np.testing.assert_allclose(thrice.faithfulness.low, once.faithfulness.low, atol=1e-12)
@@ -178,11 +178,11 @@ METRICS = {"circuit": np.zeros((2, 3)), "full": np.ones(3), "empty": np.zeros(3)
         ({"empty": np.zeros(2)}, "empty is"),
         ({"full": np.ones((3, 1))}, "sizes is"),
         ({"sizes": np.arange(3)}, "sizes is"),
-        ({"units": np.arange(2)}, "units is"),
+        ({"clusters": np.arange(2)}, "clusters is"),
         ({"full": np.array([1, np.nan, 1])}, "full has entries that are not finite"),
         ({"circuit": np.full((2, 3), np.inf)}, "circuit has entries"),
         ({"circuit": np.zeros((2, 1)), "full": np.ones(1), "empty": np.zeros(1)}, "two sampled units, got 1"),
-        ({"units": np.zeros(3)}, "two sampled units, got 1"),
+        ({"clusters": np.zeros(3)}, "two sampled units, got 1"),
     ],
 )
 def test_metrics_that_do_not_fit_are_refused(change, message):

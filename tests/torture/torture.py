@@ -45,9 +45,10 @@ ALLOWED = 1.2  # how much work a killed and resumed run may take, in undisturbed
 
 
 def toy(model: Model, folder: Path) -> None:
-    study = ToyStudy(model, 20, 3, 8, folder=folder)
-    study.heads()
-    study.patterns()
+    for seed in (0, 8, 16):  # a kill costs the part that it meets, and a study of one draw has three: a third each
+        study = ToyStudy(model, 20, 3, 8, seed, folder=folder)
+        study.heads()
+        study.patterns()
 
 
 def forerunner_heads(model: Model, folder: Path) -> None:

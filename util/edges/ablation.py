@@ -53,13 +53,13 @@ class Ablation:
 
     def __post_init__(self) -> None:
         probed = self.probed.items() if isinstance(self.probed, Mapping) else self.probed
-        layers = (self.layers,) if isinstance(self.layers, int) else self.layers
+        layers = (self.layers,) if isinstance(self.layers, int | float) else self.layers
         tidy: dict[str, Any] = {
             "removed": _named(self.removed),
             "kept": None if self.kept is None else _named(self.kept),
             "probed": tuple((edge, int(number)) for given, number in probed for edge in _named([given])),
             "layers": None if layers is None else tuple(sorted(set(layers))),
-            "heads": None if self.heads is None else tuple(sorted({(layer, head) for layer, head in self.heads})),
+            "heads": None if self.heads is None else tuple(sorted({_pair(head) for head in self.heads})),
         }
         for name, value in tidy.items():
             object.__setattr__(self, name, value)
@@ -109,6 +109,15 @@ def _check_places(layers: tuple[int, ...] | None, heads: tuple[tuple[int, int], 
     for name, numbers in (("layers", layers or ()), ("heads", [number for head in heads or () for number in head])):
         if wrong := [number for number in numbers if not _is_natural(number)]:
             raise ValueError(f"{name}: {wrong} are no numbers of {name}; give whole numbers from 0 on")
+
+
+def _pair(head: Any) -> tuple[int, int]:
+    """A head as a pair. Raises ValueError for what is none."""
+    try:
+        layer, number = head
+    except (TypeError, ValueError):
+        raise ValueError(f"heads: {head!r} is no head; give a list of (layer, head)") from None
+    return layer, number
 
 
 def _is_natural(number: Any) -> bool:

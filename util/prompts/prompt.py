@@ -126,9 +126,11 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
 
 
 def check_conditions(appended: Sequence[Appended]) -> None:
-    """Raises ValueError if there is no condition or one of them is named twice."""
+    """Raises ValueError if there is no condition, one of them is named twice, or a word is blank."""
     if not appended or len(set(appended)) < len(appended):
         raise ValueError(f"appended = {list(appended)}: name at least one condition, and each once")
+    if any(isinstance(word, str) and not word.strip() for word in appended):
+        raise ValueError(f"appended = {list(appended)}: a word is blank")
 
 
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:

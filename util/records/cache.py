@@ -4,6 +4,7 @@
 is renamed, and what it should have held is computed again.
 """
 
+import errno
 import itertools
 import json
 import os
@@ -32,7 +33,8 @@ MARGIN = 64 << 20  # bytes to leave free on the disk
 TEMPORARY = ".writing-"  # how names of unfinished files begin
 CURE = "choose another folder with ICL_MATERIAL or free space"
 
-# Folders in which a result of this process could not be saved. Work in them goes on, because to stop would lose it.
+# Folders in which a result of this process could not be saved, or an unusable record not be replaced. Work in them goes
+# on, because to stop would lose it.
 _UNSAVED: set[Path] = set()
 
 
@@ -138,8 +140,8 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
     In the second case a CacheWarning says why. expect: what the record's provenance must say; entries that are None are
     not known and not compared, as are the weights of a record that does not know them; different "versions" only warn.
     A file that is not a record is renamed to `<name>.corrupt`, one of the older format to `<name>.old`, one of another
-    request to `<name>.other`. Raises what `request_digest` raises, and CacheError or MemoryError if the file cannot be
-    read.
+    request to `<name>.other`; in a folder that may only be read it stays. Raises what `request_digest` raises, and
+    CacheError or MemoryError if the file cannot be read.
     """
     path = record_path(request, folder)
     try:
@@ -150,18 +152,18 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
         return None
     except NotARecord as error:
         ending = ".old" if isinstance(error, OlderRecord) else ".corrupt"
-        aside = _set_aside(path, seen, ending)
-        if aside is None:
+        moved = _set_aside(path, seen, ending)
+        if moved is None:
             return load(request, folder, expect)
-        warnings.warn(f"{path} is no record: {error}; moved to {aside}, recomputing", CacheWarning, stacklevel=2)
+        warnings.warn(f"{path} is no record: {error}; {moved}, recomputing", CacheWarning, stacklevel=2)
         return None
     # fromkeys: fields that only the stored request has are wanted as None, so that they count as a difference
     different = _differences(dict.fromkeys(record.request) | request, record.request)
     if different:
-        aside = _set_aside(path, seen, ".other")
-        if aside is None:
+        moved = _set_aside(path, seen, ".other")
+        if moved is None:
             return load(request, folder, expect)
-        warnings.warn(f"{path} holds {different}; moved to {aside}, recomputing", CacheWarning, stacklevel=2)
+        warnings.warn(f"{path} holds {different}; {moved}, recomputing", CacheWarning, stacklevel=2)
         return None
     wanted = {key: value for key, value in (expect or {}).items() if value is not None}
     if record.provenance.get("weights", "") is None:  # some were offloaded, so that there is no digest to compare
@@ -192,11 +194,11 @@ def _differences(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
     return ", ".join(differences)
 
 
-def _set_aside(path: Path, seen: os.stat_result, ending: str) -> Path | None:
-    """Rename a file to the first name <name><ending>, <name><ending>1, ... that is free, and return the new path.
+def _set_aside(path: Path, seen: os.stat_result, ending: str) -> str | None:
+    """Rename a file to the first name <name><ending>, <name><ending>1, ... that is free; returns what became of it.
 
     seen: the file as it was before it was read. Returns None where another process has moved or replaced it since: a
-    new file stays where it is.
+    new file stays where it is. In a folder that may only be read the file stays too.
     """
     names = (path.with_name(f"{path.name}{ending}{number or ''}") for number in itertools.count())
     aside = next(name for name in names if not os.path.lexists(name))
@@ -207,10 +209,19 @@ def _set_aside(path: Path, seen: os.stat_result, ending: str) -> Path | None:
             path.rename(aside)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            if not _read_only(error):
+                raise
+            return "it stays, because its folder may only be read"
         if not _same_file(aside.stat(), seen):  # replaced between these two lines
             aside.rename(path)
             return None
-    return aside
+    return f"moved to {aside}"
+
+
+def _read_only(error: BaseException | None) -> bool:
+    """Whether an error says that a folder may only be read."""
+    return isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def _same_file(one: os.stat_result, other: os.stat_result) -> bool:
@@ -303,14 +314,15 @@ def load_or_compute(
     lock, so it works in a read-only folder. redo: compute even if there is a record; the old one stays until the new
     one is complete. A result that cannot be saved in the folder is saved in the system's temporary folder, if possible,
     and returned; a CacheWarning says where it is. Raises CacheError, before computing, if the folder cannot be written
-    to (unless a result of this process is only in memory already), and what `load` and `save` raise otherwise.
+    to, and what `load` and `save` raise otherwise. Where a result of this process is only in memory already, or a
+    record that cannot be relied on lies in a folder that may only be read, it is computed nevertheless.
     """
     if not redo:
         cached = load(request, folder, expect)
         if cached is not None:
             return cached
-    with _turn(record_path(request, folder)):
-        if not redo:
+    with _turn(record_path(request, folder), redo) as alone:
+        if alone and not redo:
             cached = load(request, folder, expect)  # another process may have computed it meanwhile
             if cached is not None:
                 return cached
@@ -329,16 +341,27 @@ def load_or_compute(
 
 
 @contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """Hold the lock of a record's file, in a folder that can be written to; in a folder of _UNSAVED do nothing."""
+def _turn(path: Path, redo: bool) -> Iterator[bool]:
+    """Hold the lock of a record's file, in a folder that can be written to; gives whether the lock is held.
+
+    In a folder of _UNSAVED there is no lock. A folder becomes one of them if it may only be read and has a file of this
+    name, which `load` did not rely on; but not under redo, where the file may be a good record.
+    """
     if not _UNSAVED.isdisjoint((path.parent, *path.parent.parents)):  # a folder of blocks lies in that of records
-        yield
+        yield False
         return
-    ensure_writable(path.parent)
-    with _cure(path.parent):
-        held = locked(path, f"computes {path}")
+    try:
+        ensure_writable(path.parent)
+        with _cure(path.parent):
+            held = locked(path, f"computes {path}")
+    except CacheError as error:
+        if redo or not _read_only(error.__cause__) or not os.path.lexists(path):
+            raise
+        _UNSAVED.add(path.parent)
+        yield False
+        return
     with held:
-        yield
+        yield True
 
 
 def _save_elsewhere(record: Record, folder: Path) -> str:
@@ -350,5 +373,5 @@ def _save_elsewhere(record: Record, folder: Path) -> str:
         except OSError:
             spare.rmdir()
             raise
-        return f". It is kept as {path}; move it to {folder} once there is room"
+        return f". It is kept as {path}; move it to {folder} once that can be written to"
     return ""

@@ -10,7 +10,7 @@ from dataclasses import field, fields
 from functools import wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 Class = TypeVar("Class")
@@ -77,10 +77,18 @@ def as_list(value: Any) -> Any:
     return list(value) if isinstance(value, list | tuple | set | range) else [value]
 
 
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values. Raises ValueError where there is none, or one of them twice."""
+    if not values or len(set(values)) < len(values):
+        raise ValueError("give one or more, none of them twice")
+    return values
+
+
 Int = Annotated[int, BeforeValidator(_no_bool)]
 Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-Number = Annotated[float, BeforeValidator(_no_bool)]
+Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 AsList = BeforeValidator(as_list)  # to be used on a tuple: Annotated[tuple[Natural, ...], AsList]
+Distinct = AfterValidator(distinct)  # behind AsList

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 from transformers import PreTrainedModel
 
 from util.load_model_and_data import (
+    check_revision,
     dtype_name,
     load_ICL_model,
     origin,
@@ -51,6 +52,9 @@ class Model:
     verbose: bool = field(default=True, compare=False)
     planted: str | None = None
     loader: Callable[[], Pair] | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_revision(self.name, self.revision)
 
     @classmethod
     def given(cls, model: PreTrainedModel, tokenizer: Any, name: str, **options: Any) -> Model:

@@ -11,7 +11,7 @@ from util.engine import batches
 from util.load_model_and_data import DATASETS, dataset_index, demonstration_pool, staicc_prompts, staicc_version
 from util.prompts.prompt import Prompt
 from util.records import study as base
-from util.records.checked import AsList, Int, Natural, checked
+from util.records.checked import AsList, Distinct, Int, Natural, checked
 
 QUERIES = 512  # test queries of every data set
 
@@ -22,7 +22,7 @@ def dataset_name(value: Any) -> str:
 
 
 Dataset = Annotated[str, BeforeValidator(dataset_name)]
-Datasets = Annotated[tuple[Dataset, ...], AsList, Field(min_length=1)]
+Datasets = Annotated[tuple[Dataset, ...], AsList, Distinct]
 Prompts = Annotated[Int, Field(ge=2, le=QUERIES)]  # an interval needs two
 
 

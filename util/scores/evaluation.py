@@ -51,10 +51,12 @@ class Circuits:
         """How many edges each circuit has [K]: fewer than int(share * number of edges) where some are on no path."""
         return self.edges.sum(axis=(1, 2))
 
-    def measured(self, circuit: ArrayLike, full: ArrayLike, empty: ArrayLike, units: ArrayLike | None = None) -> Curve:
-        """What was measured of these circuits, see `Curve`: circuit [K, N], full [N], empty [N], units [N]."""
+    def measured(
+        self, circuit: ArrayLike, full: ArrayLike, empty: ArrayLike, clusters: ArrayLike | None = None
+    ) -> Curve:
+        """What was measured of these circuits, see `Curve`: circuit [K, N], full [N], empty [N], clusters [N]."""
         run, whole, nothing = np.asarray(circuit), np.asarray(full), np.asarray(empty)
-        return Curve(self.shares, self.sizes, self.absolute, run, whole, nothing, units)
+        return Curve(self.shares, self.sizes, self.absolute, run, whole, nothing, clusters)
 
 
 def check_shares(shares: tuple[float, ...]) -> None:
@@ -73,8 +75,8 @@ class Curve:
 
     shares [K]: nominal sizes of the circuits, as shares of all edges. sizes [K]: how many edges they have. absolute:
     how edges were ranked, see `Circuits`. circuit [K, N]: the metric, such as a logit difference, of every circuit on
-    every prompt. full, empty [N]: those of the whole model, and with all edges corrupted. units [N]: prompts with the
-    same entry are one sampled unit together; without it each prompt is one. Raises ValueError for shapes that do not
+    every prompt. full, empty [N]: those of the whole model, and with all edges corrupted. clusters [N]: prompts of one
+    cluster are one sampled unit together; without it each prompt is one. Raises ValueError for shapes that do not
     fit, for shares that do not ascend within 0 and 1, for a metric that is not finite and for fewer than two units.
     """
 
@@ -84,14 +86,14 @@ class Curve:
     circuit: NDArray[np.floating]
     full: NDArray[np.floating]
     empty: NDArray[np.floating]
-    units: ArrayLike | None = None
+    clusters: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         check_shares(self.shares)
         sizes, prompts = len(self.shares), np.shape(self.full)
         shapes = {"sizes": (sizes,), "circuit": (sizes, *prompts), "empty": prompts}
-        if self.units is not None:
-            shapes["units"] = prompts
+        if self.clusters is not None:
+            shapes["clusters"] = prompts
         for name, shape in shapes.items():
             if np.shape(getattr(self, name)) != shape or len(prompts) != 1:
                 raise ValueError(
@@ -101,7 +103,7 @@ class Curve:
         for name in ("circuit", "full", "empty"):
             if not np.isfinite(getattr(self, name)).all():
                 raise ValueError(f"{name} has entries that are not finite")
-        units = prompts[0] if self.units is None else len(np.unique(self.units))
+        units = prompts[0] if self.clusters is None else len(np.unique(self.clusters))
         if units < 2:
             raise ValueError(f"an interval needs at least two sampled units, got {units}")
 
@@ -116,9 +118,9 @@ class Curve:
         return float(np.mean(self.full, dtype=np.float64)) > float(np.mean(self.empty, dtype=np.float64))
 
     def _linearised(self) -> tuple[Floats, Floats]:
-        """f [K], and its linearised values [units, K], see `ratio_of_means`."""
+        """f [K], and its linearised values [C, K], see `ratio_of_means`."""
         full, empty = self.full.astype(np.float64), self.empty.astype(np.float64)
-        return ratio_of_means((self.circuit - empty).T, full - empty, self.units)
+        return ratio_of_means((self.circuit - empty).T, full - empty, self.clusters)
 
     @property
     def faithfulness(self) -> Intervals:

@@ -47,7 +47,11 @@ ANYTHING = (-np.inf, np.inf)  # no bound on what a quantity can be
 
 
 def mean_intervals(
-    values: ArrayLike, level: float = 0.95, comparisons: int = 1, within: tuple[float, float] = ANYTHING
+    values: ArrayLike,
+    level: float = 0.95,
+    comparisons: int = 1,
+    within: tuple[float, float] = ANYTHING,
+    clusters: ArrayLike | None = None,
 ) -> Intervals:
     """Means over the first axis of values [N, ...], with intervals that allow for skewed values; each array is [...].
 
@@ -58,39 +62,46 @@ def mean_intervals(
     Differences that are formed before the call are paired.
 
     comparisons: how many intervals are to hold together at `level` (Bonferroni's correction), for maps of many cells.
-    within: the least and the most that the quantity can be; intervals end there. Raises ValueError for fewer than two
-    units.
+    within: the least and the most that the quantity can be; intervals end there. clusters [N]: the cluster of each
+    value, where values of one cluster are not independent; the units are the clusters then, see `ratio_of_means`.
+    Raises ValueError for fewer than two units.
     """
     array = np.asarray(values, dtype=np.float64)
-    n = len(array)
+    units = array if clusters is None else ratio_of_means(array, np.ones(len(array)), clusters)[1]
+    n = len(units)
     if n < 2:
         raise ValueError(f"an interval needs at least two sampled units, got {n}")
     mean = array.mean(axis=0)
-    error = array.std(axis=0, ddof=1) / np.sqrt(n)
-    g = _skewness(array)
+    error = units.std(axis=0, ddof=1) / np.sqrt(n)
+    g = _skewness(units)
     quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), n - 1)
     low, high = (np.clip(mean - _reach(tail, g, n) * error, *within) for tail in (quantile, -quantile))
     return Intervals(mean, low, high)
 
 
 def mean_interval(
-    values: ArrayLike, level: float = 0.95, comparisons: int = 1, within: tuple[float, float] = ANYTHING
+    values: ArrayLike,
+    level: float = 0.95,
+    comparisons: int = 1,
+    within: tuple[float, float] = ANYTHING,
+    clusters: ArrayLike | None = None,
 ) -> Interval:
     """The mean of values [N] with its interval, see `mean_intervals`. Raises ValueError for fewer than two units."""
-    return mean_intervals(values, level, comparisons, within)[()]
+    return mean_intervals(values, level, comparisons, within, clusters)[()]
 
 
 def ratio_of_means(
-    numerator: ArrayLike, denominator: ArrayLike, units: ArrayLike | None = None
+    numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean of a numerator [N, ...] over that of a denominator [N]: [...], and its linearised values, [units, ...].
+    """The mean of a numerator [N, ...] over that of a denominator [N]: [...], and its linearised values, [C, ...].
 
     The linearised values are what `mean_intervals` wants (the delta method): their mean is the ratio, and it spreads
-    as the ratio does. units [N]: prompts with the same entry are one unit together; without it each is one. The
-    denominator's mean must be well away from 0. Raises ValueError for fewer than two units.
+    as the ratio does. clusters [N]: prompts of one cluster are one unit together; without it each prompt is one. The
+    denominator's mean must be well away from 0. Raises ValueError for fewer than two units. Source: Cochran 1977,
+    Sampling Techniques, section 9A.
     """
     above, below = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
-    names, number = np.unique(np.arange(len(above)) if units is None else units, return_inverse=True)
+    names, number = np.unique(np.arange(len(above)) if clusters is None else clusters, return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"an interval needs at least two sampled units, got {len(names)}")
     sums, whole = np.zeros((len(names), *above.shape[1:])), np.zeros(len(names))

@@ -1,6 +1,7 @@
 """The claims about edges, measured at length on the embedded model, by the command line, and again from records."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -112,6 +113,26 @@ def test_verdicts_follow_the_rule_that_is_handed_over():
     loose, strict = (judged(Rule(margin=margin), ("copying",), rows, [0, 4], 5, there).claims for margin in (0.3, 0.01))
     assert [claim.verdict for claim in loose][:2] == [HOLDS, REFUTED] and loose[4].verdict == HOLDS
     assert strict[4].verdict != HOLDS and names.halves(5) == ("CONTEXT from 2", "AGG below 2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "output", "words"),
+    [
+        (["claims", "./no/model"], "", "could not load './no/model'"),
+        (["claims", "embedded/none"], "", "no embedded model 'none'"),
+        (["claims", "embedded"], "file", "cannot make .*choose another folder with ICL_OUTPUT"),
+        (["edges", "none.json"], "", "cannot run none.json"),
+    ],
+)
+def test_what_a_user_can_mend_is_said_without_a_traceback(arguments, output, words, monkeypatch, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path / output))
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
+    monkeypatch.setattr(sys, "argv", ["util", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        command_line.main()
+    assert stopped.value.code == 1 and re.search(words, capsys.readouterr().err)
+    assert not [*tmp_path.rglob("*.pickle")]
 
 
 def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys):

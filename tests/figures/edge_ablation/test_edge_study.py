@@ -275,9 +275,9 @@ def test_text_of_a_command_line_is_read():
     assert study.request == asking(two_pass=False, in_turn=True, k=4, seed=0, donor_seeds=(1, 2)).request
 
 
-@pytest.mark.parametrize("share", [0, 1.5])
+@pytest.mark.parametrize("share", [0, 1.5, "half", None, float("nan")])
 def test_a_search_keeps_a_share(share):
-    with pytest.raises(ValueError, match=f"share = {share}: give a number above 0, up to 1"):
+    with pytest.raises(ValueError, match=f"share = {share!r}: give a number above 0, up to 1"):
         asking().search(share)
 
 

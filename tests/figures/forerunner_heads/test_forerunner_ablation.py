@@ -353,6 +353,14 @@ def cached(study, **changes):
     return study.replace(model=replace(study.model, loader=never), **changes)
 
 
+@pytest.mark.parametrize("head", [(9, 0), (0, 9)])
+def test_a_head_that_there_is_not_is_refused_before_anything_is_measured(head, study, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablation, "replay", lambda *_: pytest.fail("a forward pass"))
+    with pytest.raises(ValueError, match="the model has 3 layers of 4 heads, not"):
+        study.head_cuts([(0, 1), head])
+    assert not [*tmp_path.rglob("*.pickle")]
+
+
 def test_tables_and_effects_are_cached_piece_by_piece(study, tmp_path):
     conditions = cuts.conditions((Cut.SI_TO_YI, Cut.YI_TO_SQ), parts=((0.0, 1.0), (0.0, 0.25)), draws=2)
     assert len(conditions) == 1 + 4 + 4
@@ -373,6 +381,13 @@ def test_tables_and_effects_are_cached_piece_by_piece(study, tmp_path):
     for heads_given in ([(0, 1), (0, 1)], []):
         with pytest.raises(ValueError, match="each head once"):
             cached(study).head_cuts(heads_given)
+    no_heads: list[Any] = [(0, 1), [(0, -1)], [(0.5, 1)], [(0, 1, 2)], [(True, 1)]]
+    for no_head in no_heads:
+        with pytest.raises(ValueError, match="^heads = .*whole numbers from 0 on"):
+            cached(study).head_cuts(no_head)
+    for part in ((0, 2), (-1, 1), (0.5, 0.2), (0.5, 0.5), (float("nan"), 1)):
+        with pytest.raises(ValueError, match="^part = .*the lower one first"):
+            cached(study).answers([*conditions, cuts.Condition(Cut.SI_TO_YI, part)])
     whole, nothing, cut = found[cuts.WHOLE], found[conditions[2]], found[conditions[1]]
     np.testing.assert_array_equal(whole.log_prob, nothing.log_prob)  # a quarter of three layers is none
     assert np.abs(whole.log_prob - cut.log_prob).max() > 1e-4

@@ -226,6 +226,10 @@ WRONG = {
     r"ks.0 = -1: ": lambda: ByDemonstrations(Study(), [-1]),
     r"ks.0 = 'a': ": lambda: ByDemonstrations(Study(), "a"),
     r"ks = \[\]: ": lambda: ByDemonstrations(Study(), []),
+    r"ks = \[0, 0\]: .*twice": lambda: ByDemonstrations(Study(), [0, 0]),
+    r"datasets = \['trec', 4\]: .*twice": lambda: Grid(Study(), ["trec", 4]),
+    r"threshold = inf: .*finite": lambda: Study(threshold=float("inf")),
+    r"appended = \['the', ' '\]: a word is blank": lambda: Study(appended=["the", " "]),
     r"k = 600: .*a pool of 512": lambda: ByDemonstrations(Study(), [0, 600]),
     r"cell_lists = 'published': .*'corrected' or 'reference'": lambda: AblationStudy(cell_lists="published"),
     r"draws = 0: ": lambda: AblationStudy(draws=0),
@@ -293,7 +297,7 @@ def test_lists_may_be_given_as_text():
     def datasets(value):
         return Grid(Study(), value).datasets
 
-    assert datasets(["trec", 4]) == ("trec", "trec") and datasets((0, 1)) == ("glue_sst2", "rotten_tomatoes")
+    assert datasets(["trec", 5]) == ("trec", "agnews") and datasets((0, 1)) == ("glue_sst2", "rotten_tomatoes")
     assert datasets("['trec', 'sst5']") == datasets('["trec", "sst5"]') == datasets("trec, sst5") == ("trec", "sst5")
     assert datasets("[0, 4]") == ("glue_sst2", "trec")
     assert datasets("trec") == datasets("4") == datasets(4) == ("trec",)

@@ -25,6 +25,7 @@ from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import CORRUPTIONS, IOITokens, group_by_shape, ioi_prompts, ioi_tokens
 from util.records.model import Model
 from util.stats import controls
+from util.stats.intervals import mean_interval
 
 FAMILIES = ("gpt2", "llama")
 SETTING = Setting("given:toy", "given:toy", "s2_swap")
@@ -278,7 +279,9 @@ def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
     [
         ([(0, 4)], "no head"),
         ([(3, 0)], "no head"),
-        ([(0, -1)], "no head"),
+        ([(0, -1)], "whole numbers from 0"),
+        ([(0.5, 1)], "whole numbers from 0"),
+        ((0, 1), "whole numbers from 0"),
         ([(9, 9)], "no head"),
         ([(0, 1), (0, 1)], "twice"),
     ],
@@ -296,11 +299,6 @@ def test_heads_that_there_are_not_are_refused_before_a_forward_pass(pair, heads,
         patching.path_effects(pair[0], ids, {}, {}, answers, heads, [[(2, 0)]])
     with pytest.raises(ValueError, match=message):
         patching.path_effects(pair[0], ids, {}, {}, answers, [(0, 0)], [[(2, 0)], heads])
-    half: list = [(0.5, 1)]
-    with pytest.raises(TypeError):
-        study.paths(half)
-    with pytest.raises(TypeError):
-        study.circuit({"half": half})
 
 
 def forbid_forward_passes(monkeypatch):
@@ -457,6 +455,31 @@ def test_intervals_cover_at_their_level_and_know_clusters():
     assert np.mean(widths) == pytest.approx(2 * scipy.stats.t.ppf(0.975, 9) * 0.3 / math.sqrt(10), rel=0.1)
 
 
+def test_prompts_that_share_a_frame_and_names_count_as_one():
+    """Eight copies of each of ten prompts say no more than the ten: the intervals are the same."""
+    rng = np.random.default_rng(0)
+    data = drawn(rng.normal(0, 0.1, (2, 3)), pairs=10) | {"probability": rng.random(10)}
+    whole, alone = data["base"], data["base"] * rng.normal(1, 0.3, 10)
+
+    def results(copies):
+        many = {name: np.repeat(values, copies, axis=0) for name, values in data.items()}
+        again = {SetName(kind, 1): np.repeat(alone, copies) for kind in (Kind.STRONGEST, Kind.WITHOUT)}
+        circuit = Circuit(SETTING, many["base"], again, many["clusters"])
+        return Population.of(many, SETTING), Untrained.of(many, SETTING), Curve.of(circuit), circuit.table()
+
+    (one, one_twin, one_curve, one_table), (found, twin, curve, table) = results(1), results(8)
+    for name in ("intact", "corrupted", "accuracy", "probability"):
+        assert getattr(found, name) == pytest.approx(getattr(one, name)), name
+    for name, number in one.published().items():
+        assert found.published()[name] == pytest.approx(number), name
+    assert (twin.accuracy, twin.swap) == (pytest.approx(one_twin.accuracy), pytest.approx(one_twin.swap))
+    np.testing.assert_allclose([twin.heads.low, twin.heads.high], [one_twin.heads.low, one_twin.heads.high])
+    assert curve.whole == pytest.approx(mean_interval(whole))
+    for name in ("alone", "without", "surplus"):
+        assert getattr(curve, name)[1] == pytest.approx(getattr(one_curve, name)[1]), name
+    assert curve.surplus[1] == pytest.approx(mean_interval(alone - whole)) and table.equals(one_table)
+
+
 def test_selectivity_by_hand():
     difference = np.zeros((2, 5, 4))
     difference[0] = np.array([1, 2, 3, 4, 6])[:, None] * [1, -1, 1, -1]
@@ -563,7 +586,8 @@ def test_the_curve_says_what_is_so():
 
     def curve(of_two):
         scores = shares | {SetName(Kind.STRONGEST, 2): of_two}
-        return Curve.of(Circuit(SETTING, whole, {name: whole * share for name, share in scores.items()}))
+        alone = {name: whole * share for name, share in scores.items()}
+        return Curve.of(Circuit(SETTING, whole, alone, np.arange(60)))
 
     found = curve(0.95)
     assert found.enough == 2 and found.random == {1: [0.0], 2: [pytest.approx(whole.mean() * 0.2)]}

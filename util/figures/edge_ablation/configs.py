@@ -20,9 +20,9 @@ from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import CIRCUITS, FAMILIES
 from util.figures.edge_ablation import measures
 from util.figures.edge_ablation.results import Search
-from util.figures.edge_ablation.study import DONOR_SEEDS, Distinct, Study
+from util.figures.edge_ablation.study import DONOR_SEEDS, Study
 from util.records.cache import Record
-from util.records.checked import Share, checked
+from util.records.checked import Distinct, Share, Text, checked
 from util.records.model import Model
 from util.stats.intervals import Interval, accuracy
 
@@ -61,7 +61,7 @@ class Config:
     random: Whole = 20
     share: Share = 0.9
     donor_seeds: Annotated[tuple[Whole, ...], Distinct] = DONOR_SEEDS
-    out_dir: str | None = None
+    out_dir: Text | None = None
 
     def __post_init__(self) -> None:
         for name in self.circuits:

@@ -25,9 +25,9 @@ from util.figures.edge_ablation.results import (
     VerifiedCircuit,
     Windows,
 )
-from util.figures.edge_ablation.study import Distinct, Seeds, Study, Tasks, is_trained, planted_control
+from util.figures.edge_ablation.study import Seeds, Study, Tasks, is_trained, planted_control
 from util.load_model_and_data import shown_name
-from util.records.checked import AsList, Count, Natural, Text, checked
+from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))

@@ -44,7 +44,7 @@ from util.prompts.word_pair_prompts import typed_tokens
 from util.prompts.words import column, table
 from util.records import cache
 from util.records import study as base
-from util.records.checked import AsList, Count, Natural, Text, checked
+from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.provenance import digest
 
 STEM = "edge_ablation"
@@ -54,20 +54,12 @@ Split = Literal["all", "search", "test"]
 Data = dict[str, Any]  # of a record, see `Study.records`
 
 
-def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values. Raises ValueError where there is none, or one of them twice."""
-    if not values or len(set(values)) < len(values):
-        raise ValueError("give one or more, none of them twice")
-    return values
-
-
 def known_task(name: str) -> str:
     """The name of a word-pair task. Raises ValueError, with all names, for a task that there is not."""
     word_pairs.find(name)
     return name
 
 
-Distinct = AfterValidator(distinct)
 Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
 Task = Annotated[Text, AfterValidator(known_task)]
 Tasks = Annotated[tuple[Task, ...], AsList, Distinct]
@@ -312,8 +304,8 @@ class Study(base.Study):
 
         Raises ValueError unless 0 < share <= 1.
         """
-        if not 0 < share <= 1:
-            raise ValueError(f"share = {share}: give a number above 0, up to 1")
+        if not isinstance(share, int | float) or not 0 < share <= 1:
+            raise ValueError(f"share = {share!r}: give a number above 0, up to 1")
         return self.replace(split="search", donor_seeds=self.donor_seeds[:1])._searched(share)
 
     def _searched(self, share: float) -> Search:

@@ -27,6 +27,7 @@ from util.figures.forerunner_heads.cuts import (
     Condition,
     Cut,
     cells,
+    check_part,
     conditions,
     control_cells,
     layer_range,
@@ -49,6 +50,8 @@ from util.prompts.prompt import Prompt, with_bos
 from util.records.checked import Count, checked
 from util.records.staicc import QUERIES, Datasets, Prompts
 from util.records.study import plain_heads
+from util.roles.head_scores import heads_by_layer
+from util.roles.heads import checked_head
 from util.stats.answers import majority_right, right, vote_right
 from util.stats.heads import Head, top
 
@@ -120,8 +123,10 @@ class AblationStudy(ForerunnerStudy):
     def answers(self, wanted: Sequence[Condition]) -> dict[Condition, Answers]:
         """What the model says under these conditions, each cached on its own.
 
-        Raises what `scoring`, `cells` and `control_cells` raise.
+        Raises what `scoring`, `cells` and `control_cells` raise, and before that what `check_part` raises.
         """
+        for condition in wanted:
+            check_part(condition.part)
         answers = {}
         for condition in tqdm(wanted, desc=f"{self.dataset}: ablations", leave=False):
             part = {
@@ -179,12 +184,14 @@ class AblationStudy(ForerunnerStudy):
         """What each head's copying is worth to the gold label; cached in blocks of prompts.
 
         heads: places (layer, head) in the stack of layers with attention, each once. Raises ValueError for a head twice
-        or none, IndexError for one that the model does not have.
+        or none, and, before anything is measured, for one that the model does not have.
         """
-        if len(set(heads)) != len(heads) or not heads:
+        places = tuple(checked_head(head, "heads") for head in heads)
+        if len(set(places)) != len(places) or not places:
             raise ValueError(f"give each head once, and at least one: {list(heads)}")
-        ordered = plain_heads(heads)  # so that their order does not matter for the cache
+        ordered = plain_heads(places)  # so that their order does not matter for the cache
         together = blocks(self.prompts, HEAD_BLOCK)
+        # not `record_in_blocks`: its request of the whole would lose every cached record, which are of blocks here
         records = [
             self.record(
                 {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]},
@@ -193,10 +200,11 @@ class AblationStudy(ForerunnerStudy):
             for block in tqdm(together, desc=f"{self.dataset}: heads", unit="block", leave=False)
         ]
         whole, cut, control = (np.concatenate([r[name] for r in records]) for name in ("whole", "cut", "control"))
-        order = [ordered.index([int(layer), int(head)]) for layer, head in heads]
-        return HeadCuts(tuple(heads), whole, cut[:, order], control[:, order])
+        order = [ordered.index([layer, head]) for layer, head in places]
+        return HeadCuts(places, whole, cut[:, order], control[:, order])
 
     def _measure_heads(self, heads: list[list[int]], block: range) -> dict[str, Any]:
+        heads_by_layer(support(self.pair[0]), heads)
         results = [self._replay(heads, number) for number in block]
         shape = 2, len(heads), len(block)
         both = torch.cat([result.logits[:, 0] for result in results], 1).reshape(shape)

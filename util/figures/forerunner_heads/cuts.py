@@ -136,6 +136,12 @@ def other_keys(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
     return np.array(drawn, dtype=np.int64).reshape(-1, 2)
 
 
+def check_part(part: Part) -> None:
+    """Raises ValueError for a part of the layers that is none: ratios from 0 to 1, the first below the second."""
+    if not 0 <= part[0] < part[1] <= 1:
+        raise ValueError(f"part = {part}: give two ratios of the number of layers from 0 to 1, the lower one first")
+
+
 def layer_range(layers: Sequence[int], part: Part) -> list[int]:
     """The layers of a range of ratios: numbers from int(r0 L) up to, without it, int(r1 L) of L layers."""
     low, high = (int(ratio * len(layers)) for ratio in part)

@@ -29,7 +29,7 @@ from util.figures.planted_controls import errors_by_noise, planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
 from util.prompts.prompt import Appended, check_conditions, labelled_tokens
-from util.records.checked import AsList, Count, Int, Natural, Number, checked
+from util.records.checked import AsList, Count, Distinct, Int, Natural, Number, checked
 from util.records.staicc import QUERIES, Datasets, Prompts, StaiccStudy
 from util.stats.splits import halves
 
@@ -265,7 +265,7 @@ class ByDemonstrations:
     """One study with several numbers of demonstrations, which are checked before the first is measured."""
 
     study: Study
-    ks: Annotated[tuple[Natural, ...], AsList, Field(min_length=1)]
+    ks: Annotated[tuple[Natural, ...], AsList, Distinct]
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:

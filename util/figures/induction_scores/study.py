@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 from scipy.stats import spearmanr
 
 from util.figures.induction_scores import measures
@@ -37,7 +37,7 @@ from util.models import planted
 from util.models.planted import Planted
 from util.prompts import classification
 from util.prompts.sequences import repeated_sequences
-from util.records.checked import AsList, Count, Natural, checked
+from util.records.checked import AsList, Count, Distinct, Natural, checked
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
@@ -55,9 +55,9 @@ def _known_task(name: str) -> str:
 
 
 TaskName = Annotated[str, AfterValidator(_known_task)]
-Tasks = Annotated[tuple[TaskName, ...], AsList, Field(min_length=1)]
-Counts = Annotated[tuple[Count, ...], AsList, Field(min_length=1)]
-Seeds = Annotated[tuple[Natural, ...], AsList, Field(min_length=1)]
+Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
+Counts = Annotated[tuple[Count, ...], AsList, Distinct]
+Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
 
 
 @checked

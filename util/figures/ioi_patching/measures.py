@@ -204,14 +204,19 @@ def tutorial_values(data: Mapping[str, Any], ids: Sequence[str]) -> dict[str, tu
     return {name: (value, 0.0) for name, value in values.items()}
 
 
-def wang_values(base: Floats, probability: Floats) -> dict[str, tuple[float, float]]:
+def wang_values(base: Floats, probability: Floats, clusters: NDArray[np.integer]) -> dict[str, tuple[float, float]]:
     """Returns the mean logit difference, accuracy and probability of IO, each with its standard error.
 
     They are named by the ids of data/published. base [N]: the logit differences without a patch. probability [N]: of
-    IO.
+    IO. clusters [N]: prompts of one cluster are one unit.
     """
     arrays = {"logit_difference": base, "accuracy": base > 0, "probability": probability}
-    return {name: (float(a.mean()), float(a.std(ddof=1) / len(a) ** 0.5)) for name, a in arrays.items()}
+    return {name: (float(values.mean()), _standard_error(values, clusters)) for name, values in arrays.items()}
+
+
+def _standard_error(values: NDArray[Any], clusters: NDArray[np.integer]) -> float:
+    by_cluster = ratio_of_means(values, np.ones(len(values)), clusters)[1]
+    return float(by_cluster.std(ddof=1) / len(by_cluster) ** 0.5)
 
 
 def roles(circuit: Mapping[str, Any], model: str) -> dict[Head, str]:

@@ -117,6 +117,10 @@ class Pairs(study.Study):
         numbers = {kind: number for number, kind in enumerate(sorted(set(kinds)))}
         return np.array([numbers[kind] for kind in kinds])
 
+    def recorded_clusters(self) -> np.ndarray:
+        """The clusters [N], drawn now or loaded: without the model where they were drawn before."""
+        return self.record({"part": "clusters"}, lambda: {"clusters": self.clusters}).data["clusters"]
+
     def batch(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the tokens [N, T] of base and source and the answers [N, 2] of some pairs, all of one length."""
         chosen = [self.tokens[number] for number in numbers]

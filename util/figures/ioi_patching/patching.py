@@ -10,7 +10,6 @@ the engine gives them. `model_heads` is the one place that turns positions into 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from util.engine.direct_effects import direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import AddHeads, CaptureHeads, PatchHeads
 from util.engine.replay import Edit, Place, replay
+from util.roles.heads import checked_head
 from util.stats.heads import Head
 
 Activations = Mapping[int, Tensor]  # by the model's own layer number, [N, T, H, dv]
@@ -35,11 +35,11 @@ RUNS = ("base", "source", "probability")  # [N]
 def model_heads(support: Support, heads: Iterable[Head]) -> list[Head]:
     """Returns heads by the model's own layer numbers, for heads by their position in arrays [L, H].
 
-    Raises ValueError for a head that the model does not have and for one that comes twice, TypeError for a position
-    that is no integer.
+    Raises ValueError for what is no (layer, head), for a head that the model does not have, and for one that comes
+    twice.
     """
     count = len(support.layers)
-    positions = [(index(layer), index(head)) for layer, head in heads]
+    positions = [checked_head(head, "heads") for head in heads]
     for layer, head in positions:
         if not (0 <= layer < count and 0 <= head < support.heads):
             raise ValueError(

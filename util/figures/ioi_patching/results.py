@@ -179,7 +179,8 @@ class Population(Result):
     intervals for all heads together. estimate, direct [L, H]: the first-order estimate of noised, and the part of it
     that is told to the output directly (NaN where a class has none). agreement: of estimate and noised. chosen [L, H]:
     noised on one half of the prompts, by which heads are chosen; measured [L, H]: noised on the other half.
-    differences, probabilities [N]: the logit difference and the probability of IO of every base prompt.
+    differences, probabilities [N]: the logit difference and the probability of IO of every base prompt. clusters [N]:
+    the number of its frame and names; all intervals count prompts that share them as one.
     """
 
     intact: Interval
@@ -196,8 +197,9 @@ class Population(Result):
     measured: Intervals
     differences: Floats
     probabilities: Floats
+    clusters: NDArray[np.integer]
 
-    unstored = ("setting", "differences", "probabilities")
+    unstored = ("setting", "differences", "probabilities", "clusters")
 
     @classmethod
     def of(cls, data: Mapping[str, Any], setting: Setting, seed: int = 0) -> Population:
@@ -215,10 +217,10 @@ class Population(Result):
         )
         return cls(
             setting,
-            intact=mean_interval(base),
-            corrupted=mean_interval(source),
-            accuracy=accuracy(base > 0),
-            probability=mean_interval(data["probability"], within=(0, 1)),
+            intact=mean_interval(base, clusters=clusters),
+            corrupted=mean_interval(source, clusters=clusters),
+            accuracy=accuracy(base > 0, len(set(clusters.tolist()))),
+            probability=mean_interval(data["probability"], within=(0, 1), clusters=clusters),
             pairs=len(base),
             noised=noised,
             denoised=normalised(data["denoised"], source, base, clusters),
@@ -229,6 +231,7 @@ class Population(Result):
             measured=measured,
             differences=base,
             probabilities=data["probability"],
+            clusters=clusters,
         )
 
     @property
@@ -284,7 +287,7 @@ class Population(Result):
 
     def published(self) -> dict[str, tuple[float, float]]:
         """Returns the numbers that Wang et al. print, measured here: (value, standard error) by id."""
-        return measures.wang_values(self.differences, self.probabilities)
+        return measures.wang_values(self.differences, self.probabilities, self.clusters)
 
     def figure(self, untrained: Untrained | None = None) -> Figure:
         """Returns the figure of many pairs, with the untrained twin's heads where it is given."""
@@ -307,7 +310,8 @@ class Population(Result):
 class Untrained(Result):
     """The untrained twin: whether it does the task, what the corruption changes, and what its heads do, in logits.
 
-    heads [L, H]: the mean changes by patching, with intervals for all heads together.
+    heads [L, H]: the mean changes by patching, with intervals for all heads together. Intervals count prompts that
+    share a frame and names as one.
     """
 
     pairs: int
@@ -317,15 +321,15 @@ class Untrained(Result):
 
     @classmethod
     def of(cls, data: Mapping[str, Any], setting: Setting) -> Untrained:
-        """Returns the result of a record's data, see `Pairs.maps`."""
-        base = data["base"]
+        """Returns the result of a record's data, see `Pairs.maps`. Raises ValueError for fewer than two clusters."""
+        base, clusters = data["base"], data["clusters"]
         change = data["noised"] - base[:, None, None]
         return cls(
             setting,
             pairs=len(base),
-            accuracy=accuracy(base > 0),
-            swap=mean_interval(data["source"] - base),
-            heads=mean_intervals(change, comparisons=change[0].size),
+            accuracy=accuracy(base > 0, len(set(clusters.tolist()))),
+            swap=mean_interval(data["source"] - base, clusters=clusters),
+            heads=mean_intervals(change, comparisons=change[0].size, clusters=clusters),
         )
 
     @property
@@ -352,15 +356,21 @@ class Circuit(Result):
     """The logit differences of fresh base prompts where only some heads work, and all others are ablated.
 
     whole [N]: all heads work. alone: by the name of each set, the logit differences [N] where only its heads work.
+    clusters [N]: the number of a prompt's frame and names.
     """
 
     whole: Floats
     alone: Mapping[Any, Floats]
+    clusters: NDArray[np.integer]
+
+    def mean(self, scores: Floats) -> Interval:
+        """Returns the mean of numbers [N] about the prompts; those that share a frame and names count as one."""
+        return mean_interval(scores, clusters=self.clusters)
 
     def table(self) -> pd.DataFrame:
         """Returns the mean logit difference with its interval, a row for each set and one for all heads."""
-        rows: dict[Hashable, str] = {"all heads": str(mean_interval(self.whole))}
-        rows |= {name: str(mean_interval(scores)) for name, scores in self.alone.items()}
+        rows: dict[Hashable, str] = {"all heads": str(self.mean(self.whole))}
+        rows |= {name: str(self.mean(scores)) for name, scores in self.alone.items()}
         return pd.DataFrame({"logit difference": pd.Series(rows)})
 
 
@@ -393,10 +403,10 @@ class Curve(Result):
                 random.setdefault(name.size, []).append(float(values.mean()))
         return cls(
             circuit.setting,
-            whole=mean_interval(circuit.whole),
-            alone={size: mean_interval(values) for size, values in strongest.items()},
-            without={size: mean_interval(values) for size, values in without.items()},
-            surplus={size: mean_interval(values - circuit.whole) for size, values in strongest.items()},
+            whole=circuit.mean(circuit.whole),
+            alone={size: circuit.mean(values) for size, values in strongest.items()},
+            without={size: circuit.mean(values) for size, values in without.items()},
+            surplus={size: circuit.mean(values - circuit.whole) for size, values in strongest.items()},
             random=random,
             pairs=len(circuit.whole),
         )

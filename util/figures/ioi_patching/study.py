@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
-from operator import index
 from typing import Any
 
 from util.figures import report
@@ -18,6 +17,7 @@ from util.prompts.ioi import Corruption
 from util.records import study
 from util.records.checked import Count, Natural, checked
 from util.records.model import Model
+from util.roles.heads import checked_head
 from util.stats.heads import Head
 
 FEWEST = 8  # pairs of prompts: a half of them chooses heads, the other half needs intervals
@@ -148,7 +148,8 @@ class Study(study.Study):
             raise ValueError(f"sets: {WHOLE!r} is the run of all heads; call this set of heads something else")
         kept = [sorted(plain_heads(heads)) for heads in sets.values()]
         whole, *alone = self.ablated.working_alone([None, *kept])
-        return results.Circuit(self.setting, whole, dict(zip(sets, alone, strict=True)))
+        clusters = self.ablated.recorded_clusters()
+        return results.Circuit(self.setting, whole, dict(zip(sets, alone, strict=True)), clusters)
 
     def curve(self) -> results.Curve:
         """Returns faithfulness against size: the strongest heads of `population`, all but these, and random sets."""
@@ -209,5 +210,5 @@ def planted_ioi(**options: Any) -> tuple[Model, planted.Planted]:
 
 
 def plain_heads(heads: Iterable[Head]) -> list[list[int]]:
-    """Returns heads as a request has them, in their order. Raises TypeError for positions that are no integers."""
-    return [[index(layer), index(head)] for layer, head in heads]
+    """Returns heads as a request has them, in their order. Raises ValueError for what is no (layer, head)."""
+    return [list(checked_head(head, "heads")) for head in heads]
