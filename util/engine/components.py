@@ -52,6 +52,10 @@ class Block:
     normed: bool
     parallel: bool
 
+    def added(self, projected: Tensor) -> Tensor:
+        """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
+        return (self.attention(projected) if self.normed else projected) * self.factor
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -122,8 +126,7 @@ class Components:
 
     def added(self, layer: int, projected: Tensor) -> Tensor:
         """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
-        block = self.blocks[layer]
-        return (block.attention(projected) if block.normed else projected) * block.factor
+        return self.blocks[layer].added(projected)
 
     def head_writes(self, layer: int, z: Tensor) -> Tensor:
         """What each head contributes to the projection's output [..., H, d], from outputs z [..., H, dv]; no bias."""
@@ -132,6 +135,12 @@ class Components:
             return head_writes(projection, z)
         weight = projection.weight.unflatten(1, z.shape[-2:])  # [d, H, dv]
         return torch.einsum("...hv,dhv->...hd", z, weight)
+
+    def behind(self, layer: int, hidden: Tensor, added: Tensor) -> Tensor:
+        """The hidden states [R, T, d] behind a layer where attention adds `added` [R, T, d], whatever its heads read."""
+        block = self.blocks[layer]
+        with _returning(block.attention, _instead(added / block.factor)):
+            return self.whole(layer, hidden)
 
     def adds(self, layer: int, hidden: Tensor) -> Tensor:
         """What the MLP of a layer adds to the stream [R, T, d], where it reads hidden states [R, T, d].
@@ -197,7 +206,7 @@ class _Outputs:
     @contextmanager
     def watching(self, module: nn.Module) -> Iterator[None]:
         def keep(_: nn.Module, __: Any, out: Any) -> None:
-            self.last = first_of(out)
+            self.last = first_of(out).clone()  # Falcon adds to it in place
             if self.stop:
                 raise Stop
 

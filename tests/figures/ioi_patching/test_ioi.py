@@ -506,7 +506,7 @@ def test_the_population_chooses_on_one_half_and_measures_on_the_other():
     said = "\n".join(found.remarks())
     assert said.startswith("L1H2 tells the output directly +0.00") and "nan" not in said
     data = drawn(effects)
-    data["direct"] = data["direct"] * np.nan  # a class whose stream changes what heads write
+    data["direct"] = data["direct"] * np.nan  # a class whose layers cannot be taken apart
     said = "\n".join(Population.of(data, SETTING).remarks())
     assert said.startswith("direct effects: not measured") and "nan" not in said
 

@@ -260,7 +260,7 @@ def population(
         if np.isfinite(direct).all():
             _against(told, effects, direct, named)
         else:
-            text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
+            text = "not measured:\nlayers of this class\ncannot be taken apart"
             told.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=told.transAxes)
             told.set_axis_off()
         figure.suptitle(title)

@@ -259,7 +259,7 @@ class Population(Result):
             direct, exact = signed(self.direct[best]), signed(self.noised.value[best])
             said = [f"{head_name(best)} tells the output directly {direct} of its {exact}"]
         else:
-            said = ["direct effects: not measured, this class changes what heads write"]
+            said = ["direct effects: not measured, layers of this class cannot be taken apart"]
         alike = self.agreement
         shared = ", ".join(f"{share:.1f} of the top {k}" for k, share in alike.overlap.items())
         said.append(
