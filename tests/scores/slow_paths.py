@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 

@@ -118,8 +118,9 @@ def test_one_head_alone_has_a_direct_path_and_no_edges():
     ids=str,
 )
 def test_heads_that_there_are_not_are_refused(heads, message):
+    base, source = prompts()
     with pytest.raises(ValueError, match=message):
-        path_effects(prepared("gpt2"), *prompts(), ANSWERS, heads)
+        path_effects(prepared("gpt2"), base, source, ANSWERS, heads)
 
 
 def test_prompts_and_classes_that_do_not_fit_are_refused_before_a_run(monkeypatch):

@@ -137,7 +137,7 @@ class Components:
         return torch.einsum("...hv,dhv->...hd", z, weight)
 
     def behind(self, layer: int, hidden: Tensor, added: Tensor) -> Tensor:
-        """The hidden states [R, T, d] behind a layer where attention adds `added` [R, T, d], whatever its heads read."""
+        """The hidden states [R, T, d] behind a layer where attention adds `added` [R, T, d], whatever it reads."""
         block = self.blocks[layer]
         with _returning(block.attention, _instead(added / block.factor)):
             return self.whole(layer, hidden)

@@ -15,6 +15,7 @@ IN_RECORDS = {
 IN_VALUES = {
     **IN_RECORDS,
     "companions": NO_DIRECT_WRITING,
+    "paths": IN_RECORDS["edges"],
     "moved": CHANGED_BEFORE_PROJECTION,
     **dict.fromkeys(("scores", "search", "models", "claims"), NO_SHARE),
     "selectivity": "a ratio whose denominator is 0",
