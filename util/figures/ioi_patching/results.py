@@ -435,7 +435,7 @@ class Curve(Result):
             else:
                 after = [n for n, share in self.faithfulness.items() if n > size and share.value < level]
                 lost = f", and lost again with {min(after)}" if after else ""
-                heads = _count_of_heads(size)
+                heads = f"{size} head" + "s" * (size > 1)
                 said.append(f"faithfulness of {level} is first reached by {heads}, {self.faithfulness[size]}{lost}")
         if self.enough is None:
             largest = max(self.alone)
