@@ -1,6 +1,6 @@
 """Why a number may be NaN, by the name of its entry. Infinity is allowed nowhere."""
 
-NO_DIRECT_WRITING = "what a head of this class writes to the output is not known"
+NO_DIRECT_WRITING = "what a head of this class writes to the output by itself is not known"
 CHANGED_BEFORE_PROJECTION = "the class does something between its heads and their projection"
 NO_SHARE = "a share of what the whole model does, where that is not above nothing"
 
