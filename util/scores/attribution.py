@@ -104,7 +104,7 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
 
 
 def sum_of(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum of tensors of one shape, one of which is there at a time."""
+    """The sum of tensors of one shape [...], one of which is there at a time."""
     return reduce(torch.add, tensors)
 
 
