@@ -30,7 +30,7 @@ from util.engine.adapters import adapts
 from util.engine.attention import instrument, support
 from util.engine.caches import check_writing
 from util.engine.call import UnsupportedModel
-from util.engine.direct_effects import keeps_writes
+from util.engine.direct_effects import known_blocks
 from util.engine.handshake import check_length, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads
 from util.engine.replay import Edit, Place, plan_of, replay
@@ -202,7 +202,7 @@ def outcome(kind: str, **changes: Any) -> Outcome:
         found.status = "wrong"
     if any(module is None for module in support(ours).projections.values()):
         found.missing.append("what heads write (something stands between heads and the output projection)")
-    elif not keeps_writes(ours):
+    elif known_blocks(ours) is None:
         found.missing.append("direct effects")
     if not support(ours).branches:
         found.missing.append("several continuations in one row (each runs alone)")

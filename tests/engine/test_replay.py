@@ -12,7 +12,8 @@ from tests.architectures import ADAPTED, HEADS, SUPPORTED, VOCABULARY, build
 from tests.tiny_models import tiny_model
 from util.engine import replay as room
 from util.engine.attention import instrument, support
-from util.engine.direct_effects import direct_effects, keeps_writes
+from util.engine.components import blocks_of
+from util.engine.direct_effects import bare_writes, direct_effects
 from util.engine.handshake import prepare, well_past
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
 from util.engine.replay import Edit, Place, replay
@@ -236,9 +237,9 @@ def test_lack_of_memory_is_no_fault_of_a_class(monkeypatch):
     with pytest.raises(torch.OutOfMemoryError):
         room.path(model)
     with pytest.raises(torch.OutOfMemoryError):
-        keeps_writes(model)
+        blocks_of(model)
     monkeypatch.setattr(room._Base, "run", own)  # with memory again, both are found out
-    assert room.path(model) == "replayed layers" and keeps_writes(model)
+    assert room.path(model) == "replayed layers" and len(blocks_of(model)) == 3
 
 
 def test_each_range_of_lengths_has_its_own_plan(monkeypatch):
@@ -372,7 +373,8 @@ def test_a_copy_is_another_model():
 
 # ------------------------------------------------------------------------------------------------ direct effects
 
-REWRITES = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4", "granite"}  # a norm behind attention, or a multiplier
+NORMED = {"gemma2", "gemma3_text", "olmo2", "olmo3", "glm4"}  # a norm behind attention
+SCALED = {"granite"}  # a multiplier
 
 
 def direct(model, base, source):
@@ -410,7 +412,9 @@ def frozen(model, base, source, layer, head, place):
     return logits
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "phi", "gptj", "gpt_neox", "falcon_7b"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "llama", "mistral", "phi", "gptj", "gpt_neox", "falcon_7b", *sorted(NORMED | SCALED)]
+)
 def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
     model, (base, source) = prepared(name), prompts()
     logits, plain = direct(model, base, source)
@@ -428,7 +432,11 @@ def test_direct_effects_equal_runs_in_which_all_else_is_frozen(name):
 
 @names
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_only_classes_that_keep_what_heads_write_have_direct_effects(name, dtype):
-    model = prepared(name, dtype)
-    keeps = all(support(model).projections.values()) and keeps_writes(model)
-    assert keeps == (name not in REWRITES | {"qwen3_next"})
+def test_which_classes_have_direct_effects_and_bare_writes(name, dtype):
+    """Direct effects where the stream is a sum of parts; bare writes where it takes each head's as they are."""
+    model, (base, _) = prepared(name, dtype), prompts()
+    heads = heads_of(model, base)
+    assert (direct_effects(model, base, {at: z[:, -1:] for at, z in heads.items()}, ANSWERS) is None) == (
+        name == "qwen3_next"
+    )
+    assert (bare_writes(model, base[0]) is None) == (name in NORMED | SCALED | {"qwen3_next"})

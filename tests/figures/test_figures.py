@@ -239,8 +239,9 @@ def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_pat
     members = found.strongest(8)
     square = np.where(np.tri(8), np.nan, 0.5)
     edges = Intervals(square, square - 0.1, square + 0.1)
-    roads = ioi.Paths(found.setting, members, edges, Intervals(*3 * [np.full(8, -0.3)]), 8)
-    curve = ioi.Curve(found.setting, one, {1: one, 2: one}, {1: one, 2: one}, {1: one, 2: one}, {1: [0.1, 0.2]}, 8)
+    roads = ioi.Paths(found.setting, members, edges, edges, edges, edges, Intervals(*3 * [np.full(8, -0.3)]), 8)
+    ones = {1: one, 2: one}
+    curve = ioi.Curve(found.setting, one, ones, ones, ones, {1: [0.1, 0.2]}, ones, 8)
     figures = {
         "p1": ioi_plots.predictions(rng.normal(size=(2, 500)), (3, 5), ("Mike", "Emma"), ("one text", "another text")),
         "p2": ioi_plots.permutation(effects, effects**2, "title"),

@@ -13,6 +13,7 @@ from tests.real_model import plain
 from tests.real_model.conftest import Subject
 from util.figures.ioi_patching import patching
 from util.figures.ioi_patching.study import EXAMPLE
+from util.scores.paths import path_effects
 
 BASE, SOURCE = EXAMPLE
 
@@ -86,3 +87,59 @@ def test_direct_effects_are_those_of_freezing_what_comes_later(subject: Subject)
     change = torch.cat(theirs) - plainly
     subject.check("direct effects", [ours[head] for head in chosen], change, float(plainly.abs().max()))
     assert float(change.abs().max()) > 1e-3 * float(plainly.abs())
+
+
+def test_paths_through_query_key_and_value_are_those_of_frozen_runs(subject: Subject) -> None:
+    """Both runs written out: heads frozen but the sender, then one state of a receiver as the first run made it."""
+    pair, llama = pair_of(subject), subject.written_out
+    members: list[plain.Head] = [(17, 4), (20, 0), (23, 3), (23, 7), (24, 4), (29, 1)]
+    ours = path_effects(subject.model, pair.base, pair.source, pair.answers, members)
+    base, source = written(llama, pair.base), written(llama, pair.source)
+    plainly = difference(llama(pair.base), pair.answers)
+    scale, direct, edges = float(plainly.abs().max()), [], []
+    found = []
+    for row, sender in enumerate(members):
+        heard: dict[int, tuple[Tensor, ...]] = {}
+
+        def frozen(
+            layer: int, *states: Tensor, sender: plain.Head = sender, heard: dict[int, tuple[Tensor, ...]] = heard
+        ) -> Tensor:
+            heard[layer] = states
+            z = base[layer].clone()
+            if layer == sender[0]:
+                z[:, sender[1]] = source[layer][:, sender[1]]
+            return z
+
+        direct.append(difference(llama(pair.base, frozen), pair.answers) - plainly)
+        for column, receiver in enumerate(members):
+            if receiver[0] <= sender[0]:
+                continue
+            for channel, changed in enumerate(((0,), (1,), (2,), (0, 1, 2))):
+
+                def hears(
+                    layer: int, *states: Tensor, to: plain.Head = receiver, changed: tuple[int, ...] = changed,
+                    heard: dict[int, tuple[Tensor, ...]] = heard,
+                ) -> Tensor:  # fmt: skip
+                    z = plain.attention(*states)
+                    if layer == to[0]:
+                        mixed = [heard[layer][place] if place in changed else states[place] for place in range(3)]
+                        z[:, to[1]] = plain.attention(*mixed)[:, to[1]]
+                    return z
+
+                edges.append(difference(llama(pair.base, hears), pair.answers) - plainly)
+                found.append(ours.edges[:, row, column, channel])
+    subject.check("direct paths", ours.direct.T, torch.stack(direct), scale)
+    subject.check("paths", torch.stack(found), torch.stack(edges), scale)
+    assert float(torch.stack(edges).abs().max()) > 0.05 * scale  # some tell something
+
+
+def written(llama: plain.Llama, ids: Tensor) -> dict[int, Tensor]:
+    """The outputs z [B, H, T, d] of all heads, by layer."""
+    kept: dict[int, Tensor] = {}
+
+    def attend(layer: int, *states: Tensor) -> Tensor:
+        kept[layer] = plain.attention(*states)
+        return kept[layer].clone()
+
+    llama(ids, attend)
+    return kept

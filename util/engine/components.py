@@ -53,6 +53,10 @@ class Block:
     normed: bool
     parallel: bool
 
+    def added(self, projected: Tensor) -> Tensor:
+        """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
+        return (self.attention(projected) if self.normed else projected) * self.factor
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -134,8 +138,7 @@ class Components:
 
     def added(self, layer: int, projected: Tensor) -> Tensor:
         """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
-        block = self.blocks[layer]
-        return (block.attention(projected) if block.normed else projected) * block.factor
+        return self.blocks[layer].added(projected)
 
     def head_writes(self, layer: int, z: Tensor) -> Tensor:
         """What each head contributes to the projection's output [..., H, d], from outputs z [..., H, dv]; no bias."""
@@ -144,6 +147,12 @@ class Components:
         if weight is None:
             return head_writes(projection, z)
         return torch.einsum("...hv,dhv->...hd", z, weight.unflatten(1, z.shape[-2:]))
+
+    def behind(self, layer: int, hidden: Tensor, added: Tensor) -> Tensor:
+        """The hidden states [R, T, d] behind a layer where attention adds `added` [R, T, d], whatever it reads."""
+        block = self.blocks[layer]
+        with _returning(block.attention, _instead(added / block.factor)):
+            return self.whole(layer, hidden)
 
     def adds(self, layer: int, hidden: Tensor) -> Tensor:
         """What the MLP of a layer adds to the stream [R, T, d], where it reads hidden states [R, T, d].

@@ -16,6 +16,7 @@ from util.stats.heads import Head, heads_where
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
+ENUMERATED = 20  # control sets are all taken where there are fewer
 
 
 def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int]]:
@@ -100,12 +101,25 @@ def layer_alike(heads: Sequence[Head], shape: tuple[int, int], draws: int, seed:
 
     shape: (L, H), the shape of the model's head maps [L, H]. Heads outside of the set are taken first; if a layer has
     too few of them, heads of the set fill it up. So a set of any size has controls, but they share heads with it if it
-    holds more than half of a layer. All control sets differ from each other and from the set; there are fewer than
-    `draws` if no more are found.
+    holds more than half of a layer. All control sets differ from each other and from the set. Where there are fewer
+    than ENUMERATED of them, all are returned, in order; else `draws`, or fewer if no more are found.
     """
     rng = np.random.default_rng(seed)
     chosen = set(heads)
     counts = {layer: sum(at == layer for at, _ in chosen) for layer in sorted({layer for layer, _ in chosen})}
+    own = {layer: [head for head in sorted(chosen) if head[0] == layer] for layer in counts}
+    others = {layer: [(layer, h) for h in range(shape[1]) if (layer, h) not in chosen] for layer in counts}
+    if prod(_ways(len(others[layer]), count) for layer, count in counts.items()) < ENUMERATED:
+        choices = product(
+            *(
+                [sorted(others[layer] + list(few)) for few in combinations(own[layer], count - len(others[layer]))]
+                if count > len(others[layer])
+                else [list(some) for some in combinations(others[layer], count)]
+                for layer, count in counts.items()
+            )
+        )
+        every = [[head for layer_heads in choice for head in layer_heads] for choice in choices]
+        return [one for one in every if set(one) != chosen]
 
     def draw() -> list[Head]:
         drawn: list[Head] = []
@@ -116,6 +130,11 @@ def layer_alike(heads: Sequence[Head], shape: tuple[int, int], draws: int, seed:
         return sorted(drawn)
 
     return [drawn for drawn in _different(draw, draws) if set(drawn) != chosen]
+
+
+def _ways(others: int, count: int) -> int:
+    """In how many ways `count` heads of a layer are drawn where its `others` are taken first, `count` fill it up."""
+    return comb(others, count) if count <= others else comb(count, count - others)
 
 
 def _different(draw: Callable[[], list[Head]], draws: int) -> list[list[Head]]:

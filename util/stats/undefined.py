@@ -1,8 +1,6 @@
 """Why a number may be NaN, by the name of its entry. Infinity is allowed nowhere."""
 
-NO_DIRECT_WRITING = (
-    "the class does not pass on what a head writes as it is, so nothing is written to the output directly"
-)
+NO_DIRECT_WRITING = "what a head of this class writes to the output by itself is not known"
 CHANGED_BEFORE_PROJECTION = "the class does something between its heads and their projection"
 NO_SHARE = "a share of what the whole model does, where that is not above nothing"
 
@@ -17,6 +15,7 @@ IN_RECORDS = {
 IN_VALUES = {
     **IN_RECORDS,
     "companions": NO_DIRECT_WRITING,
+    "paths": IN_RECORDS["edges"],
     "moved": CHANGED_BEFORE_PROJECTION,
     **dict.fromkeys(("scores", "search", "models", "claims", "faithfulness", "CPR", "CMD"), NO_SHARE),
     "selectivity": "a ratio whose denominator is 0",

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from tests import architectures, eager_runs
+from tests.scores import slow_paths
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import PatchHeads
@@ -294,11 +295,11 @@ def test_heads_that_there_are_not_are_refused_before_a_forward_pass(pair, heads,
         study.paths(heads)
     with pytest.raises(ValueError, match=message):
         study.circuit({"fine": [(0, 0)], "wrong": heads})
-    ids, answers = torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6]])
-    with pytest.raises(ValueError, match=message):
-        patching.path_effects(pair[0], ids, {}, {}, answers, heads, [[(2, 0)]])
-    with pytest.raises(ValueError, match=message):
-        patching.path_effects(pair[0], ids, {}, {}, answers, [(0, 0)], [[(2, 0)], heads])
+    half: list = [(0.5, 1)]
+    with pytest.raises(TypeError):
+        study.paths(half)
+    with pytest.raises(TypeError):
+        study.circuit({"half": half})
 
 
 def forbid_forward_passes(monkeypatch):
@@ -306,16 +307,6 @@ def forbid_forward_passes(monkeypatch):
         monkeypatch.setattr(module, "heads_of", lambda *_: pytest.fail("a forward pass"))
     for module in (patching, pairs):
         monkeypatch.setattr(module, "logit_difference", lambda *_: pytest.fail("a forward pass"))
-
-
-@pytest.mark.parametrize("groups", [[[(0, 2)]], [[(1, 0)]], [[(2, 0)], [(1, 0), (0, 3)]]], ids=str)
-def test_receivers_before_all_senders_are_refused_before_a_forward_pass(pair, groups, monkeypatch):
-    forbid_forward_passes(monkeypatch)
-    ids, answers = torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6]])
-    with pytest.raises(ValueError, match="receivers .* in no later layer than any of the senders"):
-        patching.path_effects(pair[0], ids, {}, {}, answers, [(1, 1), (2, 0)], groups)
-    with pytest.raises(ValueError, match="^senders: "):
-        patching.path_effects(pair[0], ids, {}, {}, answers, [], groups)
 
 
 def test_paths_need_a_head(pair, tmp_path):
@@ -342,57 +333,34 @@ def test_heads_of_a_hybrid_are_places_among_the_layers_with_attention(tmp_path):
     found = {"whole": circuit.whole, **circuit.alone}
     np.testing.assert_array_equal(found["all"], found["whole"])
     assert np.abs(found["one"] - found["whole"]).max() > 1e-3 and np.abs(found["one"] - found["none"]).max() > 1e-6
-    paths = study.fresh.paths([list(head) for head in every]).data
-    assert np.isnan(paths["edges"]).all()
-    # nothing stands behind the only attention but MLPs and linear attention, so frozen heads change nothing
-    np.testing.assert_allclose(paths["direct"], data["noised"][:, 0] - data["base"][:, None], atol=1e-4)
+    paths = study.fresh.paths([list(head) for head in every]).data  # its layers cannot be taken apart
+    assert np.isnan(paths["edges"]).all() and np.isnan(paths["direct"]).all() and "no attention" in paths["refused"]
+    found = study.paths(every)
+    assert found.figure(study.population()) is None and found.table().empty
+    [said] = found.sentences()
+    assert said.startswith("paths: not measured") and "nan" not in said
     with pytest.raises(ValueError, match="no head"):
         study.circuit({"by its own number": [(1, 1)]})
 
 
-def test_path_patching_equals_two_runs_by_hooks(pair):
-    model, (base, source) = pair[0], torch.randint(3, 200, (2, 2, 12), generator=torch.Generator().manual_seed(0))
-    answers = torch.tensor([[5, 6], [7, 8]])
-    z = [
-        {layer: part.unflatten(-1, (4, -1)) for layer, part in projections_in(model, ids).items()}
-        for ids in (base, source)
-    ]
-    values = [patching.heads_of(model, ids) for ids in (base, source)]
-    senders, receivers = [(0, 1), (1, 2), (2, 0)], [(1, 0), (2, 3), (0, 2)]
-    plain = with_heads(model, base, lambda layer, z: z)
-    groups = [receivers, receivers[:1]]
-    direct, edges = patching.path_effects(model, base, values[0], values[1], answers, senders, groups)
-    for group, to in enumerate(([], receivers, receivers[:1])):
-        for place, (at, head) in enumerate(senders):
-            found = direct[:, place] if not to else edges[:, place, group - 1]
-
-            def freeze(layer, own, at=at, head=head):
-                if layer < at:
-                    return own
-                frozen = z[0][layer].clone()
-                if layer == at:
-                    frozen[:, :, head] = z[1][layer][:, :, head]
-                return frozen
-
-            record: dict = {}
-            logits = with_heads(model, base, freeze, record)
-            later = [receiver for receiver in to if receiver[0] > at]
-            if to and not later:  # nobody listens behind them
-                assert np.isnan(found).all()
-                continue
-            if to:
-
-                def hear(layer, own, later=later, record=record):
-                    for receiver, h in later:
-                        if receiver == layer:
-                            own[:, :, h] = record[layer][:, :, h]
-                    return own
-
-                logits = with_heads(model, base, hear)
-            change = (logits - plain).gather(1, answers)
-            np.testing.assert_allclose(found, change[:, 0] - change[:, 1], atol=1e-5)
-            assert np.abs(found).min() > 1e-4
-    assert np.isnan(edges).any(axis=0).tolist() == [[False, False], [False, True], [True, True]]
+def test_paths_of_a_study_equal_whole_forward_passes(pair, tmp_path):
+    study = study_of(pair, tmp_path, prompts=8)
+    members = [(0, 1), (1, 2), (2, 0), (2, 3)]
+    data = study.fresh.paths([list(head) for head in members]).data
+    assert data["edges"].shape == (8, 4, 4, 4) and data["refused"] == ""
+    for numbers in group_by_shape(study.fresh.tokens).values():
+        base, source, answers = study.fresh.batch(numbers)
+        with torch.no_grad():
+            for row, sender in enumerate(members):
+                for column, receiver in enumerate(members):
+                    later = [receiver] if receiver[0] > sender[0] else []
+                    direct, edge = slow_paths.together(pair[0], base, source, answers, sender, later)
+                    np.testing.assert_allclose(data["direct"][numbers, row], direct, atol=1e-5)
+                    found = data["edges"][numbers, row, column, -1]
+                    if later:
+                        np.testing.assert_allclose(found, edge, atol=1e-5)
+                    else:
+                        assert np.isnan(found).all()
 
 
 def test_the_edges_and_the_circuit_of_a_planted_model(tmp_path):
@@ -529,7 +497,7 @@ def test_the_population_chooses_on_one_half_and_measures_on_the_other():
     said = "\n".join(found.remarks())
     assert said.startswith("L1H2 tells the output directly +0.00") and "nan" not in said
     data = drawn(effects)
-    data["direct"] = data["direct"] * np.nan  # a class whose stream changes what heads write
+    data["direct"] = data["direct"] * np.nan  # a class whose layers cannot be taken apart
     said = "\n".join(Population.of(data, SETTING).remarks())
     assert said.startswith("direct effects: not measured") and "nan" not in said
 
@@ -550,6 +518,10 @@ def test_an_untrained_model_carries_nothing_beyond_chance_and_a_trained_one_does
 def test_sets_of_the_curve_by_hand():
     chosen = np.arange(12.0).reshape(3, 4) * [1, -1, 1, -1]
     sets = measures.curve_sets(chosen, draws=3)
+    drawn = [name for name in sets if name.kind is Kind.RANDOM]
+    assert len({tuple(sets[name]) for name in drawn}) == len(drawn)  # each set once
+    of_one = [sets[name] for name in drawn if name.size == 1]
+    assert of_one == [[(2, 0)], [(2, 1)], [(2, 2)]]  # all that there are
     assert measures.set_sizes(12) == [1, 2, 4, 8] and measures.set_sizes(8) == [1, 2, 4]
     assert sets[SetName(Kind.STRONGEST, 2)] == [(2, 3), (2, 2)]  # the strongest, not those of the lowest layers
     assert set(sets[SetName(Kind.STRONGEST, 4)]) | set(sets[SetName(Kind.WITHOUT, 4)]) == {
@@ -573,7 +545,12 @@ def test_layer_alike_sets_take_other_heads_first():
     for one in found:
         assert (0, 3) in one and (1, 3) not in one and [layer for layer, _ in one] == [0, 0, 0, 1]
     assert controls.layer_alike([(0, h) for h in range(4)], (2, 4), 50) == []  # a whole layer has no like
-    assert controls.layer_alike(heads, (2, 4), 3, seed=1) == controls.layer_alike(heads, (2, 4), 3, seed=1)
+    assert controls.layer_alike(heads, (2, 4), 3) == found  # all of them where there are fewer than 20
+    many = [controls.layer_alike(heads, (2, 9), 5, seed=1) for _ in range(2)]
+    assert many[0] == many[1] and len(many[0]) == 5
+    assert (
+        len(controls.layer_alike([(0, 0)], (1, 20), 5)) == 19 and len(controls.layer_alike([(0, 0)], (1, 21), 5)) == 5
+    )
 
 
 def test_the_curve_says_what_is_so():
@@ -591,7 +568,10 @@ def test_the_curve_says_what_is_so():
 
     found = curve(0.95)
     assert found.enough == 2 and found.random == {1: [0.0], 2: [pytest.approx(whole.mean() * 0.2)]}
-    assert found.table().shape == (2, 3) and found.pairs == 60
+    assert found.table().shape == (2, 4) and found.pairs == 60
+    assert [share.value for share in found.faithfulness.values()] == pytest.approx([0.3, 0.95])
+    assert found.reached == {0.5: 2, 0.8: 2, 0.9: 2} and curve(0.6).reached == {0.5: 2, 0.8: None, 0.9: None}
+    assert "0.8 is reached by no set" in "\n".join(curve(0.6).sentences())
     said = "\n".join(found.sentences())
     assert "strongest 2 heads on nine tenths" in said and "work against" not in said
     said = "\n".join(curve(1.3).sentences())
@@ -599,19 +579,69 @@ def test_the_curve_says_what_is_so():
     assert "keep less than nine tenths" in "\n".join(curve(0.5).sentences())
 
 
-def test_paths_are_named_where_they_are_certain():
+def test_faithfulness_is_a_ratio_of_means_whose_intervals_know_clusters():
+    rng = np.random.default_rng(0)
+    whole, clusters = np.repeat(rng.normal(8, 2, 20), 3), np.repeat(np.arange(20), 3)
+    found = measures.faithfulness(whole, {1: 0.25 * whole, 4: whole + np.repeat(rng.normal(0, 1, 20), 3)}, clusters)
+    assert found[1] == pytest.approx((0.25, 0.25, 0.25)) and found[4].low < 1 < found[4].high
+    apart = measures.faithfulness(
+        whole, {1: 0.25 * whole, 4: whole + np.repeat(rng.normal(0, 1, 20), 3)}, np.arange(60)
+    )
+    assert apart[4].high - apart[4].low < found[4].high - found[4].low
+    assert measures.faithfulness(whole, {}, clusters) == {}
+    shares = {1: found[1], 2: found[4], 4: found[1]}
+    assert measures.reached(shares, 0.2) == 1 and measures.reached(shares, 0.5) == 2
+    assert measures.reached(shares, 2.0) is None
+
+
+def test_what_is_reached_and_lost_again_is_said():
+    whole = np.random.default_rng(0).normal(8, 1, 40)
+    shares = {1: 0.2, 2: 0.7, 4: 0.3}
+    scores = {SetName(Kind.STRONGEST, size): share * whole for size, share in shares.items()}
+    scores |= {SetName(Kind.WITHOUT, size): 0 * whole for size in shares}
+    said = "\n".join(Curve.of(Circuit(SETTING, whole, scores, np.arange(40))).sentences())
+    assert "faithfulness of 0.5 is first reached by 2 heads, 0.70 [0.70, 0.70], and lost again with 4" in said
+
+
+def path_data():
+    """A record in which L0H1 tells L2H2 by its key, and L1H1 by query and value, which cancel each other."""
     rng = np.random.default_rng(0)
     base, source = rng.normal(4, 0.1, 40), rng.normal(-4, 0.1, 40)
-    edges, direct = rng.normal(0, 0.01, (40, 3, 3)), rng.normal(0, 0.01, (40, 3))
-    edges[:, 0, 2] -= 4
+    edges, direct = rng.normal(0, 0.01, (40, 3, 3, 4)), rng.normal(0, 0.01, (40, 3))
+    edges[:, 0, 2, 1] -= 3.2
+    edges[:, 0, 2, 3] -= 4
+    edges[:, 1, 2, 0] -= 2
+    edges[:, 1, 2, 2] += 1.9
     edges[:, np.tril_indices(3)[0], np.tril_indices(3)[1]] = np.nan
     direct[:, 2] -= 8
-    data = {"base": base, "source": source, "edges": edges, "direct": direct, "clusters": np.arange(40)}
-    found = Paths.of(data, [(0, 1), (1, 1), (2, 2)], SETTING)
+    data = {"base": base, "source": source, "edges": edges, "direct": direct}
+    return data | {"clusters": np.arange(40), "refused": ""}
+
+
+def test_paths_are_named_where_they_are_certain():
+    found = Paths.of(path_data(), [(0, 1), (1, 1), (2, 2)], SETTING)
     assert found.edges.value[0, 2] == pytest.approx(0.5, abs=0.01) and np.isnan(found.edges.low[2, 0])
+    assert found.key.value[0, 2] == pytest.approx(0.4, abs=0.01) and found.channel((0, 2)) == "key"
     said = found.sentences()
-    assert said == ["L0H1 tells L2H2 +0.50", "L2H2 tells the output +1.00", "nothing for certain is told by L1H1"]
-    assert list(found.table().columns) == ["L0H1", "L1H1", "L2H2", "output"]
+    assert said[0] == "L0H1 tells L2H2 +0.50 (key +0.40)" and said[2:] == ["L2H2 tells the output +1.00"]
+    assert said[1].startswith("L1H1 tells L2H2 ") and said[1].endswith(" (query +0.25)")
+    assert found.strongest(1) == [(0, 2)] and found.channel((0, 1)) is None
+    table = found.table()
+    assert list(table.columns) == ["share", "query", "key", "value"] and len(table) == 3
+    assert table.index[0] == "L0H1 to L2H2" and table["key"].iloc[0].startswith("0.40 [")
+
+
+def test_intervals_of_paths_hold_together_for_all_that_there_are():
+    data = path_data()
+    shares, edges = measures.split_paths(data), data["edges"][:, 0, 2, 3]
+    alone = measures.normalised(data["base"] + edges, data["base"], data["source"], data["clusters"])
+    ours = shares["edges"][0, 2]
+    assert ours.value == pytest.approx(float(alone.value))
+    wider = (ours.high - ours.low) / float(alone.high - alone.low)
+    ratio = scipy.stats.t.ppf(1 - 0.025 / 15, 39) / scipy.stats.t.ppf(0.975, 39)  # 3 edges by 4 channels, 3 direct
+    assert wider == pytest.approx(ratio, rel=0.05)
+    none = {**data, "edges": data["edges"] * np.nan, "direct": data["direct"] * np.nan}
+    assert all(np.isnan(part.value).all() for part in measures.split_paths(none).values())
 
 
 def test_published_numbers_are_filled_from_their_own_pair():
@@ -699,12 +729,15 @@ def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
         "agreement", "chosen", "measured",
     ]  # fmt: skip
     assert list(stored["untrained"]) == ["pairs", "accuracy", "swap", "heads"]
-    assert list(stored["circuit"]) == ["whole", "alone", "without", "surplus", "random"]
-    assert list(stored["paths"]) == ["heads", "edges", "direct"]
+    assert list(stored["circuit"]) == [
+        "whole", "alone", "without", "surplus", "random", "faithfulness", "reached",
+    ]  # fmt: skip
+    assert list(stored["paths"]) == ["heads", "edges", "query", "key", "value", "direct"]
     title = population.figure(untrained).get_suptitle()
     assert title == f"given:toy, {population.pairs} pairs, s2_swap"
     assert curve.figure().axes[0].get_title() == f"given:toy, {curve.pairs} fresh pairs"
-    assert paths.figure(population).axes[0].get_title().startswith(f"given:toy, {paths.pairs} fresh pairs")
+    drawn = paths.figure(population)
+    assert drawn is not None and drawn.get_suptitle().startswith(f"given:toy, {paths.pairs} fresh pairs")
     for figure in (
         first.predictions_figure(), first.permutation_figure(), first.activations_figure(),
         first.differences_figure(), first.patching_figure(),

@@ -23,7 +23,7 @@ def _direct(
 ) -> np.ndarray | None:
     """Returns what every head adds to the logits of tokens [N, A] at P positions of ids [N, T]: [N, L, H, P, A].
 
-    None for classes that do not pass on what a head writes as it is, see `engine.direct_effects`.
+    None for classes whose layers cannot be taken apart, see `engine.direct_effects`.
     """
     rows, heads = torch.from_numpy(ids), CaptureHeads(torch.tensor(positions))
     with torch.inference_mode(), instrument(model, heads, *attached):

@@ -18,7 +18,7 @@ from scipy import stats
 
 from util.stats.controls import layer_alike
 from util.stats.heads import Head, top
-from util.stats.intervals import Intervals, mean_intervals, ratio_of_means
+from util.stats.intervals import Interval, Intervals, mean_intervals, ratio_of_means
 
 Floats = NDArray[np.floating]
 
@@ -26,7 +26,9 @@ STEM = "ioi_patching"
 METHOD = {"schema": 3, "method_version": 1}  # part of every request; a new method gets a new version
 SHOWN = 12  # layers in one row of panels
 CARRIES = 0.01  # share of the whole effect from which on a head is marked, if its interval lies beyond
-RANDOM_SETS = 3
+RANDOM_SETS = 5  # of each size; all where there are fewer than 20, see `controls.layer_alike`
+LEVELS = (0.5, 0.8, 0.9)  # of faithfulness
+CHANNELS = ("query", "key", "value")  # through which a receiver hears
 
 
 def signed(value: float) -> str:
@@ -144,6 +146,30 @@ def carriers(effect: Intervals, least: float = CARRIES) -> NDArray[np.bool_]:
     return (effect.low > least) | (effect.high < -least)
 
 
+# ------------------------------------------------------------------------------------------------ paths
+
+
+def split_paths(data: Mapping[str, Any]) -> dict[str, Intervals]:
+    """Returns the paths of a record, see `patching.all_paths`, as shares of the whole effect, by name.
+
+    edges, query, key, value [K, K]: from sender to receiver, through all three together and through each alone; direct
+    [K]: to the output. NaN where a record has NaN. Intervals hold for all that are no NaN together (Bonferroni).
+    """
+    direct, edges = data["direct"], data["edges"]
+    count, heads = direct.shape
+    flat = np.concatenate([edges.reshape(count, -1), direct], axis=1)
+    there = ~np.isnan(flat).any(axis=0)
+    parts = [np.full(flat.shape[1], np.nan) for _ in range(3)]
+    if there.any():
+        base = data["base"]
+        effect = normalised(base[:, None] + flat[:, there], base, data["source"], data["clusters"])
+        for part, values in zip(parts, (effect.value, effect.low, effect.high), strict=True):
+            part[there] = values
+    square = [part[: edges[0].size].reshape(edges.shape[1:]) for part in parts]
+    found = {name: Intervals(*(part[..., at] for part in square)) for at, name in enumerate((*CHANNELS, "edges"))}
+    return found | {"direct": Intervals(*(part[-heads:] for part in parts))}
+
+
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
@@ -172,7 +198,8 @@ def set_sizes(heads: int) -> list[int]:
 def curve_sets(chosen: Floats, draws: int = RANDOM_SETS, seed: int = 0) -> dict[SetName, list[Head]]:
     """Returns the sets of heads of the curve, for a map [L, H] by which heads are chosen.
 
-    For every size there are the strongest heads, all but these, and random sets with as many heads in the same layers.
+    For every size there are the strongest heads, all but these, and different random sets with as many heads in the
+    same layers, see `controls.layer_alike`.
     """
     order = top(np.abs(chosen), chosen.size)
     sets: dict[SetName, list[Head]] = {}
@@ -183,6 +210,23 @@ def curve_sets(chosen: Floats, draws: int = RANDOM_SETS, seed: int = 0) -> dict[
         for number, drawn in enumerate(layer_alike(heads, (chosen.shape[0], chosen.shape[1]), draws, seed)):
             sets[SetName(Kind.RANDOM, size, number)] = drawn
     return sets
+
+
+def faithfulness(whole: Floats, alone: Mapping[int, Floats], clusters: NDArray[np.integer]) -> dict[int, Interval]:
+    """Returns, by size of a set, its mean logit difference over that of all heads; 1 is the whole model.
+
+    whole [N]: all heads work; alone: by size [N], only the heads of a set. Intervals are as for `normalised`, and hold
+    for all sizes together.
+    """
+    if not alone:
+        return {}
+    share = normalised(np.stack(list(alone.values()), axis=1), np.zeros_like(whole), whole, clusters)
+    return {size: share[place] for place, size in enumerate(alone)}
+
+
+def reached(faithful: Mapping[int, Interval], level: float) -> int | None:
+    """Returns the smallest size of a set whose faithfulness is `level` or more, None where there is none."""
+    return min((size for size, share in faithful.items() if share.value >= level), default=None)
 
 
 # ------------------------------------------------------------------------------------------------ published

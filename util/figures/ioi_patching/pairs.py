@@ -211,8 +211,8 @@ class Pairs(study.Study):
     def paths(self, heads: list[list[int]]) -> cache.Record:
         """Returns the record of what K heads tell each other and the output, measured now or loaded.
 
-        Its data: direct [N, K], of every sender to the output; edges [N, K, K], of sender to receiver, NaN where the
-        receiver is in no later layer; base, source [N]; clusters [N].
+        Its data: direct [N, K] and edges [N, K, K, 4], see `patching.all_paths`; base, source [N]; clusters [N];
+        refused: why a class has no paths, empty where it has.
         """
 
         places = as_heads(heads)
@@ -223,20 +223,18 @@ class Pairs(study.Study):
 
         def measure_group(numbers: Sequence[int]) -> dict[str, Any]:
             model, (base, source, answers) = self.pair[0], self.batch(numbers)
-            z, other = heads_of(model, base), heads_of(model, source)
-            direct, edges = all_paths(model, base, z, other, answers, places)
             return {
-                "direct": direct,
-                "edges": edges,
+                **all_paths(model, base, source, answers, places),
                 "base": logit_difference(model, base, answers).numpy(),
                 "source": logit_difference(model, source, answers).numpy(),
                 "numbers": list(numbers),
             }
 
         def joined(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-            return {**in_order(measured, ("direct", "edges", "base", "source")), "clusters": self.clusters}
+            arrays = in_order(measured, ("direct", "edges", "base", "source"))
+            return {**arrays, "clusters": self.clusters, "refused": measured[-1]["refused"]}
 
-        return self.record_in_blocks({"part": "paths", "heads": heads}, groups, measure_group, joined)
+        return self.record_in_blocks({"part": "paths by channel", "heads": heads}, groups, measure_group, joined)
 
 
 def in_order(measured: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, np.ndarray]:

@@ -18,12 +18,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
-from util.engine.call import Instrument, Support
+from util.engine.call import Instrument, Support, UnsupportedModel
 from util.engine.direct_effects import direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import AddHeads, CaptureHeads, PatchHeads
 from util.engine.replay import Edit, Place, replay
 from util.roles.heads import checked_head
+from util.scores.paths import path_effects
 from util.stats.heads import Head
 
 Activations = Mapping[int, Tensor]  # by the model's own layer number, [N, T, H, dv]
@@ -198,64 +199,19 @@ def ablated_outside(
     return logit_difference(model, ids, answers, *patches).numpy()
 
 
-def path_effects(
-    model: PreTrainedModel,
-    ids: Tensor,
-    base: Activations,
-    source: Activations,
-    answers: Tensor,
-    senders: Sequence[Head],
-    receivers: Sequence[Sequence[Head]],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what senders tell the output [N, senders], and each group of receivers [N, senders, groups].
-
-    All are changes of the logit difference. An entry is NaN where no receiver of the group is in a later layer than
-    the sender. base, source: the outputs of all heads in both runs. senders, receivers: positions in arrays [L, H].
-
-    A first run takes the sender from the source and freezes all other heads to the base, so that what the sender says
-    spreads through MLPs and norms alone: its logits give the direct path to the output. This run also gives the outputs
-    that receivers would have had. A second run patches those of one group in, and all else is free. Source: Wang et
-    al. 2022, appendix B; they patch the receivers' queries, keys or values, here all three are patched together.
-
-    Before the first forward pass it raises what `model_heads` raises, and ValueError for no senders and for a group
-    that is in no later layer than any sender.
-    """
-    support = prepare(model)
-    numbered = model_heads(support, senders)
-    groups = [model_heads(support, group) for group in receivers]
-    if not numbered:
-        raise ValueError("senders: name at least one head")
-    earliest = min(layer for layer, _ in numbered)
-    for group, given in zip(groups, receivers, strict=True):
-        if all(layer <= earliest for layer, _ in group):
-            raise ValueError(f"receivers {list(given)} are in no later layer than any of the senders {list(senders)}")
-    plain, direct = logit_difference(model, ids, answers), []
-    edges = torch.full((len(ids), len(numbered), len(groups)), torch.nan)
-    for row, (layer, head) in enumerate(numbered):
-        z = {at: base[at].clone() for at in support.layers if at >= layer}
-        z[layer][:, :, head] = source[layer][:, :, head]
-        heard = CaptureHeads()  # attached before the patches, so that it sees what they replace
-        frozen = [PatchHeads(at, range(support.heads), value) for at, value in z.items()]
-        direct.append(logit_difference(model, ids, answers, heard, *frozen) - plain)
-        for column, group in enumerate(groups):
-            later = [(at, receiver) for at, receiver in group if at > layer]
-            if later:
-                patches = [PatchHeads(at, receiver, heard.z[at][:, :, [receiver]]) for at, receiver in later]
-                edges[:, row, column] = logit_difference(model, ids, answers, *patches) - plain
-    return torch.stack(direct, dim=1).numpy(), edges.numpy()
-
-
 def all_paths(
-    model: PreTrainedModel, ids: Tensor, base: Activations, source: Activations, answers: Tensor, heads: Sequence[Head]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what K heads tell the output [N, K], and each other [N, K, K], from sender to receiver.
+    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, heads: Sequence[Head]
+) -> dict[str, Any]:
+    """Returns what K heads tell the output and each other, as changes of the logit difference, see `scores.paths`.
 
-    An entry is NaN where the receiver is in no later layer than the sender. For the rest see `path_effects`.
+    base, source [N, T]: the tokens of both prompts. direct [N, K]: from sender to the output. edges [N, K, K, 4]: from
+    sender to receiver, through the receiver's query, key, value, and all three together; NaN where the receiver is in
+    no later layer. refused: why a class cannot be taken apart, all numbers being NaN; else empty.
     """
-    earliest = min(layer for layer, _ in heads)
-    listening = [place for place, (layer, _) in enumerate(heads) if layer > earliest]
-    groups = [[heads[place]] for place in listening]
-    direct, heard = path_effects(model, ids, base, source, answers, heads, groups)
-    edges = np.full((len(ids), len(heads), len(heads)), np.nan, np.float32)
-    edges[:, :, listening] = heard
-    return direct, edges
+    try:
+        found = path_effects(model, base, source, answers, heads)
+    except UnsupportedModel as error:
+        count = len(heads)
+        direct, edges = (np.full((len(base), *shape), np.nan) for shape in ((count,), (count, count, 4)))
+        return {"direct": direct, "edges": edges, "refused": str(error)}
+    return {"direct": found.direct.numpy(), "edges": found.edges.numpy(), "refused": ""}

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from util.figures.head_map import colour_limit, count_ticks, head_map, print_in_cells, short_number
+from util.figures.head_map import colour_bar, colour_limit, count_ticks, head_map, print_in_cells, short_number
 from util.figures.ioi_patching.measures import SHOWN, carriers
 from util.figures.style import BLUE, GREY, RED, WIDTH, new_figure, points, style
 from util.stats.heads import Head, head_name, heads_where, top
@@ -21,6 +21,8 @@ NAMED = 5  # heads named in panels of dots
 PRINTED = 12  # cells of a map whose value is printed
 READABLE = 36  # layers of a map in whose cells a value can be read
 RANKED = 12  # heads shown with intervals
+CHANNEL_COLOURS = ("#2c7d59", "#c98a00", "#7b3294")  # query, key, value
+Edge = tuple[int, int]  # the places of sender and receiver
 
 
 def predictions(log_softmax: Floats, answers: Sequence[int], names: Sequence[str], titles: Sequence[str]) -> Figure:
@@ -260,7 +262,7 @@ def population(
         if np.isfinite(direct).all():
             _against(told, effects, direct, named)
         else:
-            text = "not measured:\nthis class changes what\nheads write (a norm after\nattention, a multiplier)"
+            text = "not measured:\nlayers of this class\ncannot be taken apart"
             told.text(0.5, 0.5, text, ha="center", va="center", fontsize=7, transform=told.transAxes)
             told.set_axis_off()
         figure.suptitle(title)
@@ -302,65 +304,120 @@ def _ranked(
 
 def circuit(
     whole: Interval,
-    alone: Mapping[int, Interval],
+    faithfulness: Mapping[int, Interval],
     without: Mapping[int, Interval],
     random: Mapping[int, Sequence[float]],
+    levels: Sequence[float],
     title: str,
 ) -> Figure:
-    """Returns the figure of mean logit differences where only some heads work, by how many.
+    """Returns the figure of faithfulness: the share of the logit difference that some heads keep alone, by how many.
 
-    whole: of all heads. alone, without: by size, of the strongest heads alone, and of all but these. random: by size,
-    of random sets.
+    whole: the mean logit difference of all heads. faithfulness: by size, the share that the strongest heads keep.
+    without, random: by size, mean logit differences of all but these, and of random sets. levels: shares to mark.
     """
     with style():
         figure = new_figure(WIDTH, 2.5)
         ax = figure.subplots()
-        for parts, colour, marker, label in (
-            (alone, BLUE, "o", "strongest alone"),
-            (without, RED, "s", "all but these"),
-        ):
-            points(ax, list(parts), parts.values(), fmt=f"{marker}-", color=colour, label=label)
-        sizes = [size for size, values in random.items() for _ in values]
-        ax.plot(sizes, [v for values in random.values() for v in values], ".", color=GREY, ms=4)
-        means = [np.mean(values) for values in random.values()]
+        sizes = list(faithfulness)
+        points(ax, sizes, faithfulness.values(), fmt="o-", color=BLUE, label="strongest alone")
+        rest = [Interval(*(number / whole.value for number in without[size])) for size in sizes]
+        points(ax, sizes, rest, fmt="s-", color=RED, label="all but these")
+        x = [size for size, values in random.items() for _ in values]
+        ax.plot(x, [v / whole.value for values in random.values() for v in values], ".", color=GREY, ms=4)
+        means = [np.mean(values) / whole.value for values in random.values()]
         ax.plot(list(random), means, "-", color=GREY, lw=0.9, label="random, same layers")
-        ax.axhspan(whole.low, whole.high, color="0.9", zorder=0)
-        ax.axhline(whole.value, color="0.6", lw=0.8, zorder=0)
-        ax.annotate("all heads", (1, whole.value), (0, 2), textcoords="offset points", fontsize=7, color="0.4")
+        ax.axhspan(whole.low / whole.value, whole.high / whole.value, color="0.9", zorder=0)
+        ax.axhline(1, color="0.6", lw=0.8, zorder=0)
+        ax.annotate(
+            f"all heads: {whole.value:.2f} logits", (1, 1), (0, 2), textcoords="offset points", fontsize=7, color="0.4"
+        )
+        for level in levels:
+            ax.axhline(level, color="0.8", lw=0.7, ls=":", zorder=0)
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
         ax.set_xscale("log", base=2)
-        ax.set_xticks(list(alone), [str(size) for size in alone], minor=False)
-        ax.set(xlabel="heads in the set", ylabel="logit difference", title=title)
+        ax.set_xticks(sizes, [str(size) for size in sizes], minor=False)
+        ax.set(xlabel="heads in the set", ylabel="faithfulness", title=title)
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
-def paths(heads: Sequence[Head], edges: Intervals, direct: Intervals, whole: Intervals, title: str) -> Figure:
-    """Returns the figure of what K senders (rows) tell receivers (columns) and the output, beside their whole effects.
+def paths(
+    heads: Sequence[Head],
+    edges: Intervals,
+    split: Mapping[str, Intervals],
+    channels: Mapping[Edge, str | None],
+    direct: Intervals,
+    whole: Intervals,
+    strongest: Sequence[Edge],
+    title: str,
+) -> Figure:
+    """Returns the figure of what K senders tell receivers, through which channel, and the output.
 
-    edges [K, K], direct [K], whole [K]: in shares of the whole effect. Grey cells are no edges: the receiver is in no
-    later layer. Values whose interval, for all edges together, lies beyond a hundredth are black or white, others grey.
+    All in shares of the whole effect. edges [K, K]: from sender (row) to receiver (column), NaN where there is none;
+    split: by channel, the part through it alone. channels: by edge, the channel that carries most of it, or None.
+    direct [K]: to the output. whole [K]: each head's whole effect. strongest: edges that are shown with intervals.
+
+    Printed in the map are edges whose interval, for all together, lies beyond a hundredth, with the channel's initial.
     """
     with style():
-        names, count = [head_name(head) for head in heads], len(heads)
-        values = np.column_stack([edges.value, direct.value, whole.value])
-        sure = np.column_stack([carriers(part) for part in (edges, direct, whole)])
-        limit = colour_limit(values)
-        figure = new_figure(WIDTH, 0.9 + 0.24 * count)
-        ax = figure.subplots()
-        ax.set_facecolor("0.9")
-        ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-        for (row, column), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                strong = abs(value) > 0.6 * limit
-                colour = "0.6" if not sure[row, column] else "white" if strong else "black"
-                ax.text(
-                    column, row, f"{round(value, 2) + 0.0:.2f}", fontsize=6.5, ha="center", va="center", color=colour
-                )
-        for edge in (count - 0.5, count + 0.5):
-            ax.axvline(edge, color="black", lw=0.9)
-        ax.set_xticks(range(count + 2), [*names, "output", "in all"], rotation=45, ha="right")
-        ax.set_yticks(range(count), names)
-        ax.set(xlabel="receiver", ylabel="sender", title=title)
-        ax.spines[:].set_visible(True)
+        count, names = len(heads), [head_name(head) for head in heads]
+        figure = new_figure(WIDTH, 1.1 + 0.2 * max(count, 5) + 1.9)
+        grid = figure.add_gridspec(2, 1, height_ratios=(0.6 + 0.2 * max(count, 5), 1.9))
+        rows = [figure.add_subfigure(grid[row]) for row in range(2)]
+        axes = rows[0].subplots(1, 2, sharey=True, width_ratios=(3.4, 1))
+        _path_map(axes[0], names, edges, channels)
+        _beside(axes[1], direct, whole)
+        _split_paths(rows[1].subplots(), names, edges, split, strongest)
+        figure.suptitle(title)
     return figure
+
+
+def _path_map(ax: Axes, names: Sequence[str], edges: Intervals, channels: Mapping[Edge, str | None]) -> None:
+    """The map of edges; only receivers that somebody can tell anything have a column."""
+    listening = [column for column in range(len(names)) if np.isfinite(edges.value[:, column]).any()]
+    shown = edges.value[:, listening]
+    limit = colour_limit(shown)
+    ax.set_facecolor("0.9")
+    image = ax.imshow(shown, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    for row, column in np.argwhere(carriers(edges)[:, listening]):
+        edge = (int(row), listening[column])
+        value, channel = edges.value[edge], channels[edge]
+        text = short_number(value) + (f"\n{channel[0]}" if channel else "")
+        colour = "white" if abs(value) > 0.6 * limit else "black"
+        ax.text(column, row, text, fontsize=5, ha="center", va="center", color=colour, linespacing=0.85)
+    ax.set_xticks(range(len(listening)), [names[column] for column in listening], rotation=90, fontsize=6)
+    ax.set_yticks(range(len(names)), names, fontsize=6)
+    ax.set(xlabel="receiver", ylabel="sender", title="A) to heads, mostly by query (q), key (k), value (v)")
+    ax.spines[:].set_visible(True)
+    colour_bar(image, ax, location="left", fraction=0.05)
+
+
+def _beside(ax: Axes, direct: Intervals, whole: Intervals) -> None:
+    """What each sender tells the output, and its whole effect, in the rows of the map."""
+    for part, colour, marker, label, shift in (
+        (direct, BLUE, "o", "direct", -0.15), (whole, GREY, "s", "in all", 0.15),
+    ):  # fmt: skip
+        y = np.arange(len(part.value)) + shift
+        reach = np.abs([part.low - part.value, part.high - part.value])
+        ax.errorbar(part.value, y, xerr=reach, fmt=marker, color=colour, ms=2.5, lw=0.8, label=label)
+    ax.axvline(0, color="0.8", lw=0.7, zorder=0)
+    ax.tick_params(left=False, labelleft=False)
+    ax.set_title("B) to the output")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), handletextpad=0.1)
+
+
+def _split_paths(
+    ax: Axes, names: Sequence[str], edges: Intervals, split: Mapping[str, Intervals], strongest: Sequence[Edge]
+) -> None:
+    """The strongest edges with their intervals, through all channels together and through each alone."""
+    x = np.arange(len(strongest))
+    parts = {"all three": edges, **split}
+    for number, (name, part) in enumerate(parts.items()):
+        options = {"fmt": "sov^"[number], "color": ("black", *CHANNEL_COLOURS)[number], "ms": 2.5, "lw": 0.8}
+        if strongest:
+            points(ax, x + 0.18 * (number - 1.5), [part[edge] for edge in strongest], label=name, **options)
+    ax.axhline(0, color="0.8", lw=0.7, zorder=0)
+    ax.set_xticks(x, [f"{names[row]}\n{names[column]}" for row, column in strongest], fontsize=6)
+    ax.set(ylabel="share", xlabel="sender, receiver", title="C) strongest paths, all three channels or one alone")
+    if strongest:
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))

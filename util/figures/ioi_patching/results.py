@@ -25,6 +25,7 @@ from util.stats.splits import halves
 
 KEPT = 0.9  # share of the logit difference that a faithful set keeps
 LISTED = 8  # heads in tables and in the check
+STRONGEST_PATHS = 10  # paths in the table and the figure
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ class Population(Result):
             direct, exact = signed(self.direct[best]), signed(self.noised.value[best])
             said = [f"{head_name(best)} tells the output directly {direct} of its {exact}"]
         else:
-            said = ["direct effects: not measured, this class changes what heads write"]
+            said = ["direct effects: not measured, layers of this class cannot be taken apart"]
         alike = self.agreement
         shared = ", ".join(f"{share:.1f} of the top {k}" for k, share in alike.overlap.items())
         said.append(
@@ -379,7 +380,9 @@ class Curve(Result):
     """Faithfulness against size: mean logit differences where only some heads work, and all others are ablated.
 
     whole: of all heads. alone, without: by size of the set, of the strongest heads alone, and of all but these.
-    surplus: by size, alone minus whole on the same prompts. random: by size, of random sets. pairs: how many prompts.
+    surplus: by size, alone minus whole on the same prompts. random: by size, of random sets. faithfulness: by size, the
+    share of the whole logit difference that the strongest heads alone keep, see `measures.faithfulness`. pairs: how
+    many prompts.
     """
 
     whole: Interval
@@ -387,9 +390,14 @@ class Curve(Result):
     without: dict[int, Interval]
     surplus: dict[int, Interval]
     random: dict[int, list[float]]
+    faithfulness: dict[int, Interval]
     pairs: int
 
     unstored = ("setting", "pairs")
+
+    def values(self) -> dict[str, Any]:
+        """Returns what the values file has of this result, by name."""
+        return {**super().values(), "reached": self.reached}
 
     @classmethod
     def of(cls, circuit: Circuit) -> Curve:
@@ -408,8 +416,14 @@ class Curve(Result):
             without={size: circuit.mean(values) for size, values in without.items()},
             surplus={size: circuit.mean(values - circuit.whole) for size, values in strongest.items()},
             random=random,
+            faithfulness=measures.faithfulness(circuit.whole, strongest, circuit.clusters),
             pairs=len(circuit.whole),
         )
+
+    @property
+    def reached(self) -> dict[float, int | None]:
+        """By level of faithfulness, the least number of strongest heads that reach it alone; None where none do."""
+        return {level: measures.reached(self.faithfulness, level) for level in measures.LEVELS}
 
     @property
     def enough(self) -> int | None:
@@ -421,8 +435,16 @@ class Curve(Result):
     def sentences(self) -> list[str]:
         """Returns what the curve says, in words."""
         said = [f"all heads: logit difference {self.whole}"]
-        alone = ", ".join(f"{size}: {round(interval.value, 2) + 0.0:.2f}" for size, interval in self.alone.items())
-        said.append(f"the strongest alone, by their number: {alone}")
+        alone = ", ".join(f"{size}: {round(share.value, 2) + 0.0:.2f}" for size, share in self.faithfulness.items())
+        said.append(f"faithfulness, the share of this that the strongest keep alone, by their number: {alone}")
+        for level, size in self.reached.items():
+            if size is None:
+                said.append(f"faithfulness of {level} is reached by no set of the strongest heads")
+            else:
+                after = [n for n, share in self.faithfulness.items() if n > size and share.value < level]
+                lost = f", and lost again with {min(after)}" if after else ""
+                heads = f"{size} head" + "s" * (size > 1)
+                said.append(f"faithfulness of {level} is first reached by {heads}, {self.faithfulness[size]}{lost}")
         if self.enough is None:
             largest = max(self.alone)
             said.append(f"even the {largest} strongest heads alone keep less than nine tenths: {self.alone[largest]}")
@@ -446,6 +468,7 @@ class Curve(Result):
         table = pd.DataFrame(
             {
                 "strongest alone": {size: str(interval) for size, interval in self.alone.items()},
+                "faithfulness": {size: str(share) for size, share in self.faithfulness.items()},
                 "all but these": {size: str(interval) for size, interval in self.without.items()},
                 "random, same layers": {size: random.get(size, "") for size in self.alone},
             }
@@ -453,9 +476,9 @@ class Curve(Result):
         return table.rename_axis("heads in the set")
 
     def figure(self) -> Figure:
-        """Returns the figure of logit differences by the number of heads."""
+        """Returns the figure of faithfulness by the number of heads."""
         title = f"{self.setting.model_title}, {self.pairs} fresh pairs"
-        return plots.circuit(self.whole, self.alone, self.without, self.random, title)
+        return plots.circuit(self.whole, self.faithfulness, self.without, self.random, measures.LEVELS, title)
 
 
 def _count_of_heads(count: int) -> str:
@@ -469,38 +492,59 @@ def _count_of_heads(count: int) -> str:
 class Paths(Result):
     """What heads tell each other and the output, in shares of the whole effect.
 
-    heads: K of them. edges [K, K]: of sender to receiver, NaN where the receiver is in no later layer. direct [K]: to
-    the output. Intervals hold for all edges together. pairs: how many prompts.
+    heads: K of them. edges [K, K]: of sender to receiver, through the receiver's query, key and value together; query,
+    key, value [K, K]: through one of them alone; NaN where the receiver is in no later layer. direct [K]: to the
+    output. Intervals hold for all of these together. pairs: how many prompts. refused: why a class has no paths, or
+    empty.
     """
 
     heads: list[Head]
     edges: Intervals
+    query: Intervals
+    key: Intervals
+    value: Intervals
     direct: Intervals
     pairs: int
+    refused: str = ""
 
-    unstored = ("setting", "pairs")
+    unstored = ("setting", "pairs", "refused")
 
     @classmethod
     def of(cls, data: Mapping[str, Any], heads: Sequence[Head], setting: Setting) -> Paths:
         """Returns the result of a record's data for these heads, see `Pairs.paths`."""
-        base, source, clusters = data["base"], data["source"], data["clusters"]
-        both = np.concatenate([data["edges"], data["direct"][:, :, None]], axis=2)
-        none = np.isnan(both).any(axis=0)
-        effect = normalised(base[:, None, None] + np.where(none, 0, both), base, source, clusters)
-        value, low, high = (np.where(none, np.nan, part) for part in (effect.value, effect.low, effect.high))
-        edges = Intervals(value[:, :-1], low[:, :-1], high[:, :-1])
-        direct = Intervals(value[:, -1], low[:, -1], high[:, -1])
-        return cls(setting, list(heads), edges, direct, len(base))
+        shares = measures.split_paths(data)
+        return cls(setting, list(heads), **shares, pairs=len(data["base"]), refused=data["refused"])
+
+    @property
+    def channels(self) -> dict[str, Intervals]:
+        """The paths [K, K] through query, key and value alone."""
+        return {name: getattr(self, name) for name in measures.CHANNELS}
+
+    def channel(self, edge: tuple[int, int]) -> str | None:
+        """The one of query, key and value that carries most of an edge, None if that is no hundredth for certain."""
+        name = max(measures.CHANNELS, key=lambda channel: abs(self.channels[channel].value[edge]))
+        return name if carriers(self.channels[name])[edge] else None
+
+    def strongest(self, count: int = STRONGEST_PATHS) -> list[tuple[int, int]]:
+        """Returns the places (sender, receiver) of the largest edges, by size, largest first."""
+        there = [(int(row), int(column)) for row, column in np.argwhere(np.isfinite(self.edges.value))]
+        return sorted(there, key=lambda edge: -abs(self.edges.value[edge]))[:count]
+
+    def edge_name(self, edge: tuple[int, int]) -> str:
+        """An edge as text, such as L0H1 to L2H2."""
+        return " to ".join(head_name(self.heads[place]) for place in edge)
 
     def sentences(self) -> list[str]:
-        """Returns, by sender, its direct path and all edges that carry more than a hundredth for certain, in words."""
-        sure, told, silent = carriers(self.edges), carriers(self.direct), list[str]()
-        said = []
+        """Returns, by sender, its direct path and all edges that carry more than a hundredth for certain, in words.
+
+        Each edge is told with the channel that carries most of it. Edges whose channels cancel each other are told too.
+        """
+        if self.refused:
+            return [f"paths: not measured, {self.refused}"]
+        sure = np.any([carriers(part) for part in (self.edges, *self.channels.values())], axis=0)
+        told, silent, said = carriers(self.direct), list[str](), list[str]()
         for row, sender in enumerate(self.heads):
-            listeners = [
-                f"{head_name(self.heads[column])} {signed(self.edges.value[row, column])}"
-                for column in np.flatnonzero(sure[row])
-            ]
+            listeners = [self._told((row, int(column))) for column in np.flatnonzero(sure[row])]
             if told[row]:
                 listeners.append(f"the output {signed(self.direct.value[row])}")
             if listeners:
@@ -509,18 +553,33 @@ class Paths(Result):
                 silent.append(head_name(sender))
         return said + ([f"nothing for certain is told by {', '.join(silent)}"] if silent else [])
 
-    def table(self) -> pd.DataFrame:
-        """Returns the shares, a row for each sender, a column for each receiver and the output."""
-        names = [head_name(head) for head in self.heads]
-        table = pd.DataFrame(self.edges.value, index=names, columns=names)
-        return table.assign(output=self.direct.value).round(2).rename_axis("sender")
+    def _told(self, edge: tuple[int, int]) -> str:
+        name, channel = head_name(self.heads[edge[1]]), self.channel(edge)
+        through = "no channel alone" if channel is None else f"{channel} {signed(self.channels[channel].value[edge])}"
+        return f"{name} {signed(self.edges.value[edge])} ({through})"
 
-    def figure(self, population: Population) -> Figure:
-        """Returns the figure of edges, beside the heads' whole effects, which `population` has."""
+    def table(self, count: int = STRONGEST_PATHS) -> pd.DataFrame:
+        """Returns the strongest paths between heads, a row each: in all, and through each channel alone."""
+        edges = self.strongest(count)
+        columns = {"share": self.edges, **self.channels}
+        shown = {name: [str(part[edge]) for edge in edges] for name, part in columns.items()}
+        return pd.DataFrame(shown, index=[self.edge_name(edge) for edge in edges]).rename_axis("path")
+
+    def figure(self, population: Population) -> Figure | None:
+        """Returns the figure of paths, beside the heads' whole effects, which `population` has; None without paths."""
+        if self.refused:
+            return None
         shares = [population.share(head) for head in self.heads]
         whole = Intervals(*np.array(shares).T)
         title = f"{self.setting.model_title}, {self.pairs} fresh pairs: share of the whole effect"
-        return plots.paths(self.heads, self.edges, self.direct, whole, title)
+        count = len(self.heads)
+        channels = {
+            (row, column): self.channel((row, column))
+            for row in range(count)
+            for column in range(count)
+            if np.isfinite(self.edges.value[row, column])
+        }
+        return plots.paths(self.heads, self.edges, self.channels, channels, self.direct, whole, self.strongest(), title)
 
 
 # ------------------------------------------------------------------------------------------------ all together

@@ -50,7 +50,7 @@ class Study(study.Study):
     names: TWO_TEXTS = NAMES
     shown_layer: Natural | None = None
     layer_skip: Count | None = None
-    path_heads: Count = 12
+    path_heads: Count = 16
     untrained_control: bool = True
     held_out: bool | None = None
 
@@ -157,10 +157,11 @@ class Study(study.Study):
         return results.Curve.of(self.circuit(sets))
 
     def paths(self, heads: Sequence[Head] | None = None) -> results.Paths:
-        """Returns what heads tell each other and the output on fresh pairs, 32 at most, see `patching.path_effects`.
+        """Returns what heads tell each other, through query, key or value, and the output, on fresh pairs, 32 at most.
 
-        heads: positions in arrays [L, H]; by default the `path_heads` strongest of `population`. Raises ValueError for
-        no head at all, and before the first forward pass for a head that the model does not have or that comes twice.
+        heads: positions in arrays [L, H]; by default the `path_heads` strongest of `population`. The method, and for
+        which classes there are no paths: see `patching.all_paths`. Raises ValueError for no head at all, and before the
+        first forward pass for a head that the model does not have or that comes twice.
         """
         if heads is None:
             heads = sorted(self.population().strongest(self.path_heads))

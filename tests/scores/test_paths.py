@@ -1,0 +1,134 @@
+"""Path patching by query, key and value against whole forward passes with hooks, class by class, in float64."""
+
+import pytest
+import torch
+
+from tests.architectures import HEADS, VOCABULARY, build
+from tests.scores import slow_paths
+from util.engine.call import UnsupportedModel
+from util.engine.components import Components
+from util.engine.handshake import prepare
+from util.engine.replay import row_bytes
+from util.scores.paths import CHANNELS, STATES, path_effects
+
+LENGTH, FIRST, BOUND = 12, 7, 1e-10
+ANSWERS = torch.tensor([[5, 7], [8, 9]])
+MEMBERS = [(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 2)]
+BY_HOOKS = ["llama", "gpt2", "gemma2", "phi", "olmo2", "qwen2", "granite"]
+
+
+# its norm of all keys is in float32, so that copies of keys are not the same to the last digits
+NOT_SHARED = {"olmo2": {"num_key_value_heads": HEADS}}
+
+
+def prepared(name, dtype=torch.float64, **changes):
+    model = build(name, dtype, **changes)
+    if hasattr(model.config, "_experts_implementation"):
+        model.set_experts_implementation("eager")  # the other one has no float64
+    prepare(model)
+    return model
+
+
+def prompts():
+    generator = torch.Generator().manual_seed(1)
+    base = torch.randint(3, VOCABULARY, (2, LENGTH), generator=generator)
+    source = base.clone()
+    source[:, FIRST] = torch.tensor([4, 6])
+    return base, source
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+
+
+def agrees(found, wanted):
+    return (found - wanted).abs().max() <= BOUND * max(1.0, wanted.abs().max().item())
+
+
+@pytest.mark.oracle
+@pytest.mark.usefixtures("wide_softmax")
+@pytest.mark.parametrize("name", BY_HOOKS)
+def test_paths_equal_frozen_runs_by_hooks(name):
+    """For classes with shared keys, on the same function with a key and a value for each head."""
+    changes = NOT_SHARED.get(name, {})
+    model, (base, source) = prepared(name, **changes), prompts()
+    plain = build(name, torch.float64, **changes)
+    plain = slow_paths.with_own_keys(plain) if hasattr(plain.config, "num_key_value_heads") else plain
+    plain.set_attn_implementation("eager")
+    slow = slow_paths.Hooks(plain, base, source, ANSWERS)
+    found = path_effects(model, base, source, ANSWERS, MEMBERS)
+    assert found.direct.shape == (2, 6) and found.edges.shape == (2, 6, 6, 4) and found.edges.dtype == torch.float64
+    for row, sender in enumerate(MEMBERS):
+        assert agrees(found.direct[:, row], slow.direct(sender))
+        for column, receiver in enumerate(MEMBERS):
+            if receiver[0] <= sender[0]:
+                assert found.edges[:, row, column].isnan().all()
+                continue
+            for channel, state in enumerate(CHANNELS):
+                states = STATES if state == "together" else [state]
+                wanted = slow.edge(sender, receiver, states)
+                assert agrees(found.edges[:, row, column, channel], wanted), (sender, receiver, state)
+    for channel in range(4):  # not vacuous
+        seen = found.edges[..., channel]
+        assert seen[~seen.isnan()].abs().median() > 1e-6
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", [*BY_HOOKS, "mistral", "gpt_neox", "falcon_7b", "gpt_neo", "bloom", "mixtral"])
+def test_paths_through_all_channels_equal_patches_of_what_receivers_put_out(name):
+    model, (base, source) = prepared(name), prompts()
+    found = path_effects(model, base, source, ANSWERS, MEMBERS)
+    for row, sender in enumerate(MEMBERS[:4]):
+        for column, receiver in enumerate(MEMBERS):
+            if receiver[0] > sender[0]:
+                direct, edge = slow_paths.together(model, base, source, ANSWERS, sender, [receiver])
+                assert agrees(found.direct[:, row], direct)
+                assert agrees(found.edges[:, row, column, CHANNELS.index("together")], edge)
+
+
+def test_senders_in_any_order_and_few_at_a_time_change_nothing():
+    model, (base, source) = prepared("llama"), prompts()
+    every = [(layer, head) for layer in range(3) for head in range(HEADS)]
+    shuffled = [every[place] for place in torch.randperm(12, generator=torch.Generator().manual_seed(0))]
+    whole = path_effects(model, base, source, ANSWERS, every)
+    budget = 3 * len(base) * row_bytes(model, LENGTH, LENGTH)
+    part = path_effects(model, base, source, ANSWERS, shuffled, budget=budget)
+    order = [shuffled.index(head) for head in every]
+    assert agrees(part.direct[:, order], whole.direct)
+    torch.testing.assert_close(part.edges[:, order][:, :, order], whole.edges, atol=1e-12, rtol=0, equal_nan=True)
+
+
+def test_a_prompt_that_is_its_own_source_tells_nothing():
+    model, (base, _) = prepared("gpt2"), prompts()
+    found = path_effects(model, base, base, ANSWERS, MEMBERS)
+    assert found.direct.abs().max() <= 1e-12 and found.edges.nan_to_num().abs().max() <= 1e-12
+
+
+def test_one_head_alone_has_a_direct_path_and_no_edges():
+    model, (base, source) = prepared("gpt2"), prompts()
+    found = path_effects(model, base, source, ANSWERS, [(2, 1)])
+    assert found.edges.isnan().all() and found.direct.abs().min() > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [([(0, 4)], "no head"), ([(3, 0)], "no head"), ([(-1, 0)], "no head"), ([(0, 1), (0, 1)], "twice"), ([], "one")],
+    ids=str,
+)
+def test_heads_that_there_are_not_are_refused(heads, message):
+    base, source = prompts()
+    with pytest.raises(ValueError, match=message):
+        path_effects(prepared("gpt2"), base, source, ANSWERS, heads)
+
+
+def test_prompts_and_classes_that_do_not_fit_are_refused_before_a_run(monkeypatch):
+    monkeypatch.setattr(Components, "run", lambda *_: pytest.fail("a forward pass"))
+    base, source = prompts()
+    with pytest.raises(ValueError, match="as many tokens"):
+        path_effects(prepared("gpt2"), base, source[:, 1:], ANSWERS, MEMBERS)
+    with pytest.raises(ValueError, match="answers"):
+        path_effects(prepared("gpt2"), base, source, ANSWERS[:1], MEMBERS)
+    with pytest.raises(UnsupportedModel, match="no attention"):
+        path_effects(prepared("qwen3_next", torch.float32), base, source, ANSWERS, MEMBERS[:1])
