@@ -17,8 +17,8 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
-    "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "roles",
-    "inference", "figures", "training", "__main__", "moved",
+    "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "scores",
+    "roles", "inference", "figures", "training", "__main__", "moved",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
@@ -26,6 +26,7 @@ MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "toke
 NO_MODEL = (
     "util.paths", "util.locks", "util.stats", "util.records.cache", "util.records.file_format", "util.models.table",
     "util.figures.style", "util.figures.report", "util.roles.attention_scores", "util.roles.results",
+    "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("measures", "plots", "claims", "results")),
 )  # fmt: skip
 INTERNALS = (
