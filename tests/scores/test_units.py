@@ -139,7 +139,7 @@ def test_files_of_scores_know_their_units_and_their_parent(tmp_path):
     for other, sort, words in (
         (circuit.without(HeadUnit(0, 0, "x")), "head", "measured in the circuit"),
         (whole(start=Ablation(removed=("CONTEXT",))), "head", "measured in the circuit"),
-        (circuit, "edge", "72 head units; the circuit has 312 edge units"),
+        (circuit, "edge", "72 head units; the circuit has 372 edge units"),
         (Circuit.whole(2, 4), "head", "the circuit has 48 head units"),
     ):
         with pytest.raises(ValueError, match=words):
