@@ -9,7 +9,7 @@ import pytest
 from tests.edges.test_splicing import groups
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS, Edge
-from util.scores.pruning import prune, prune_by
+from util.scores.pruning import prune
 from util.scores.units import (
     Circuit,
     EdgeUnit,
@@ -158,7 +158,7 @@ def test_files_of_scores_know_their_units_and_their_parent(tmp_path):
 def made_up(needed, asked=None):
     """A model that answers as long as it has the first units; their scores are highest."""
 
-    def measure(circuit):
+    def measure(circuit, _=0):
         living = circuit.living_heads
         if asked is not None:
             asked.append(int(living.sum()))
@@ -181,19 +181,35 @@ def test_pruning_ends_before_the_accuracy_falls():
     assert hopeless.units_left == [72] and hopeless.result is start and not hopeless.passing
     endless = prune(made_up(10), start, "head", floor=0)
     assert endless.units_left[-1] == 0 and not endless.stopped and endless.result.count("head") == 0
-    assert len(prune(made_up(10), start, "head", floor=0, most=3).rounds) == 4
 
 
 def test_keep_lists_and_scores_of_earlier_rounds_give_the_same_rounds(tmp_path):
-    start = Circuit.whole(3, 4)
-    found, files = prune(made_up(10), start, "head", 0.95), []
+    start, asked = Circuit.whole(3, 4), []
+    found = prune(made_up(10, asked), start, "head", 0.95)
+    keep = found.units_left[1:]
     for number, one in enumerate(found.rounds[:-1]):
-        files.append(tmp_path / f"{number}.json")
-        write_scores(files[-1], one.circuit, "head", made_up(10)(one.circuit).scores)
-    readers = [lambda circuit, file=file: read_scores(file, circuit, "head") for file in files]
-    circuits = prune_by(readers, found.units_left[1:], start, "head")
-    assert [circuit.digest for circuit in circuits] == [one.circuit.digest for one in found.rounds]
+        write_scores(tmp_path / f"{number}.json", one.circuit, "head", made_up(10)(one.circuit).scores)
+
+    def read(circuit, number):
+        return FromFile(circuit, tmp_path / f"{number}.json")
+
+    again = prune(read, start, "head", 0.95, keep=keep)
+    assert [one.circuit.digest for one in again.rounds] == [one.circuit.digest for one in found.rounds]
+    assert not again.stopped and again.units_left == asked
     with pytest.raises(ValueError, match="measured in the circuit"):
-        prune_by([readers[0], readers[0]], [60, 50], start, "head")
-    with pytest.raises(ValueError, match="scores of 1"):
-        prune_by(readers[:1], [60, 50], start, "head")
+        prune(lambda circuit, _: read(circuit, 0), start, "head", 0.95, keep=[60, 50])
+    asked.clear()
+    with pytest.raises(ValueError, match="no round has more"):
+        prune(made_up(10, asked), start, "head", 0.95, keep=[60, 61])
+    assert not asked
+
+
+class FromFile:
+    right = np.ones(3, bool)
+
+    def __init__(self, circuit, file):
+        self.circuit, self.file = circuit, file
+
+    @property
+    def scores(self):
+        return read_scores(self.file, self.circuit, "head")

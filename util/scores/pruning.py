@@ -66,45 +66,37 @@ class Pruning:
 
 
 def prune(
-    measure: Callable[[Circuit], Measured],
+    measure: Callable[[Circuit, int], Measured],
     start: Circuit,
     sort: Sort,
     floor: float,
     share: float = 0.1,
     of_initial: bool = False,
-    most: int | None = None,
+    keep: Sequence[int] | None = None,
 ) -> Pruning:
     """Prune units of one sort, round by round, until the accuracy falls below `floor` or no unit is left.
 
-    measure: scores and right answers of a circuit, in which the dead units have no effect. share: of the living units,
-    or of those alive at first (of_initial), goes in each round. most: so many rounds at most.
+    measure: of a circuit and the number of its round, in which dead units have no effect. Its scores are read only if
+    there is another round. share: of the living units, or of those alive at first (of_initial), goes in each round.
+    keep: instead, round i leaves keep[i] units, whatever the accuracy, as the reference code's `prune_k`. Raises
+    ValueError for a list that increases, before anything is measured.
     """
     initial, circuit, rounds = start.count(sort), start, list[Round]()
+    if keep is not None:
+        check_keep(keep, initial)
     for number in count():
-        measured = measure(circuit)
+        measured = measure(circuit, number)
         rounds.append(Round(circuit, float(measured.right.mean())))
-        if rounds[-1].accuracy < floor:
-            return Pruning(sort, tuple(rounds), floor, True)
         living = circuit.count(sort)
-        if not living or number == most:
-            break
-        keep = next_keep(living, share, initial if of_initial else None)
-        circuit = circuit.keeping(sort, kept(measured.scores, circuit.living(sort), keep))
+        if keep is not None:
+            if number == len(keep):
+                break
+            left = keep[number]
+        else:
+            if rounds[-1].accuracy < floor:
+                return Pruning(sort, tuple(rounds), floor, True)
+            if not living:
+                break
+            left = next_keep(living, share, initial if of_initial else None)
+        circuit = circuit.keeping(sort, kept(measured.scores, circuit.living(sort), left))
     return Pruning(sort, tuple(rounds), floor, False)
-
-
-def prune_by(
-    scores: Sequence[Callable[[Circuit], Floats]], keep: Sequence[int], start: Circuit, sort: Sort
-) -> list[Circuit]:
-    """The circuits of rounds that keep given numbers of units by given scores, the unpruned one first.
-
-    Round i keeps the `keep[i]` units of the highest score among those alive. scores: for each round, the scores
-    [L, H, K] for the circuit before it, such as `units.read_scores` of a file. Raises ValueError for a list that
-    increases or has another length than the scores, before any score is read, and what the scores raise.
-    """
-    check_keep(keep, start.count(sort), len(scores))
-    circuits = [start]
-    for read, number in zip(scores, keep, strict=True):
-        circuit = circuits[-1]
-        circuits.append(circuit.keeping(sort, kept(read(circuit), circuit.living(sort), number)))
-    return circuits
