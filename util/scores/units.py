@@ -27,8 +27,8 @@ from util.stats.heads import head_name
 # The types that heads are pruned at. A prompt and its donor begin alike, so that heads at bos and header are the same
 # in both; what the answer's own tokens read is not pruned unless it is named.
 HEAD_TYPES = ("x", "t", "y", "n", "query", "last_separator")
-SORTS = ("head", "edge")
 Sort = Literal["head", "edge"]
+SORTS: tuple[Sort, ...] = ("head", "edge")
 Alive = NDArray[np.bool_]  # [L, H, K]
 Floats = NDArray[np.floating]
 

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.ticker import ScalarFormatter
 from numpy.typing import NDArray
 
 from util.edges import names as ablations
@@ -331,7 +332,7 @@ def pruning(
     result, with the accuracy of random prunings of that size in grey.
     """
     with style():
-        figure = new_figure(3.6, 2.4)
+        figure = new_figure(4.4, 2.4)
         ax = figure.subplots()
         left = np.array(list(accuracy), dtype=float)
         ax.axhline(whole, color="0.6", lw=0.8, ls=":")
@@ -341,6 +342,7 @@ def pruning(
         _points(ax, left, list(accuracy.values()), fmt="o-", color=DARK, label="test split")
         ax.plot(np.full(len(random), result), random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, test split")
         ax.set_xscale("symlog", linthresh=1)
+        ax.xaxis.set_major_formatter(ScalarFormatter())
         ax.set(xlim=(1.15 * left.max(), max(0.0, 0.6 * left.min())), ylim=(-0.04, 1.06))
         ax.set(xlabel=f"{units} left", ylabel="accuracy, first token")
         ax.legend(loc="lower left", fontsize=6, handlelength=1)

@@ -23,11 +23,12 @@ from util.figures.edge_ablation import measures
 from util.figures.edge_ablation.measures import Row
 from util.figures.edge_ablation.pruning_results import PruningCurve
 from util.figures.edge_ablation.study import Data, Study
+from util.records.cache import Record
 from util.records.checked import AsList, Count, Natural, Share, Text, checked
 from util.scores import token_types
 from util.scores.pruning import Pruning, prune
 from util.scores.token_types import STEPS, Method, Reduce
-from util.scores.units import Circuit, Floats, Sort, Units, random_living, read_scores, write_scores
+from util.scores.units import SORTS, Circuit, Floats, Sort, Units, random_living, read_scores, write_scores
 
 SCHEMA = {"part": "token-type units", "units_version": 1}  # of the requests of all records below
 
@@ -134,7 +135,7 @@ class PruningStudy:
         study = self.search
         found = token_types.scores(study.pair[0], study.groups, circuit, self.method, self.steps, study.token_budget)
         data: Data = {"right": found.right, "losses": found.losses}
-        for sort in ("head", "edge"):
+        for sort in SORTS:
             for reduce in token_types.REDUCTIONS:
                 data[f"{sort}s_{reduce}"] = found.of(sort).by(reduce)
         return data
@@ -143,10 +144,23 @@ class PruningStudy:
         """The scores of the units of a sort in a circuit [L, H, K], by the study's method and reduction."""
         return self.scored(circuit)[f"{sort}s_{self.reduce}"]
 
-    def answers(self, study: Study, circuit: Circuit) -> Data:
-        """What a circuit answers under the first draw of donors of a study, see `Study.records`."""
+    def named_scores(self, circuit: Circuit) -> dict[str, dict[str, float]]:
+        """The scores of the living units of a circuit by name, for each sort of units, the highest first."""
+        named: dict[str, dict[str, float]] = {}
+        for sort in SORTS:
+            scores, units, living = self.scores(circuit, sort), circuit.units(sort), circuit.living(sort)
+            pairs = [(str(unit), float(scores[units.place(unit)])) for unit in units.of(living)]
+            named[sort] = dict(sorted(pairs, key=lambda pair: -pair[1]))
+        return named
+
+    def record(self, study: Study, circuit: Circuit) -> Record:
+        """The record of what a circuit answers under the first draw of donors of a study, see `Study.records`."""
         part = self._part(circuit, "answers")
-        return study.record(part, partial(self._measure_answers, study, circuit)).data
+        return study.record(part, partial(self._measure_answers, study, circuit))
+
+    def answers(self, study: Study, circuit: Circuit) -> Data:
+        """The data of `record`."""
+        return self.record(study, circuit).data
 
     def _measure_answers(self, study: Study, circuit: Circuit) -> Data:
         found = token_types.answers(study.pair[0], study.groups, circuit, token_budget=study.token_budget)
@@ -155,7 +169,7 @@ class PruningStudy:
     def row(self, circuit: Circuit, draws: Sequence[Study] | None = None) -> Row:
         """What a circuit answers on the study's split under all draws of donors, see `measures.aligned`."""
         studies = self.study.draws if draws is None else draws
-        return measures.aligned([{"pruned": self.answers(study, circuit)} for study in studies])["pruned"]
+        return measures.aligned([{names.PRUNED: self.answers(study, circuit)} for study in studies])[names.PRUNED]
 
     # -------------------------------------------------------------------------------------------- pruning
 
@@ -165,7 +179,7 @@ class PruningStudy:
 
     def pruned(self, sort: Sort, start: Circuit, share: float) -> Pruning:
         """The rounds of pruning units of a sort, from a circuit on."""
-        steps = tqdm(desc=f"{self.study.task}, pruning {sort} units", unit="round", leave=False)
+        steps = tqdm(desc=f"{self.study.setting.task}, pruning {sort} units", unit="round", leave=False)
 
         def measure(circuit: Circuit, number: int) -> Measured:
             steps.update()
@@ -187,14 +201,22 @@ class PruningStudy:
         given = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.startswith("_")}
         return type(self)(**{**given, **changes})
 
+    def begin(self, sort: Sort, *, after_heads: bool = True) -> Circuit:
+        """What pruning of a sort begins with: all units, or for edges those of the heads that are left."""
+        return self.heads_before_edges.without_idle_edges() if sort == "edge" and after_heads else self.first
+
     def heads(self) -> PruningCurve:
         """Head units pruned."""
         return self._curve("head", self.first)
 
     def edges(self, *, after_heads: bool = True) -> PruningCurve:
         """Edge units pruned, of the heads that are left, or of all."""
-        start = self.heads_before_edges.without_idle_edges() if after_heads else self.first
-        return self._curve("edge", start)
+        return self._curve("edge", self.begin("edge", after_heads=after_heads))
+
+    def at_random(self, sort: Sort, start: Circuit, result: Circuit) -> list[Circuit]:
+        """Random prunings of a circuit, as large as the result."""
+        drawn = random_living(start, result, sort, self.random, self.study.seed)
+        return [start.keeping(sort, living) for living in drawn]
 
     def _curve(self, sort: Sort, start: Circuit) -> PruningCurve:
         pruning = self.pruned(sort, start, self.share)
@@ -205,7 +227,6 @@ class PruningStudy:
         chosen += [number for number in range(last + 1, len(pruning.rounds))][:1]  # where it falls
         left = [pruning.units_left[number] for number in chosen]
         one_draw = self.study.draws[:1]
-        drawn = random_living(start, result, sort, self.random, self.study.seed)
         whole = self.study.over_donors({names.FULL: WHOLE})[names.FULL]
         return PruningCurve(
             self.study.setting,
@@ -219,15 +240,14 @@ class PruningStudy:
             {number: self.row(circuits[number]) for number in left},
             result.count(sort),
             tuple(map(str, result.units(sort).of(result.living(sort)))),
-            tuple(self.row(start.keeping(sort, living), one_draw) for living in drawn),
+            tuple(self.row(circuit, one_draw) for circuit in self.at_random(sort, start, result)),
         )
 
-    def write_scores(self, folder: Path, sort: Sort, *, after_heads: bool = False) -> list[Path]:
-        """Write a file of scores for each round of pruning, which `score_files` takes; their paths."""
-        start = self.heads_before_edges.without_idle_edges() if after_heads else self.first
-        files = []
+    def write_scores(self, folder: Path, pruning: Pruning) -> list[Path]:
+        """Write a file of scores for each round of a pruning but the last, which `score_files` takes; their paths."""
+        files, sort = [], pruning.sort
         folder.mkdir(parents=True, exist_ok=True)
-        for number, one in enumerate(self.pruned(sort, start, self.share).rounds[:-1]):
+        for number, one in enumerate(pruning.rounds[:-1]):
             files.append(folder / f"{sort}_scores_{number}.json")
             about = {"method": self.method, "reduce": self.reduce}
             write_scores(files[-1], one.circuit, sort, self.scores(one.circuit, sort), **about)
