@@ -28,6 +28,7 @@ NO_MODEL = (
     "util.figures.style", "util.figures.report", "util.roles.attention_scores", "util.roles.results",
     "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("measures", "plots", "claims", "results")),
+    "util.figures.edge_ablation.pruning_results",
 )  # fmt: skip
 INTERNALS = (
     "transformers.integrations",

@@ -6,6 +6,7 @@ The models are random ones in float64: grouped keys, a soft cap with a window, a
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,7 +207,7 @@ def test_a_pruned_run_is_a_model_that_is_fed_token_by_token(name):
     with torch.no_grad():
         donor_z = eager_runs.run(stock(model), {"input_ids": torch.tensor([group.donors[0].ids[:-1]])}).z
     dead = circuit.edges.of(~circuit.living_edges), circuit.heads.of(~circuit.living_heads)
-    own, logits, place = [], [], [0]
+    own, logits, place = list[Any](), list[torch.Tensor](), [0]
 
     def hook(layer):
         def swap(_, arguments):
@@ -400,7 +401,7 @@ def test_integrated_scores_take_the_mean_gradient_on_the_way_to_the_donor(name):
     found = scores(toy(name), [group], circuit, "integrated", steps=3)
     one = scores(toy(name), [group], circuit, "integrated", steps=1).edges.signed
     np.testing.assert_array_equal(one, scores(toy(name), [group], circuit).edges.signed)
-    table, total = hand_model(name).get_input_embeddings(), {}
+    table, total = hand_model(name).get_input_embeddings(), dict[int, torch.Tensor]()
     own, other = (table(torch.tensor([tokens.ids[:-1]])) for tokens in (group.base, group.donors[0]))
     for share in (1 / 3, 2 / 3, 1):
         hook = table.register_forward_hook(lambda *_, share=share: other + share * (own - other))

@@ -184,7 +184,7 @@ def test_pruning_ends_before_the_accuracy_falls():
 
 
 def test_keep_lists_and_scores_of_earlier_rounds_give_the_same_rounds(tmp_path):
-    start, asked = Circuit.whole(3, 4), []
+    start, asked = Circuit.whole(3, 4), list[int]()
     found = prune(made_up(10, asked), start, "head", 0.95)
     keep = found.units_left[1:]
     for number, one in enumerate(found.rounds[:-1]):

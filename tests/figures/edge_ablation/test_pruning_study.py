@@ -16,7 +16,6 @@ from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.study import LookUp, Study
 from util.models import planted
 from util.records.model import Model
-from util.scores.units import unit_of
 
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
 
@@ -54,8 +53,9 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
         assert curve.rows[curve.result]["right"].shape == (2, 4) and curve.random[0]["right"].shape == (1, 4)
         assert curve.overlap(curve) == 1 and len(curve.table()) == len(curve.rows) and curve.lines() and curve.figure()
     assert heads.units == 4 * 8 * 6 and edges.units < 4 * 8 * 31
-    living = {(unit.layer, unit.head, unit.target) for unit in map(unit_of, study_kept(study))}
-    assert all((u.layer, u.head, u.edge.target) in living for u in map(unit_of, edges.kept))
+    alive = {*map(str, study_kept(study))}
+    ends = (f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in edges.kept)
+    assert all(name in alive for name in ends)
     again = study_in(tmp_path, MISSING)
     same(again.heads(), heads)
     same(again.edges(), edges)
@@ -122,9 +122,10 @@ def test_planted_edges_are_those_that_are_left(tmp_path):
     made, truth = planted_controls.planted_control(planted.lookup, {})
     study = PruningStudy(LookUp(made, k=6, prompts=12, donor_seeds=(0,), folder=tmp_path), per_round=0.2, random=8)
     found = study.pruned("edge", study.first, 1.0)
-    left = found.result.edges.of(found.result.living_edges)
+    left = [str(unit) for unit in found.result.edges.of(found.result.living_edges)]
     assert found.passing[-1].accuracy == 1 and found.stopped and len(left) <= 2 * len(truth.edges)
-    assert {unit.edge for unit in left} >= {*type_pairs([Edge(*edge) for edge in truth.edges])}
+    kinds = {Edge.of(name.partition(" ")[2]) for name in left}
+    assert kinds >= {*type_pairs([Edge(*edge) for edge in truth.edges])}
     drawn = [
         study.answers(study.study, one)["right"].mean() for one in study.at_random("edge", study.first, found.result)
     ]
