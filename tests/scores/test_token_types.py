@@ -438,6 +438,17 @@ def test_batches_and_padding_change_no_score(name):
         np.testing.assert_allclose(one.losses, ours(name, groups(), circuit), rtol=0, atol=1e-10)
 
 
+def test_weights_want_the_gradients_that_they_wanted(monkeypatch):
+    model, wanted = toy("llama"), list[bool]()
+    before = scores(model, few(), whole()).edges.signed
+    chosen = model.model.layers[1].mlp.up_proj.weight.requires_grad_(True)
+    losses = PrunedRun.losses
+    monkeypatch.setattr(PrunedRun, "losses", lambda *a: wanted.append(chosen.requires_grad) or losses(*a))
+    np.testing.assert_array_equal(scores(model, few(), whole()).edges.signed, before)
+    assert chosen.requires_grad and chosen.grad is None and wanted == [False]
+    chosen.requires_grad_(False)
+
+
 def test_rows_in_pieces_give_the_same(monkeypatch):
     circuit = pruned()
     one = scores(toy("gemma2"), few(), circuit)

@@ -316,7 +316,7 @@ def scores(
             totals[sort].add(layer, signed, absolute)
 
     rows = [Row(group.base.ids[:length]) for group, length in zip(groups, run.lengths, strict=True)]
-    with tqdm(total=n, unit="prompt", leave=False, delay=5) as bar:
+    with _frozen(model), tqdm(total=n, unit="prompt", leave=False, delay=5) as bar:
         run_rows(model, rows, visit, shared_budget(token_budget, 2), bar)
     return Scored(totals["head"].means(n), totals["edge"].means(n), losses, right)
 
@@ -443,6 +443,19 @@ def _products(gradient: Tensor, values: Tensor) -> Tensor:
 def _by_kind(numbers: Tensor, cells: Tensor) -> Tensor:
     """Sums [B, H, R, C] of numbers [B, H, R, S] over the cells of each kind [B, R, S, C]."""
     return (numbers.transpose(1, 2) @ cells).transpose(1, 2)
+
+
+@contextmanager
+def _frozen(model: PreTrainedModel) -> Iterator[None]:
+    """Inside the block no weight wants a gradient, so that a backward pass keeps nothing for one."""
+    trained = [weights for weights in model.parameters() if weights.requires_grad]
+    for weights in trained:
+        weights.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weights in trained:
+            weights.requires_grad_(True)
 
 
 @contextmanager
