@@ -9,6 +9,7 @@ FULL, NONE = "FULL", "NONE"
 CTX_AGG, CTX_IO_AGG, AGG_ONLY, QUERY_ONLY = "CTX+AGG", "CTX_IO+AGG", "AGG-ONLY", "QUERY-ONLY"
 FOUND = "found"  # the circuit of a search
 ABLATED = "ablated"  # the single ablation of a config
+PRUNED = "pruned"  # what is left after units were pruned
 CIRCUIT = "circuit"  # what probes are made inside of
 ALONE = "no demonstrations"  # the whole model after the query alone; no ablation, but shown beside them
 _RANDOM = "random "

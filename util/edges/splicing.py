@@ -518,7 +518,18 @@ def outcomes(
     it (see `takes_some_tokens`).
     Raises what `Ablated` raises.
     """
-    run, n = Ablated(model, groups, ablation), len(groups)
+    return outcomes_of(Ablated(model, groups, ablation), whole, token_budget, two_pass, store)
+
+
+def outcomes_of(
+    run: Ablated,
+    whole: np.ndarray | None = None,
+    token_budget: int = TOKEN_BUDGET,
+    two_pass: bool = False,
+    store: Store | None = None,
+) -> dict[str, np.ndarray]:
+    """What the model says under an ablation that is checked already, [N] each, see `outcomes`; whole: [N, V]."""
+    model, groups, n = run.model, run.groups, len(run.groups)
     found: dict[str, np.ndarray] = {"top": np.zeros(n, np.int64), "right": np.zeros(n, bool), "log_prob": np.zeros(n)}
     if whole is not None:
         found |= {"kl": np.zeros(n), "agrees": np.zeros(n, bool)}

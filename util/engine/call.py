@@ -217,6 +217,26 @@ class Call:
         factor, weights = replace(self, value=torch.ones_like(self.value[..., :1])).rows(rows)
         return weights * factor.transpose(1, 2)
 
+    def joint_weights(self, others: Tensor, rows: Tensor) -> Tensor:
+        """Weights [B, H, R, 2 S] of query rows [R] in one softmax over the own keys and others at the same places.
+
+        others: [B, Hkv, S, d]. No edit is applied. The logarithms are the scores of both, up to a constant of each row:
+        scores as the class computes them, with its soft cap and mask. They are float32 or better. Where the class has
+        sinks, a row sums to less than 1.
+        """
+        dtype = torch.promote_types(self.query.dtype, torch.float32)
+        additive = self._additive(rows).to(dtype)
+        both = replace(
+            self,
+            query=take(self.query, rows, dim=2).to(dtype),
+            key=torch.cat([self.key, others], dim=2).to(dtype),
+            value=torch.cat([self.value, self.value], dim=2).to(dtype),
+            mask=torch.cat([additive, additive], dim=-1),
+            knockouts=(),
+            splice=None,
+        )
+        return both.weights(torch.arange(len(rows)))
+
     def _eager(self, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor]:
         module_class: Any = type(self.module)
         function = _eager_function(module_class)

@@ -175,17 +175,65 @@ def register(task: WordPairTask) -> WordPairTask:
 def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
     """The task of that name; a `WordPairTask` is returned unchanged. Raises ValueError, with all names, for others.
 
+    The name may be that of a folder with a saved data set, see `pairs_from_saved`.
+
     trained: use the words that the embedded model was trained on, if it is one of the suite's tasks. The model learnt
     these words by heart and cannot do the tasks with other words.
     """
     if isinstance(task, WordPairTask):
         return task
+    if is_saved(task):
+        return _saved_task(Path(task).resolve(), trained)
     if task not in names():
         raise ValueError(f"unknown word-pair task {task!r}; there are {', '.join(names())}")
     return _REGISTERED[task] if task in _REGISTERED else _built_in(task, trained)
 
 
+@cache
+def _saved_task(folder: Path, trained: bool) -> WordPairTask:
+    return WordPairTask(folder.name, pairs_from_saved(folder), lists=_lists(trained))
+
+
+def shown_task(task: str) -> str:
+    """The name of a task in requests, titles and values; it never contains a path."""
+    return Path(task).resolve().name if is_saved(task) else task
+
+
 # ------------------------------------------------------------------------------------------------ pairs of a user
+
+
+def is_saved(task: str) -> bool:
+    """Whether this is no task's name but a folder that `datasets` has written with `save_to_disk`."""
+    return task not in names() and any(
+        (Path(task) / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")
+    )
+
+
+def pairs_from_saved(folder: str | Path, layout: Layout = TAB, least: int = 3) -> tuple[Pair, ...]:
+    """Pairs of a data set that Hugging Face's package `datasets` has written with `save_to_disk`.
+
+    Its columns are x and y, or input and output. Raises ValueError, naming the folder, where the package is missing,
+    for several splits in one folder, for other columns, and as `pairs_from_file` does.
+    """
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise ValueError(
+            f"{folder} is a saved data set; to read it, install the package: pip install datasets"
+        ) from error
+    try:
+        data = load_from_disk(str(folder))
+    except Exception as error:  # the package has many errors of its own
+        raise ValueError(f"cannot read pairs from {folder}: {error}") from error
+    if hasattr(data, "keys"):
+        raise ValueError(f"{folder} has the splits {', '.join(data.keys())}; name the folder of one of them")
+    for columns in (("x", "y"), ("input", "output")):
+        if {*columns} <= {*data.column_names}:
+            rows = [[x, y] for x, y in zip(*(data[name] for name in columns), strict=True)]
+            return _checked(rows, layout, str(folder), least)
+    raise ValueError(
+        f"{folder} has the columns {', '.join(data.column_names)}; x and y, or input and output are needed"
+    )
 
 
 def pairs_from_file(

@@ -1,3 +1,18 @@
-"""Importance scores of the parts of a model, circuits that are chosen by them, and how faithful and right these are."""
+"""Importance scores of the parts of a model, circuits that are chosen by them, and how faithful and right these are.
 
-__all__ = ["attribution", "circuits", "evaluation", "exact", "graph", "mib", "paths", "readers"]
+The parts are nodes and edges of the component graph (`graph`), and units by token type (`units`).
+"""
+
+__all__ = [
+    "attribution",
+    "circuits",
+    "evaluation",
+    "exact",
+    "graph",
+    "mib",
+    "paths",
+    "pruning",
+    "readers",
+    "token_types",
+    "units",
+]

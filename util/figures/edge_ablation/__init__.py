@@ -1,3 +1,14 @@
 """Figure 04: ablation of edges between token types (Bakalova et al., COLM 2025)."""
 
-__all__ = ["claims", "claims_study", "configs", "measures", "plan", "plots", "results", "study"]
+__all__ = [
+    "claims",
+    "claims_study",
+    "configs",
+    "measures",
+    "plan",
+    "plots",
+    "pruning_results",
+    "pruning_study",
+    "results",
+    "study",
+]

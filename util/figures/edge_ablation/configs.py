@@ -19,20 +19,30 @@ from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import CIRCUITS, FAMILIES
 from util.figures.edge_ablation import measures
+from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.results import Search
 from util.figures.edge_ablation.study import DONOR_SEEDS, Study
 from util.records.cache import Record
 from util.records.checked import Distinct, Share, Text, checked
 from util.records.model import Model
+from util.scores.units import SORTS, Sort
 from util.stats.intervals import Interval, accuracy
 
-Action = Literal["accuracy", "ablation", "single_edges", "circuits", "windows", "probes", "search"]
+Action = Literal[
+    "accuracy", "ablation", "single_edges", "circuits", "windows", "probes", "search", "scores", "prune_heads",
+    "prune_edges",
+]  # fmt: skip
+PRUNING: Mapping[str, Sort] = {"prune_heads": "head", "prune_edges": "edge"}
 ACTIONS = get_args(Action)
 PROBED = (*FAMILIES["CONTEXT_IO"], *FAMILIES["AGG_Y"])
 OF_MODEL = ("revision", "dtype", "quantized", "untrained_seed")  # fields of a request that say how a model is loaded
 OF_STUDY = (
     "task", "k", "prompts", "seed", "split", "corruptions", "ambiguous", "order", "layout", "token_budget", "two_pass",
     "in_turn",
+)  # fmt: skip
+OF_PRUNING = (
+    "after_heads", "start", "method", "reduce", "steps", "per_round", "of_initial", "heads_share", "keep",
+    "score_files", "search_prompts",
 )  # fmt: skip
 Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation
 Whole = Annotated[int, Field(strict=True, ge=0)]  # JSON has numbers: text is none
@@ -49,7 +59,14 @@ class Config:
     windows       contextualisation removed from a layer on, aggregation below a layer
     probes        context and label edges inside the last of `circuits`, read from each corruption of the request but 0
     search        a circuit that keeps `share` of the accuracy, searched on split "search"; its score on split "test"
+    scores        importance scores of all head and edge units, on split "search"
+    prune_heads   head units pruned round by round while `share` of the accuracy is kept, on split "search"; what is
+                  left, and `random` prunings of that size, on the split of the request
+    prune_edges   the same for edge units, after the heads
 
+    pruning: of the last three, fields of `PruningStudy` (start, method, reduce, steps, per_round, of_initial,
+    heads_share, keep, score_files, search_prompts), and after_heads: false, to prune the edges of all heads; out_dir
+    receives a file of scores for each round.
     donor_seeds: draws of donors. out_dir: a folder that receives result.json and rows.csv; without it, the cached
     records alone are written. Raises ValueError for what is unknown or cannot be written, before any work.
     """
@@ -61,6 +78,7 @@ class Config:
     random: Whole = 20
     share: Share = 0.9
     donor_seeds: Annotated[tuple[Whole, ...], Distinct] = DONOR_SEEDS
+    pruning: dict[str, Any] = field(default_factory=dict)
     out_dir: Text | None = None
 
     def __post_init__(self) -> None:
@@ -80,6 +98,10 @@ class Config:
             raise ValueError(f"ablation = {self.ablation}: its fields are those of Ablation ({error})") from error
         if self.action == "probes":
             self._check_probes()
+        if self.action in (*PRUNING, "scores"):
+            self.pruning_study  # noqa: B018  # it refuses what it cannot measure
+        elif self.pruning:
+            raise ValueError("`pruning` says how units are scored and pruned, and is for no other action")
         if self.out_dir is not None:
             _check_folder(Path(self.out_dir))
 
@@ -99,6 +121,28 @@ class Config:
         arguments = {name: self.request[name] for name in OF_STUDY if name in self.request}
         model = Model(self.request.get("model", "embedded"), **loading)
         return Study(model, donor_seeds=self.donor_seeds, **arguments)
+
+    @property
+    def after_heads(self) -> bool:
+        """Whether edges are pruned after heads. Raises ValueError unless it is true or false."""
+        given = self.pruning.get("after_heads", True)
+        if not isinstance(given, bool):
+            raise ValueError(f"pruning: after_heads = {given!r}: give true or false")
+        return given
+
+    @cached_property
+    def pruning_study(self) -> PruningStudy:
+        """The study of pruning. Raises ValueError for what there is not."""
+        given = dict(self.pruning)
+        self.after_heads  # noqa: B018
+        given.pop("after_heads", None)
+        for name in given:
+            edges.check_known(name, OF_PRUNING, "field of pruning")
+        try:
+            start = Ablation(**given.pop("start", {}))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"pruning: start: its fields are those of Ablation ({error})") from error
+        return PruningStudy(self.study, start=start, share=self.share, random=self.random, **given)
 
     def plain(self) -> dict[str, Any]:
         """The same in JSON, without out_dir: what makes two runs the same run."""
@@ -156,6 +200,9 @@ def examples() -> list[Config]:
         replace(one, action="windows"),
         replace(one, action="probes", request={**few, "corruptions": [0, 1, 2]}, circuits=(names.CTX_AGG,)),
         replace(one, action="search", random=2),
+        replace(one, action="scores", pruning={"method": "linear"}),
+        replace(one, action="prune_heads", random=2, pruning={"per_round": 0.5}),
+        replace(one, action="prune_edges", random=2, pruning={"per_round": 0.5, "start": {"removed": ["TOQUERY"]}}),
     ]
 
 
@@ -179,6 +226,8 @@ def run(
     file = None if config.out_dir is None else Path(config.out_dir) / "result.json"
     if file is not None and not overwrite and (there := _exported(file, config, study.expected)):
         return there
+    if config.action in (*PRUNING, "scores"):
+        return _run_pruning(config, study, file)
     search = study.search(config.share) if config.action == "search" else None
     if search is not None:
         study = study.replace(split="test")
@@ -187,24 +236,71 @@ def run(
         study = study.replace(donor_seeds=config.donor_seeds[:1])
     writes = config.action in ("accuracy", "ablation")
     draws = {draw.donor_seeds[0]: draw.records(ablations, generate=writes) for draw in study.draws}
-    first = next(iter(draws.values()))[names.FULL]
-    result = {
-        "config": config.plain(),
-        "provenance": first.provenance,
-        "left_out": first.data["left_out"],
-        "ablations": {name: ablation.plain() for name, ablation in ablations.items()},
-        "results": _results([{name: record.data for name, record in draw.items()} for draw in draws.values()]),
-    }
+    about = {name: ablation.plain() for name, ablation in ablations.items()}
+    result = _result(config, draws, about)
     if search is not None:
         result["search"] = {
             "kept": [str(edge) for edge in search.pairs],
             "alone": {str(edge): cost for edge, cost in search.alone.items()},
             "steps": [[str(edge), gone, right] for edge, gone, right in search.trace],
         }
+    _export(file, result, draws)
+    return result
+
+
+def _result(config: Config, draws: Draws, ablations: Mapping[str, Any]) -> dict[str, Any]:
+    """What every result says: of which config and model it is, and what was measured."""
+    first = next(iter(draws.values()))[names.FULL]
+    return {
+        "config": config.plain(),
+        "provenance": first.provenance,
+        "left_out": first.data["left_out"],
+        "ablations": dict(ablations),
+        "results": _results([{name: record.data for name, record in draw.items()} for draw in draws.values()]),
+    }
+
+
+def _export(file: Path | None, result: Mapping[str, Any], draws: Draws) -> None:
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         _replace(file.with_name("rows.csv"), _rows(draws))
         _replace(file, json.dumps(result, indent=1) + "\n")
+
+
+def _run_pruning(config: Config, study: Study, file: Path | None) -> dict[str, Any]:
+    """The actions that score and prune units."""
+    whole = {names.FULL: WHOLE}
+    pruner = config.pruning_study.replaced(study=study)
+    if config.action == "scores":
+        scored = pruner.search
+        draws = {scored.donor_seeds[0]: scored.records(whole)}
+        result = _result(config, draws, {names.FULL: WHOLE.plain()})
+        result["scores"] = pruner.named_scores(pruner.first)
+        _export(file, result, draws)
+        return result
+    sort = PRUNING[config.action]
+    start = pruner.begin(sort, after_heads=config.after_heads)
+    found = pruner.pruned(sort, start, config.share)
+    circuits = {names.PRUNED: found.result}
+    circuits |= {names.random_circuit(n): one for n, one in enumerate(pruner.at_random(sort, start, found.result), 1)}
+    draws = {}
+    for draw in study.draws:
+        pruned = {name: pruner.record(draw, circuit) for name, circuit in circuits.items()}
+        draws[draw.donor_seeds[0]] = {**draw.records(whole), **pruned}
+    about = {names.FULL: WHOLE.plain()} | {name: {"units": circuit.digest} for name, circuit in circuits.items()}
+    result = _result(config, draws, about)
+    result["pruning"] = {
+        "sort": sort,
+        "units": start.count(sort),
+        "left": found.units_left,
+        "accuracy": [one.accuracy for one in found.rounds],
+        "floor": found.floor,
+        "stopped": found.stopped,
+        "kept": {each: [*map(str, found.result.units(each).of(found.result.living(each)))] for each in SORTS},
+    }
+    if file is not None and not pruner.score_files:
+        pruner.write_scores(file.parent, found)
+    _export(file, result, draws)
     return result
 
 

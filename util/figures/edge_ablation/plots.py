@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.ticker import ScalarFormatter
 from numpy.typing import NDArray
 
 from util.edges import names as ablations
@@ -311,5 +312,39 @@ def ambiguous(
             ax.set_xticks(counts)
         axes[0].set_ylabel("share of prompts")
         figure.legend(loc="outside lower center", ncols=len(right))
+        figure.suptitle(title)
+    return figure
+
+
+def pruning(
+    accuracy: Mapping[int, Interval],
+    search: Mapping[int, float],
+    whole: float,
+    floor: float,
+    result: int,
+    random: Sequence[float],
+    units: str,
+    title: str,
+) -> Figure:
+    """Accuracy by units left: on the test split with intervals, on the search split by a thin line.
+
+    Dotted: the whole model on the test split; dashed: what had to be kept on the search split; a vertical line: the
+    result, with the accuracy of random prunings of that size in grey.
+    """
+    with style():
+        figure = new_figure(4.4, 2.4)
+        ax = figure.subplots()
+        left = np.array(list(accuracy), dtype=float)
+        ax.axhline(whole, color="0.6", lw=0.8, ls=":")
+        ax.axhline(floor, color=GREY, lw=0.8, ls="--")
+        ax.axvline(result, color=GREY, lw=0.6)
+        ax.plot(list(search), list(search.values()), color=RED, lw=0.8, label="search split")
+        _points(ax, left, list(accuracy.values()), fmt="o-", color=DARK, label="test split")
+        ax.plot(np.full(len(random), result), random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, test split")
+        ax.set_xscale("symlog", linthresh=1)
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.set(xlim=(1.15 * left.max(), max(0.0, 0.6 * left.min())), ylim=(-0.04, 1.06))
+        ax.set(xlabel=f"{units} left", ylabel="accuracy, first token")
+        ax.legend(loc="lower left", fontsize=6, handlelength=1)
         figure.suptitle(title)
     return figure

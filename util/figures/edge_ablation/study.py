@@ -74,11 +74,11 @@ def is_trained(model: str) -> bool:
 class Study(base.Study):
     """Prompts of one word-pair task and their donors, see `word_pair_prompts.prompts`; each ablation is a record.
 
-    task: by its name. donor_seeds: draws of donors; a record is of one draw, and `request` of the first. layout: fields
-    of `prompts.prompt.Layout` other than the task's, such as {"separator": ":", "join": " "}. two_pass: donors run
-    before the prompts, not beside them, and once for many ablations: faster where there are many. in_turn: no query is
-    asked again before all were asked. The embedded model is asked the words that it was trained on, every other model
-    those of the longer lists.
+    task: by its name, or a folder with a data set of pairs, see `word_pairs.pairs_from_saved`. donor_seeds: draws of
+    donors; a record is of one draw, and `request` of the first. layout: fields of `prompts.prompt.Layout` other than
+    the task's, such as {"separator": ":", "join": " "}. two_pass: donors run before the prompts, not beside them, and
+    once for many ablations: faster where there are many. in_turn: no query is asked again before all were asked. The
+    embedded model is asked the words that it was trained on, every other model those of the longer lists.
     Raises ValueError for a task, split, order, corruption or number that there is not, before a model is loaded.
     """
 
@@ -135,7 +135,7 @@ class Study(base.Study):
         return {
             "schema": 1,
             "method_version": 2,
-            "dataset": self.task,
+            "dataset": word_pairs.shown_task(self.task),
             "words": self._words,
             "prompts": self.prompts,
             "k": self.k,
@@ -155,7 +155,7 @@ class Study(base.Study):
     @property
     def setting(self) -> Setting:
         """What titles say of the study."""
-        return Setting(self.model.title, self.task, self.k, self.prompts, self.donor_seeds)
+        return Setting(self.model.title, word_pairs.shown_task(self.task), self.k, self.prompts, self.donor_seeds)
 
     @cached_property
     def draws(self) -> tuple[Study, ...]:

@@ -1,0 +1,518 @@
+"""Scores of units by token type, and pruned runs, against attention written out by hand in a stock model.
+
+The models are random ones in float64: grouped keys, a soft cap with a window, attention beside the MLP.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+from transformers.masking_utils import eager_mask
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from tests import eager_runs
+from tests.architectures import HEADS, LAYERS, attention_layers, build
+from tests.edges.test_splicing import alone, few, gap, groups, longer, step, stock, toy, words
+from util import edges
+from util.edges.ablation import Ablation
+from util.edges.edge import TYPE_PAIRS, Edge
+from util.edges.splicing import Group, outcomes
+from util.engine.handshake import prepare
+from util.scores import token_types
+from util.scores.token_types import PrunedRun, answers, scores
+from util.scores.units import Circuit, EdgeUnit
+
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("wide_softmax")]
+
+NAMES = ("llama", "gemma2", "phi")
+names = pytest.mark.parametrize("name", NAMES)
+REMOVED = Ablation(removed=("x->t:same", "y->x:earlier"), heads=((0, 0), (0, 1), (1, 2), (2, 3)))
+
+
+def whole(**options):
+    return Circuit.whole(LAYERS, HEADS, [group.base for group in groups()], **options)
+
+
+def pruned(seed=0, share=0.3, **options):
+    """A circuit without some of its units, drawn at random."""
+    circuit, rng = whole(**options), np.random.default_rng(seed)
+    circuit = circuit.keeping("head", rng.random(circuit.heads.shape) > share)
+    return circuit.keeping("edge", circuit.living_edges & (rng.random(circuit.edges.shape) > share))
+
+
+CIRCUITS = {
+    "whole": whole,
+    "pruned": pruned,
+    "started": lambda: pruned(start=REMOVED),
+    "start": lambda: whole(start=REMOVED),
+}
+circuits = pytest.mark.parametrize("circuit", CIRCUITS)
+
+
+# ------------------------------------------------------------------------------------------------ attention by hand
+
+
+@dataclass
+class ByHand:
+    """Attention of a stock model written out. moved: by layer, how far each cell has moved to the donor [H, T, T]."""
+
+    donor: dict = field(default_factory=dict)  # layer -> keys, values, outputs of a plain run
+    moved: dict = field(default_factory=dict)
+    swapped: dict = field(default_factory=dict)  # layer -> [T, H], outputs that are the donor's
+    z: dict = field(default_factory=dict)
+    seen: dict = field(default_factory=dict)
+
+
+NOW: list[ByHand] = [ByHand()]
+
+
+def attention(module, query, key, value, attention_mask, scaling=None, softcap=None, **_):
+    now, layer = NOW[0], module.layer_idx
+    repeat = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
+    scaling = module.head_dim**-0.5 if scaling is None else scaling
+
+    def cells(keys):
+        found = query @ keys.transpose(2, 3) * scaling
+        return found if softcap is None else softcap * torch.tanh(found / softcap)
+
+    scores_, z = cells(key), None
+    if layer in now.moved:
+        far, (donor_key, donor_value, _) = now.moved[layer], now.donor[layer]
+        scores_ = scores_ + far * (cells(donor_key) - scores_)
+        weights = (scores_ + attention_mask).softmax(-1)
+        z = weights @ value + (weights * far) @ (donor_value - value)
+    else:
+        z = (scores_ + attention_mask).softmax(-1) @ value
+    z = z.transpose(1, 2)
+    if layer in now.swapped:
+        z = torch.where(now.swapped[layer][..., None], now.donor[layer][2], z)
+    if torch.is_grad_enabled():
+        z = z.detach().requires_grad_() if not now.z else z
+    now.z[layer], now.seen[layer] = z, (key, value)
+    return z, None
+
+
+AttentionInterface.register("by_hand", attention)
+AttentionMaskInterface.register("by_hand", eager_mask)
+
+
+@cache
+def hand_model(name):
+    twin = eager_runs.reference(toy(name))
+    twin.config._attn_implementation = "by_hand"
+    return twin
+
+
+@contextmanager
+def by_hand(now):
+    NOW[0] = now
+    try:
+        yield
+    finally:
+        NOW[0] = ByHand()
+
+
+def loss_by_hand(name, group, now):
+    now.z.clear()
+    with by_hand(now):
+        said = hand_model(name)(torch.tensor([group.base.ids[:-1]]), use_cache=False).logits[0].log_softmax(-1)
+    return -torch.stack([said[group.length - 1 + i, token] for i, token in enumerate(group.target)]).mean()
+
+
+def donor_by_hand(name, group):
+    now = ByHand()
+    with by_hand(now), torch.no_grad():
+        hand_model(name)(torch.tensor([group.donors[0].ids[:-1]]), use_cache=False)
+    return {layer: (*now.seen[layer], now.z[layer]) for layer in now.z}
+
+
+def cells_of(group, edge):
+    return torch.from_numpy(edge.cells(group.base)[:-1, :-1]).double()
+
+
+def set_by_hand(name, group, circuit):
+    """What is dead in a circuit, for one prompt."""
+    size = len(group.base.ids) - 1
+    now = ByHand(donor_by_hand(name, group))
+    removed = torch.from_numpy(edges.together(circuit.start.removed, group.base)[:size, :size]).double()
+    for layer in range(LAYERS):
+        now.moved[layer] = torch.zeros(HEADS, size, size, dtype=torch.float64)
+        now.swapped[layer] = torch.zeros(size, HEADS, dtype=torch.bool)
+        for head in range(HEADS):
+            if circuit.start.heads is None or (layer, head) in circuit.start.heads:
+                now.moved[layer][head] += removed
+    for unit in circuit.edges.of(~circuit.living_edges):
+        now.moved[unit.layer][unit.head] += cells_of(group, unit.edge)
+    for layer in now.moved:
+        now.moved[layer].clamp_(max=1)
+    for unit in circuit.heads.of(~circuit.living_heads):
+        swap_by_hand(now, group, unit)
+    return now
+
+
+def swap_by_hand(now, group, unit):
+    for token, kind in enumerate(group.base.types[:-1]):
+        if kind == unit.target:
+            now.swapped[unit.layer][token, unit.head] = True
+
+
+def ours(name, chosen, circuit):
+    """The loss of each prompt in lock-step and beside donors that ran before."""
+    run, numbers = PrunedRun(toy(name), chosen, circuit), list(range(len(chosen)))
+    with torch.no_grad():
+        apart = run.losses(numbers, run.run_donors(numbers))[0]
+    said = answers(toy(name), chosen, circuit, token_budget=10**6)
+    together = -said["log_prob"] / [len(group.target) for group in chosen]
+    np.testing.assert_allclose(apart, together, rtol=0, atol=1e-10)
+    return apart
+
+
+def some(units, living, count=24, seed=0):
+    found = units.of(living)
+    return [found[i] for i in np.random.default_rng(seed).choice(len(found), min(count, len(found)), replace=False)]
+
+
+# ------------------------------------------------------------------------------------------------ pruned runs
+
+
+@names
+@circuits
+def test_a_pruned_run_is_attention_by_hand(name, circuit):
+    chosen, circuit = few(), CIRCUITS[circuit]()
+    with torch.no_grad():
+        wanted = torch.stack([loss_by_hand(name, group, set_by_hand(name, group, circuit)) for group in chosen])
+        plain = torch.stack([loss_by_hand(name, group, ByHand()) for group in chosen])
+    assert (ours(name, chosen, circuit) - wanted).abs().max() < 1e-10
+    assert ((wanted - plain).abs().max() > 1e-3) == (circuit.digest != whole().digest)
+
+
+@names
+def test_a_pruned_run_is_a_model_that_is_fed_token_by_token(name):
+    """Edges of heads that share their keys are composed in a cache, heads are replaced by hooks."""
+    group, model, circuit = few()[0], toy(name), whole()
+    rng, shared = np.random.default_rng(1), HEADS // toy(name).config.num_key_value_heads
+    if name == "gemma2":
+        model = toy(name, sliding_window=64)
+    living = np.repeat(rng.random((LAYERS, HEADS // shared, len(circuit.edges.kinds))) > 0.3, shared, axis=1)
+    circuit = circuit.keeping("edge", living).keeping("head", rng.random(circuit.heads.shape) > 0.3)
+    donor = alone(model, group.donors[0].ids)
+    modules = eager_runs.attention_modules(stock(model))
+    with torch.no_grad():
+        donor_z = eager_runs.run(stock(model), {"input_ids": torch.tensor([group.donors[0].ids[:-1]])}).z
+    dead = circuit.edges.of(~circuit.living_edges), circuit.heads.of(~circuit.living_heads)
+    own, logits, place = list[Any](), list[torch.Tensor](), [0]
+
+    def hook(layer):
+        def swap(_, arguments):
+            z = arguments[0].clone()
+            for unit in dead[1]:
+                if unit.layer == layer and group.base.types[place[0]] == unit.target:
+                    z.unflatten(-1, (HEADS, -1))[0, 0, unit.head] = donor_z[layer][0, place[0], unit.head]
+            return (z, *arguments[1:])
+
+        return swap
+
+    handles = [eager_runs.output_projection(m).register_forward_pre_hook(hook(layer)) for layer, m in modules.items()]
+    with torch.no_grad():
+        for q, token in enumerate(group.base.ids[:-1]):
+            place[0], states = q, DynamicCache()
+            for layer, own_states in enumerate(own):
+                composed = [part.clone() for part in own_states]
+                for unit in dead[0]:
+                    if unit.layer == layer:
+                        keys = unit.edge.cells(group.base)[q, :q].nonzero()[0]
+                        for part in range(2):
+                            at = 0, unit.head // shared, keys
+                            composed[part][at] = donor[layer][part][at]
+                states.update(*composed, layer)
+            logits.append(step(model, token, q, states).logits[0, -1])
+            new = [(layer.keys[:, :, -1:], layer.values[:, :, -1:]) for layer in states.layers]
+            own = [tuple(map(longer, *both)) for both in zip(own, new, strict=True)] if own else new
+    for handle in handles:
+        handle.remove()
+    said = torch.stack(logits)[group.length - 1 :].log_softmax(-1)
+    wanted = float(sum(row[token] for row, token in zip(said, group.target, strict=True)))
+    assert abs(answers(model, [group], circuit)["log_prob"][0] - wanted) < 1e-10
+    assert abs(outcomes(model, [group])["log_prob"][0] - wanted) > 1e-3
+
+
+@names
+def test_all_units_kept_is_the_start(name):
+    model = toy(name)
+    for start in (Ablation(), Ablation(removed=("CONTEXT",)), Ablation(kept=("AGG-ONLY",))):
+        found, wanted = answers(model, groups(), whole(start=start)), outcomes(model, groups(), start)
+        for key, value in wanted.items():
+            np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-10)
+
+
+@names
+def test_without_edges_into_the_last_separator_it_says_what_the_donor_says(name):
+    model, circuit = toy(name), whole()
+    living = circuit.living_edges.copy()
+    living[:, :, [edge.target == "last_separator" for edge in circuit.edges.kinds]] = False
+    run = PrunedRun(model, groups(), circuit.keeping("edge", living))
+    numbers = list(range(len(groups())))
+    with torch.no_grad():
+        said = run.losses(numbers, run.run_donors(numbers))[1]
+        rows = [
+            stock(model)(torch.tensor([g.donors[0].ids[: g.length]])).logits[0, -1].log_softmax(-1) for g in groups()
+        ]
+    assert gap(said, rows) < 1e-10
+    all_heads = circuit.keeping("head", np.zeros(circuit.heads.shape, bool))  # nor without any head: by another way
+    with torch.no_grad():
+        said = run.with_circuit(all_heads).losses(numbers, run.run_donors(numbers))[1]
+    assert gap(said, rows) < 1e-10
+
+
+# ------------------------------------------------------------------------------------------------ scores
+
+
+def gradients_by_hand(name, group, now):
+    loss = loss_by_hand(name, group, now)
+    return dict(zip(now.z, torch.autograd.grad(loss, list(now.z.values())), strict=True))
+
+
+@pytest.fixture
+def wide_norms(monkeypatch):
+    """Norms in float64: their float32 would be all that small differences show."""
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, x: self.weight * normed(x, self.variance_epsilon))
+    monkeypatch.setattr(Gemma2RMSNorm, "forward", lambda self, x: (1 + self.weight) * normed(x, self.eps))
+
+
+def normed(states, epsilon):
+    return states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + epsilon)
+
+
+@pytest.mark.usefixtures("wide_norms")
+@names
+@circuits
+def test_linear_scores_are_finite_differences(name, circuit):
+    group, circuit = few()[0], CIRCUITS[circuit]()
+    found, h = scores(toy(name), [group], circuit, "linear").edges, 1e-4
+    for unit in some(circuit.edges, circuit.living_edges):
+        ends = []
+        for sign in (-2, -1, 1, 2):
+            now = set_by_hand(name, group, circuit)
+            cells = cells_of(group, unit.edge) * (1 - now.moved[unit.layer][unit.head])
+            now.moved[unit.layer][unit.head] += sign * h * cells
+            with torch.no_grad():
+                ends.append(float(loss_by_hand(name, group, now)))
+        slope = (ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h)
+        assert abs(found.signed[circuit.edges.place(unit)] - slope) < 1e-8, unit
+    assert np.abs(found.signed).max() > 1e-3
+
+
+@names
+@circuits
+def test_local_exact_scores_are_the_gradient_times_what_the_head_puts_out_otherwise(name, circuit):
+    group, circuit = few()[0], CIRCUITS[circuit]()
+    found = scores(toy(name), [group], circuit)
+    now = set_by_hand(name, group, circuit)
+    gradient = gradients_by_hand(name, group, now)
+    before = {layer: z.detach() for layer, z in now.z.items()}
+    for unit in [*some(circuit.edges, circuit.living_edges), *some(circuit.heads, circuit.living_heads)]:
+        now = set_by_hand(name, group, circuit)
+        if isinstance(unit, EdgeUnit):
+            now.moved[unit.layer][unit.head] += cells_of(group, unit.edge)
+            now.moved[unit.layer].clamp_(max=1)
+        else:
+            swap_by_hand(now, group, unit)
+        with torch.no_grad():
+            loss_by_hand(name, group, now)
+        change = now.z[unit.layer] - before[unit.layer]
+        assert float(change.abs().sum(dim=(0, 1, 3))[[h for h in range(HEADS) if h != unit.head]].max()) < 1e-12
+        by_token = (gradient[unit.layer] * change).sum(dim=(0, 2, 3))
+        mine = found.of("edge" if isinstance(unit, EdgeUnit) else "head")
+        place = circuit.units("edge" if isinstance(unit, EdgeUnit) else "head").place(unit)
+        assert abs(mine.signed[place] - float(by_token.sum())) < 1e-10
+        assert abs(mine.sum_then_abs[place] - abs(float(by_token.sum()))) < 1e-10
+        assert abs(mine.abs_then_sum[place] - float(by_token.abs().sum())) < 1e-10
+
+
+@names
+def test_local_exact_scores_are_true_where_the_rest_is_linear(name, monkeypatch):
+    """In the last layer, with a loss that is linear in what the heads put out."""
+    losses = PrunedRun.losses
+
+    def linear(run, numbers, donors, *watching):
+        said = losses(run, numbers, donors, *watching, last := token_types._Watch())[1]
+        z = last.z[LAYERS - 1]
+        weights = torch.randn(z.shape[1:], dtype=z.dtype, generator=torch.Generator().manual_seed(0))
+        return (z * weights).sum(dim=(1, 2, 3)), said
+
+    monkeypatch.setattr(PrunedRun, "losses", linear)
+    circuit = pruned()
+    first = circuit.living_edges.copy()
+    first[: LAYERS - 1] = False  # the slow runs for the last layer alone
+    circuit = circuit.keeping("edge", first).keeping("head", np.zeros(circuit.heads.shape, bool))
+    circuit = circuit.keeping("head", np.arange(LAYERS)[:, None, None] * np.ones(circuit.heads.shape) == LAYERS - 1)
+    found, wanted = (scores(toy(name), few(), circuit, method) for method in ("local_exact", "exact"))
+    for sort in ("head", "edge"):
+        for reduce in ("signed", "sum_then_abs"):
+            np.testing.assert_allclose(found.of(sort).by(reduce), wanted.of(sort).by(reduce), rtol=0, atol=1e-10)
+    assert np.abs(found.edges.signed).max() > 1e-2 and np.abs(found.heads.signed).max() > 1e-2
+
+
+@names
+def test_exact_scores_are_a_loop_of_whole_passes(name):
+    circuit = pruned(share=0.8)
+    found = scores(toy(name), few(), circuit, "exact")
+    for unit in [*some(circuit.edges, circuit.living_edges, 8), *some(circuit.heads, circuit.living_heads, 8)]:
+        rises = []
+        for group in few():
+            with torch.no_grad():
+                before, after = (
+                    loss_by_hand(name, group, set_by_hand(name, group, one)) for one in (circuit, circuit.without(unit))
+                )
+            rises.append(float(after - before))
+        sort = "edge" if isinstance(unit, EdgeUnit) else "head"
+        place = circuit.units(sort).place(unit)
+        assert abs(found.of(sort).signed[place] - np.mean(rises)) < 1e-10
+        assert abs(found.of(sort).sum_then_abs[place] - np.mean(np.abs(rises))) < 1e-10
+
+
+@names
+@pytest.mark.parametrize("method", ["linear", "local_exact", "integrated", "exact"])
+def test_dead_units_and_donors_that_are_the_prompt_have_no_score(name, method):
+    circuit = pruned(share=0.6)
+    same = [Group(group.base, {0: group.base}) for group in few()]
+    found = scores(toy(name), same, circuit, method)
+    for sort in ("head", "edge"):
+        assert np.abs(found.of(sort).abs_then_sum).max() < 1e-12
+    found = scores(toy(name), few(), circuit, method)
+    for sort in ("head", "edge"):
+        dead = ~circuit.living(sort)
+        assert not found.of(sort).abs_then_sum[dead].any() and found.of(sort).abs_then_sum[~dead].any()
+    into_dead = circuit.living_edges & ~circuit.without_idle_edges().living_edges
+    assert into_dead.any() and not found.edges.abs_then_sum[into_dead].any()
+
+
+@names
+def test_integrated_scores_take_the_mean_gradient_on_the_way_to_the_donor(name):
+    group, circuit = few()[0], pruned()
+    found = scores(toy(name), [group], circuit, "integrated", steps=3)
+    one = scores(toy(name), [group], circuit, "integrated", steps=1).edges.signed
+    np.testing.assert_array_equal(one, scores(toy(name), [group], circuit).edges.signed)
+    table, total = hand_model(name).get_input_embeddings(), dict[int, torch.Tensor]()
+    own, other = (table(torch.tensor([tokens.ids[:-1]])) for tokens in (group.base, group.donors[0]))
+    for share in (1 / 3, 2 / 3, 1):
+        hook = table.register_forward_hook(lambda *_, share=share: other + share * (own - other))
+        now = now_of(name, group, circuit, table)
+        total = {layer: g / 3 + total.get(layer, 0) for layer, g in gradients_by_hand(name, group, now).items()}
+        hook.remove()
+    z = {layer: value.detach() for layer, value in now.z.items()}
+    for unit in some(circuit.heads, circuit.living_heads):
+        change = now.donor[unit.layer][2] - z[unit.layer]
+        tokens = [t for t, kind in enumerate(group.base.types[:-1]) if kind == unit.target]
+        wanted = (total[unit.layer] * change)[0, tokens, unit.head].sum()
+        assert abs(found.heads.signed[circuit.heads.place(unit)] - float(wanted)) < 1e-10
+    assert np.abs(found.heads.signed - scores(toy(name), [group], circuit).heads.signed).max() > 1e-4
+
+
+def now_of(name, group, circuit, table):
+    """What is dead, with the donor run on its own embeddings."""
+    hooks, table._forward_hooks = table._forward_hooks.copy(), type(table._forward_hooks)()
+    now = set_by_hand(name, group, circuit)
+    table._forward_hooks.update(hooks)
+    return now
+
+
+@names
+def test_batches_and_padding_change_no_score(name):
+    circuit = pruned()
+    for method in ("linear", "local_exact", "integrated"):
+        one = scores(toy(name), groups(), circuit, method, 2, token_budget=10**6)
+        two = scores(toy(name), groups(), circuit, method, 2, token_budget=1)
+        for sort in ("head", "edge"):
+            for reduce in token_types.REDUCTIONS:
+                np.testing.assert_allclose(one.of(sort).by(reduce), two.of(sort).by(reduce), rtol=0, atol=1e-10)
+        np.testing.assert_allclose(one.losses, two.losses, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(one.losses, ours(name, groups(), circuit), rtol=0, atol=1e-10)
+
+
+def test_weights_want_the_gradients_that_they_wanted(monkeypatch):
+    model, wanted = toy("llama"), list[bool]()
+    before = scores(model, few(), whole()).edges.signed
+    chosen = model.model.layers[1].mlp.up_proj.weight.requires_grad_(True)
+    losses = PrunedRun.losses
+    monkeypatch.setattr(PrunedRun, "losses", lambda *a: wanted.append(chosen.requires_grad) or losses(*a))
+    np.testing.assert_array_equal(scores(model, few(), whole()).edges.signed, before)
+    assert chosen.requires_grad and chosen.grad is None and wanted == [False]
+    chosen.requires_grad_(False)
+
+
+def test_rows_in_pieces_give_the_same(monkeypatch):
+    circuit = pruned()
+    one = scores(toy("gemma2"), few(), circuit)
+    monkeypatch.setattr(token_types, "CELLS", 2**12)
+    two = scores(toy("gemma2"), few(), circuit)
+    np.testing.assert_allclose(one.edges.signed, two.edges.signed, rtol=0, atol=1e-12)
+
+
+EXPERTS = ("gpt_oss", "qwen3_next", "deepseek_v2")  # their kernels know no float64
+OTHERS = ("gpt2", "gpt_oss", "bloom", "falcon_alibi", "llama4_text", "qwen3_next", "deepseek_v2", "olmo2")
+
+
+@cache
+def single(name):
+    model = build(name, vocab_size=len(words()))
+    prepare(model)
+    return model
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_classes_with_sinks_alibi_chunks_gates_and_other_layers(name, monkeypatch):
+    """Local-exact scores of the last layer that has attention, where the rest is made linear, are those of runs."""
+    model, tolerance = (single(name), 1e-4) if name in EXPERTS else (toy(name), 1e-10)
+    last = attention_layers(name)[-1]
+    losses = PrunedRun.losses
+
+    def linear(run, numbers, donors, *watching):
+        said = losses(run, numbers, donors, *watching, watch := token_types._Watch())[1]
+        z = watch.z[last]
+        weights = torch.randn(z.shape[1:], dtype=z.dtype, generator=torch.Generator().manual_seed(0))
+        return (z * weights).sum(dim=(1, 2, 3)), said
+
+    monkeypatch.setattr(PrunedRun, "losses", linear)
+    layers = len(attention_layers(name))
+    circuit = Circuit.whole(layers, HEADS, [group.base for group in few()])
+    rng, at = np.random.default_rng(0), np.arange(layers)[:, None, None] == layers - 1
+    for sort in ("head", "edge"):
+        circuit = circuit.keeping(sort, at & (rng.random(circuit.units(sort).shape) > 0.3))
+    found, wanted = (scores(model, few(), circuit, method) for method in ("local_exact", "exact"))
+    for sort in ("head", "edge"):
+        np.testing.assert_allclose(found.of(sort).signed, wanted.of(sort).signed, rtol=0, atol=tolerance)
+        assert np.abs(found.of(sort).signed).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("change", "words_"),
+    [
+        ({"method": "lineal"}, "choose one of linear"),
+        ({"steps": 0}, "1 step or more"),
+    ],
+)
+def test_wrong_arguments(change, words_):
+    with pytest.raises(ValueError, match=words_):
+        scores(toy("llama"), few(), whole(), **change)
+
+
+def test_what_does_not_fit_is_refused_before_a_pass():
+    model, group = toy("llama"), few()[0]
+    for circuit, chosen, words_ in (
+        (Circuit.whole(LAYERS + 1, HEADS), [group], "layers and heads"),
+        (whole(), [Group(group.base, {1: group.donors[1]})], "no donor of corruption 0"),
+        (whole(kinds=(*TYPE_PAIRS, Edge("x", "y"))), [group], "cells in common"),
+    ):
+        with pytest.raises(ValueError, match=words_):
+            scores(model, chosen, circuit)
+    with pytest.raises(ValueError, match="nothing else goes with pruning"):
+        whole(start=Ablation(probed={"x->y": 1}))

@@ -1,0 +1,494 @@
+"""Importance scores of units by token type, and runs of models with some of them pruned (Bakalova et al., COLM 2025).
+
+The score of a unit estimates how much the loss rises where the unit is pruned. All units of a model are scored by one
+forward and one backward pass: first the donors run, then the prompts, whose loss has a gradient g at the output o of
+every head. What a head would put out without a unit is then known in closed form, layer by layer.
+
+The loss is the mean negative log-probability of the answer's tokens, of each prompt. A positive score says that the
+loss rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from util.edges.edge import kinds
+from util.edges.splicing import Ablated, Group, States, outcomes_of
+from util.engine.attention import input_device, instrument
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, run_rows, shared_budget
+from util.engine.call import Call, Instrument, in_double
+from util.engine.finite import check_finite
+from util.engine.instruments import Splice
+from util.scores.units import Circuit, Sort, Units, plain_types, removes
+
+Method = Literal["linear", "local_exact", "integrated", "exact"]
+METHODS = get_args(Method)
+Reduce = Literal["sum_then_abs", "abs_then_sum", "signed"]
+REDUCTIONS = get_args(Reduce)
+STEPS = 5  # of the integrated gradient, as in the literature
+CELLS = 2**21  # numbers in one tensor of cells and kinds
+Floats = NDArray[np.floating]
+
+
+# ------------------------------------------------------------------------------------------------ pruned runs
+
+
+class DonorHeads(Instrument):
+    """Replace the outputs z of some heads at some tokens by those of donors.
+
+    where: by layer [B, T, H]. Donors are rows [B] of the same batch, or have run before: z, by layer [B, T, H, dv].
+    """
+
+    def __init__(
+        self, where: dict[int, Tensor], rows: Tensor | None = None, z: dict[int, Tensor] | None = None
+    ) -> None:
+        self.where, self.rows, self.z = where, rows, z
+        self.layers = frozenset(where)
+
+    def visit(self, call: Call, out: Tensor) -> Tensor:
+        if self.z is not None:
+            donors = self.z[call.layer]
+        else:
+            assert self.rows is not None
+            donors = out.detach()[self.rows.to(out.device)]
+        return torch.where(self.where[call.layer].to(out.device)[..., None], donors, out)
+
+
+@dataclass(frozen=True)
+class Donors:
+    """What plain runs of donors leave, by layer: states, keys and values [B, Hkv, T, d]; z, outputs [B, T, H, dv]."""
+
+    states: States
+    z: dict[int, Tensor]
+
+
+class PrunedRun(Ablated):
+    """Prompts and their donors (corruption 0) in a model of which a circuit is left.
+
+    In lock-step a prompt's rows are [donor, prompt], or the prompt alone where nothing is pruned.
+    Raises ValueError for a circuit of a model of another size, for prompts without a donor of corruption 0, for kinds
+    of edges that overlap, and what `Ablated` raises.
+    """
+
+    def __init__(self, model: PreTrainedModel, groups: Sequence[Group], circuit: Circuit) -> None:
+        super().__init__(model, groups, circuit.start)
+        there = len(self.found.layers), self.found.heads
+        if circuit.heads.shape[:2] != there or circuit.edges.shape[:2] != there:
+            raise ValueError(f"the circuit has {circuit.heads.shape[:2]} layers and heads, the model {there}")
+        if any(0 not in group.donors for group in groups):
+            raise ValueError("a prompt has no donor of corruption 0, which pruned units are read from")
+        known: dict[Any, tuple[Tensor, Tensor]] = {}
+        both = []
+        for group, removed in zip(groups, self.codes, strict=True):
+            key = group.base.types, group.base.examples, group.base.slots
+            if key not in known:
+                known[key] = self._kinds(circuit, group, removed)
+            both.append(known[key])
+        self.codes = [codes for codes, _ in both]  # kinds, and beyond these again the kinds of removed cells
+        self.types = [types for _, types in both]
+        self.present = torch.cat([codes.unique() for codes, _ in known.values()]).unique()
+        self.set_circuit(circuit)
+
+    @staticmethod
+    def _kinds(circuit: Circuit, group: Group, removed: Tensor) -> tuple[Tensor, Tensor]:
+        """The kind of every cell [T, T], from 1, beyond these again for removed ones; the types [T] of heads."""
+        edges: Any = circuit.edges.kinds
+        codes = torch.from_numpy(kinds((), edges, group.base))
+        codes = torch.where(codes > 0, codes - 1, codes) + (len(edges) + 1) * (removed == 1)
+        names: Any = circuit.heads.kinds
+        places = [names.index(name) if name in names else len(names) for name in plain_types(group.base)]
+        return codes, torch.tensor(places)
+
+    def set_circuit(self, circuit: Circuit) -> None:
+        """Prune another circuit of the same units and start."""
+        self.circuit = circuit
+        layers, heads, count = circuit.edges.shape
+        dead = torch.from_numpy(~circuit.living_edges).long()
+        removed = torch.from_numpy(removes(circuit.start, layers, heads)).long()
+        self.tables, self.dead_heads = {}, {}
+        for place, layer in enumerate(self.found.layers):
+            table = torch.zeros(heads, 2 * (count + 1), dtype=torch.long)
+            table[:, 1 : count + 1] = dead[place]
+            table[:, count + 1 :] = removed[place, :, None]
+            table[:, count + 2 :] |= dead[place]
+            self.tables[layer] = table
+            none = torch.zeros(heads, 1, dtype=torch.bool)  # of tokens that are no type of heads
+            self.dead_heads[layer] = torch.cat([torch.from_numpy(~circuit.living_heads[place]), none], 1)
+        cut = any(bool(table[:, self.present].any()) for table in self.tables.values())
+        patched = any(bool(table.any()) for table in self.dead_heads.values())
+        self.donors = (0,) if cut or patched else ()
+
+    def with_circuit(self, circuit: Circuit) -> PrunedRun:
+        """The same prompts with another circuit of the same units and start."""
+        other = copy(self)
+        other.set_circuit(circuit)
+        return other
+
+    def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
+        """What acts on `batch(numbers)`."""
+        if not self.donors:
+            return []
+        donors = torch.arange(2 * len(numbers)) // 2 * 2  # of each row, itself for a donor
+        own = self._padded(numbers)
+        codes = torch.stack([torch.zeros_like(own), own], 1).flatten(0, 1)
+        where = {}
+        for layer, dead in self.swapped(numbers).items():
+            where[layer] = torch.stack([torch.zeros_like(dead), dead], 1).flatten(0, 1)
+        return [Splice(codes, self.tables, donors[:, None]), DonorHeads(where, rows=donors)]
+
+    def beside(self, numbers: Sequence[int], donors: Donors) -> list[Instrument]:
+        """What acts on `batch(numbers, donors=False)` once the donors have run."""
+        if not self.donors:
+            return []
+        rows = torch.arange(len(numbers))[:, None]
+        splice = Splice(self._padded(numbers), self.tables, rows, states=donors.states)
+        return [splice, DonorHeads(self.swapped(numbers), z=donors.z)]
+
+    def swapped(self, numbers: Sequence[int]) -> dict[int, Tensor]:
+        """By layer, where the outputs of heads are those of donors [B, T, H]; only layers where any is."""
+        types = self.padded_types(numbers)
+        return {layer: dead.T[types] for layer, dead in self.dead_heads.items() if bool(dead.any())}
+
+    def padded_types(self, numbers: Sequence[int]) -> Tensor:
+        """The place of each token's type among the kinds of head units [B, T], their number where it is none."""
+        width = max(self.lengths[number] for number in numbers)
+        types = torch.full((len(numbers), width), len(self.circuit.heads.kinds))
+        for place, number in enumerate(numbers):
+            size = self.lengths[number]
+            types[place, :size] = self.types[number][:size]
+        return types
+
+    def run_donors(self, numbers: Sequence[int]) -> Donors:
+        """Run the donors of these prompts alone."""
+        rows = [Row(self.groups[number].donors[0].ids[: self.lengths[number]]) for number in numbers]
+        watch = _Watch()
+        with torch.no_grad():
+            _forward(self.model, self.model.base_model, Batch.of(rows, range(len(rows))), [watch])
+        states = {layer: (call.key, call.value) for layer, call in watch.calls.items()}
+        return Donors(states, watch.z)
+
+    def losses(self, numbers: Sequence[int], donors: Donors, *watching: Instrument) -> tuple[Tensor, Tensor]:
+        """The loss of each prompt [B], and the log-probabilities [B, V] of its next token, beside donors that ran."""
+        batch = self.batch(numbers, donors=False)
+        sizes = [len(self.groups[number].target) for number in numbers]
+        owners = torch.tensor([place for place, size in enumerate(sizes) for _ in range(size)])
+        steps = torch.tensor([step for size in sizes for step in range(size)])
+        first = torch.tensor([self.groups[number].length - 1 for number in numbers])
+        places, which = (first[owners] + steps).unique(return_inverse=True)
+        device = input_device(self.model)
+        instruments = [*self.beside(numbers, donors), *watching]
+        out = _forward(self.model, self.model, batch, instruments, logits_to_keep=places.to(device))
+        logits = out.logits[owners.to(out.logits.device), which.to(out.logits.device)]
+        ids = [self.groups[number].base.ids for number in numbers]
+        check_finite(logits.detach(), "the logits", self.model, [ids[o] for o in owners.tolist()])
+        said = in_double(logits).log_softmax(-1)
+        targets = torch.tensor([token for number in numbers for token in self.groups[number].target])
+        scores = said.gather(1, targets.to(said.device)[:, None])[:, 0]
+        lost = scores.new_zeros(len(numbers)).index_add(0, owners.to(said.device), -scores)
+        return lost / torch.tensor(sizes, device=said.device), said[(steps == 0).to(said.device)].detach()
+
+
+def answers(
+    model: PreTrainedModel,
+    groups: Sequence[Group],
+    circuit: Circuit,
+    whole: np.ndarray | None = None,
+    token_budget: int = TOKEN_BUDGET,
+) -> dict[str, np.ndarray]:
+    """What a pruned model says after each prompt, [N] each, see `splicing.outcomes`; whole: [N, V].
+
+    Raises what `PrunedRun` raises.
+    """
+    return outcomes_of(PrunedRun(model, groups, circuit), whole, token_budget)
+
+
+class _Watch(Instrument):
+    """Keeps the calls of all layers and the outputs of their heads, z [B, T, H, dv].
+
+    graph: the outputs of the first layer are where the graph of a backward pass begins.
+    """
+
+    def __init__(self, graph: bool = False) -> None:
+        self.graph = graph
+        self.calls: dict[int, Call] = {}
+        self.z: dict[int, Tensor] = {}
+
+    def visit(self, call: Call, out: Tensor) -> Tensor:
+        if self.graph and not self.z:
+            out = out.detach().requires_grad_()
+        self.calls[call.layer] = call
+        self.z[call.layer] = out
+        return out
+
+
+def _forward(
+    model: PreTrainedModel, module: Any, batch: Batch, instruments: Sequence[Instrument], **options: Any
+) -> Any:
+    inputs = {name: tensor.to(input_device(model)) for name, tensor in batch.inputs.items()}
+    with instrument(model, *instruments):
+        return module(**inputs, use_cache=False, **options)
+
+
+# ------------------------------------------------------------------------------------------------ scores
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of all units of one sort in a circuit, nats, [L, H, K] each.
+
+    signed: the mean over prompts. sum_then_abs: the mean of the absolute values by prompt, as in the reference code.
+    abs_then_sum: absolute values are taken of each token that the unit acts at, then summed; no signs cancel.
+    """
+
+    signed: Floats
+    sum_then_abs: Floats
+    abs_then_sum: Floats
+
+    def by(self, reduce: str) -> Floats:
+        """One of the three [L, H, K]. Raises ValueError for another name."""
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"reduce = {reduce!r}: choose one of {', '.join(REDUCTIONS)}")
+        return {"signed": self.signed, "sum_then_abs": self.sum_then_abs, "abs_then_sum": self.abs_then_sum}[reduce]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A circuit's scores, and what it answers; losses and right [N]: mean NLL, and whether the first token is right."""
+
+    heads: Scores
+    edges: Scores
+    losses: Floats
+    right: NDArray[np.bool_]
+
+    def of(self, sort: Sort) -> Scores:
+        """The scores of a sort of units."""
+        return self.heads if sort == "head" else self.edges
+
+
+def scores(
+    model: PreTrainedModel,
+    groups: Sequence[Group],
+    circuit: Circuit,
+    method: str = "local_exact",
+    steps: int = STEPS,
+    token_budget: int = TOKEN_BUDGET,
+) -> Scored:
+    """The scores of all units of a circuit's model, measured in the circuit; those of dead units are 0.
+
+    method: what the output o of a head becomes, and which gradient g tells what that does to the loss.
+
+    local_exact   the softmax of the head is recomputed with the unit's keys and values: g (o' - o)
+    linear        the derivative of o where the unit's scores, behind a soft cap, and values move towards the donor's
+    integrated    as local_exact, with the mean of g at `steps` points on the way from the donor's embeddings to the
+                  prompt's
+    exact         every unit alone is pruned in a run of its own: the referee of the others. It takes long.
+
+    Raises ValueError for an unknown method and fewer than one step, and what `PrunedRun` raises.
+    """
+    if method not in METHODS or steps < 1:
+        raise ValueError(
+            f"method = {method!r}, steps = {steps}: choose one of {', '.join(METHODS)}, and 1 step or more"
+        )
+    run, n = PrunedRun(model, groups, circuit), len(groups)
+    losses, right = np.zeros(n), np.zeros(n, bool)
+    totals = {"head": _Sums(circuit.heads), "edge": _Sums(circuit.edges)}
+
+    def visit(batch: Batch) -> None:
+        numbers = [int(number) for number in batch.numbers]
+        if method == "exact":
+            parts, lost, said = _pruned_alone(run, numbers)
+        else:
+            parts, lost, said = _estimated(run, numbers, method, steps if method == "integrated" else 1)
+        losses[numbers] = lost.detach().cpu().numpy()
+        right[numbers] = said.argmax(-1).cpu().numpy() == [groups[number].target[0] for number in numbers]
+        for sort, layer, signed, absolute in parts:  # only now: a batch without memory is run again
+            totals[sort].add(layer, signed, absolute)
+
+    rows = [Row(group.base.ids[:length]) for group, length in zip(groups, run.lengths, strict=True)]
+    with _frozen(model), tqdm(total=n, unit="prompt", leave=False, delay=5) as bar:
+        run_rows(model, rows, visit, shared_budget(token_budget, 2), bar)
+    return Scored(totals["head"].means(n), totals["edge"].means(n), losses, right)
+
+
+class _Sums:
+    """Sums over prompts of what units of one sort do."""
+
+    def __init__(self, units: Units) -> None:
+        self.signed, self.sums, self.parts = (np.zeros(units.shape) for _ in range(3))
+
+    def add(self, layer: int, signed: Tensor, absolute: Tensor) -> None:
+        """Add those of a layer, [B, H, K]: sums over tokens, and sums of absolute values."""
+        self.signed[layer] += signed.sum(0).cpu().numpy()
+        self.sums[layer] += signed.abs().sum(0).cpu().numpy()
+        self.parts[layer] += absolute.sum(0).cpu().numpy()
+
+    def means(self, n: int) -> Scores:
+        """The means over n prompts."""
+        return Scores(self.signed / n, self.sums / n, self.parts / n)
+
+
+Part = tuple[str, int, Tensor, Tensor]  # sort, place of the layer, sums [B, H, K] and sums of absolute values
+
+
+def _estimated(run: PrunedRun, numbers: Sequence[int], method: str, steps: int) -> tuple[list[Part], Tensor, Tensor]:
+    """The scores of all units on some prompts, the losses [B] and the log-probabilities [B, V] of the next token."""
+    donors = run.run_donors(numbers)
+    gradients: dict[int, Tensor] = {}
+    for step in range(1, steps + 1):  # the last one is the prompt itself
+        watch = _Watch(graph=True)
+        with torch.enable_grad(), _between(run, numbers, step / steps):
+            lost, said = run.losses(numbers, donors, watch)
+            found = torch.autograd.grad(lost.sum(), list(watch.z.values()))
+        for layer, gradient in zip(watch.z, found, strict=True):
+            gradients[layer] = gradient / steps + gradients.get(layer, 0)
+        lost = lost.detach()
+    swapped, types = run.swapped(numbers), run.padded_types(numbers)
+    codes = run._padded(numbers)
+    parts: list[Part] = []
+    with torch.no_grad():
+        for place, layer in enumerate(run.found.layers):
+            call, z = _detached(watch.calls.pop(layer)), watch.z.pop(layer).detach()
+            gradient = gradients.pop(layer)
+            if layer in swapped:
+                gradient = gradient.masked_fill(swapped[layer].to(gradient.device)[..., None], 0)
+            change = in_double(((donors.z.pop(layer) - z) * gradient).sum(-1))  # [B, T, H]
+            own = nn.functional.one_hot(types, len(run.circuit.heads.kinds) + 1)[..., :-1].to(change)
+            signed, absolute = (torch.einsum("bth,btk->bhk", part, own) for part in (change, change.abs()))
+            parts.append(("head", place, signed, absolute))
+            layer_parts = _edge_effects(call, donors.states.pop(layer), gradient, codes, run.tables[layer], method)
+            parts.append(("edge", place, *layer_parts))
+    return parts, lost, said
+
+
+def _detached(call: Call) -> Call:
+    call_ = copy(call)
+    for name in ("query", "key", "value"):
+        object.__setattr__(call_, name, getattr(call, name).detach())
+    return call_
+
+
+def _edge_effects(
+    call: Call, donor: tuple[Tensor, Tensor], gradient: Tensor, codes: Tensor, table: Tensor, method: str
+) -> tuple[Tensor, Tensor]:
+    """What every kind of edge of a layer does, [B, H, C]: sums over the tokens that read, and of absolute values.
+
+    gradient: [B, T, H, dv]; codes: [B, T, T]; table: [H, 2 (C + 1)], see `PrunedRun`.
+    """
+    count = table.shape[1] // 2 - 1
+    batch, tokens = codes.shape[:2]
+    rows_at_once = max(1, CELLS // (batch * tokens * max(count, 2 * table.shape[0])))
+    signed = absolute = torch.zeros((), dtype=torch.float64)
+    for rows in torch.arange(tokens).split(rows_at_once):
+        kind = codes[:, rows] % (count + 1)
+        cells = nn.functional.one_hot(kind, count + 1)[..., 1:].double()  # [B, R, T, C]
+        effects = _row_effects(call, donor, gradient[:, rows], codes[:, rows], table, cells, rows, method)
+        signed = signed + effects.sum(2)
+        absolute = absolute + effects.abs().sum(2)
+    return signed, absolute
+
+
+def _row_effects(
+    call: Call,
+    donor: tuple[Tensor, Tensor],
+    gradient: Tensor,
+    codes: Tensor,
+    table: Tensor,
+    cells: Tensor,
+    rows: Tensor,
+    method: str,
+) -> Tensor:
+    """The same by the row that reads: [B, H, R, C].
+
+    A weight w is exp(score), up to a constant of its row, a value counts by u = g v, and every cell is read from the
+    prompt or, where it is pruned, from the donor. The head's output counts by m = sum(w u) / sum(w). If the cells of a
+    unit are read from the donor, with w' and u', it rises by the sum of w' (u' - m) - w (u - m) over these cells,
+    divided by the new sum of weights.
+    """
+    weights = in_double(call.joint_weights(donor[0], rows))
+    own, theirs = weights.chunk(2, dim=-1)
+    mine, others = (in_double(_products(gradient, values)) for values in (call.value, donor[1]))
+    pruned = table.bool()[:, codes].transpose(0, 1).to(own.device)  # [B, H, R, T]
+    w, u = torch.where(pruned, theirs, own), torch.where(pruned, others, mine)
+    total = w.sum(-1, keepdim=True)
+    if call.scaled or call.options.get("s_aux") is not None:  # a sink takes the rest
+        total = total + (1 - weights.sum(-1, keepdim=True)).clamp(min=0)
+    mean = (w * u).sum(-1, keepdim=True) / total
+    cells = cells.to(own.device)
+    if method == "linear":
+        tiny = torch.finfo(torch.float32).tiny
+        moved = theirs.clamp(min=tiny).log() - w.clamp(min=tiny).log()
+        return _by_kind(w / total * (moved * (u - mean) + others - u), cells)
+    rise = _by_kind(theirs * (others - mean) - w * (u - mean), cells)
+    return rise / (total + _by_kind(theirs - w, cells))
+
+
+def _products(gradient: Tensor, values: Tensor) -> Tensor:
+    """The products [B, H, R, S] of gradients [B, R, H, dv] and values [B, Hkv, S, dv], which heads may share."""
+    shared = gradient.shape[2] // values.shape[1]
+    by_head = gradient.transpose(1, 2).unflatten(1, (-1, shared))  # [B, Hkv, shared, R, dv]
+    return (by_head @ values[:, :, None].transpose(-1, -2)).flatten(1, 2)
+
+
+def _by_kind(numbers: Tensor, cells: Tensor) -> Tensor:
+    """Sums [B, H, R, C] of numbers [B, H, R, S] over the cells of each kind [B, R, S, C]."""
+    return (numbers.transpose(1, 2) @ cells).transpose(1, 2)
+
+
+@contextmanager
+def _frozen(model: PreTrainedModel) -> Iterator[None]:
+    """Inside the block no weight wants a gradient, so that a backward pass keeps nothing for one."""
+    trained = [weights for weights in model.parameters() if weights.requires_grad]
+    for weights in trained:
+        weights.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weights in trained:
+            weights.requires_grad_(True)
+
+
+@contextmanager
+def _between(run: PrunedRun, numbers: Sequence[int], share: float) -> Iterator[None]:
+    """Inside the block the embeddings of prompts lie between those of their donors (0) and their own (1)."""
+    if share == 1:
+        yield
+        return
+    embedding = run.model.get_input_embeddings()
+    rows = [Row(run.groups[number].donors[0].ids[: run.lengths[number]]) for number in numbers]
+    with torch.no_grad():
+        ids = Batch.of(rows, range(len(rows))).inputs["input_ids"].to(input_device(run.model))
+        start = embedding(ids)
+    hook = embedding.register_forward_hook(lambda _, __, out: start + share * (out - start))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _pruned_alone(run: PrunedRun, numbers: Sequence[int]) -> tuple[list[Part], Tensor, Tensor]:
+    """How much the loss of some prompts rises where one living unit more is pruned, by runs of the model."""
+    donors, parts = run.run_donors(numbers), list[Part]()
+    with torch.no_grad():
+        lost, said = run.losses(numbers, donors)
+        for units, living in (
+            (run.circuit.heads, run.circuit.living_heads),
+            (run.circuit.edges, run.circuit.living_edges),
+        ):
+            rise = lost.new_zeros(units.layers, len(numbers), *units.shape[1:])
+            for unit in tqdm(units.of(living), f"{units.sort} units", leave=False, delay=5):
+                layer, head, place = units.place(unit)
+                pruned = run.with_circuit(run.circuit.without(unit))
+                rise[layer, :, head, place] = pruned.losses(numbers, donors)[0] - lost
+            parts += [(units.sort, layer, rise[layer], rise[layer].abs()) for layer in range(units.layers)]
+    return parts, lost, said
