@@ -1,3 +1,14 @@
 """Figure 03: head patching in indirect object identification (Cohen's project 41; Wang et al. 2022)."""
 
-__all__ = ["example", "measures", "pairs", "patching", "plots", "results", "study"]
+__all__ = [
+    "edge_plots",
+    "edge_results",
+    "edges",
+    "example",
+    "measures",
+    "pairs",
+    "patching",
+    "plots",
+    "results",
+    "study",
+]
