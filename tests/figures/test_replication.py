@@ -81,3 +81,15 @@ def test_the_command_compares_two_folders_and_names_one_without_values(tmp_path)
     assert "ioi_patching: 0 of 1 numbers held" in found.stdout and found.stdout.count("0.90 [0.80, 1.00]") == 2
     empty = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     assert empty.returncode == 1 and "no values file" in empty.stderr and "Traceback" not in empty.stderr
+
+
+def test_parts_that_chose_something_else_are_not_compared():
+    part = {"effect": [1.0, 0.9, 1.1]}
+    first = {"chosen": {"causal": "agnews", "other": "trec"}, "causal": part, "other": part}
+    second = {"chosen": {"causal": "trec", "other": "trec"}, "causal": {"effect": [3.0, 2.9, 3.1]}, "other": part}
+    found = Replication.of("figure", first, second)
+    assert [pair.name for pair in found.pairs] == ["other: effect"]
+    assert not found.moved
+    assert found.lines()[-1] == "  not compared: causal: measured on agnews, now on trec"
+    without = {name: values for name, values in first.items() if name != "chosen"}  # values that are older than this
+    assert len(Replication.of("figure", without, second).pairs) == 2

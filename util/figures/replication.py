@@ -67,16 +67,27 @@ class Claim:
 
 @dataclass(frozen=True)
 class Replication:
-    """The numbers and claims that two values files of one figure share, and the places that only one of them has."""
+    """The numbers and claims that two values files of one figure share, and the places that only one of them has.
+
+    unlike: parts whose numbers are not compared, because the runs chose something else to measure them on.
+    """
 
     stem: str
     pairs: tuple[Pair, ...]
     claims: tuple[Claim, ...]
     missing: tuple[str, ...]
+    unlike: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> "Replication":
-        """Compares the values of one figure, as `report.save_values` writes them, with those of another run."""
+        """Compares the values of one figure, as `report.save_values` writes them, with those of another run.
+
+        Where a figure chooses by the data what to measure, such as the first data set that the model does, its values
+        say under "chosen", by part, what that was. Parts of which the runs chose another are not compared.
+        """
+        chosen, other = (values.get("chosen", {}) for values in (first, second))
+        unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
+        first, second = ({name: values[name] for name in values if name not in unlike} for values in (first, second))
         ours, theirs = dict(intervals(first)), dict(intervals(second))
         judged = {claim["number"]: claim for claim in second.get("claims", ())}
         return cls(
@@ -88,6 +99,7 @@ class Replication:
                 if claim["number"] in judged
             ),
             tuple(": ".join(map(str, place)) for place in sorted(ours.keys() ^ theirs.keys(), key=str)),
+            tuple(f"{part}: measured on {chosen[part]}, now on {other[part]}" for part in unlike),
         )
 
     @property
@@ -108,6 +120,7 @@ class Replication:
         count = len(self.pairs)
         text = [f"{self.stem}: {count - len(self.moved)} of {count} numbers held; by chance at most 1 in 20 moves."]
         text += [f"  claim {c.number}, {c.text}: {c.first}, now {c.second}" for c in self.claims if c.first != c.second]
+        text += [f"  not compared: {part}" for part in self.unlike]
         return text + [f"  in one of the runs alone: {len(self.missing)}"] * bool(self.missing)
 
     def table(self, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:

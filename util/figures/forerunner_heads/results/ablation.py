@@ -102,6 +102,10 @@ def causal_finding(lost: Table, controls: Table, done: bool, cut: Cut = Cut.SI_T
     return said + "a causal null, the copying was not shown to be used"
 
 
+# Entries of the values file that are measured on the data set that was chosen.
+OF_TASK = ("ablation", "without demonstrations", "induction", "head effects")
+
+
 @dataclass(frozen=True)
 class Task:
     """The data sets that were tried, in this order, until the model did one."""
@@ -125,7 +129,7 @@ class Task:
         return [str(self.check)]
 
     def values(self) -> dict[str, Any]:
-        return {"task": [str(check) for check in self.checks]}
+        return {"task": [str(check) for check in self.checks], "chosen": dict.fromkeys(OF_TASK, self.check.dataset)}
 
 
 @dataclass(frozen=True)
