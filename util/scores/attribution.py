@@ -236,7 +236,7 @@ class _Scored:
         self.base, self.corrupted = self.parts.base, Components(model, corrupted).base
         self.senders = senders_of(self.parts, self.base, self.corrupted)
         self.writes = torch.cat([sender.change(first_order=True) for sender in self.senders], 1)  # [N, U, T, d]
-        self.edges = torch.from_numpy(graph_of(self.parts).edges).to(self.writes)
+        self.edges = torch.tensor(graph_of(self.parts).edges).to(self.writes)
 
     def at(self, embedded: Tensor, patch: Patch | None = None, only: slice = slice(None)) -> Tensor:
         """Scores [N, U, V] with the gradients of one run; only: of edges out of these senders, 0 for all others."""
