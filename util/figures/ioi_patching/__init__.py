@@ -1,3 +1,3 @@
 """Figure 03: head patching in indirect object identification (Cohen's project 41; Wang et al. 2022)."""
 
-__all__ = ["example", "measures", "pairs", "patching", "plots", "results", "study"]
+__all__ = ["example", "measures", "pairs", "patching", "planted_edges", "plots", "results", "study"]
