@@ -11,7 +11,7 @@ EAP on a random GPT-2 small, 32 prompts of 15 tokens, 32,491 edges:
     plain      a forward pass of the same prompts by the class's own eager attention, nothing attached
     ours       `attribution.edge_scores` by EAP
     tl         transformer_lens.tools.analysis.attribution_patch at edge granularity: it linearises at the corrupted run
-               towards the base run, prompt by prompt and token by token, and gives means over prompts
+               towards the base run, prompt by prompt and token by token, and gives means over prompts; on two of them
     einsum     what EAP-IG's code does, in a few lines on hooks of TransformerLens: what all parts write, in both runs,
                kept as [N, T, nodes, width], and multiplied with the gradients of inputs that are split by head
 
@@ -48,6 +48,7 @@ SHAPES = {  # class, layers, heads, width
     "tiny llama": ("llama", 3, 4, 64),
 }
 PROMPTS, TOKENS, FIRST = 32, 15, 10  # prompts differ at one token
+FEW = 2  # of the prompts, for `tl`, which takes them one by one: its seconds are extrapolated, its memory is the same
 EXACT_PROMPTS = 4
 
 
@@ -173,8 +174,8 @@ def by_head(tensor: Any) -> Any:
 def exact(shape: str, count: int) -> Callable[[], Any]:
     from util.scores.exact import exact_scores
 
-    model, pairs, wanted = embedded(count)
-    return lambda: exact_scores(model, *pairs, wanted).mean(0).numpy()
+    model, (base, corrupted, answers), wanted = embedded(count)
+    return lambda: exact_scores(model, base, corrupted, answers, wanted).mean(0).numpy()
 
 
 def loop(shape: str, count: int) -> Callable[[], Any]:
@@ -249,13 +250,15 @@ def values_of(oracles: str, names: tuple[str, ...], shape: str, count: int) -> d
 def times(oracles: str, group: str, count: int, repeats: int, shape: str = "gpt2") -> dict[str, Any]:
     """CPU seconds of a group's contestants, their ratios to the first, and their peaks of memory."""
     names = GROUPS[group]
-    contestants = {name: contestant_of(name, oracles, shape, count) for name in names}
+    counts = {name: FEW if name == "tl" else count for name in names}
+    contestants = {name: contestant_of(name, oracles, shape, counts[name]) for name in names}
     seconds = rounds(contestants, repeats, group)
+    seconds = {name: [count / counts[name] * each for each in values] for name, values in seconds.items()}
     for contestant in contestants.values():
         contestant.close()
     peaks = {}
     for name in names if group == "EAP" else ():
-        contestant = contestant_of(name, oracles, shape, count, memory=True)
+        contestant = contestant_of(name, oracles, shape, counts[name], memory=True)
         contestant.ask("time")  # first-call costs
         peaks[name] = contestant.ask("peak") / 2**20
         contestant.close()

@@ -39,7 +39,10 @@ Batch = tuple[Tensor, Tensor, Tensor]  # base and corrupted prompts [N, T] and a
 
 
 class Route(NamedTuple):
-    """What a part of a circuit reads of another: roles of heads, "input" or "logits", and q, k or v where heads read."""
+    """What one part of a circuit reads of another.
+
+    sender, reader: roles of heads, "input" or "logits". letter: q, k or v where the reader is a head.
+    """
 
     sender: str
     reader: str
