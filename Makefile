@@ -54,7 +54,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures replicate test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-real clean clean-cache environment
+.PHONY: help figures replicate test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-real bench-scores clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -169,6 +169,9 @@ bench-memory: $(STAMP) ## what a run takes of memory, beside what util.engine.me
 
 bench-real: $(STAMP) ## on SmolLM2: the map of head patches against the loop of hooks, row capture against the bare pass
 	@$(PY) -m tests.benchmarks.bench_real $(BENCH_ARGS)
+
+bench-scores: $(STAMP) $(ORACLES)/.installed ## time scores of all edges of the component graph against plain passes, TransformerLens and the loop
+	@$(PY) -m tests.benchmarks.bench_component_scores --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
 
 test-oracles: $(STAMP) $(ORACLES)/.installed ## compare head patching with TransformerLens, nnsight and pyvene (2 GB of their own)
 	@$(QUIET) $(PY) -m pytest tests/oracles/test_oracles.py $(PYTEST_ARGS)
