@@ -176,6 +176,9 @@ bench-scores: $(STAMP) ## importance scores of all units, on the embedded model 
 bench-real: $(STAMP) ## on SmolLM2: the map of head patches against the loop of hooks, row capture against the bare pass
 	@$(PY) -m tests.benchmarks.bench_real $(BENCH_ARGS)
 
+bench-scores: $(STAMP) $(ORACLES)/.installed ## time scores of all edges of the component graph against plain passes, TransformerLens and the loop
+	@$(PY) -m tests.benchmarks.bench_component_scores --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
+
 test-oracles: $(STAMP) $(ORACLES)/.installed ## compare head patching with TransformerLens, nnsight and pyvene (2 GB of their own)
 	@$(QUIET) $(PY) -m pytest tests/oracles/test_oracles.py $(PYTEST_ARGS)
 

@@ -1,4 +1,4 @@
-"""Head patching and induction scores against TransformerLens, nnsight and pyvene, called as their own documents say.
+"""Head patching, induction and edge scores against TransformerLens, nnsight and pyvene, called as their documents say.
 
 They live in an environment of their own, which `make test-oracles` makes; without it these tests are skipped. Those on
 a real model want its converted folder too: they are skipped where nothing has fetched SmolLM2 yet.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.benchmarks import bench_edges, bench_induction, bench_ioi
+from tests.benchmarks import bench_component_scores, bench_edges, bench_induction, bench_ioi
 from util.models import packaged
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +43,16 @@ def test_prefix_matching_scores_are_those_of_transformer_lens():
     theirs, ours = bench_induction.scores_of(str(PYTHON), "tiny")
     assert theirs.shape == (3, 4) and np.ptp(theirs) > 1e-4
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", ["tiny", "tiny llama"])
+def test_edge_attribution_is_that_of_transformer_lens(shape):
+    """In float32. Theirs is by token, and its gradients are those of the corrupted run."""
+    found = bench_component_scores.values_of(str(PYTHON), ("ours", *bench_component_scores.OPPONENTS), shape, 2)
+    ours = found["ours"]
+    assert ours.shape == (16, 40) and np.abs(ours).max() > 0.1
+    for library in bench_component_scores.OPPONENTS:
+        np.testing.assert_allclose(ours, found[library], atol=1e-5 * np.abs(ours).max())
 
 
 def test_contestants_of_the_edge_benchmark_find_the_same():

@@ -399,13 +399,20 @@ class _Layer:
         return factors[0] if len({*factors}) == 1 and factors[0] else None
 
     def _reads_what_attention_read(self, attention: nn.Module, mlp: nn.Module) -> bool:
-        """Whether the MLP's output stays the same when attention's is another one."""
-        said = []
+        """Whether the MLP stays the same when attention's output is another one: what it is given, and its output.
+
+        An MLP that always puts out the same, such as 0, is told by what it is given alone.
+        """
+        said: list[list[Tensor]] = []
+
+        def keep(_: nn.Module, given: tuple[Any, ...], out: Any) -> None:
+            said[-1] += [value.clone() for value in (*given, first_of(out)) if isinstance(value, Tensor)]
+
         for vector in (0.0, self.vectors[0]):
-            with _watched(mlp) as seen:
+            said.append([])
+            with _returning(mlp, keep):
                 self._run({attention: vector})
-            said.append(seen.last)
-        return torch.equal(*said)
+        return all(map(torch.equal, *said))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

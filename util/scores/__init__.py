@@ -11,6 +11,7 @@ __all__ = [
     "graph",
     "mib",
     "paths",
+    "planted",
     "pruning",
     "readers",
     "token_types",

@@ -59,7 +59,7 @@ def edge_scores(
     shares = [(first + step) / steps for step in range(steps)]
     found = []
     with tqdm(total=len(base), unit="prompt", leave=False, delay=5) as bar:
-        for some in _chunks(model, base, budget):
+        for some in _chunks(model, base, base.shape[1] - first_difference(base, corrupted), budget):
             scored = _Scored(model, base[some], corrupted[some], answers[some])
             if method == "EAP":
                 scores = scored.at(scored.base.hidden[0])
@@ -105,6 +105,12 @@ def check_pairs(base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
         raise ValueError(f"answers {tuple(answers.shape)}: give [{len(base)}, 2], the right token and the wrong one")
 
 
+def first_difference(base: Tensor, corrupted: Tensor) -> int:
+    """The first position [0, T) where prompts [N, T] differ from their corrupted ones; 0 where none does."""
+    different = (base != corrupted).any(0).nonzero()
+    return int(different[0]) if len(different) else 0
+
+
 def _dot(one: Tensor, other: Tensor) -> Tensor:
     return (one * other).flatten(1).sum(1)
 
@@ -114,11 +120,11 @@ def graph_of(parts: Components) -> ComponentGraph:
     return ComponentGraph(parts.layers, parts.heads, parts.parallel)
 
 
-def _chunks(model: PreTrainedModel, base: Tensor, budget: int) -> list[slice]:
-    """Prompts [N, T] in parts, of which what all senders write takes no more than this many bytes."""
+def _chunks(model: PreTrainedModel, base: Tensor, tokens: int, budget: int) -> list[slice]:
+    """Prompts [N, T] in parts, of which what all senders write at so many tokens takes no more than these bytes."""
     found, width = prepare(model), model.config.get_text_config(decoder=True).hidden_size
     senders = 1 + len(found.layers) * (found.heads + 1)
-    size = max(1, budget // (base.shape[1] * width * senders * model.dtype.itemsize))
+    size = max(1, budget // (tokens * width * senders * model.dtype.itemsize))
     return [slice(start, start + size) for start in range(0, len(base), size)]
 
 
@@ -141,19 +147,21 @@ class Sender:
     corrupted: Tensor
 
     @torch.no_grad()
-    def change(self, first_order: bool = False) -> Tensor:
-        """By how much each of them alone changes the stream [N, places, T, d], base minus corrupted.
+    def change(self, first_order: bool = False, start: int = 0) -> Tensor:
+        """By how much each of them alone changes the stream [N, places, T - start, d], base minus corrupted.
 
         first_order: of a norm behind the heads of a layer, where the class has one; all else is linear anyway.
+        start: the first token that is asked for.
         """
+        base, corrupted = self.base[:, start:], self.corrupted[:, start:]
         if self.kind != "heads":
-            return (self.base - self.corrupted)[:, None]
+            return (base - corrupted)[:, None]
         block = self.parts.blocks[self.layer]
-        change = self.parts.head_writes(self.layer, self.base - self.corrupted)
+        change = self.parts.head_writes(self.layer, base - corrupted)
         if not block.normed:
             changed = change * block.factor
         else:
-            total = block.projection(self.base.flatten(-2))[:, :, None].expand(change.shape).contiguous()
+            total = block.projection(base.flatten(-2))[:, :, None].expand(change.shape).contiguous()
             if first_order:
                 changed = torch.func.jvp(block.attention, (total,), (change,))[1] * block.factor
             else:
@@ -229,14 +237,18 @@ def metric(parts: Components, hidden: Tensor, answers: Tensor) -> Tensor:
 
 
 class _Scored:
-    """Prompts [N, T] that are scored together."""
+    """Prompts [N, T] that are scored together.
+
+    writes [N, U, T - start, d]: by how much each sender changes the stream, from the first token on that differs.
+    """
 
     def __init__(self, model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
         self.parts, self.answers = Components(model, base), answers
         self.base, self.corrupted = self.parts.base, Components(model, corrupted).base
         self.senders = senders_of(self.parts, self.base, self.corrupted)
-        self.writes = torch.cat([sender.change(first_order=True) for sender in self.senders], 1)  # [N, U, T, d]
-        self.edges = torch.from_numpy(graph_of(self.parts).edges).to(self.writes)
+        self.start = first_difference(base, corrupted)  # before it nothing changes
+        self.writes = torch.cat([sender.change(first_order=True, start=self.start) for sender in self.senders], 1)
+        self.edges = torch.tensor(graph_of(self.parts).edges).to(self.writes)
 
     def at(self, embedded: Tensor, patch: Patch | None = None, only: slice = slice(None)) -> Tensor:
         """Scores [N, U, V] with the gradients of one run; only: of edges out of these senders, 0 for all others."""
@@ -257,12 +269,15 @@ class _Scored:
         return scores * self.edges
 
     def _readers(self, layer: int, found: Gradients) -> Tensor:
-        """The gradients [N, readers, T, d] of what a layer reads, or of what the logits read behind the last layer."""
+        """The gradients [N, readers, T - start, d] of what a layer reads; behind the last one, of what the logits read.
+
+        The gradient of a layer's input is that of its output, and what its readers add: the MLP's is the rest.
+        """
+        after = found.hidden[min(layer + 1, self.parts.layers)][:, self.start :]
         if layer == self.parts.layers:
-            return found.hidden[-1][:, None]
-        readers = attention_readers(self.parts, layer, found.streams[layer], found.z[layer])
-        # the gradient of a layer's input is that of its output, and what its readers add: the MLP's is the rest
-        mlp = (found.hidden[layer] - found.hidden[layer + 1] - readers.sum(1))[:, None]
+            return after[:, None]
+        readers = attention_readers(self.parts, layer, found.streams[layer], found.z[layer], self.start)
+        mlp = (found.hidden[layer][:, self.start :] - after - readers.sum(1))[:, None]
         return torch.cat([readers, mlp], 1)
 
     def along_inputs(self, shares: Iterable[float]) -> Tensor:

@@ -17,7 +17,7 @@ from util.engine.finite import check_finite
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
-from util.scores.attribution import Sender, check_pairs, graph_of, metric, senders_of
+from util.scores.attribution import Sender, check_pairs, first_difference, graph_of, metric, senders_of
 
 
 def exact_scores(
@@ -79,12 +79,6 @@ def exact_node_scores(
 
 def _nothing(_: Place) -> tuple[()]:
     return ()
-
-
-def first_difference(base: Tensor, corrupted: Tensor) -> int:
-    """The first position [0, T) where prompts [N, T] differ from their corrupted ones; 0 where none does."""
-    different = (base != corrupted).any(0).nonzero()
-    return int(different[0]) if len(different) else 0
 
 
 class _Places(NamedTuple):

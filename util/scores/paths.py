@@ -20,8 +20,8 @@ from util.engine.components import Components, Parts
 from util.engine.finite import check_finite
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, replay, row_bytes
-from util.scores.attribution import check_pairs, metric
-from util.scores.exact import first_difference, head_edit
+from util.scores.attribution import check_pairs, first_difference, metric
+from util.scores.exact import head_edit
 
 CHANNELS = ("query", "key", "value", "together")
 STATES = CHANNELS[:3]

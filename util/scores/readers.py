@@ -25,11 +25,11 @@ class _Read(NamedTuple):
     output: Tensor
 
 
-def attention_readers(parts: Components, layer: int, hidden: Tensor, z_gradient: Tensor) -> Tensor:
-    """The gradients [N, 3 H, T, d] of what each head's query, key and value read, before the layer's norm.
+def attention_readers(parts: Components, layer: int, hidden: Tensor, z_gradient: Tensor, start: int = 0) -> Tensor:
+    """The gradients [N, 3 H, T - start, d] of what each head's query, key and value read, before the layer's norm.
 
-    hidden: what the layer reads [N, T, d]; z_gradient [N, T, H, dv]: the gradient of the heads' outputs. Heads that
-    share keys and values have a reading of them each.
+    hidden: what the layer reads [N, T, d]; z_gradient [N, T, H, dv]: the gradient of the heads' outputs. start: the
+    first token that is asked for. Heads that share keys and values have a reading of them each.
     """
     with torch.enable_grad():
         hidden = hidden.detach().requires_grad_()
@@ -54,10 +54,12 @@ def attention_readers(parts: Components, layer: int, hidden: Tensor, z_gradient:
             owned = _columns(parts, layer, part, state, reads)
             gradients = [asked] if part == 0 else [member[part] for member in members]
             by_group = [
-                _one_by_one(state, gradient, hidden) if owned is None else owned.back(state, gradient, reads, hidden)
+                _one_by_one(state, gradient, hidden)[:, :, start:]
+                if owned is None
+                else owned.back(state, gradient, reads, hidden, start)
                 for gradient in gradients
-            ]  # [groups, N, T, d] each
-            found.append(torch.stack(by_group, 1).flatten(0, 1))
+            ]  # [groups, N, T - start, d] each
+            found.append(torch.stack(by_group, 1).flatten(0, 1) if len(by_group) > 1 else by_group[0])
     return torch.cat(found).transpose(0, 1)
 
 
@@ -88,17 +90,19 @@ class _Columns:
     read: int
     columns: Tensor
 
-    def back(self, state: Tensor, gradient: Tensor, reads: list[_Read], hidden: Tensor) -> Tensor:
-        """The gradients [heads, N, T, d] that go back from each head of a state alone, as `_one_by_one` gives them."""
+    def back(self, state: Tensor, gradient: Tensor, reads: list[_Read], hidden: Tensor, start: int) -> Tensor:
+        """The gradients [heads, N, T - start, d] that go back from each head of a state alone, see `_one_by_one`."""
         module, given, out = reads[self.read]
         after = torch.autograd.grad(state, out, gradient, retain_graph=True)[0]
         weight = plain_weight(module)
         assert weight is not None  # or it would own no columns
         columns = self.columns.to(after.device)
-        before = torch.einsum("ntgc,gci->gnti", after[..., columns], weight[columns])
+        before = torch.einsum("ntgc,gci->gnti", after[:, start:, columns], weight[columns])
         if given is hidden:
             return before
-        return torch.autograd.grad(given, hidden, before, retain_graph=True, is_grads_batched=True)[0]
+        whole = before.new_zeros(*before.shape[:2], given.shape[1], before.shape[3])
+        whole[:, :, start:] = before
+        return torch.autograd.grad(given, hidden, whole, retain_graph=True, is_grads_batched=True)[0][:, :, start:]
 
 
 _OWNED: "weakref.WeakKeyDictionary[nn.Module, dict[int, _Columns | None]]" = weakref.WeakKeyDictionary()

@@ -8,6 +8,7 @@ __all__ = [
     "measures",
     "pairs",
     "patching",
+    "planted_edges",
     "plots",
     "results",
     "study",
