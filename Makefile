@@ -54,7 +54,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures replicate test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores clean clean-cache environment
+.PHONY: help figures replicate test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-units clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -170,8 +170,8 @@ bench-memory: $(STAMP) ## what a run takes of memory, beside what util.engine.me
 bench-paths: $(STAMP) ## time path patching between 16 heads, embedded and SmolLM2, in plain passes of the same rows
 	@$(PY) -m tests.benchmarks.bench_paths $(BENCH_ARGS)
 
-bench-scores: $(STAMP) ## importance scores of all units, on the embedded model and SmolLM2, beside plain runs of the same rows
-	@$(PY) -m tests.benchmarks.bench_scores $(BENCH_ARGS)
+bench-units: $(STAMP) ## time scores of all units by token type, on the embedded model and SmolLM2, beside plain runs of the same rows
+	@$(PY) -m tests.benchmarks.bench_units $(BENCH_ARGS)
 
 bench-real: $(STAMP) ## on SmolLM2: the map of head patches against the loop of hooks, row capture against the bare pass
 	@$(PY) -m tests.benchmarks.bench_real $(BENCH_ARGS)

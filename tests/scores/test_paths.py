@@ -124,11 +124,16 @@ def test_heads_that_there_are_not_are_refused(heads, message):
 
 
 def test_prompts_and_classes_that_do_not_fit_are_refused_before_a_run(monkeypatch):
-    monkeypatch.setattr(Components, "run", lambda *_: pytest.fail("a forward pass"))
+    monkeypatch.setattr(Components, "__init__", _forbidden)
     base, source = prompts()
     with pytest.raises(ValueError, match="as many tokens"):
         path_effects(prepared("gpt2"), base, source[:, 1:], ANSWERS, MEMBERS)
     with pytest.raises(ValueError, match="answers"):
         path_effects(prepared("gpt2"), base, source, ANSWERS[:1], MEMBERS)
+    monkeypatch.undo()
     with pytest.raises(UnsupportedModel, match="no attention"):
         path_effects(prepared("qwen3_next", torch.float32), base, source, ANSWERS, MEMBERS[:1])
+
+
+def _forbidden(*_):
+    pytest.fail("a forward pass")

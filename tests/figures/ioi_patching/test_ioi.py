@@ -296,9 +296,9 @@ def test_heads_that_there_are_not_are_refused_before_a_forward_pass(pair, heads,
     with pytest.raises(ValueError, match=message):
         study.circuit({"fine": [(0, 0)], "wrong": heads})
     half: list = [(0.5, 1)]
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="two whole numbers"):
         study.paths(half)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="two whole numbers"):
         study.circuit({"half": half})
 
 

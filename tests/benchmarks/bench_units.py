@@ -1,6 +1,6 @@
 """Importance scores beside plain runs of the same rows: what all units by token type cost.
 
-    python -m tests.benchmarks.bench_scores [--rounds 9] [--part units] [--model smollm2] [--save FILE]
+    python -m tests.benchmarks.bench_units [--rounds 9] [--part units] [--model smollm2] [--save FILE]
 
 Two models, float32 on one thread: the embedded one and SmolLM2. Eight prompts of 128 tokens with one donor each, all of
 random ids, in batches of eight rows. Every contestant is a process of its own that runs once per round; the order
@@ -74,7 +74,7 @@ def work(name: str, model_name: str) -> Callable[[], Any]:
 
 
 def contestant_of(name: str, model: str, memory: bool = False) -> Contestant:
-    return Contestant("bench_scores", ("--contestant", name, "--model", model), threads=1, memory=memory)
+    return Contestant("bench_units", ("--contestant", name, "--model", model), threads=1, memory=memory)
 
 
 def times(part: str, model: str, count: int) -> dict[str, Any]:
