@@ -6,6 +6,7 @@ __all__ = [
     "batches",
     "caches",
     "call",
+    "components",
     "direct_effects",
     "finite",
     "handshake",

@@ -226,7 +226,7 @@ def gradients(parts: Components, embedded: Tensor, answers: Tensor, patch: Patch
 
 
 def base_gradients(parts: Components, answers: Tensor) -> Gradients:
-    """Gradients of the metric in the base run, whose graph was kept; afterwards it is there without its graph."""
+    """Gradients of the metric in the base run, whose graph was kept and is gone afterwards; answers [N, 2]."""
     run = parts.base
     with torch.enable_grad():
         found = torch.autograd.grad(metric(parts, run.hidden[-1], answers).sum(), [*run.hidden, *run.z])
