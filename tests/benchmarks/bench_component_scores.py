@@ -48,7 +48,7 @@ SHAPES = {  # class, layers, heads, width
     "tiny llama": ("llama", 3, 4, 64),
 }
 PROMPTS, TOKENS, FIRST = 32, 15, 10  # prompts differ at one token
-FEW = 2  # of the prompts, for `tl`, which takes them one by one: its seconds are extrapolated, its memory is the same
+FEW = 2  # of the prompts, for `tl`, which takes them one by one: its seconds are extrapolated
 EXACT_PROMPTS = 4
 
 
@@ -248,7 +248,7 @@ def values_of(oracles: str, names: tuple[str, ...], shape: str, count: int) -> d
 
 
 def times(oracles: str, group: str, count: int, repeats: int, shape: str = "gpt2") -> dict[str, Any]:
-    """CPU seconds of a group's contestants, their ratios to the first, and their peaks of memory."""
+    """CPU seconds of a group's contestants, their ratios to the first, and of EAP their peaks of memory."""
     names = GROUPS[group]
     counts = {name: FEW if name == "tl" else count for name in names}
     contestants = {name: contestant_of(name, oracles, shape, counts[name]) for name in names}
@@ -256,22 +256,25 @@ def times(oracles: str, group: str, count: int, repeats: int, shape: str = "gpt2
     seconds = {name: [count / counts[name] * each for each in values] for name, values in seconds.items()}
     for contestant in contestants.values():
         contestant.close()
-    peaks = {}
-    for name in names if group == "EAP" else ():
-        contestant = contestant_of(name, oracles, shape, counts[name], memory=True)
-        contestant.ask("time")  # first-call costs
-        peaks[name] = contestant.ask("peak") / 2**20
-        contestant.close()
     report: dict[str, Any] = {
         "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
         **{f"{name} / {names[0]}": ratio(seconds[name], seconds[names[0]]) for name in names[1:]},
     }
-    if peaks:
-        report["peak, MiB"] = peaks
-        extra = {name: peak - peaks["plain"] for name, peak in peaks.items() if name != "plain"}
-        report["extra peak, ours / tl"] = extra["ours"] / extra["tl"]
-        report["extra peak, ours / einsum"] = extra["ours"] / extra["einsum"]
+    if group == "EAP":
+        report[f"extra peak of {FEW} prompts, MiB"] = extra_peaks(oracles, shape, FEW, ("ours", "tl", "einsum"))
+        report[f"extra peak of {count} prompts, MiB"] = extra_peaks(oracles, shape, count, ("ours", "einsum"))
     return report
+
+
+def extra_peaks(oracles: str, shape: str, count: int, names: tuple[str, ...]) -> dict[str, float]:
+    """The peaks of memory of contestants, above that of a plain forward pass of the same prompts."""
+    peaks = {}
+    for name in ("plain", *names):
+        contestant = contestant_of(name, oracles, shape, count, memory=True)
+        contestant.ask("time")  # first-call costs
+        peaks[name] = contestant.ask("peak") / 2**20
+        contestant.close()
+    return {name: peaks[name] - peaks["plain"] for name in names}
 
 
 def main() -> None:

@@ -70,6 +70,10 @@ class Parts:
     z: tuple[Tensor, ...]
     mlp: tuple[Tensor, ...]
 
+    def detached(self) -> "Parts":
+        """The same run without the graph of a backward pass."""
+        return Parts(*(tuple(part.detach() for part in parts) for parts in (self.hidden, self.z, self.mlp)))
+
     def rows(self, rows: slice | Tensor) -> "Parts":
         """The same run for some of its prompts."""
         return Parts(*(tuple(part[rows] for part in parts) for parts in (self.hidden, self.z, self.mlp)))
@@ -79,11 +83,12 @@ class Components:
     """The layers of a model for prompts of one length, each part of which can be computed alone.
 
     ids [N, T]: prompts; `base` is their plain run. Every hidden state that is given later stands for a token of one of
-    them, R rows being the N prompts R / N times over. Raises UnsupportedModel for a class whose stream is no plain sum,
+    them, R rows being the N prompts R / N times over. graph: keep the graph of the base run, for one backward pass to
+    its embeddings and all that comes behind them. Raises UnsupportedModel for a class whose stream is no plain sum,
     ValueError for ids that the model cannot take.
     """
 
-    def __init__(self, model: PreTrainedModel, ids: Tensor) -> None:
+    def __init__(self, model: PreTrainedModel, ids: Tensor, *, graph: bool = False) -> None:
         prepare(model)
         check_ids(model, ids.flatten())
         check_length(model, ids.shape[1])
@@ -94,9 +99,12 @@ class Components:
         taps = [Tap(layer) for layer in range(self.layers)]
         with ExitStack() as stack:
             added = [stack.enter_context(_watched(block.mlp)) for block in self.blocks]
+            if graph:
+                first = self.plan.layers[0].register_forward_pre_hook(_with_gradient, with_kwargs=True)
+                stack.callback(first.remove)
             self.calls = stack.enter_context(recorded(self.plan.layers))
             stack.enter_context(instrument(model, *taps))
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.set_grad_enabled(graph))
             model.base_model(self.ids, use_cache=False)
         streams = [*(call.hidden for call in self.calls), first_of(self.calls[-1].out)]
         self.base = self._parts(streams, [tap.z for tap in taps], [seen.last for seen in added])
@@ -179,6 +187,13 @@ class Components:
         with bypassed(self.plan.layers, in_place_of(out, hidden[:, None])):
             ids = torch.zeros(len(hidden), 1, dtype=torch.long, device=self.ids.device)
             return self.model(ids, use_cache=False).logits[:, -1]
+
+
+def _with_gradient(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
+    """The arguments of a layer, with hidden states at which a graph begins."""
+    if "hidden_states" in keywords:
+        return arguments, keywords | {"hidden_states": keywords["hidden_states"].detach().requires_grad_()}
+    return (arguments[0].detach().requires_grad_(), *arguments[1:]), keywords
 
 
 def plain_weight(module: nn.Module) -> Tensor | None:

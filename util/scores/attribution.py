@@ -60,9 +60,9 @@ def edge_scores(
     found = []
     with tqdm(total=len(base), unit="prompt", leave=False, delay=5) as bar:
         for some in _chunks(model, base, base.shape[1] - first_difference(base, corrupted), budget):
-            scored = _Scored(model, base[some], corrupted[some], answers[some])
+            scored = _Scored(model, base[some], corrupted[some], answers[some], graph=method == "EAP")
             if method == "EAP":
-                scores = scored.at(scored.base.hidden[0])
+                scores = scored.at_base()
             elif method == "EAP-IG inputs":
                 scores = scored.along_inputs(shares)
             else:
@@ -225,6 +225,15 @@ def gradients(parts: Components, embedded: Tensor, answers: Tensor, patch: Patch
     return Gradients(hidden, tuple(outputs), tuple(stream.detach() for stream in streams))
 
 
+def base_gradients(parts: Components, answers: Tensor) -> Gradients:
+    """Gradients of the metric in the base run, whose graph was kept and is gone afterwards; answers [N, 2]."""
+    run = parts.base
+    with torch.enable_grad():
+        found = torch.autograd.grad(metric(parts, run.hidden[-1], answers).sum(), [*run.hidden, *run.z])
+    parts.base = run.detached()
+    return Gradients(found[: len(run.hidden)], found[len(run.hidden) :], parts.base.hidden)
+
+
 def metric(parts: Components, hidden: Tensor, answers: Tensor) -> Tensor:
     """The metric [R] for the stream [R, T, d] behind the last layer; answers [N, 2]."""
     logits = parts.logits(hidden[:, -1])
@@ -242,17 +251,29 @@ class _Scored:
     writes [N, U, T - start, d]: by how much each sender changes the stream, from the first token on that differs.
     """
 
-    def __init__(self, model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
-        self.parts, self.answers = Components(model, base), answers
+    def __init__(
+        self, model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor, *, graph: bool = False
+    ) -> None:
+        self.parts, self.answers = Components(model, base, graph=graph), answers
+        self.gradients = base_gradients(self.parts, answers) if graph else None
         self.base, self.corrupted = self.parts.base, Components(model, corrupted).base
         self.senders = senders_of(self.parts, self.base, self.corrupted)
         self.start = first_difference(base, corrupted)  # before it nothing changes
         self.writes = torch.cat([sender.change(first_order=True, start=self.start) for sender in self.senders], 1)
         self.edges = torch.tensor(graph_of(self.parts).edges).to(self.writes)
 
+    def at_base(self) -> Tensor:
+        """Scores [N, U, V] with the gradients of the base run, whose graph was kept."""
+        assert self.gradients is not None
+        return self._products(self.gradients, slice(None))
+
     def at(self, embedded: Tensor, patch: Patch | None = None, only: slice = slice(None)) -> Tensor:
         """Scores [N, U, V] with the gradients of one run; only: of edges out of these senders, 0 for all others."""
-        parts, found = self.parts, gradients(self.parts, embedded, self.answers, patch)
+        return self._products(gradients(self.parts, embedded, self.answers, patch), only)
+
+    def _products(self, found: Gradients, only: slice) -> Tensor:
+        """Scores [N, U, V] with these gradients, of edges out of some senders."""
+        parts = self.parts
         start, stop, _ = only.indices(self.writes.shape[1])
         scores = self.writes.new_zeros(*self.writes.shape[:2], parts.layers * (3 * parts.heads + 1) + 1)
         waiting: list[Tensor] = []  # of some layers, because few readers at a time make slow products
