@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
-from matplotlib.ticker import ScalarFormatter
 from numpy.typing import NDArray
 
 from util.edges import names as ablations
@@ -316,6 +315,12 @@ def ambiguous(
     return figure
 
 
+def _of_them(sizes: NDArray[np.float64], most: int) -> list[float]:
+    """At most so many of some sizes [N], the largest and the smallest among them, by equal factors where there are."""
+    wanted = np.geomspace(max(sizes.min(), 1), sizes.max(), most)
+    return sorted({float(sizes[np.argmin(np.abs(np.log1p(sizes) - np.log1p(size)))]) for size in wanted})
+
+
 def pruning(
     accuracy: Mapping[int, Interval],
     search: Mapping[int, float],
@@ -342,7 +347,9 @@ def pruning(
         _points(ax, left, list(accuracy.values()), fmt="o-", color=DARK, label="test split")
         ax.plot(np.full(len(random), result), random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, test split")
         ax.set_xscale("symlog", linthresh=1)
-        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ticks = _of_them(left, 6)
+        ax.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
+        ax.set_xticks([], minor=True)
         ax.set(xlim=(1.15 * left.max(), max(0.0, 0.6 * left.min())), ylim=(-0.04, 1.06))
         ax.set(xlabel=f"{units} left", ylabel="accuracy, first token")
         ax.legend(loc="lower left", fontsize=6, handlelength=1)
