@@ -17,6 +17,8 @@ IN_VALUES = {
     "companions": NO_DIRECT_WRITING,
     "paths": IN_RECORDS["edges"],
     "moved": CHANGED_BEFORE_PROJECTION,
-    **dict.fromkeys(("scores", "search", "models", "claims", "faithfulness", "CPR", "CMD"), NO_SHARE),
+    **dict.fromkeys(
+        ("scores", "search", "models", "claims", "faithfulness", "CPR", "CMD", "component graph"), NO_SHARE
+    ),
     "selectivity": "a ratio whose denominator is 0",
 }

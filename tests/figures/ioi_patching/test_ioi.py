@@ -711,10 +711,16 @@ def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
 
 def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
     """From records alone, too; values are those of the fields, and no more."""
-    study = study_of(pair, tmp_path, prompts=12, path_heads=3, layer_skip=2, shown_layer=1)
-    parts = (study.example(), study.population(), study.untrained(), study.curve(), study.paths(), study.planted())
+    study = study_of(
+        pair, tmp_path, prompts=12, path_heads=3, layer_skip=2, shown_layer=1, edge_pairs=6, exact_edges=40
+    )
+    parts = (
+        study.example(), study.population(), study.untrained(), study.curve(), study.paths(), study.edges(),
+        study.planted(),
+    )  # fmt: skip
     findings = results.Findings(*parts)
-    first, population, untrained, curve, paths, _ = parts
+    first, population, untrained, curve, paths, edges, _ = parts
+    assert {*edges.lines()} <= {*findings.check_lines()}
     assert findings.check_lines()[0] == "heads 3 x 4; tokens 17, prompts differ from token 11 on"
     assert findings.check_lines()[-1].startswith("planted heads that carry anything: ")
     assert first.shape_sentence.startswith("3 layers, each of 17 tokens, 4 heads")
@@ -722,8 +728,9 @@ def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
     stored = findings.values(study.request)
     assert list(stored) == [
         "request", "model", "scores", "permuted", "patched", "selectivity", "population", "untrained", "circuit",
-        "paths", "planted",
+        "paths", "component graph", "planted",
     ]  # fmt: skip
+    assert list(stored["component graph"]) == ["strongest", "drawn", "matter", "found", "agreement", "curves"]
     assert list(stored["population"]) == [
         "intact", "corrupted", "accuracy", "probability", "pairs", "noised", "denoised", "estimate", "direct",
         "agreement", "chosen", "measured",

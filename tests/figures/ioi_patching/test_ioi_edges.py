@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from util.engine.call import UnsupportedModel
 from util.figures.ioi_patching import edges
 from util.figures.ioi_patching.edge_results import EAP, EAP_IG, EdgeScores, drawn_edges, rankings
 from util.figures.ioi_patching.edges import EdgePairs, Edges
 from util.figures.ioi_patching.results import Setting
+from util.figures.ioi_patching.study import Study
 from util.scores.evaluation import Circuits
 from util.scores.graph import ComponentGraph
 
@@ -122,6 +124,7 @@ def test_effects_of_edges_do_not_depend_on_blocks(measured, monkeypatch, tmp_pat
     monkeypatch.setattr(edges, "PROMPTS", 3)
     scored = EdgePairs("embedded", prompts=8, folder=tmp_path)
     again = Edges(scored, scored.replace(seed=1), setting=SETTING, exact=100, random=1, steps=2).measured()
+    assert isinstance(again, EdgeScores)
     for name, scores_ in found.means.items():
         np.testing.assert_allclose(again.means[name], scores_, atol=1e-5)
     np.testing.assert_allclose(again.effects, found.effects, atol=1e-4)
@@ -132,7 +135,9 @@ def test_everything_is_loaded_without_a_model(measured, monkeypatch):
     scored = EdgePairs("embedded", prompts=8, folder=folder)
     again = Edges(scored, scored.replace(seed=1), setting=SETTING, exact=100, random=1, steps=2)
     monkeypatch.setattr(EdgePairs, "pair", property(lambda _: pytest.fail("the model was loaded")))
-    assert (again.measured().effects == found.effects).all()
+    loaded = again.measured()
+    assert isinstance(loaded, EdgeScores)
+    assert (loaded.effects == found.effects).all()
 
 
 def test_edges_are_judged_on_fresh_pairs():
@@ -141,3 +146,20 @@ def test_edges_are_judged_on_fresh_pairs():
         Edges(scored, scored, setting=SETTING)
     with pytest.raises(ValueError, match="steps = 0"):
         Edges(scored, scored.replace(seed=1), setting=SETTING, steps=0)
+
+
+def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkeypatch):
+    reason = "Toy: what layer 1 adds to the stream is no plain sum of two parts"
+
+    def refuse(_):
+        raise UnsupportedModel(reason)
+
+    monkeypatch.setattr(edges, "blocks_of", refuse)
+    study = Study("embedded", prompts=8, edge_pairs=4, folder=tmp_path)
+    found = study.edges()
+    assert found.lines() == [f"edges: {reason}"]
+    assert found.figure() is found.curve_figure() is None
+    assert found.table().empty and found.edge_table().empty
+    assert found.values() == {"refused": reason}
+    monkeypatch.setattr(EdgePairs, "pair", property(lambda _: pytest.fail("the model was loaded")))
+    assert Study("embedded", prompts=8, edge_pairs=4, folder=tmp_path).edges() == found

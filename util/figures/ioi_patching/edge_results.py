@@ -81,6 +81,28 @@ def random_name(number: int) -> str:
 
 
 @dataclass(frozen=True)
+class NoEdges(Result):
+    """There are no edges: the layers of the model's class cannot be taken apart. refused: why."""
+
+    refused: str
+
+    def table(self) -> pd.DataFrame:
+        """An empty table."""
+        return pd.DataFrame()
+
+    edge_table = table
+
+    def lines(self) -> list[str]:
+        """What stands in the notebook's check."""
+        return [f"edges: {self.refused}"]
+
+    def figure(self) -> None:
+        """There is none."""
+
+    curve_figure = figure
+
+
+@dataclass(frozen=True)
 class EdgeScores(Result):
     """Scores of edges, exact effects of some of them on fresh pairs, and the circuits that scores choose.
 
@@ -216,7 +238,7 @@ class EdgeScores(Result):
         for (name, _), curve in self.curves.items():
             curves.setdefault(name, {})[curve.measure] = curve.values()
         return {
-            "edges": listed,
+            "strongest": listed,
             "drawn": len(self.drawn),
             "matter": int(self.matter.sum()),
             "found": {method: self.found(method) for method in METHODS},

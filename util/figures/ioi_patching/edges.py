@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from util.engine.components import Components
-from util.figures.ioi_patching.edge_results import METHODS, EdgeScores, drawn_edges, rankings
+from util.engine.call import UnsupportedModel
+from util.engine.components import Components, blocks_of
+from util.engine.handshake import prepare
+from util.figures.ioi_patching.edge_results import METHODS, EdgeScores, NoEdges, drawn_edges, rankings
 from util.figures.ioi_patching.pairs import Pairs, in_order
 from util.figures.ioi_patching.results import Setting
 from util.prompts.ioi import group_by_shape
@@ -45,19 +47,33 @@ class EdgePairs(Pairs):
         """The mean score of every edge over all pairs, see `scores.attribution.edge_scores`.
 
         Its data: scores [U, V], of senders and readers in the order of a `ComponentGraph`; layers, heads, parallel: of
-        that graph.
+        that graph; refused: "". For a class whose layers cannot be taken apart, refused alone, which says why.
         """
 
         def measure(numbers: Sequence[int]) -> dict[str, Any]:
+            if refused := self._refused:
+                return {"refused": refused}
             scores = edge_scores(self.pair[0], *self.batch(numbers), method, steps)
             return {"sum": scores.double().sum(0).numpy(), "count": len(numbers)}
 
         def joined(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+            if self._refused:
+                return {"refused": self._refused}
             total = sum(block["sum"] for block in measured) / sum(block["count"] for block in measured)
-            return {"scores": np.asarray(total, np.float32), **self._shape}
+            return {"scores": np.asarray(total, np.float32), **self._shape, "refused": ""}
 
         part = {"part": "edge scores", "method": method, "steps": 1 if method == "EAP" else steps, "first": 0}
         return self.record_in_blocks(part, partial(self._groups, PROMPTS), measure, joined)
+
+    @cached_property
+    def _refused(self) -> str:
+        """Why the layers of the model's class cannot be taken apart, "" where they can."""
+        try:
+            prepare(self.pair[0])
+            blocks_of(self.pair[0])
+        except UnsupportedModel as error:
+            return str(error)
+        return ""
 
     @property
     def _shape(self) -> dict[str, Any]:
@@ -166,8 +182,10 @@ class Edges:
         data = self.scored.edge_scores(METHODS[0], self.steps).data
         return ComponentGraph(int(data["layers"]), int(data["heads"]), bool(data["parallel"]))
 
-    def measured(self) -> EdgeScores:
-        """Scores, exact effects and circuits, measured or loaded."""
+    def measured(self) -> EdgeScores | NoEdges:
+        """Scores, exact effects and circuits, measured or loaded; or why there are none."""
+        if refused := self.scored.edge_scores(METHODS[0], self.steps).data["refused"]:
+            return NoEdges(self.setting, refused)
         drawn = drawn_edges(self.graph, self.means, self.exact, self.seed)
         effects = self.judged.exact_effects(drawn).data
         ranked = rankings(self.graph, self.means, drawn, effects["effects"], self.random, self.seed)

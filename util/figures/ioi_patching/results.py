@@ -49,6 +49,10 @@ class Result:
         """Returns what the values file has of this result, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.unstored}
 
+    def lines(self) -> list[str]:
+        """Returns what a fresh run must say again."""
+        return []
+
 
 # ------------------------------------------------------------------------------------------------ one pair
 
@@ -613,6 +617,7 @@ class Findings:
     untrained: Untrained | None
     curve: Curve
     paths: Paths
+    edges: Result
     planted: Planted
 
     def values(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -625,6 +630,7 @@ class Findings:
             "untrained": None if self.untrained is None else self.untrained.values(),
             "circuit": self.curve.values(),
             "paths": self.paths.values(),
+            "component graph": self.edges.values(),
             "planted": self.planted.effect,
         }
 
@@ -644,5 +650,6 @@ class Findings:
             *population.remarks(self.untrained),
             *self.curve.sentences(),
             *self.paths.sentences(),
+            *self.edges.lines(),
             self.planted.sentence,
         ]

@@ -7,6 +7,8 @@ from typing import Any
 
 from util.figures import report
 from util.figures.ioi_patching import measures, results
+from util.figures.ioi_patching.edge_results import EdgeScores, NoEdges
+from util.figures.ioi_patching.edges import EdgePairs, Edges
 from util.figures.ioi_patching.example import EXAMPLE, NAMES, TWO_TEXTS, ExamplePair, check_texts
 from util.figures.ioi_patching.pairs import Pairs
 from util.figures.ioi_patching.results import Setting
@@ -38,8 +40,10 @@ class Study(study.Study):
     texts: base and source of the project's example. names: the answer of the base, and the name that it repeats.
     shown_layer: the layer whose activations are shown, by default that of the strongest head. layer_skip: every how
     many layers one is shown, by default so that at most 12 are. path_heads: between how many heads paths are patched,
-    at most; untrained_control: whether `untrained` measures anything. held_out: whether frames and names are those that
-    the embedded model was not trained on; None: for the embedded model.
+    at most. edge_pairs: on how many pairs edges of the component graph are scored, and on how many fresh ones they are
+    judged. exact_edges: of how many edges exact effects are measured. untrained_control: whether `untrained` measures
+    anything. held_out: whether frames and names are those that the embedded model was not trained on; None: for the
+    embedded model.
     """
 
     corruption: Corruption = "s2_swap"
@@ -51,6 +55,8 @@ class Study(study.Study):
     shown_layer: Natural | None = None
     layer_skip: Count | None = None
     path_heads: Count = 16
+    edge_pairs: Count = 32
+    exact_edges: Count = 1000
     untrained_control: bool = True
     held_out: bool | None = None
 
@@ -168,6 +174,18 @@ class Study(study.Study):
         if not heads:
             raise ValueError("heads = []: name at least one head, (layer, head)")
         return results.Paths.of(self.fresh.paths(plain_heads(heads)).data, heads, self.setting)
+
+    def edges(self) -> EdgeScores | NoEdges:
+        """Returns scores of all edges of the component graph, exact effects of some, and circuits, on fresh pairs.
+
+        For a class of models whose layers cannot be taken apart, the reason.
+        """
+        count = min(self.edge_pairs, self.prompts)
+        scored = EdgePairs(
+            self.model, self.corruption, count, self.seed, held_out=self.held_out, folder=self.folder, redo=self.redo
+        )
+        judged = scored.replace(seed=self.seed + 1)
+        return Edges(scored, judged, setting=self.setting, exact=self.exact_edges, seed=self.seed).measured()
 
     def planted(self, **options: Any) -> results.Planted:
         """Returns the positive control: swapped pairs, 32 at most, put to heads that are known.
