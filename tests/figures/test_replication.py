@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from util import paths
 from util.figures.replication import Pair, Replication, intervals
 from util.stats.intervals import Interval
 
@@ -93,3 +94,10 @@ def test_parts_that_chose_something_else_are_not_compared():
     assert found.lines()[-1] == "  not compared: causal: measured on agnews, now on trec"
     without = {name: values for name, values in first.items() if name != "chosen"}  # values that are older than this
     assert len(Replication.of("figure", without, second).pairs) == 2
+
+
+@pytest.mark.parametrize("file", sorted((paths.root() / "data" / "values").rglob("*.json")), ids=str)
+def test_every_figures_values_can_be_compared(file):
+    values = json.loads(file.read_text(encoding="utf-8"))
+    found = Replication.of(file.stem, values, values)
+    assert not found.moved and not found.unlike

@@ -124,6 +124,41 @@ def test_columns_of_heads_give_what_a_pass_for_each_head_gives(name, monkeypatch
     assert (edge_scores(model, *PAIR) - fast).abs().max() < 1e-12
 
 
+@torch.no_grad()
+def test_a_map_beside_the_last_one_takes_a_pass_for_each_head():
+    """A low-rank adapter: queries have two ways from the stream, so no map's columns tell all of them."""
+    model = model_of("llama")
+    wanted = edges(model)[::5]
+    for layer in model.model.layers:
+        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
+    slow = SlowEdges(model, *PAIR)
+    theirs = torch.stack([slope(slow, edge) for edge in wanted], 1)
+    assert (picked(edge_scores(model, *PAIR), wanted) - theirs).abs().max() < 1e-8
+
+
+class Adapted(torch.nn.Module):
+    """A linear map with a low-rank one beside it."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.whole = whole
+        self.down, self.up = (torch.nn.Linear(*shape, bias=False).double() for shape in ((64, 3), (3, 64)))
+
+    def forward(self, x):
+        return self.whole(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3", "gpt_oss", "bloom", "falcon_7b", "glm4"])
+@torch.no_grad()
+def test_other_classes_give_what_a_pass_for_each_head_gives(name, monkeypatch):
+    """In float32, because experts need it. Where keys pass a map of latents by, no columns are taken."""
+    model = architectures.build(name)
+    prepare(model)
+    fast = edge_scores(model, *PAIR)
+    monkeypatch.setattr(readers, "_columns", lambda *_: None)
+    assert (edge_scores(model, *PAIR) - fast).abs().max() < 1e-3 * fast.abs().max()
+
+
 def blocks_layer(model):
     return (model.transformer.h if hasattr(model, "transformer") else model.model.layers)[0]
 

@@ -274,9 +274,9 @@ def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
         try:
             _BLOCKS[model] = _found(model)
             _check_sum(model)
-        except FAILURES as error:
-            if out_of_memory(error):
-                _BLOCKS.pop(model, None)
+        except BaseException as error:
+            _BLOCKS.pop(model, None)  # what is not checked is not kept
+            if not isinstance(error, FAILURES) or out_of_memory(error):
                 raise
             _BLOCKS[model] = str(error) if isinstance(error, UnsupportedModel) else _why(model, error)
     found = _BLOCKS[model]
@@ -410,8 +410,17 @@ class _Layer:
             error = float((change - factor * vector).abs().max())
             if not error <= (2e-2 if is_coarse(self.model) else 1e-4) * float(vector.abs().max()):
                 return None
-            factors.append(float(f"{factor:.2g}" if is_coarse(self.model) else f"{factor:.5g}"))
+            factors.append(self._rounded(factor))
         return factors[0] if len({*factors}) == 1 and factors[0] else None
+
+    def _rounded(self, factor: float) -> float:
+        """A factor that was measured, without the error of measuring; in 16 bits the config's, if it is that one."""
+        if not is_coarse(self.model):
+            return float(f"{factor:.5g}")
+        told = getattr(self.model.config.get_text_config(decoder=True), "residual_multiplier", None)
+        if told is not None and abs(factor - told) <= 2e-2 * abs(told):
+            return float(told)
+        return float(f"{factor:.2g}")
 
     def _reads_what_attention_read(self, attention: nn.Module, mlp: nn.Module) -> bool:
         """Whether the MLP stays the same when attention's output is another one: what it is given, and its output.

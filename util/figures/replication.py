@@ -85,7 +85,7 @@ class Replication:
         Where a figure chooses by the data what to measure, such as the first data set that the model does, its values
         say under "chosen", by part, what that was. Parts of which the runs chose another are not compared.
         """
-        chosen, other = (values.get("chosen", {}) for values in (first, second))
+        chosen, other = (_choices(values) for values in (first, second))
         unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
         first, second = ({name: values[name] for name in values if name not in unlike} for values in (first, second))
         ours, theirs = dict(intervals(first)), dict(intervals(second))
@@ -131,6 +131,12 @@ class Replication:
             for pair in shown
         ]
         return pd.DataFrame(rows, index=[pair.name for pair in shown])
+
+
+def _choices(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the values say was chosen to measure, by part; other figures list chosen heads under this name."""
+    chosen = values.get("chosen")
+    return chosen if isinstance(chosen, Mapping) else {}
 
 
 def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]]:

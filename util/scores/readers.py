@@ -51,7 +51,7 @@ def attention_readers(parts: Components, layer: int, hidden: Tensor, z_gradient:
         asked = torch.stack([member[0] for member in members]).sum(0)
         found = []
         for part, state in enumerate(states):
-            owned = _columns(parts, layer, part, state, reads)
+            owned = _columns(parts, layer, part, state, reads, hidden)
             gradients = [asked] if part == 0 else [member[part] for member in members]
             by_group = [
                 _one_by_one(state, gradient, hidden)[:, :, start:]
@@ -108,18 +108,29 @@ class _Columns:
 _OWNED: "weakref.WeakKeyDictionary[nn.Module, dict[int, _Columns | None]]" = weakref.WeakKeyDictionary()
 
 
-def _columns(parts: Components, layer: int, part: int, state: Tensor, reads: list[_Read]) -> _Columns | None:
+def _columns(
+    parts: Components, layer: int, part: int, state: Tensor, reads: list[_Read], hidden: Tensor
+) -> _Columns | None:
     """The columns that heads own of a layer's queries, keys or values; found out once. None where they share some."""
     known = _OWNED.setdefault(parts.plan.layers[layer], {})
     if part not in known:
-        known[part] = _found(state, reads)
+        found = _found(state, reads)
+        known[part] = found if found is not None and _is_right(found, state, reads, hidden) else None
     return known[part]
+
+
+def _is_right(columns: _Columns, state: Tensor, reads: list[_Read], hidden: Tensor) -> bool:
+    """Whether the columns give what a pass for each head gives: not where the stream has other ways to a state."""
+    gradient = torch.randn(state.shape, generator=torch.Generator().manual_seed(1)).to(state)
+    slow, fast = _one_by_one(state, gradient, hidden), columns.back(state, gradient, reads, hidden, 0)
+    coarse = state.dtype in (torch.bfloat16, torch.float16)
+    return bool((slow - fast).abs().max() <= (5e-2 if coarse else 1e-3) * slow.abs().max())
 
 
 def _found(state: Tensor, reads: list[_Read]) -> _Columns | None:
     for place in reversed(range(len(reads))):  # the last one on the way
         module, _, out = reads[place]
-        if plain_weight(module) is None:
+        if plain_weight(module) is None or out.ndim != 3:
             continue
         owned = []
         for head in range(state.shape[1]):

@@ -313,6 +313,7 @@ def scores(
         losses[numbers] = lost.detach().cpu().numpy()
         right[numbers] = said.argmax(-1).cpu().numpy() == [groups[number].target[0] for number in numbers]
         for sort, layer, signed, absolute in parts:  # only now: a batch without memory is run again
+            check_finite(signed, f"the scores of {sort} units", model, [groups[number].base.ids for number in numbers])
             totals[sort].add(layer, signed, absolute)
 
     rows = [Row(group.base.ids[:length]) for group, length in zip(groups, run.lengths, strict=True)]

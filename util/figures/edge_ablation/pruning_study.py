@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,6 +87,10 @@ class PruningStudy:
             raise ValueError(f"score_files: {len(self.score_files)} files for {len(self.keep or ())} entries of keep")
         if lacking := [file for file in self.score_files if not Path(file).is_file()]:
             raise ValueError(f"score_files: there is no file {lacking[0]!r}")
+        if self.study.split != "test":
+            raise ValueError(f'split = {self.study.split!r}: give "test"; units are pruned on the search split')
+        if self.keep is not None and any(after > before for before, after in pairwise(self.keep)):
+            raise ValueError(f"keep = {[*self.keep]}: no round keeps more units than the one before")
         if 0 not in self.study.corruptions:
             raise ValueError(f"corruptions = {list(self.study.corruptions)}: pruned units are read from corruption 0")
         Circuit.whole(1, 1, start=self.start)

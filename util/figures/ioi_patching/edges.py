@@ -9,14 +9,13 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from util.engine.call import UnsupportedModel
-from util.engine.components import Components, blocks_of
-from util.engine.handshake import prepare
-from util.figures.ioi_patching.edge_results import METHODS, EdgeScores, NoEdges, drawn_edges, rankings
+from util.engine.components import Components
+from util.figures.ioi_patching.edge_results import BANDS, METHODS, EdgeScores, NoEdges, drawn_edges, rankings
 from util.figures.ioi_patching.pairs import Pairs, in_order
+from util.figures.ioi_patching.patching import logit_difference
 from util.figures.ioi_patching.results import Setting
 from util.prompts.ioi import group_by_shape
 from util.records import cache
@@ -69,8 +68,7 @@ class EdgePairs(Pairs):
     def _refused(self) -> str:
         """Why the layers of the model's class cannot be taken apart, "" where they can."""
         try:
-            prepare(self.pair[0])
-            blocks_of(self.pair[0])
+            self._shape  # noqa: B018  # it takes the layers apart
         except UnsupportedModel as error:
             return str(error)
         return ""
@@ -137,10 +135,8 @@ class EdgePairs(Pairs):
         found = []
         for some in group_by_shape(self.tokens).values():
             base, _, answers = self.batch(some)
-            with torch.inference_mode():
-                logits = self.pair[0](base.to(self.pair[0].device), use_cache=False).logits[:, -1].float().cpu()
-            pair = logits.gather(1, answers)
-            found.append({"full": (pair[:, 0] - pair[:, 1]).numpy(), "numbers": some})
+            full = logit_difference(self.pair[0], base, answers).numpy()
+            found.append({"full": full, "numbers": some})
         return in_order(found, ["full"])["full"]
 
 
@@ -168,8 +164,12 @@ class Edges:
     seed: Natural = 0
 
     def __post_init__(self) -> None:
-        if self.scored.model != self.judged.model or self.scored.seed == self.judged.seed:
-            raise ValueError("judged: give fresh pairs, of another seed, for the same model")
+        if self.judged != self.scored.replace(seed=self.judged.seed, prompts=self.judged.prompts):
+            raise ValueError("judged: give pairs of the same model and data set as `scored`")
+        if self.scored.seed == self.judged.seed:
+            raise ValueError("judged: give fresh pairs, of another seed")
+        if min(self.scored.prompts, self.judged.prompts) < 2 or self.exact < BANDS:
+            raise ValueError(f"give two pairs or more, and exact = {BANDS} edges or more")
 
     @cached_property
     def means(self) -> dict[str, NDArray[np.float32]]:

@@ -9,7 +9,8 @@ import numpy as np
 from util.figures.ioi_patching.pairs import Pairs
 from util.figures.ioi_patching.study import planted_ioi
 from util.prompts.ioi import Corruption, group_by_shape
-from util.scores.planted import Recovery, all_scores, ioi_circuit
+from util.scores.attribution import STEPS
+from util.scores.planted import METHODS, Recovery, all_scores, ioi_circuit
 
 
 def planted_edges(
@@ -25,6 +26,8 @@ def planted_edges(
     which heads play which role, and the pairs. options: of the planted circuit (backup, family, copies, noise), see
     `models.planted.ioi`. Each model has a record of its own.
     """
+    if len(seeds) < 2:
+        raise ValueError(f"seeds = {[*seeds]}: an interval over models needs two of them or more")
     circuits, scores, whole = [], [], []
     for seed in seeds:
         model, truth = planted_ioi(seed=seed, **options)
@@ -36,7 +39,7 @@ def planted_edges(
             found, effect = all_scores(pairs.pair[0], graph, batches)
             return {"scores": found, "whole": effect}
 
-        data = pairs.record({"part": "scores of edges"}, measure).data
+        data = pairs.record({"part": "scores of edges", "methods": list(METHODS), "steps": STEPS}, measure).data
         circuits.append(circuit)
         scores.append(data["scores"])
         whole.append(data["whole"])
