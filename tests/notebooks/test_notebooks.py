@@ -181,14 +181,15 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
         "layer_skip": 3,
         "shown_layer": 1,
         "path_heads": 5,
+        "edge_pairs": 4,
+        "exact_edges": 20,
         "quantized": True,  # beside the untrained twin, which is not
     }
     printed = executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
     assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
-    parts = {
-        file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("ioi_patching_*.pdf")
-    }
-    assert parts == {"p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths"}
+    figures = (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("ioi_patching_*.pdf")
+    parts = {file.stem.removeprefix("ioi_patching_") for file in figures}
+    assert parts == {"p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths", "edges", "edge_circuits"}
 
 
 @pytest.mark.notebook

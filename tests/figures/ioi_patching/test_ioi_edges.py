@@ -154,7 +154,7 @@ def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkey
     def refuse(_):
         raise UnsupportedModel(reason)
 
-    monkeypatch.setattr(edges, "blocks_of", refuse)
+    monkeypatch.setattr(edges, "graph_of", refuse)
     study = Study("embedded", prompts=8, edge_pairs=4, folder=tmp_path)
     found = study.edges()
     assert found.lines() == [f"edges: {reason}"]

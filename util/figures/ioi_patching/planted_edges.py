@@ -24,7 +24,7 @@ def planted_edges(
 
     corruption, prompts: pairs for each model. seeds: one model each, at least two; a seed decides the model's weights,
     which heads play which role, and the pairs. options: of the planted circuit (backup, family, copies, noise), see
-    `models.planted.ioi`. Each model has a record of its own.
+    `models.planted.ioi`. Each model has a record of its own. Raises ValueError for fewer than two seeds.
     """
     if len(seeds) < 2:
         raise ValueError(f"seeds = {[*seeds]}: an interval over models needs two of them or more")
