@@ -33,8 +33,8 @@ from util.engine.handshake import (
     prepare,
     tolerance,
 )
-from util.engine.layer_calls import LayerCall, Stop, bypassed, first_of, in_place_of, recorded
-from util.engine.replay import SHORT, plan_of
+from util.engine.layer_calls import LayerCall, Stop, first_of, in_place_of, recorded
+from util.engine.replay import SHORT, Runs, plan_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +73,6 @@ class Parts:
     def detached(self) -> "Parts":
         """The same run without the graph of a backward pass."""
         return Parts(*(tuple(part.detach() for part in parts) for parts in (self.hidden, self.z, self.mlp)))
-
-    def rows(self, rows: slice | Tensor) -> "Parts":
-        """The same run for some of its prompts."""
-        return Parts(*(tuple(part[rows] for part in parts) for parts in (self.hidden, self.z, self.mlp)))
 
 
 class Components:
@@ -183,10 +179,7 @@ class Components:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [R, V] behind the last token, from the stream [R, d] behind the last layer."""
-        out = self.calls[-1].out
-        with bypassed(self.plan.layers, in_place_of(out, hidden[:, None])):
-            ids = torch.zeros(len(hidden), 1, dtype=torch.long, device=self.ids.device)
-            return self.model(ids, use_cache=False).logits[:, -1]
+        return Runs(self.model, self.plan).end(hidden[:, None], self.calls[-1].out)
 
 
 def _with_gradient(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
@@ -389,12 +382,12 @@ class _Layer:
             self._run({})
         return outputs, inputs
 
-    def _run(self, returned: dict[nn.Module, Tensor | float], hidden: Tensor | None = None) -> Tensor:
+    def _run(self, returned: dict[nn.Module, Tensor | float]) -> Tensor:
         """The hidden states behind the layer where these modules return these vectors, or numbers everywhere."""
         with ExitStack() as stack:
             for module, value in returned.items():
                 stack.enter_context(_returning(module, _instead(value)))
-            return self.call.again(self.layer, self.hidden if hidden is None else hidden, None, self.scaled)
+            return self.call.again(self.layer, self.hidden, None, self.scaled)
 
     def _factor(self, one: nn.Module, other: nn.Module) -> float | None:
         """The number of times that a module's output is added to the stream, while the other's is 0.
