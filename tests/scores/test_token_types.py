@@ -18,11 +18,11 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from tests import eager_runs
 from tests.architectures import HEADS, LAYERS, attention_layers, build
-from tests.edges.test_splicing import alone, few, gap, groups, longer, step, stock, toy, words
+from tests.edges.test_splicing import alone, few, gap, groups, longer, step, stock, toy, watched, words
 from util import edges
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS, Edge
-from util.edges.splicing import Group, outcomes
+from util.edges.splicing import Group, Store, outcomes
 from util.engine.handshake import prepare
 from util.scores import token_types
 from util.scores.token_types import PrunedRun, answers, scores
@@ -436,6 +436,28 @@ def test_batches_and_padding_change_no_score(name):
                 np.testing.assert_allclose(one.of(sort).by(reduce), two.of(sort).by(reduce), rtol=0, atol=1e-10)
         np.testing.assert_allclose(one.losses, two.losses, rtol=0, atol=1e-10)
         np.testing.assert_allclose(one.losses, ours(name, groups(), circuit), rtol=0, atol=1e-10)
+
+
+@names
+def test_donors_that_are_kept_run_once_and_change_nothing(name):
+    """What they leave in a run without gradients serves runs with gradients, too."""
+    model, store, passes = toy(name), Store(), list[int]()
+
+    def said(circuit, **options):
+        return answers(model, few(), circuit, **options)["log_prob"]
+
+    def scored(circuit, **options):
+        return scores(model, few(), circuit, **options).edges.signed
+
+    apart = {"two_pass": True}
+    runs = [("whole", said, apart, 1), ("pruned", said, apart, 2), ("started", said, apart, 1)]
+    runs += [("pruned", scored, {}, 1), ("started", scored, {}, 1), ("pruned", said, apart, 1)]
+    for circuit, measured, options, count in runs:
+        del passes[:]
+        with watched(model, lambda ids: passes.append(len(ids))):
+            found = measured(CIRCUITS[circuit](), store=store, **options)
+        assert len(passes) == count, circuit
+        np.testing.assert_allclose(found, measured(CIRCUITS[circuit]()), rtol=0, atol=1e-12)
 
 
 def test_weights_want_the_gradients_that_they_wanted(monkeypatch):

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -38,28 +38,29 @@ from util.prompts.word_pair_prompts import WordPairPrompt, typed_tokens
 NEW_TOKENS = 10  # of a continuation, as in the reference code
 STORED = 2**30  # bytes of keys and values that a store keeps
 States = dict[int, tuple[Tensor, Tensor]]  # keys and values [B, Hkv, T, d] by layer
+Kept = TypeVar("Kept", bound=Mapping[int, tuple[Tensor, ...]])  # what a run leaves, by layer
 
 
 class Store:
-    """Keys and values of runs of one model, for the next ablation of the same prompts.
+    """What runs of one model leave, such as keys and values, for the next ablation of the same prompts.
 
     Those used last are kept, up to `limit` bytes. Give it to several calls of `outcomes` for the same model only.
     """
 
     def __init__(self, limit: int = STORED) -> None:
         self.limit = limit
-        self._kept: OrderedDict[Hashable, States] = OrderedDict()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, key: Hashable, compute: Callable[[], States]) -> States:
-        """The states under this key, computed where they are not there."""
+    def get(self, key: Hashable, compute: Callable[[], Kept]) -> Kept:
+        """What is kept under this key, computed where it is not there."""
         if key not in self._kept:
-            states = _in_one_block(compute())
-            room = self.limit - _size(states)
+            found = _in_blocks(compute())
+            room = self.limit - _size(found)
             if room < 0:
-                return states
+                return found
             while self._kept and sum(map(_size, self._kept.values())) > room:
                 self._kept.popitem(last=False)
-            self._kept[key] = states
+            self._kept[key] = found
         self._kept.move_to_end(key)
         return self._kept[key]
 
@@ -67,20 +68,21 @@ class Store:
         return len(self._kept)
 
 
-def _in_one_block(states: States) -> States:
-    """The same in one block of memory, which goes back to the system as a whole once nobody needs it.
+def _in_blocks(found: Kept) -> Kept:
+    """The same; all layers' keys are in one block of memory, and so on, which goes back to the system as a whole.
 
     Many small blocks that are kept for long leave holes between them: a third of a gigabyte in notebook 04.
     """
-    tensors = [tensor for pair in states.values() for tensor in pair]
-    if len({(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors}) > 1:
-        return states
-    block = torch.stack(tensors)
-    return {layer: (block[2 * place], block[2 * place + 1]) for place, layer in enumerate(states)}
+    blocks: list[Any] = []
+    for part in zip(*found.values(), strict=True):
+        alike = len({(tensor.shape, tensor.dtype, tensor.device) for tensor in part}) == 1
+        blocks.append(torch.stack(part) if alike else part)
+    by_layer: Any = {layer: tuple(block[place] for block in blocks) for place, layer in enumerate(found)}
+    return by_layer
 
 
-def _size(states: States) -> int:
-    return sum(tensor.nbytes for pair in states.values() for tensor in pair)
+def _size(found: Mapping[int, tuple[Tensor, ...]]) -> int:
+    return sum(tensor.nbytes for parts in found.values() for tensor in parts)
 
 
 @dataclass(frozen=True)

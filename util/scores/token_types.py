@@ -24,7 +24,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.edges.edge import kinds
-from util.edges.splicing import Ablated, Group, States, outcomes_of
+from util.edges.splicing import Ablated, Group, States, Store, outcomes_of
 from util.engine.attention import input_device, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, run_rows, shared_budget
 from util.engine.call import Call, Instrument, in_double
@@ -155,6 +155,14 @@ class PrunedRun(Ablated):
         splice = Splice(self._padded(numbers), self.tables, rows, states=donors.states)
         return [splice, DonorHeads(self.swapped(numbers), z=donors.z)]
 
+    def apart(self, numbers: Sequence[int], store: Store | None = None) -> list[Instrument]:
+        """What acts on `batch(numbers, donors=False)` once the donors have run before it."""
+        return self.beside(numbers, self.run_donors(numbers, store)) if self.donors else []
+
+    def renewable(self, numbers: Sequence[int], more: int = 0) -> bool:
+        """No: heads are pruned at most of the tokens, so that none of the prompt is as in the plain run."""
+        return False
+
     def swapped(self, numbers: Sequence[int]) -> dict[int, Tensor]:
         """By layer, where the outputs of heads are those of donors [B, T, H]; only layers where any is."""
         types = self.padded_types(numbers)
@@ -169,14 +177,20 @@ class PrunedRun(Ablated):
             types[place, :size] = self.types[number][:size]
         return types
 
-    def run_donors(self, numbers: Sequence[int]) -> Donors:
-        """Run the donors of these prompts alone."""
-        rows = [Row(self.groups[number].donors[0].ids[: self.lengths[number]]) for number in numbers]
-        watch = _Watch()
-        with torch.no_grad():
-            _forward(self.model, self.model.base_model, Batch.of(rows, range(len(rows))), [watch])
-        states = {layer: (call.key, call.value) for layer, call in watch.calls.items()}
-        return Donors(states, watch.z)
+    def run_donors(self, numbers: Sequence[int], store: Store | None = None) -> Donors:
+        """Run the donors of these prompts alone. store: keeps what they leave, which is the same for every circuit."""
+        ids = [self.groups[number].donors[0].ids[: self.lengths[number]] for number in numbers]
+
+        def run() -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+            watch = _Watch()
+            with torch.no_grad():
+                batch = Batch.of([*map(Row, ids)], range(len(ids)))
+                _forward(self.model, self.model.base_model, batch, [watch])
+            return {layer: (call.key, call.value, watch.z[layer]) for layer, call in watch.calls.items()}
+
+        found = run() if store is None else store.get(("donors of pruned units", *ids), run)
+        states = {layer: (key, value) for layer, (key, value, _) in found.items()}
+        return Donors(states, {layer: z for layer, (_, _, z) in found.items()})
 
     def losses(self, numbers: Sequence[int], donors: Donors, *watching: Instrument) -> tuple[Tensor, Tensor]:
         """The loss of each prompt [B], and the log-probabilities [B, V] of its next token, beside donors that ran."""
@@ -205,12 +219,15 @@ def answers(
     circuit: Circuit,
     whole: np.ndarray | None = None,
     token_budget: int = TOKEN_BUDGET,
+    two_pass: bool = False,
+    store: Store | None = None,
 ) -> dict[str, np.ndarray]:
     """What a pruned model says after each prompt, [N] each, see `splicing.outcomes`; whole: [N, V].
 
-    Raises what `PrunedRun` raises.
+    two_pass: run the donors before the prompts, not beside them; store: keeps what they leave for the next circuit of
+    these prompts. Raises what `PrunedRun` raises.
     """
-    return outcomes_of(PrunedRun(model, groups, circuit), whole, token_budget)
+    return outcomes_of(PrunedRun(model, groups, circuit), whole, token_budget, two_pass, store)
 
 
 class _Watch(Instrument):
@@ -283,6 +300,7 @@ def scores(
     method: str = "local_exact",
     steps: int = STEPS,
     token_budget: int = TOKEN_BUDGET,
+    store: Store | None = None,
 ) -> Scored:
     """The scores of all units of a circuit's model, measured in the circuit; those of dead units are 0.
 
@@ -294,6 +312,7 @@ def scores(
                   prompt's
     exact         every unit alone is pruned in a run of its own: the referee of the others. It takes long.
 
+    store: keeps what donors leave, for the next circuit of these prompts.
     Raises ValueError for an unknown method and fewer than one step, and what `PrunedRun` raises.
     """
     if method not in METHODS or steps < 1:
@@ -307,9 +326,9 @@ def scores(
     def visit(batch: Batch) -> None:
         numbers = [int(number) for number in batch.numbers]
         if method == "exact":
-            parts, lost, said = _pruned_alone(run, numbers)
+            parts, lost, said = _pruned_alone(run, numbers, store)
         else:
-            parts, lost, said = _estimated(run, numbers, method, steps if method == "integrated" else 1)
+            parts, lost, said = _estimated(run, numbers, store, method, steps if method == "integrated" else 1)
         losses[numbers] = lost.detach().cpu().numpy()
         right[numbers] = said.argmax(-1).cpu().numpy() == [groups[number].target[0] for number in numbers]
         for sort, layer, signed, absolute in parts:  # only now: a batch without memory is run again
@@ -342,9 +361,11 @@ class _Sums:
 Part = tuple[str, int, Tensor, Tensor]  # sort, place of the layer, sums [B, H, K] and sums of absolute values
 
 
-def _estimated(run: PrunedRun, numbers: Sequence[int], method: str, steps: int) -> tuple[list[Part], Tensor, Tensor]:
+def _estimated(
+    run: PrunedRun, numbers: Sequence[int], store: Store | None, method: str, steps: int
+) -> tuple[list[Part], Tensor, Tensor]:
     """The scores of all units on some prompts, the losses [B] and the log-probabilities [B, V] of the next token."""
-    donors = run.run_donors(numbers)
+    donors = run.run_donors(numbers, store)
     gradients: dict[int, Tensor] = {}
     for step in range(1, steps + 1):  # the last one is the prompt itself
         watch = _Watch(graph=True)
@@ -477,9 +498,9 @@ def _between(run: PrunedRun, numbers: Sequence[int], share: float) -> Iterator[N
         hook.remove()
 
 
-def _pruned_alone(run: PrunedRun, numbers: Sequence[int]) -> tuple[list[Part], Tensor, Tensor]:
+def _pruned_alone(run: PrunedRun, numbers: Sequence[int], store: Store | None) -> tuple[list[Part], Tensor, Tensor]:
     """How much the loss of some prompts rises where one living unit more is pruned, by runs of the model."""
-    donors, parts = run.run_donors(numbers), list[Part]()
+    donors, parts = run.run_donors(numbers, store), list[Part]()
     with torch.no_grad():
         lost, said = run.losses(numbers, donors)
         for units, living in (

@@ -191,6 +191,10 @@ class Circuit:
         """How many units of a sort are alive."""
         return int(self.living(sort).sum())
 
+    def names(self, sort: Sort) -> tuple[str, ...]:
+        """The names of the living units of a sort, in order."""
+        return tuple(map(str, self.units(sort).of(self.living(sort))))
+
     def keeping(self, sort: Sort, living: Alive) -> Circuit:
         """The circuit with these units [L, H, K] of a sort alive."""
         if sort == "head":

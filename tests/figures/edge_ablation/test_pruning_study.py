@@ -12,7 +12,10 @@ from util.figures import planted_controls
 from util.figures.edge_ablation import configs as edge_configs
 from util.figures.edge_ablation import pruning_study
 from util.figures.edge_ablation.configs import Config
+from util.figures.edge_ablation.plan import Plan
+from util.figures.edge_ablation.pruning_results import PruningByTask, PruningCurve
 from util.figures.edge_ablation.pruning_study import PruningStudy
+from util.figures.edge_ablation.results import Setting
 from util.figures.edge_ablation.study import LookUp, Study
 from util.models import planted
 from util.records.model import Model
@@ -38,7 +41,7 @@ def study_in(folder, model, **changes):
 
 
 def same(one, two):
-    assert one.check_lines() == two.check_lines() and one.kept == two.kept
+    assert one.check_line() == two.check_line() and one.kept == two.kept
     assert json.dumps(one.values()) == json.dumps(two.values())
 
 
@@ -51,7 +54,8 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
         right = dict(zip(curve.left, curve.search, strict=True))[curve.result]
         assert right >= curve.floor and len(curve.random) == 3 and sum(curve.survivors().values()) == curve.result
         assert curve.rows[curve.result]["right"].shape == (2, 4) and curve.random[0]["right"].shape == (1, 4)
-        assert curve.overlap(curve) == 1 and len(curve.table()) == len(curve.rows) and curve.lines() and curve.figure()
+        assert sum(map(sum, curve.by_layer().values())) == curve.result == sum(curve.survivors().values())
+        assert all(len(kept) == curve.result and {*kept} != {*curve.kept} for kept in curve.random_kept)
     assert heads.units == 4 * 8 * 6 and edges.units < 4 * 8 * 31
     alive = {*map(str, study_kept(study))}
     ends = (f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in edges.kept)
@@ -65,6 +69,67 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path):
 def study_kept(study):
     circuit = study.heads_before_edges
     return map(str, circuit.heads.of(circuit.living_heads))
+
+
+def curve_of(kept, random_kept, explained=(1.0, 0.95, 0.85, 0.95)):
+    """A curve of four rounds, 10, 6, 4 and 2 units left, with accuracies of 20 prompts and one draw of donors."""
+    row = {right: {"query": np.arange(20), "right": (np.arange(20) < 20 * right)[None]} for right in (1.0, *explained)}
+    rows = {left: row[right] for left, right in zip((10, 6, 4, 2), explained, strict=True)}
+    setting = Setting("a model", "copying", 3, 20, (0,))
+    random = tuple(row[0.85] for _ in random_kept)
+    left, search = (10, 6, 4, 2), (1.0, 0.9, 0.9, 0.4)
+    sizes = (3, 8, 10, left, search, 0.9, row[1.0], rows, 4)
+    return PruningCurve(setting, "head", "local_exact", *sizes, tuple(kept), random, tuple(map(tuple, random_kept)))
+
+
+def test_what_two_results_share_stands_beside_what_random_ones_share():
+    a, b, c, d, e = (f"L{layer}H0 {kind}" for layer, kind in ((0, "x"), (1, "x"), (2, "y"), (2, "x"), (2, "n")))
+    one = curve_of([a, b, c, d], [[a, b, c, e], [a, c, d, e], [b, c, d, e]])
+    other = curve_of([a, b, c, e], [[a, b, c, e], [a, c, d, e], [b, c, d, e]])
+    # draws of one number are one set here, and say nothing of chance: each meets the next one
+    assert one.overlap(other) == (3 / 5, [3 / 5] * 3)
+    assert {kind: counts.tolist() for kind, counts in one.by_layer().items()} == {"x": [1, 1, 1], "y": [0, 0, 1]}
+    both = PruningByTask({"copying": {"head": one, "edge": one}, "other": {"head": other, "edge": other}})
+    assert both.overlaps()["head"] == {"copying, other": (3 / 5, [3 / 5] * 3)}
+    assert "0.60 of their head units are shared; random prunings of these sizes 0.60" in both.overlap_lines()[0]
+    assert both.table().loc[("copying", "head units"), "left"] == "4 (40.0%)"
+
+
+@pytest.mark.parametrize(
+    ("explained", "fewest"),
+    [((1, 0.95, 0.85, 0.95), 6), ((1, 0.9, 0.9, 0.9), 2), ((0.85, 0.95, 1, 1), None), ((0.9, 0.85, 0.85, 0.85), 10)],
+)
+def test_the_fewest_units_that_keep_nine_tenths_are_those_before_the_first_fall(explained, fewest):
+    assert curve_of(["L0H0 x"], [], explained).fewest() == fewest
+
+
+def test_all_that_a_notebook_shows_of_pruning(model, tmp_path):
+    study = Study(model, **FEW, donor_seeds=(0, 1), folder=tmp_path, two_pass=True)
+    few_rounds = {
+        "per_round": 0.6,
+        "random_circuits": 2,
+        "search_prompts": 6,
+        "pruned_tasks": ["copying", "capitalization"],
+    }
+    plan = Plan(study, ["capitalization"], ambiguous_counts=[0], corruptions=[1], **few_rounds)
+    found = plan.pruning()
+    assert [*found.by_task] == ["copying", "capitalization"] and all(
+        [*both] == ["head", "edge"] for both in found.by_task.values()
+    )
+    copying = found.by_task["copying"]["head"]
+    assert copying.search_prompts == 6 and copying.rows[copying.result]["right"].shape == (2, 4)
+    assert len(found.table()) == len(found.check_lines()) == 4 and len(found.lines()) == 4 * 4 + 2
+    for figure in (found.figure(), found.survivors_figure()):
+        panels = [ax.get_title() for ax in figure.axes]
+        assert panels == [
+            f"{letter}) {task}, {sort} units" for letter, (task, sort) in zip("ABCD", PANELS, strict=True)
+        ]
+        said = f"copying: {copying.result} of 192 head units keep {copying.explained()[copying.result].value:.0%}"
+        assert said in figure.get_suptitle()
+    assert json.loads(json.dumps(found.values()))["by_task"]["copying"]["head"]["result"] == copying.result
+
+
+PANELS = [("copying", "head"), ("copying", "edge"), ("capitalization", "head"), ("capitalization", "edge")]
 
 
 def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):

@@ -296,7 +296,7 @@ def _run_pruning(config: Config, study: Study, file: Path | None) -> dict[str, A
         "accuracy": [one.accuracy for one in found.rounds],
         "floor": found.floor,
         "stopped": found.stopped,
-        "kept": {each: [*map(str, found.result.units(each).of(found.result.living(each)))] for each in SORTS},
+        "kept": {each: [*found.result.names(each)] for each in SORTS},
     }
     if file is not None and not pruner.score_files:
         pruner.write_scores(file.parent, found)

@@ -12,6 +12,8 @@ from util.edges.ablation import WHOLE, Ablation, circuit_ablations, completeness
 from util.edges.edge import CIRCUITS, FAMILIES
 from util.figures.edge_ablation import claims, measures
 from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule, Verdicts
+from util.figures.edge_ablation.pruning_results import PruningByTask
+from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.results import (
     COMPLETENESS,
     Ambiguity,
@@ -27,7 +29,7 @@ from util.figures.edge_ablation.results import (
 )
 from util.figures.edge_ablation.study import Seeds, Study, Tasks, is_trained, planted_control
 from util.load_model_and_data import shown_name
-from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
+from util.records.checked import AsList, Count, Distinct, Natural, Share, Text, checked
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
@@ -42,7 +44,8 @@ class Plan:
     claims have to show; its share of the accuracy is what a search has to keep. random_circuits: with as many type
     pairs as the one found. layer_cuts: layers where windows begin or end. ambiguous_counts: demonstrations, of k, that
     fit two rules. corruptions: of the probes, from 1 on. other_models: names of further models. untrained_control: also
-    the untrained twin.
+    the untrained twin. pruned_tasks: in which heads and edges are pruned; search_prompts: of the split "search", on
+    which they are scored; per_round: the share of the living units that goes in a round.
     """
 
     study: Study
@@ -55,6 +58,9 @@ class Plan:
     corruptions: Annotated[tuple[Count, ...], AsList, Distinct] = (1, 2, 3, 4, 5)
     other_models: Annotated[tuple[Text, ...], AsList] = ()
     untrained_control: bool = True
+    pruned_tasks: Tasks = ("copying", "capitalization")
+    search_prompts: Count = 64
+    per_round: Share = 0.2
 
     def __post_init__(self) -> None:
         if self.study.task not in self.tasks:
@@ -63,7 +69,8 @@ class Plan:
             raise ValueError(f"prompts = {self.study.prompts}: give two prompts or more; one has no interval")
         if max(self.ambiguous_counts) > self.study.k:
             raise ValueError(f"ambiguous_counts = {list(self.ambiguous_counts)}: give numbers up to k = {self.study.k}")
-        self.by_task, self.by_count, self.probing  # noqa: B018  # they refuse what they cannot measure
+        # they refuse what they cannot measure
+        self.by_task, self.by_count, self.probing, self.pruners  # noqa: B018
 
     @property
     def by_task(self) -> dict[str, Study]:
@@ -79,6 +86,20 @@ class Plan:
     def probing(self) -> Study:
         """The study of the primary task with donors of all corruptions."""
         return self.study.replace(corruptions=(0, *self.corruptions))
+
+    @property
+    def pruners(self) -> dict[str, PruningStudy]:
+        """The study of pruning in each task where heads and edges are pruned."""
+        return {
+            task: PruningStudy(
+                self.study.replace(task=task),
+                per_round=self.per_round,
+                share=self.rule.share,
+                random=self.random_circuits,
+                search_prompts=self.search_prompts,
+            )
+            for task in self.pruned_tasks
+        }
 
     # -------------------------------------------------------------------------------------------- the sections
 
@@ -107,6 +128,12 @@ class Plan:
         by_draw = tuple(measures.score(*draw).value for draw in zip(found, full, none, strict=True))
         explained = measures.ratio(found, full, query)
         return VerifiedCircuit(self.study.setting, search, rows, scores, by_chance, by_draw, explained)
+
+    def pruning(self) -> PruningByTask:
+        """Head units pruned, and edge units of the heads that are left, in each of pruned_tasks."""
+        return PruningByTask(
+            {task: {"head": pruner.heads(), "edge": pruner.edges()} for task, pruner in self.pruners.items()}
+        )
 
     def planted(self) -> PlantedSearch:
         """The same search on a model whose circuit is known."""

@@ -1,6 +1,8 @@
 """The figures of edge ablation and of circuits of edges (Bakalova et al., COLM 2025)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase as LETTERS
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from numpy.typing import NDArray
 
 from util.edges import names as ablations
+from util.figures.head_map import count_ticks, print_in_cells
 from util.figures.style import WIDTH, new_figure, style
 from util.stats.intervals import Interval
 
@@ -260,10 +263,9 @@ def windows(
 
 
 def arrow(edge: str) -> str:
-    """An edge as it is typeset: "x->y:earlier" as x, an arrow and y, "earlier" in brackets."""
+    """An edge as it is typeset: "x->y:earlier" as x, an arrow and y, "earlier" in brackets; a type of tokens alike."""
     pair, _, relation = edge.partition(":")
-    source, _, target = pair.partition("->")
-    names = (SHORT.get(name, f"${name}$" if len(name) == 1 else name) for name in (source, target))
+    names = (SHORT.get(name, f"${name}$" if len(name) == 1 else name) for name in pair.split("->"))
     return r" $\to$ ".join(names) + (f" ({relation})" if relation else "")
 
 
@@ -321,37 +323,79 @@ def _of_them(sizes: NDArray[np.float64], most: int) -> list[float]:
     return sorted({float(sizes[np.argmin(np.abs(np.log1p(sizes) - np.log1p(size)))]) for size in wanted})
 
 
-def pruning(
-    accuracy: Mapping[int, Interval],
-    search: Mapping[int, float],
-    whole: float,
-    floor: float,
-    result: int,
-    random: Sequence[float],
-    units: str,
-    title: str,
-) -> Figure:
+@dataclass(frozen=True)
+class Pruned:
+    """A panel of `pruning`: accuracy by units left.
+
+    accuracy: on the test split, with intervals; search: on the search split; whole: of the whole model on the test
+    split; floor: what had to be kept on the search split; result: units left; random: accuracies of random prunings of
+    that size on the test split.
+    """
+
+    title: str
+    accuracy: Mapping[int, Interval]
+    search: Mapping[int, float]
+    whole: float
+    floor: float
+    result: int
+    random: Sequence[float]
+
+
+def pruning(rows: Sequence[Sequence[Pruned]], title: str) -> Figure:
     """Accuracy by units left: on the test split with intervals, on the search split by a thin line.
 
     Dotted: the whole model on the test split; dashed: what had to be kept on the search split; a vertical line: the
     result, with the accuracy of random prunings of that size in grey.
     """
     with style():
-        figure = new_figure(4.4, 2.4)
-        ax = figure.subplots()
-        left = np.array(list(accuracy), dtype=float)
-        ax.axhline(whole, color="0.6", lw=0.8, ls=":")
-        ax.axhline(floor, color=GREY, lw=0.8, ls="--")
-        ax.axvline(result, color=GREY, lw=0.6)
-        ax.plot(list(search), list(search.values()), color=RED, lw=0.8, label="search split")
-        _points(ax, left, list(accuracy.values()), fmt="o-", color=DARK, label="test split")
-        ax.plot(np.full(len(random), result), random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, test split")
-        ax.set_xscale("symlog", linthresh=1)
-        ticks = _of_them(left, 6)
-        ax.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
-        ax.set_xticks([], minor=True)
-        ax.set(xlim=(1.15 * left.max(), max(0.0, 0.6 * left.min())), ylim=(-0.04, 1.06))
-        ax.set(xlabel=f"{units} left", ylabel="accuracy, first token")
-        ax.legend(loc="lower left", fontsize=6, handlelength=1)
+        figure = new_figure(WIDTH, 0.9 + 1.5 * len(rows))
+        axes = figure.subplots(len(rows), len(rows[0]), sharey=True, squeeze=False)
+        for ax, panel, letter in zip(axes.flat, [panel for row in rows for panel in row], LETTERS, strict=False):
+            _pruned(ax, panel)
+            ax.set_title(f"{letter}) {panel.title}")
+        for ax in axes[:, 0]:
+            ax.set_ylabel("accuracy")
+        for ax in axes[-1]:
+            ax.set_xlabel("units left")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.suptitle(title)
+    return figure
+
+
+def _pruned(ax: Axes, panel: Pruned) -> None:
+    left = np.array(list(panel.accuracy), dtype=float)
+    ax.axhline(panel.whole, color="0.6", lw=0.8, ls=":", label="whole model")
+    ax.axhline(panel.floor, color=RED, lw=0.6, ls="--", label="to be kept, search split")
+    ax.axvline(panel.result, color=GREY, lw=0.6, label="result")
+    random = np.full(len(panel.random), panel.result)
+    ax.plot(random, panel.random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, as large")
+    ax.plot(list(panel.search), list(panel.search.values()), color=RED, lw=0.8, label="search split")
+    _points(ax, left, list(panel.accuracy.values()), fmt="o-", color=DARK, label="test split")
+    ax.set_xscale("symlog", linthresh=1)
+    ticks = _of_them(left, 6)
+    ax.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
+    ax.set_xticks([], minor=True)
+    ax.set(xlim=(1.15 * left.max(), max(0.0, 0.6 * left.min())), ylim=(-0.04, 1.06))
+
+
+def survivors(
+    rows: Sequence[Sequence[tuple[str, Mapping[str, NDArray[np.integer]]]]], layers: int, title: str
+) -> Figure:
+    """How many units of each kind are left in each layer: panels with a title and, by kind, counts [L]."""
+    with style():
+        heights = [max(2, *(len(kinds) for _, kinds in row)) for row in rows]
+        figure = new_figure(WIDTH, 0.8 + sum(0.55 + 0.14 * height for height in heights))
+        axes = figure.subplots(len(rows), len(rows[0]), squeeze=False, height_ratios=heights)
+        panels = [panel for row in rows for panel in row]
+        for ax, (name, kinds), letter in zip(axes.flat, panels, LETTERS, strict=False):
+            counts = np.array([*kinds.values()]).reshape(-1, layers)
+            image = ax.imshow(counts, cmap="Blues", vmin=0, aspect="auto", interpolation="nearest")
+            print_in_cells(image, {(x, y): str(counts[y, x]) for y, x in np.argwhere(counts)})
+            ax.set_yticks(range(len(kinds)), [arrow(kind) for kind in kinds], fontsize=6)
+            ax.set_xticks(count_ticks(layers, 8))
+            ax.set_title(f"{letter}) {name}")
+            ax.spines[:].set_visible(True)
+        for ax in axes[-1]:
+            ax.set_xlabel("layer")
         figure.suptitle(title)
     return figure

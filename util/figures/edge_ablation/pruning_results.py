@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from util.figures.edge_ablation import measures, plots
 from util.figures.edge_ablation.measures import Row
 from util.figures.edge_ablation.results import Setting, right_of
-from util.scores.units import HeadUnit, Sort, unit_of
+from util.scores.units import SORTS, HeadUnit, Sort, unit_of
 from util.stats.intervals import Interval
 from util.stats.tests import rank_p
 
@@ -28,13 +29,16 @@ class PruningCurve:
     method: the scores, in words; units: how many there are at first; left: after each round; search: the accuracy of
     each round on the search split; floor: what had to be kept there. whole: the row of the whole model on the test
     split; rows: those of some rounds, by units left. result: how many units are left before the accuracy falls below
-    the floor; kept: their names; random: rows of random prunings that leave as many. Rows are what `measures.aligned`
-    gives, those of random prunings are of the first draw of donors.
+    the floor; kept: their names; random: rows of random prunings that leave as many; random_kept: the names of what
+    these leave. Rows are what `measures.aligned` gives, those of random prunings are of the first draw of donors.
+    layers: of the model; search_prompts: on which units were scored.
     """
 
     setting: Setting
     sort: Sort
     method: str
+    layers: int
+    search_prompts: int
     units: int
     left: tuple[int, ...]
     search: tuple[float, ...]
@@ -44,6 +48,7 @@ class PruningCurve:
     result: int
     kept: tuple[str, ...]
     random: tuple[Row, ...]
+    random_kept: tuple[tuple[str, ...], ...]
 
     def accuracy(self) -> dict[int, Interval]:
         """The accuracy on the test split by units left, see `results.right_of`."""
@@ -70,16 +75,38 @@ class PruningCurve:
         """How rare it is among random prunings to be as accurate as the result with the same donors."""
         return rank_p(float(self.rows[self.result]["right"][0].mean()), self.random_accuracy(), tail="high").p
 
+    def fewest(self, share: float = 0.9) -> int | None:
+        """How few units keep this share of the accuracy on the test split, as all measured larger circuits do.
+
+        None where not even the largest one does. The size is chosen on the test split: it describes, and tests nothing.
+        """
+        found = None
+        for left, explained in self.explained().items():
+            if not explained.value >= share:
+                break
+            found = left
+        return found
+
     def survivors(self) -> dict[str, int]:
         """How many units of each kind are left, the most frequent kind first."""
-        units = map(unit_of, self.kept)
-        kinds = Counter(unit.target if isinstance(unit, HeadUnit) else str(unit.edge) for unit in units)
-        return dict(kinds.most_common())
+        return {kind: int(counts.sum()) for kind, counts in self.by_layer().items()}
 
-    def overlap(self, other: PruningCurve) -> float:
-        """The share of units that two results have in common, of all that either of them has."""
-        both, either = {*self.kept} & {*other.kept}, {*self.kept} | {*other.kept}
-        return len(both) / len(either) if either else np.nan
+    def by_layer(self) -> dict[str, NDArray[np.int64]]:
+        """How many units of each kind are left in each layer [L], the most frequent kind first."""
+        counts: dict[str, NDArray[np.int64]] = {}
+        for unit in map(unit_of, self.kept):
+            kind = unit.target if isinstance(unit, HeadUnit) else str(unit.edge)
+            counts.setdefault(kind, np.zeros(self.layers, np.int64))[unit.layer] += 1
+        return dict(sorted(counts.items(), key=lambda item: -item[1].sum()))
+
+    def overlap(self, other: PruningCurve) -> tuple[float, list[float]]:
+        """The share of units that two results have in common, of all that either of them has.
+
+        And the same of their random prunings: what sets of these sizes share by chance. A draw meets the other's next
+        one, because draws of one number are one set where both begin with the same units.
+        """
+        drawn = zip(self.random_kept, (*other.random_kept[1:], *other.random_kept[:1]), strict=False)
+        return _shared(self.kept, other.kept), [_shared(*pair) for pair in drawn]
 
     def table(self) -> pd.DataFrame:
         """One line for each round that was measured on the test split."""
@@ -105,12 +132,15 @@ class PruningCurve:
             if drawn
             else "no random prunings of that size"
         )
+        fewest = self.fewest()
+        on_test = "none of the sizes keeps" if fewest is None else f"{fewest} or more keep"
         return [
-            f"{self.result} of {self.units} {WORDS[self.sort]} ({self.result / self.units:.1%}) keep "
-            f"{self.explained()[self.result]} of the accuracy of {right_of(self.whole)}",
-            "by draw of donors " + ", ".join(f"{share:.2f}" for share in self.by_draw()),
-            chance,
-            "left: " + ", ".join(f"{kind} {count}" for kind, count in self.survivors().items()),
+            f"{self.setting.task}: {self.result} of {self.units} {WORDS[self.sort]} ({self.result / self.units:.1%}) "
+            f"keep {self.explained()[self.result]} of the accuracy of {right_of(self.whole)}",
+            f"  by draw of donors {', '.join(f'{share:.2f}' for share in self.by_draw())}; on the test split {on_test} "
+            "nine tenths",
+            f"  {chance}",
+            "  left: " + ", ".join(f"{kind} {count}" for kind, count in self.survivors().items()),
         ]
 
     def values(self) -> dict[str, Any]:
@@ -124,32 +154,124 @@ class PruningCurve:
             "accuracy": {str(left): right for left, right in self.accuracy().items()},
             "explained": {str(left): share for left, share in self.explained().items()},
             "result": self.result,
+            "fewest": self.fewest(),
             "by_draw": self.by_draw(),
             "random": self.random_accuracy(),
             "survivors": self.survivors(),
             "kept": list(self.kept),
         }
 
-    def check_lines(self) -> list[str]:
+    def check_line(self) -> str:
         """What a fresh run has to reproduce."""
-        return [
-            f"{self.sort} units left: {', '.join(map(str, self.left))}",
-            f"accuracy on the search split: {', '.join(f'{right:.2f}' for right in self.search)}",
-            f"result {self.result}: {self.explained()[self.result].value:.2f} of the accuracy; best of "
-            f"{len(self.random)} random prunings {max(self.random_accuracy(), default=0):.2f}",
-        ]
+        return (
+            f"{self.setting.task}: {self.result} of {self.units} {WORDS[self.sort]} keep "
+            f"{self.explained()[self.result].value:.2f} of the accuracy, the best of {len(self.random)} random "
+            f"prunings has {max(self.random_accuracy(), default=0):.2f}"
+        )
 
-    def figure(self) -> Figure:
-        """The accuracy against units left."""
-        setting, share = self.setting, self.explained()[self.result]
-        return plots.pruning(
+    @property
+    def panel(self) -> plots.Pruned:
+        """What the figure shows."""
+        return plots.Pruned(
+            f"{self.setting.task}, {WORDS[self.sort]}",
             self.accuracy(),
             dict(zip(self.left, self.search, strict=True)),
             right_of(self.whole).value,
             self.floor,
             self.result,
             self.random_accuracy(),
-            WORDS[self.sort],
-            f"{self.result} of {self.units} {WORDS[self.sort]} keep {share.value:.0%} of the accuracy\n"
-            f"{setting.model}, {setting.task}, {setting.k} shots ({setting.extent})",
         )
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> float:
+    both, either = {*one} & {*other}, {*one} | {*other}
+    return len(both) / len(either) if either else np.nan
+
+
+def _kept(curve: PruningCurve) -> str:
+    return f"{curve.result} of {curve.units} {WORDS[curve.sort]} keep {curve.explained()[curve.result].value:.0%}"
+
+
+@dataclass(frozen=True)
+class PruningByTask:
+    """What pruning leaves in several tasks. by_task: the curves of head units and of edge units, by task."""
+
+    by_task: Mapping[str, Mapping[Sort, PruningCurve]]
+
+    @property
+    def curves(self) -> list[PruningCurve]:
+        """All curves, task after task."""
+        return [curve for curves in self.by_task.values() for curve in curves.values()]
+
+    def lines(self) -> list[str]:
+        """What there is to say of each, and what tasks share."""
+        return [line for curve in self.curves for line in curve.lines()] + self.overlap_lines()
+
+    def overlaps(self) -> dict[Sort, dict[str, tuple[float, list[float]]]]:
+        """By sort of units and pair of tasks, what their results share, see `PruningCurve.overlap`."""
+        pairs = list(combinations(self.by_task, 2))
+        return {
+            sort: {f"{a}, {b}": self.by_task[a][sort].overlap(self.by_task[b][sort]) for a, b in pairs}
+            for sort in SORTS
+        }
+
+    def overlap_lines(self) -> list[str]:
+        """What pairs of tasks share, in words."""
+        return [
+            f"{pair}: {shared:.2f} of their {WORDS[sort]} are shared"
+            + (f"; random prunings of these sizes {np.mean(drawn):.2f}, at most {max(drawn):.2f}" if drawn else "")
+            for sort, by_pair in self.overlaps().items()
+            for pair, (shared, drawn) in by_pair.items()
+        ]
+
+    def table(self) -> pd.DataFrame:
+        """A line for each curve: its result, and random prunings of that size."""
+        lines = {}
+        for curve in self.curves:
+            drawn = curve.random_accuracy()
+            lines[curve.setting.task, WORDS[curve.sort]] = {
+                "at first": curve.units,
+                "left": f"{curve.result} ({curve.result / curve.units:.1%})",
+                "accuracy, test": str(right_of(curve.rows[curve.result])),
+                "of the whole": str(curve.explained()[curve.result]),
+                "nine tenths from": curve.fewest() or "",
+                "random": f"{np.mean(drawn):.2f}, at most {max(drawn):.2f}" if drawn else "",
+                "p": f"{curve.p:.3f}" if drawn else "",
+            }
+        return pd.DataFrame.from_dict(lines, orient="index")
+
+    def values(self) -> dict[str, Any]:
+        """The numbers of the figures, for `report.save_values`."""
+        return {
+            "by_task": {
+                task: {sort: curve.values() for sort, curve in curves.items()} for task, curves in self.by_task.items()
+            },
+            "overlap": {
+                sort: {pair: {"shared": shared, "random": drawn} for pair, (shared, drawn) in by_pair.items()}
+                for sort, by_pair in self.overlaps().items()
+            },
+        }
+
+    def check_lines(self) -> list[str]:
+        """What a fresh run has to reproduce."""
+        return [curve.check_line() for curve in self.curves]
+
+    @property
+    def _title(self) -> str:
+        found = [
+            f"{task}: " + ", ".join(_kept(curve) for curve in curves.values()) for task, curves in self.by_task.items()
+        ]
+        return "\n".join([f"{self.curves[0].setting.model}, accuracy kept by the units that pruning leaves", *found])
+
+    def figure(self) -> Figure:
+        """The accuracy against units left, a row for each task."""
+        rows = [[curve.panel for curve in curves.values()] for curves in self.by_task.values()]
+        return plots.pruning(rows, self._title)
+
+    def survivors_figure(self) -> Figure:
+        """Which units are left, by kind and layer."""
+        rows = [
+            [(f"{task}, {WORDS[sort]}", curve.by_layer()) for sort, curve in curves.items()]
+            for task, curves in self.by_task.items()
+        ]
+        return plots.survivors(rows, self.curves[0].layers, self._title)

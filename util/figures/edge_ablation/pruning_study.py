@@ -19,6 +19,7 @@ from tqdm import tqdm
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import Edge
+from util.edges.splicing import Store
 from util.engine.attention import support
 from util.figures.edge_ablation import measures
 from util.figures.edge_ablation.measures import Row
@@ -56,13 +57,15 @@ class Measured:
 class PruningStudy:
     """Head units or edge units of a model, pruned on the search split; what is left is measured on the study's split.
 
-    study: model, task, prompts and draws of donors. Units are scored and pruned with the first draw of donors. start:
+    study: model, task, prompts and draws of donors. Units are scored and pruned with the first draw of donors; where
+    donors run apart (two_pass), what they leave is kept for all circuits. start:
     edges that are removed beforehand. method, reduce and steps: of the scores, see `token_types.scores`. per_round: the
     share of the living units, or of those alive at first (of_initial), that goes in a round. share: of the whole
     model's accuracy on the search split, what has to be kept; heads_share: the same for heads that are pruned before
     edges, which would else leave nothing to lose. keep: instead, so many units are left by each round; score_files:
     scores of earlier rounds, one for each entry of keep. random: prunings of the result's size, drawn by the study's
-    seed. points: how many rounds are measured on the study's split.
+    seed. points: how many rounds are measured on the study's split. search_prompts: as many prompts of the search split
+    as these instead of the study's number: units that are chosen on few of them do not do for others.
     Raises ValueError for keep and score_files that do not go together, and for a start that is more than removed edges.
     """
 
@@ -104,6 +107,11 @@ class PruningStudy:
         return self.study.replace(split="search", donor_seeds=self.study.donor_seeds[:1], prompts=prompts)
 
     @cached_property
+    def _store(self) -> Store | None:
+        """What donors leave."""
+        return Store() if self.study.two_pass else None
+
+    @cached_property
     def first(self) -> Circuit:
         """The circuit of all units that occur in the prompts of the search split."""
         part = {**SCHEMA, "what": "units", "start": self.start.plain()}
@@ -138,7 +146,9 @@ class PruningStudy:
 
     def _measure_scores(self, circuit: Circuit) -> Data:
         study = self.search
-        found = token_types.scores(study.pair[0], study.groups, circuit, self.method, self.steps, study.token_budget)
+        found = token_types.scores(
+            study.pair[0], study.groups, circuit, self.method, self.steps, study.token_budget, self._store
+        )
         data: Data = {"right": found.right, "losses": found.losses}
         for sort in SORTS:
             for reduce in token_types.REDUCTIONS:
@@ -168,7 +178,8 @@ class PruningStudy:
         return self.record(study, circuit).data
 
     def _measure_answers(self, study: Study, circuit: Circuit) -> Data:
-        found = token_types.answers(study.pair[0], study.groups, circuit, token_budget=study.token_budget)
+        model, budget = study.pair[0], study.token_budget
+        found = token_types.answers(model, study.groups, circuit, None, budget, study.two_pass, self._store)
         return {**found, **study.about}
 
     def row(self, circuit: Circuit, draws: Sequence[Study] | None = None) -> Row:
@@ -184,22 +195,27 @@ class PruningStudy:
 
     def pruned(self, sort: Sort, start: Circuit, share: float) -> Pruning:
         """The rounds of pruning units of a sort, from a circuit on."""
+        return self._rounds(sort, start, share, self.keep, self.score_files)
+
+    def _rounds(
+        self, sort: Sort, start: Circuit, share: float, keep: Sequence[int] | None = None, files: Sequence[str] = ()
+    ) -> Pruning:
         steps = tqdm(desc=f"{self.study.setting.task}, pruning {sort} units", unit="round", leave=False)
 
         def measure(circuit: Circuit, number: int) -> Measured:
             steps.update()
-            if self.score_files:  # the scores are there; what it answers is not
-                file = Path(self.score_files[number]) if number < len(self.score_files) else None
+            if files:  # the scores are there; what it answers is not
+                file = Path(files[number]) if number < len(files) else None
                 return Measured(self.answers(self.search, circuit)["right"], self, circuit, sort, file)
             return Measured(self.scored(circuit)["right"], self, circuit, sort)
 
         with steps:
-            return prune(measure, start, sort, self._floor(share), self.per_round, self.of_initial, self.keep)
+            return prune(measure, start, sort, self._floor(share), self.per_round, self.of_initial, keep)
 
     @cached_property
     def heads_before_edges(self) -> Circuit:
-        """What is left of the heads where edges are pruned after them; edges into dead heads are dead."""
-        return self.replaced(keep=None, score_files=()).pruned("head", self.first, self.heads_share).result
+        """What is left of the heads where edges are pruned after them, by measured scores and the accuracy alone."""
+        return self._rounds("head", self.first, self.heads_share).result
 
     def replaced(self, **changes: Any) -> PruningStudy:
         """The same study with some arguments changed, and checked again."""
@@ -233,10 +249,13 @@ class PruningStudy:
         left = [pruning.units_left[number] for number in chosen]
         one_draw = self.study.draws[:1]
         whole = self.study.over_donors({names.FULL: WHOLE})[names.FULL]
+        random = self.at_random(sort, start, result)
         return PruningCurve(
             self.study.setting,
             sort,
             self.method,
+            start.heads.layers,
+            self.search.prompts,
             start.count(sort),
             tuple(pruning.units_left),
             tuple(one.accuracy for one in pruning.rounds),
@@ -244,8 +263,9 @@ class PruningStudy:
             whole,
             {number: self.row(circuits[number]) for number in left},
             result.count(sort),
-            tuple(map(str, result.units(sort).of(result.living(sort)))),
-            tuple(self.row(circuit, one_draw) for circuit in self.at_random(sort, start, result)),
+            result.names(sort),
+            tuple(self.row(circuit, one_draw) for circuit in random),
+            tuple(circuit.names(sort) for circuit in random),
         )
 
     def write_scores(self, folder: Path, pruning: Pruning) -> list[Path]:
