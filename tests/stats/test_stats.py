@@ -8,6 +8,7 @@ import scipy.optimize
 import scipy.stats
 
 from util.stats.intervals import Interval, accuracy, mean_interval, mean_intervals, ratio_of_means, wilson
+from util.stats.splits import halves
 from util.stats.tests import rank_p
 
 
@@ -206,3 +207,23 @@ def test_a_ratio_of_means_counts_units_once():
     assert value == sums[0] == 15 / 13 and linearised.tolist() == sums[1].tolist()
     with pytest.raises(ValueError, match="two sampled units, got 1"):
         ratio_of_means(above, below, np.zeros(5))
+
+
+# ------------------------------------------------------------------------------------------------ splits
+
+
+def test_halves_are_disjoint_seeded_and_complete():
+    a, b = halves(511, seed=1)
+    assert sorted([*a, *b]) == list(range(511)) and abs(len(a) - len(b)) == 1
+    np.testing.assert_array_equal(a, halves(511, seed=1)[0])
+
+
+def test_halves_share_no_cluster():
+    """Units of one cluster in both halves would be chosen and measured by the same draw."""
+    clusters = np.random.default_rng(0).integers(0, 60, 128)
+    assert np.isin(*(clusters[half] for half in halves(128))).any()
+    a, b = halves(128, clusters=clusters)
+    assert sorted([*a, *b]) == list(range(128)) and not np.isin(clusters[a], clusters[b]).any()
+    assert min(len(a), len(b)) > 40
+    for half, own in zip(halves(128), halves(128, clusters=np.arange(128)), strict=True):
+        np.testing.assert_array_equal(half, own)

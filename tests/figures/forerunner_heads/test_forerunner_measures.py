@@ -22,7 +22,6 @@ from util.stats import answers
 from util.stats import intervals as s
 from util.stats.heads import top
 from util.stats.intervals import Interval, Intervals
-from util.stats.splits import halves
 
 HAND = np.array([[[0.6, 0.5, 0.1]], [[0.2, 0.1, 0.05]]], np.float32)
 HAND_N_T = np.array([10, 50])
@@ -88,12 +87,6 @@ def test_specificity_separates_three_planted_heads():
     assert f.verdicts(magnitude, control, n_t).tolist() == [["forerunner head", "previous-token head", "neither"]]
     found = f.contrast(magnitude, control)
     assert found.low[0, 0] > 0.8 and found.low[0, 1] < 0 < found.high[0, 1]
-
-
-def test_halves_are_disjoint_seeded_and_complete():
-    a, b = halves(511, seed=1)
-    assert sorted([*a, *b]) == list(range(511)) and abs(len(a) - len(b)) == 1
-    np.testing.assert_array_equal(a, halves(511, seed=1)[0])
 
 
 def test_the_verdicts_thresholds_are_the_documented_ones():

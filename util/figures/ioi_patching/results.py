@@ -210,13 +210,14 @@ class Population(Result):
     def of(cls, data: Mapping[str, Any], setting: Setting, seed: int = 0) -> Population:
         """Returns the result of a record's data, see `Pairs.maps`.
 
-        seed: of the split into two halves. Raises ValueError for fewer than two clusters.
+        seed: of the split into two halves, which share no cluster. Raises ValueError for fewer than two clusters in
+        either of them.
         """
         base, source, clusters = data["base"], data["source"], data["clusters"]
         noised = normalised(data["noised"], base, source, clusters)
         whole = float((source - base).mean())
         estimate = data["attribution"].mean(axis=0) / whole
-        choosing, measuring = halves(len(base), seed)
+        choosing, measuring = halves(len(base), seed, clusters)
         chosen, measured = (
             normalised(data["noised"][half], base[half], source[half], clusters[half]) for half in (choosing, measuring)
         )
