@@ -61,17 +61,19 @@ def test_contestants_are_closed_whatever_happens(monkeypatch):
 
 
 def test_a_team_gives_each_contestant_its_options(monkeypatch):
-    commands = {}
-    monkeypatch.setattr(referee, "Contestant", lambda command, environment: (command, environment))
+    started = []
+    monkeypatch.setattr(referee, "Contestant", lambda command, environment: started.append((command, environment)))
     own, pythons = {"tl": {"count": 2}}, {"tl": "other/python"}
     team = referee.Team("bench_x", {"shape": "tiny llama", "count": 32, "some": None}, own, threads=2, pythons=pythons)
-    for name in ("ours", "tl"):
-        commands[name], environment = team.start(name)
-        assert environment["OMP_NUM_THREADS"] == "2" and "MALLOC_TRIM_THRESHOLD_" not in environment
+    team.start("ours")
+    team.start("tl", memory=True)
     begin = ["-m", "tests.benchmarks.bench_x", "--contestant"]
-    assert commands["ours"] == [sys.executable, *begin, "ours", "--shape", "tiny llama", "--count", "32"]
-    assert commands["tl"] == ["other/python", *begin, "tl", "--shape", "tiny llama", "--count", "2"]
-    assert "MALLOC_TRIM_THRESHOLD_" in team.start("ours", memory=True)[1]
+    assert [command for command, _ in started] == [
+        [sys.executable, *begin, "ours", "--shape", "tiny llama", "--count", "32"],
+        ["other/python", *begin, "tl", "--shape", "tiny llama", "--count", "2"],
+    ]
+    assert [environment["OMP_NUM_THREADS"] for _, environment in started] == ["2", "2"]
+    assert ["MALLOC_TRIM_THRESHOLD_" in environment for _, environment in started] == [False, True]
 
 
 def test_rounds_are_paired_and_compared(capsys):
