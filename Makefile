@@ -10,7 +10,7 @@
 #   PYTEST_ARGS     more for pytest over TESTS, for example -x or -m "not slow"
 #   NBVAL_ARGS      more for pytest over NOTEBOOKS
 #   PAPERMILL_ARGS  more for papermill, for example -p prompts 64
-#   BENCH_ARGS      more for the benchmark
+#   BENCH_ARGS      more for the benchmark, for example --rounds 1 or --save FILE
 #   CLAIMS_ARGS     more for the claims, for example --prompts 100
 #   CLASSES_ARGS    more for the table of classes, for example --only llama gpt2
 #   TORTURE_ARGS    more for the torture, for example --kills 5 --studies toy
@@ -54,7 +54,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures replicate test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-units clean clean-cache environment
+.PHONY: help figures replicate test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -165,10 +165,13 @@ bench-induction: $(STAMP) $(ORACLES)/.installed ## time induction scores, ablati
 	@$(PY) -m tests.benchmarks.bench_induction --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
 
 bench-memory: $(STAMP) ## what a run takes of memory, beside what util.engine.memory says
-	@$(PY) tests/benchmarks/bench_memory.py $(BENCH_ARGS)
+	@$(PY) -m tests.benchmarks.bench_memory $(BENCH_ARGS)
 
 bench-paths: $(STAMP) ## time path patching between 16 heads, embedded and SmolLM2, in plain passes of the same rows
 	@$(PY) -m tests.benchmarks.bench_paths $(BENCH_ARGS)
+
+bench-tables: $(STAMP) ## make the tables of data/benchmarks/README.md of the JSON files beside it
+	@$(PY) -m tests.benchmarks.tables
 
 bench-units: $(STAMP) ## time scores of all units by token type, on the embedded model and SmolLM2, beside plain runs of the same rows
 	@$(PY) -m tests.benchmarks.bench_units $(BENCH_ARGS)

@@ -22,23 +22,21 @@ Exact scores of all 1,519 edges of the embedded model, 4 prompts of 14 tokens:
     exact      `exact.exact_scores`
     loop       one whole pass with hooks for each edge (tests/scores/slow_edges.py), the class's own sdpa attention
 
-SmolLM2, 32 IOI prompts: all 123,211 edges by EAP-IG inputs with 5 steps, in seconds (--real; wants the model fetched).
+SmolLM2, 32 IOI prompts: all 123,211 edges by EAP-IG inputs with 5 steps, in seconds of the clock on
+all cores (the model is to be fetched first; --real 0 leaves this part out).
 """
 
 import argparse
-import os
-import platform
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+from tests.benchmarks.referee import Team, comparison, serve
+from tests.benchmarks.report import Line, command_line, finish, report_head
 
 GROUPS = {"EAP": ("plain", "ours", "tl", "einsum"), "exact": ("exact", "loop")}
 OPPONENTS = ("tl", "einsum")
@@ -50,6 +48,24 @@ SHAPES = {  # class, layers, heads, width
 PROMPTS, TOKENS, FIRST = 32, 15, 10  # prompts differ at one token
 FEW = 2  # of the prompts, for `tl`, which takes them one by one: its seconds are extrapolated
 EXACT_PROMPTS = 4
+REAL_PROMPTS = 32
+
+PEAKS = f"ours / tl, extra peak of {FEW} prompts"
+REAL = "SmolLM2, EAP-IG inputs"
+SETTING = "scores of the edges of the component graph, fp32, one thread"
+GPT2 = "all 32,491 edges of a random GPT-2 small, 32 prompts"
+EMBEDDED = "all 1,519 edges of the embedded model"
+SMOLLM2 = "all 123,211 edges of SmolLM2, 32 prompts"
+LINES = (
+    Line(f"EAP, {GPT2}", ("EAP", "ours / plain"), most=4, unit="plain passes"),
+    Line("the same by TransformerLens 4.3, extrapolated from two prompts", ("EAP", "tl / plain"), unit="plain passes"),
+    Line("the same by EAP-IG's way, on hooks of TransformerLens", ("EAP", "einsum / plain"), unit="plain passes"),
+    Line("EAP, two prompts: extra peak memory / TransformerLens'", ("EAP", PEAKS), most=0.2),
+    Line("EAP, 32 prompts: extra peak memory", ("EAP", f"extra peak of {PROMPTS} prompts, MiB", "ours"), unit="MiB"),
+    Line("the same by EAP-IG's way", ("EAP", f"extra peak of {PROMPTS} prompts, MiB", "einsum"), unit="MiB"),
+    Line(f"exact scores, {EMBEDDED}: loop / ours, CPU time", ("exact", "loop / exact"), least=5),
+    Line(f"EAP-IG inputs, 5 steps, {SMOLLM2}, by the clock, all cores", (REAL, "seconds"), most=180, unit="s"),
+)
 
 
 def model_of(shape: str) -> Any:
@@ -227,91 +243,64 @@ def real(prompts: int) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------- the referee
 
 
-def contestant_of(name: str, oracles: str, shape: str, count: int, memory: bool = False) -> Contestant:
-    options = ("--contestant", name, "--shape", shape, "--count", count)
-    python = oracles if name in OPPONENTS else sys.executable
-    return Contestant("bench_component_scores", options, threads=1, python=python, memory=memory)
+def team_of(oracles: str, shape: str, count: int, own: Mapping[str, Any] | None = None) -> Team:
+    pythons = dict.fromkeys(OPPONENTS, oracles)
+    return Team("bench_component_scores", {"shape": shape, "count": count}, own or {}, pythons=pythons)
 
 
 def values_of(oracles: str, names: tuple[str, ...], shape: str, count: int) -> dict[str, np.ndarray]:
     """What every contestant finds: of EAP the mean scores [U, V], with 0 where no edge is; of exact, [E]."""
     from util.scores.graph import ComponentGraph
 
-    found = {}
-    for name in names:
-        contestant = contestant_of(name, oracles, shape, count)
-        found[name] = np.array(contestant.ask("value"))
-        contestant.close()
+    found = team_of(oracles, shape, count).values(names)
     if "einsum" in found:  # it has products of all senders with all readers
         found["einsum"] = np.where(ComponentGraph(*SHAPES[shape][1:3]).edges, found["einsum"], 0)
     return found
 
 
-def times(oracles: str, group: str, count: int, repeats: int, shape: str = "gpt2") -> dict[str, Any]:
-    """CPU seconds of a group's contestants, their ratios to the first, and of EAP their peaks of memory."""
+def times(oracles: str, group: str, count: int, repeats: int) -> dict[str, Any]:
+    """CPU seconds of a group's contestants, and their ratios to the first."""
     names = GROUPS[group]
-    counts = {name: FEW if name == "tl" else count for name in names}
-    contestants = {name: contestant_of(name, oracles, shape, counts[name]) for name in names}
-    seconds = rounds(contestants, repeats, group)
-    seconds = {name: [count / counts[name] * each for each in values] for name, values in seconds.items()}
-    for contestant in contestants.values():
-        contestant.close()
-    report: dict[str, Any] = {
-        "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
-        **{f"{name} / {names[0]}": ratio(seconds[name], seconds[names[0]]) for name in names[1:]},
-    }
-    if group == "EAP":
-        report[f"extra peak of {FEW} prompts, MiB"] = extra_peaks(oracles, shape, FEW, ("ours", "tl", "einsum"))
-        report[f"extra peak of {count} prompts, MiB"] = extra_peaks(oracles, shape, count, ("ours", "einsum"))
-    return report
+    seconds = team_of(oracles, "gpt2", count, {"tl": {"count": FEW}}).seconds(names, repeats, group)
+    if "tl" in seconds:
+        seconds["tl"] = [count / FEW * timed for timed in seconds["tl"]]
+    return comparison(seconds, [(name, names[0]) for name in names[1:]])
 
 
-def extra_peaks(oracles: str, shape: str, count: int, names: tuple[str, ...]) -> dict[str, float]:
-    """The peaks of memory of contestants, above that of a plain forward pass of the same prompts."""
-    peaks = {}
-    for name in ("plain", *names):
-        contestant = contestant_of(name, oracles, shape, count, memory=True)
-        contestant.ask("time")  # first-call costs
-        peaks[name] = contestant.ask("peak") / 2**20
-        contestant.close()
+def extra_peaks(oracles: str, count: int, names: tuple[str, ...]) -> dict[str, float]:
+    """The peaks of memory of contestants, above that of a plain forward pass of the same prompts, MiB."""
+    peaks = team_of(oracles, "gpt2", count).peaks(("plain", *names))
     return {name: peaks[name] - peaks["plain"] for name in names}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracles", default=".venv-oracles/bin/python", help="the Python that has the opponents")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--loops", type=int, default=1, help="rounds of the loop of whole passes")
-    parser.add_argument("--real", type=int, default=0, help="so many IOI prompts on SmolLM2")
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--contestant", choices=[n for names in GROUPS.values() for n in names], help=argparse.SUPPRESS)
-    parser.add_argument("--shape", choices=tuple(SHAPES), default="gpt2", help=argparse.SUPPRESS)
-    parser.add_argument("--count", type=int, default=PROMPTS, help=argparse.SUPPRESS)
+    parser = command_line(__doc__, 5, [name for names in GROUPS.values() for name in names], oracles=True)
+    parser.add_argument("--loops", type=int, default=1, help="rounds of the loop of whole passes; 0: without")
+    parser.add_argument("--real", type=int, default=REAL_PROMPTS, help="IOI prompts on SmolLM2; 0: without")
+    parser.add_argument("--shape", choices=tuple(SHAPES), help=argparse.SUPPRESS)
+    parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        torch.set_num_threads(1)
         run = globals()[options.contestant](options.shape, options.count)
-        if options.contestant != "loop":
-            run()  # first-call costs
-        serve(run)
-        return
+        return serve(run, warm=options.contestant != "loop")
 
-    import transformers
-
-    report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one thread per process",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rounds": options.rounds,
-    }
-    found = values_of(options.oracles, GROUPS["EAP"][1:], "gpt2", 2)
+    oracles, report = options.oracles, report_head(options.rounds)
+    found = values_of(oracles, GROUPS["EAP"][1:], "gpt2", FEW)
     report["EAP, largest difference to ours, of the largest score"] = {
         name: float(np.abs(found[name] - found["ours"]).max() / np.abs(found["ours"]).max()) for name in OPPONENTS
     }
-    report["EAP"] = times(options.oracles, "EAP", PROMPTS, options.rounds)
-    report["exact"] = times(options.oracles, "exact", EXACT_PROMPTS, options.loops)
+    few = extra_peaks(oracles, FEW, ("ours", *OPPONENTS))
+    report["EAP"] = {
+        **times(oracles, "EAP", PROMPTS, options.rounds),
+        f"extra peak of {FEW} prompts, MiB": few,
+        PEAKS: few["ours"] / few["tl"],
+        f"extra peak of {PROMPTS} prompts, MiB": extra_peaks(oracles, PROMPTS, ("ours", "einsum")),
+    }
+    if options.loops:
+        report["exact"] = times(oracles, "exact", EXACT_PROMPTS, options.loops)
     if options.real:
-        report["SmolLM2, EAP-IG inputs"] = real(options.real)
-    save(report, options.save)
+        report[REAL] = real(options.real)
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

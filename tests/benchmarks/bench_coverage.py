@@ -2,21 +2,19 @@
 
 Samples are drawn from populations whose true value is known, with the number of prompts, the clusters and the kind of
 distribution that the figure has; coverage is the share of samples whose interval holds the true value. Intervals that
-hold together for all heads count where all of them hold theirs.
+hold together for all heads count where all of them hold theirs. A round is a sample of every case.
 
-    python -m tests.benchmarks.bench_coverage [--samples 1000] [--out data/benchmarks/coverage.json]
+    python -m tests.benchmarks.bench_coverage [--rounds 1000] [--save data/benchmarks/coverage.json]
 """
 
-import argparse
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from tests.benchmarks.report import command_line, finish
 from util.figures.edge_ablation import claims
 from util.figures.edge_ablation import measures as edges
 from util.figures.forerunner_heads import measures as forerunner
@@ -198,11 +196,11 @@ def simulate(samples: int, seed: int = 0) -> list[dict]:
     return rows
 
 
+def main() -> None:
+    options = command_line(__doc__, 1000).parse_args()
+    cases = simulate(options.rounds)
+    finish({"samples": options.rounds, "cases": cases}, (), options.save)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    results = simulate(arguments.samples)
-    if arguments.out:
-        arguments.out.write_text(json.dumps({"samples": arguments.samples, "cases": results}, indent=1) + "\n")
+    main()

@@ -14,24 +14,41 @@ interval. Peak memory is what one run takes above what the process holds between
     single     `lock_step` with one edge from the donors, y->last_separator: one row of each prompt is cut
 """
 
-import argparse
-import os
-import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from tests.benchmarks.bench_induction import SHAPES, gpt2
-from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+from tests.benchmarks.referee import Team, comparison, serve
+from tests.benchmarks.report import Line, command_line, finish, report_head
 
 PLAIN = {"plain": "eager", "sdpa": "sdpa"}  # by contestant, the attention it runs
 NAMES = ("lock_step", "plain", "sdpa", "two_pass", "single")
-RATIOS = (("lock_step", "plain"), ("lock_step", "sdpa"), ("two_pass", "lock_step"), ("single", "plain"))
+PAIRS = (("lock_step", "plain"), ("lock_step", "sdpa"), ("two_pass", "lock_step"), ("single", "plain"))
+MEMORY = ("lock_step", "plain", "two_pass")
 PROMPTS, ROWS, DEMONSTRATIONS, LONG = 8, 8, 30, 5  # the x of LONG demonstrations has two tokens
 LENGTH = 1 + 4 * DEMONSTRATIONS + LONG + 2  # bos, x t y n of each, query and last separator; the answer is not run
+
+SETTING = "edge ablation, prompts of 128 tokens and one donor each, fp32, one thread"
+
+
+def lines_of(shape: str, model: str, most: float | None = None) -> tuple[Line, ...]:
+    """The report's lines on one model. most: plain runs that the ablation may take."""
+    peak = "extra peak memory"
+    circuit = "prompts beside their donors, `AGG-ONLY` kept / plain eager run of the same rows, CPU time"
+    return (
+        Line(f"{model}: {circuit}", (shape, "lock_step / plain"), most=most),
+        Line(f"{model}: one edge (y -> last separator) ablated / plain run, CPU time", (shape, "single / plain")),
+        Line(f"{model}: donors before the prompts / beside them, CPU time", (shape, "two_pass / lock_step")),
+        Line(f"{model}: extra peak memory, donors beside the prompts", (shape, peak, "lock_step, MiB"), unit="MiB"),
+        Line(f"{model}: extra peak memory, plain run", (shape, peak, "plain, MiB"), unit="MiB"),
+        Line(f"{model}: extra peak memory, donors before the prompts", (shape, peak, "two_pass, MiB"), unit="MiB"),
+    )
+
+
+LINES = (*lines_of("gpt2", "random GPT-2 small", most=1.5), *lines_of("embedded", "embedded model"))
 
 
 def groups_of(vocabulary: int) -> list[Any]:
@@ -83,63 +100,33 @@ def work(name: str, shape: str) -> Callable[[], Any]:
     return lambda: outcomes(model, groups, ablation, **options)["log_prob"]
 
 
-def contestant_of(name: str, shape: str, memory: bool = False) -> Contestant:
-    return Contestant("bench_edges", ("--contestant", name, "--shape", shape), threads=1, memory=memory)
+def team_of(shape: str) -> Team:
+    return Team("bench_edges", {"shape": shape})
 
 
 def values_of(shape: str) -> dict[str, np.ndarray]:
     """The log-probabilities [N] that every contestant finds."""
-    found = {}
-    for name in NAMES:
-        contestant = contestant_of(name, shape)
-        found[name] = np.array(contestant.ask("value"))
-        contestant.close()
-    return found
+    return team_of(shape).values(NAMES)
 
 
-def times(shape: str, count: int) -> dict[str, Any]:
-    contestants = {name: contestant_of(name, shape) for name in NAMES}
-    seconds = rounds(contestants, count, shape)
-    for contestant in contestants.values():
-        contestant.close()
-    ratios = {f"{above} / {below}": ratio(seconds[above], seconds[below]) for above, below in RATIOS}
-    return {"cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()}, **ratios}
-
-
-def extra_peak(shape: str) -> dict[str, float]:
-    peaks = {}
-    for name in ("lock_step", "plain", "two_pass"):
-        contestant = contestant_of(name, shape, memory=True)
-        peaks[f"{name}, MiB"] = contestant.ask("peak") / 2**20
-        contestant.close()
-    return peaks
+def measured(shape: str, count: int) -> dict[str, Any]:
+    """The report's part on one model."""
+    team = team_of(shape)
+    times = comparison(team.seconds(NAMES, count, shape), PAIRS)
+    peaks = {f"{name}, MiB": peak for name, peak in team.peaks(MEMORY).items()}
+    return {**times, "extra peak memory": peaks}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = command_line(__doc__, 9, NAMES)
     parser.add_argument("--shape", choices=SHAPES, help="one model alone")
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--contestant", choices=NAMES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        torch.set_num_threads(1)
-        run = work(options.contestant, options.shape)
-        run()  # first-call costs
-        serve(run)
-        return
-
-    import transformers
-
-    report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one thread per process",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rounds": options.rounds,
-    }
+        return serve(work(options.contestant, options.shape))
+    report = report_head(options.rounds)
     for shape in [options.shape] if options.shape else SHAPES[:2]:
-        report[shape] = times(shape, options.rounds)
-        report[shape]["extra peak memory"] = extra_peak(shape)
-    save(report, options.save)
+        report[shape] = measured(shape, options.rounds)
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

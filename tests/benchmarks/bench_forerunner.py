@@ -15,20 +15,36 @@ interval.
 """
 
 import argparse
-import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+from tests.benchmarks.referee import Team, comparison, serve
+from tests.benchmarks.report import Line, command_line, finish, report_head
 
-CONTESTANTS = ("ours", "bare", "opponent", "scored", "cut")
+COPIES, SCORED = ("ours", "bare", "opponent"), ("scored", "cut")
 MEMORY = ("ours", "opponent")
+FEW, MANY = 64, 512  # prompts that memory is compared between
+# their results, token ids, and 16 MiB
+ALLOWED = (MANY * 8 * 16 * 4 * (2 + 1) + MANY * 8 * 3 + MANY * 66 * 8) / 2**20 + 16
 
-
-# ---------------------------------------------------------------------------------------- a contestant's process
+SHORT, LONG = "512 tokens, 16 prompts", "1024 tokens, 4 prompts"
+CUT = "cut / scored, a run of its own"
+PEAKS = "opponent / ours, extra peak memory"
+GROWTH = "512 prompts minus 64, 64 tokens each"
+SETTING = "random Llama (8 layers, 16 heads, width 512, fp32), two conditions, one CPU thread"
+LINES = (
+    Line(f"{SHORT}: ours / bare forward pass of the same batches, CPU time", (SHORT, "ours / bare"), most=1.1),
+    Line(f"{LONG}: the same", (LONG, "ours / bare")),
+    Line(f"{SHORT}: labels scored, s_i -> y_i cut in all heads / nothing cut, CPU time", (SHORT, CUT), most=1.25),
+    Line(f"{LONG}: the same", (LONG, CUT)),
+    Line(f"{SHORT}: published code's way / ours, CPU time", (SHORT, "opponent / ours"), least=3),
+    Line(f"{LONG}: the same", (LONG, "opponent / ours")),
+    Line(f"{SHORT}: published code's way / ours, extra peak memory at batch 1", (SHORT, PEAKS), least=8),
+    Line(f"{LONG}: the same", (LONG, PEAKS)),
+    Line(f"extra peak memory, {GROWTH}", (GROWTH, "extra peak memory, MiB"), most=round(ALLOWED, 1), unit="MiB"),
+)
 
 
 def work(contestant: str, length: int, prompts: int, token_budget: int) -> Callable[[], Any]:
@@ -44,7 +60,6 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
     from util.prompts.prompt import LabelledTokens
 
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     shape = {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 16, "intermediate_size": 1376}
     model = LlamaForCausalLM(LlamaConfig(**shape, vocab_size=32000, max_position_embeddings=2048)).eval()
     ids = torch.randint(32000, (prompts, length + 2), generator=torch.Generator().manual_seed(1)).tolist()
@@ -62,7 +77,7 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
 
         return run
 
-    if contestant in ("scored", "cut"):
+    if contestant in SCORED:
         prepare(model)
         roles = LabelledTokens((), (length - 1,), (length,), (1,), length + 1)
         scored = Scoring(
@@ -100,77 +115,44 @@ def work(contestant: str, length: int, prompts: int, token_budget: int) -> Calla
     return bare
 
 
-def contest(contestant: str, length: int, prompts: int, token_budget: int) -> None:
-    run = work(contestant, length, prompts, token_budget)
-    work_once = work(contestant, length, 1, token_budget) if prompts > 1 else run
-    work_once()  # first-call costs
-    serve(run)
-
-
 # ------------------------------------------------------------------------------------------------ the referee
 
 
-def contestant_of(name: str, length: int, prompts: int, token_budget: int, memory: bool = False) -> Contestant:
-    options = ("--contestant", name, "--length", length, "--prompts", prompts, "--budget", token_budget)
-    return Contestant("bench_forerunner", options, threads=1, memory=memory)
+def team_of(length: int, prompts: int, token_budget: int) -> Team:
+    return Team("bench_forerunner", {"length": length, "prompts": prompts, "budget": token_budget})
 
 
-def times(length: int, prompts: int, count: int, token_budget: int) -> dict[str, Any]:
-    contestants = {name: contestant_of(name, length, prompts, token_budget) for name in CONTESTANTS}
-    seconds = rounds(contestants, count, f"{length} tokens, {prompts} prompts")
-    for contestant in contestants.values():
-        contestant.close()
+def measured(length: int, prompts: int, count: int, token_budget: int) -> dict[str, Any]:
+    """The report's part on prompts of one length."""
+    team, title = team_of(length, prompts, token_budget), f"{length} tokens, {prompts} prompts"
+    times = comparison(team.seconds(COPIES, count, title), [("ours", "bare"), ("opponent", "ours")])
+    peaks = team_of(length, 4, 1).peaks(MEMORY)  # a budget of 1 token means batches of one prompt
+    scored = comparison(team.seconds(SCORED, count, f"{title}, labels"), [("cut", "scored")])
     return {
-        "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
-        "ours / bare": ratio(seconds["ours"], seconds["bare"]),
-        "opponent / ours": ratio(seconds["opponent"], seconds["ours"]),
-        "cut / scored": ratio(seconds["cut"], seconds["scored"]),
+        **times,
+        "extra peak memory at batch 1, MiB": peaks,
+        PEAKS: peaks["opponent"] / peaks["ours"],
+        CUT: scored["cut / scored"],
     }
-
-
-def extra_peak(name: str, length: int, prompts: int, token_budget: int) -> float:
-    contestant = contestant_of(name, length, prompts, token_budget, memory=True)
-    peak = contestant.ask("peak")
-    contestant.close()
-    return peak
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
-    parser.add_argument("--length", type=int, default=512, help=argparse.SUPPRESS)
-    parser.add_argument("--prompts", type=int, default=16, help=argparse.SUPPRESS)
+    parser = command_line(__doc__, 9, (*COPIES, *SCORED))
+    parser.add_argument("--length", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--prompts", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--budget", type=int, default=2048, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        contest(options.contestant, options.length, options.prompts, options.budget)
-        return
-
-    import torch
-    import transformers
-
-    report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, one thread per process",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rounds": options.rounds,
-    }
+        if options.prompts > 1:
+            work(options.contestant, options.length, 1, options.budget)()  # first-call costs, on one prompt
+        run = work(options.contestant, options.length, options.prompts, options.budget)
+        return serve(run, warm=options.prompts == 1)
+    report = report_head(options.rounds)
     for length, prompts in ((512, 16), (1024, 4)):
-        report[f"{length} tokens, {prompts} prompts"] = found = times(length, prompts, options.rounds, options.budget)
-        peaks = {
-            name: extra_peak(name, length, 4, 1) for name in MEMORY
-        }  # a budget of 1 token means batches of one prompt
-        found["extra peak memory at batch 1, MiB"] = {name: peak / 2**20 for name, peak in peaks.items()}
-        found["opponent / ours, extra peak memory"] = peaks["opponent"] / peaks["ours"]
-    few, many = (extra_peak("ours", 64, prompts, 2048) for prompts in (64, 512))
-    results = 512 * 8 * 16 * 4 * (2 + 1) + 512 * 8 * 3
-    ids = 512 * 66 * 8
-    report["512 prompts minus 64, 64 tokens each"] = {
-        "extra peak memory, MiB": (many - few) / 2**20,
-        "allowed, MiB": (results + ids) / 2**20 + 16,
-    }
-    save(report, options.save)
+        report[f"{length} tokens, {prompts} prompts"] = measured(length, prompts, options.rounds, options.budget)
+    few, many = (team_of(64, prompts, 2048).peaks(["ours"])["ours"] for prompts in (FEW, MANY))
+    report[GROWTH] = {"extra peak memory, MiB": many - few, "allowed, MiB": ALLOWED}
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

@@ -16,22 +16,37 @@ with its bootstrap interval.
     one        `knocked`, one prompt to a batch
 """
 
-import argparse
-import os
-import platform
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+from tests.benchmarks.referee import Team, comparison, ratio, serve
+from tests.benchmarks.report import Line, command_line, finish, report_head
 
 SHAPES = ("gpt2", "embedded", "tiny")  # the last for tests
 SCORES, TASK = ("scores", "bare"), ("plain", "ablated", "knocked", "planned", "one")
 LENGTH, COPIES, SEQUENCES, PROMPTS = 50, 4, 5, 16
+
+SETTING = "induction scores, ablation and knockout on a random GPT-2 small, fp32, one thread"
+SCORED = "prefix-matching and four other scores of all heads, five sequences of 201 tokens"
+SPEED = "tokens per second, batches of 16 / of 1"
+WEIGHTS = "difference / weights of one layer"
+LINES = (
+    Line(f"{SCORED} / bare forward pass, CPU time", ("gpt2", "scores / bare"), most=1.15),
+    Line("extra memory of these scores / one layer's weights", ("gpt2", "extra peak memory", WEIGHTS), most=3),
+    Line("TransformerLens 4.3 `detect_head`, one score / ours, CPU time", ("gpt2", "tl / scores")),
+    Line("the same: largest difference to ours", ("gpt2", "largest difference to TransformerLens")),
+    Line("16 prompts answered with eight heads at their mean / plain, CPU time", ("gpt2", "ablated / plain"), most=1.1),
+    Line(
+        "16 prompts answered with induction patterns knocked out in eight heads / plain, CPU time",
+        ("gpt2", "knocked / plain"),
+    ),
+    Line("planning the cells of these patterns / plain, CPU time", ("gpt2", "planned / plain"), most=0.1),
+    Line("tokens per second with knockout, batches of 16 / of 1", ("gpt2", SPEED), least=0.9),
+    Line(f"embedded model: {SCORED} / bare forward pass, CPU time", ("embedded", "scores / bare")),
+)
 
 
 def gpt2(shape: str) -> Any:
@@ -117,85 +132,52 @@ def work(name: str, shape: str) -> Callable[[], Any]:
     return lambda: label_log_probs(model, plan, attach, budget)["log_prob"]
 
 
-def contestant_of(oracles: str, name: str, shape: str, memory: bool = False) -> Contestant:
-    options = ("--contestant", name, "--shape", shape)
-    python = oracles if name == "tl" else sys.executable
-    return Contestant("bench_induction", options, threads=1, python=python, memory=memory)
+def team_of(shape: str, oracles: str = "") -> Team:
+    return Team("bench_induction", {"shape": shape}, pythons={"tl": oracles})
 
 
 def scores_of(oracles: str, shape: str) -> tuple[np.ndarray, np.ndarray]:
     """The scores [L, H] of TransformerLens and ours, by its definition."""
-    found = []
-    for name in ("tl", "scores"):
-        contestant = contestant_of(oracles, name, shape)
-        found.append(np.array(contestant.ask("value")))
-        contestant.close()
-    return found[0], found[1]
+    values = team_of(shape, oracles).values(("tl", "scores"))
+    return values["tl"], values["scores"]
 
 
 def times(oracles: str, shape: str, count: int) -> dict[str, Any]:
-    names = [*SCORES, *(["tl"] if shape == "gpt2" else []), *TASK]
-    contestants = {name: contestant_of(oracles, name, shape) for name in names}
-    seconds = rounds(contestants, count, shape)
-    found: dict[str, Any] = {
-        "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
-        "scores / bare": ratio(seconds["scores"], seconds["bare"]),
-        "ablated / plain": ratio(seconds["ablated"], seconds["plain"]),
-        "planned / plain": ratio(seconds["planned"], seconds["plain"]),
-        "knocked / plain": ratio(seconds["knocked"], seconds["plain"]),
-        "tokens per second, batches of 16 / of 1": ratio(seconds["one"], seconds["knocked"]),
-    }
-    if shape == "gpt2":
-        found["tl / scores"] = ratio(seconds["tl"], seconds["scores"])
-        both = [np.array(contestants[name].ask("value")) for name in ("tl", "scores")]
-        found["largest difference to TransformerLens"] = float(np.abs(both[0] - both[1]).max())
-    for contestant in contestants.values():
-        contestant.close()
-    return found
+    """CPU seconds and their ratios; on the shape of GPT-2, beside TransformerLens, and what it finds."""
+    opponents = ("tl",) if shape == "gpt2" else ()
+    seconds = team_of(shape, oracles).seconds((*SCORES, *opponents, *TASK), count, shape)
+    pairs = [("scores", "bare"), *((name, "plain") for name in ("ablated", "planned", "knocked"))]
+    report = comparison(seconds, pairs)
+    report[SPEED] = ratio(seconds["one"], seconds["knocked"])
+    if opponents:
+        report["tl / scores"] = ratio(seconds["tl"], seconds["scores"])
+        theirs, ours = scores_of(oracles, shape)
+        report["largest difference to TransformerLens"] = float(np.abs(theirs - ours).max())
+    return report
 
 
 def extra_peak(shape: str) -> dict[str, float]:
-    """Bytes above the bare pass, in units of one layer's read weights in float32."""
-    peaks = {}
-    for name in SCORES:
-        contestant = contestant_of(sys.executable, name, shape, memory=True)
-        peaks[name] = contestant.ask("peak")
-        contestant.close()
+    """Memory above the bare pass, in units of one layer's read weights in float32."""
+    peaks = team_of(shape).peaks(SCORES)
     heads = 12 if shape == "gpt2" else 8
-    unit = SEQUENCES * heads * (COPIES - 1) * LENGTH * (COPIES * LENGTH + 1) * 4
+    unit = SEQUENCES * heads * (COPIES - 1) * LENGTH * (COPIES * LENGTH + 1) * 4 / 2**20
     return {
-        "scores, MiB": peaks["scores"] / 2**20,
-        "bare, MiB": peaks["bare"] / 2**20,
-        "difference / weights of one layer": (peaks["scores"] - peaks["bare"]) / unit,
+        **{f"{name}, MiB": peak for name, peak in peaks.items()},
+        WEIGHTS: (peaks["scores"] - peaks["bare"]) / unit,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracles", default=".venv-oracles/bin/python", help="the Python that has TransformerLens")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--contestant", choices=(*SCORES, "tl", *TASK), help=argparse.SUPPRESS)
-    parser.add_argument("--shape", choices=SHAPES, default="gpt2", help=argparse.SUPPRESS)
+    parser = command_line(__doc__, 9, (*SCORES, "tl", *TASK), oracles=True)
+    parser.add_argument("--shape", choices=SHAPES, help="one model alone")
     options = parser.parse_args()
     if options.contestant:
-        torch.set_num_threads(1)
-        run = tl(options.shape) if options.contestant == "tl" else work(options.contestant, options.shape)
-        run()  # first-call costs
-        serve(run)
-        return
-
-    import transformers
-
-    report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one thread per process",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rounds": options.rounds,
-    }
-    for shape in SHAPES[:2]:
-        report[shape] = times(options.oracles, shape, options.rounds)
-        report[shape]["extra peak memory"] = extra_peak(shape)
-    save(report, options.save)
+        return serve(tl(options.shape) if options.contestant == "tl" else work(options.contestant, options.shape))
+    report = report_head(options.rounds)
+    for shape in [options.shape] if options.shape else SHAPES[:2]:
+        times_of_shape = times(options.oracles, shape, options.rounds)
+        report[shape] = {**times_of_shape, "extra peak memory": extra_peak(shape)}
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

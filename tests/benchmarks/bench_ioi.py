@@ -16,11 +16,7 @@ live in an environment of their own, `make .venv-oracles`.
 """
 
 import argparse
-import os
-import platform
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +24,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.benchmarks.hook_loop import hook_loop
-from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+from tests.benchmarks.referee import Team, comparison, rounds, serve
+from tests.benchmarks.report import Line, command_line, finish, report_head
 
 OWN, OPPONENTS = ("ours", "naive"), ("tl", "nnsight", "pyvene")
 SHAPES = {"gpt2": (12, 12, 768), "gpt2-large": (36, 20, 1280), "tiny": (3, 4, 64)}
@@ -36,6 +33,22 @@ BASE = [2215, 4995, 290, 18966, 1816, 284, 262, 26725, 11, 18966, 2921, 257, 689
 SOURCE = [*BASE[:9], 4995, *BASE[10:]]  # ... Mike gave a coffee to
 MIKE, EMMA, FIRST = 4995, 18966, 9
 MANY = 32  # prompts at a time: random tokens, each pair with one that differs
+
+SETTING = "all single-head patches of a random GPT-2 small, 14 tokens, fp32, two threads"
+SPEED = "prompt-heads per CPU second"
+LARGE = "shape of gpt2-large, the loop extrapolated from a twentieth of its heads, one round"
+LINES = (
+    Line("loop of hooks, one forward pass for every head / ours, CPU time", ("gpt2", "naive / ours"), least=12),
+    Line("TransformerLens 4.3 / ours, CPU time", ("gpt2", "tl / ours"), least=12),
+    Line("nnsight 0.8, one trace / ours, CPU time", ("gpt2", "nnsight / ours"), least=2.5),
+    Line("pyvene 0.1.8 / ours, CPU time", ("gpt2", "pyvene / ours")),
+    Line("32 pairs of prompts, one round: TransformerLens / ours, CPU time", ("gpt2, 32 prompts", "tl / ours")),
+    Line("the same: ours", ("gpt2, 32 prompts", SPEED, "ours"), unit=SPEED),
+    Line("the same: TransformerLens", ("gpt2, 32 prompts", SPEED, "tl"), unit=SPEED),
+    Line(f"{LARGE}: loop / ours, CPU time", ("gpt2-large", "naive / ours")),
+    Line("the same: ours, CPU time", ("gpt2-large", "cpu_seconds", "ours"), unit="s"),
+    Line("the same: ours, extra peak memory", ("gpt2-large", "ours, extra peak memory, MiB"), unit="MiB"),
+)
 
 
 def model_of(shape: str) -> Any:
@@ -166,91 +179,71 @@ def pyvene(model: Any) -> Callable[[], Any]:
     return run
 
 
-# ---------------------------------------------------------------------------------------- a contestant's process
-
-
-def contest(name: str, shape: str, some: int | None, count: int) -> None:
-    torch.set_num_threads(2)
+def work(name: str, shape: str, some: int | None, count: int) -> Callable[[], Any]:
+    """What a contestant runs. some: heads of each layer that the loop takes, None for all; count: pairs of prompts."""
     model = model_of(shape)
     numbers = {"naive": (some,), "ours": (count,), "tl": (count,)}.get(name, ())
-    run = globals()[name](model, *numbers)
-    if name != "naive" and count == 1:
-        run()  # first-call costs, of which minutes know nothing
-    serve(run)
+    return globals()[name](model, *numbers)
 
 
 # ---------------------------------------------------------------------------------------- the referee
 
 
-def contestant_of(oracles: str, name: str, shape: str, some: int | None = None, count: int = 1) -> Contestant:
-    options = ["--contestant", name, "--shape", shape, "--count", count, *([] if some is None else ["--some", some])]
-    return Contestant("bench_ioi", options, threads=2, python=sys.executable if name in OWN else oracles)
+def team_of(oracles: str, shape: str, some: int | None = None, count: int = 1) -> Team:
+    options = {"shape": shape, "some": some, "count": count}
+    return Team("bench_ioi", options, threads=2, pythons=dict.fromkeys(OPPONENTS, oracles))
 
 
 def maps(oracles: str, shape: str, names: tuple[str, ...] = (*OWN, *OPPONENTS)) -> dict[str, Any]:
     """Every contestant's map [L, H]."""
-    found = {}
-    for name in names:
-        contestant = contestant_of(oracles, name, shape)
-        found[name] = np.array(contestant.ask("value"))
-        contestant.close()
-    return found
+    return team_of(oracles, shape).values(names)
 
 
-def times(
-    oracles: str, shape: str, repeats: int, names: tuple[str, ...], some: int | None, count: int = 1
+def measured(
+    oracles: str, shape: str, repeats: int, names: tuple[str, ...], some: int | None = None, count: int = 1
 ) -> dict[str, Any]:
-    contestants = {name: contestant_of(oracles, name, shape, some, count) for name in names}
-    seconds = rounds(contestants, repeats, f"{shape}, {count} prompts")
+    """The report's part on one shape and number of prompts."""
+    with team_of(oracles, shape, some, count).started(names) as contestants:
+        seconds = rounds(contestants, repeats, f"{shape}, {count} prompts")
+        peak = contestants["ours"].ask("peak") / 2**20
     layers, heads, _ = SHAPES[shape]
     extra: dict[str, Any] = {}
     if some:  # of the loop only a sample of its heads is timed
-        seconds["naive"] = [heads / some * each for each in seconds["naive"]]
+        seconds["naive"] = [heads / some * timed for timed in seconds["naive"]]
         extra["heads of each layer timed in the loop, the rest extrapolated"] = some
-    medians = {name: float(np.median(values)) for name, values in seconds.items()}
+    report = comparison(seconds, [(name, "ours") for name in names if name != "ours"])
     if count > 1:
-        extra["prompt-heads per CPU second"] = {n: count * layers * heads / s for n, s in medians.items()}
-    peak = contestants["ours"].ask("peak") / 2**20
-    for contestant in contestants.values():
-        contestant.close()
-    ratios = {f"{name} / ours": ratio(seconds[name], seconds["ours"]) for name in names if name != "ours"}
-    return {"cpu_seconds": medians, **ratios, **extra, "ours, extra peak memory, MiB": peak}
+        extra[SPEED] = {name: count * layers * heads / s for name, s in report["cpu_seconds"].items()}
+    return {"rounds": repeats, **report, **extra, "ours, extra peak memory, MiB": peak}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracles", default=".venv-oracles/bin/python", help="the Python that has the opponents")
-    parser.add_argument("--rounds", type=int, default=9)
+    names = (*OWN, *OPPONENTS)
+    parser = command_line(__doc__, 9, names, oracles=True)
     parser.add_argument("--large", type=int, default=1, help="rounds of gpt2-large, the loop from a sample")
     parser.add_argument("--many", type=int, default=1, help=f"rounds with {MANY} prompts")
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--contestant", choices=(*OWN, *OPPONENTS), help=argparse.SUPPRESS)
-    parser.add_argument("--shape", choices=tuple(SHAPES), default="gpt2", help=argparse.SUPPRESS)
+    parser.add_argument("--shape", choices=tuple(SHAPES), help=argparse.SUPPRESS)
     parser.add_argument("--some", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        contest(options.contestant, options.shape, options.some, options.count)
-        return
+        run = work(options.contestant, options.shape, options.some, options.count)
+        return serve(run, warm=options.contestant != "naive" and options.count == 1)
 
-    import transformers
-
-    names = (*OWN, *OPPONENTS)
     found = maps(options.oracles, "gpt2", names)
-    report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, two threads per process",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rounds": options.rounds,
+    differences = {n: float(np.abs(found[n] - found["naive"]).max()) for n in names if n != "naive"}
+    report = {
+        **report_head(options.rounds, threads=2),
         "spread of the loop's map": float(found["naive"].std()),
-        "largest difference to the loop's map": {n: float(np.abs(found[n] - found["naive"]).max()) for n in names[2:]}
-        | {"ours": float(np.abs(found["ours"] - found["naive"]).max())},
-        "gpt2": times(options.oracles, "gpt2", options.rounds, names, None),
+        "largest difference to the loop's map": differences,
+        "gpt2": measured(options.oracles, "gpt2", options.rounds, names),
     }
     if options.many:
-        report[f"gpt2, {MANY} prompts"] = times(options.oracles, "gpt2", options.many, ("ours", "tl"), None, MANY)
+        many = measured(options.oracles, "gpt2", options.many, ("ours", "tl"), count=MANY)
+        report[f"gpt2, {MANY} prompts"] = many
     if options.large:
-        report["gpt2-large"] = times(options.oracles, "gpt2-large", options.large, OWN, 1)
-    save(report, options.save)
+        report["gpt2-large"] = measured(options.oracles, "gpt2-large", options.large, OWN, some=1)
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

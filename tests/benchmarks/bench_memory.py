@@ -1,24 +1,27 @@
 """What `util.engine.memory` says a run will take, beside what it takes: peak resident memory above that of the imports.
 
-    python tests/benchmarks/bench_memory.py [--save data/benchmarks/memory_cpu.json]
+    python -m tests.benchmarks.bench_memory [--rounds 1] [--save data/benchmarks/memory_cpu.json]
 
 Three random models in fp32 on the CPU, one thread, each in a process of its own: loaded from a folder, then
 `copy_magnitudes` on 32 prompts of 256 tokens with two label conditions and 32 control rows. The estimate is made from
 the configuration alone. A ratio is the estimate divided by the measurement, of the whole (to lie within 0.7 and 1.3)
-and of what is not weights. The latter measurement differs from run to run: it has what the allocator keeps for later.
+and of what is not weights. The latter measurement differs from run to run: it has what the allocator
+keeps for later. Numbers are medians over rounds.
 """
 
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+import numpy as np
+
+from tests.benchmarks.referee import ROOT, status
+from tests.benchmarks.report import Line, command_line, finish, report_head
+
 PROMPTS, LENGTH, CONTROLS = 32, 256, 32
 LLAMA = {"vocab_size": 32000, "max_position_embeddings": 2048}
 SHAPES: dict[str, tuple[str, dict[str, int]]] = {
@@ -34,6 +37,10 @@ SHAPES: dict[str, tuple[str, dict[str, int]]] = {
         | LLAMA,
     ),
 }
+SETTING = "what a run takes of memory, fp32, 32 prompts of 256 tokens, one thread"
+LINES = tuple(
+    Line(f"{shape}: estimate / measured", (shape, "estimate / measured"), least=0.7, most=1.3) for shape in SHAPES
+)
 
 
 def make(shape: str, folder: str) -> None:
@@ -62,7 +69,7 @@ def measure(folder: str) -> None:
     rows = [batches.Row(tuple(row[:-2]), tuple(row[-2:])) for row in ids]
     lengths = [len(row) for row in rows]
     said = memory.estimate(AutoConfig.from_pretrained(folder), lengths, captured=CONTROLS + 2, kept=1, device_map="cpu")
-    imported = _status("VmRSS")
+    imported = status("VmRSS")
     model, _ = load_model_and_data.load_ICL_model(folder, device="cpu", verbose=False)
     tokens = {
         c: [LabelledTokens((*row[:-2], row[-2 + c]), (LENGTH - 2,), (LENGTH - 1,), (1,), LENGTH) for row in ids]
@@ -70,22 +77,18 @@ def measure(folder: str) -> None:
     }
     run = magnitudes.LabelRun(tokens, rows, list(range(PROMPTS)), [[0, 1]] * PROMPTS)
     magnitudes.copy_magnitudes(model, run, control_tokens=CONTROLS)
-    peak = _status("VmHWM")
+    peak = status("VmHWM")
     print(json.dumps([said.total, sum(said.weights.values()), peak - imported]))
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def ratios(folder: str | Path, shape: str | None = None) -> dict[str, float]:
     """The estimate beside the measurement for the model in a folder, or for one of SHAPES, first made there."""
-    environment = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    environment = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
     for step in ["make", "measure"] if shape else ["measure"]:
-        command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
+        command = [sys.executable, "-m", "tests.benchmarks.bench_memory", "--step", step, "--folder", str(folder)]
         command += ["--shape", shape] if shape else []
-        done = subprocess.run(command, env=os.environ | environment, check=True, stdout=subprocess.PIPE, text=True)
+        variables = os.environ | environment
+        done = subprocess.run(command, cwd=ROOT, env=variables, check=True, stdout=subprocess.PIPE, text=True)
     said, weights, peak = json.loads(done.stdout.splitlines()[-1])
     return {
         "estimate, MiB": said / 2**20,
@@ -95,33 +98,30 @@ def ratios(folder: str | Path, shape: str | None = None) -> dict[str, float]:
     }
 
 
+def measured(shape: str, count: int) -> dict[str, float]:
+    """The report's part on one model: the median of so many rounds."""
+    repeats = []
+    for _ in range(count):
+        with tempfile.TemporaryDirectory() as folder:
+            repeats.append(ratios(folder, shape))
+    return {name: float(np.median([repeat[name] for repeat in repeats])) for name in repeats[0]}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save", type=Path)
+    parser = command_line(__doc__, 1)
     parser.add_argument("--step", choices=("make", "measure"), help=argparse.SUPPRESS)
-    parser.add_argument("--shape", choices=SHAPES, help=argparse.SUPPRESS)
+    parser.add_argument("--shape", choices=SHAPES, help="one model alone")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step == "make":
         return make(options.shape, options.folder)
     if options.step == "measure":
         return measure(options.folder)
-
-    import torch
-    import transformers
-
-    report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, one thread per process",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-    }
-    for shape in SHAPES:
-        with tempfile.TemporaryDirectory() as folder:
-            report[shape] = ratios(folder, shape)
+    report = report_head(options.rounds)
+    for shape in [options.shape] if options.shape else SHAPES:
+        report[shape] = measured(shape, options.rounds)
         print(shape, {name: round(value, 2) for name, value in report[shape].items()}, flush=True)
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return None
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

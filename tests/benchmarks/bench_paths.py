@@ -10,19 +10,14 @@ Times are CPU seconds; a ratio is the median over rounds with its bootstrap inte
     plain      one forward pass of the base prompts, transformers' own sdpa attention, all logits
 """
 
-import argparse
-import os
-import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+from tests.benchmarks.referee import Team, comparison, ratio, serve
+from tests.benchmarks.report import Line, command_line, finish, report_head
 
-BOUND = 4  # plain passes that a member may cost
 CONTESTANTS = ("paths", "plain")
 MEMBERS = {
     "smollm2": [
@@ -35,18 +30,24 @@ MEMBERS = {
     ],
 }  # fmt: skip
 
+EACH = "plain passes for each member"
+PATHS = "all paths between the members, for each member"
+SETTING = "path patching between 16 heads, fp32, one thread"
+LINES = (
+    Line(f"SmolLM2: {PATHS}", ("smollm2", EACH), most=4, unit="plain passes"),
+    Line(f"embedded model: {PATHS}", ("embedded", EACH), most=4, unit="plain passes"),
+)
 
-def contest(name: str, model_name: str) -> None:
+
+def work(name: str, model_name: str) -> Callable[[], Any]:
+    """What a contestant runs."""
     from util.figures.ioi_patching.study import Study
     from util.prompts.ioi import group_by_shape
     from util.records.model import Model
 
-    torch.set_num_threads(1)
     pairs = Study(Model(model_name, verbose=False)).fresh
     model, groups = pairs.pair[0], [pairs.batch(numbers) for numbers in group_by_shape(pairs.tokens).values()]
-    run = paths(model, groups, MEMBERS[model_name]) if name == "paths" else plain(model, groups)
-    run()  # first-call costs, of which minutes know nothing
-    serve(run)
+    return paths(model, groups, MEMBERS[model_name]) if name == "paths" else plain(model, groups)
 
 
 def paths(model: Any, groups: Any, members: Any) -> Callable[[], Any]:
@@ -70,40 +71,23 @@ def plain(model: Any, groups: Any) -> Callable[[], Any]:
     return run
 
 
-def times(model_name: str, count: int) -> dict[str, Any]:
-    options = ["--model", model_name]
-    contestants = {name: Contestant("bench_paths", ["--contestant", name, *options], threads=1) for name in CONTESTANTS}
-    seconds = rounds(contestants, count, model_name)
-    for contestant in contestants.values():
-        contestant.close()
-    passes = [each / len(MEMBERS[model_name]) for each in seconds["paths"]]
-    return {
-        "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
-        f"plain passes for each member, at most {BOUND}": ratio(passes, seconds["plain"]),
-    }
+def measured(model_name: str, count: int) -> dict[str, Any]:
+    """The report's part on one model."""
+    seconds = Team("bench_paths", {"model": model_name}).seconds(CONTESTANTS, count, model_name)
+    of_a_member = [whole / len(MEMBERS[model_name]) for whole in seconds["paths"]]
+    return {**comparison(seconds, []), EACH: ratio(of_a_member, seconds["plain"])}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--contestant", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    parser = command_line(__doc__, 5, CONTESTANTS)
     parser.add_argument("--model", choices=tuple(MEMBERS), help="one model alone")
     options = parser.parse_args()
     if options.contestant:
-        contest(options.contestant, options.model)
-        return
-
-    import transformers
-
-    report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one thread per process",
-        "other work on the machine, its load": round(os.getloadavg()[2], 1),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rounds": options.rounds,
-        **{name: times(name, options.rounds) for name in ([options.model] if options.model else MEMBERS)},
-    }
-    save(report, options.save)
+        return serve(work(options.contestant, options.model))
+    report = report_head(options.rounds)
+    for name in [options.model] if options.model else MEMBERS:
+        report[name] = measured(name, options.rounds)
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

@@ -15,22 +15,37 @@ transformers' own sdpa attention, ours the engine. Both maps are compared.
 """
 
 import argparse
-import os
-import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from tests.benchmarks.hook_loop import hook_loop
-from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+from tests.benchmarks.referee import Team, comparison, serve
+from tests.benchmarks.report import Line, command_line, finish, report_head
 
 NAME = "smollm2"
 MAPS, ROWS = ("map", "loop", "last"), ("rows", "bare")
 SOME = 1  # heads of each layer that the loop is timed on
 PROMPTS, TOKENS, READ = 4, 256, 35
+PAIRS = (("loop", "map"), ("last", "map"), ("rows", "bare"))
+
+SETTING = "on SmolLM2, fp32, one thread"
+LINES = (
+    Line(
+        "loop of hooks for the map of all 270 single-head patches (a ninth of it timed) / ours, CPU time",
+        ("loop / map",),
+        least=10,
+    ),
+    Line("the same with the last token's logits alone / ours, CPU time", ("last / map",)),
+    Line(
+        "capture of 35 rows of each of four prompts of 256 tokens / bare forward pass, CPU time",
+        ("rows / bare",),
+        most=1.1,
+    ),
+    Line("largest difference of ours to the loop's map, in logits", ("largest difference of the maps",)),
+)
 
 
 def tokens_of(tokenizer: Any) -> tuple[Any, Any, Any]:
@@ -81,72 +96,43 @@ def reading(model: Any, captured: bool) -> Callable[[], Any]:
     return run
 
 
-def contest(name: str, some: int | None) -> None:
+def work(name: str, some: int | None) -> Callable[[], Any]:
+    """What a contestant runs. some: heads of each layer that a loop takes, None for all."""
     from util.load_model_and_data import load_ICL_model
 
-    torch.set_num_threads(1)
     model, tokenizer = load_ICL_model(NAME, device="cpu", verbose=False)
     if name == "map":
-        run = ours(model, tokenizer)
-    elif name in MAPS:
-        run = loop(model, tokenizer, name == "last", some)
-    else:
-        run = reading(model, name == "rows")
-    if name not in MAPS[1:]:
-        run()  # first-call costs, of which minutes know nothing
-    serve(run)
-
-
-def contestants_of(names: tuple[str, ...], some: int | None = None) -> dict[str, Contestant]:
-    extra = [] if some is None else ["--some", some]
-    return {name: Contestant("bench_real", ["--contestant", name, *extra], threads=1) for name in names}
-
-
-def times(names: tuple[str, ...], count: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """The CPU seconds of some contestants, and what each map says of the heads that the loop is timed on."""
-    contestants = contestants_of(names, SOME)
-    seconds = rounds(contestants, count, ", ".join(names))
-    maps = {name: np.array(contestants[name].ask("value"), float) for name in names if name in ("map", "loop")}
-    for contestant in contestants.values():
-        contestant.close()
-    return seconds, maps
+        return ours(model, tokenizer)
+    if name in MAPS:
+        return loop(model, tokenizer, name == "last", some)
+    return reading(model, name == "rows")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--contestant", choices=(*MAPS, *ROWS), help=argparse.SUPPRESS)
+    parser = command_line(__doc__, 5, (*MAPS, *ROWS))
     parser.add_argument("--some", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.contestant:
-        contest(options.contestant, options.some)
-        return
-
-    import transformers
+        return serve(work(options.contestant, options.some), warm=options.contestant not in MAPS[1:])
 
     from util.load_model_and_data import full_name
 
-    seconds, maps = times(MAPS, options.rounds)
-    heads = maps["map"].shape[1]
+    team = Team("bench_real", {"some": SOME})
+    seconds = team.seconds(MAPS, options.rounds, "maps")
+    maps = {name: values.astype(float) for name, values in team.values(("map", "loop")).items()}
     for name in MAPS[1:]:
-        seconds[name] = [heads / SOME * each for each in seconds[name]]
-    read, _ = times(ROWS, options.rounds)
+        seconds[name] = [maps["map"].shape[1] / SOME * timed for timed in seconds[name]]
+    seconds |= team.seconds(ROWS, options.rounds, "rows")
     gaps = np.abs(maps["map"] - maps["loop"])[:, :SOME]
-    report: dict[str, Any] = {
+    report = {
         "model": full_name(NAME),
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one thread per process",
-        "other work on the machine, its load": round(os.getloadavg()[2], 1),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rounds": options.rounds,
+        **report_head(options.rounds),
         "heads of each layer timed in the loop, the rest extrapolated": SOME,
         "largest difference of the maps": float(gaps.max()),
         "largest logit difference of the map": float(np.abs(maps["map"]).max()),
-        "cpu_seconds": {name: float(np.median(values)) for name, values in (seconds | read).items()},
-        **{f"{name} / map": ratio(seconds[name], seconds["map"]) for name in MAPS[1:]},
-        "rows / bare": ratio(read["rows"], read["bare"]),
+        **comparison(seconds, PAIRS),
     }
-    save(report, options.save)
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

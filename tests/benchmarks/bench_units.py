@@ -1,6 +1,6 @@
 """Importance scores beside plain runs of the same rows: what all units by token type cost.
 
-    python -m tests.benchmarks.bench_units [--rounds 9] [--part units] [--model smollm2] [--save FILE]
+    python -m tests.benchmarks.bench_units [--rounds 9] [--model smollm2] [--save FILE]
 
 Two models, float32 on one thread: the embedded one and SmolLM2. Eight prompts of 128 tokens with one donor each, all of
 random ids, in batches of eight rows. Every contestant is a process of its own that runs once per round; the order
@@ -17,22 +17,38 @@ memory is what one run takes above what the process holds between runs.
 The bars: local_exact and linear take at most 6 plain passes, and at most 3 times the memory of backward.
 """
 
-import argparse
-import os
-import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from tests.benchmarks.bench_edges import LENGTH, ROWS, groups_of
-from tests.benchmarks.referee import Contestant, ratio, rounds, save, serve
+from tests.benchmarks.referee import Team, comparison, serve
+from tests.benchmarks.report import Line, command_line, finish, report_head
 
 MODELS = ("embedded", "smollm2")
 UNITS = ("plain", "backward", "local_exact", "linear", "pruned", "integrated")
-PARTS = {"units": UNITS}  # by part, its contestants
+
+SETTING = "scores of all units by token type, prompts of 128 tokens and one donor each, fp32, one thread"
+
+
+def lines_of(model: str, title: str) -> tuple[Line, ...]:
+    """The report's lines on one model."""
+    unit = "plain passes"
+    peak = "extra peak memory / backward"
+    beside = "extra peak memory / that of a plain pass forwards and backwards"
+    return (
+        Line(f"{title}: `local_exact`, CPU time", (model, "local_exact / plain"), most=6, unit=unit),
+        Line(f"{title}: `linear`, CPU time", (model, "linear / plain"), most=6, unit=unit),
+        Line(f"{title}: `local_exact`, half of the units pruned, CPU time", (model, "pruned / plain"), unit=unit),
+        Line(f"{title}: `integrated`, five steps, CPU time", (model, "integrated / plain"), unit=unit),
+        Line(f"{title}: `local_exact`, {beside}", (model, peak, "local_exact"), most=3),
+        Line(f"{title}: `linear`, {beside}", (model, peak, "linear"), most=3),
+    )
+
+
+LINES = (*lines_of("embedded", "embedded model"), *lines_of("smollm2", "SmolLM2"))
 
 
 def work(name: str, model_name: str) -> Callable[[], Any]:
@@ -73,59 +89,28 @@ def work(name: str, model_name: str) -> Callable[[], Any]:
     return lambda: scores(model, groups, circuit, method, token_budget=ROWS * LENGTH).edges.signed
 
 
-def contestant_of(name: str, model: str, memory: bool = False) -> Contestant:
-    return Contestant("bench_units", ("--contestant", name, "--model", model), threads=1, memory=memory)
-
-
-def times(part: str, model: str, count: int) -> dict[str, Any]:
-    contestants = {name: contestant_of(name, model) for name in PARTS[part]}
-    seconds = rounds(contestants, count, f"{part}, {model}")
-    for contestant in contestants.values():
-        contestant.close()
-    first = PARTS[part][0]
-    ratios = {f"{name} / {first}": ratio(values, seconds[first]) for name, values in seconds.items() if name != first}
-    return {"cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()}, **ratios}
-
-
-def extra_peak(part: str, model: str) -> dict[str, float]:
-    peaks = {}
-    for name in PARTS[part]:
-        contestant = contestant_of(name, model, memory=True)
-        peaks[f"{name}, MiB"] = contestant.ask("peak") / 2**20
-        contestant.close()
-    return peaks
+def measured(model: str, count: int) -> dict[str, Any]:
+    """The report's part on one model."""
+    team = Team("bench_units", {"model": model})
+    times = comparison(team.seconds(UNITS, count, model), [(name, "plain") for name in UNITS[1:]])
+    peaks = team.peaks(UNITS)
+    return {
+        **times,
+        "extra peak memory": {f"{name}, MiB": peak for name, peak in peaks.items()},
+        "extra peak memory / backward": {name: peaks[name] / peaks["backward"] for name in UNITS[2:]},
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--part", choices=PARTS, help="one part alone")
+    parser = command_line(__doc__, 9, UNITS)
     parser.add_argument("--model", choices=MODELS, help="one model alone")
-    parser.add_argument("--save", type=Path)
-    parser.add_argument(
-        "--contestant", choices=[name for part in PARTS.values() for name in part], help=argparse.SUPPRESS
-    )
     options = parser.parse_args()
     if options.contestant:
-        torch.set_num_threads(1)
-        run = work(options.contestant, options.model)
-        run()  # first-call costs
-        serve(run)
-        return
-
-    import transformers
-
-    report: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one thread per process",
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-        "rounds": options.rounds,
-    }
-    for part in [options.part] if options.part else PARTS:
-        report[part] = {}
-        for model in [options.model] if options.model else MODELS:
-            report[part][model] = times(part, model, options.rounds)
-            report[part][model]["extra peak memory"] = extra_peak(part, model)
-    save(report, options.save)
+        return serve(work(options.contestant, options.model))
+    report = report_head(options.rounds)
+    for model in [options.model] if options.model else MODELS:
+        report[model] = measured(model, options.rounds)
+    return finish(report, LINES, options.save)
 
 
 if __name__ == "__main__":

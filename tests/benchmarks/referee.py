@@ -1,11 +1,13 @@
 """What the benchmarks share: contestants, each a process of its own, asked in turn, and ratios of paired rounds."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,23 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# ---------------------------------------------------------------------------------------- a contestant's process
 
-def serve(run: Callable[[], Any]) -> None:
+
+def serve(run: Callable[[], Any], *, warm: bool = True) -> None:
     """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what it
-    returns, until stdin closes."""
+    returns, until stdin closes. warm: run once before, for what only a first call costs."""
     answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
+    if warm:
+        run()
     print("null", file=answer, flush=True)  # ready: the next contestant may start
     for line in sys.stdin:
         start = time.process_time()
         if line.strip() == "peak":
             Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
-            before = _status("VmRSS")
+            before = status("VmRSS")
             run()
-            found: Any = _status("VmHWM") - before
+            found: Any = status("VmHWM") - before
         elif line.strip() == "value":
             found = np.asarray(run()).tolist()
         else:
@@ -34,28 +40,27 @@ def serve(run: Callable[[], Any]) -> None:
         print(json.dumps(found), file=answer, flush=True)
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
+    """Bytes of this process, as Linux says: VmRSS, what is resident; VmHWM, the most that was."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-class Contestant:
-    """A benchmark of this folder as a process that serves; memory: freed buffers go back to the system at once, so that
-    the peak is what is alive, not fragmentation."""
+# ---------------------------------------------------------------------------------------- the referee
 
-    def __init__(
-        self, name: str, options: Sequence[object], threads: int, python: str = sys.executable, memory: bool = False
-    ) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
-        environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"} if memory else {}
+
+class Contestant:
+    """A process that serves. Raises RuntimeError, with the end of what it said, where the process dies."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.process = subprocess.Popen(
-            [python, "-m", f"tests.benchmarks.{name}", *map(str, options)],
+            command,
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=os.environ | environment,
         )
         self._answer()
 
@@ -79,6 +84,60 @@ class Contestant:
         self.process.communicate()
 
 
+@dataclass(frozen=True)
+class Team:
+    """The contestants of one benchmark of this folder.
+
+    benchmark: its module, which is run with `--contestant NAME`; options: its other options, by name, None for none;
+    own: by contestant, options that differ; threads: of each process; pythons: by contestant, the Python of another
+    environment.
+    """
+
+    benchmark: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    own: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    threads: int = 1
+    pythons: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self, name: str, *, memory: bool = False) -> Contestant:
+        """memory: freed buffers go back to the system at once, so that the peak is what is alive, not fragmentation."""
+        command = [self.pythons.get(name, sys.executable), "-m", f"tests.benchmarks.{self.benchmark}"]
+        command += ["--contestant", name]
+        for option, value in {**self.options, **self.own.get(name, {})}.items():
+            command += [] if value is None else [f"--{option}", str(value)]
+        environment = {"OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        environment |= {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+        environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"} if memory else {}
+        return Contestant(command, environment)
+
+    @contextlib.contextmanager
+    def started(self, names: Sequence[str]) -> Iterator[dict[str, Contestant]]:
+        """These contestants, all at once; they are closed afterwards."""
+        with contextlib.ExitStack() as stack:
+            yield {name: stack.enter_context(contextlib.closing(self.start(name))) for name in names}
+
+    def seconds(self, names: Sequence[str], count: int, title: str) -> dict[str, list[float]]:
+        """The CPU seconds of these contestants in so many paired rounds."""
+        with self.started(names) as contestants:
+            return rounds(contestants, count, title)
+
+    def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """What a run of each returns."""
+        values = {}
+        for name in names:
+            with contextlib.closing(self.start(name)) as contestant:
+                values[name] = np.array(contestant.ask("value"))
+        return values
+
+    def peaks(self, names: Sequence[str]) -> dict[str, float]:
+        """What a run of each takes above what its process holds between runs, MiB."""
+        peaks = {}
+        for name in names:
+            with contextlib.closing(self.start(name, memory=True)) as contestant:
+                peaks[name] = contestant.ask("peak") / 2**20
+        return peaks
+
+
 def rounds(contestants: Mapping[str, Contestant], count: int, title: str) -> dict[str, list[float]]:
     """The CPU seconds of every contestant in so many rounds, each in an order that is drawn."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -99,9 +158,9 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
 
 
-def save(report: Mapping[str, Any], file: Path | None) -> None:
-    """Print a report, and write it where a file is given."""
-    print(json.dumps(report, indent=1))
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+def comparison(seconds: Mapping[str, Sequence[float]], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The median CPU seconds of every contestant, and the ratio of each pair: "above / below"."""
+    return {
+        "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
+        **{f"{above} / {below}": ratio(seconds[above], seconds[below]) for above, below in pairs},
+    }
