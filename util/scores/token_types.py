@@ -386,17 +386,16 @@ def _edge_effects(
 
     gradient: [B, T, H, dv]; codes: [B, T, T]; table: [H, 2 (C + 1)], see `PrunedRun`.
     """
-    count = table.shape[1] // 2 - 1
+    kinds_and_none = table.shape[1] // 2
     batch, tokens = codes.shape[:2]
-    rows_at_once = max(1, CELLS // (batch * tokens * max(count, 2 * table.shape[0])))
+    rows_at_once = max(1, CELLS // (batch * tokens * max(kinds_and_none, 2 * table.shape[0])))
     signed = absolute = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(tokens).split(rows_at_once):
-        kind = codes[:, rows] % (count + 1)
-        cells = nn.functional.one_hot(kind, count + 1)[..., 1:].double()  # [B, R, T, C]
+        cells = nn.functional.one_hot(codes[:, rows] % kinds_and_none, kinds_and_none).double()  # [B, R, T, 1 + C]
         effects = _row_effects(call, donor, gradient[:, rows], codes[:, rows], table, cells, rows, method)
         signed = signed + effects.sum(2)
         absolute = absolute + effects.abs().sum(2)
-    return signed, absolute
+    return signed[..., 1:], absolute[..., 1:]
 
 
 def _row_effects(
@@ -409,29 +408,38 @@ def _row_effects(
     rows: Tensor,
     method: str,
 ) -> Tensor:
-    """The same by the row that reads: [B, H, R, C].
+    """The same by the row that reads: [B, H, R, 1 + C], the first of cells [B, R, T, 1 + C] that are of no kind.
 
-    A weight w is exp(score), up to a constant of its row, a value counts by u = g v, and every cell is read from the
-    prompt or, where it is pruned, from the donor. The head's output counts by m = sum(w u) / sum(w). If the cells of a
-    unit are read from the donor, with w' and u', it rises by the sum of w' (u' - m) - w (u - m) over these cells,
-    divided by the new sum of weights.
+    A cell has a score, of which its weight w is the exponential, and it counts by u, the product of its value with the
+    gradient. Both are the prompt's or, where the cell is pruned, the donor's. The head's output counts by the mean of
+    u by weight, in which a sink has u = 0.
+
+    linear: the derivative of this mean, where the scores and values of a unit's cells move towards the donor's.
+    Others: without a unit's cells the mean is M. They move it by sum(w (u - M)) / sum of all weights. So do they with
+    the donor's w and u. The effect is the difference.
     """
-    weights = in_double(call.joint_weights(donor[0], rows))
-    own, theirs = weights.chunk(2, dim=-1)
-    mine, others = (in_double(_products(gradient, values)) for values in (call.value, donor[1]))
-    pruned = table.bool()[:, codes].transpose(0, 1).to(own.device)  # [B, H, R, T]
-    w, u = torch.where(pruned, theirs, own), torch.where(pruned, others, mine)
-    total = w.sum(-1, keepdim=True)
-    if call.scaled or call.options.get("s_aux") is not None:  # a sink takes the rest
-        total = total + (1 - weights.sum(-1, keepdim=True)).clamp(min=0)
-    mean = (w * u).sum(-1, keepdim=True) / total
-    cells = cells.to(own.device)
+    scores, sink = call.joint_scores(donor[0], rows)
+    own_scores, donor_scores = scores.chunk(2, dim=-1)
+    own_u, donor_u = (in_double(_products(gradient, values)) for values in (call.value, donor[1]))
+    pruned = table.bool()[:, codes].transpose(0, 1).to(scores.device)  # [B, H, R, T]
+    current, u = torch.where(pruned, donor_scores, own_scores), torch.where(pruned, donor_u, own_u)
+    cells = cells.to(scores.device)
     if method == "linear":
-        tiny = torch.finfo(torch.float32).tiny
-        moved = theirs.clamp(min=tiny).log() - w.clamp(min=tiny).log()
-        return _by_kind(w / total * (moved * (u - mean) + others - u), cells)
-    rise = _by_kind(theirs * (others - mean) - w * (u - mean), cells)
-    return rise / (total + _by_kind(theirs - w, cells))
+        share = torch.cat([current, sink], dim=-1).softmax(-1)[..., :-1]
+        mean = (share * u).sum(-1, keepdim=True)
+        moved = (donor_scores - current).masked_fill(current.isneginf(), 0)  # closed to both
+        return _by_kind(share * (moved * (u - mean) + donor_u - u), cells)
+    highest = torch.maximum(scores.amax(-1, keepdim=True), sink)
+    w, donor_w = (current - highest).exp(), (donor_scores - highest).exp()
+    weight, product = _by_kind(w, cells), _by_kind(w * u, cells)
+    donor_weight, donor_product = _by_kind(donor_w, cells), _by_kind(donor_w * donor_u, cells)
+    # summed, not subtracted from all: where a unit has nearly all of the weight, a difference has no digits left
+    others = 1 - torch.eye(cells.shape[-1]).to(cells)
+    rest = weight @ others + (sink - highest).exp()
+    rest_mean = (product @ others) / rest.clamp(min=torch.finfo(rest.dtype).tiny)
+    with_own = (product - weight * rest_mean) / (weight + rest)
+    with_donor = (donor_product - donor_weight * rest_mean) / (donor_weight + rest)
+    return with_donor - with_own
 
 
 def _products(gradient: Tensor, values: Tensor) -> Tensor:
