@@ -8,6 +8,7 @@ broken by it. Layers are counted from 0, among those that have attention.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -279,30 +280,31 @@ def check_keep(keep: Sequence[int], living: int, scores: int | None = None) -> N
 
 
 def next_keep(living: int, share: float = 0.1, initial: int | None = None) -> int:
-    """How many of the living units the next round keeps: without a share of them, rounded down, at least one less.
+    """How many of the living units the next round keeps: a share of them goes, rounded up, and at least one.
 
-    initial: the share is of so many units instead, those that were alive at first.
+    initial: what goes is the share of so many units instead, those that were alive at first.
     """
-    tiny = 1e-9  # 0.9 * 70 is 63, whatever the rounding
-    if initial is None:
-        wanted = int(np.floor(living * (1 - share) + tiny))
-    else:
-        wanted = living - int(np.floor(initial * share + tiny))
-    return max(0, min(living - 1, wanted))
+    tiny = 1e-9  # 0.1 * 70 is 7, whatever the rounding of floats
+    goes = math.ceil((living if initial is None else initial) * share - tiny)
+    return max(0, living - max(1, goes))
 
 
 def random_living(circuit: Circuit, like: Circuit, sort: Sort, draws: int, seed: int = 0) -> list[Alive]:
-    """Random prunings of a circuit: so many sets of its living units [L, H, K], as large as those of `like`, all other.
+    """Random prunings of a circuit: sets of its living units [L, H, K], each as large as that of `like`.
 
-    There are fewer than `draws` if no more are found.
+    All sets differ from each other and from that of `like`. There are fewer than `draws` where so many are not found,
+    and none where `like` has all units of the circuit, or none of them.
     """
     rng, places = np.random.default_rng(seed), np.flatnonzero(circuit.living(sort))
+    size = like.count(sort)
+    if size in (0, len(places)):
+        return []
     found: dict[bytes, Alive] = {}
     for _ in range(20 * draws):
         if len(found) == draws:
             break
         living = np.zeros(len(circuit.units(sort)), bool)
-        living[rng.choice(places, like.count(sort), replace=False)] = True
+        living[rng.choice(places, size, replace=False)] = True
         if (living != like.living(sort).ravel()).any():
             found.setdefault(living.tobytes(), living.reshape(circuit.units(sort).shape))
     return list(found.values())
