@@ -511,8 +511,8 @@ def gaps(monkeypatch):
     """Donors with long keys; the list receives how far above the prompt's scores theirs reach [B, H, R]."""
     run_donors, joint_scores, seen = PrunedRun.run_donors, Call.joint_scores, list[torch.Tensor]()
 
-    def run_far(run, numbers):
-        donors = run_donors(run, numbers)
+    def run_far(*arguments):
+        donors = run_donors(*arguments)
         return replace(donors, states=far(donors.states))
 
     def watched(call, others, rows):
