@@ -103,14 +103,12 @@ def test_what_is_kept_is_nested_and_does_not_depend_on_chance_where_scores_are_e
         ([-1], "whole numbers"),
         ([2.0], "whole numbers"),
         ([True], "whole numbers"),
-        ([5, 4, 3], "3 rounds, and scores of 2"),
     ],
 )
 def test_keep_lists_that_cannot_be(keep, words):
     check_keep([10, 10, 3, 0], 10)
-    check_keep([5, 4], 10, 2)
     with pytest.raises(ValueError, match=words):
-        check_keep(keep, 10, 2 if len(keep) == 3 else None)
+        check_keep(keep, 10)
 
 
 def test_a_round_keeps_the_living_units_without_a_share_of_them():

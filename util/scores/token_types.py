@@ -382,11 +382,12 @@ def _detached(call: Call) -> Call:
 def _edge_effects(
     call: Call, donor: tuple[Tensor, Tensor], gradient: Tensor, codes: Tensor, table: Tensor, method: str
 ) -> tuple[Tensor, Tensor]:
-    """What every kind of edge of a layer does, [B, H, C]: sums over the tokens that read, and of absolute values.
+    """The effects of every kind of edge in a layer: sums over the tokens that read, and sums of absolute values.
 
-    gradient: [B, T, H, dv]; codes: [B, T, T]; table: [H, 2 (C + 1)], see `PrunedRun`.
+    Both are [B, H, C]. donor: keys and values; gradient: [B, T, H, dv]. codes: the kinds of cells [B, T, T], and table:
+    whether they are pruned [H, 2 (1 + C)], see `PrunedRun`.
     """
-    kinds_and_none = table.shape[1] // 2
+    kinds_and_none = table.shape[1] // 2  # kind 0 is none
     batch, tokens = codes.shape[:2]
     rows_at_once = max(1, CELLS // (batch * tokens * max(kinds_and_none, 2 * table.shape[0])))
     signed = absolute = torch.zeros((), dtype=torch.float64)
@@ -408,38 +409,41 @@ def _row_effects(
     rows: Tensor,
     method: str,
 ) -> Tensor:
-    """The same by the row that reads: [B, H, R, 1 + C], the first of cells [B, R, T, 1 + C] that are of no kind.
+    """The effects by the token that reads, of the tokens `rows` [R]: [B, H, R, 1 + C], first of the cells of no kind.
 
-    A cell has a score, of which its weight w is the exponential, and it counts by u, the product of its value with the
-    gradient. Both are the prompt's or, where the cell is pruned, the donor's. The head's output counts by the mean of
-    u by weight, in which a sink has u = 0.
+    gradient: [B, R, H, dv]; codes: [B, R, T]; cells: [B, R, T, 1 + C], 1 where a cell is of a kind.
 
-    linear: the derivative of this mean, where the scores and values of a unit's cells move towards the donor's.
-    Others: without a unit's cells the mean is M. They move it by sum(w (u - M)) / sum of all weights. So do they with
-    the donor's w and u. The effect is the difference.
+    A cell has a score s, and u, the product of its value and the gradient. They are the prompt's, or the donor's where
+    the cell is pruned. The product of the head's output and the gradient is the mean of u with the weights w = exp(s).
+    A sink has a weight, and u = 0.
+
+    linear: the derivative of this mean, where s and u of a kind's cells move towards the donor's.
+    Otherwise: all other cells and the sink have the mean M. A kind's cells change it by the sum of their w (u - M),
+    divided by the sum of all weights. They do so with their own s and u, and with the donor's: the effect is the
+    difference.
     """
     scores, sink = call.joint_scores(donor[0], rows)
     own_scores, donor_scores = scores.chunk(2, dim=-1)
     own_u, donor_u = (in_double(_products(gradient, values)) for values in (call.value, donor[1]))
     pruned = table.bool()[:, codes].transpose(0, 1).to(scores.device)  # [B, H, R, T]
-    current, u = torch.where(pruned, donor_scores, own_scores), torch.where(pruned, donor_u, own_u)
+    now, u = torch.where(pruned, donor_scores, own_scores), torch.where(pruned, donor_u, own_u)
     cells = cells.to(scores.device)
     if method == "linear":
-        share = torch.cat([current, sink], dim=-1).softmax(-1)[..., :-1]
+        share = torch.cat([now, sink], dim=-1).softmax(-1)[..., :-1]
         mean = (share * u).sum(-1, keepdim=True)
-        moved = (donor_scores - current).masked_fill(current.isneginf(), 0)  # closed to both
+        moved = (donor_scores - now).masked_fill(now.isneginf(), 0)  # closed to both
         return _by_kind(share * (moved * (u - mean) + donor_u - u), cells)
-    highest = torch.maximum(scores.amax(-1, keepdim=True), sink)
-    w, donor_w = (current - highest).exp(), (donor_scores - highest).exp()
+    highest = torch.maximum(scores.amax(-1, keepdim=True), sink)  # weights down to exp(-700) of it have all digits
+    w, donor_w = (now - highest).exp(), (donor_scores - highest).exp()
     weight, product = _by_kind(w, cells), _by_kind(w * u, cells)
     donor_weight, donor_product = _by_kind(donor_w, cells), _by_kind(donor_w * donor_u, cells)
-    # summed, not subtracted from all: where a unit has nearly all of the weight, a difference has no digits left
+    # The others are summed. Subtracted from all, they would have no digits left beside a kind with nearly all weight.
     others = 1 - torch.eye(cells.shape[-1]).to(cells)
-    rest = weight @ others + (sink - highest).exp()
-    rest_mean = (product @ others) / rest.clamp(min=torch.finfo(rest.dtype).tiny)
-    with_own = (product - weight * rest_mean) / (weight + rest)
-    with_donor = (donor_product - donor_weight * rest_mean) / (donor_weight + rest)
-    return with_donor - with_own
+    other_weight = weight @ others + (sink - highest).exp()
+    other_mean = (product @ others) / other_weight.clamp(min=torch.finfo(other_weight.dtype).tiny)
+    before = (product - weight * other_mean) / (weight + other_weight)
+    after = (donor_product - donor_weight * other_mean) / (donor_weight + other_weight)
+    return after - before
 
 
 def _products(gradient: Tensor, values: Tensor) -> Tensor:
