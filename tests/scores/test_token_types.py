@@ -421,8 +421,8 @@ def test_integrated_scores_take_the_mean_gradient_on_the_way_to_the_donor(name):
     table, total = hand_model(name).get_input_embeddings(), dict[int, torch.Tensor]()
     own, other = (table(torch.tensor([tokens.ids[:-1]])) for tokens in (group.base, group.donors[0]))
     for share in (1 / 3, 2 / 3, 1):
+        now = set_by_hand(name, group, circuit)  # its donor runs on its own embeddings
         hook = table.register_forward_hook(lambda *_, share=share: other + share * (own - other))
-        now = now_of(name, group, circuit, table)
         total = {layer: g / 3 + total.get(layer, 0) for layer, g in gradients_by_hand(name, group, now).items()}
         hook.remove()
     z = {layer: value.detach() for layer, value in now.z.items()}
@@ -432,14 +432,6 @@ def test_integrated_scores_take_the_mean_gradient_on_the_way_to_the_donor(name):
         wanted = (total[unit.layer] * change)[0, tokens, unit.head].sum()
         assert abs(found.heads.signed[circuit.heads.place(unit)] - float(wanted)) < 1e-10
     assert np.abs(found.heads.signed - scores(toy(name), [group], circuit).heads.signed).max() > 1e-4
-
-
-def now_of(name, group, circuit, table):
-    """What is dead, with the donor run on its own embeddings."""
-    hooks, table._forward_hooks = table._forward_hooks.copy(), type(table._forward_hooks)()
-    now = set_by_hand(name, group, circuit)
-    table._forward_hooks.update(hooks)
-    return now
 
 
 @names
