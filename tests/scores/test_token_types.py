@@ -507,14 +507,14 @@ def gaps(monkeypatch):
         donors = run_donors(*arguments)
         return replace(donors, states=far(donors.states))
 
-    def watched(call, others, rows):
+    def measured(call, others, rows):
         found = joint_scores(call, others, rows)
         own, theirs = found[0].chunk(2, -1)
         seen.append(theirs.amax(-1) - own.amax(-1))
         return found
 
     monkeypatch.setattr(PrunedRun, "run_donors", run_far)
-    monkeypatch.setattr(Call, "joint_scores", watched)
+    monkeypatch.setattr(Call, "joint_scores", measured)
     return seen
 
 
