@@ -37,6 +37,17 @@ def test_a_saved_data_set_is_a_task_by_the_name_of_its_folder(saved):
     assert [pair.y for pair in word_pairs.pairs_from_saved(folder)] == ["A", "B", "C"]
 
 
+def test_a_folder_with_another_content_is_another_task(saved):
+    folder, given = saved
+    before = word_pairs.find(str(folder))
+    given.data = Saved(x=["a", "b", "c"], y=["A", "B", "C"])
+    (folder / "data.arrow").write_bytes(b"other")
+    after = word_pairs.find(str(folder))
+    assert [pair.x for pair in after.pairs] == ["a", "b", "c"] and word_pairs.find(str(folder)) is after
+    (folder / "data.arrow").unlink()
+    assert word_pairs.find(str(folder)) is before
+
+
 def test_saved_data_sets_that_are_no_pairs_are_refused(saved, monkeypatch):
     folder, given = saved
     for data, words_ in (

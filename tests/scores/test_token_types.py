@@ -4,7 +4,7 @@ The models are random ones in float64: grouped keys, a soft cap with a window, a
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from util import edges
 from util.edges.ablation import Ablation
 from util.edges.edge import TYPE_PAIRS, Edge
 from util.edges.splicing import Group, Store, outcomes
+from util.engine.call import Call
 from util.engine.handshake import prepare
 from util.scores import token_types
 from util.scores.token_types import PrunedRun, answers, scores
@@ -30,6 +31,7 @@ from util.scores.units import Circuit, EdgeUnit
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("wide_softmax")]
 
+OWN_SOFTMAX = torch.nn.functional.softmax  # the fixture wide_softmax has another in its place
 NAMES = ("llama", "gemma2", "phi")
 names = pytest.mark.parametrize("name", NAMES)
 REMOVED = Ablation(removed=("x->t:same", "y->x:earlier"), heads=((0, 0), (0, 1), (1, 2), (2, 3)))
@@ -337,18 +339,33 @@ def test_local_exact_scores_are_the_gradient_times_what_the_head_puts_out_otherw
         assert abs(mine.abs_then_sum[place] - float(by_token.abs().sum())) < 1e-10
 
 
-@names
-def test_local_exact_scores_are_true_where_the_rest_is_linear(name, monkeypatch):
-    """In the last layer, with a loss that is linear in what the heads put out."""
+def make_linear(monkeypatch, layer):
+    """From now on the loss is linear in what the heads of a layer put out."""
     losses = PrunedRun.losses
 
     def linear(run, numbers, donors, *watching):
-        said = losses(run, numbers, donors, *watching, last := token_types._Watch())[1]
-        z = last.z[LAYERS - 1]
+        said = losses(run, numbers, donors, *watching, watch := token_types._Watch())[1]
+        z = watch.z[layer]
         weights = torch.randn(z.shape[1:], dtype=z.dtype, generator=torch.Generator().manual_seed(0))
         return (z * weights).sum(dim=(1, 2, 3)), said
 
     monkeypatch.setattr(PrunedRun, "losses", linear)
+
+
+def of_last_layer(name):
+    """A circuit of some units of the last layer that has attention."""
+    layers = len(attention_layers(name))
+    circuit = Circuit.whole(layers, HEADS, [group.base for group in few()])
+    rng, at = np.random.default_rng(0), np.arange(layers)[:, None, None] == layers - 1
+    for sort in ("head", "edge"):
+        circuit = circuit.keeping(sort, at & (rng.random(circuit.units(sort).shape) > 0.3))
+    return circuit
+
+
+@names
+def test_local_exact_scores_are_true_where_the_rest_is_linear(name, monkeypatch):
+    """In the last layer, with a loss that is linear in what the heads put out."""
+    make_linear(monkeypatch, LAYERS - 1)
     circuit = pruned()
     first = circuit.living_edges.copy()
     first[: LAYERS - 1] = False  # the slow runs for the last layer alone
@@ -404,8 +421,8 @@ def test_integrated_scores_take_the_mean_gradient_on_the_way_to_the_donor(name):
     table, total = hand_model(name).get_input_embeddings(), dict[int, torch.Tensor]()
     own, other = (table(torch.tensor([tokens.ids[:-1]])) for tokens in (group.base, group.donors[0]))
     for share in (1 / 3, 2 / 3, 1):
+        now = set_by_hand(name, group, circuit)  # its donor runs on its own embeddings
         hook = table.register_forward_hook(lambda *_, share=share: other + share * (own - other))
-        now = now_of(name, group, circuit, table)
         total = {layer: g / 3 + total.get(layer, 0) for layer, g in gradients_by_hand(name, group, now).items()}
         hook.remove()
     z = {layer: value.detach() for layer, value in now.z.items()}
@@ -415,14 +432,6 @@ def test_integrated_scores_take_the_mean_gradient_on_the_way_to_the_donor(name):
         wanted = (total[unit.layer] * change)[0, tokens, unit.head].sum()
         assert abs(found.heads.signed[circuit.heads.place(unit)] - float(wanted)) < 1e-10
     assert np.abs(found.heads.signed - scores(toy(name), [group], circuit).heads.signed).max() > 1e-4
-
-
-def now_of(name, group, circuit, table):
-    """What is dead, with the donor run on its own embeddings."""
-    hooks, table._forward_hooks = table._forward_hooks.copy(), type(table._forward_hooks)()
-    now = set_by_hand(name, group, circuit)
-    table._forward_hooks.update(hooks)
-    return now
 
 
 @names
@@ -494,25 +503,71 @@ def single(name):
 def test_classes_with_sinks_alibi_chunks_gates_and_other_layers(name, monkeypatch):
     """Local-exact scores of the last layer that has attention, where the rest is made linear, are those of runs."""
     model, tolerance = (single(name), 1e-4) if name in EXPERTS else (toy(name), 1e-10)
-    last = attention_layers(name)[-1]
-    losses = PrunedRun.losses
-
-    def linear(run, numbers, donors, *watching):
-        said = losses(run, numbers, donors, *watching, watch := token_types._Watch())[1]
-        z = watch.z[last]
-        weights = torch.randn(z.shape[1:], dtype=z.dtype, generator=torch.Generator().manual_seed(0))
-        return (z * weights).sum(dim=(1, 2, 3)), said
-
-    monkeypatch.setattr(PrunedRun, "losses", linear)
-    layers = len(attention_layers(name))
-    circuit = Circuit.whole(layers, HEADS, [group.base for group in few()])
-    rng, at = np.random.default_rng(0), np.arange(layers)[:, None, None] == layers - 1
-    for sort in ("head", "edge"):
-        circuit = circuit.keeping(sort, at & (rng.random(circuit.units(sort).shape) > 0.3))
+    make_linear(monkeypatch, attention_layers(name)[-1])
+    circuit = of_last_layer(name)
     found, wanted = (scores(model, few(), circuit, method) for method in ("local_exact", "exact"))
     for sort in ("head", "edge"):
         np.testing.assert_allclose(found.of(sort).signed, wanted.of(sort).signed, rtol=0, atol=tolerance)
         assert np.abs(found.of(sort).signed).max() > 1e-2
+
+
+# ------------------------------------------------------------------------------------------------ far donors
+
+TIMES = 30.0  # so much longer keys give scores some hundred above and below the prompt's
+
+
+def far(states):
+    return {layer: (TIMES * keys, *others) for layer, (keys, *others) in states.items()}
+
+
+@pytest.fixture
+def gaps(monkeypatch):
+    """Donors with long keys; the list receives how far above the prompt's scores theirs reach [B, H, R]."""
+    run_donors, joint_scores, seen = PrunedRun.run_donors, Call.joint_scores, list[torch.Tensor]()
+
+    def run_far(*arguments):
+        donors = run_donors(*arguments)
+        return replace(donors, states=far(donors.states))
+
+    def measured(call, others, rows):
+        found = joint_scores(call, others, rows)
+        own, theirs = found[0].chunk(2, -1)
+        seen.append(theirs.amax(-1) - own.amax(-1))
+        return found
+
+    monkeypatch.setattr(PrunedRun, "run_donors", run_far)
+    monkeypatch.setattr(Call, "joint_scores", measured)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["llama", "phi", "gpt_oss"])
+def test_local_exact_scores_are_true_where_donors_score_far_above_the_prompt(name, gaps, monkeypatch):
+    """The softmax is the class's own, which is one in float32: all weights of the prompt vanish beside the donor's."""
+    monkeypatch.setattr(torch.nn.functional, "softmax", OWN_SOFTMAX)
+    model = single(name) if name in EXPERTS else toy(name)
+    make_linear(monkeypatch, attention_layers(name)[-1])
+    found, wanted = (scores(model, few(), of_last_layer(name), method) for method in ("local_exact", "exact"))
+    np.testing.assert_allclose(found.edges.signed, wanted.edges.signed, rtol=0, atol=1e-4)
+    assert np.abs(found.edges.signed).max() > 1e-2
+    assert max(float(gap.max()) for gap in gaps) > 200
+
+
+@pytest.mark.usefixtures("wide_norms")
+@pytest.mark.parametrize("name", ["llama", "phi"])
+def test_linear_scores_are_finite_differences_where_donors_score_far_above_the_prompt(name, gaps):
+    group, circuit = few()[0], pruned()
+    found, h = scores(toy(name), [group], circuit, "linear").edges, 1e-6
+    for unit in some(circuit.edges, circuit.living_edges):
+        ends = []
+        for sign in (-2, -1, 1, 2):
+            now = set_by_hand(name, group, circuit)
+            now.donor = far(now.donor)
+            now.moved[unit.layer][unit.head] += sign * h * cells_of(group, unit.edge)
+            with torch.no_grad():
+                ends.append(float(loss_by_hand(name, group, now)))
+        slope = (ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h)
+        assert abs(found.signed[circuit.edges.place(unit)] - slope) < 1e-6, unit
+    assert np.abs(found.signed).max() > 1 and max(float(gap.max()) for gap in gaps) > 200
 
 
 @pytest.mark.parametrize(

@@ -103,21 +103,26 @@ def test_what_is_kept_is_nested_and_does_not_depend_on_chance_where_scores_are_e
         ([-1], "whole numbers"),
         ([2.0], "whole numbers"),
         ([True], "whole numbers"),
-        ([5, 4, 3], "3 rounds, and scores of 2"),
     ],
 )
 def test_keep_lists_that_cannot_be(keep, words):
     check_keep([10, 10, 3, 0], 10)
-    check_keep([5, 4], 10, 2)
     with pytest.raises(ValueError, match=words):
-        check_keep(keep, 10, 2 if len(keep) == 3 else None)
+        check_keep(keep, 10)
 
 
-def test_the_schedule():
-    assert [next_keep(n) for n in (1448, 100, 70, 10, 9, 1)] == [1303, 90, 63, 9, 8, 0]
-    assert [next_keep(n, of_ := 0.1, 100) for n in (100, 55, 10, 4)] == [90, 45, 0, 0] and of_
-    assert next_keep(5, 0.1, 3) == 4  # at least one goes
+def test_a_round_keeps_the_living_units_without_a_share_of_them():
+    assert [next_keep(n) for n in (1448, 100, 70, 10, 9, 1, 0)] == [1303, 90, 63, 9, 8, 0, 0]
     assert next_keep(100, 0.5) == 50
+    assert next_keep(5, 0.01) == 4  # at least one goes
+
+
+def test_what_goes_is_rounded_up_whether_it_is_a_share_of_the_living_or_of_all():
+    assert [next_keep(n, 0.1, 100) for n in (100, 55, 10, 4)] == [90, 45, 0, 0]
+    for units in range(1, 300):
+        assert next_keep(units, 0.1, units) == next_keep(units) == units * 9 // 10
+    assert next_keep(50, 0.1, 72) == 42  # 7.2 units
+    assert next_keep(5, 0.1, 3) == 4
 
 
 def test_random_prunings_are_as_large_and_all_other():
@@ -127,7 +132,21 @@ def test_random_prunings_are_as_large_and_all_other():
     assert len({living.tobytes() for living in [like.living_heads, *drawn]}) == 21
     assert all(living.sum() == 20 and (living <= start.living_heads).all() for living in drawn)
     assert all((a == b).all() for a, b in zip(drawn, random_living(start, like, "head", 20, seed=3), strict=True))
-    assert not random_living(start, start, "head", 20)
+
+
+def test_where_nothing_or_all_is_pruned_no_random_pruning_is_looked_for(monkeypatch):
+    start, drawn = whole(), []
+    rng = SimpleNamespace(choice=lambda places, size, replace: drawn.append(size) or places[:size])
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: rng)
+    empty = start.keeping("head", np.zeros(start.heads.shape, bool))
+    assert random_living(start, start, "head", 20) == random_living(start, empty, "head", 20) == [] == drawn
+
+
+def test_there_are_no_more_random_prunings_than_sets():
+    start = whole()
+    two = start.keeping("head", np.arange(72).reshape(3, 4, 6) < 2)
+    one = start.keeping("head", np.arange(72).reshape(3, 4, 6) < 1)
+    assert [living.ravel()[:2].tolist() for living in random_living(two, one, "head", 20)] == [[False, True]]
 
 
 def test_files_of_scores_know_their_units_and_their_parent(tmp_path):
@@ -176,7 +195,7 @@ def test_pruning_ends_before_the_accuracy_falls():
     for before, after in zip(found.rounds, found.rounds[1:], strict=False):
         assert (after.circuit.living_heads <= before.circuit.living_heads).all()
     even = prune(made_up(10), start, "head", floor=0.95, of_initial=True)
-    assert even.units_left == [72, 65, 58, 51, 44, 37, 30, 23, 16, 9]
+    assert even.units_left == [72, 64, 56, 48, 40, 32, 24, 16, 8]
     hopeless = prune(made_up(10), start, "head", floor=1.1)
     assert hopeless.units_left == [72] and hopeless.result is start and not hopeless.passing
     endless = prune(made_up(10), start, "head", floor=0)

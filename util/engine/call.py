@@ -60,6 +60,13 @@ class Instrument:
 # One eager call computes at most this many weights (attention with soft caps or sinks has no fast kernel).
 EAGER_CHUNK = 2**26
 
+# Scores are read from weights, see `Call.joint_scores`.
+LEAST_WEIGHT = torch.finfo(torch.float32).tiny  # smaller weights have lost digits: most classes take a float32 softmax
+LEAST_LEFT = 2**-10  # what keys leave to a sink is 1 minus a sum: a smaller share has lost digits
+LOWERED = 16  # nats at a time, until a sink is seen
+PASSES = 64  # at most: scores up to 5000 nats below the highest of their row are found
+CLOSED = -1e4  # the mask of a closed cell is lower; biases such as ALiBi's are not
+
 
 class UnsupportedModel(ValueError):
     """The attention of this model class cannot be instrumented; the message says why and what works."""
@@ -217,25 +224,67 @@ class Call:
         factor, weights = replace(self, value=torch.ones_like(self.value[..., :1])).rows(rows)
         return weights * factor.transpose(1, 2)
 
-    def joint_weights(self, others: Tensor, rows: Tensor) -> Tensor:
-        """Weights [B, H, R, 2 S] of query rows [R] in one softmax over the own keys and others at the same places.
+    def joint_scores(self, others: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [B, H, R, 2 S] of query rows [R] at the own keys, then at others in the same places; and of sinks.
 
-        others: [B, Hkv, S, d]. No edit is applied. The logarithms are the scores of both, up to a constant of each row:
-        scores as the class computes them, with its soft cap and mask. They are float32 or better. Where the class has
-        sinks, a row sums to less than 1.
+        others: [B, Hkv, S, d]. The sinks' scores are [B, H, R, 1]. No edit is applied. The scores are those of one
+        softmax over all these keys, as the class computes it with its soft cap, mask and sink: float64, up to a
+        constant of each row. Closed cells have the score -inf, and so have sinks where the class has none.
+
+        Scores are logarithms of weights. A weight that is too small for float32 does not tell its score. Its cell is
+        raised by the mask, and the softmax is taken again, until the weight is seen.
         """
         dtype = torch.promote_types(self.query.dtype, torch.float32)
         additive = self._additive(rows).to(dtype)
+        mask = torch.cat([additive, additive], dim=-1)
         both = replace(
             self,
             query=take(self.query, rows, dim=2).to(dtype),
             key=torch.cat([self.key, others], dim=2).to(dtype),
             value=torch.cat([self.value, self.value], dim=2).to(dtype),
-            mask=torch.cat([additive, additive], dim=-1),
+            mask=mask,
             knockouts=(),
             splice=None,
         )
-        return both.weights(torch.arange(len(rows)))
+        weights = both._raised(None)
+        closed = (in_double(mask) < CLOSED) & (weights == 0)
+        scores = weights.clamp(min=LEAST_WEIGHT).log()
+        highest = weights.masked_fill(closed, -1).argmax(-1, keepdim=True)
+        unseen = (weights < LEAST_WEIGHT) & ~closed
+        for _ in range(PASSES):
+            if not unseen.any():
+                break
+            again = both._raised(-scores)
+            logs = again.clamp(min=LEAST_WEIGHT).log()
+            scores = torch.where(unseen, scores + logs - logs.gather(-1, highest), scores)
+            unseen &= again < LEAST_WEIGHT
+        scores = scores.masked_fill(closed, -torch.inf)
+        return scores, both._sink_score(scores, weights)
+
+    def _raised(self, by: Tensor | None) -> Tensor:
+        """Weights [B, H, T, S] of all rows in float64, with the scores raised by so much [B, H, T, S or 1]."""
+        assert self.mask is not None
+        raised = self if by is None else replace(self, mask=self.mask + by.to(self.mask))
+        return in_double(raised.weights(torch.arange(self.queries)))
+
+    def _sink_score(self, scores: Tensor, weights: Tensor) -> Tensor:
+        """The score of each row's sink [B, H, T, 1], on the scale of the scores of its keys [B, H, T, S].
+
+        It follows from what the keys' weights [B, H, T, S] leave of 1. Where they leave next to nothing, all of their
+        scores are lowered, and the softmax is taken again.
+        """
+        taken = weights.sum(-1, keepdim=True)
+        if not self.scaled and self.options.get("s_aux") is None:
+            return torch.full_like(taken, -torch.inf)
+        lowered = torch.zeros_like(taken)
+        for _ in range(PASSES):
+            unseen = 1 - taken < LEAST_LEFT
+            if not unseen.any():
+                break
+            lowered = lowered + LOWERED * unseen
+            taken = self._raised(-lowered).sum(-1, keepdim=True)
+        odds = (1 - taken).clamp(min=0).log() - taken.clamp(min=LEAST_WEIGHT).log()
+        return scores.logsumexp(-1, keepdim=True) + odds - lowered
 
     def _eager(self, rows: Tensor, additive: Tensor) -> tuple[Tensor, Tensor]:
         module_class: Any = type(self.module)

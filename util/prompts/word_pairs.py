@@ -183,15 +183,26 @@ def find(task: str | WordPairTask, *, trained: bool = False) -> WordPairTask:
     if isinstance(task, WordPairTask):
         return task
     if is_saved(task):
-        return _saved_task(Path(task).resolve(), trained)
+        folder = Path(task).resolve()
+        return _saved_task(folder, _content(folder), trained)
     if task not in names():
         raise ValueError(f"unknown word-pair task {task!r}; there are {', '.join(names())}")
     return _REGISTERED[task] if task in _REGISTERED else _built_in(task, trained)
 
 
 @cache
-def _saved_task(folder: Path, trained: bool) -> WordPairTask:
+def _saved_task(folder: Path, content: str, trained: bool) -> WordPairTask:
+    """The task of a folder, read once for each content."""
     return WordPairTask(folder.name, pairs_from_saved(folder), lists=_lists(trained))
+
+
+def _content(folder: Path) -> str:
+    """A digest of the names and bytes of all files in a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(folder)} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 def shown_task(task: str) -> str:

@@ -403,21 +403,21 @@ def _detached(call: Call) -> Call:
 def _edge_effects(
     call: Call, donor: tuple[Tensor, Tensor], gradient: Tensor, codes: Tensor, table: Tensor, method: str
 ) -> tuple[Tensor, Tensor]:
-    """What every kind of edge of a layer does, [B, H, C]: sums over the tokens that read, and of absolute values.
+    """The effects of every kind of edge in a layer: sums over the tokens that read, and sums of absolute values.
 
-    gradient: [B, T, H, dv]; codes: [B, T, T]; table: [H, 2 (C + 1)], see `PrunedRun`.
+    Both are [B, H, C]. donor: keys and values; gradient: [B, T, H, dv]. codes: the kinds of cells [B, T, T], and table:
+    whether they are pruned [H, 2 (1 + C)], see `PrunedRun`.
     """
-    count = table.shape[1] // 2 - 1
+    kinds_and_none = table.shape[1] // 2  # kind 0 is none
     batch, tokens = codes.shape[:2]
-    rows_at_once = max(1, CELLS // (batch * tokens * max(count, 2 * table.shape[0])))
+    rows_at_once = max(1, CELLS // (batch * tokens * max(kinds_and_none, 2 * table.shape[0])))
     signed = absolute = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(tokens).split(rows_at_once):
-        kind = codes[:, rows] % (count + 1)
-        cells = nn.functional.one_hot(kind, count + 1)[..., 1:].double()  # [B, R, T, C]
+        cells = nn.functional.one_hot(codes[:, rows] % kinds_and_none, kinds_and_none).double()  # [B, R, T, 1 + C]
         effects = _row_effects(call, donor, gradient[:, rows], codes[:, rows], table, cells, rows, method)
         signed = signed + effects.sum(2)
         absolute = absolute + effects.abs().sum(2)
-    return signed, absolute
+    return signed[..., 1:], absolute[..., 1:]
 
 
 def _row_effects(
@@ -430,29 +430,41 @@ def _row_effects(
     rows: Tensor,
     method: str,
 ) -> Tensor:
-    """The same by the row that reads: [B, H, R, C].
+    """The effects by the token that reads, of the tokens `rows` [R]: [B, H, R, 1 + C], first of the cells of no kind.
 
-    A weight w is exp(score), up to a constant of its row, a value counts by u = g v, and every cell is read from the
-    prompt or, where it is pruned, from the donor. The head's output counts by m = sum(w u) / sum(w). If the cells of a
-    unit are read from the donor, with w' and u', it rises by the sum of w' (u' - m) - w (u - m) over these cells,
-    divided by the new sum of weights.
+    gradient: [B, R, H, dv]; codes: [B, R, T]; cells: [B, R, T, 1 + C], 1 where a cell is of a kind.
+
+    A cell has a score s, and u, the product of its value and the gradient. They are the prompt's, or the donor's where
+    the cell is pruned. The product of the head's output and the gradient is the mean of u with the weights w = exp(s).
+    A sink has a weight, and u = 0.
+
+    linear: the derivative of this mean, where s and u of a kind's cells move towards the donor's.
+    Otherwise: all other cells and the sink have the mean M. A kind's cells change it by the sum of their w (u - M),
+    divided by the sum of all weights. They do so with their own s and u, and with the donor's: the effect is the
+    difference.
     """
-    weights = in_double(call.joint_weights(donor[0], rows))
-    own, theirs = weights.chunk(2, dim=-1)
-    mine, others = (in_double(_products(gradient, values)) for values in (call.value, donor[1]))
-    pruned = table.bool()[:, codes].transpose(0, 1).to(own.device)  # [B, H, R, T]
-    w, u = torch.where(pruned, theirs, own), torch.where(pruned, others, mine)
-    total = w.sum(-1, keepdim=True)
-    if call.scaled or call.options.get("s_aux") is not None:  # a sink takes the rest
-        total = total + (1 - weights.sum(-1, keepdim=True)).clamp(min=0)
-    mean = (w * u).sum(-1, keepdim=True) / total
-    cells = cells.to(own.device)
+    scores, sink = call.joint_scores(donor[0], rows)
+    own_scores, donor_scores = scores.chunk(2, dim=-1)
+    own_u, donor_u = (in_double(_products(gradient, values)) for values in (call.value, donor[1]))
+    pruned = table.bool()[:, codes].transpose(0, 1).to(scores.device)  # [B, H, R, T]
+    now, u = torch.where(pruned, donor_scores, own_scores), torch.where(pruned, donor_u, own_u)
+    cells = cells.to(scores.device)
     if method == "linear":
-        tiny = torch.finfo(torch.float32).tiny
-        moved = theirs.clamp(min=tiny).log() - w.clamp(min=tiny).log()
-        return _by_kind(w / total * (moved * (u - mean) + others - u), cells)
-    rise = _by_kind(theirs * (others - mean) - w * (u - mean), cells)
-    return rise / (total + _by_kind(theirs - w, cells))
+        share = torch.cat([now, sink], dim=-1).softmax(-1)[..., :-1]
+        mean = (share * u).sum(-1, keepdim=True)
+        moved = (donor_scores - now).masked_fill(now.isneginf(), 0)  # closed to both
+        return _by_kind(share * (moved * (u - mean) + donor_u - u), cells)
+    highest = torch.maximum(scores.amax(-1, keepdim=True), sink)  # weights down to exp(-700) of it have all digits
+    w, donor_w = (now - highest).exp(), (donor_scores - highest).exp()
+    weight, product = _by_kind(w, cells), _by_kind(w * u, cells)
+    donor_weight, donor_product = _by_kind(donor_w, cells), _by_kind(donor_w * donor_u, cells)
+    # The others are summed. Subtracted from all, they would have no digits left beside a kind with nearly all weight.
+    others = 1 - torch.eye(cells.shape[-1]).to(cells)
+    other_weight = weight @ others + (sink - highest).exp()
+    other_mean = (product @ others) / other_weight.clamp(min=torch.finfo(other_weight.dtype).tiny)
+    before = (product - weight * other_mean) / (weight + other_weight)
+    after = (donor_product - donor_weight * other_mean) / (donor_weight + other_weight)
+    return after - before
 
 
 def _products(gradient: Tensor, values: Tensor) -> Tensor:

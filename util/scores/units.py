@@ -8,11 +8,13 @@ broken by it. Layers are counted from 0, among those that have attention.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +26,8 @@ from util.edges.edge import TYPE_PAIRS, TYPES, Edge, check_known
 from util.prompts.token_types import TypedTokens
 from util.stats.heads import head_name
 
-# The types that heads are pruned at. A prompt and its donor begin alike, so that heads at bos and header are the same
-# in both; what the answer's own tokens read is not pruned unless it is named.
+# The types that heads are pruned at. At bos and header heads put out the same on a prompt and on its donor, which begin
+# alike. At the tokens of the answer they are pruned only where "target" is named.
 HEAD_TYPES = ("x", "t", "y", "n", "query", "last_separator")
 Sort = Literal["head", "edge"]
 SORTS: tuple[Sort, ...] = ("head", "edge")
@@ -148,7 +150,7 @@ class Circuit:
         for units, living in ((self.heads, self.living_heads), (self.edges, self.living_edges)):
             if living.shape != units.shape or living.dtype != bool:
                 raise ValueError(
-                    f"{living.dtype} {living.shape} says of no {units.sort} units {units.shape} which live"
+                    f"living {units.sort} units: {living.dtype} {living.shape}; give bool {units.shape}, one for each"
                 )
         if self.start.probed or self.start.mode != "resample" or self.start.channel != "kv":
             raise ValueError("start: remove edges, keys and values, by corruption 0; nothing else goes with pruning")
@@ -165,7 +167,8 @@ class Circuit:
     ) -> Circuit:
         """The circuit of all units.
 
-        prompts: then only types and kinds that occur in them, and no edge unit of which `start` leaves nothing.
+        prompts: types and kinds that occur in none of them are left out, and an edge unit is dead if `start` removes
+        all of its cells. Without prompts there are units of all types and kinds, and all are alive.
         """
         if prompts:
             types = [name for name in types if any(name in plain_types(tokens) for tokens in prompts)]
@@ -255,7 +258,7 @@ def removes(start: Ablation, layers: int, heads: int) -> Alive:
 def kept(scores: Floats, living: Alive, keep: int) -> Alive:
     """Which units [L, H, K] stay: the `keep` of the living ones with the highest scores [L, H, K]; ties by order.
 
-    Raises ValueError for scores of another shape, for those of living units that are NaN, and for more than live.
+    Raises ValueError for scores of another shape, for NaN as the score of a living unit, and if `keep` are not alive.
     """
     if scores.shape != living.shape or np.isnan(scores[living]).any():
         raise ValueError(f"scores {scores.shape} of units {living.shape}: give a number for each of the living units")
@@ -267,46 +270,44 @@ def kept(scores: Floats, living: Alive, keep: int) -> Alive:
     return stays.reshape(living.shape) & living
 
 
-def check_keep(keep: Sequence[int], living: int, scores: int | None = None) -> None:
-    """Raises ValueError for a list of numbers to keep, round by round, that cannot be.
+def check_keep(keep: Sequence[int], living: int) -> None:
+    """Raises ValueError unless `keep` can be the numbers of units that are left by each round, of `living` units.
 
-    Such are an increasing list, more than the `living` units, and a list that has not as many entries as there are
-    lists of `scores` (None: they are measured).
+    They are whole numbers from 0 on, and none is larger than the one before.
     """
     numbers = [living, *keep]
     if any(isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0 for number in numbers):
         raise ValueError(f"keep = {[*keep]}: give whole numbers from 0 on")
-    if any(after > before for before, after in zip(numbers, numbers[1:], strict=False)):
+    if any(after > before for before, after in pairwise(numbers)):
         raise ValueError(f"keep = {[*keep]}: {living} units are alive, and no round has more than the one before")
-    if scores is not None and len(keep) != scores:
-        raise ValueError(f"keep = {[*keep]}: {len(keep)} rounds, and scores of {scores}")
 
 
 def next_keep(living: int, share: float = 0.1, initial: int | None = None) -> int:
-    """How many of the living units the next round keeps: without a share of them, rounded down, at least one less.
+    """How many of the living units the next round keeps: a share of them goes, rounded up, and at least one.
 
-    initial: the share is of so many units instead, those that were alive at first.
+    initial: what goes is the share of so many units instead, those that were alive at first.
     """
-    tiny = 1e-9  # 0.9 * 70 is 63, whatever the rounding
-    if initial is None:
-        wanted = int(np.floor(living * (1 - share) + tiny))
-    else:
-        wanted = living - int(np.floor(initial * share + tiny))
-    return max(0, min(living - 1, wanted))
+    tiny = 1e-9  # 0.1 * 70 is 7, whatever the rounding of floats
+    goes = math.ceil((living if initial is None else initial) * share - tiny)
+    return max(0, living - max(1, goes))
 
 
 def random_living(circuit: Circuit, like: Circuit, sort: Sort, draws: int, seed: int = 0) -> list[Alive]:
-    """Random prunings of a circuit: so many sets of its living units [L, H, K], as large as those of `like`, all other.
+    """Random prunings of a circuit: sets of its living units [L, H, K], each as large as that of `like`.
 
-    There are fewer than `draws` if no more are found.
+    All sets differ from each other and from that of `like`. There are fewer than `draws` where so many are not found,
+    and none where `like` has all units of the circuit, or none of them.
     """
     rng, places = np.random.default_rng(seed), np.flatnonzero(circuit.living(sort))
+    size = like.count(sort)
+    if size in (0, len(places)):
+        return []
     found: dict[bytes, Alive] = {}
     for _ in range(20 * draws):
         if len(found) == draws:
             break
         living = np.zeros(len(circuit.units(sort)), bool)
-        living[rng.choice(places, like.count(sort), replace=False)] = True
+        living[rng.choice(places, size, replace=False)] = True
         if (living != like.living(sort).ravel()).any():
             found.setdefault(living.tobytes(), living.reshape(circuit.units(sort).shape))
     return list(found.values())
@@ -318,7 +319,7 @@ def random_living(circuit: Circuit, like: Circuit, sort: Sort, draws: int, seed:
 def write_scores(path: Path, circuit: Circuit, sort: Sort, scores: Floats, **about: Any) -> None:
     """Write the scores [L, H, K] that the units of a circuit had, as JSON with the units' names.
 
-    about: what else the file says. The parent is the digest of the circuit in which they were measured.
+    about: what else the file says. "parent" in the file is the digest of the circuit.
     """
     units = circuit.units(sort)
     lines = {
@@ -335,7 +336,7 @@ def write_scores(path: Path, circuit: Circuit, sort: Sort, scores: Floats, **abo
 def read_scores(path: Path, circuit: Circuit, sort: Sort) -> Floats:
     """The scores [L, H, K] of a file, for the circuit in which they were measured.
 
-    Raises ValueError, naming the file, unless its units are the circuit's and its parent is the circuit.
+    Raises ValueError, naming the file, for scores of other units or of another circuit.
     """
     try:
         lines = json.loads(path.read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from util import edges
 from util.figures.edge_ablation import configs as edge_configs
 from util.figures.edge_ablation import study as experiment
 from util.figures.edge_ablation.configs import ACTIONS, Config
+from util.figures.edge_ablation.pruning_study import PruningStudy
+from util.figures.edge_ablation.study import Study
 from util.records.model import Model
+from util.scores.units import write_scores
 
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
 
@@ -76,6 +80,60 @@ def test_an_equal_config_is_loaded_and_another_refused(model, tmp_path):
     assert (tmp_path / "out" / "result.json").read_bytes() == before
     replaced = edge_configs.run(other, model, tmp_path, overwrite=True)
     assert json.loads((tmp_path / "out" / "result.json").read_text())["config"] == other.plain() == replaced["config"]
+
+
+def test_score_files_are_compared_by_what_they_contain(model, tmp_path):
+    study = PruningStudy(Study(model, **FEW, donor_seeds=(0,), folder=tmp_path), per_round=0.5)
+    file, result = tmp_path / "scores.json", tmp_path / "out" / "result.json"
+    scores = study.scores(study.first, "head")
+    write_scores(file, study.first, "head", scores)
+    pruning = {"keep": [100], "score_files": [str(file)]}
+    config = Config("prune_heads", FEW, random=1, donor_seeds=(0,), pruning=pruning, out_dir=str(result.parent))
+    first = edge_configs.run(config, model, tmp_path)
+    assert edge_configs.run(config, MISSING, tmp_path / "elsewhere") == json.loads(json.dumps(first))
+    write_scores(file, study.first, "head", -scores)
+    with pytest.raises(FileExistsError, match="another config \\(score_file_digests\\)"):
+        edge_configs.run(config, MISSING, tmp_path / "elsewhere")
+    write_scores(file, study.first, "head", scores)
+    assert edge_configs.run(config, MISSING, tmp_path / "elsewhere") == json.loads(json.dumps(first))
+    older = json.loads(result.read_text())  # which says nothing of contents
+    del older["config"]["score_file_digests"]
+    result.write_text(json.dumps(older))
+    with pytest.raises(FileExistsError, match="another config \\(score_file_digests\\)"):
+        edge_configs.run(config, MISSING, tmp_path / "elsewhere")
+
+
+def test_a_saved_data_set_is_compared_by_what_it_contains(tmp_path, monkeypatch):
+    folder, out = tmp_path / "colours", tmp_path / "out"
+    folder.mkdir()
+    (folder / "dataset_info.json").write_text("{}")
+
+    def load_from_disk(path):
+        words = (folder / "words").read_text().split()
+        return Columns(x=words, y=[word.upper() for word in words])
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=load_from_disk))
+    words = "red blue green white black brown pink grey gold silver"
+    (folder / "words").write_text(words)
+    config = Config("accuracy", {**FEW, "task": str(folder)}, donor_seeds=(0,), out_dir=str(out))
+    out.mkdir()
+    (out / "result.json").write_text(json.dumps({"config": config.plain(), "provenance": config.study.expected}))
+    assert edge_configs.run(config, MISSING, tmp_path)["config"] == config.plain()
+    (folder / "words").write_text(words.replace("red", "rose"))
+    study = config.study
+    with pytest.raises(FileExistsError, match="another config \\(request\\)"):
+        edge_configs.run(config, MISSING, tmp_path)
+    assert study.request != study.replace(seed=0).request  # a study keeps to what it has read
+    (folder / "words").write_text(words)
+    assert study.request == study.replace(seed=0).request
+    assert edge_configs.run(config, MISSING, tmp_path)["config"] == config.plain()
+
+
+class Columns(dict):
+    """Columns of a data set, as far as they are read."""
+
+    column_names = property(lambda self: [*super().keys()])
+    keys = property(lambda self: (_ for _ in ()).throw(AttributeError()))
 
 
 def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(model, tmp_path):

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -145,8 +146,13 @@ class Config:
         return PruningStudy(self.study, start=start, share=self.share, random=self.random, **given)
 
     def plain(self) -> dict[str, Any]:
-        """The same in JSON, without out_dir: what makes two runs the same run."""
+        """The same in JSON: what makes two runs the same run. out_dir is left out.
+
+        Of a saved data set and of score files it says what they contain now, by a digest.
+        """
         named = {name: value for name, value in asdict(self).items() if name != "out_dir"}
+        if files := self.pruning.get("score_files"):
+            named["score_file_digests"] = [sha256(Path(file).read_bytes()).hexdigest() for file in files]
         request = self.study.replace(donor_seeds=(0,)).request
         return json.loads(json.dumps({**named, "request": request}))
 

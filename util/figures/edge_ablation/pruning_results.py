@@ -163,10 +163,11 @@ class PruningCurve:
 
     def check_line(self) -> str:
         """What a fresh run has to reproduce."""
+        drawn = self.random_accuracy()
+        best = f", the best of {len(drawn)} random prunings has {max(drawn):.2f}" if drawn else ""
         return (
             f"{self.setting.task}: {self.result} of {self.units} {WORDS[self.sort]} keep "
-            f"{self.explained()[self.result].value:.2f} of the accuracy, the best of {len(self.random)} random "
-            f"prunings has {max(self.random_accuracy(), default=0):.2f}"
+            f"{self.explained()[self.result].value:.2f} of the accuracy{best}"
         )
 
     @property

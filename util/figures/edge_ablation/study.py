@@ -114,8 +114,9 @@ class Study(base.Study):
         if not {*(self.layout or {})} <= {*known}:
             raise ValueError(f"layout = {dict(self.layout or {})}: it has the fields {', '.join(known)}")
 
-    @property
+    @cached_property
     def _task(self) -> word_pairs.WordPairTask:
+        """The task, read once: a saved data set that is changed later changes nothing here."""
         return word_pairs.find(self.task, trained=is_trained(self.model.name))
 
     @property
