@@ -372,7 +372,7 @@ def _pruned(ax: Axes, panel: Pruned) -> None:
     ax.plot(list(panel.search), list(panel.search.values()), color=RED, lw=0.8, label="search split")
     _points(ax, left, list(panel.accuracy.values()), fmt="o-", color=DARK, label="test split")
     ax.set_xscale("symlog", linthresh=1)
-    ticks = _of_them(left, 6)
+    ticks = _of_them(left, 5)
     ax.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
     ax.set_xticks([], minor=True)
     ax.set(xlim=(1.15 * left.max(), max(0.0, 0.6 * left.min())), ylim=(-0.04, 1.06))

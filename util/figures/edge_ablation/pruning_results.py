@@ -257,17 +257,16 @@ class PruningByTask:
         """What a fresh run has to reproduce."""
         return [curve.check_line() for curve in self.curves]
 
-    @property
-    def _title(self) -> str:
+    def _title(self, shown: str) -> str:
         found = [
             f"{task}: " + ", ".join(_kept(curve) for curve in curves.values()) for task, curves in self.by_task.items()
         ]
-        return "\n".join([f"{self.curves[0].setting.model}, accuracy kept by the units that pruning leaves", *found])
+        return "\n".join([f"{self.curves[0].setting.model}: {shown}", *found])
 
     def figure(self) -> Figure:
         """The accuracy against units left, a row for each task."""
         rows = [[curve.panel for curve in curves.values()] for curves in self.by_task.values()]
-        return plots.pruning(rows, self._title)
+        return plots.pruning(rows, self._title("accuracy kept by the units that pruning leaves"))
 
     def survivors_figure(self) -> Figure:
         """Which units are left, by kind and layer."""
@@ -275,4 +274,4 @@ class PruningByTask:
             [(f"{task}, {WORDS[sort]}", curve.by_layer()) for sort, curve in curves.items()]
             for task, curves in self.by_task.items()
         ]
-        return plots.survivors(rows, self.curves[0].layers, self._title)
+        return plots.survivors(rows, self.curves[0].layers, self._title("which units pruning leaves"))
