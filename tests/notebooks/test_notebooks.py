@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import papermill
 import pytest
 
@@ -323,6 +324,62 @@ def test_what_the_induction_notebook_says_of_heads_is_stored():
     assert f"{sum(score >= 0.3 for row in scores['mean'] for score in row)} of 270 heads have 0.3 or more" in said
     assert f"{max(attribution['value'][layer][head] for layer, head in stored['chosen']):.2f} logits directly" in said
     assert intervals_in(said[said.index("The ablation says less") :]) <= rounded(stored)
+
+
+def kept_in(curve, kind):
+    """The layers of the units of a kind that pruning leaves."""
+    return [int(re.match(r"L(\d+)H", unit)[1]) for unit in curve["kept"] if unit.endswith(f" {kind}")]
+
+
+@pytest.mark.notebook
+def test_what_the_edge_notebook_says_of_pruning_is_stored():
+    cells = nbformat.read(ROOT / "notebooks" / "04_edge_ablation.ipynb", as_version=4).cells
+    said = {cell.id: cell.source for cell in cells}
+
+    def keeps(curve, left):
+        return "{:.2f} [{:.2f}, {:.2f}]".format(*curve["explained"][str(left)])
+
+    def shared(stored):
+        both = stored["overlap"]["head"]["copying, capitalization"]
+        return f"{both['shared']:.2f} of their head units, random prunings {np.mean(both['random']):.2f}"
+
+    def best_random(tasks):
+        return max(max(curve["random"]) for curves in tasks.values() for curve in curves.values())
+
+    stored = values("edge_ablation", "embedded")["pruning"]
+    tasks, text = stored["by_task"], said["pruning-embedded"]
+    copying, capitals = tasks["copying"], tasks["capitalization"]
+    assert f"Of {copying['head']['units']} head units, 12 keep {keeps(copying['head'], 12)} of the accuracy in" in text
+    assert f"and 12 keep {keeps(capitals['head'], 12)} in capitalisation" in text
+    assert f"16 keep {keeps(copying['edge'], 16)} and 3 keep {keeps(capitals['edge'], 3)}" in text
+    fewest = [curves[sort]["fewest"] for curves in (copying, capitals) for sort in ("head", "edge")]
+    assert fewest == [12, 16, 12, 3]
+    ends = copying["edge"]["kept"] + capitals["edge"]["kept"]
+    assert all(unit.endswith("->last_separator") for unit in ends)
+    assert f"answer {best_random(tasks):.2f}" in text and shared(stored) in text
+
+    stored = values("edge_ablation", "smollm2")["pruning"]
+    tasks, text = stored["by_task"], said["pruning-smollm2"]
+    copying, capitals = tasks["copying"], tasks["capitalization"]
+    results = [curves[sort]["result"] for curves in (copying, capitals) for sort in ("head", "edge")]
+    assert results == [69, 36, 137, 73]
+    assert f"137 of {capitals['head']['units']} head units keep {keeps(capitals['head'], 137)}" in text
+    assert f"73 edge units of such heads {keeps(capitals['edge'], 73)}" in text
+    assert (copying["head"]["fewest"], copying["edge"]["fewest"]) == (87, 73)
+    assert f"87 head units ({keeps(copying['head'], 87)}) or 73 edge units ({keeps(copying['edge'], 73)})" in text
+    assert "with 69 and 36, " in text and f"keep {keeps(copying['head'], 69)} and {keeps(copying['edge'], 36)}" in text
+    assert f"answer {best_random(tasks):.2f} at most" in text
+
+    text, counts = said["pruning-smollm2-layers"], {}
+    for kind, layers in (("y->last_separator", range(17, 21)), ("query->last_separator", range(21, 25))):
+        found = [kept_in(tasks[task]["edge"], kind) for task in ("copying", "capitalization")]
+        counts[kind] = [f"{sum(layer in layers for layer in own)} of {len(own)}" for own in found]
+    outputs, query = counts.values()
+    assert f"in layers 17 to 20 ({outputs[0]} edge units in copying, {outputs[1]} in capitalisation)" in text
+    assert f"in layers 21 to 24 ({query[0]} and {query[1]})" in text
+    assert max(kept_in(copying["edge"], "x->y:same") + kept_in(capitals["edge"], "x->y:same")) == 15
+    assert {*kept_in(copying["edge"], "t->y:same"), *kept_in(capitals["edge"], "t->y:same")} == {17, 18, 19}
+    assert shared(stored) in text
 
 
 @pytest.mark.notebook
