@@ -242,13 +242,18 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
         "ambiguous_counts": [0, 2],
         "corruptions": [2, 4],
         "other_models": ["embedded"],
+        "pruned_tasks": "['copying', 'person_sport']",
+        "search_prompts": 4,
+        "per_round": 0.5,
         "two_pass": False,
         "quantized": True,  # beside the untrained twin, which is not
     }
     printed = executed("04_edge_ablation", parameters, tmp_path, monkeypatch)
     assert "layers 3; prompts 4, 4\n" in printed and "planted circuit found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("edge_*.pdf")}
-    assert parts == {"circuits", "map", "circuit", "windows", "probes", "ambiguous", "models"}
+    assert parts == {
+        "circuits", "map", "circuit", "windows", "pruning", "survivors", "probes", "ambiguous", "models",
+    }  # fmt: skip
     written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "edge_ablation.json").read_text())
     assert written["models"]["embedded"]["FULL"][0] > 0.5
 

@@ -319,7 +319,7 @@ def ambiguous(
 
 def _of_them(sizes: NDArray[np.float64], most: int) -> list[float]:
     """At most so many of some sizes [N], the largest and the smallest among them, by equal factors where there are."""
-    wanted = np.geomspace(max(sizes.min(), 1), sizes.max(), most)
+    wanted = np.geomspace(max(sizes.min(), 1), max(sizes.max(), 1), most)
     return sorted({float(sizes[np.argmin(np.abs(np.log1p(sizes) - np.log1p(size)))]) for size in wanted})
 
 

@@ -61,6 +61,17 @@ class PruningCurve:
             for left, row in self.rows.items()
         }
 
+    @property
+    def share_left(self) -> str:
+        """The result's share of the units that there were at first, "" where there were none."""
+        return f"{self.result / self.units:.1%}" if self.units else ""
+
+    @property
+    def share_kept(self) -> str:
+        """The accuracy that the result keeps, in words; a model that answers nothing right has none to keep."""
+        share = self.explained()[self.result].value
+        return f"keep {share:.0%}" if np.isfinite(share) else "are left of a model that answers nothing"
+
     def by_draw(self) -> list[float]:
         """acc(circuit) / acc(whole) of the result, by draw of donors."""
         draws = zip(self.rows[self.result]["right"], self.whole["right"], strict=True)
@@ -114,7 +125,7 @@ class PruningCurve:
         lines = [
             {
                 "units left": left,
-                "share": f"{left / self.units:.1%}",
+                "share": f"{left / max(self.units, 1):.1%}",
                 "accuracy, search": f"{search[left]:.2f}",
                 "accuracy, test": str(right),
                 "of the whole": str(explained[left]),
@@ -135,7 +146,7 @@ class PruningCurve:
         fewest = self.fewest()
         on_test = "none of the sizes keeps" if fewest is None else f"{fewest} or more keep"
         return [
-            f"{self.setting.task}: {self.result} of {self.units} {WORDS[self.sort]} ({self.result / self.units:.1%}) "
+            f"{self.setting.task}: {self.result} of {self.units} {WORDS[self.sort]} ({self.share_left}) "
             f"keep {self.explained()[self.result]} of the accuracy of {right_of(self.whole)}",
             f"  by draw of donors {', '.join(f'{share:.2f}' for share in self.by_draw())}; on the test split {on_test} "
             "nine tenths",
@@ -190,7 +201,7 @@ def _shared(one: Sequence[str], other: Sequence[str]) -> float:
 
 
 def _kept(curve: PruningCurve) -> str:
-    return f"{curve.result} of {curve.units} {WORDS[curve.sort]} keep {curve.explained()[curve.result].value:.0%}"
+    return f"{curve.result} of {curve.units} {WORDS[curve.sort]} {curve.share_kept}"
 
 
 @dataclass(frozen=True)
@@ -232,7 +243,7 @@ class PruningByTask:
             drawn = curve.random_accuracy()
             lines[curve.setting.task, WORDS[curve.sort]] = {
                 "at first": curve.units,
-                "left": f"{curve.result} ({curve.result / curve.units:.1%})",
+                "left": f"{curve.result} ({curve.share_left})",
                 "accuracy, test": str(right_of(curve.rows[curve.result])),
                 "of the whole": str(curve.explained()[curve.result]),
                 "nine tenths from": curve.fewest() or "",
