@@ -5,7 +5,7 @@ import pytest
 from util.figures.ioi_patching.planted_edges import KINDS
 from util.figures.ioi_patching.study import Study
 from util.records.study import Study as Measured
-from util.scores.planted import BACKUP, METHODS
+from util.scores.planted import METHODS
 
 FIRST_ORDER = METHODS[1:]
 
@@ -37,14 +37,15 @@ def test_what_is_said_of_planted_circuits(known):
     assert table.loc[("plain", "EAP"), "q, k seen"] == "0 of 4"
     assert table.loc[("backup", "exact"), "q, k seen"] == "4 of 4"
     assert table.loc[("two copies", "exact"), "AUROC"] == "1.00 [1.00, 1.00]"
-    silent = known.silent_table()
-    assert silent.loc["copier -> logits", "circuits"] == ", ".join(KINDS)
-    assert {*silent.index[silent.circuits == "backup"]} == {
-        "duplicate token -> mover <k>", f"duplicate token -> {BACKUP} <k>", f"input -> {BACKUP} <v>",
-        f"{BACKUP} -> logits",
-    }  # fmt: skip
+    assert known.silent_sentences() == [
+        "input -> duplicate token <v>, input -> copier <k>: every name is marked as a name, whichever it is",
+        "input -> copier <v>, copier -> logits: the copier adds as much to one answer as to the other",
+        "duplicate token -> mover <k> (backup): the backup does the mover's work",
+        "duplicate token -> backup mover <k>, input -> backup mover <v>, backup mover -> logits (backup): "
+        "the backup does nothing while the mover works",
+    ]
     assert known.lines()[0].startswith(
-        "planted edges, plain: by queries and keys, and by others, are seen: exact 4 of 4 and 2 of 2; EAP 0 of 4 and"
+        "planted edges seen, plain, where queries and keys read, and elsewhere: exact 4 of 4, 2 of 2; EAP 0 of 4,"
     )
     assert [*known.values()] == [*KINDS]
     assert [*known.values()["noise"]] == [*METHODS]

@@ -103,14 +103,18 @@ class PlantedEdges(Result):
                 }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["circuit", "method"])
 
-    def silent_table(self) -> pd.DataFrame:
-        """The edges that no method can find, since the metric does not change if they alone are corrupted, and why."""
-        rows: dict[str, dict[str, str]] = {}
+    def silent_sentences(self) -> list[str]:
+        """Returns the edges that no method can find, since nothing changes if they alone are corrupted, by reason."""
+        edges: dict[str, dict[str, list[str]]] = {}
         for kind, recovery in self.recoveries.items():
             for route, reason in recovery.circuits[0].silent.items():
-                row = rows.setdefault(str(route), {"why": reason, "circuits": kind})
-                row["circuits"] = row["circuits"] if row["circuits"] == kind else f"{row['circuits']}, {kind}"
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("silent edge")
+                edges.setdefault(reason, {}).setdefault(str(route), []).append(kind)
+        said = []
+        for reason, kinds in edges.items():
+            everywhere = all(len(those) == len(self.recoveries) for those in kinds.values())
+            where = "" if everywhere else f" ({', '.join(dict.fromkeys(sum(kinds.values(), [])))})"
+            said.append(f"{', '.join(kinds)}{where}: {reason}")
+        return said
 
     def values(self) -> dict[str, Any]:
         """Returns what the values file has, by kind."""
@@ -123,13 +127,13 @@ class PlantedEdges(Result):
         """
         lines = []
         for kind in self.recoveries:
-            counts = []
-            for method in METHODS:
-                (attention, of), (others, all_others) = (
-                    self.seen(kind, method, attention=some) for some in (True, False)
+            seen = [
+                "{} {} of {}, {} of {}".format(
+                    method, *self.seen(kind, method, attention=True), *self.seen(kind, method, attention=False)
                 )
-                counts.append(f"{method} {attention} of {of} and {others} of {all_others}")
-            lines.append(f"planted edges, {kind}: by queries and keys, and by others, are seen: {'; '.join(counts)}")
+                for method in METHODS
+            ]
+            lines.append(f"planted edges seen, {kind}, where queries and keys read, and elsewhere: {'; '.join(seen)}")
         return lines
 
 
