@@ -496,7 +496,7 @@ def test_the_population_chooses_on_one_half_and_measures_on_the_other():
     assert list(found.table(2).index) == ["L1H2", "L2H0"] and len(found.table(99)) == 12
     np.testing.assert_allclose(found.estimate, found.noised.value)
     said = "\n".join(found.remarks())
-    assert said.startswith("L1H2 carries +0.50; direct (all frozen): +0.00") and "nan" not in said
+    assert said.startswith("L1H2 carries +0.49; direct (all frozen): +0.00") and "nan" not in said
     data = drawn(effects)
     data["direct"] = data["direct"] * np.nan  # a class whose layers cannot be taken apart
     said = "\n".join(Population.of(data, SETTING).remarks())
