@@ -197,6 +197,7 @@ def test_exact_effects_rank_edges_on_pairs_on_which_they_are_not_judged(tmp_path
     assert not np.allclose(on_scored, found.effects.mean(0))
     np.testing.assert_allclose(found.means[EXACT][found.graph.edges], on_scored, atol=1e-6)
     assert set(found.agreement) == set(found.found) == {EAP, EAP_IG, EXACT}
+    assert any(line.startswith("exact effects on the scored pairs: rank correlation") for line in found.lines())
 
 
 def test_effects_of_edges_do_not_depend_on_blocks(measured, monkeypatch, tmp_path):

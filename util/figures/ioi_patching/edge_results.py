@@ -264,12 +264,13 @@ class EdgeScores(Result):
         """What stands in the notebook's check."""
         lines = [f"{self.counted} carry more than a hundredth of the whole effect for certain"]
         for method in self.means:
+            name = "exact effects on the scored pairs" if method == EXACT else method
             if self.matter.any():
-                lines.append(f"{method}: finds {self.found[method]} of them")
+                lines.append(f"{name}: finds {self.found[method]} of them")
             agreement = {kind: value for kind, value in self.agreement[method].items() if np.isfinite(value.value)}
             if agreement:
                 kinds = ", ".join(f"{kind} {value}" for kind, value in agreement.items())
-                lines.append(f"{method}: rank correlation with exact effects, by what reads: {kinds}")
+                lines.append(f"{name}: rank correlation with exact effects, by what reads: {kinds}")
         return lines
 
     @property
