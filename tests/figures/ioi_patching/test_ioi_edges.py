@@ -156,6 +156,15 @@ def test_the_exact_ranking_is_told_by_its_pairs():
     assert [*found.table().index] == [EAP, EAP_IG, EXACT] and [*found.values()["agreement"]] == [EAP, EAP_IG, EXACT]
 
 
+@pytest.mark.filterwarnings("error")
+def test_kinds_of_which_none_was_drawn_have_no_correlation():
+    whole = result(np.linspace(0, 0.5, 46))
+    few = whole.kinds == "q"
+    found = dataclasses.replace(whole, drawn=whole.drawn[few], effects=whole.effects[:, few])
+    assert np.isnan(found.agreement[EAP]["MLP"]).all() and np.isfinite(found.agreement[EAP]["q"]).all()
+    assert "MLP" not in "".join(found.lines())
+
+
 def test_without_a_whole_effect_nothing_is_a_share_of_it():
     found = result(np.zeros(46))
     nothing = EdgeScores(

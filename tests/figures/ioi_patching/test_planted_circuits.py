@@ -8,6 +8,7 @@ from util.records.study import Study as Measured
 from util.scores.planted import METHODS
 
 FIRST_ORDER = METHODS[1:]
+pytestmark = pytest.mark.slow  # sixteen models
 
 
 @pytest.fixture(scope="module")

@@ -94,11 +94,11 @@ def _correlations(scores: Floats, redrawn: Floats) -> NDArray[np.float64]:
 
 
 def _around(value: float, redrawn: Floats, within: tuple[float, float]) -> Interval:
-    """A value with its interval, of what bootstrap samples give [D]; samples that have no such value are left out.
+    """A value with its interval, from what bootstrap samples give [D]. A sample that gives NaN is left out.
 
-    It reaches to either side as far as the farther end of the percentile interval. For noise makes ranks of exact
-    effects agree less with scores, and that of bootstrap samples is added to that of the pairs: nearly all samples lie
-    below the value, which lies below the truth, so that percentiles alone would leave the truth out.
+    The interval reaches to either side as far as the farther of the 2.5th and the 97.5th percentile. Percentiles alone
+    would leave the truth out. Noise of exact effects makes their ranks agree less with scores, so the value lies below
+    the truth; bootstrap samples have that noise twice, and lie below the value.
     """
     redrawn = redrawn[np.isfinite(redrawn)]
     if not np.isfinite(value) or not len(redrawn):
@@ -222,10 +222,12 @@ class EdgeScores(Result):
         agreement: dict[str, dict[str, Interval]] = {method: {} for method in self.means}
         for kind, own in chosen.items():
             for method in self.means:
+                if own.sum() < 2 or not np.isfinite(exact).all():
+                    agreement[method][kind] = Interval(np.nan, np.nan, np.nan)
+                    continue
                 scores = self.estimate(method)[own]
-                defined = own.sum() > 1 and np.isfinite(exact).all()
-                value = spearman(scores, exact[own]) if defined else np.nan
-                agreement[method][kind] = _around(value, _correlations(scores, redrawn[:, own]), within=(-1, 1))
+                correlations = _correlations(scores, redrawn[:, own])
+                agreement[method][kind] = _around(spearman(scores, exact[own]), correlations, within=(-1, 1))
         return agreement
 
     @property
