@@ -99,7 +99,7 @@ def test_estimates_that_are_right_find_every_edge_that_matters():
     assert found.lines()[3].startswith(f"{EAP_IG}: finds 1.00 [1.00, 1.00] of them")
     assert found.values()["found"] == {EAP: (0, 0, 0), EAP_IG: (1, 1, 1)}
     finding, setting = found.figure().get_suptitle().split("\n")
-    assert finding == "Found of the 2 edges that carry more than a hundredth: EAP 0 %, EAP-IG inputs 100 %"
+    assert finding == "Found of 2 edges that carry more than a hundredth: EAP 0 %, EAP-IG inputs 100 %"
     assert setting == "toy, s2_swap, 40 fresh pairs"
     title = found.curve_figure().get_suptitle()
     assert title.startswith("Nine tenths of the effect in 100 % of the edges, by any score")

@@ -311,7 +311,7 @@ class EdgeScores(Result):
         if not self.matter.any():
             return "No edge carries more than a hundredth of the effect for certain"
         shares = ", ".join(f"{method} {100 * self.found[method].value:.0f} %" for method in METHODS)
-        return f"Found of the {self.matter.sum()} edges that carry more than a hundredth: {shares}"
+        return f"Found of {self.matter.sum()} edges that carry more than a hundredth: {shares}"
 
     def _kept_in_words(self) -> str:
         """How many edges keep nine tenths of the effect, the fewest of the sizes that were run, by absolute scores."""
