@@ -28,13 +28,13 @@ def circuit_curve(ax: Axes, curves: Mapping[str, Curve], controls: Collection[st
     number = 0
     for name, curve in curves.items():
         if name in controls:
-            colour, marker = GREY, "."
+            colour, marker, order = GREY, ".", 2.5  # what is asked of methods is not hidden by controls
         else:
-            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            colour, marker, order = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)], 3
             number += 1
         f = curve.faithfulness
         label = f"{name}: {curve.area}" if curve.defined else f"{name}: not defined"
-        ax.plot(curve.shares, f.value, marker=marker, ms=3, lw=1.2, color=colour, label=label, zorder=3)
+        ax.plot(curve.shares, f.value, marker=marker, ms=3, lw=1.2, color=colour, label=label, zorder=order)
         ax.fill_between(curve.shares, f.low, f.high, color=colour, alpha=0.18, lw=0, zorder=2)
     ax.set_xscale("log")
     ax.set_xticks([0.001, 0.01, 0.1, 1], ["0.1 %", "1 %", "10 %", "100 %"])

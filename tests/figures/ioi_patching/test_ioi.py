@@ -19,6 +19,7 @@ from util.engine.instruments import PatchHeads
 from util.figures import report
 from util.figures.ioi_patching import example, measures, pairs, patching, results
 from util.figures.ioi_patching.measures import Kind, SetName
+from util.figures.ioi_patching.planted_edges import PlantedEdges, planted_edges
 from util.figures.ioi_patching.results import Circuit, Curve, Paths, Population, Setting, Untrained
 from util.figures.ioi_patching.study import EXAMPLE, Study, planted_ioi
 from util.load_model_and_data import load_ICL_model, origin
@@ -495,7 +496,7 @@ def test_the_population_chooses_on_one_half_and_measures_on_the_other():
     assert list(found.table(2).index) == ["L1H2", "L2H0"] and len(found.table(99)) == 12
     np.testing.assert_allclose(found.estimate, found.noised.value)
     said = "\n".join(found.remarks())
-    assert said.startswith("L1H2 tells the output directly +0.00") and "nan" not in said
+    assert said.startswith("L1H2 carries +0.49; direct (all frozen): +0.00") and "nan" not in said
     data = drawn(effects)
     data["direct"] = data["direct"] * np.nan  # a class whose layers cannot be taken apart
     said = "\n".join(Population.of(data, SETTING).remarks())
@@ -623,7 +624,7 @@ def test_paths_are_named_where_they_are_certain():
     assert found.edges.value[0, 2] == pytest.approx(0.5, abs=0.01) and np.isnan(found.edges.low[2, 0])
     assert found.key.value[0, 2] == pytest.approx(0.4, abs=0.01) and found.channel((0, 2)) == "key"
     said = found.sentences()
-    assert said[0] == "L0H1 tells L2H2 +0.50 (key +0.40)" and said[2:] == ["L2H2 tells the output +1.00"]
+    assert said[0] == "L0H1 tells L2H2 +0.50 (key +0.40)" and said[2:] == ["L2H2 tells the output +1.00 (through MLPs)"]
     assert said[1].startswith("L1H1 tells L2H2 ") and said[1].endswith(" (query +0.25)")
     assert found.strongest(1) == [(0, 2)] and found.channel((0, 1)) is None
     table = found.table()
@@ -709,26 +710,34 @@ def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
     assert not [*(tmp_path / "blocks").rglob("*.pickle")]
 
 
-def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
+@pytest.fixture(scope="module")
+def known_edges(tmp_path_factory):
+    """What methods find of planted edges, of one kind of circuit alone."""
+    recovery = planted_edges("abc", 2, range(2), tmp_path_factory.mktemp("planted"))
+    return PlantedEdges(Setting("planted", "planted IOI", "abc"), {"plain": recovery})
+
+
+def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path, known_edges):
     """From records alone, too; values are those of the fields, and no more."""
     study = study_of(
         pair, tmp_path, prompts=12, path_heads=3, layer_skip=2, shown_layer=1, edge_pairs=6, exact_edges=40
     )
     parts = (
         study.example(), study.population(), study.untrained(), study.curve(), study.paths(), study.edges(),
-        study.planted(),
+        study.planted(), known_edges,
     )  # fmt: skip
     findings = results.Findings(*parts)
-    first, population, untrained, curve, paths, edges, _ = parts
-    assert {*edges.lines()} <= {*findings.check_lines()}
+    first, population, untrained, curve, paths, edges, *_ = parts
+    assert {*edges.lines(), *known_edges.lines()} <= {*findings.check_lines()}
     assert findings.check_lines()[0] == "heads 3 x 4; tokens 17, prompts differ from token 11 on"
-    assert findings.check_lines()[-1].startswith("planted heads that carry anything: ")
+    assert findings.check_lines()[-2].startswith("planted heads that carry anything: ")
+    assert "direct (all frozen)" in population.table() and "direct" not in population.table()
     assert first.shape_sentence.startswith("3 layers, each of 17 tokens, 4 heads")
     assert len(first.sentences()) == 3 and len(paths.heads) == 3 and paths.heads == sorted(paths.heads)
     stored = findings.values(study.request)
     assert list(stored) == [
         "request", "model", "scores", "permuted", "patched", "selectivity", "population", "untrained", "circuit",
-        "paths", "component graph", "planted",
+        "paths", "component graph", "planted", "planted edges",
     ]  # fmt: skip
     assert list(stored["component graph"]) == ["strongest", "drawn", "matter", "found", "agreement", "curves"]
     assert list(stored["population"]) == [
@@ -740,11 +749,15 @@ def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
         "whole", "alone", "without", "surplus", "random", "faithfulness", "reached",
     ]  # fmt: skip
     assert list(stored["paths"]) == ["heads", "edges", "query", "key", "value", "direct"]
-    title = population.figure(untrained).get_suptitle()
-    assert title == f"given:toy, {population.pairs} pairs, s2_swap"
-    assert curve.figure().axes[0].get_title() == f"given:toy, {curve.pairs} fresh pairs"
     drawn = paths.figure(population)
-    assert drawn is not None and drawn.get_suptitle().startswith(f"given:toy, {paths.pairs} fresh pairs")
+    assert drawn is not None
+    titles = [population.figure(untrained).get_suptitle(), curve.figure().axes[0].get_title(), drawn.get_suptitle()]
+    assert [title.split("\n")[1] for title in titles] == [
+        f"given:toy, s2_swap, {population.pairs} pairs", f"given:toy, {curve.pairs} fresh pairs",
+        f"given:toy, {paths.pairs} fresh pairs",
+    ]  # fmt: skip
+    assert titles[0].startswith(f"{population.carriers} of 12 heads carry more than a hundredth for certain")
+    assert "alone keep" in titles[1] and titles[2].startswith("Paths between heads that carry")
     for figure in (
         first.predictions_figure(), first.permutation_figure(), first.activations_figure(),
         first.differences_figure(), first.patching_figure(),

@@ -1,15 +1,21 @@
 """Edges of the component graph in indirect object identification: what is drawn, measured, kept and said."""
 
+import dataclasses
+import hashlib
+
 import numpy as np
 import pytest
 
+from tests import architectures
 from util.engine.call import UnsupportedModel
-from util.figures.ioi_patching import edges
-from util.figures.ioi_patching.edge_results import EAP, EAP_IG, EdgeScores, drawn_edges, rankings
+from util.figures.ioi_patching import edge_results, edges
+from util.figures.ioi_patching.edge_results import EAP, EAP_IG, EXACT, EdgeScores, drawn_edges, random_rankings
 from util.figures.ioi_patching.edges import EdgePairs, Edges
 from util.figures.ioi_patching.results import Setting
 from util.figures.ioi_patching.study import Study
-from util.scores.evaluation import Circuits
+from util.load_model_and_data import load_ICL_model
+from util.records.model import Model
+from util.scores.evaluation import Circuits, spearman
 from util.scores.graph import ComponentGraph
 
 GRAPH = ComponentGraph(2, 2)  # 46 edges
@@ -52,15 +58,27 @@ def test_as_many_edges_are_drawn_of_every_band_and_none_twice():
     assert not np.array_equal(drawn_edges(graph, means, 200, 1), drawn)
 
 
-def test_the_exact_ranking_is_there_only_where_every_edge_was_measured():
-    means = {EAP: scores(0), EAP_IG: scores(1)}
-    every = np.argwhere(GRAPH.edges)
-    effects = np.arange(46.0)[None].repeat(3, 0)
-    ranked = rankings(GRAPH, means, every, effects, 2, 0)
-    assert list(ranked) == ["exact", EAP, EAP_IG, "random 1", "random 2"]
-    assert (ranked["exact"][GRAPH.edges] == np.arange(46)).all()
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("count", [5, 7, 23, 33, 41, 45, 46, 99])
+def test_as_many_edges_are_drawn_as_asked_for(count, alike):
+    """Where a band had fewer edges than a fifth, fewer were drawn in all."""
+    means = {EAP: scores(0), EAP_IG: scores(0 if alike else 1)}
+    drawn = drawn_edges(GRAPH, means, count, 0)
+    assert len(drawn) == len({tuple(edge) for edge in drawn}) == min(count, 46)
+
+
+def test_filling_up_leaves_what_bands_gave():
+    """The edges of SmolLM2, drawn as they always were: no band of theirs is short."""
+    graph = ComponentGraph(30, 9)
+    means = {name: np.random.default_rng(seed).standard_normal(graph.shape) for seed, name in enumerate((EAP, EAP_IG))}
+    drawn = drawn_edges(graph, means, 1000, 0)
+    assert hashlib.sha256(drawn.astype("<i8").tobytes()).hexdigest()[:16] == "762dd734193377e1"
+
+
+def test_random_rankings_differ():
+    ranked = random_rankings(GRAPH, 2, 0)
+    assert list(ranked) == ["random 1", "random 2"] and random_rankings(GRAPH, 0, 0) == {}
     assert not np.array_equal(ranked["random 1"], ranked["random 2"])
-    assert list(rankings(GRAPH, means, every[:5], effects[:, :5], 0, 0)) == [EAP, EAP_IG]
 
 
 def test_estimates_that_are_right_find_every_edge_that_matters():
@@ -71,17 +89,80 @@ def test_estimates_that_are_right_find_every_edge_that_matters():
     wrong[GRAPH.edges] = np.roll(effects, 1)
     found = result(effects, {EAP: wrong, EAP_IG: right})
     assert np.flatnonzero(found.matter).tolist() == [3, 20]
-    assert (found.found(EAP), found.found(EAP_IG)) == (0, 1)
+    assert (found.found[EAP].value, found.found[EAP_IG].value) == (0, 1)
     assert found.missed.tolist() == [3, 20]
     assert found.names[3] in found.edge_table(found.missed).index[0]
     assert found.exact.value[[3, 20]] == pytest.approx([0.5, -0.2], abs=1e-3)
     assert found.exact.low[3] < found.exact.value[3] < found.exact.high[3]
-    assert found.agreement(EAP_IG)["all"] > 0.2
-    assert "2 of 46 edges carry" in found.lines()[0]
-    assert found.values()["found"] == {EAP: 0.0, EAP_IG: 1.0}
+    assert found.agreement[EAP_IG]["all"].value > 0.2
+    assert found.lines()[0] == "2 of all 46 edges carry more than a hundredth of the whole effect for certain"
+    assert found.lines()[3].startswith(f"{EAP_IG}: finds 1.00 [1.00, 1.00] of them")
+    assert found.values()["found"] == {EAP: (0, 0, 0), EAP_IG: (1, 1, 1)}
+    finding, setting = found.figure().get_suptitle().split("\n")
+    assert finding == "Found of 2 edges that carry more than a hundredth: EAP 0 %, EAP-IG inputs 100 %"
+    assert setting == "toy, s2_swap, 40 fresh pairs"
+    title = found.curve_figure().get_suptitle()
+    assert title.startswith("Nine tenths of the effect in 100 % of the edges, by any score")
     assert [*found.table().index] == [EAP, EAP_IG]
     assert found.figure().axes
     assert found.curve_figure().axes
+
+
+def test_intervals_hold_what_scores_agree_with(monkeypatch):
+    """Exact effects are noisy: their ranks agree less with scores than those of the true effects do."""
+    monkeypatch.setattr(edge_results, "DRAWS", 200)
+    rng = np.random.default_rng(0)
+    truth = rng.standard_t(2, 46) * 0.05
+    ranked = np.zeros(GRAPH.shape)
+    ranked[GRAPH.edges] = truth + rng.normal(0, 0.02, 46)
+    agreement = spearman(ranked[GRAPH.edges], truth)
+    covered, by_percentiles = [], []
+    for _ in range(40):
+        noise = rng.normal(0, 0.1, (20, 46)) + rng.normal(0, 0.3, (20, 1)) * truth
+        found = result(truth + noise, {EAP: ranked, EAP_IG: ranked}, prompts=20)
+        value, low, high = found.agreement[EAP]["all"]
+        covered.append(low <= agreement <= high)
+        assert low <= value <= high
+        redrawn = edge_results._correlations(ranked[GRAPH.edges], found._redrawn[0])
+        by_percentiles.append(np.quantile(redrawn, 0.025) <= agreement <= np.quantile(redrawn, 0.975))
+    assert sum(covered) >= 37 > sum(by_percentiles)
+
+
+def test_clusters_are_the_units_of_intervals():
+    """Every pair twice, as one cluster, says no more than every pair once."""
+    rng = np.random.default_rng(0)
+    effects = rng.standard_t(2, 46) * 0.05 + rng.normal(0, 0.1, (20, 46))
+    once = result(effects, prompts=20)
+    repeated = {name: np.repeat(getattr(once, name), 2, 0) for name in ("effects", "full", "empty", "clusters")}
+    twice = dataclasses.replace(once, **repeated)
+    assert twice.found == once.found
+    for kind, interval in once.agreement[EAP].items():
+        assert twice.agreement[EAP][kind] == pytest.approx(interval, abs=1e-9), kind
+
+
+def test_correlations_are_spearmans():
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(0, 9, 30) * 1.0, rng.integers(0, 9, (5, 30)) * 1.0  # with ties
+    expected = [spearman(first, values) for values in second]
+    np.testing.assert_allclose(edge_results._correlations(first, second), expected)
+    assert np.isnan(edge_results._correlations(first, np.ones((2, 30)))).all()
+
+
+def test_the_exact_ranking_is_told_by_its_pairs():
+    found = result(np.linspace(0, 0.5, 46), {EAP: scores(1), EAP_IG: scores(2), EXACT: scores(3)})
+    said = "\n".join(found.lines())
+    assert "exact effects on the scored pairs: finds 0." in said
+    assert "exact effects on the scored pairs: rank correlation with exact effects, by what reads: all " in said
+    assert [*found.table().index] == [EAP, EAP_IG, EXACT] and [*found.values()["agreement"]] == [EAP, EAP_IG, EXACT]
+
+
+@pytest.mark.filterwarnings("error")
+def test_kinds_of_which_none_was_drawn_have_no_correlation():
+    whole = result(np.linspace(0, 0.5, 46))
+    few = whole.kinds == "q"
+    found = dataclasses.replace(whole, drawn=whole.drawn[few], effects=whole.effects[:, few])
+    assert np.isnan(found.agreement[EAP]["MLP"]).all() and np.isfinite(found.agreement[EAP]["q"]).all()
+    assert "MLP" not in "".join(found.lines())
 
 
 def test_without_a_whole_effect_nothing_is_a_share_of_it():
@@ -91,8 +172,9 @@ def test_without_a_whole_effect_nothing_is_a_share_of_it():
     )
     assert np.isnan(nothing.exact.value).all()
     assert not nothing.matter.any()
-    assert np.isnan(nothing.found(EAP))
-    assert np.isnan(nothing.agreement(EAP)["all"])
+    assert np.isnan(nothing.found[EAP]).all()
+    assert np.isnan(nothing.agreement[EAP]["all"]).all()
+    assert nothing.lines() == ["0 of all 46 edges carry more than a hundredth of the whole effect for certain"]
     assert nothing.figure().axes
     assert nothing.table().shape == (2, 4)
 
@@ -111,10 +193,27 @@ def test_edges_of_the_embedded_model(measured):
     assert study.graph == ComponentGraph(4, 8)
     assert found.effects.shape == (8, 100)
     assert {name for name, _ in found.curves} == {EAP, EAP_IG, "random 1"}
+    assert "of the 100 edges measured, which were drawn by rank from 1,519, carry more" in found.lines()[0]
     for curve in found.curves.values():  # the whole model is the last circuit
         np.testing.assert_allclose(curve.circuit[-1], curve.full, atol=1e-4)
     strongest = found.names[int(found.strongest[0])]
     assert strongest.endswith("->logits")
+
+
+def test_exact_effects_rank_edges_on_pairs_on_which_they_are_not_judged(tmp_path):
+    """They once ranked edges on the pairs on which circuits ran, which no other score had seen."""
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    toy = architectures.build("gpt2", vocab_size=len(tokenizer), max_position_embeddings=64)
+    given = Model.given(toy, tokenizer, "given:toy")
+    scored = EdgePairs(given, prompts=4, held_out=True, folder=tmp_path)
+    found = Edges(scored, scored.replace(seed=1), setting=SETTING, random=1, steps=1).measured()
+    assert isinstance(found, EdgeScores) and len(found.drawn) == found.graph.size
+    assert [*found.means] == [EAP, EAP_IG, EXACT]
+    assert [*dict.fromkeys(name for name, _ in found.curves)] == [EAP, EAP_IG, EXACT, "random 1"]
+    on_scored = scored.exact_effects(found.drawn).data["effects"].mean(0)
+    assert not np.allclose(on_scored, found.effects.mean(0))
+    np.testing.assert_allclose(found.means[EXACT][found.graph.edges], on_scored, atol=1e-6)
+    assert set(found.agreement) == set(found.found) == {EAP, EAP_IG, EXACT}
 
 
 def test_effects_of_edges_do_not_depend_on_blocks(measured, monkeypatch, tmp_path):

@@ -14,22 +14,24 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from util.figures.circuit_curve import circuit_curves
 from util.figures.ioi_patching import edge_plots
-from util.figures.ioi_patching.results import Result
+from util.figures.ioi_patching.measures import carriers
+from util.figures.ioi_patching.results import KEPT, Result
 from util.scores.evaluation import Curve, spearman
 from util.scores.graph import LETTERS, ComponentGraph
-from util.stats.intervals import Intervals, mean_intervals, ratio_of_means
+from util.stats.intervals import Interval, Intervals, mean_intervals, ratio_of_means, resampled
 
 EAP: Final = "EAP"
 EAP_IG: Final = "EAP-IG inputs"
 METHODS: Final = (EAP, EAP_IG)
-EXACT = "exact"
+EXACT: Final = "exact"
 BANDS = 5  # of edges by the size of their scores, from each of which equally many are drawn
 KINDS = (*LETTERS, "MLP", "logits")  # what reads
 LISTED = 10
-SMALLEST = 0.01  # share of the whole effect
+DRAWS = 1000  # bootstrap samples of clusters
 
 Floats = NDArray[np.floating]
 
@@ -38,7 +40,8 @@ def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, 
     """The edges [E, 2] whose exact effects are measured: all, where there are no more than `count`.
 
     Otherwise equally many of each band: the highest by absolute scores of EAP-IG; those of EAP that are not among
-    them; and the rest, by rank, in bands that grow by a constant factor, drawn without repetition.
+    them; and the rest, by rank, in bands that grow by a constant factor, drawn without repetition. Where bands have
+    fewer edges than that, all other edges fill up to `count`.
     """
     places = np.argwhere(graph.edges)
     if len(places) <= count:
@@ -52,32 +55,56 @@ def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, 
     draw = np.random.default_rng(seed)
     for start, stop in zip((0, *bounds[1:-1]), bounds[1:], strict=True):
         chosen += [*draw.choice(rest[start:stop], min(each, stop - start), replace=False)]
+    left = rest[~np.isin(rest, chosen)]
+    chosen += [*draw.choice(left, count - len(chosen), replace=False)]
     return places[np.sort(chosen)]
 
 
-def rankings(
-    graph: ComponentGraph,
-    means: Mapping[str, Floats],
-    drawn: NDArray[np.integer],
-    effects: Floats,
-    random: int,
-    seed: int,
-) -> dict[str, Floats]:
-    """The scores of all edges [U, V] that rank them, by name: of the methods, the exact ones if all were measured,
-    and random ones."""
-    ranked = dict(means)
-    if len(drawn) == graph.size:
-        exact = np.zeros(graph.shape)
-        exact[drawn[:, 0], drawn[:, 1]] = effects.mean(0)
-        ranked = {EXACT: exact, **ranked}
-    for number in range(1, random + 1):
-        ranked[random_name(number)] = np.random.default_rng((seed, number)).standard_normal(graph.shape)
-    return ranked
+def random_rankings(graph: ComponentGraph, number: int, seed: int) -> dict[str, Floats]:
+    """Random scores of all edges [U, V], by name."""
+    return {
+        f"random {place}": np.random.default_rng((seed, place)).standard_normal(graph.shape)
+        for place in range(1, number + 1)
+    }
 
 
-def random_name(number: int) -> str:
-    """The name of a random ranking, counted from 1."""
-    return f"random {number}"
+def _shares(effects: Floats, whole: Floats, clusters: NDArray[np.integer] | None = None) -> Intervals:
+    """Effects [N, E] as shares of the whole effect [N]: [E], with intervals that hold together (Bonferroni).
+
+    NaN where the whole effect is not above 0.
+    """
+    if not whole.mean() > 0:
+        return Intervals(*np.full((3, effects.shape[1]), np.nan))
+    value, linearised = ratio_of_means(effects, whole, clusters)
+    around = mean_intervals(linearised, comparisons=len(value))
+    return Intervals(value, around.low, around.high)
+
+
+def _share_found(order: NDArray[np.integer], matter: NDArray[np.bool_]) -> float:
+    """Of the edges that matter [E], the share among equally many of those that come first in an order [E]."""
+    number = int(matter.sum())
+    return float(matter[order[:number]].mean()) if number else np.nan
+
+
+def _correlations(scores: Floats, redrawn: Floats) -> NDArray[np.float64]:
+    """Spearman's correlation of scores [E] with each of several effects [D, E]: [D], NaN where one is constant."""
+    first, second = (ranks - ranks.mean(-1, keepdims=True) for ranks in (rankdata(scores), rankdata(redrawn, axis=1)))
+    with np.errstate(invalid="ignore"):
+        return (second @ first) / np.sqrt((second**2).sum(1) * (first @ first))
+
+
+def _around(value: float, redrawn: Floats, within: tuple[float, float]) -> Interval:
+    """A value with its interval, from what bootstrap samples give [D]. A sample that gives NaN is left out.
+
+    The interval reaches to either side as far as the farther of the 2.5th and the 97.5th percentile. Percentiles alone
+    would leave the truth out. Noise of exact effects makes their ranks agree less with scores, so the value lies below
+    the truth; bootstrap samples have that noise twice, and lie below the value.
+    """
+    redrawn = redrawn[np.isfinite(redrawn)]
+    if not np.isfinite(value) or not len(redrawn):
+        return Interval(value, np.nan, np.nan)
+    reach = float(np.abs(np.quantile(redrawn, [0.025, 0.975]) - value).max())
+    return Interval(value, max(value - reach, within[0]), min(value + reach, within[1]))
 
 
 @dataclass(frozen=True)
@@ -106,10 +133,14 @@ class NoEdges(Result):
 class EdgeScores(Result):
     """Scores of edges, exact effects of some of them on fresh pairs, and the circuits that scores choose.
 
-    means: by method, the mean score of every edge [U, V] over the pairs that were scored. drawn [E, 2]: sender and
-    reader of the edges whose exact effects were measured; effects [N, E]: how far the logit difference falls. full,
-    empty [N]: the logit differences of the base run, and of the corrupted one. clusters [N]. curves: by ranking, and
-    whether it is by absolute scores.
+    means: by method, the mean score of every edge [U, V] over the pairs that were scored; "exact" is among them where
+    the exact effects of all edges were measured on these, too. drawn [E, 2]: sender and reader of the edges whose exact
+    effects were measured on the fresh pairs; effects [N, E]: how far the logit difference falls. full, empty [N]: the
+    logit differences of the base run, and of the corrupted one. clusters [N]. curves: by ranking, and whether it is by
+    absolute scores.
+
+    Whether scores are right is judged by exact effects on the fresh pairs alone. The intervals of such judgements are
+    over clusters of these pairs, with the scores as they are.
     """
 
     graph: ComponentGraph
@@ -141,12 +172,20 @@ class EdgeScores(Result):
 
         The intervals hold together for all drawn edges (Bonferroni). NaN where the whole effect is not above 0.
         """
-        whole = self.full.astype(np.float64) - self.empty
-        if not whole.mean() > 0:
-            return Intervals(*np.full((3, len(self.drawn)), np.nan))
-        value, linearised = ratio_of_means(self.effects, whole, self.clusters)
-        around = mean_intervals(linearised, comparisons=len(value))
-        return Intervals(value, around.low, around.high)
+        return _shares(self.effects, self.full.astype(np.float64) - self.empty, self.clusters)
+
+    @cached_property
+    def _redrawn(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """The exact effects of bootstrap samples of the clusters [D, E], and which of them matter there [D, E].
+
+        NaN, and False, where the whole effect is not above 0.
+        """
+        places = [np.flatnonzero(self.clusters == cluster) for cluster in np.unique(self.clusters)]
+        whole = np.array([(self.full[pairs].astype(np.float64) - self.empty[pairs]).sum() for pairs in places])
+        effects = np.stack([self.effects[pairs].sum(0, dtype=np.float64) for pairs in places])
+        samples = [np.repeat(np.arange(len(places)), times) for times in resampled(len(places), DRAWS)]
+        redrawn = [_shares(effects[sample], whole[sample]) for sample in samples]
+        return np.stack([exact.value for exact in redrawn]), np.stack([carriers(exact) for exact in redrawn])
 
     def estimate(self, method: str) -> NDArray[np.float64]:
         """The scores of the drawn edges [E] as shares of the whole effect."""
@@ -156,32 +195,40 @@ class EdgeScores(Result):
 
     @property
     def matter(self) -> NDArray[np.bool_]:
-        """Which drawn edges [E] matter: at least SMALLEST of the whole effect, by an interval that excludes 0."""
-        exact = self.exact
-        return ((exact.low > 0) | (exact.high < 0)) & (np.abs(exact.value) >= SMALLEST)
+        """Which drawn edges [E] carry more than a hundredth of the whole effect for certain, see `carriers`."""
+        return carriers(self.exact)
 
-    def found(self, method: str) -> float:
-        """Of the edges that matter, the share that is among equally many with the highest absolute scores.
+    @cached_property
+    def found(self) -> dict[str, Interval]:
+        """By method: of the edges that matter, the share that is among equally many with the highest absolute scores.
 
         NaN where no edge does.
         """
-        number = int(self.matter.sum())
-        if not number:
-            return float("nan")
-        highest = np.argsort(-np.abs(self.estimate(method)), kind="stable")[:number]
-        return float(self.matter[highest].mean())
+        found = {}
+        for method in self.means:
+            order = np.argsort(-np.abs(self.estimate(method)), kind="stable")
+            redrawn = np.array([_share_found(order, matter) for matter in self._redrawn[1]])
+            found[method] = _around(_share_found(order, self.matter), redrawn, within=(0, 1))
+        return found
 
-    def agreement(self, method: str) -> dict[str, float]:
-        """Spearman's correlation of scores with exact effects: of all drawn edges, and by what reads.
+    @cached_property
+    def agreement(self) -> dict[str, dict[str, Interval]]:
+        """By method: Spearman's correlation of scores with exact effects, of all drawn edges, and by what reads.
 
         NaN where fewer than two edges were drawn, or the whole effect is not above 0.
         """
-        scores, exact = self.estimate(method), self.exact.value
+        exact, redrawn = self.exact.value, self._redrawn[0]
         chosen = {"all": np.ones(len(exact), bool), **{kind: self.kinds == kind for kind in KINDS}}
-        return {
-            kind: spearman(scores[own], exact[own]) if own.sum() > 1 and np.isfinite(exact).all() else float("nan")
-            for kind, own in chosen.items()
-        }
+        agreement: dict[str, dict[str, Interval]] = {method: {} for method in self.means}
+        for kind, own in chosen.items():
+            for method in self.means:
+                if own.sum() < 2 or not np.isfinite(exact).all():
+                    agreement[method][kind] = Interval(np.nan, np.nan, np.nan)
+                    continue
+                scores = self.estimate(method)[own]
+                correlations = _correlations(scores, redrawn[:, own])
+                agreement[method][kind] = _around(spearman(scores, exact[own]), correlations, within=(-1, 1))
+        return agreement
 
     @property
     def strongest(self) -> NDArray[np.int64]:
@@ -201,8 +248,8 @@ class EdgeScores(Result):
         for name in dict.fromkeys(name for name, _ in self.curves):
             method = name in self.means
             rows[name] = {
-                "rank correlation": f"{self.agreement(name)['all']:.2f}" if method else "",
-                "edges found": f"{self.found(name):.0%}" if method else "",
+                "rank correlation": str(self.agreement[name]["all"]) if method else "",
+                "edges found": str(self.found[name]) if method else "",
                 "CPR": str(self.curves[name, False].area),
                 "CMD": str(self.curves[name, True].area),
             }
@@ -217,14 +264,24 @@ class EdgeScores(Result):
 
     def lines(self) -> list[str]:
         """What stands in the notebook's check."""
-        number, matter = len(self.drawn), int(self.matter.sum())
-        lines = [f"{matter} of {number} edges carry a hundredth of the whole effect or more"]
-        for method in METHODS:
-            kinds = ", ".join(
-                f"{kind} {value:.2f}" for kind, value in self.agreement(method).items() if np.isfinite(value)
-            )
-            lines.append(f"{method}: finds {self.found(method):.0%} of them; rank correlation {kinds}")
+        lines = [f"{self.counted} carry more than a hundredth of the whole effect for certain"]
+        for method in self.means:
+            name = "exact effects on the scored pairs" if method == EXACT else method
+            if self.matter.any():
+                lines.append(f"{name}: finds {self.found[method]} of them")
+            agreement = {kind: value for kind, value in self.agreement[method].items() if np.isfinite(value.value)}
+            if agreement:
+                kinds = ", ".join(f"{kind} {value}" for kind, value in agreement.items())
+                lines.append(f"{name}: rank correlation with exact effects, by what reads: {kinds}")
         return lines
+
+    @property
+    def counted(self) -> str:
+        """How many edges matter, of which, in words."""
+        matter, number = int(self.matter.sum()), len(self.drawn)
+        if number == self.graph.size:
+            return f"{matter} of all {number:,} edges"
+        return f"{matter} of the {number:,} edges measured, which were drawn by rank from {self.graph.size:,},"
 
     def values(self) -> dict[str, Any]:
         """What the values file has of this result, by name."""
@@ -241,24 +298,44 @@ class EdgeScores(Result):
             "strongest": listed,
             "drawn": len(self.drawn),
             "matter": int(self.matter.sum()),
-            "found": {method: self.found(method) for method in METHODS},
-            "agreement": {method: self.agreement(method) for method in METHODS},
+            "found": self.found,
+            "agreement": self.agreement,
             "curves": curves,
         }
 
-    @property
-    def title(self) -> str:
-        """What was measured, in words."""
-        return f"{self.setting.model_title}, {self.setting.corruption}, {len(self.full)} pairs"
+    def _title(self, finding: str) -> str:
+        """A finding, and below it the setting."""
+        return f"{finding}\n{self.setting.model_title}, {self.setting.corruption}, {len(self.full)} fresh pairs"
+
+    def _found_in_words(self) -> str:
+        if not self.matter.any():
+            return "No edge carries more than a hundredth of the effect for certain"
+        shares = ", ".join(f"{method} {100 * self.found[method].value:.0f} %" for method in METHODS)
+        return f"Found of {self.matter.sum()} edges that carry more than a hundredth: {shares}"
+
+    def _kept_in_words(self) -> str:
+        """How many edges keep nine tenths of the effect, the fewest of the sizes that were run, by absolute scores."""
+        curves = {method: self.curves[method, True] for method in self.means}
+        if not all(curve.defined for curve in curves.values()):
+            return "Faithfulness is not defined: there is no effect"
+        fewest = {}
+        for method, curve in curves.items():
+            enough = np.flatnonzero(curve.faithfulness.value >= KEPT)
+            fewest[method] = f"{100 * curve.shares[enough[0]]:g} %" if len(enough) else "no number"
+        if len({*fewest.values()}) == 1:
+            return f"Nine tenths of the effect in {fewest[EAP]} of the edges, by any score"
+        shares = ", ".join(f"{share} ({method})" for method, share in fewest.items())
+        return f"Nine tenths of the effect in {shares} of the edges"
 
     def figure(self) -> Figure:
         """Exact effects against both estimates, by what reads."""
         estimates = {method: self.estimate(method) for method in METHODS}
-        return edge_plots.estimates(self.exact, estimates, self.kinds, KINDS, self.title)
+        title = self._title(self._found_in_words())
+        return edge_plots.estimates(self.exact, estimates, self.kinds, KINDS, title)
 
     def curve_figure(self) -> Figure:
         """The faithfulness of circuits against their size."""
         signed = {name: curve for (name, absolute), curve in self.curves.items() if not absolute}
         absolute = {name: curve for (name, absolute), curve in self.curves.items() if absolute}
         controls = [name for name in signed if name.startswith("random")]
-        return circuit_curves(signed, absolute, self.title, controls)
+        return circuit_curves(signed, absolute, self._title(self._kept_in_words()), controls)

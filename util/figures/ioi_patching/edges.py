@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from util.engine.call import UnsupportedModel
 from util.engine.components import Components
-from util.figures.ioi_patching.edge_results import BANDS, METHODS, EdgeScores, NoEdges, drawn_edges, rankings
+from util.figures.ioi_patching.edge_results import (
+    BANDS,
+    EXACT,
+    METHODS,
+    EdgeScores,
+    NoEdges,
+    drawn_edges,
+    random_rankings,
+)
 from util.figures.ioi_patching.pairs import Pairs, in_order
 from util.figures.ioi_patching.patching import logit_difference
 from util.figures.ioi_patching.results import Setting
@@ -150,8 +158,8 @@ class Edges:
 
     scored: the pairs on which edges are scored; judged: fresh ones, on which exact effects are measured and circuits
     run. steps: of integrated gradients. exact: of how many edges exact effects are measured; of all, where there are no
-    more. random: how many random rankings of all edges stand beside the methods'; seed: of these, and of the edges that
-    are drawn.
+    more, and then on the scored pairs, too: the means of these rank edges as other scores do. random: how many random
+    rankings of all edges stand beside the methods'; seed: of these, and of the edges that are drawn.
     """
 
     scored: EdgePairs
@@ -188,7 +196,10 @@ class Edges:
             return NoEdges(self.setting, refused)
         drawn = drawn_edges(self.graph, self.means, self.exact, self.seed)
         effects = self.judged.exact_effects(drawn).data
-        ranked = rankings(self.graph, self.means, drawn, effects["effects"], self.random, self.seed)
+        means: dict[str, NDArray[np.floating]] = {**self.means}
+        if len(drawn) == self.graph.size:
+            means[EXACT] = self._exact_means(drawn)
+        ranked = means | random_rankings(self.graph, self.random, self.seed)
         curves, runs = {}, {}
         for absolute in (False, True):
             for name, scores in ranked.items():
@@ -199,7 +210,7 @@ class Edges:
         return EdgeScores(
             self.setting,
             graph=self.graph,
-            means=self.means,
+            means=means,
             drawn=drawn,
             effects=effects["effects"],
             full=runs["full"],
@@ -207,3 +218,9 @@ class Edges:
             clusters=runs["clusters"],
             curves=curves,
         )
+
+    def _exact_means(self, edges: NDArray[np.integer]) -> NDArray[np.float64]:
+        """The mean exact effects [U, V] of edges [E, 2] on the scored pairs; 0 elsewhere."""
+        means = np.zeros(self.graph.shape)
+        means[edges[:, 0], edges[:, 1]] = self.scored.exact_effects(edges).data["effects"].mean(0, dtype=np.float64)
+        return means

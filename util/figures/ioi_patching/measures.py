@@ -25,10 +25,13 @@ Floats = NDArray[np.floating]
 STEM = "ioi_patching"
 METHOD = {"schema": 3, "method_version": 1}  # part of every request; a new method gets a new version
 SHOWN = 12  # layers in one row of panels
-CARRIES = 0.01  # share of the whole effect from which on a head is marked, if its interval lies beyond
+CARRIES = 0.01  # share of the whole effect that counts, of heads, paths and edges: see `carriers`
 RANDOM_SETS = 5  # of each size; all where there are fewer than 20, see `controls.layer_alike`
 LEVELS = (0.5, 0.8, 0.9)  # of faithfulness
 CHANNELS = ("query", "key", "value")  # through which a receiver hears
+# Two measures of what a head tells the output, no other head taking part: MLPs are frozen as well, or they take part.
+DIRECT = "direct (all frozen)"
+THROUGH_MLPS = "through MLPs"
 
 
 def signed(value: float) -> str:
@@ -141,9 +144,12 @@ def agreement(exact: Floats, approximate: Floats, top: tuple[int, ...] = (5, 10)
     )
 
 
-def carriers(effect: Intervals, least: float = CARRIES) -> NDArray[np.bool_]:
-    """Which heads [L, H] carry more than `least` of the whole effect, either way: their interval lies beyond it."""
-    return (effect.low > least) | (effect.high < -least)
+def carriers(effect: Intervals) -> NDArray[np.bool_]:
+    """Which heads, paths or edges [...] carry more than a hundredth of the whole effect for certain.
+
+    That is, either way: the whole interval lies beyond CARRIES. False where it is NaN.
+    """
+    return (effect.low > CARRIES) | (effect.high < -CARRIES)
 
 
 # ------------------------------------------------------------------------------------------------ paths

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from util.figures.head_map import colour_bar, colour_limit, count_ticks, head_map, print_in_cells, short_number
-from util.figures.ioi_patching.measures import SHOWN, carriers
+from util.figures.ioi_patching.measures import DIRECT, SHOWN, THROUGH_MLPS, carriers
 from util.figures.style import BLUE, GREY, RED, WIDTH, new_figure, points, style
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
@@ -62,6 +62,9 @@ def _map(ax: Axes, effects: Floats, width: float, label: str) -> None:
     image = head_map(ax, effects, label=label, width=width)
     if len(effects) <= READABLE:
         print_in_cells(image, {head: short_number(effects[head]) for head in _strongest(effects, PRINTED)})
+        cell = 72 * width / len(effects)  # points; a minus and two digits take twice their size, and are to fit in
+        for text in ax.texts:
+            text.set_fontsize(min(text.get_fontsize(), 0.38 * cell))
 
 
 def _by_layer(ax: Axes, effects: Floats, unit: str) -> None:
@@ -81,19 +84,31 @@ def _strongest(effects: Floats, count: int) -> list[Head]:
     return [head for head in strongest if abs(effects[head]) >= 0.05 * colour_limit(effects)]
 
 
-def _name(ax: Axes, named: Mapping[Head, tuple[float, float]]) -> None:
-    """Write the names of heads beside their points, on the side of the panel's middle, none on another.
+def _name(ax: Axes, named: Mapping[Head, tuple[float, float]], others: Floats | None = None) -> None:
+    """Write the names of heads beside their points, none on another.
 
-    A line leads from a point to its name where there was no room beside it.
+    A name is on the side where it covers fewer of the points others [P, 2], else on that of the panel's middle. A line
+    leads from a point to its name where there was no room beside it.
     """
     low, high = ax.get_xlim()
-    left, taken = (low + high) / 2, list[tuple[float, float]]()
-    span = np.ptp(ax.get_ylim())
+    taken = list[tuple[float, float]]()
+    width, height = 0.3 * (high - low), 0.085 * np.ptp(ax.get_ylim())
+
+    def covered(x: float, y: float, to_the_left: bool) -> int:
+        """How many points a name beside (x, y) covers; more than there are where it does not fit."""
+        start, end = (x - width, x) if to_the_left else (x, x + width)
+        if others is None or start < low or end > high:
+            return 0 if others is None else len(others)
+        beside = (others[:, 0] > start) & (others[:, 0] < end) & (np.abs(others[:, 1] - y) < height / 2)
+        return int(beside.sum())
+
     for head, (x, y) in sorted(named.items(), key=lambda point: point[1][1]):
+        middle = x > (low + high) / 2
+        left = min((middle, not middle), key=lambda to_the_left: covered(x, y, to_the_left))
         place = y
-        for at, height in taken:
-            if abs(at - x) < (high - low) * 0.3 and place - height < 0.085 * span:
-                place = height + 0.085 * span
+        for at, below in taken:
+            if abs(at - x) < width and place - below < height:
+                place = below + height
         taken.append((x, place))
         if place > y:
             ax.plot([x, x], [y, place], color="0.6", lw=0.6, zorder=0)
@@ -101,10 +116,10 @@ def _name(ax: Axes, named: Mapping[Head, tuple[float, float]]) -> None:
         ax.text(
             x,
             place,
-            f"{name} " if x > left else f" {name}",
+            f"{name} " if left else f" {name}",
             fontsize=6,
             va="center",
-            ha="right" if x > left else "left",
+            ha="right" if left else "left",
         )
 
 
@@ -255,7 +270,7 @@ def population(
         both, approximate, told = rows[1].subplots(1, 3)
         both.set(title="C) both directions", xlabel="restored by it alone", ylabel="lost without it")
         approximate.set(title="D) attribution", xlabel="exact", ylabel="first-order estimate")
-        told.set(title="E) direct part", xlabel="exact", ylabel="direct to the output")
+        told.set(title="E) direct part", xlabel="exact", ylabel=DIRECT)
         named = _strongest(effects, NAMED)
         _against(both, denoised, effects, named)
         _against(approximate, effects, estimate, named)
@@ -276,7 +291,8 @@ def _against(ax: Axes, x: Floats, y: Floats, named: Sequence[Head]) -> None:
     ax.plot([low, high], [low, high], color="0.8", lw=0.8, zorder=0)
     ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.6, mew=0)
     ax.set(xlim=(low - edge, high + edge), ylim=(low - edge, high + edge))
-    _name(ax, {head: (float(x[head]), float(y[head])) for head in named})
+    others = np.stack([x.ravel(), y.ravel()], axis=1)
+    _name(ax, {head: (float(x[head]), float(y[head])) for head in named}, others)
 
 
 def _ranked(
@@ -355,7 +371,8 @@ def paths(
 
     All in shares of the whole effect. edges [K, K]: from sender (row) to receiver (column), NaN where there is none;
     split: by channel, the part through it alone. channels: by edge, the channel that carries most of it, or None.
-    direct [K]: to the output. whole [K]: each head's whole effect. strongest: edges that are shown with intervals.
+    direct [K]: to the output, MLPs taking part. whole [K]: each head's whole effect. strongest: edges that are shown
+    with intervals.
 
     Printed in the map are edges whose interval, for all together, lies beyond a hundredth, with the channel's initial.
     """
@@ -393,9 +410,9 @@ def _path_map(ax: Axes, names: Sequence[str], edges: Intervals, channels: Mappin
 
 
 def _beside(ax: Axes, direct: Intervals, whole: Intervals) -> None:
-    """What each sender tells the output, and its whole effect, in the rows of the map."""
+    """What each sender tells the output by itself and through MLPs, and its whole effect, in the rows of the map."""
     for part, colour, marker, label, shift in (
-        (direct, BLUE, "o", "direct", -0.15), (whole, GREY, "s", "in all", 0.15),
+        (direct, BLUE, "o", THROUGH_MLPS, -0.15), (whole, GREY, "s", "in all", 0.15),
     ):  # fmt: skip
         y = np.arange(len(part.value)) + shift
         reach = np.abs([part.low - part.value, part.high - part.value])

@@ -182,8 +182,9 @@ class Population(Result):
     intact, corrupted: the mean logit differences of base and source runs. accuracy: of the base runs. probability: of
     IO after the base. pairs: how many there are. noised, denoised [L, H]: effects towards the source and back, with
     intervals for all heads together. estimate, direct [L, H]: the first-order estimate of noised, and the part of it
-    that is told to the output directly (NaN where a class has none). agreement: of estimate and noised. chosen [L, H]:
-    noised on one half of the prompts, by which heads are chosen; measured [L, H]: noised on the other half.
+    that is told to the output itself, all later layers frozen (NaN where a class has none). agreement: of estimate and
+    noised. chosen [L, H]: noised on one half of the prompts, by which heads are chosen; measured [L, H]: noised on the
+    other half.
     differences, probabilities [N]: the logit difference and the probability of IO of every base prompt. clusters [N]:
     the number of its frame and names; all intervals count prompts that share them as one.
     """
@@ -266,7 +267,7 @@ class Population(Result):
         [best] = self.strongest(1)
         if np.isfinite(self.direct).all():
             direct, exact = signed(self.direct[best]), signed(self.noised.value[best])
-            said = [f"{head_name(best)} tells the output directly {direct} of its {exact}"]
+            said = [f"{head_name(best)} carries {exact}; {measures.DIRECT}: {direct}"]
         else:
             said = ["direct effects: not measured, layers of this class cannot be taken apart"]
         alike = self.agreement
@@ -283,7 +284,7 @@ class Population(Result):
             "lost without it": self.noised.value,
             "restored by it alone": self.denoised.value,
             "first-order estimate": self.estimate,
-            "direct": self.direct,
+            measures.DIRECT: self.direct,
         }
         table = pd.DataFrame({"head": [head_name(head) for head in heads]})
         table["share, other half"] = [str(self.share(head)) for head in heads]
@@ -307,7 +308,8 @@ class Population(Result):
             self.measured,
             None if untrained is None else untrained.heads,
             self.whole,
-            f"{self.setting.model_title}, {self.pairs} pairs, {self.setting.corruption}",
+            f"{self.carriers} of {self.noised.value.size} heads carry more than a hundredth for certain\n"
+            f"{self.setting.model_title}, {self.setting.corruption}, {self.pairs} pairs",
             measures.roles(circuit, self.setting.model),
         )
 
@@ -482,8 +484,14 @@ class Curve(Result):
 
     def figure(self) -> Figure:
         """Returns the figure of faithfulness by the number of heads."""
-        title = f"{self.setting.model_title}, {self.pairs} fresh pairs"
+        setting = f"{self.setting.model_title}, {self.pairs} fresh pairs"
+        title = f"{self._enough_in_words()} nine tenths of the logit difference\n{setting}"
         return plots.circuit(self.whole, self.faithfulness, self.without, self.random, measures.LEVELS, title)
+
+    def _enough_in_words(self) -> str:
+        if self.enough is None:
+            return "No set of the strongest heads alone keeps"
+        return f"The strongest {_count_of_heads(self.enough)} alone keep{'s' * (self.enough == 1)}"
 
 
 def _count_of_heads(count: int) -> str:
@@ -499,8 +507,8 @@ class Paths(Result):
 
     heads: K of them. edges [K, K]: of sender to receiver, through the receiver's query, key and value together; query,
     key, value [K, K]: through one of them alone; NaN where the receiver is in no later layer. direct [K]: to the
-    output. Intervals hold for all of these together. pairs: how many prompts. refused: why a class has no paths, or
-    empty.
+    output, by itself and through MLPs. Intervals hold for all of these together. pairs: how many prompts. refused: why
+    a class has no paths, or empty.
     """
 
     heads: list[Head]
@@ -540,7 +548,7 @@ class Paths(Result):
         return " to ".join(head_name(self.heads[place]) for place in edge)
 
     def sentences(self) -> list[str]:
-        """Returns, by sender, its direct path and all edges that carry more than a hundredth for certain, in words.
+        """Returns by sender, in words, the paths that carry more than a hundredth for certain, those to the output too.
 
         Each edge is told with the channel that carries most of it. Edges whose channels cancel each other are told too.
         """
@@ -551,7 +559,7 @@ class Paths(Result):
         for row, sender in enumerate(self.heads):
             listeners = [self._told((row, int(column))) for column in np.flatnonzero(sure[row])]
             if told[row]:
-                listeners.append(f"the output {signed(self.direct.value[row])}")
+                listeners.append(f"the output {signed(self.direct.value[row])} ({measures.THROUGH_MLPS})")
             if listeners:
                 said.append(f"{head_name(sender)} tells " + ", ".join(listeners))
             else:
@@ -576,7 +584,9 @@ class Paths(Result):
             return None
         shares = [population.share(head) for head in self.heads]
         whole = Intervals(*np.array(shares).T)
-        title = f"{self.setting.model_title}, {self.pairs} fresh pairs: share of the whole effect"
+        sure = int(carriers(self.edges).sum())
+        finding = f"Paths between heads that carry more than a hundredth of the whole effect for certain: {sure}"
+        title = f"{finding}\n{self.setting.model_title}, {self.pairs} fresh pairs"
         count = len(self.heads)
         channels = {
             (row, column): self.channel((row, column))
@@ -599,8 +609,8 @@ class Planted:
 
     @cached_property
     def carried(self) -> list[Head]:
-        """The heads that carry more than a hundredth of the whole effect."""
-        return heads_where(np.abs(self.effect.value) > measures.CARRIES)
+        """The heads that carry more than a hundredth of the whole effect for certain."""
+        return heads_where(carriers(self.effect))
 
     @property
     def sentence(self) -> str:
@@ -620,6 +630,7 @@ class Findings:
     paths: Paths
     edges: Result
     planted: Planted
+    planted_edges: Result
 
     def values(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what the values file has, by name."""
@@ -633,6 +644,7 @@ class Findings:
             "paths": self.paths.values(),
             "component graph": self.edges.values(),
             "planted": self.planted.effect,
+            "planted edges": self.planted_edges.values(),
         }
 
     def check_lines(self) -> list[str]:
@@ -653,4 +665,5 @@ class Findings:
             *self.paths.sentences(),
             *self.edges.lines(),
             self.planted.sentence,
+            *self.planted_edges.lines(),
         ]

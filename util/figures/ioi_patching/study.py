@@ -11,14 +11,11 @@ from util.figures.ioi_patching.edge_results import EdgeScores, NoEdges
 from util.figures.ioi_patching.edges import EdgePairs, Edges
 from util.figures.ioi_patching.example import EXAMPLE, NAMES, TWO_TEXTS, ExamplePair, check_texts
 from util.figures.ioi_patching.pairs import Pairs
+from util.figures.ioi_patching.planted_edges import PlantedEdges, planted_circuits, planted_ioi
 from util.figures.ioi_patching.results import Setting
-from util.figures.planted_controls import planted_control
-from util.models import planted
-from util.models.embedded_words import HELD_OUT_NAMES
 from util.prompts.ioi import Corruption
 from util.records import study
 from util.records.checked import Count, Natural, checked
-from util.records.model import Model
 from util.roles.heads import checked_head
 from util.stats.heads import Head
 
@@ -41,9 +38,9 @@ class Study(study.Study):
     shown_layer: the layer whose activations are shown, by default that of the strongest head. layer_skip: every how
     many layers one is shown, by default so that at most 12 are. path_heads: between how many heads paths are patched,
     at most. edge_pairs: on how many pairs edges of the component graph are scored, and on how many fresh ones they are
-    judged. exact_edges: of how many edges exact effects are measured. untrained_control: whether `untrained` measures
-    anything. held_out: whether frames and names are those that the embedded model was not trained on; None: for the
-    embedded model.
+    judged. exact_edges: of how many edges exact effects are measured, at most. untrained_control: whether `untrained`
+    measures anything. held_out: whether frames and names are those that the embedded model was not trained on; None:
+    for the embedded model.
     """
 
     corruption: Corruption = "s2_swap"
@@ -56,7 +53,7 @@ class Study(study.Study):
     layer_skip: Count | None = None
     path_heads: Count = 16
     edge_pairs: Count = 32
-    exact_edges: Count = 1000
+    exact_edges: Count = 2000
     untrained_control: bool = True
     held_out: bool | None = None
 
@@ -198,6 +195,10 @@ class Study(study.Study):
         effect = measures.normalised(data["noised"], data["base"], data["source"], data["clusters"])
         return results.Planted(effect, truth.names)
 
+    def planted_edges(self) -> PlantedEdges:
+        """Returns the control of edge scores: what methods find of the edges of known circuits, of whatever model."""
+        return planted_circuits(self.folder, redo=self.redo)
+
     def tutorial(self) -> dict[str, tuple[float, float]]:
         """Returns the numbers of the nnsight tutorial on its pair of prompts, (value, 0) by id of data/published.
 
@@ -217,15 +218,6 @@ class Study(study.Study):
         """Returns what the tutorial says, measured on this study's example, which has to be that of the tutorial."""
         ids = [row["id"] for row in report.published(self.stem)["values"]]
         return measures.tutorial_values(self.example_pair.measured().data, ids)
-
-
-def planted_ioi(**options: Any) -> tuple[Model, planted.Planted]:
-    """Returns the model with planted heads on the embedded model's tokenizer, and the truth about it."""
-
-    def names(tokenizer: Any) -> list[int]:
-        return [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in sorted(HELD_OUT_NAMES)]
-
-    return planted_control(planted.ioi, options, names)
 
 
 def plain_heads(heads: Iterable[Head]) -> list[list[int]]:
