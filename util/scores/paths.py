@@ -57,10 +57,10 @@ def path_effects(
     shapes and for heads that the model does not have or that come twice, UnsupportedModel for a class that `Components`
     refuses.
     """
-    check_pairs(base, source, answers)
+    check_pairs(model, base, source, answers)
     parts = Components(model, base)
     _check_heads(parts, heads)
-    intact, other = parts.base, Components(model, source).base
+    intact, other = parts.base, parts.run(source)
     size = max(1, budget // (len(base) * row_bytes(model, base.shape[1], base.shape[1])))
     order = sorted(range(len(heads)), key=lambda place: heads[place])
     paths: dict[Path, Edit] = {}
