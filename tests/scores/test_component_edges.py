@@ -1,5 +1,7 @@
 """Scores of edges of the component graph, against hooks on named modules: one whole pass for each edge."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -331,8 +333,11 @@ WRONG_PAIRS = {
     "answers: token ids are integers": (BASE, SOURCE, ANSWERS.bool()),
     "has the token 5000": (BASE, SOURCE + 5000 * (SOURCE == 20) - 20 * (SOURCE == 20), ANSWERS),
 }
-WRONG_EDGES = [
-    *(([edge], "there is no edge at") for edge in [(5, 0), (0, 40), (16, 39), (-1, 3)]),
+WRONG_EDGES: list[tuple[list[tuple[float, ...]], str]] = [
+    ([(5, 0)], "there is no edge at"),
+    ([(0, 40)], "there is no edge at"),
+    ([(16, 39)], "there is no edge at"),
+    ([(0, 39), (-1, 3)], "there is no edge at"),
     ([(0, 39), (0.0, 1.0)], "two integers"),
     ([(0, 1, 2)], "two integers"),
     ([], "at least one"),
@@ -361,7 +366,7 @@ def _forbidden(*_, **__):
 @pytest.mark.parametrize("message", WRONG_PAIRS)
 @pytest.mark.parametrize("function", EVERY)
 def test_wrong_prompts_are_refused_before_any_pass(function, message, never_run):
-    more = {exact_scores: [[(0, 0)]], circuit_metrics: [[ALL]]}.get(function, [])
+    more: list[Any] = [[(0, 0)]] if function is exact_scores else [[ALL]] if function is circuit_metrics else []
     with pytest.raises(ValueError, match=message):
         function(never_run, *WRONG_PAIRS[message], *more)
 

@@ -74,15 +74,15 @@ def node_scores(model: PreTrainedModel, base: Tensor, source: Tensor, answers: T
     """
     check_pairs(model, base, source, answers)
     parts = Components(model, base)
-    run, other = parts.base, parts.run(source)
+    base_run, source_run = parts.base, parts.run(source)
     scores = []  # from the last layer to the first
-    after = end_gradient(parts, run.hidden[-1], answers)
+    after = end_gradient(parts, base_run.hidden[-1], answers)
     for layer in reversed(range(parts.layers)):
-        found = LayerGradients(parts, layer, run.hidden[layer], after)
-        scores.append(_dot(run.mlp[layer] - other.mlp[layer], after)[:, None])
-        scores.append(((run.z[layer] - other.z[layer]) * found.z).sum((1, 3)))
+        found = LayerGradients(parts, layer, base_run.hidden[layer], after)
+        scores.append(_dot(base_run.mlp[layer] - source_run.mlp[layer], after)[:, None])
+        scores.append(((base_run.z[layer] - source_run.z[layer]) * found.z).sum((1, 3)))
         after = found.before
-    scores.append(_dot(run.hidden[0] - other.hidden[0], after)[:, None])
+    scores.append(_dot(base_run.hidden[0] - source_run.hidden[0], after)[:, None])
     together = torch.cat(scores[::-1], 1)
     together = together.to(torch.promote_types(together.dtype, torch.float32)).cpu()
     check_finite(together, "the scores of nodes", model, base)

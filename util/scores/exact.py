@@ -44,8 +44,10 @@ def exact_scores(
     if not wanted:
         raise ValueError("edges: name at least one")
     parts = Components(model, base)
-    intact, other = parts.base, parts.run(source)
-    work = _Work(parts, intact, senders_of(parts, intact, other), answers, first_difference(base, source), budget)
+    base_run, source_run = parts.base, parts.run(source)
+    work = _Work(
+        parts, base_run, senders_of(parts, base_run, source_run), answers, first_difference(base, source), budget
+    )
     found: dict[tuple[int, int], Tensor] = {}
     for layer, readers in sorted(wanted.items()):
         for chunk in work.chunks(sorted(readers)):
@@ -65,13 +67,15 @@ def exact_node_scores(
     """
     check_pairs(model, base, source, answers)
     parts = Components(model, base)
-    intact, other = parts.base, parts.run(source)
-    work = _Work(parts, intact, senders_of(parts, intact, other), answers, first_difference(base, source), budget)
-    edits = [Edit(0, _nothing, other.hidden[0])]
+    base_run, source_run = parts.base, parts.run(source)
+    work = _Work(
+        parts, base_run, senders_of(parts, base_run, source_run), answers, first_difference(base, source), budget
+    )
+    edits = [Edit(0, _nothing, source_run.hidden[0])]
     for layer in range(parts.layers):
-        heads = other.z[layer]
+        heads = source_run.z[layer]
         edits += [head_edit(layer, head, heads[:, :, head : head + 1]) for head in range(parts.heads)]
-        after = intact.hidden[layer + 1] + other.mlp[layer] - intact.mlp[layer]
+        after = base_run.hidden[layer + 1] + source_run.mlp[layer] - base_run.mlp[layer]
         edits.append(Edit(layer + 1, _nothing, after))
     effects = (work.metric - work.run(edits)).T
     check_finite(effects, "the effects of nodes", model, base)
@@ -82,7 +86,7 @@ def _checked_edge(edge: tuple[int, int]) -> tuple[int, int]:
     """The sender and the reader as plain integers. Raises ValueError for anything else."""
     try:
         sender, reader = map(index, edge)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"an edge is two integers, the places of its sender and its reader, not {edge!r}") from error
     return sender, reader
 
