@@ -1,5 +1,7 @@
 """Layers taken apart: on every architecture the parts, put together again, are the model."""
 
+import copy
+
 import pytest
 import torch
 
@@ -59,6 +61,29 @@ def test_a_layer_that_adds_something_else_is_refused():
     layer.register_forward_hook(lambda _, __, out: out * 1.5)
     with pytest.raises(UnsupportedModel, match="layer 1 adds to the stream is no plain sum"):
         Components(model, IDS)
+
+
+@pytest.mark.parametrize("replaced", ["mlp", "self_attn.o_proj", "self_attn", ""])
+@torch.no_grad()
+def test_a_module_that_was_replaced_is_found_out(replaced):
+    """What hooks on the old module see is not what the model computes."""
+    model = prepared("llama")
+    Components(model, IDS)
+    layer = model.model.layers[1]
+    if replaced:
+        old = layer.get_submodule(replaced)
+        layer.set_submodule(replaced, copy.deepcopy(old))
+    else:
+        model.model.layers[1] = copy.deepcopy(layer)
+    for weights in model.model.layers[1].parameters():
+        weights.mul_(1.5)
+    parts, theirs = Components(model, IDS), model(IDS, output_hidden_states=True, use_cache=False).hidden_states
+    torch.testing.assert_close(parts.base.hidden[1], theirs[1], atol=1e-5, rtol=1e-5)
+    for layer in range(parts.layers):
+        hidden, out = parts.base.hidden[layer], parts.base.hidden[layer + 1]
+        between = hidden + parts.writes(layer, parts.base.z[layer])
+        torch.testing.assert_close(between + parts.base.mlp[layer], out, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(between + parts.adds(layer, between), out, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])

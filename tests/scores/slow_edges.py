@@ -71,14 +71,14 @@ NAMES = {
 
 
 class SlowEdges:
-    """Effects of single edges on the logit difference, for prompts base and corrupted [N, T] and answers [N, 2]."""
+    """Effects of single edges on the logit difference, for prompts base and source [N, T] and answers [N, 2]."""
 
-    def __init__(self, model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
+    def __init__(self, model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor) -> None:
         self.model, self.base, self.answers = model, base, answers
         self.names = NAMES[model.config.model_type]
         self.layers = model.get_submodule(self.names.layers)
         self.heads, self.factor = model.config.num_attention_heads, getattr(model.config, "residual_multiplier", 1.0)
-        self.writes = [self._written(ids) for ids in (base, corrupted)]
+        self.writes = [self._written(ids) for ids in (base, source)]
         self.metric = self._metric()
 
     @contextmanager
@@ -100,16 +100,16 @@ class SlowEdges:
     @contextmanager
     def putting_out(self, sender: int, share: float) -> Iterator[None]:
         """Inside the block all senders of a sublayer put out what lies this share of the way to the base run."""
-        base, corrupted = self.writes
+        base, source = self.writes
         layer, place = divmod(sender - 1, self.heads + 1)
         if sender == 0:
-            value = torch.lerp(corrupted["input"][0], base["input"][0], share)
+            value = torch.lerp(source["input"][0], base["input"][0], share)
             hook = self.layers[0].register_forward_pre_hook(lambda _, args: (value, *args[1:]))
         elif place == self.heads:
-            value = torch.lerp(corrupted["mlp"][layer], base["mlp"][layer], share)
+            value = torch.lerp(source["mlp"][layer], base["mlp"][layer], share)
             hook = self.layers[layer].get_submodule(self.names.mlp).register_forward_hook(lambda *_: value)
         else:
-            value = torch.lerp(corrupted["o"][layer], base["o"][layer], share)
+            value = torch.lerp(source["o"][layer], base["o"][layer], share)
             projection = self.layers[layer].get_submodule(self.names.o)
             hook = projection.register_forward_pre_hook(lambda _, args: (value,))
         try:
@@ -119,7 +119,7 @@ class SlowEdges:
             hook.remove()
 
     def effect(self, sender: int, reader: int, size: float = 1.0) -> Tensor:
-        """How far the metric [N] falls where `reader` reads `sender` this share of the way to the corrupted run."""
+        """How far the metric [N] falls where `reader` reads `sender` this share of the way to the source run."""
         change = self._change(sender, size)
         layer, place = divmod(reader, 3 * self.heads + 1)
         with ExitStack() as stack:
@@ -133,16 +133,16 @@ class SlowEdges:
             return self.metric - self._metric()
 
     def without(self, sender: int) -> Tensor:
-        """How far the metric [N] falls where a sender puts out what it does in the corrupted run."""
-        base, corrupted = self.writes
+        """How far the metric [N] falls where a sender puts out what it does in the source run."""
+        base, source = self.writes
         layer, place = divmod(sender - 1, self.heads + 1)
         if sender == 0:
-            with self.starting_from(corrupted["input"][0]):
+            with self.starting_from(source["input"][0]):
                 found = self._metric()
             self.metric = self._metric()
             return self.metric - found
         if place == self.heads:
-            value, module = corrupted["mlp"][layer], self.layers[layer].get_submodule(self.names.mlp)
+            value, module = source["mlp"][layer], self.layers[layer].get_submodule(self.names.mlp)
             hook = module.register_forward_hook(lambda *_: value)
         else:
             width = base["o"][layer].shape[-1] // self.heads
@@ -150,7 +150,7 @@ class SlowEdges:
 
             def instead(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
                 changed = arguments[0].clone()
-                changed[..., own] = corrupted["o"][layer][..., own]
+                changed[..., own] = source["o"][layer][..., own]
                 return (changed,)
 
             hook = self.layers[layer].get_submodule(self.names.o).register_forward_pre_hook(instead)
@@ -182,19 +182,19 @@ class SlowEdges:
         return kept
 
     def _change(self, sender: int, size: float) -> Tensor:
-        """By how much a sender changes the stream [N, T, d], this share of the way to the corrupted run."""
-        base, corrupted = self.writes
+        """By how much a sender changes the stream [N, T, d], this share of the way to the source run."""
+        base, source = self.writes
         if sender == 0:
-            return size * (corrupted["input"][0] - base["input"][0])
+            return size * (source["input"][0] - base["input"][0])
         layer, place = divmod(sender - 1, self.heads + 1)
         if place == self.heads:
-            return size * self.factor * (corrupted["mlp"][layer] - base["mlp"][layer])
+            return size * self.factor * (source["mlp"][layer] - base["mlp"][layer])
         block = self.layers[layer]
         projection = block.get_submodule(self.names.o)
         z = base["o"][layer].clone()
         width = z.shape[-1] // self.heads
         own = slice(place * width, (place + 1) * width)
-        z[..., own] = torch.lerp(z[..., own], corrupted["o"][layer][..., own], size)
+        z[..., own] = torch.lerp(z[..., own], source["o"][layer][..., own], size)
         after = block.get_submodule(self.names.after) if self.names.after else nn.Identity()
         # without hooks: `putting_out` has one on the projection
         return self.factor * (after(projection.forward(z)) - after(projection.forward(base["o"][layer])))
@@ -243,7 +243,7 @@ class SlowCircuit(SlowEdges):
     """The metric of a circuit, sender by sender: a whole forward pass for each stream that a reader reads."""
 
     def circuit(self, kept: Tensor) -> Tensor:
-        """The metric [N] where the edges that are not in `kept` [U, V] are corrupted."""
+        """The metric [N] where the edges that are not in `kept` [U, V] are source."""
         width, names = 3 * self.heads + 1, self.names
         out: list[dict[str, Tensor]] = []
         for layer, block in enumerate(self.layers):
@@ -274,11 +274,11 @@ class SlowCircuit(SlowEdges):
 
     def _stream(self, kept: Tensor, out: list[dict[str, Tensor]], layers: int, heads_only: bool = False) -> Tensor:
         """What a reader reads that keeps these senders; heads_only: of the last layer."""
-        base, corrupted = self.writes
-        stream = (base if kept[0] else corrupted)["input"][0]
+        base, source = self.writes
+        stream = (base if kept[0] else source)["input"][0]
         for layer in range(layers):
             start, block = 1 + layer * (self.heads + 1), self.layers[layer]
-            z, width = corrupted["o"][layer].clone(), corrupted["o"][layer].shape[-1] // self.heads
+            z, width = source["o"][layer].clone(), source["o"][layer].shape[-1] // self.heads
             for head in range(self.heads):
                 if kept[start + head]:
                     z[..., head * width : (head + 1) * width] = out[layer]["o"][..., head * width : (head + 1) * width]
@@ -287,8 +287,7 @@ class SlowCircuit(SlowEdges):
             if not (heads_only and layer == layers - 1):
                 stream = (
                     stream
-                    + self.factor
-                    * (out[layer] if kept[start + self.heads] else {"mlp": corrupted["mlp"][layer]})["mlp"]
+                    + self.factor * (out[layer] if kept[start + self.heads] else {"mlp": source["mlp"][layer]})["mlp"]
                 )
         return stream
 

@@ -1,24 +1,26 @@
 """Scores of edges of the component graph, against hooks on named modules: one whole pass for each edge."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from tests import architectures
 from tests.scores.slow_edges import SlowCircuit, SlowEdges
-from util.engine.components import Components, UnsupportedModel
+from util.engine.components import Components, UnsupportedModel, blocks_of
 from util.engine.handshake import prepare
 from util.engine.replay import row_bytes
-from util.scores import readers
-from util.scores.attribution import edge_scores, graph_of, node_scores
+from util.scores import attribution, readers
+from util.scores.attribution import edge_scores, graph_of, node_scores, prompt_bytes
 from util.scores.circuits import circuit_metrics
 from util.scores.exact import exact_node_scores, exact_scores
 
 CLASSES = ["gpt2", "llama", "mistral", "granite", "qwen2", "gemma2", "olmo2", "phi"]
 BASE = torch.tensor([[5, 9, 33, 71, 2, 60, 44], [8, 8, 90, 12, 55, 3, 17]])
-CORRUPTED = torch.tensor([[5, 9, 33, 20, 2, 13, 44], [8, 8, 90, 40, 55, 81, 17]])
+SOURCE = torch.tensor([[5, 9, 33, 20, 2, 13, 44], [8, 8, 90, 40, 55, 81, 17]])
 ANSWERS = torch.tensor([[5, 9], [7, 20]])
-PAIR = (BASE, CORRUPTED, ANSWERS)
+PAIR = (BASE, SOURCE, ANSWERS)
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +119,7 @@ def test_heads_that_share_keys_and_values_are_readers_of_their_own(name):
 def test_columns_of_heads_give_what_a_pass_for_each_head_gives(name, monkeypatch):
     model = model_of(name, shared=name not in ("gpt2", "olmo2"))
     fast = edge_scores(model, *PAIR)
-    used = [*readers._OWNED[blocks_layer(model)].values()]
+    used = [*readers._OWNED[blocks_of(model)[0]].values()]
     assert (used == [None, None, used[2]]) == (name == "olmo2")  # a norm over all queries, and one over all keys
     assert all(used) or name == "olmo2"
     monkeypatch.setattr(readers, "_columns", lambda *_: None)
@@ -129,6 +131,7 @@ def test_a_map_beside_the_last_one_takes_a_pass_for_each_head():
     """A low-rank adapter: queries have two ways from the stream, so no map's columns tell all of them."""
     model = model_of("llama")
     wanted = edges(model)[::5]
+    edge_scores(model, *PAIR)  # the columns of the maps that are replaced are known
     for layer in model.model.layers:
         layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
     slow = SlowEdges(model, *PAIR)
@@ -159,21 +162,17 @@ def test_other_classes_give_what_a_pass_for_each_head_gives(name, monkeypatch):
     assert (edge_scores(model, *PAIR) - fast).abs().max() < 1e-3 * fast.abs().max()
 
 
-def blocks_layer(model):
-    return (model.transformer.h if hasattr(model, "transformer") else model.model.layers)[0]
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "phi"])
 @torch.no_grad()
 def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
     model = model_of(name)
     slow, wanted = SlowEdges(model, *PAIR), edges(model)[::7]
-    base, corrupted = (written["input"][0] for written in slow.writes)
+    base, source = (written["input"][0] for written in slow.writes)
     for first in (0, 1):
         shares = [(first + k) / 3 for k in range(3)]
         theirs = torch.zeros(2, len(wanted), dtype=torch.float64)
         for share in shares:
-            with slow.starting_from(torch.lerp(corrupted, base, share)):
+            with slow.starting_from(torch.lerp(source, base, share)):
                 theirs += torch.stack([slope(slow, edge) for edge in wanted], 1) / 3
         ours = edge_scores(model, *PAIR, method="EAP-IG inputs", steps=3, first=first)
         assert (picked(ours, wanted) - theirs).abs().max() < 1e-8
@@ -182,7 +181,7 @@ def test_integrated_gradients_along_inputs_are_means_of_slopes(name):
 @torch.no_grad()
 def test_integrated_gradients_over_all_edges_out_of_the_input_are_the_whole_effect():
     model = model_of("llama")
-    whole = SlowEdges(model, *PAIR).metric - SlowEdges(model, CORRUPTED, BASE, ANSWERS).metric
+    whole = SlowEdges(model, *PAIR).metric - SlowEdges(model, SOURCE, BASE, ANSWERS).metric
     gaps = []
     for steps in (4, 16, 64):
         # a trapezoid of both ends: the mean of the two conventions
@@ -235,7 +234,7 @@ def test_exact_node_scores_equal_a_whole_pass_for_each_node(name):
     slow = SlowEdges(model, *PAIR)
     theirs = torch.stack([slow.without(sender) for sender in range(16)], 1)
     assert (exact_node_scores(model, *PAIR) - theirs).abs().max() < 1e-10
-    whole = slow.metric - SlowEdges(model, CORRUPTED, BASE, ANSWERS).metric
+    whole = slow.metric - SlowEdges(model, SOURCE, BASE, ANSWERS).metric
     assert (theirs[:, 0] - whole).abs().max() < 1e-10
 
 
@@ -262,7 +261,7 @@ def test_circuits_without_one_edge_lose_its_exact_score(name):
     found = circuit_metrics(model, *PAIR, circuits, budget=1)
     assert (found[-2] - found[:-2] - exact_scores(model, *PAIR, wanted).T).abs().max() < 1e-10
     assert (found[-2] - SlowEdges(model, *PAIR).metric).abs().max() < 1e-10
-    assert (found[-1] - SlowEdges(model, CORRUPTED, BASE, ANSWERS).metric).abs().max() < 1e-10
+    assert (found[-1] - SlowEdges(model, SOURCE, BASE, ANSWERS).metric).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
@@ -275,8 +274,47 @@ def test_budgets_change_nothing(name):
     assert (exact_scores(model, *PAIR, wanted, budget=small) - exact_scores(model, *PAIR, wanted)).abs().max() < 1e-12
 
 
+def peak_bytes(run):
+    """The most memory that was allocated at a time beyond what there was before."""
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        run()
+    events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return int(np.cumsum([event.nbytes() for event in events]).max())
+
+
+@pytest.mark.parametrize("first", [0, 15])
+@pytest.mark.parametrize("method", ["EAP", "EAP-IG inputs"])
+def test_prompts_that_are_scored_together_stay_within_the_budget(method, first):
+    """A backward graph of all layers would take several times as much."""
+    model = architectures.build("gpt2", n_layer=12)
+    prepare(model)
+    base = torch.randint(90, (24, 20), generator=torch.Generator().manual_seed(0))
+    source = base.clone()
+    source[:, first] += 1
+    answers = torch.tensor([[5, 9]] * len(base))
+    edge_scores(model, base[:1], source[:1], answers[:1], method, steps=2)  # what is found out once
+    budget = 6 * prompt_bytes(model, 20, first)
+    scores = 24 * np.prod(graph_of(Components(model, base)).shape) * 4
+    peak = peak_bytes(lambda: edge_scores(model, base, source, answers, method, steps=2, budget=budget))
+    assert 0.3 * budget < peak - scores < budget
+
+
+@pytest.mark.parametrize("first", range(7))
 @torch.no_grad()
-def test_scores_are_zero_where_nothing_is_corrupted():
+def test_tokens_before_the_first_difference_change_nothing(first, monkeypatch):
+    """What is computed behind kept keys and values is what whole prompts give."""
+    model = model_of("gemma2", shared=True)
+    source = BASE.clone()
+    source[:, first:] = SOURCE[:, first:] + 1
+    ours = edge_scores(model, BASE, source, ANSWERS, "EAP-IG inputs", steps=2)
+    monkeypatch.setattr(attribution, "first_difference", lambda *_: 0)
+    whole = edge_scores(model, BASE, source, ANSWERS, "EAP-IG inputs", steps=2)
+    assert (ours - whole).abs().max() < 1e-12 * whole.abs().max()
+
+
+@torch.no_grad()
+def test_scores_are_zero_where_the_source_is_the_base():
     model = model_of("llama", shared=True)
     same = (BASE, BASE, ANSWERS)
     assert not edge_scores(model, *same).any()
@@ -285,21 +323,71 @@ def test_scores_are_zero_where_nothing_is_corrupted():
     assert exact_scores(model, *same, edges(model)).abs().max() < 1e-12
 
 
-def test_what_is_asked_wrongly_is_refused_before_any_pass():
+ALL = torch.ones(16, 40, dtype=torch.bool)
+EVERY = (edge_scores, node_scores, exact_scores, exact_node_scores, circuit_metrics)
+WRONG_PAIRS = {
+    "as many tokens as its base prompt": (BASE, SOURCE[:, 1:], ANSWERS),
+    r"give \[2, 2\]": (BASE, SOURCE, ANSWERS[:1]),
+    "base: token ids are integers": (BASE.float(), SOURCE, ANSWERS),
+    "source: token ids are integers from 0 on": (BASE, -SOURCE, ANSWERS),
+    "answers: token ids are integers": (BASE, SOURCE, ANSWERS.bool()),
+    "has the token 5000": (BASE, SOURCE + 5000 * (SOURCE == 20) - 20 * (SOURCE == 20), ANSWERS),
+}
+WRONG_EDGES: list[tuple[list[tuple[float, ...]], str]] = [
+    ([(5, 0)], "there is no edge at"),
+    ([(0, 40)], "there is no edge at"),
+    ([(16, 39)], "there is no edge at"),
+    ([(0, 39), (-1, 3)], "there is no edge at"),
+    ([(0, 39), (0.0, 1.0)], "two integers"),
+    ([(0, 1, 2)], "two integers"),
+    ([], "at least one"),
+]
+WRONG_CIRCUITS = [
+    ([ALL, ALL[:, 1:]], r"\(16, 40\) senders and readers"),
+    ([ALL.float()], "torch.float32"),
+    ([], "at least one"),
+]
+
+
+@pytest.fixture
+def never_run(monkeypatch):
+    """A model of known layers whose forward pass fails."""
     model = model_of("llama")
-    with pytest.raises(ValueError, match="as many tokens as its base prompt"):
-        edge_scores(model, BASE, CORRUPTED[:, 1:], ANSWERS)
-    with pytest.raises(ValueError, match=r"give \[2, 2\]"):
-        exact_scores(model, BASE, CORRUPTED, ANSWERS[:1], [(0, 0)])
+    blocks_of(model)
+    monkeypatch.setattr(model, "forward", _forbidden)
+    monkeypatch.setattr(model.base_model, "forward", _forbidden)
+    return model
+
+
+def _forbidden(*_, **__):
+    pytest.fail("a forward pass")
+
+
+@pytest.mark.parametrize("message", WRONG_PAIRS)
+@pytest.mark.parametrize("function", EVERY)
+def test_wrong_prompts_are_refused_before_any_pass(function, message, never_run):
+    more: list[Any] = [[(0, 0)]] if function is exact_scores else [[ALL]] if function is circuit_metrics else []
+    with pytest.raises(ValueError, match=message):
+        function(never_run, *WRONG_PAIRS[message], *more)
+
+
+@pytest.mark.parametrize(("wanted", "message"), WRONG_EDGES)
+def test_wrong_edges_are_refused_before_any_pass(wanted, message, never_run):
+    with pytest.raises(ValueError, match=message):
+        exact_scores(never_run, *PAIR, wanted)
+
+
+@pytest.mark.parametrize(("circuits", "message"), WRONG_CIRCUITS)
+def test_wrong_circuits_are_refused_before_any_pass(circuits, message, never_run):
+    with pytest.raises(ValueError, match=message):
+        circuit_metrics(never_run, *PAIR, circuits)
+
+
+def test_wrong_methods_are_refused_before_any_pass(never_run):
     with pytest.raises(ValueError, match="EAP-IG inputs"):
-        edge_scores(model, *PAIR, method="EAP-IG")
+        edge_scores(never_run, *PAIR, method="EAP-IG")
     with pytest.raises(ValueError, match="1 step or more"):
-        edge_scores(model, *PAIR, method="EAP-IG inputs", steps=0)
-    for edge in [(5, 0), (0, 40), (16, 39), (-1, 3)]:
-        with pytest.raises(ValueError, match="there is no edge at"):
-            exact_scores(model, *PAIR, [edge])
-    with pytest.raises(ValueError, match=r"\(16, 40\) senders and readers"):
-        circuit_metrics(model, *PAIR, [torch.ones(16, 41, dtype=torch.bool)])
+        edge_scores(never_run, *PAIR, method="EAP-IG inputs", steps=0)
 
 
 def test_a_class_without_plain_sums_is_refused():

@@ -189,12 +189,12 @@ def test_pairs_of_every_task(name, tmp_path):
     ioi = pairs(stored(IOI, tmp_path / name), "ioi")
     assert len(ioi) == 3 and (ioi.answers[1], ioi.wrong[1]) == ("Anna", "Paul")
     assert ioi.base[1] == "When Anna and Paul went to the shop, Paul gave a drink to"
-    assert ioi.corrupted[1] == "When Anna and Paul went to the shop, Anna gave a drink to"
+    assert ioi.source[1] == "When Anna and Paul went to the shop, Anna gave a drink to"
     for task in ("mcqa", "arc"):
         choices = pairs(stored(CHOICES, tmp_path / name), task)
-        assert (choices.answers, choices.wrong) == (("B",), ("Y",)) and choices.corrupted[0].startswith("X. red")
+        assert (choices.answers, choices.wrong) == (("B",), ("Y",)) and choices.source[0].startswith("X. red")
     sums = pairs(stored(SUMS, tmp_path / name), "arithmetic")
-    assert (sums.base, sums.corrupted, sums.answers, sums.wrong) == (("3 + 4 =",), ("2 + 6 =",), ("7",), ("8",))
+    assert (sums.base, sums.source, sums.answers, sums.wrong) == (("3 + 4 =",), ("2 + 6 =",), ("7",), ("8",))
 
 
 def test_other_columns_can_be_named_and_rows_limited(tmp_path):
@@ -313,7 +313,7 @@ def test_unequal_numbers_of_tokens_are_refused(tmp_path):
 
 
 def test_every_task_has_its_counterfactual():
-    assert {task: columns.corrupted.split(".")[0] for task, columns in mib.COLUMNS.items()} == {
+    assert {task: columns.source.split(".")[0] for task, columns in mib.COLUMNS.items()} == {
         "ioi": "s2_io_flip_counterfactual",
         "mcqa": "symbol_counterfactual",
         "arc": "symbol_counterfactual",

@@ -11,17 +11,18 @@ hidden states. A class that is built in another way is refused, with the reason.
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from operator import is_
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from util.engine.attention import head_writes, instrument, support
+from util.engine.attention import PREPARED, head_writes, instrument, support
 from util.engine.call import Call, Instrument, UnsupportedModel
 from util.engine.handshake import (
     FAILURES,
@@ -33,8 +34,8 @@ from util.engine.handshake import (
     prepare,
     tolerance,
 )
-from util.engine.layer_calls import LayerCall, Stop, first_of, in_place_of, recorded
-from util.engine.replay import SHORT, Runs, plan_of
+from util.engine.layer_calls import Before, LayerCall, Stop, first_of, in_place_of, recorded
+from util.engine.replay import SHORT, Runs, forget, plan_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,17 @@ class Block:
         """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
         return (self.attention(projected) if self.normed else projected) * self.factor
 
+    def change(self, writes: Tensor, z: Tensor | None) -> Tensor:
+        """By how much the stream changes [..., H, d] where what one head alone writes changes by `writes` [..., H, d].
+
+        z [..., H, dv]: the heads' outputs without the change, which only a layer with a norm behind them needs.
+        """
+        if not self.normed:
+            return self.added(writes)
+        assert z is not None  # the norm sees what all heads write together
+        together = self.projection(z.flatten(-2))[..., None, :]
+        return self.added(together + writes) - self.added(together)
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:
@@ -70,40 +82,62 @@ class Parts:
     z: tuple[Tensor, ...]
     mlp: tuple[Tensor, ...]
 
-    def detached(self) -> "Parts":
-        """The same run without the graph of a backward pass."""
-        return Parts(*(tuple(part.detach() for part in parts) for parts in (self.hidden, self.z, self.mlp)))
-
 
 class Components:
     """The layers of a model for prompts of one length, each part of which can be computed alone.
 
     ids [N, T]: prompts; `base` is their plain run. Every hidden state that is given later stands for a token of one of
-    them, R rows being the N prompts R / N times over. graph: keep the graph of the base run, for one backward pass to
-    its embeddings and all that comes behind them. Raises UnsupportedModel for a class whose stream is no plain sum,
-    ValueError for ids that the model cannot take.
+    them, R rows being the N prompts R / N times over. first: tokens before it are what they are in these prompts,
+    whatever is computed. Their keys and values are kept, and all runs and hidden states are of the T - first tokens
+    behind them; where a shape says T, these are meant. Raises UnsupportedModel for a class whose stream is no plain
+    sum, ValueError for ids that the model cannot take.
     """
 
-    def __init__(self, model: PreTrainedModel, ids: Tensor, *, graph: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, ids: Tensor, first: int = 0) -> None:
         prepare(model)
         check_ids(model, ids.flatten())
         check_length(model, ids.shape[1])
-        self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.blocks = blocks_of(model)
+        self.model, self.plan = model, plan_of(model, ids.shape[1])
         self.heads = support(model).heads
-        self.ids = ids.to(input_device(model))
+        self.ids, self.first = ids.to(input_device(model)), first
+        self.prefix = self._prefix()
+        self.base, self.calls = self._run(self.ids)
+
+    def run(self, ids: Tensor) -> Parts:
+        """The plain run of other prompts [N, T], which are those of `base` before `first`. Raises as the class does."""
+        check_ids(self.model, ids.flatten())
+        return self._run(ids.to(self.ids.device))[0]
+
+    @torch.no_grad()
+    def _prefix(self) -> list[tuple[Tensor, Tensor]]:
+        """By layer, the keys and values [N, H, first, d] of the tokens before `first`."""
+        if not self.first:
+            return []
+        cache = DynamicCache()
+        self.model.base_model(self.ids[:, : self.first], past_key_values=cache, use_cache=True)
+        return [(layer.keys, layer.values) for layer in cast("list[Any]", cache.layers)]
+
+    @torch.no_grad()
+    def _run(self, ids: Tensor) -> tuple[Parts, list[LayerCall]]:
+        """The run of prompts [N, T] behind the prefix, taken apart, and how it called the layers."""
+        cache = DynamicCache() if self.first else None
+        for layer, (keys, values) in enumerate(self.prefix):
+            cast(DynamicCache, cache).update(keys, values, layer)
         taps = [Tap(layer) for layer in range(self.layers)]
         with ExitStack() as stack:
             added = [stack.enter_context(_watched(block.mlp)) for block in self.blocks]
-            if graph:
-                first = self.plan.layers[0].register_forward_pre_hook(_with_gradient, with_kwargs=True)
-                stack.callback(first.remove)
-            self.calls = stack.enter_context(recorded(self.plan.layers))
-            stack.enter_context(instrument(model, *taps))
-            stack.enter_context(torch.set_grad_enabled(graph))
-            model.base_model(self.ids, use_cache=False)
-        streams = [*(call.hidden for call in self.calls), first_of(self.calls[-1].out)]
-        self.base = self._parts(streams, [tap.z for tap in taps], [seen.last for seen in added])
+            calls = stack.enter_context(recorded(self.plan.layers))
+            stack.enter_context(instrument(self.model, *taps))
+            self.model.base_model(ids[:, self.first :], past_key_values=cache, use_cache=cache is not None)
+        if cache is not None:
+            cache.layers.clear()  # the calls hold it, and no one reads it again
+        streams = [*(call.hidden for call in calls), first_of(calls[-1].out)]
+        mlp = [
+            seen.last.view_as(stream) * block.factor
+            for seen, stream, block in zip(added, streams[1:], self.blocks, strict=True)
+        ]
+        return Parts(tuple(streams), tuple(tap.z for tap in taps), tuple(mlp)), calls
 
     @property
     def layers(self) -> int:
@@ -113,21 +147,12 @@ class Components:
     @property
     def parallel(self) -> bool:
         """Whether MLPs read what attention reads, in all layers. Raises UnsupportedModel where only some do."""
-        found = {block.parallel for block in self.blocks}
-        if len(found) > 1:
-            raise UnsupportedModel(f"{type(self.model).__name__}: MLPs read what attention reads in some layers only")
-        return found.pop()
-
-    def _parts(self, streams: Sequence[Tensor], z: Sequence[Tensor], mlp: Sequence[Tensor]) -> Parts:
-        """A run, from what its modules put out."""
-        added = [
-            own.view_as(stream) * block.factor for own, stream, block in zip(mlp, streams[1:], self.blocks, strict=True)
-        ]
-        return Parts(tuple(streams), tuple(z), tuple(added))
+        return parallel_mlps(self.model)
 
     def whole(self, layer: int, hidden: Tensor) -> Tensor:
         """The hidden states [R, T, d] behind a layer, from those before it."""
-        return self.calls[layer].again(self.plan.layers[layer], hidden, None, self.plan.scaled[layer])
+        cache = Before(*self.prefix[layer]) if self.first else None
+        return self.calls[layer].again(self.plan.layers[layer], hidden, cache, self.plan.scaled[layer])
 
     def reads(self, layer: int, hidden: Tensor) -> Call:
         """The attention call of a layer where its heads read hidden states [R, T, d]; its softmax is not computed."""
@@ -138,11 +163,8 @@ class Components:
 
     def writes(self, layer: int, z: Tensor) -> Tensor:
         """What all heads of a layer together add to the stream [R, T, d], from their outputs z [R, T, H, dv]."""
-        return self.added(layer, self.blocks[layer].projection(z.flatten(-2)))
-
-    def added(self, layer: int, projected: Tensor) -> Tensor:
-        """What attention adds to the stream [..., d], from the sum of what the projection makes of heads [..., d]."""
-        return self.blocks[layer].added(projected)
+        block = self.blocks[layer]
+        return block.added(block.projection(z.flatten(-2)))
 
     def head_writes(self, layer: int, z: Tensor) -> Tensor:
         """What each head contributes to the projection's output [..., H, d], from outputs z [..., H, dv]; no bias."""
@@ -180,13 +202,6 @@ class Components:
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [R, V] behind the last token, from the stream [R, d] behind the last layer."""
         return Runs(self.model, self.plan).end(hidden[:, None], self.calls[-1].out)
-
-
-def _with_gradient(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
-    """The arguments of a layer, with hidden states at which a graph begins."""
-    if "hidden_states" in keywords:
-        return arguments, keywords | {"hidden_states": keywords["hidden_states"].detach().requires_grad_()}
-    return (arguments[0].detach().requires_grad_(), *arguments[1:]), keywords
 
 
 def plain_weight(module: nn.Module) -> Tensor | None:
@@ -258,24 +273,45 @@ def _returning(module: nn.Module, change: Callable[[nn.Module, Any, Any], Any]) 
 
 # ------------------------------------------------------------------------------------------------ how a class is built
 
-_BLOCKS: "weakref.WeakKeyDictionary[nn.Module, tuple[Block, ...] | str]" = weakref.WeakKeyDictionary()
+# By model: its modules at the time, and how its layers are built, or why that is not known.
+_BLOCKS: "weakref.WeakKeyDictionary[nn.Module, tuple[tuple[nn.Module, ...], tuple[Block, ...] | str]]"
+_BLOCKS = weakref.WeakKeyDictionary()
 
 
 def blocks_of(model: PreTrainedModel) -> tuple[Block, ...]:
-    """How the layers of a prepared model are built; found out once. Raises UnsupportedModel where that is not known."""
-    if model not in _BLOCKS:
+    """How the layers of a prepared model are built; found out once, and again after a module was replaced.
+
+    Raises UnsupportedModel where that is not known.
+    """
+    modules = tuple(model.modules())[1:]  # not the model itself, which would be kept alive
+    known = _BLOCKS.get(model)
+    if known is not None and not (len(known[0]) == len(modules) and all(map(is_, known[0], modules))):
+        del _BLOCKS[model]
+        PREPARED.pop(model, None)
+        forget(model)
+        prepare(model)
+        known = None
+    if known is None:
         try:
-            _BLOCKS[model] = _found(model)
+            _BLOCKS[model] = modules, _found(model)
             _check_sum(model)
         except BaseException as error:
             _BLOCKS.pop(model, None)  # what is not checked is not kept
             if not isinstance(error, FAILURES) or out_of_memory(error):
                 raise
-            _BLOCKS[model] = str(error) if isinstance(error, UnsupportedModel) else _why(model, error)
-    found = _BLOCKS[model]
+            _BLOCKS[model] = modules, str(error) if isinstance(error, UnsupportedModel) else _why(model, error)
+    found = _BLOCKS[model][1]
     if isinstance(found, str):
         raise UnsupportedModel(found)
     return found
+
+
+def parallel_mlps(model: PreTrainedModel) -> bool:
+    """Whether a prepared model's MLPs read what attention reads. Raises UnsupportedModel where only some do."""
+    found = {block.parallel for block in blocks_of(model)}
+    if len(found) > 1:
+        raise UnsupportedModel(f"{type(model).__name__}: MLPs read what attention reads in some layers only")
+    return found.pop()
 
 
 def _why(model: PreTrainedModel, error: BaseException) -> str:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from util.engine.attention import head_writes, instrument
+from util.engine.attention import head_writes, instrument, support
 from util.engine.call import UnsupportedModel
 from util.engine.components import Block, blocks_of
 from util.engine.finite import check_finite
@@ -33,7 +33,8 @@ def direct_effects(
     """
     prepare(model)
     check_length(model, ids.shape[1])
-    plan, blocks = plan_of(model, ids.shape[1]), known_blocks(model)
+    blocks = known_blocks(model)
+    plan = plan_of(model, ids.shape[1])
     if not plan.replays or blocks is None:
         return None
     run, places = Runs(model, plan), [place % ids.shape[1] for place in positions]
@@ -50,24 +51,13 @@ def direct_effects(
 
         logits = []
         for layer, change in changes.items():
-            added = _added(blocks[layer], change, heads.z.get(layer))
+            block = blocks[layer]
+            added = block.change(head_writes(block.projection, change), heads.z.get(layer))
             logits.append(torch.stack([read(stream + one.to(stream)) for one in added.unbind(2)]))
         seen, base = torch.stack(logits), read(stream)
     check_finite(base, "the logits", model, ids)
     check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
     return seen, base
-
-
-def _added(block: Block, change: Tensor, z: Tensor | None) -> Tensor:
-    """By how much the stream changes [N, P, H, d] where one head's output changes [N, P, H, dv].
-
-    z [N, P, H, dv]: the outputs of the base run, for a layer with a norm between its heads and the stream.
-    """
-    writes = head_writes(block.projection, change)
-    if z is None:
-        return block.added(writes)
-    together = block.projection(z.flatten(-2))[:, :, None]
-    return block.added(together + writes) - block.added(together)
 
 
 def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
@@ -78,8 +68,9 @@ def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
     2021). Rows are comparable within themselves only. None as for `direct_effects`, and for a class whose stream does
     not take what one head writes as it is: a norm behind attention sees all heads together.
     """
-    found = prepare(model)
-    plan, blocks = plan_of(model), known_blocks(model)
+    prepare(model)
+    blocks = known_blocks(model)
+    found, plan = support(model), plan_of(model)
     if not plan.replays or blocks is None or any(block.normed or block.factor != 1 for block in blocks):
         return None
     run, rows = Runs(model, plan), tokens[:, None].to(input_device(model))

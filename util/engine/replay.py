@@ -338,6 +338,11 @@ def plan_of(model: PreTrainedModel, length: int = SHORT) -> Plan:
     return plans[len(passed)]
 
 
+def forget(model: PreTrainedModel) -> None:
+    """Find the plans of a model anew when they are asked for again, because its modules are others now."""
+    _PLANS.pop(model, None)
+
+
 def _found(model: PreTrainedModel, length: int) -> Plan:
     found, config = support(model), model.config.get_text_config(decoder=True)
     count = config.num_hidden_layers

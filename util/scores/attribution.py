@@ -1,41 +1,41 @@
 """First-order scores of all edges of the component graph: edge attribution patching, and with integrated gradients.
 
-An edge u -> v is what node v reads of node u. Its exact effect is how far a metric falls when v alone reads u from a
-corrupted run. To first order that is (base - corrupted output of u) . d metric / d input of v: two forward passes and
-one backward pass for all edges (Syed et al. 2023, EAP). Averaged over points between the corrupted and the base run
-(Hanna et al. 2024, EAP-IG) it sees past a metric that is flat at the base run. Positive scores help the metric.
+An edge u -> v is what node v reads of node u. Its exact effect is how far a metric falls when v alone reads u from the
+source run, that of a corrupted prompt. To first order that is (output of u, base - source) . d metric / d input of v:
+two forward passes and one backward pass for all edges (Syed et al. 2023, EAP). Averaged over points between the source
+and the base run (Hanna et al. 2024, EAP-IG) it sees past a metric that is flat at the base run. Positive scores help
+the metric. Before the first token that differs nothing changes, and nothing is computed but its keys and values.
 
 Scores are arrays [N, U, V], prompt by sender by reader, in the order of `graph.ComponentGraph`; entries that are no
 edges are 0. The metric is the logit of the first answer minus that of the second, behind the last token.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from util.engine.attention import instrument
-from util.engine.components import Components, Parts, Tap
+from util.engine.components import Components, Parts, blocks_of, parallel_mlps
 from util.engine.finite import check_finite
-from util.engine.handshake import prepare
+from util.engine.handshake import check_ids, prepare
+from util.engine.replay import row_bytes
 from util.scores.graph import ComponentGraph
-from util.scores.readers import attention_readers
+from util.scores.readers import LayerGradients, Patch, patched
 
 Method = Literal["EAP", "EAP-IG inputs", "EAP-IG activations"]
 STEPS = 5  # of integrated gradients, as in the MIB circuit track
-TOGETHER = 128  # readers whose gradients are multiplied with what senders write at a time
-BUDGET = 2**26  # bytes of what all senders write, for the prompts that are scored at a time
+BUDGET = 2**26  # bytes of the prompts that are scored at a time
 
 
 def edge_scores(
     model: PreTrainedModel,
     base: Tensor,
-    corrupted: Tensor,
+    source: Tensor,
     answers: Tensor,
     method: Method = "EAP",
     steps: int = STEPS,
@@ -44,14 +44,14 @@ def edge_scores(
 ) -> Tensor:
     """Returns the score of every edge for every prompt, [N, U, V], float32 (float64 if the model is), on the CPU.
 
-    base, corrupted: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one.
-    steps: of EAP-IG. Step k of S stands (first + k) / S of the way from the corrupted run to the base run, k from 0 on.
+    base, source: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one.
+    steps: of EAP-IG. Step k of S stands (first + k) / S of the way from the source run to the base run, k from 0 on.
     Hanna et al.'s code takes first = 0 for edges, 1 for nodes. "inputs" moves the embeddings along this way,
     "activations" one sublayer's output at a time, which takes S passes for each sublayer.
-    budget: bytes of the writes of all senders, which decide how many prompts are scored at a time.
+    budget: bytes of the prompts that are scored at a time, see `prompt_bytes`; there is one prompt at least.
     Raises ValueError for prompts or answers of other shapes, UnsupportedModel for a class that `Components` refuses.
     """
-    check_pairs(base, corrupted, answers)
+    check_pairs(model, base, source, answers)
     if method not in get_args(Method):
         raise ValueError(f"method = {method!r}: there are {', '.join(get_args(Method))}")
     if steps < 1 or first not in (0, 1):
@@ -59,55 +59,55 @@ def edge_scores(
     shares = [(first + step) / steps for step in range(steps)]
     found = []
     with tqdm(total=len(base), unit="prompt", leave=False, delay=5) as bar:
-        for some in _chunks(model, base, base.shape[1] - first_difference(base, corrupted), budget):
-            scored = _Scored(model, base[some], corrupted[some], answers[some], graph=method == "EAP")
-            if method == "EAP":
-                scores = scored.at_base()
-            elif method == "EAP-IG inputs":
-                scores = scored.along_inputs(shares)
-            else:
-                scores = scored.along_activations(shares)
-            found.append(scores.to(torch.promote_types(scores.dtype, torch.float32)).cpu())
-            bar.update(len(scores))
+        for some in _chunks(model, base, first_difference(base, source), budget):
+            found.append(_scores(model, base[some], source[some], answers[some], method, shares))
+            bar.update(len(found[-1]))
     together = torch.cat(found)
     check_finite(together, "the scores of edges", model, base)
     return together
 
 
-def node_scores(model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor) -> Tensor:
-    """Returns the first-order score of every sender [N, U]: what the metric loses if all read it in the corrupted run.
+def node_scores(model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor) -> Tensor:
+    """Returns the first-order score of every sender [N, U]: what the metric loses if all read it in the source run.
 
     Arguments and errors are those of `edge_scores`. Source: attribution patching (Nanda 2023).
     """
-    check_pairs(base, corrupted, answers)
+    check_pairs(model, base, source, answers)
     parts = Components(model, base)
-    intact, other = parts.base, Components(model, corrupted).base
-    found = gradients(parts, intact.hidden[0], answers)
-    scores = [_dot(intact.hidden[0] - other.hidden[0], found.hidden[0])[:, None]]
-    for layer in range(parts.layers):
-        change = intact.z[layer] - other.z[layer]
-        scores.append((change * found.z[layer]).sum((1, 3)))
-        scores.append(_dot(intact.mlp[layer] - other.mlp[layer], found.hidden[layer + 1])[:, None])
-    together = torch.cat(scores, 1)
+    base_run, source_run = parts.base, parts.run(source)
+    scores = []  # from the last layer to the first
+    after = end_gradient(parts, base_run.hidden[-1], answers)
+    for layer in reversed(range(parts.layers)):
+        found = LayerGradients(parts, layer, base_run.hidden[layer], after)
+        scores.append(_dot(base_run.mlp[layer] - source_run.mlp[layer], after)[:, None])
+        scores.append(((base_run.z[layer] - source_run.z[layer]) * found.z).sum((1, 3)))
+        after = found.before
+    scores.append(_dot(base_run.hidden[0] - source_run.hidden[0], after)[:, None])
+    together = torch.cat(scores[::-1], 1)
     together = together.to(torch.promote_types(together.dtype, torch.float32)).cpu()
     check_finite(together, "the scores of nodes", model, base)
     return together
 
 
-def check_pairs(base: Tensor, corrupted: Tensor, answers: Tensor) -> None:
-    """Raises ValueError unless base and corrupted are [N, T] alike, and answers [N, 2]."""
-    if base.ndim != 2 or base.shape != corrupted.shape or not base.numel():
+def check_pairs(model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor) -> None:
+    """Raises ValueError, before any pass, unless base and source are [N, T] alike, answers [N, 2], and all are tokens
+    of the model."""
+    if base.ndim != 2 or base.shape != source.shape or not base.numel():
         raise ValueError(
-            f"base {tuple(base.shape)}, corrupted {tuple(corrupted.shape)}: give token ids [N, T], and each corrupted "
-            "prompt as many tokens as its base prompt; prompts of other lengths go into calls of their own"
+            f"base {tuple(base.shape)}, source {tuple(source.shape)}: give token ids [N, T], and each source prompt as "
+            "many tokens as its base prompt; prompts of other lengths go into calls of their own"
         )
     if answers.shape != (len(base), 2):
         raise ValueError(f"answers {tuple(answers.shape)}: give [{len(base)}, 2], the right token and the wrong one")
+    for name, ids in (("base", base), ("source", source), ("answers", answers)):
+        if ids.is_floating_point() or ids.dtype == torch.bool or int(ids.min()) < 0:
+            raise ValueError(f"{name}: token ids are integers from 0 on, not {ids.dtype} from {ids.min().item()} on")
+        check_ids(model, ids.flatten())
 
 
-def first_difference(base: Tensor, corrupted: Tensor) -> int:
-    """The first position [0, T) where prompts [N, T] differ from their corrupted ones; 0 where none does."""
-    different = (base != corrupted).any(0).nonzero()
+def first_difference(base: Tensor, source: Tensor) -> int:
+    """The first position [0, T) where prompts [N, T] differ from their source ones; 0 where none does."""
+    different = (base != source).any(0).nonzero()
     return int(different[0]) if len(different) else 0
 
 
@@ -117,15 +117,36 @@ def _dot(one: Tensor, other: Tensor) -> Tensor:
 
 def graph_of(parts: Components) -> ComponentGraph:
     """The component graph of a model."""
-    return ComponentGraph(parts.layers, parts.heads, parts.parallel)
+    return model_graph(parts.model)
 
 
-def _chunks(model: PreTrainedModel, base: Tensor, tokens: int, budget: int) -> list[slice]:
-    """Prompts [N, T] in parts, of which what all senders write at so many tokens takes no more than these bytes."""
-    found, width = prepare(model), model.config.get_text_config(decoder=True).hidden_size
-    senders = 1 + len(found.layers) * (found.heads + 1)
-    size = max(1, budget // (tokens * width * senders * model.dtype.itemsize))
+def model_graph(model: PreTrainedModel) -> ComponentGraph:
+    """The component graph of a model, for which no prompt is run. Raises UnsupportedModel as `Components` does."""
+    heads = prepare(model).heads
+    return ComponentGraph(len(blocks_of(model)), heads, parallel_mlps(model))
+
+
+def _chunks(model: PreTrainedModel, base: Tensor, first: int, budget: int) -> list[slice]:
+    """Prompts [N, T] in parts that take no more than the budget, one prompt at least. first: see `prompt_bytes`."""
+    size = max(1, budget // prompt_bytes(model, base.shape[1], first))
     return [slice(start, start + size) for start in range(0, len(base), size)]
+
+
+def prompt_bytes(model: PreTrainedModel, length: int, first: int) -> int:
+    """The bytes that one prompt of `length` tokens takes while it is scored, whose runs differ from token `first` on.
+
+    Of each token from there on these are vectors of the stream's width: what all senders write, what the readers of
+    one layer feel, and the hidden states, z and MLPs of three runs. Then there are one layer with its graph, the keys
+    and values of the tokens before, and the scores.
+    """
+    found, width = prepare(model), model.config.get_text_config(decoder=True).hidden_size
+    layers, heads = len(found.layers), found.heads
+    graph = ComponentGraph(layers, heads)
+    senders, readers = graph.shape
+    later = length - first
+    numbers = later * width * (senders + graph.width + 3 * (3 * layers + 1))
+    numbers += 2 * layers * first * width + 3 * senders * readers
+    return numbers * model.dtype.itemsize + 2 * row_bytes(model, later, length)
 
 
 # ------------------------------------------------------------------------------------------------ what senders change
@@ -135,7 +156,7 @@ def _chunks(model: PreTrainedModel, base: Tensor, tokens: int, budget: int) -> l
 class Sender:
     """Senders that write together: the input, the heads of a layer, or its MLP.
 
-    layer: theirs, -1 for the input; kind; places: theirs among all senders. base, corrupted: what they put out in both
+    layer: theirs, -1 for the input; kind; places: theirs among all senders. base, source: what they put out in both
     runs, z [N, T, H, dv] or what they add to the stream [N, T, d].
     """
 
@@ -144,94 +165,59 @@ class Sender:
     kind: Literal["input", "heads", "mlp"]
     places: slice
     base: Tensor
-    corrupted: Tensor
+    source: Tensor
 
     @torch.no_grad()
-    def change(self, first_order: bool = False, start: int = 0) -> Tensor:
-        """By how much each of them alone changes the stream [N, places, T - start, d], base minus corrupted.
+    def change(self, first_order: bool = False) -> Tensor:
+        """By how much each of them alone changes the stream [N, places, T, d], base minus source.
 
         first_order: of a norm behind the heads of a layer, where the class has one; all else is linear anyway.
-        start: the first token that is asked for.
         """
-        base, corrupted = self.base[:, start:], self.corrupted[:, start:]
         if self.kind != "heads":
-            return (base - corrupted)[:, None]
+            return (self.base - self.source)[:, None]
         block = self.parts.blocks[self.layer]
-        change = self.parts.head_writes(self.layer, base - corrupted)
-        if not block.normed:
-            changed = change * block.factor
+        writes = self.parts.head_writes(self.layer, self.base - self.source)
+        if block.normed and first_order:
+            total = block.projection(self.base.flatten(-2))[:, :, None].expand(writes.shape).contiguous()
+            change = torch.func.jvp(block.attention, (total,), (writes,))[1] * block.factor
         else:
-            total = block.projection(base.flatten(-2))[:, :, None].expand(change.shape).contiguous()
-            if first_order:
-                changed = torch.func.jvp(block.attention, (total,), (change,))[1] * block.factor
-            else:
-                changed = self.parts.added(self.layer, total) - self.parts.added(self.layer, total - change)
-        return changed.transpose(1, 2)
+            change = -block.change(-writes, self.base)
+        return change.transpose(1, 2)
 
     def between(self, share: float) -> "Patch":
-        """An output that lies this share of the way from the corrupted run to the base run."""
-        return Patch(self.layer, self.kind, torch.lerp(self.corrupted, self.base, share))
+        """An output that lies this share of the way from the source run to the base run."""
+        return Patch(self.layer, self.kind, torch.lerp(self.source, self.base, share))
 
 
-class Patch(NamedTuple):
-    """What some senders put out instead of what they compute, see `Sender`."""
-
-    layer: int
-    kind: str
-    value: Tensor
-
-
-def senders_of(parts: Components, base: Parts, corrupted: Parts) -> list[Sender]:
+def senders_of(parts: Components, base: Parts, source: Parts) -> list[Sender]:
     """All senders, in their order."""
-    senders = [Sender(parts, -1, "input", slice(0, 1), base.hidden[0], corrupted.hidden[0])]
+    senders = [Sender(parts, -1, "input", slice(0, 1), base.hidden[0], source.hidden[0])]
     for layer in range(parts.layers):
         start = 1 + layer * (parts.heads + 1)
         heads, mlp = slice(start, start + parts.heads), slice(start + parts.heads, start + parts.heads + 1)
-        senders.append(Sender(parts, layer, "heads", heads, base.z[layer], corrupted.z[layer]))
-        senders.append(Sender(parts, layer, "mlp", mlp, base.mlp[layer], corrupted.mlp[layer]))
+        senders.append(Sender(parts, layer, "heads", heads, base.z[layer], source.z[layer]))
+        senders.append(Sender(parts, layer, "mlp", mlp, base.mlp[layer], source.mlp[layer]))
     return senders
 
 
 # ------------------------------------------------------------------------------------------------ what readers feel
 
 
-class Gradients(NamedTuple):
-    """Gradients of the metric: by layer of the hidden states [N, T, d] before it (L + 1), and of the outputs z.
-
-    streams: the hidden states themselves, where the gradients were taken.
-    """
-
-    hidden: tuple[Tensor, ...]
-    z: tuple[Tensor, ...]
-    streams: tuple[Tensor, ...]
-
-
-def gradients(parts: Components, embedded: Tensor, answers: Tensor, patch: Patch | None = None) -> Gradients:
-    """Gradients of the metric in a run from these embeddings [N, T, d], with the output of some senders replaced."""
-    if patch is not None and patch.kind == "input":
-        embedded = patch.value
+def end_gradient(parts: Components, end: Tensor, answers: Tensor) -> Tensor:
+    """The gradient of the metric [N, T, d] where the last layer puts out these hidden states [N, T, d]."""
     with torch.enable_grad():
-        streams, z = [embedded.detach().requires_grad_()], []
-        for layer in range(parts.layers):
-            kind, value = (patch.kind, patch.value) if patch is not None and patch.layer == layer else ("", None)
-            tap = Tap(layer, value if kind == "heads" else None)
-            with instrument(parts.model, tap), parts.mlp_adding(layer, value if kind == "mlp" else None):
-                streams.append(parts.whole(layer, streams[-1]))
-            z.append(tap.z)
-        found = torch.autograd.grad(metric(parts, streams[-1], answers).sum(), [*streams, *z])
-    hidden, outputs = found[: len(streams)], list(found[len(streams) :])
-    if patch is not None and patch.kind == "heads":
-        outputs[patch.layer] = torch.zeros_like(outputs[patch.layer])  # what these heads read changes nothing
-    return Gradients(hidden, tuple(outputs), tuple(stream.detach() for stream in streams))
+        end = end.detach().requires_grad_()
+        return torch.autograd.grad(metric(parts, end, answers).sum(), end)[0]
 
 
-def base_gradients(parts: Components, answers: Tensor) -> Gradients:
-    """Gradients of the metric in the base run, whose graph was kept and is gone afterwards; answers [N, 2]."""
-    run = parts.base
-    with torch.enable_grad():
-        found = torch.autograd.grad(metric(parts, run.hidden[-1], answers).sum(), [*run.hidden, *run.z])
-    parts.base = run.detached()
-    return Gradients(found[: len(run.hidden)], found[len(run.hidden) :], parts.base.hidden)
+@torch.no_grad()
+def hidden_states(parts: Components, embedded: Tensor, patch: Patch | None = None) -> list[Tensor]:
+    """What goes into each layer, and what comes out of the last one, in a run from these embeddings [N, T, d]."""
+    hidden = [patch.value if patch is not None and patch.kind == "input" else embedded]
+    for layer in range(parts.layers):
+        with patched(parts, layer, patch):
+            hidden.append(parts.whole(layer, hidden[-1]))
+    return hidden
 
 
 def metric(parts: Components, hidden: Tensor, answers: Tensor) -> Tensor:
@@ -245,78 +231,81 @@ def metric(parts: Components, hidden: Tensor, answers: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------ both together
 
 
-class _Scored:
-    """Prompts [N, T] that are scored together.
+def _scores(
+    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, method: Method, shares: Sequence[float]
+) -> Tensor:
+    """The scores [N, U, V] of prompts that are scored together; shares: of the way from the source to the base run."""
+    scored = _Scored(model, base, source, answers)
+    if method == "EAP":
+        scores = scored.at_base()
+    elif method == "EAP-IG inputs":
+        scores = scored.along_inputs(shares)
+    else:
+        scores = scored.along_activations(shares)
+    return scores.to(torch.promote_types(scores.dtype, torch.float32)).cpu()
 
-    writes [N, U, T - start, d]: by how much each sender changes the stream, from the first token on that differs.
+
+class _Scored:
+    """Prompts [N, T] that are scored together; only tokens from the first on that differs take part.
+
+    writes [N, U, T, d]: by how much each sender changes the stream.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor, *, graph: bool = False
-    ) -> None:
-        self.parts, self.answers = Components(model, base, graph=graph), answers
-        self.gradients = base_gradients(self.parts, answers) if graph else None
-        self.base, self.corrupted = self.parts.base, Components(model, corrupted).base
-        self.senders = senders_of(self.parts, self.base, self.corrupted)
-        self.start = first_difference(base, corrupted)  # before it nothing changes
-        self.writes = torch.cat([sender.change(first_order=True, start=self.start) for sender in self.senders], 1)
-        self.edges = torch.tensor(graph_of(self.parts).edges).to(self.writes)
+    def __init__(self, model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor) -> None:
+        self.parts, self.answers = Components(model, base, first_difference(base, source)), answers
+        self.base, self.source = self.parts.base, self.parts.run(source)
+        self.senders = senders_of(self.parts, self.base, self.source)
+        self.graph, embedded = graph_of(self.parts), self.base.hidden[0]
+        self.writes = embedded.new_empty(len(embedded), self.graph.shape[0], *embedded.shape[1:])
+        for sender in self.senders:
+            self.writes[:, sender.places] = sender.change(first_order=True)
+        self.edges = torch.tensor(self.graph.edges).to(self.writes)
 
     def at_base(self) -> Tensor:
-        """Scores [N, U, V] with the gradients of the base run, whose graph was kept."""
-        assert self.gradients is not None
-        return self._products(self.gradients, slice(None))
+        """Scores [N, U, V] with the gradients of the base run."""
+        return self._products(self.base.hidden)
 
-    def at(self, embedded: Tensor, patch: Patch | None = None, only: slice = slice(None)) -> Tensor:
-        """Scores [N, U, V] with the gradients of one run; only: of edges out of these senders, 0 for all others."""
-        return self._products(gradients(self.parts, embedded, self.answers, patch), only)
+    def along_inputs(self, shares: Sequence[float]) -> Tensor:
+        """The mean of scores with the gradients at points between the source and the base run's embeddings."""
+        ends = self.source.hidden[0], self.base.hidden[0]
+        points = (torch.lerp(*ends, share) for share in shares)
+        return _mean((self._products(hidden_states(self.parts, point)) for point in points), len(shares))
 
-    def _products(self, found: Gradients, only: slice) -> Tensor:
-        """Scores [N, U, V] with these gradients, of edges out of some senders."""
-        parts = self.parts
+    def along_activations(self, shares: Sequence[float]) -> Tensor:
+        """The same between the outputs of one sublayer at a time, for the edges out of it."""
+
+        def scores(sender: Sender, share: float) -> Tensor:
+            patch = sender.between(share)
+            return self._products(hidden_states(self.parts, self.base.hidden[0], patch), patch, sender.places)
+
+        means = (_mean((scores(sender, share) for share in shares), len(shares)) for sender in self.senders)
+        return reduce(torch.add, means)
+
+    def _products(self, hidden: Sequence[Tensor], patch: Patch | None = None, only: slice = slice(None)) -> Tensor:
+        """Scores [N, U, V] with the gradients of a run, of edges out of some senders; 0 for all others.
+
+        hidden: the run's hidden states, see `gradients`; patch: what the senders of `only` put out in it.
+        """
+        parts, width = self.parts, self.graph.width
         start, stop, _ = only.indices(self.writes.shape[1])
-        scores = self.writes.new_zeros(*self.writes.shape[:2], parts.layers * (3 * parts.heads + 1) + 1)
-        waiting: list[Tensor] = []  # of some layers, because few readers at a time make slow products
-        column = max(0, (start - 1) // (parts.heads + 1)) * (3 * parts.heads + 1)
-        for layer in range(column // (3 * parts.heads + 1), parts.layers + 1):
-            waiting.append(self._readers(layer, found))
-            together = sum(readers.shape[1] for readers in waiting)
-            if together >= TOGETHER or layer == parts.layers:
-                senders = slice(start, min(stop, 1 + (layer + 1) * (parts.heads + 1)))
-                gradient = torch.cat(waiting, 1).flatten(2)
-                products = self.writes[:, senders].flatten(2) @ gradient.mT
-                scores[:, senders, column : column + together] = products
-                column, waiting = column + together, []
+        scores = self.writes.new_zeros(len(self.writes), *self.graph.shape)
+
+        def multiply(readers: Tensor, layer: int) -> None:  # with senders up to this layer
+            senders, column = slice(start, min(stop, 1 + (layer + 1) * (parts.heads + 1))), layer * width
+            products = self.writes[:, senders].flatten(2) @ readers.flatten(2).mT
+            scores[:, senders, column : column + readers.shape[1]] = products
+
+        def before(layer: int, after: Tensor) -> Tensor:  # the gradient, and nothing else is kept of the layer
+            found = LayerGradients(parts, layer, hidden[layer], after, patch)
+            multiply(found.readers(), layer)
+            return found.before
+
+        gradient = end_gradient(parts, hidden[-1], self.answers)
+        multiply(gradient[:, None], parts.layers)
+        for layer in reversed(range(0 if patch is None else max(0, patch.layer), parts.layers)):
+            gradient = before(layer, gradient)
         return scores * self.edges
 
-    def _readers(self, layer: int, found: Gradients) -> Tensor:
-        """The gradients [N, readers, T - start, d] of what a layer reads; behind the last one, of what the logits read.
 
-        The gradient of a layer's input is that of its output, and what its readers add: the MLP's is the rest.
-        """
-        after = found.hidden[min(layer + 1, self.parts.layers)][:, self.start :]
-        if layer == self.parts.layers:
-            return after[:, None]
-        readers = attention_readers(self.parts, layer, found.streams[layer], found.z[layer], self.start)
-        mlp = (found.hidden[layer][:, self.start :] - after - readers.sum(1))[:, None]
-        return torch.cat([readers, mlp], 1)
-
-    def along_inputs(self, shares: Iterable[float]) -> Tensor:
-        """The mean of scores with the gradients at points between the corrupted and the base run's embeddings."""
-        ends = self.corrupted.hidden[0], self.base.hidden[0]
-        return _mean([self.at(torch.lerp(*ends, share)) for share in shares])
-
-    def along_activations(self, shares: Iterable[float]) -> Tensor:
-        """The same between the outputs of one sublayer at a time, for the edges out of it."""
-        embedded, shares = self.base.hidden[0], list(shares)
-        return reduce(
-            torch.add,
-            (
-                _mean([self.at(embedded, sender.between(share), sender.places) for share in shares])
-                for sender in self.senders
-            ),
-        )
-
-
-def _mean(scores: list[Tensor]) -> Tensor:
-    return reduce(torch.add, scores) / len(scores)
+def _mean(scores: Iterable[Tensor], count: int) -> Tensor:
+    return reduce(torch.add, scores) / count

@@ -1,12 +1,12 @@
 """Exact effects of edges of the component graph, one at a time: the referee of all estimates.
 
-An edge u -> v is corrupted where v alone reads what u adds to the stream in a corrupted run, and everything behind v is
+An edge u -> v is corrupted where v alone reads what u adds to the stream in a source run, and everything behind v is
 computed again. Only layers from v on are called, and many edges together, see `engine.replay`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from operator import index
 
 import torch
 from torch import Tensor
@@ -17,87 +17,82 @@ from util.engine.finite import check_finite
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
-from util.scores.attribution import Sender, check_pairs, first_difference, graph_of, metric, senders_of
+from util.scores.attribution import Sender, check_pairs, first_difference, graph_of, metric, model_graph, senders_of
 
 
 def exact_scores(
     model: PreTrainedModel,
     base: Tensor,
-    corrupted: Tensor,
+    source: Tensor,
     answers: Tensor,
     edges: Sequence[tuple[int, int]],
     budget: int = BUDGET,
 ) -> Tensor:
     """Returns how far the metric falls where one edge alone is corrupted [N, E], on the CPU.
 
-    base, corrupted: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one; the metric is
+    base, source: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one; the metric is
     the difference of their logits. edges: (sender, reader), their places in `graph.ComponentGraph`. budget: bytes of
-    one batch. Raises ValueError for prompts or answers of other shapes and for pairs that are no edges,
-    UnsupportedModel for a class that `Components` refuses.
+    one batch. Raises ValueError, before any pass, for prompts or answers of other shapes, for pairs that are no edges
+    and for none at all; UnsupportedModel for a class that `Components` refuses.
     """
-    check_pairs(base, corrupted, answers)
-    parts = Components(model, base)
-    intact, other = parts.base, Components(model, corrupted).base
-    places, graph = _Places(parts.layers, parts.heads), graph_of(parts)
+    check_pairs(model, base, source, answers)
+    graph = model_graph(model)
     wanted: dict[int, dict[int, list[int]]] = {}  # by layer and sender, which readers
-    for sender, reader in {(int(sender), int(reader)) for sender, reader in edges}:
+    for sender, reader in {*map(_checked_edge, edges)}:
         graph.name((sender, reader))  # it refuses what is no edge
-        wanted.setdefault(places.layer(reader), {}).setdefault(sender, []).append(reader)
-    work = _Work(parts, intact, senders_of(parts, intact, other), answers, first_difference(base, corrupted), budget)
+        wanted.setdefault(graph.layer_of(reader), {}).setdefault(sender, []).append(reader)
+    if not wanted:
+        raise ValueError("edges: name at least one")
+    parts = Components(model, base)
+    base_run, source_run = parts.base, parts.run(source)
+    work = _Work(
+        parts, base_run, senders_of(parts, base_run, source_run), answers, first_difference(base, source), budget
+    )
     found: dict[tuple[int, int], Tensor] = {}
     for layer, readers in sorted(wanted.items()):
         for chunk in work.chunks(sorted(readers)):
             found |= work.effects(layer, {sender: sorted(readers[sender]) for sender in chunk})
-    effects = [found[int(sender), int(reader)] for sender, reader in edges]
-    together = torch.stack(effects, 1) if effects else torch.zeros(len(base), 0)
+    together = torch.stack([found[_checked_edge(edge)] for edge in edges], 1)
     check_finite(together, "the effects of edges", model, base)
     return together
 
 
 @torch.no_grad()
 def exact_node_scores(
-    model: PreTrainedModel, base: Tensor, corrupted: Tensor, answers: Tensor, budget: int = BUDGET
+    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, budget: int = BUDGET
 ) -> Tensor:
-    """Returns how far the metric falls where all readers of one sender read the corrupted run [N, U], on the CPU.
+    """Returns how far the metric falls where all readers of one sender read the source run [N, U], on the CPU.
 
     Arguments and errors are those of `exact_scores`. The input's entry is the whole effect: nothing else differs.
     """
-    check_pairs(base, corrupted, answers)
+    check_pairs(model, base, source, answers)
     parts = Components(model, base)
-    intact, other = parts.base, Components(model, corrupted).base
-    work = _Work(parts, intact, senders_of(parts, intact, other), answers, first_difference(base, corrupted), budget)
-    edits = [Edit(0, _nothing, other.hidden[0])]
+    base_run, source_run = parts.base, parts.run(source)
+    work = _Work(
+        parts, base_run, senders_of(parts, base_run, source_run), answers, first_difference(base, source), budget
+    )
+    edits = [Edit(0, _nothing, source_run.hidden[0])]
     for layer in range(parts.layers):
-        heads = other.z[layer]
+        heads = source_run.z[layer]
         edits += [head_edit(layer, head, heads[:, :, head : head + 1]) for head in range(parts.heads)]
-        after = intact.hidden[layer + 1] + other.mlp[layer] - intact.mlp[layer]
+        after = base_run.hidden[layer + 1] + source_run.mlp[layer] - base_run.mlp[layer]
         edits.append(Edit(layer + 1, _nothing, after))
     effects = (work.metric - work.run(edits)).T
     check_finite(effects, "the effects of nodes", model, base)
     return effects
 
 
+def _checked_edge(edge: tuple[int, int]) -> tuple[int, int]:
+    """The sender and the reader as plain integers. Raises ValueError for anything else."""
+    try:
+        sender, reader = map(index, edge)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"an edge is two integers, the places of its sender and its reader, not {edge!r}") from error
+    return sender, reader
+
+
 def _nothing(_: Place) -> tuple[()]:
     return ()
-
-
-class _Places(NamedTuple):
-    """What stands where among senders and readers, see `graph.ComponentGraph`."""
-
-    layers: int
-    heads: int
-
-    @property
-    def width(self) -> int:
-        """Readers of a layer: queries, keys and values of all heads, and the MLP."""
-        return 3 * self.heads + 1
-
-    def layer(self, reader: int) -> int:
-        """The layer of a reader; the number of layers for the logits."""
-        return reader // self.width
-
-    def is_mlp(self, reader: int) -> bool:
-        return reader % self.width == self.width - 1
 
 
 class _Work:
@@ -107,7 +102,7 @@ class _Work:
         self, parts: Components, base: Parts, senders: Sequence[Sender], answers: Tensor, first: int, budget: int
     ) -> None:
         self.parts, self.base, self.senders, self.answers, self.first = parts, base, senders, answers, first
-        self.places, self.budget = _Places(parts.layers, parts.heads), budget
+        self.graph, self.budget = graph_of(parts), budget
         with torch.no_grad():
             self.metric = metric(parts, base.hidden[-1], answers).cpu()
 
@@ -122,7 +117,7 @@ class _Work:
     def effects(self, layer: int, wanted: dict[int, list[int]]) -> dict[tuple[int, int], Tensor]:
         """How far the metric [N] falls, by sender and reader; wanted: by sender, readers of one layer."""
         changes = self._changes(sorted(wanted))
-        if layer == self.places.layers:
+        if layer == self.graph.layers:
             rows = (self.base.hidden[-1][:, -1] - changes[:, :, -1]).flatten(0, 1)
             metrics = metric(self.parts, rows[:, None], self.answers).cpu().unflatten(0, (len(wanted), -1))
             return {
@@ -150,14 +145,14 @@ class _Work:
         self, layer: int, wanted: dict[int, list[int]], changes: Tensor
     ) -> Iterator[tuple[tuple[int, int], Edit]]:
         """Heads whose query, key or value reads a changed stream."""
-        asked = {s: [r % self.places.width for r in rs if not self.places.is_mlp(r)] for s, rs in wanted.items()}
+        asked = {s: [r % self.graph.width for r in rs if not self.graph.is_mlp(r)] for s, rs in wanted.items()}
         if not any(asked.values()):
             return
         rows = (self.base.hidden[layer] - changes).flatten(0, 1)
         before, after = self.parts.reads(layer, self.base.hidden[layer]), self.parts.reads(layer, rows)
         for part, name in enumerate(("query", "key", "value")):
             of_part = {
-                s: [r % self.places.heads for r in rs if r // self.places.heads == part] for s, rs in asked.items()
+                s: [r % self.graph.heads for r in rs if r // self.graph.heads == part] for s, rs in asked.items()
             }
             if not any(of_part.values()):
                 continue
@@ -170,14 +165,14 @@ class _Work:
             )
             for (sender, heads), own in zip(of_part.items(), z, strict=True):
                 for head in heads:
-                    reader = layer * self.places.width + part * self.places.heads + head
+                    reader = layer * self.graph.width + part * self.graph.heads + head
                     yield (sender, reader), head_edit(layer, head, own[:, :, head : head + 1].clone())
 
     def _mlps(
         self, layer: int, wanted: dict[int, list[int]], changes: Tensor
     ) -> Iterator[tuple[tuple[int, int], Edit]]:
         """MLPs that read a changed stream."""
-        chosen = [place for place, readers in enumerate(wanted.values()) if any(map(self.places.is_mlp, readers))]
+        chosen = [place for place, readers in enumerate(wanted.values()) if any(map(self.graph.is_mlp, readers))]
         if not chosen:
             return
         read = self.base.hidden[layer]
@@ -185,13 +180,13 @@ class _Work:
             read = read + self.parts.writes(layer, self.base.z[layer])
         rows = (read - changes[chosen]).flatten(0, 1)
         added = self.parts.adds(layer, rows).unflatten(0, (len(chosen), -1)) - self.base.mlp[layer]
-        reader = (layer + 1) * self.places.width - 1
+        reader = (layer + 1) * self.graph.width - 1
         for sender, own in zip([list(wanted)[place] for place in chosen], added, strict=True):
             yield (sender, reader), Edit(layer + 1, _nothing, self.base.hidden[layer + 1] + own)
 
     def run(self, edits: Sequence[Edit]) -> Tensor:
         """The metrics [E, N] under each edit alone."""
-        last = [edit.start == self.places.layers for edit in edits]
+        last = [edit.start == self.graph.layers for edit in edits]
         found = torch.empty(len(edits), len(self.metric), dtype=self.metric.dtype)
         within = [edit for edit, at_end in zip(edits, last, strict=True) if not at_end]
         if within:
@@ -199,7 +194,7 @@ class _Work:
                 self.parts.model, self.parts.ids.cpu(), within, self.answers, self.first, budget=self.budget
             ).logits
             found[~torch.tensor(last)] = (logits[..., 0] - logits[..., 1]).to(found)
-        ends = [edit.hidden[:, -1:] for edit in edits if edit.start == self.places.layers and edit.hidden is not None]
+        ends = [edit.hidden[:, -1:] for edit in edits if edit.start == self.graph.layers and edit.hidden is not None]
         if ends:
             metrics = metric(self.parts, torch.cat(ends), self.answers).cpu()
             found[torch.tensor(last)] = metrics.unflatten(0, (len(ends), -1)).to(found)

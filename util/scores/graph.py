@@ -88,6 +88,19 @@ class ComponentGraph:
         number = {name: place for place, name in enumerate(self.nodes)}
         return np.array([number[reader.partition("<")[0]] for reader in self.readers])
 
+    @property
+    def width(self) -> int:
+        """The number of readers of a layer: queries, keys and values of all heads, and the MLP."""
+        return 3 * self.heads + 1
+
+    def layer_of(self, reader: int) -> int:
+        """The layer of a reader [V]; the number of layers for the logits."""
+        return reader // self.width
+
+    def is_mlp(self, reader: int) -> bool:
+        """Whether a reader [V] of a layer is its MLP."""
+        return reader % self.width == self.width - 1
+
     # ------------------------------------------------------------------------------------------------ names
 
     def name(self, place: Place) -> str:

@@ -164,19 +164,19 @@ def _check_names(kind: str, given: Mapping[str, Any], names: Sequence[str]) -> N
 
 @checked
 class Columns:
-    """Where a row has its base prompt, corrupted prompt, answer and wrong answer.
+    """Where a row has its base prompt, source prompt, answer and wrong answer.
 
     "prompt" is a column; "metadata.subject" an entry of it; "choices.label[answerKey]" the entry of a list whose number
     stands in the column answerKey. Raises ValueError for another form.
     """
 
     base: Text
-    corrupted: Text
+    source: Text
     answer: Text
     wrong: Text
 
     def __post_init__(self) -> None:
-        for place in (self.base, self.corrupted, self.answer, self.wrong):
+        for place in (self.base, self.source, self.answer, self.wrong):
             _split(place)
 
 
@@ -196,7 +196,7 @@ _SYMBOLS = Columns(
     "symbol_counterfactual.choices.label[symbol_counterfactual.answerKey]",
 )
 COLUMNS: dict[str, Columns] = {
-    # S2 becomes IO: the corrupted prompt's answer is S
+    # S2 becomes IO: the source prompt's answer is S
     "ioi": Columns("prompt", "s2_io_flip_counterfactual.prompt", "metadata.indirect_object", "metadata.subject"),
     "mcqa": _SYMBOLS,
     "arc": _SYMBOLS,
@@ -206,13 +206,13 @@ COLUMNS: dict[str, Columns] = {
 
 @dataclass(frozen=True)
 class Pairs:
-    """Base prompts, corrupted prompts, answers to the base prompts and wrong answers: texts, as many of each.
+    """Base prompts, source prompts, answers to the base prompts and wrong answers: texts, as many of each.
 
     An answer is as the data have it: whether a blank comes before it is for the caller to know.
     """
 
     base: tuple[str, ...]
-    corrupted: tuple[str, ...]
+    source: tuple[str, ...]
     answers: tuple[str, ...]
     wrong: tuple[str, ...]
 
@@ -225,15 +225,14 @@ class Pairs:
         Patching goes token by token, so that such a pair cannot be used.
         """
         sizes = [
-            [len(with_bos(text, tokenizer).ids) for text in pair]
-            for pair in zip(self.base, self.corrupted, strict=True)
+            [len(with_bos(text, tokenizer).ids) for text in pair] for pair in zip(self.base, self.source, strict=True)
         ]
         unequal = [(row, *pair) for row, pair in enumerate(sizes) if pair[0] != pair[1]]
         if unequal:
-            row, base, corrupted = unequal[0]
+            row, base, source = unequal[0]
             raise ValueError(
                 f"{len(unequal)} of {len(self)} pairs have unequal numbers of tokens; the first is row {row}, with "
-                f"{base} and {corrupted}: {self.base[row]!r} and {self.corrupted[row]!r}"
+                f"{base} and {source}: {self.base[row]!r} and {self.source[row]!r}"
             )
 
 
@@ -256,7 +255,7 @@ def pairs(file: Path, columns: Columns | str, limit: int | None = None, split: s
     if not rows:
         raise ValueError(f"{file}: there are no rows")
     found: list[list[str]] = []
-    for place in (columns.base, columns.corrupted, columns.answer, columns.wrong):
+    for place in (columns.base, columns.source, columns.answer, columns.wrong):
         try:
             found.append([_text(row, place, number) for number, row in enumerate(rows)])
         except ValueError as error:

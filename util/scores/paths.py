@@ -57,17 +57,17 @@ def path_effects(
     shapes and for heads that the model does not have or that come twice, UnsupportedModel for a class that `Components`
     refuses.
     """
-    check_pairs(base, source, answers)
+    check_pairs(model, base, source, answers)
     parts = Components(model, base)
     _check_heads(parts, heads)
-    intact, other = parts.base, Components(model, source).base
+    base_run, source_run = parts.base, parts.run(source)
     size = max(1, budget // (len(base) * row_bytes(model, base.shape[1], base.shape[1])))
     order = sorted(range(len(heads)), key=lambda place: heads[place])
     paths: dict[Path, Edit] = {}
     direct = torch.empty(len(base), len(heads), dtype=torch.promote_types(model.dtype, torch.float32))
-    plain = metric(parts, intact.hidden[-1], answers).cpu()
+    plain = metric(parts, base_run.hidden[-1], answers).cpu()
     for start in range(0, len(order), size):
-        run = _FrozenRun(parts, intact, other, heads, order[start : start + size])
+        run = _FrozenRun(parts, base_run, source_run, heads, order[start : start + size])
         paths |= run.heard()
         direct[:, run.senders] = (metric(parts, run.stream, answers).cpu().unflatten(0, (-1, len(base))) - plain).T
     edges = direct.new_full((len(base), len(heads), len(heads), len(CHANNELS)), torch.nan)

@@ -35,7 +35,7 @@ from util.stats.intervals import Interval, mean_interval
 
 METHODS = ("exact", "EAP", "EAP-IG inputs", "EAP-IG activations")
 FOUND = 0.1  # the least share of an exact effect that counts as seen
-Batch = tuple[Tensor, Tensor, Tensor]  # base and corrupted prompts [N, T] and answers [N, 2]
+Batch = tuple[Tensor, Tensor, Tensor]  # base and source prompts [N, T] and answers [N, 2]
 
 
 class Route(NamedTuple):
@@ -180,20 +180,20 @@ def all_scores(model: PreTrainedModel, graph: ComponentGraph, batches: Sequence[
     """Returns the scores of every method, means over prompts [4, U, V], and the mean whole effect.
 
     Methods are in the order of METHODS; EAP-IG has 5 steps. batches: prompts that differ in length are in different
-    ones. The whole effect is the metric of the base run minus that of the corrupted run.
+    ones. The whole effect is the metric of the base run minus that of the source run.
     """
     edges = [(int(sender), int(reader)) for sender, reader in np.argwhere(graph.edges)]
     senders, readers = np.array(edges).T
     found: list[list[NDArray[np.floating]]] = [[] for _ in METHODS]
     whole: list[float] = []
-    for base, corrupted, answers in batches:
+    for base, source, answers in batches:
         exact = np.zeros((len(base), *graph.shape))
-        exact[:, senders, readers] = exact_scores(model, base, corrupted, answers, edges).numpy()
+        exact[:, senders, readers] = exact_scores(model, base, source, answers, edges).numpy()
         found[0].append(exact)
-        found[1].append(edge_scores(model, base, corrupted, answers).numpy())
-        found[2].append(edge_scores(model, base, corrupted, answers, "EAP-IG inputs").numpy())
-        found[3].append(edge_scores(model, base, corrupted, answers, "EAP-IG activations", first=1).numpy())
-        whole += (_metric(model, base, answers) - _metric(model, corrupted, answers)).tolist()
+        found[1].append(edge_scores(model, base, source, answers).numpy())
+        found[2].append(edge_scores(model, base, source, answers, "EAP-IG inputs").numpy())
+        found[3].append(edge_scores(model, base, source, answers, "EAP-IG activations", first=1).numpy())
+        whole += (_metric(model, base, answers) - _metric(model, source, answers)).tolist()
     means = [np.concatenate(parts).mean(axis=0, dtype=np.float64) for parts in found]
     return np.stack(means), float(np.mean(whole))
 
@@ -210,7 +210,7 @@ class Recovery:
     """What methods find of the circuits of M planted models, which differ by their seed.
 
     circuits [M]: what is known. scores [K, M, U, V]: of each method, in the order of METHODS, means over prompts.
-    whole [M]: the whole effect, base minus corrupted, in the same unit. setting: model and corruption, for titles.
+    whole [M]: the whole effect, base minus source, in the same unit. setting: model and corruption, for titles.
     Raises ValueError for arrays that do not fit, and for fewer than two models, which give no interval.
     """
 

@@ -1,20 +1,57 @@
-"""What a metric feels of each stream that the heads of a layer read: gradients of queries, keys and values apart.
+"""What a metric feels of each stream that the parts of a layer read: gradients of queries, keys, values and MLP apart.
 
 Every head reads the stream three times, through the layer's norm. The gradient of one such reading goes back from the
 head's own query, key or value alone. A head owns columns of the linear maps behind the norm; with their weights all
 heads of a layer take one pass. Where heads share columns (a norm over all heads' queries) each takes a pass of its own.
+
+Layers are called one at a time, each with a graph that is gone before the next: no backward graph of a whole run is
+ever kept.
 """
 
 import weakref
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from util.engine.components import Components, plain_weight
+from util.engine.attention import instrument
+from util.engine.call import Call
+from util.engine.components import Block, Components, Tap, plain_weight
+
+
+class Patch(NamedTuple):
+    """What senders of one layer put out instead of what they compute.
+
+    layer: theirs, -1 for the input; kind: "input", "heads" or "mlp"; value: z [N, T, H, dv] of heads, otherwise what is
+    added to the stream [N, T, d].
+    """
+
+    layer: int
+    kind: str
+    value: Tensor
+
+
+class _CallTap(Tap):
+    """Keeps the attention call, too; None before there is one."""
+
+    call: Call | None = None
+
+    def visit(self, call: Call, out: Tensor) -> Tensor:
+        self.call = call
+        return super().visit(call, out)
+
+
+@contextmanager
+def patched(parts: Components, layer: int, patch: Patch | None) -> Iterator[_CallTap]:
+    """Inside the block a layer puts out what the patch says, if it is one of this layer."""
+    value = {patch.kind: patch.value} if patch is not None and patch.layer == layer else {}
+    tap = _CallTap(layer, value.get("heads"))
+    with instrument(parts.model, tap), parts.mlp_adding(layer, value.get("mlp")):
+        yield tap
 
 
 class _Read(NamedTuple):
@@ -25,49 +62,68 @@ class _Read(NamedTuple):
     output: Tensor
 
 
-def attention_readers(parts: Components, layer: int, hidden: Tensor, z_gradient: Tensor, start: int = 0) -> Tensor:
-    """The gradients [N, 3 H, T - start, d] of what each head's query, key and value read, before the layer's norm.
+class LayerGradients:
+    """Gradients of a metric at one layer, which is called once more for them, with a graph for a backward pass.
 
-    hidden: what the layer reads [N, T, d]; z_gradient [N, T, H, dv]: the gradient of the heads' outputs. start: the
-    first token that is asked for. Heads that share keys and values have a reading of them each.
+    parts, layer: which; patch: what senders put out instead of what they compute. hidden: what goes into the layer
+    [N, T, d]. after: the gradient of what comes out of it [N, T, d]. Then `before` is the gradient of what goes into
+    it, and z that of its heads' outputs [N, T, H, dv].
     """
-    with torch.enable_grad():
-        hidden = hidden.detach().requires_grad_()
-        reads: list[_Read] = []
-        with ExitStack() as stack:
+
+    def __init__(
+        self, parts: Components, layer: int, hidden: Tensor, after: Tensor, patch: Patch | None = None
+    ) -> None:
+        self.parts, self.layer, self.after, self.patch = parts, layer, after, patch
+        self.hidden = hidden.detach().requires_grad_()
+        self.reads: list[_Read] = []
+        with torch.enable_grad(), patched(parts, layer, patch) as self.tap, ExitStack() as stack:
             for module in parts.plan.layers[layer].modules():
                 if isinstance(module, nn.Linear | Conv1D):
-                    stack.callback(module.register_forward_hook(_keeping(reads)).remove)
-            call = parts.reads(layer, hidden)
+                    stack.callback(module.register_forward_hook(self._keep).remove)
+            out = parts.whole(layer, self.hidden)
+        self.before, self.z = torch.autograd.grad(out, [self.hidden, self.tap.z], after, retain_graph=True)
+
+    def _keep(self, module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        if self.tap.call is None:  # what is called behind attention is not on the way to it
+            self.reads.append(_Read(module, given[0], out))
+
+    def readers(self) -> Tensor:
+        """The gradients [N, 3 H + 1, T, d] of what each reader of the layer reads, before its norm.
+
+        The gradient of a layer's input is that of its output, and what its readers add: the MLP's is the rest.
+        """
+        found = self.before.new_zeros(len(self.before), 3 * self.parts.heads + 1, *self.before.shape[1:])
+        heads, mlp = found[:, :-1], found[:, -1]
+        if self.patch is None or (self.patch.layer, self.patch.kind) != (self.layer, "heads"):
+            self._write_heads(heads)  # what patched heads read changes nothing
+        mlp[:] = self.before - self.after - heads.sum(1)
+        return found
+
+    def _write_heads(self, into: Tensor) -> None:
+        """Write the gradients [N, 3 H, T, d] of what each head's query, key and value read.
+
+        Heads that share keys and values have a reading of them each.
+        """
+        call = self.tap.call
+        assert call is not None  # the layer was called
         states = (call.query, call.key, call.value)
-        alone = [state.detach().requires_grad_() for state in states]
-        z = replace(call, query=alone[0], key=alone[1], value=alone[2]).plain()
-        shared = z.shape[2] // call.key.shape[1]
+        shared = self.parts.heads // call.key.shape[1]
         members = []  # of each group of heads that share keys and values, one head at a time
         for member in range(shared):
-            own = torch.zeros_like(z_gradient)
-            own[:, :, member::shared] = z_gradient[:, :, member::shared]
-            members.append(torch.autograd.grad(z, alone, own, retain_graph=True))
+            own = torch.zeros_like(self.z)
+            own[:, :, member::shared] = self.z[:, :, member::shared]
+            members.append(torch.autograd.grad(self.tap.z, states, own, retain_graph=True))
         asked = torch.stack([member[0] for member in members]).sum(0)
-        found = []
-        for part, state in enumerate(states):
-            owned = _columns(parts, layer, part, state, reads, hidden)
+        for part, (state, readings) in enumerate(zip(states, into.chunk(3, dim=1), strict=True)):
+            owned = _columns(self.parts, self.layer, part, state, self.reads, self.hidden)
             gradients = [asked] if part == 0 else [member[part] for member in members]
-            by_group = [
-                _one_by_one(state, gradient, hidden)[:, :, start:]
-                if owned is None
-                else owned.back(state, gradient, reads, hidden, start)
-                for gradient in gradients
-            ]  # [groups, N, T - start, d] each
-            found.append(torch.stack(by_group, 1).flatten(0, 1) if len(by_group) > 1 else by_group[0])
-    return torch.cat(found).transpose(0, 1)
-
-
-def _keeping(reads: list[_Read]) -> Any:
-    def keep(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        reads.append(_Read(module, given[0], out))
-
-    return keep
+            for member, gradient in enumerate(gradients):
+                each = (
+                    _one_by_one(state, gradient, self.hidden)
+                    if owned is None
+                    else owned.back(state, gradient, self.reads, self.hidden)
+                )
+                readings[:, member :: len(gradients)] = each.transpose(0, 1)
 
 
 def _one_by_one(state: Tensor, gradient: Tensor, hidden: Tensor) -> Tensor:
@@ -90,29 +146,27 @@ class _Columns:
     read: int
     columns: Tensor
 
-    def back(self, state: Tensor, gradient: Tensor, reads: list[_Read], hidden: Tensor, start: int) -> Tensor:
-        """The gradients [heads, N, T - start, d] that go back from each head of a state alone, see `_one_by_one`."""
+    def back(self, state: Tensor, gradient: Tensor, reads: list[_Read], hidden: Tensor) -> Tensor:
+        """The gradients [heads, N, T, d] that go back from each head of a state alone, see `_one_by_one`."""
         module, given, out = reads[self.read]
         after = torch.autograd.grad(state, out, gradient, retain_graph=True)[0]
         weight = plain_weight(module)
         assert weight is not None  # or it would own no columns
         columns = self.columns.to(after.device)
-        before = torch.einsum("ntgc,gci->gnti", after[:, start:, columns], weight[columns])
+        before = torch.einsum("ntgc,gci->gnti", after[:, :, columns], weight[columns])
         if given is hidden:
             return before
-        whole = before.new_zeros(*before.shape[:2], given.shape[1], before.shape[3])
-        whole[:, :, start:] = before
-        return torch.autograd.grad(given, hidden, whole, retain_graph=True, is_grads_batched=True)[0][:, :, start:]
+        return torch.autograd.grad(given, hidden, before, retain_graph=True, is_grads_batched=True)[0]
 
 
-_OWNED: "weakref.WeakKeyDictionary[nn.Module, dict[int, _Columns | None]]" = weakref.WeakKeyDictionary()
+_OWNED: "weakref.WeakKeyDictionary[Block, dict[int, _Columns | None]]" = weakref.WeakKeyDictionary()
 
 
 def _columns(
     parts: Components, layer: int, part: int, state: Tensor, reads: list[_Read], hidden: Tensor
 ) -> _Columns | None:
     """The columns that heads own of a layer's queries, keys or values; found out once. None where they share some."""
-    known = _OWNED.setdefault(parts.plan.layers[layer], {})
+    known = _OWNED.setdefault(parts.blocks[layer], {})
     if part not in known:
         found = _found(state, reads)
         known[part] = found if found is not None and _is_right(found, state, reads, hidden) else None
@@ -122,7 +176,7 @@ def _columns(
 def _is_right(columns: _Columns, state: Tensor, reads: list[_Read], hidden: Tensor) -> bool:
     """Whether the columns give what a pass for each head gives: not where the stream has other ways to a state."""
     gradient = torch.randn(state.shape, generator=torch.Generator().manual_seed(1)).to(state)
-    slow, fast = _one_by_one(state, gradient, hidden), columns.back(state, gradient, reads, hidden, 0)
+    slow, fast = _one_by_one(state, gradient, hidden), columns.back(state, gradient, reads, hidden)
     coarse = state.dtype in (torch.bfloat16, torch.float16)
     return bool((slow - fast).abs().max() <= (5e-2 if coarse else 1e-3) * slow.abs().max())
 

@@ -17,8 +17,8 @@ IN_VALUES = {
     "companions": NO_DIRECT_WRITING,
     "paths": IN_RECORDS["edges"],
     "moved": CHANGED_BEFORE_PROJECTION,
-    **dict.fromkeys(
-        ("scores", "search", "models", "claims", "faithfulness", "CPR", "CMD", "component graph"), NO_SHARE
-    ),
+    **dict.fromkeys(("scores", "search", "models", "claims", "faithfulness", "CPR", "CMD", "strongest"), NO_SHARE),
+    "found": "a share of the edges that matter, where none does",
+    "agreement": "a rank correlation of fewer than two edges, of equal scores, or where there is no whole effect",
     "selectivity": "a ratio whose denominator is 0",
 }
