@@ -25,7 +25,11 @@ def test_the_counts_of_the_findings_are_stored():
     for column, model in enumerate(FOLDERS, 1):
         heads = flat(values("forerunner_heads", model)["counts"]["correct"])
         assert f" of {len(heads)};" in ROWS[1][column]
-        assert ROWS[4][column].startswith(f"{len(values('edge_ablation', model)['search']['kept'])} of 31,")
+        edges = values("edge_ablation", model)
+        assert ROWS[4][column].startswith(f"{len(edges['search']['kept'])} of 31,")
+        pruned = edges["pruning"]["by_task"]["capitalization"]["head"]
+        kept = "{:.2f} [{:.2f}, {:.2f}]".format(*pruned["explained"][str(pruned["result"])])
+        assert f"; {pruned['result']} of {pruned['units']}, {kept};" in ROWS[4][column]
     accuracy = values("induction_scores", "smollm2")["accuracy"]["wordseq1"]
     controls = [v[0] for name, v in accuracy.items() if name.startswith(("layer-matched", "norm-matched"))]
     costly = sum(value <= accuracy["top 3 ablated"][0] for value in controls)
