@@ -305,6 +305,33 @@ def test_what_the_ioi_notebook_says_of_heads_is_stored():
 
 
 @pytest.mark.notebook
+def test_what_the_ioi_notebook_says_of_edges_is_stored():
+    told = conclusions("03_ioi_patching", "**SmolLM2-135M-Instruct**")
+    graph = values("ioi_patching", "smollm2")["component graph"]
+    [said] = [part for part in told["smollm2"].split("\n\n") if "edges that were drawn" in part]
+
+    def written(interval):
+        return "{:.2f} [{:.2f}, {:.2f}]".format(*interval)
+
+    assert f"Of the {graph['drawn']:,} edges that were drawn, {graph['matter']} carry" in said
+    edge, largest = max(graph["strongest"].items(), key=lambda item: abs(item[1]["exact"][0]))
+    assert edge == "input->m0" and "from the input to the first MLP" in said and written(largest["exact"]) in said
+    assert f"the wrong sign ({largest['EAP']:.2f})" in said and f"see it ({largest['EAP-IG inputs']:.2f})" in said
+    curves = graph["curves"]
+    eap, gradients = (curves[method] for method in ("EAP", "EAP-IG inputs"))
+    random = {f"{curves[name]['CPR']['CPR'][0]:.2f}" for name in curves if name.startswith("random")}
+    assert f"CPR {written(eap['CPR']['CPR'])}, no better than random rankings ({random.pop()})" in said and not random
+    assert f": CPR {written(gradients['CPR']['CPR'])}." in said
+    assert f"CMD {written(eap['CMD']['CMD'])} and {written(gradients['CMD']['CMD'])}." in said
+    found = [graph["found"][method] for method in ("EAP", "EAP-IG inputs")]
+    assert f"highest {graph['matter']} ({written(found[0])} and {written(found[1])})" in said
+    of_toy, toy = values("ioi_patching", "embedded")["component graph"], told["embedded"]
+    assert f"Of all {of_toy['drawn']:,} edges eight carry" in toy and of_toy["matter"] == 8
+    assert [of_toy["found"][name][0] * 8 for name in ("EAP", "EAP-IG inputs", "exact")] == [8, 7, 7]
+    assert f"rank correlation {written(of_toy['agreement']['exact']['all'])}" in toy
+
+
+@pytest.mark.notebook
 def test_what_the_induction_notebook_says_of_heads_is_stored():
     """Every number with an interval of a head of SmolLM2; those of tasks are accuracies."""
     cells = nbformat.read(ROOT / "notebooks" / "02_induction_scores.ipynb", as_version=4).cells
