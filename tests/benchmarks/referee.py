@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,12 +54,14 @@ class Contestant:
     """A process that serves. Raises RuntimeError, with the end of what it said, where the process dies."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        # of what it says beside its answers: a pipe that nobody reads would fill, and the process wait
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._said,
             text=True,
             env=os.environ | environment,
         )
@@ -77,7 +80,9 @@ class Contestant:
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError((self.process.communicate()[1] or "a contestant died")[-2000:])
+            self.process.communicate()
+            self._said.seek(0)
+            raise RuntimeError((self._said.read() or "a contestant died")[-2000:])
         return json.loads(line)
 
     def close(self) -> None:

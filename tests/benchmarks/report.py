@@ -34,7 +34,8 @@ def report_head(count: int, threads: int = 1) -> dict[str, Any]:
     import torch
     import transformers
 
-    processes = {1: "one thread per process", 2: "two threads per process"}[threads]
+    few = {1: "one thread per process", 2: "two threads per process"}
+    processes = few.get(threads, f"{threads} threads per process")
     return {
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {processes}",
         "other work on the machine, its load": round(os.getloadavg()[2], 1),

@@ -23,6 +23,12 @@ def served(code: str, before: str = "") -> referee.Contestant:
     return referee.Contestant([sys.executable, "-c", program], {"PYTHONPATH": str(referee.ROOT)})
 
 
+def test_a_contestant_that_says_more_than_a_pipe_holds_answers():
+    contestant = served("print('x' * 10**6) or 3")
+    assert contestant.ask("value") == 3
+    contestant.close()
+
+
 def test_a_contestant_answers_and_closes():
     contestant = served("print('chatter') or [[1.5, 2]]")
     assert contestant.ask("value") == [[1.5, 2]]

@@ -44,7 +44,8 @@ def test_parts_put_together_give_the_models_hidden_states(name):
 
 
 def test_factors_are_the_configs():
-    assert {block.factor for block in blocks_of(prepared("granite"))} == {0.7}
+    for told in (0.7, 1 / 32**0.5):
+        assert {block.factor for block in blocks_of(prepared("granite", residual_multiplier=told))} == {told}
     assert {block.factor for block in blocks_of(prepared("llama"))} == {1.0}
 
 

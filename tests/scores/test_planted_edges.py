@@ -1,5 +1,7 @@
 """Planted IOI circuits as edges of the component graph: which method finds which."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,15 @@ def test_saturated_attention_hides_what_queries_and_keys_read_from_first_order_s
     assert recovery.auroc("EAP").value < 0.9 and recovery.at_known_size("EAP").value <= 0.5
     assert recovery.auroc("EAP-IG inputs").value < 0.9
     assert all(route in recovery.found("EAP") for route in LINEAR)
+
+
+def test_what_rounding_leaves_of_nothing_ranks_no_edge(recovery):
+    noise = np.random.default_rng(0).normal(0, 1e-8, recovery.scores.shape) * recovery.whole[:, None, None]
+    quiet = np.where(np.abs(recovery.scores) < 1e-6 * np.abs(recovery.whole)[:, None, None], 0, recovery.scores)
+    loud = replace(recovery, scores=np.where(quiet == 0, noise, quiet))
+    for method in METHODS:
+        assert loud.auroc(method) == recovery.auroc(method)
+        assert loud.at_known_size(method) == recovery.at_known_size(method)
 
 
 def test_moving_one_sublayer_at_a_time_sees_one_saturated_softmax_but_not_two(recovery):

@@ -227,3 +227,5 @@ def test_halves_share_no_cluster():
     assert min(len(a), len(b)) > 40
     for half, own in zip(halves(128), halves(128, clusters=np.arange(128)), strict=True):
         np.testing.assert_array_equal(half, own)
+    with pytest.raises(ValueError, match="1 clusters all fall into one half"):
+        halves(8, clusters=np.zeros(8, int))

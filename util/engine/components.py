@@ -443,13 +443,12 @@ class _Layer:
         return factors[0] if len({*factors}) == 1 and factors[0] else None
 
     def _rounded(self, factor: float) -> float:
-        """A factor that was measured, without the error of measuring; in 16 bits the config's, if it is that one."""
-        if not is_coarse(self.model):
-            return float(f"{factor:.5g}")
+        """A factor that was measured, without the error of measuring: the config's, if it is that one."""
+        coarse = is_coarse(self.model)
         told = getattr(self.model.config.get_text_config(decoder=True), "residual_multiplier", None)
-        if told is not None and abs(factor - told) <= 2e-2 * abs(told):
+        if told is not None and abs(factor - told) <= (2e-2 if coarse else 1e-4) * abs(told):
             return float(told)
-        return float(f"{factor:.2g}")
+        return float(f"{factor:.2g}" if coarse else f"{factor:.5g}")
 
     def _reads_what_attention_read(self, attention: nn.Module, mlp: nn.Module) -> bool:
         """Whether the MLP stays the same when attention's output is another one: what it is given, and its output.

@@ -35,6 +35,7 @@ from util.stats.intervals import Interval, mean_interval
 
 METHODS = ("exact", "EAP", "EAP-IG inputs", "EAP-IG activations")
 FOUND = 0.1  # the least share of an exact effect that counts as seen
+ROUNDING = 1e-6  # of the whole effect: first-order scores of edges that do nothing, in float32
 Batch = tuple[Tensor, Tensor, Tensor]  # base and source prompts [N, T] and answers [N, 2]
 
 
@@ -263,7 +264,9 @@ class Recovery:
         )
 
     def _of(self, method: str) -> list[tuple[KnownCircuit, Floats]]:
-        return list(zip(self.circuits, self.scores[METHODS.index(method)], strict=True))
+        """The scores of each model; where they are what rounding leaves of 0, they are 0, so that none ranks by it."""
+        given = zip(self.circuits, self.scores[METHODS.index(method)], self.whole, strict=True)
+        return [(circuit, np.where(np.abs(own) < ROUNDING * abs(whole), 0, own)) for circuit, own, whole in given]
 
     def _over_models(self, values: Sequence[float]) -> Interval:
         return mean_interval(np.array(values), within=(0, 1))

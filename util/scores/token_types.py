@@ -1,7 +1,7 @@
 """Importance scores of units by token type, and runs of models with some of them pruned (Bakalova et al., COLM 2025).
 
-The score of a unit estimates how much the loss rises where the unit is pruned. All units of a model are scored by one
-forward and one backward pass: first the donors run, then the prompts, whose loss has a gradient g at the output o of
+The score of a unit estimates how much the loss rises where the unit is pruned. All units of a model are scored by a
+forward pass of the donors, then one of the prompts and its backward pass: the loss has a gradient g at the output o of
 every head. What a head would put out without a unit is then known in closed form, layer by layer.
 
 The loss is the mean negative log-probability of the answer's tokens, of each prompt. A positive score says that the

@@ -1,6 +1,8 @@
 """Pruning as a study: it goes on where it stopped, is drawn without a model, and takes what earlier rounds gave."""
 
 import json
+import shutil
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 
 from util.edges.ablation import Ablation
 from util.edges.edge import Edge, type_pairs
-from util.figures import planted_controls
+from util.edges.splicing import Store
+from util.figures import planted_controls, report
 from util.figures.edge_ablation import configs as edge_configs
 from util.figures.edge_ablation import pruning_study
 from util.figures.edge_ablation.configs import Config
@@ -76,10 +79,10 @@ def curve_of(kept, random_kept, explained=(1.0, 0.95, 0.85, 0.95)):
     row = {right: {"query": np.arange(20), "right": (np.arange(20) < 20 * right)[None]} for right in (1.0, *explained)}
     rows = {left: row[right] for left, right in zip((10, 6, 4, 2), explained, strict=True)}
     setting = Setting("a model", "copying", 3, 20, (0,))
-    random = tuple(row[0.85] for _ in random_kept)
+    random = tuple(row[explained[2]] for _ in random_kept)
     left, search = (10, 6, 4, 2), (1.0, 0.9, 0.9, 0.4)
-    sizes = (3, 8, 10, left, search, 0.9, row[1.0], rows, 4)
-    return PruningCurve(setting, "head", "local_exact", *sizes, tuple(kept), random, tuple(map(tuple, random_kept)))
+    sizes = (3, 10, left, search, 0.9, row[1.0], rows, 4)
+    return PruningCurve(setting, "head", {}, *sizes, tuple(kept), random, tuple(map(tuple, random_kept)))
 
 
 def test_what_two_results_share_stands_beside_what_random_ones_share():
@@ -95,6 +98,24 @@ def test_what_two_results_share_stands_beside_what_random_ones_share():
     assert both.table().loc[("copying", "head units"), "left"] == "4 (40.0%)"
 
 
+def test_one_random_pruning_says_nothing_of_chance():
+    one = curve_of(["L0H0 x"], [["L1H0 x"]])
+    assert one.overlap(curve_of(["L0H0 x"], [["L1H0 x"]])) == (1, [])
+
+
+def test_values_of_a_model_that_answers_nothing_say_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    nothing = curve_of([], [[], []], explained=(0.0, 0.0, 0.0, 0.0))
+    nothing.whole["right"][:] = False
+    both = PruningByTask({task: {"head": nothing, "edge": nothing} for task in ("copying", "person_sport")})
+    file = report.save_values({"pruning": both.values()}, "edge_ablation", "a model")
+    reasons = json.loads(file.read_text())["undefined"]
+    assert "pruning: by_task: copying: head: explained: 10" in reasons
+    for place, reason in reasons.items():
+        assert reason.startswith("a share of ") and ("units" in reason) == ("overlap" in place), place
+    assert "are left of a model that answers nothing" in both.figure().get_suptitle()
+
+
 @pytest.mark.parametrize(
     ("explained", "fewest"),
     [((1, 0.95, 0.85, 0.95), 6), ((1, 0.9, 0.9, 0.9), 2), ((0.85, 0.95, 1, 1), None), ((0.9, 0.85, 0.85, 0.85), 10)],
@@ -103,21 +124,23 @@ def test_the_fewest_units_that_keep_nine_tenths_are_those_before_the_first_fall(
     assert curve_of(["L0H0 x"], [], explained).fewest() == fewest
 
 
-def test_all_that_a_notebook_shows_of_pruning(model, tmp_path):
+def test_all_that_a_notebook_shows_of_pruning(model, tmp_path, monkeypatch):
     study = Study(model, **FEW, donor_seeds=(0, 1), folder=tmp_path, two_pass=True)
-    few_rounds = {
-        "per_round": 0.6,
-        "random_circuits": 2,
-        "search_prompts": 6,
-        "pruned_tasks": ["copying", "capitalization"],
-    }
-    plan = Plan(study, ["capitalization"], ambiguous_counts=[0], corruptions=[1], **few_rounds)
-    found = plan.pruning()
-    assert [*found.by_task] == ["copying", "capitalization"] and all(
-        [*both] == ["head", "edge"] for both in found.by_task.values()
-    )
+    few_rounds = {"per_round": 0.6, "random_circuits": 2, "search_prompts": 6}
+    tasks = {"tasks": ["capitalization"], "pruned_tasks": ["copying", "capitalization"]}
+    kept: list[weakref.ref[Store]] = []
+
+    def store():
+        assert not any(ref() for ref in kept), "what donors of one task leave is kept beside those of the next"
+        made = Store()
+        kept.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(pruning_study, "Store", store)
+    found = Plan(study, **tasks, ambiguous_counts=[0], corruptions=[1], **few_rounds).pruning()
+    assert len(kept) == 2 and [(task, sort) for task, both in found.by_task.items() for sort in both] == PANELS
     copying = found.by_task["copying"]["head"]
-    assert copying.search_prompts == 6 and copying.rows[copying.result]["right"].shape == (2, 4)
+    assert copying.settings["search_prompts"] == 6 and copying.rows[copying.result]["right"].shape == (2, 4)
     assert len(found.table()) == len(found.check_lines()) == 4 and len(found.lines()) == 4 * 4 + 2
     for figure in (found.figure(), found.survivors_figure()):
         panels = [ax.get_title() for ax in figure.axes]
@@ -148,6 +171,19 @@ def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
     monkeypatch.setattr(pruning_study.token_types, "scores", lambda *a: done.append(1) or scores(*a))
     same(study_in(tmp_path / "parts", model).heads(), whole)
     assert len(done) == len(whole.left) + 1
+
+
+def test_measured_again_every_circuit_is_scored_once(model, tmp_path, monkeypatch):
+    scores, done = pruning_study.token_types.scores, list[str]()
+
+    def watched(net, groups, circuit, *rest):
+        done.append(circuit.digest)
+        return scores(net, groups, circuit, *rest)
+
+    monkeypatch.setattr(pruning_study.token_types, "scores", watched)
+    pruner = study_in(tmp_path, model)
+    pruner.replaced(study=pruner.study.replace(redo=True)).both()
+    assert len(done) == len({*done}) > 4
 
 
 def test_keep_lists_and_files_of_scores_replace_what_is_measured(model, tmp_path, monkeypatch):
@@ -230,6 +266,9 @@ def test_a_config_writes_score_files_that_the_next_one_takes(model, tmp_path):
     files = [str(tmp_path / "a" / f"head_scores_{number}.json") for number in range(len(left) - 1)]
     other = replace(config, pruning={**pruning, "keep": left[1:], "score_files": files}, out_dir=str(tmp_path / "b"))
     again = edge_configs.run(other, model, tmp_path)
+    shutil.copytree(tmp_path / "a", tmp_path / "moved")
+    moved = [str(tmp_path / "moved" / f"head_scores_{number}.json") for number in range(len(files))]
+    assert replace(other, pruning={**other.pruning, "score_files": moved}).plain() == other.plain()
     assert again["pruning"]["left"] == left and again["pruning"]["accuracy"] == said["accuracy"]
     scored = edge_configs.run(Config("scores", FEW, pruning={"start": pruning["start"]}), model, tmp_path)
     of_file = json.loads((tmp_path / "a" / "head_scores_0.json").read_text())

@@ -96,7 +96,7 @@ def test_estimates_that_are_right_find_every_edge_that_matters():
     assert found.exact.low[3] < found.exact.value[3] < found.exact.high[3]
     assert found.agreement[EAP_IG]["all"].value > 0.2
     assert found.lines()[0] == "2 of all 46 edges carry more than a hundredth of the whole effect for certain"
-    assert found.lines()[3].startswith(f"{EAP_IG}: finds 1.00 [1.00, 1.00] of them")
+    assert found.lines()[2].startswith(f"{EAP_IG}: finds 1.00 [1.00, 1.00] of them")
     assert found.values()["found"] == {EAP: (0, 0, 0), EAP_IG: (1, 1, 1)}
     finding, setting = found.figure().get_suptitle().split("\n")
     assert finding == "Found of 2 edges that carry more than a hundredth: EAP 0 %, EAP-IG inputs 100 %"
@@ -152,7 +152,7 @@ def test_the_exact_ranking_is_told_by_its_pairs():
     found = result(np.linspace(0, 0.5, 46), {EAP: scores(1), EAP_IG: scores(2), EXACT: scores(3)})
     said = "\n".join(found.lines())
     assert "exact effects on the scored pairs: finds 0." in said
-    assert "exact effects on the scored pairs: rank correlation with exact effects, by what reads: all " in said
+    assert "exact: rank correlation with effects as measured on" in "\n".join(found.agreement_lines())
     assert [*found.table().index] == [EAP, EAP_IG, EXACT] and [*found.values()["agreement"]] == [EAP, EAP_IG, EXACT]
 
 
@@ -262,3 +262,9 @@ def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkey
     assert found.values() == {"refused": reason}
     monkeypatch.setattr(EdgePairs, "pair", property(lambda _: pytest.fail("the model was loaded")))
     assert Study("embedded", prompts=8, edge_pairs=4, folder=tmp_path).edges() == found
+
+
+@pytest.mark.parametrize(("name", "value"), [("edge_pairs", 1), ("exact_edges", 3)])
+def test_too_few_edges_or_pairs_are_refused_before_a_model_is_loaded(name, value):
+    with pytest.raises(ValueError, match=f"{name} = {value}"):
+        Study("no such model", **{name: value})

@@ -152,6 +152,7 @@ class Config:
         """
         named = {name: value for name, value in asdict(self).items() if name != "out_dir"}
         if files := self.pruning.get("score_files"):
+            named["pruning"] = {name: value for name, value in self.pruning.items() if name != "score_files"}
             named["score_file_digests"] = [sha256(Path(file).read_bytes()).hexdigest() for file in files]
         request = self.study.replace(donor_seeds=(0,)).request
         return json.loads(json.dumps({**named, "request": request}))

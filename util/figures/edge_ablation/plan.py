@@ -69,8 +69,9 @@ class Plan:
             raise ValueError(f"prompts = {self.study.prompts}: give two prompts or more; one has no interval")
         if max(self.ambiguous_counts) > self.study.k:
             raise ValueError(f"ambiguous_counts = {list(self.ambiguous_counts)}: give numbers up to k = {self.study.k}")
-        # they refuse what they cannot measure
-        self.by_task, self.by_count, self.probing, self.pruners  # noqa: B018
+        self.by_task, self.by_count, self.probing  # noqa: B018  # they refuse what they cannot measure
+        for task in self.pruned_tasks:
+            self.pruner(task)
 
     @property
     def by_task(self) -> dict[str, Study]:
@@ -87,19 +88,15 @@ class Plan:
         """The study of the primary task with donors of all corruptions."""
         return self.study.replace(corruptions=(0, *self.corruptions))
 
-    @property
-    def pruners(self) -> dict[str, PruningStudy]:
-        """The study of pruning in each task where heads and edges are pruned."""
-        return {
-            task: PruningStudy(
-                self.study.replace(task=task),
-                per_round=self.per_round,
-                share=self.rule.share,
-                random=self.random_circuits,
-                search_prompts=self.search_prompts,
-            )
-            for task in self.pruned_tasks
-        }
+    def pruner(self, task: str) -> PruningStudy:
+        """The study of pruning in a task. It holds what donors leave: drop it before the next one."""
+        return PruningStudy(
+            self.study.replace(task=task),
+            per_round=self.per_round,
+            share=self.rule.share,
+            random=self.random_circuits,
+            search_prompts=self.search_prompts,
+        )
 
     # -------------------------------------------------------------------------------------------- the sections
 
@@ -131,9 +128,7 @@ class Plan:
 
     def pruning(self) -> PruningByTask:
         """Head units pruned, and edge units of the heads that are left, in each of pruned_tasks."""
-        return PruningByTask(
-            {task: {"head": pruner.heads(), "edge": pruner.edges()} for task, pruner in self.pruners.items()}
-        )
+        return PruningByTask({task: self.pruner(task).both() for task in self.pruned_tasks})
 
     def planted(self) -> PlantedSearch:
         """The same search on a model whose circuit is known."""

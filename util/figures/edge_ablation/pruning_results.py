@@ -26,19 +26,18 @@ WORDS = {"head": "head units", "edge": "edge units"}
 class PruningCurve:
     """Units of one sort pruned, round by round.
 
-    method: the scores, in words; units: how many there are at first; left: after each round; search: the accuracy of
-    each round on the search split; floor: what had to be kept there. whole: the row of the whole model on the test
-    split; rows: those of some rounds, by units left. result: how many units are left before the accuracy falls below
-    the floor; kept: their names; random: rows of random prunings that leave as many; random_kept: the names of what
-    these leave. Rows are what `measures.aligned` gives, those of random prunings are of the first draw of donors.
-    layers: of the model; search_prompts: on which units were scored.
+    settings: what decided the pruning, see `PruningStudy.settings`. layers: of the model. units: how many there are at
+    first; left: after each round; search: the accuracy of each round on the search split; floor: what had to be kept
+    there. whole: the row of the whole model on the test split; rows: those of some rounds, by units left. result: how
+    many units are left before the accuracy falls below the floor; kept: their names. random: rows of random prunings
+    that leave as many; random_kept: the names of what these leave. Rows are what `measures.aligned` gives, those of
+    random prunings are of the first draw of donors.
     """
 
     setting: Setting
     sort: Sort
-    method: str
+    settings: Mapping[str, Any]
     layers: int
-    search_prompts: int
     units: int
     left: tuple[int, ...]
     search: tuple[float, ...]
@@ -114,9 +113,11 @@ class PruningCurve:
         """The share of units that two results have in common, of all that either of them has.
 
         And the same of their random prunings: what sets of these sizes share by chance. A draw meets the other's next
-        one, because draws of one number are one set where both begin with the same units.
+        one, because draws of one number are one set where both begin with the same units. With a single draw there is
+        nothing to compare with.
         """
-        drawn = zip(self.random_kept, (*other.random_kept[1:], *other.random_kept[:1]), strict=False)
+        following = (*other.random_kept[1:], *other.random_kept[:1]) if len(other.random_kept) > 1 else ()
+        drawn = zip(self.random_kept, following, strict=False)
         return _shared(self.kept, other.kept), [_shared(*pair) for pair in drawn]
 
     def table(self) -> pd.DataFrame:
@@ -157,6 +158,7 @@ class PruningCurve:
     def values(self) -> dict[str, Any]:
         """The numbers of the figure, for `report.save_values`."""
         return {
+            "settings": self.settings,
             "units": self.units,
             "left": self.left,
             "search": self.search,
@@ -168,6 +170,7 @@ class PruningCurve:
             "fewest": self.fewest(),
             "by_draw": self.by_draw(),
             "random": self.random_accuracy(),
+            "p": self.p,
             "survivors": self.survivors(),
             "kept": list(self.kept),
         }

@@ -112,6 +112,11 @@ class PruningStudy:
         return Store() if self.study.two_pass else None
 
     @cached_property
+    def _scored(self) -> dict[str, Mapping[str, Any]]:
+        """The scores of circuits by their digest."""
+        return {}
+
+    @cached_property
     def first(self) -> Circuit:
         """The circuit of all units that occur in the prompts of the search split."""
         part = {**SCHEMA, "what": "units", "start": self.start.plain()}
@@ -138,8 +143,13 @@ class PruningStudy:
     def scored(self, circuit: Circuit) -> Mapping[str, Any]:
         """The scores of all units of a circuit on the search split, and what it answers there.
 
-        heads_signed, edges_sum_then_abs and so on [L, H, K]; right and losses [N].
+        heads_signed, edges_sum_then_abs and so on [L, H, K]; right and losses [N]. Once a study, with redo too.
         """
+        if circuit.digest not in self._scored:
+            self._scored[circuit.digest] = self._recorded_scores(circuit)
+        return self._scored[circuit.digest]
+
+    def _recorded_scores(self, circuit: Circuit) -> Mapping[str, Any]:
         steps = {"steps": self.steps} if self.method == "integrated" else {}
         part = self._part(circuit, "scores", method=self.method, **steps)
         return self.search.record(part, partial(self._measure_scores, circuit)).data
@@ -186,6 +196,13 @@ class PruningStudy:
         """What a circuit answers on the study's split under all draws of donors, see `measures.aligned`."""
         studies = self.study.draws if draws is None else draws
         return measures.aligned([{names.PRUNED: self.answers(study, circuit)} for study in studies])[names.PRUNED]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides the pruning beside the study, for values files."""
+        named = ("method", "reduce", "per_round", "of_initial", "share", "heads_share")
+        start = {"start": self.start.plain()} if self.start != WHOLE else {}
+        return {**{name: getattr(self, name) for name in named}, "search_prompts": self.search.prompts, **start}
 
     # -------------------------------------------------------------------------------------------- pruning
 
@@ -234,6 +251,10 @@ class PruningStudy:
         """Edge units pruned, of the heads that are left, or of all."""
         return self._curve("edge", self.begin("edge", after_heads=after_heads))
 
+    def both(self) -> dict[Sort, PruningCurve]:
+        """Heads pruned, and then the edges of those that are left."""
+        return {"head": self.heads(), "edge": self.edges()}
+
     def at_random(self, sort: Sort, start: Circuit, result: Circuit) -> list[Circuit]:
         """Random prunings of a circuit, as large as the result."""
         drawn = random_living(start, result, sort, self.random, self.study.seed)
@@ -253,9 +274,8 @@ class PruningStudy:
         return PruningCurve(
             self.study.setting,
             sort,
-            self.method,
+            self.settings,
             start.heads.layers,
-            self.search.prompts,
             start.count(sort),
             tuple(pruning.units_left),
             tuple(one.accuracy for one in pruning.rounds),

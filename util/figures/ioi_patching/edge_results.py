@@ -96,9 +96,10 @@ def _correlations(scores: Floats, redrawn: Floats) -> NDArray[np.float64]:
 def _around(value: float, redrawn: Floats, within: tuple[float, float]) -> Interval:
     """A value with its interval, from what bootstrap samples give [D]. A sample that gives NaN is left out.
 
-    The interval reaches to either side as far as the farther of the 2.5th and the 97.5th percentile. Percentiles alone
-    would leave the truth out. Noise of exact effects makes their ranks agree less with scores, so the value lies below
-    the truth; bootstrap samples have that noise twice, and lie below the value.
+    The interval says how far the value would move with other pairs, as many as these. It reaches to either side as far
+    as the farther of the 2.5th and the 97.5th percentile: bootstrap samples have the noise of effects twice, and lie
+    below the value. It does not say how scores agree with effects over endless pairs. Noise lowers that agreement, the
+    more the fewer pairs there are, and most edges have next to no effect.
     """
     redrawn = redrawn[np.isfinite(redrawn)]
     if not np.isfinite(value) or not len(redrawn):
@@ -122,6 +123,10 @@ class NoEdges(Result):
     def lines(self) -> list[str]:
         """What stands in the notebook's check."""
         return [f"edges: {self.refused}"]
+
+    def agreement_lines(self) -> list[str]:
+        """There are none."""
+        return []
 
     def figure(self) -> None:
         """There is none."""
@@ -269,10 +274,18 @@ class EdgeScores(Result):
             name = "exact effects on the scored pairs" if method == EXACT else method
             if self.matter.any():
                 lines.append(f"{name}: finds {self.found[method]} of them")
-            agreement = {kind: value for kind, value in self.agreement[method].items() if np.isfinite(value.value)}
-            if agreement:
-                kinds = ", ".join(f"{kind} {value}" for kind, value in agreement.items())
-                lines.append(f"{name}: rank correlation with exact effects, by what reads: {kinds}")
+        return lines
+
+    def agreement_lines(self) -> list[str]:
+        """Rank correlations by what reads, with the effects as they were measured on these pairs, noise included.
+
+        Most edges have next to no effect, so that rounding can move the last digit: they are in no notebook's check.
+        """
+        lines, pairs = [], f"effects as measured on {len(self.full)} pairs"
+        for method, by_kind in self.agreement.items():
+            kinds = [f"{kind} {value}" for kind, value in by_kind.items() if np.isfinite(value.value)]
+            if kinds:
+                lines.append(f"{method}: rank correlation with {pairs}, by what reads: {', '.join(kinds)}")
         return lines
 
     @property
@@ -321,7 +334,7 @@ class EdgeScores(Result):
         fewest = {}
         for method, curve in curves.items():
             enough = np.flatnonzero(curve.faithfulness.value >= KEPT)
-            fewest[method] = f"{100 * curve.shares[enough[0]]:g} %" if len(enough) else "no number"
+            fewest[method] = f"{100 * curve.shares[enough[0]]:g} %" if len(enough) else "none of the sizes"
         if len({*fewest.values()}) == 1:
             return f"Nine tenths of the effect in {fewest[EAP]} of the edges, by any score"
         shares = ", ".join(f"{share} ({method})" for method, share in fewest.items())

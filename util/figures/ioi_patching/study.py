@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from util.figures import report
 from util.figures.ioi_patching import measures, results
-from util.figures.ioi_patching.edge_results import EdgeScores, NoEdges
+from util.figures.ioi_patching.edge_results import BANDS, EdgeScores, NoEdges
 from util.figures.ioi_patching.edges import EdgePairs, Edges
 from util.figures.ioi_patching.example import EXAMPLE, NAMES, TWO_TEXTS, ExamplePair, check_texts
 from util.figures.ioi_patching.pairs import Pairs
@@ -52,8 +54,8 @@ class Study(study.Study):
     shown_layer: Natural | None = None
     layer_skip: Count | None = None
     path_heads: Count = 16
-    edge_pairs: Count = 32
-    exact_edges: Count = 2000
+    edge_pairs: Annotated[Count, Field(ge=2)] = 32
+    exact_edges: Annotated[Count, Field(ge=BANDS)] = 2000
     untrained_control: bool = True
     held_out: bool | None = None
 
