@@ -11,4 +11,5 @@ __all__ = [
     "pruning_study",
     "results",
     "study",
+    "summary",
 ]
