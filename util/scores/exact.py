@@ -17,7 +17,7 @@ from util.engine.finite import check_finite
 from util.engine.instruments import PatchHeads
 from util.engine.layer_calls import repeated
 from util.engine.replay import BUDGET, Edit, Place, replay, row_bytes
-from util.scores.attribution import Sender, check_pairs, first_difference, graph_of, metric, model_graph, senders_of
+from util.scores.attribution import check_pairs, first_difference, graph_of, metric, model_graph, senders_of
 
 
 def exact_scores(
@@ -44,10 +44,8 @@ def exact_scores(
     if not wanted:
         raise ValueError("edges: name at least one")
     parts = Components(model, base)
-    base_run, source_run = parts.base, parts.run(source)
-    work = _Work(
-        parts, base_run, senders_of(parts, base_run, source_run), answers, first_difference(base, source), budget
-    )
+    source_run = parts.run(source)
+    work = _Work(parts, source_run, answers, first_difference(base, source), budget)
     found: dict[tuple[int, int], Tensor] = {}
     for layer, readers in sorted(wanted.items()):
         for chunk in work.chunks(sorted(readers)):
@@ -67,15 +65,13 @@ def exact_node_scores(
     """
     check_pairs(model, base, source, answers)
     parts = Components(model, base)
-    base_run, source_run = parts.base, parts.run(source)
-    work = _Work(
-        parts, base_run, senders_of(parts, base_run, source_run), answers, first_difference(base, source), budget
-    )
+    source_run = parts.run(source)
+    work = _Work(parts, source_run, answers, first_difference(base, source), budget)
     edits = [Edit(0, _nothing, source_run.hidden[0])]
     for layer in range(parts.layers):
         heads = source_run.z[layer]
         edits += [head_edit(layer, head, heads[:, :, head : head + 1]) for head in range(parts.heads)]
-        after = base_run.hidden[layer + 1] + source_run.mlp[layer] - base_run.mlp[layer]
+        after = parts.base.hidden[layer + 1] + source_run.mlp[layer] - parts.base.mlp[layer]
         edits.append(Edit(layer + 1, _nothing, after))
     effects = (work.metric - work.run(edits)).T
     check_finite(effects, "the effects of nodes", model, base)
@@ -98,13 +94,12 @@ def _nothing(_: Place) -> tuple[()]:
 class _Work:
     """Effects of edges for some prompts, N of T tokens, whose plain runs are known."""
 
-    def __init__(
-        self, parts: Components, base: Parts, senders: Sequence[Sender], answers: Tensor, first: int, budget: int
-    ) -> None:
-        self.parts, self.base, self.senders, self.answers, self.first = parts, base, senders, answers, first
+    def __init__(self, parts: Components, source: Parts, answers: Tensor, first: int, budget: int) -> None:
+        self.parts, self.base, self.answers, self.first = parts, parts.base, answers, first
+        self.senders = senders_of(parts, parts.base, source)
         self.graph, self.budget = graph_of(parts), budget
         with torch.no_grad():
-            self.metric = metric(parts, base.hidden[-1], answers).cpu()
+            self.metric = metric(parts, self.base.hidden[-1], answers).cpu()
 
     def chunks(self, senders: Sequence[int]) -> Iterator[Sequence[int]]:
         """Senders, so many at a time as the budget allows."""

@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -23,6 +22,7 @@ from util.figures.edge_ablation import measures
 from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.results import Search
 from util.figures.edge_ablation.study import DONOR_SEEDS, Study
+from util.models.files import sha256
 from util.records.cache import Record
 from util.records.checked import Distinct, Share, Text, checked
 from util.records.model import Model
@@ -153,7 +153,7 @@ class Config:
         named = {name: value for name, value in asdict(self).items() if name != "out_dir"}
         if files := self.pruning.get("score_files"):
             named["pruning"] = {name: value for name, value in self.pruning.items() if name != "score_files"}
-            named["score_file_digests"] = [sha256(Path(file).read_bytes()).hexdigest() for file in files]
+            named["score_file_digests"] = [*map(sha256, files)]
         request = self.study.replace(donor_seeds=(0,)).request
         return json.loads(json.dumps({**named, "request": request}))
 

@@ -120,21 +120,6 @@ class PruningCurve:
         drawn = zip(self.random_kept, following, strict=False)
         return _shared(self.kept, other.kept), [_shared(*pair) for pair in drawn]
 
-    def table(self) -> pd.DataFrame:
-        """One line for each round that was measured on the test split."""
-        explained, search = self.explained(), dict(zip(self.left, self.search, strict=True))
-        lines = [
-            {
-                "units left": left,
-                "share": f"{left / max(self.units, 1):.1%}",
-                "accuracy, search": f"{search[left]:.2f}",
-                "accuracy, test": str(right),
-                "of the whole": str(explained[left]),
-            }
-            for left, right in self.accuracy().items()
-        ]
-        return pd.DataFrame(lines).set_index("units left")
-
     def lines(self) -> list[str]:
         """What there is to say of it."""
         drawn = self.random_accuracy()
