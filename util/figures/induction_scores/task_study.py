@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from util.engine.attention import support
+from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, PatchHeads
@@ -240,6 +241,12 @@ class TaskStudy(Study):
 
         return attach
 
+    def _base_runs(self, edits: Mapping[Name, Edit], lengths: Sequence[int]) -> BaseRuns:
+        """Returns what lets each edit start at its first layer, for texts of so many tokens."""
+        model = self.pair[0]
+        starts = [min(heads_by_layer(prepare(model), edit.heads)) for edit in edits.values() if edit.heads]
+        return BaseRuns(model, starts, sum(lengths))
+
     def _check_heads(self, edits: Mapping[Name, Edit]) -> None:
         for edit in edits.values():
             heads_by_layer(prepare(self.pair[0]), edit.heads)
@@ -252,12 +259,13 @@ class TaskStudy(Study):
         what `instruments` raises.
         """
         _check_edits(edits)
+        runs = cache(lambda: self._base_runs(edits, self.scoring.lengths))
 
         def measured(edit: Edit) -> Answers:
             def compute() -> dict[str, Any]:
                 self._check_heads(edits)
                 attach = self.instruments(edit, self.scoring.lengths)
-                scores = label_log_probs(self.pair[0], self.scoring, attach, token_budget=self.token_budget)
+                scores = label_log_probs(self.pair[0], self.scoring, attach, self.token_budget, runs=runs())
                 return {**scores, "gold": self.scoring.gold}
 
             data = self.record({"part": "answers", "edit": edit.plain()}, compute).data
@@ -276,19 +284,22 @@ class TaskStudy(Study):
         _check_edits(edits)
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
+        runs = cache(lambda: self._base_runs(edits, list(map(len, self.plain_texts))))
         bar = tqdm(edits.items(), desc="plain text", leave=False)
-        return {name: self._text_record(edit, edits)["loss"] for name, edit in bar}
+        return {name: self._text_record(edit, edits, runs)["loss"] for name, edit in bar}
 
     def uniform_loss(self) -> float:
         """Returns the loss of a model that gives all tokens of its vocabulary the same probability, in nats."""
-        return float(np.log(self._text_record(WHOLE, {})["vocabulary"]))
+        return float(np.log(self._text_record(WHOLE, {}, lambda: None)["vocabulary"]))
 
-    def _text_record(self, edit: Edit, edits: Mapping[Any, Edit]) -> Mapping[str, Any]:
+    def _text_record(
+        self, edit: Edit, edits: Mapping[Any, Edit], runs: Callable[[], BaseRuns | None]
+    ) -> Mapping[str, Any]:
         def compute() -> dict[str, Any]:
             self._check_heads(edits)
             model, texts = self.pair[0], self.plain_texts
             attach = self.instruments(edit, list(map(len, texts)))
-            losses = text_losses(model, texts, attach, self.token_budget)
+            losses = text_losses(model, texts, attach, self.token_budget, runs())
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
         return self.record({"part": "text", "edit": edit.plain()}, compute).data
