@@ -27,10 +27,14 @@ def planned(lengths=(9, 12, 7, 12)):
 def edits_of(layers):
     """Ablations and knockouts from each layer on, and none."""
     cells = torch.tensor([[4, 2], [6, 3]])
-    edits = {"whole": lambda batch: []}
+
+    def attached(*instruments):
+        return lambda batch: list(instruments)
+
+    edits = {"whole": attached()}
     for layer in layers:
-        edits[f"zero {layer}"] = lambda batch, layer=layer: [PatchHeads(layer, [0], 0.0)]
-        edits[f"knockout {layer}"] = lambda batch, layer=layer: [Knockout(cells, [layer, layers[-1]], [1])]
+        edits[f"zero {layer}"] = attached(PatchHeads(layer, [0], 0.0))
+        edits[f"knockout {layer}"] = attached(Knockout(cells, [layer, layers[-1]], [1]))
     return edits
 
 

@@ -17,13 +17,14 @@ from util.edges.ablation import WHOLE, Ablation, windows
 from util.edges.edge import CIRCUITS
 from util.edges.splicing import Store
 from util.figures.edge_ablation import claims
-from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule, Verdicts
+from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule
 from util.figures.edge_ablation.measures import Rows
 from util.figures.edge_ablation.plan import TASKS
 from util.figures.edge_ablation.results import Search
 from util.figures.edge_ablation.study import Split, Study, Tasks, is_trained
 from util.prompts import word_pairs
 from util.records.checked import Count, checked
+from util.stats.verdicts import Verdicts
 
 COUNTS = (0, 4, 7, 9)  # ambiguous of 10 demonstrations; with 10 nothing asks for the past tense
 THREE = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits of every task
