@@ -81,7 +81,7 @@ class Verdicts:
         for claim in self.claims:
             title = f"{claim.number}. {claim.text}"
             for part in claim.parts:
-                value = Interval(part.value, part.low, part.high)
+                value = "" if np.isnan(part.value) else Interval(part.value, part.low, part.high)
                 bound = f"{'>' if part.above else '<'} {part.bound:g}"
                 rows.append((title, claim.verdict, part.name, part.verdict, str(value), bound, part.extent))
             if not claim.parts:
