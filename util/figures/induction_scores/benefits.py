@@ -71,10 +71,10 @@ class Labelled:
 class TaskShots:
     """One task at several numbers of demonstrations.
 
-    right: answers by the number of demonstrations and by row, [R, N]; controls: the control sets among its rows. chance: what guessing and always answering with the
-    most frequent class have at most. text: whether people wrote its texts. done: the whole model's accuracy on other
-    queries at the most demonstrations, None where they were not asked; does: whether it does the task. available: how
-    many queries there are.
+    right: answers by the number of demonstrations and by row, [R, N]; controls: the control sets among its rows.
+    chance: what guessing and always answering with the most frequent class have at most. text: whether people wrote its
+    texts. done: the whole model's accuracy on other queries at the most demonstrations, None where they were not asked;
+    does: whether it does the task. available: how many queries there are.
     """
 
     labelled: Labelled
@@ -193,7 +193,9 @@ class Benefits:
         Columns: full, without the best 1 % of heads (mean ablation), without as many random ones, with the pattern
         forbidden in them. They are another model's, and stand here to be read beside the table.
         """
-        known = {row["id"]: row["value"] for row in report.published("induction_scores")["values"] if row["model"] == model}
+        known = {
+            row["id"]: row["value"] for row in report.published("induction_scores")["values"] if row["model"] == model
+        }
         names = {
             "full": "full",
             "top 1 % out": "mean ablation, top 1 %",
@@ -203,7 +205,9 @@ class Benefits:
         lines = {}
         for task in self.tasks:
             for shots in task.right:
-                where = f"{task.labelled.task}, {shots} shots" + (", unrelated labels" if task.labelled.unrelated else "")
+                where = f"{task.labelled.task}, {shots} shots" + (
+                    ", unrelated labels" if task.labelled.unrelated else ""
+                )
                 values = [known.get(f"{where}: {quantity}") for quantity in names.values()]
                 if any(value is not None for value in values):
                     lines[task.labelled.name, shots] = ["-" if value is None else f"{value:.1f}" for value in values]
@@ -331,9 +335,7 @@ def _above_chance(task: TaskShots) -> bool:
     return task.ablated in task.right[0] and task.mean(0, WHOLE).low > task.chance
 
 
-def _judged(
-    name: str, values: NDArray[np.float64], bound: float, above: bool, rule: Rule, available: int
-) -> Part:
+def _judged(name: str, values: NDArray[np.float64], bound: float, above: bool, rule: Rule, available: int) -> Part:
     """One comparison of a mean over queries, values [N], with a bound.
 
     Differences of differences may lie outside -1 to 1; they are judged in units of 2, in which they do not.

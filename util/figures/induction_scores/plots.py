@@ -239,7 +239,11 @@ class ShotsPanel:
 def shots(panels: Sequence[ShotsPanel], title: str, columns: int = 5) -> Figure:
     """Accuracies by the number of demonstrations, a panel for each task; grey: from the least to the most of the
     control sets; dotted: chance."""
-    looks = {"whole model": (BLUE, "o-"), "without induction heads": (RED, "s-"), "pattern knocked out": (ORANGE, "^--")}
+    looks = {
+        "whole model": (BLUE, "o-"),
+        "without induction heads": (RED, "s-"),
+        "pattern knocked out": (ORANGE, "^--"),
+    }
     with style():
         rows = -(-len(panels) // columns)
         figure = new_figure(WIDTH, 0.75 + 1.3 * rows)
@@ -251,11 +255,10 @@ def shots(panels: Sequence[ShotsPanel], title: str, columns: int = 5) -> Figure:
                 low, high = min(drawn), max(drawn)
                 ax.bar(place[k], max(high - low, 0.015), 0.5, low, color="0.8", zorder=0, label="control sets")
             for name, by_shots in panel.lines.items():
-                colour, look = looks[name]
                 aside = 0.12 * (list(panel.lines).index(name) - 1)  # or intervals hide each other
                 x = [place[k] + aside for k in by_shots]
                 if x:
-                    points(ax, x, by_shots.values(), fmt=look, color=colour, label=name)
+                    points(ax, x, by_shots.values(), fmt=looks[name], color=colours[name], label=name)
             ax.set_xticks(range(len(panel.shots)), list(map(str, panel.shots)))
             ax.set(xlim=(-0.5, max(1, len(panel.shots) - 1) + 0.5), ylim=(-0.03, 1.05))
             ax.set_title(panel.name.replace("_", " "))
