@@ -92,6 +92,10 @@ class TaskShots:
         """The largest number of demonstrations."""
         return max(self.right)
 
+    def place_in_tables(self, shots: int) -> str:
+        """Returns how data/published calls this row of the paper's tables."""
+        return measures.place_in_tables(self.labelled.task, shots, self.labelled.unrelated)
+
     def mean(self, shots: int, row: Row) -> Interval:
         """Returns an accuracy with its interval."""
         return accuracy(self.right[shots][row])

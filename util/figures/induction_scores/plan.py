@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,6 +139,10 @@ class Plan:
             return self.edits
         controls = [row for group in self.controls for row in self.draws(group)][:sets]
         return {row: self.edits[row] for row in (Row(Group.WHOLE), self.ablated, Row(Group.KNOCKED_OUT), *controls)}
+
+    def without_pattern(self, edits: Mapping[Row, Edit]) -> dict[Row, Edit]:
+        """Returns those of the edits that do something to prompts without demonstrations: they have no pattern."""
+        return {row: edit for row, edit in edits.items() if edit.pattern is None}
 
     @property
     def single_rows(self) -> list[Row]:

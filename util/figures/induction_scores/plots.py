@@ -239,11 +239,8 @@ class ShotsPanel:
 def shots(panels: Sequence[ShotsPanel], title: str, columns: int = 5) -> Figure:
     """Accuracies by the number of demonstrations, a panel for each task; grey: from the least to the most of the
     control sets; dotted: chance."""
-    looks = {
-        "whole model": (BLUE, "o-"),
-        "without induction heads": (RED, "s-"),
-        "pattern knocked out": (ORANGE, "^--"),
-    }
+    colours = {"whole model": BLUE, "without induction heads": RED, "pattern knocked out": ORANGE}
+    looks = dict(zip(colours, ("o-", "s-", "^--"), strict=True))
     with style():
         rows = -(-len(panels) // columns)
         figure = new_figure(WIDTH, 0.75 + 1.3 * rows)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from util.figures import report
 from util.figures.induction_scores import measures, plots
+from util.figures.induction_scores.benefits import Benefits
 from util.figures.induction_scores.edits import CONTROL_SETS, Group, Row
 from util.figures.induction_scores.plan import Plan
 from util.prompts import classification
@@ -350,6 +351,7 @@ class Results:
     accuracies: Accuracies
     doses: Doses
     costs: Costs
+    benefits: Benefits
     planted: PlantedControl
 
     @property
@@ -364,9 +366,13 @@ class Results:
     def comparison(self) -> str:
         """Returns the published values beside these, as text."""
         setup, heads = self._plan.setup, self.scores.heads
-        here = measures.comparable(
-            self.accuracies.right, self.accuracies.k, setup.mode, self.scores.mean.size, setup.primary
-        )
+        places = {
+            measures.place_in_tables(task, self.accuracies.k): rows for task, rows in self.accuracies.right.items()
+        }
+        places = {
+            task.place_in_tables(k): rows for task in self.benefits.tasks for k, rows in task.right.items()
+        } | places
+        here = measures.comparable(places, setup.mode, self.scores.mean.size, setup.primary)
         best = heads.scores["prefix_matching"].max((1, 2))
         error = float(best.std(ddof=1) / len(best) ** 0.5)
         here["best prefix-matching score"] = (float(self.scores.mean.max()), error)
@@ -393,6 +399,7 @@ class Results:
             "accuracy": self.accuracies.values(),
             "zero_shot": self.doses.zero_shot,
             "losses": self.doses.mean_losses | {"uniform": self.doses.uniform},
+            "benefits": self.benefits.values(),
             "planted": {"scores": self.planted.scores, "errors": self.planted.errors},
         }
 
@@ -414,4 +421,5 @@ class Results:
         p, least = (self.costs.numbers.loc[task, column] for column in ("p", "least p"))
         lines += [f"{sets} p = {p:.3f}, at least {least:.3f}"]
         lines += [f"layers with too few other heads: {self._plan.short or 'none'}"]
+        lines += [f"claim {claim.number}: {claim.verdict}" for claim in self.benefits.verdicts.claims]
         return lines + self.planted.lines()

@@ -15,9 +15,11 @@ import numpy as np
 import pandas as pd
 from pydantic import AfterValidator
 from scipy.stats import spearmanr
+from tqdm import tqdm
 
 from util.figures.induction_scores import measures
-from util.figures.induction_scores.edits import Mode
+from util.figures.induction_scores.benefits import Benefits, Labelled, TaskShots
+from util.figures.induction_scores.edits import WHOLE, Group, Mode, Row
 from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
 from util.figures.induction_scores.plan import PAPER_SHARES, PRESETS, TASKS, Plan, Setup, plan
 from util.figures.induction_scores.results import (
@@ -35,17 +37,21 @@ from util.figures.induction_scores.task_study import Labels, Reference, TaskStud
 from util.figures.planted_controls import errors_by_noise, planted_control
 from util.models import planted
 from util.models.planted import Planted
-from util.prompts import classification
+from util.prompts import classification, text_tasks
+from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
-from util.records.checked import AsList, Count, Distinct, Natural, checked
+from util.prompts.text_tasks import TEXT_TASKS
+from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import top
-from util.stats.intervals import mean_intervals
+from util.stats.intervals import accuracy, mean_intervals
 
 OV_TOKENS = 256  # that copying by weights alone is measured on
+TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long
+WHOLE_ALONE = {"whole": WHOLE}
 
 
 def _known_task(name: str) -> str:
@@ -56,6 +62,9 @@ def _known_task(name: str) -> str:
 
 TaskName = Annotated[str, AfterValidator(_known_task)]
 Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
+TextTaskName = Annotated[str, AfterValidator(lambda name: text_tasks.find(name).name)]
+TextTasks = Annotated[tuple[TextTaskName, ...], AsList, Distinct]
+Shots = Annotated[tuple[Natural, ...], AsList, Distinct]
 Counts = Annotated[tuple[Count, ...], AsList, Distinct]
 Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
 
@@ -70,7 +79,8 @@ class Study(AnyStudy):
     demonstration_seeds: a run for each, by default those of the settings plus `seed`; hard_negatives, labels,
     reference: see `TaskStudy`. sizes: how many of the best heads are ablated; primary: the size with controls; mode: of
     ablations; control_sets, other_sets: of either kind, on the primary task and on others; all_tasks, all_sizes,
-    full_grid: see `plan.Setup`. sequences, length, copies, bos: see `SequenceStudy`. untrained_control: whether the
+    full_grid: see `plan.Setup`. text_tasks, text_data, shots: tasks with texts that people wrote, where they come from
+    (see `load_model_and_data.load_text_task`), and the numbers of demonstrations, see `benefits`. sequences, length, copies, bos: see `SequenceStudy`. untrained_control: whether the
     untrained twin is scored too, a second model in memory.
     """
 
@@ -93,6 +103,9 @@ class Study(AnyStudy):
     all_tasks: bool | None = None
     all_sizes: bool | None = None
     full_grid: bool = False
+    text_tasks: TextTasks | None = None
+    text_data: Text | None = None
+    shots: Shots | None = None
     sequences: Count = 5
     length: AtLeastTwo = 50
     copies: AtLeastTwo = 4
@@ -157,6 +170,9 @@ class Study(AnyStudy):
             all_tasks=self._all_tasks,
             all_sizes=preset.all_sizes if self.all_sizes is None else self.all_sizes,
             full_grid=self.full_grid,
+            four_way=preset.four_way,
+            text_tasks=preset.text_tasks if self.text_tasks is None else self.text_tasks,
+            shots=self.shots or preset.shots,
         )
 
     @property
@@ -196,7 +212,9 @@ class Study(AnyStudy):
                 prompts,
                 seed,
                 hard_negatives=self.hard_negatives and task in classification.PATTERNS,
-                labels=self.labels,
+                labels=None if task in TEXT_TASKS else self.labels,
+                data=self.text_data if task in TEXT_TASKS else None,
+                reference_prompts=TEXT_REFERENCE_PROMPTS if task in TEXT_TASKS else REFERENCE_PROMPTS,
                 reference=self.reference or preset.reference,  # type: ignore[arg-type]  # checked when it is built
                 folder=self.folder,
                 redo=self.redo,
@@ -324,6 +342,46 @@ class Study(AnyStudy):
         study = self.on_tasks[self.primary_task][0]
         return Doses(accuracies, bare, study.losses(accuracies.plan.few()), study.uniform_loss())
 
+    def benefits(self) -> Benefits:
+        """Returns right answers with several numbers of demonstrations, on the tasks and on those with texts.
+
+        Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Where the whole model is
+        not better than chance on other queries, with the most demonstrations, it is measured alone.
+        """
+        return self._benefits
+
+    @cached_property
+    def _benefits(self) -> Benefits:
+        setup, edits = self.setup, self.plan()
+        pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
+        texts = [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]
+        bar = tqdm([*pattern, *texts], desc="tasks by shots", leave=False)
+        return Benefits(edits, self.model.title, [self._by_shots(labelled, edits) for labelled in bar])
+
+    def _by_shots(self, labelled: Labelled, edits: Plan) -> TaskShots:
+        setup, name = edits.setup, labelled.task
+        shots = setup.shots_of(name)
+        first = self._studies(labelled, max(shots))[0]
+        done = None if setup.all_tasks else accuracy(answered_right([first.other_queries], WHOLE_ALONE)["whole"])
+        does = done is None or done.low > first.other_queries.chance
+        rows = edits.benefit_rows() if does else {Row(Group.WHOLE): WHOLE}
+        right = {
+            k: answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
+            for k in ((max(shots),) if labelled.unrelated else shots)
+        }
+        controls = tuple(row for row in rows if row.is_control_set)
+        return TaskShots(
+            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does,
+            len(first.classes.rows),
+        )  # fmt: skip
+
+    def _studies(self, labelled: Labelled, k: int) -> list[TaskStudy]:
+        """The studies of one task with k demonstrations, one for each seed."""
+        prompts = self._prompts(self.scores().mean.size)
+        studies = self._task_studies(labelled.task, prompts)
+        labels = LABELS[:2] if labelled.unrelated else studies[0].labels
+        return [study.replace(k=k, labels=labels) for study in studies]
+
     def costs(self) -> Costs:
         """Returns what the primary ablation costs on each task."""
         return Costs(measures.costs(self.accuracies().right, self.doses().without_examples))
@@ -369,5 +427,6 @@ class Study(AnyStudy):
             self.accuracies(),
             self.doses(),
             self.costs(),
+            self.benefits(),
             self.planted_check(),
         )
