@@ -65,12 +65,11 @@ def test_all_claims_hold_of_a_model_like_the_papers():
 
 def test_all_claims_fail_of_a_model_without_induction_heads():
     same = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.95, 0.95, 0.95, 0.95)})
-    text = task("sst2", {0: (0.8, 0.5, 0.5, 0.8), 10: (0.95, 0.95, 0.95, 0.95)}, text=True)
+    text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95, 0.95, 0.95, 0.95)}, text=True)
     unrelated = task("sst2", {10: (0.9, 0.9, 0.9, 0.9)}, text=True, unrelated=True)
     verdicts = [claim.verdict for claim in benefits(same, text, unrelated).verdicts.claims]
-    # nothing surely loses more, so that the third has nothing to judge
     assert verdicts == [REFUTED, REFUTED, REFUTED, REFUTED, REFUTED, REFUTED, REFUTED]
-    assert verdict(3, same).parts == () and "no pattern task" in verdict(3, same).note
+    assert verdict(3, same).parts == () and "no pattern task" in verdict(3, same).note  # nothing to judge
 
 
 def test_few_queries_leave_it_undecided_and_say_how_many_would_decide():
@@ -103,7 +102,7 @@ def test_one_task_that_contradicts_refutes_a_claim_about_all():
 
 def test_the_loss_of_benefit_is_a_difference_of_differences():
     """What is lost without demonstrations, too, is no loss of benefit."""
-    hurt = task("sst2", {0: (0.8, 0.5, 0.5, 0.8), 10: (0.9, 0.6, 0.7, 0.9)}, text=True)
+    hurt = task("sst2", {0: (0.8, 0.5, 0.5, 0.8), 10: (0.9, 0.6, 0.7, 0.9)}, text=True, n=1000)
     claim = verdict(4, hurt)
     assert claim.parts[0].value == pytest.approx(0.0) and claim.verdict == REFUTED
     assert verdict(7, hurt).verdict == REFUTED
@@ -161,7 +160,7 @@ def test_the_figure_draws_every_task_at_the_width_of_a_page(tmp_path):
     figure = benefits(PATTERN, undone, TEXT, UNRELATED, replace(TEXT, labelled=Labelled("subj"))).figure()
     titles = [ax.get_title() for ax in figure.axes]
     assert titles[:5] == ["wordseq1", "centre embedding", "sst2", "sst2, Foo/Bar", "subj"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {
         "whole model", "control sets", "without induction heads", "pattern knocked out",
-    ] or len(figure.legends[0].get_texts()) == 4  # fmt: skip
+    }  # fmt: skip
     figure.savefig(tmp_path / "shots.png")

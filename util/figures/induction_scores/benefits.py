@@ -16,7 +16,7 @@ is measured. Each is about every task that the whole model does:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -151,7 +151,8 @@ class Benefits:
                     line |= {"controls": (min(drawn), float(np.mean(drawn)), max(drawn))}
                     line |= {"p": rank_p(float(rows[task.ablated].mean()), drawn, tail="low").p}
                 lines[task.labelled.name, shots] = line
-        return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["task", "shots"])
+        columns = ["whole", "ablated", "knocked out", "controls", "p"]
+        return pd.DataFrame(lines.values(), index=_places(lines), columns=columns)
 
     def table(self) -> pd.DataFrame:
         """Returns the numbers as text; "-" where nothing was measured."""
@@ -215,7 +216,7 @@ class Benefits:
                 values = [known.get(f"{where}: {quantity}") for quantity in names.values()]
                 if any(value is not None for value in values):
                     lines[task.labelled.name, shots] = ["-" if value is None else f"{value:.1f}" for value in values]
-        return pd.DataFrame.from_dict(lines, orient="index", columns=list(names)).rename_axis(["task", "shots"])
+        return pd.DataFrame(lines.values(), index=_places(lines), columns=list(names))
 
     # -------------------------------------------------------------------------------------------- figure, values
 
@@ -337,6 +338,10 @@ def _helps(task: TaskShots) -> bool:
 def _above_chance(task: TaskShots) -> bool:
     """Whether the whole model is above chance without demonstrations, and was measured without the heads there."""
     return task.ablated in task.right[0] and task.mean(0, WHOLE).low > task.chance
+
+
+def _places(lines: Iterable[tuple[str, int]]) -> pd.MultiIndex:
+    return pd.MultiIndex.from_tuples(lines, names=["task", "shots"])
 
 
 def _judged(name: str, values: NDArray[np.float64], bound: float, above: bool, rule: Rule, available: int) -> Part:

@@ -168,8 +168,9 @@ def comparable(
 ) -> dict[str, tuple[float, float]]:
     """Returns accuracies in per cent with their standard errors, by the names that the paper's tables have for them.
 
-    right: by place in the tables (see `place_in_tables`) and row, [R, N]; mode: of the ablations; heads: of the whole model; primary: the size with controls.
-    Ablations in other modes than the paper's, and sets of other sizes than its 1 % and 3 %, are left out.
+    right: by place in the tables (see `place_in_tables`) and row, [R, N]; mode: of the ablations; heads: of the whole
+    model; primary: the size with controls. Ablations in other modes than the paper's, and sets of other sizes than its
+    1 % and 3 %, are left out.
     """
     sizes = {how_many(share, heads): name for name, share in PUBLISHED_SHARES.items()}
     given: dict[str, tuple[float, float]] = {}

@@ -23,7 +23,10 @@ PAPER_SHARES = (0.01, 0.03)  # of all heads
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings by name; what is None follows from the model. four_way: tasks of four classes, see `Study.benefits`."""
+    """Settings by name; what is None follows from the model.
+
+    four_way, text_tasks, shots: see `Setup`. all_texts: whether all queries of text tasks are asked.
+    """
 
     seeds: tuple[int, ...] = (42,)
     mode: Mode = "mean"
@@ -34,6 +37,7 @@ class Preset:
     all_sizes: bool = False
     four_way: tuple[str, ...] = ()
     text_tasks: tuple[str, ...] = TEXT_TASKS
+    all_texts: bool = False
     shots: tuple[int, ...] = (0, 5, 10)
 
 
@@ -51,6 +55,7 @@ PRESETS = {
         all_sizes=True,
         four_way=("wordseq1_4way", "wordseq2_4way"),
         text_tasks=text_tasks.TEXT_TASKS,
+        all_texts=True,
     ),
 }
 

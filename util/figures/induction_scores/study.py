@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ from util.figures.induction_scores.results import (
 )
 from util.figures.induction_scores.task_study import Labels, Reference, TaskStudy, answered_right, tasks_done
 from util.figures.planted_controls import errors_by_noise, planted_control
+from util.load_model_and_data import load_text_task
 from util.models import planted
 from util.models.planted import Planted
 from util.prompts import classification, text_tasks
@@ -55,8 +57,8 @@ WHOLE_ALONE = {"whole": WHOLE}
 
 
 def _known_task(name: str) -> str:
-    if name not in classification.NAMES:
-        raise ValueError(f"there are {', '.join(classification.NAMES)}")
+    if name not in (*classification.NAMES, *TEXT_TASKS):
+        raise ValueError(f"there are {', '.join((*classification.NAMES, *TEXT_TASKS))}")
     return name
 
 
@@ -79,9 +81,10 @@ class Study(AnyStudy):
     demonstration_seeds: a run for each, by default those of the settings plus `seed`; hard_negatives, labels,
     reference: see `TaskStudy`. sizes: how many of the best heads are ablated; primary: the size with controls; mode: of
     ablations; control_sets, other_sets: of either kind, on the primary task and on others; all_tasks, all_sizes,
-    full_grid: see `plan.Setup`. text_tasks, text_data, shots: tasks with texts that people wrote, where they come from
-    (see `load_model_and_data.load_text_task`), and the numbers of demonstrations, see `benefits`. sequences, length, copies, bos: see `SequenceStudy`. untrained_control: whether the
-    untrained twin is scored too, a second model in memory.
+    full_grid: see `plan.Setup`. text_tasks: tasks with texts that people wrote; text_data: where they are, None (those
+    of StaICC, then the hub), "hub", or a folder with a folder for each task, see `load_model_and_data.load_text_task`;
+    shots: numbers of demonstrations, see `benefits`. sequences, length, copies, bos: see `SequenceStudy`.
+    untrained_control: whether the untrained twin is scored too, a second model in memory.
     """
 
     tasks: Tasks | None = None
@@ -212,15 +215,19 @@ class Study(AnyStudy):
                 prompts,
                 seed,
                 hard_negatives=self.hard_negatives and task in classification.PATTERNS,
-                labels=None if task in TEXT_TASKS else self.labels,
-                data=self.text_data if task in TEXT_TASKS else None,
-                reference_prompts=TEXT_REFERENCE_PROMPTS if task in TEXT_TASKS else REFERENCE_PROMPTS,
+                labels=self.labels,
+                data=self._data_of(task),
                 reference=self.reference or preset.reference,  # type: ignore[arg-type]  # checked when it is built
                 folder=self.folder,
                 redo=self.redo,
             )
             for seed in self._demonstration_seeds
         ]
+
+    def _data_of(self, task: str) -> str | None:
+        if task not in TEXT_TASKS or self.text_data in (None, "hub"):
+            return self.text_data if task in TEXT_TASKS else None
+        return str(Path(self.text_data) / task)
 
     # -------------------------------------------------------------------------------------------- heads
 
@@ -378,9 +385,15 @@ class Study(AnyStudy):
     def _studies(self, labelled: Labelled, k: int) -> list[TaskStudy]:
         """The studies of one task with k demonstrations, one for each seed."""
         prompts = self._prompts(self.scores().mean.size)
-        studies = self._task_studies(labelled.task, prompts)
-        labels = LABELS[:2] if labelled.unrelated else studies[0].labels
-        return [study.replace(k=k, labels=labels) for study in studies]
+        if labelled.task not in TEXT_TASKS:
+            return [study.replace(k=k) for study in self._task_studies(labelled.task, prompts)]
+        if PRESETS[self.settings].all_texts and self.prompts is None:
+            prompts = len(load_text_task(labelled.task, self._data_of(labelled.task)).rows)
+        labels = LABELS[:2] if labelled.unrelated else None
+        return [
+            study.replace(k=k, labels=labels, reference_prompts=TEXT_REFERENCE_PROMPTS)
+            for study in self._task_studies(labelled.task, prompts)
+        ]
 
     def costs(self) -> Costs:
         """Returns what the primary ablation costs on each task."""
