@@ -122,8 +122,11 @@ class Study(AnyStudy):
             raise ValueError(f"primary_task = {self.primary_task!r} is none of tasks = {list(self._tasks)}")
         if self.sizes is not None and self.primary is not None and self.primary not in self.sizes:
             raise ValueError(f"sizes = {list(self.sizes)}, primary = {self.primary}: primary is none of the sizes")
-        for task in self._tasks:
-            for study in self._task_studies(task, self._prompts(1000)):
+        for task in (
+            *self._tasks,
+            *self._text_tasks,
+        ):  # texts are read now: where they are missing is known before work
+            for study in self._task_studies(task, self._prompts_of(task, 1000)):
                 if not self._all_tasks:
                     study.other_queries  # noqa: B018  # raises ValueError where there are too few
 
@@ -132,6 +135,10 @@ class Study(AnyStudy):
     @property
     def _tasks(self) -> tuple[str, ...]:
         return self.tasks or TASKS
+
+    @property
+    def _text_tasks(self) -> tuple[str, ...]:
+        return PRESETS[self.settings].text_tasks if self.text_tasks is None else self.text_tasks
 
     @property
     def _all_tasks(self) -> bool:
@@ -143,6 +150,11 @@ class Study(AnyStudy):
 
     def _prompts(self, heads: int) -> int:
         return self.prompts or PRESETS[self.settings].prompts or (60 if heads < 100 else 40)
+
+    def _prompts_of(self, task: str, heads: int) -> int:
+        if task in TEXT_TASKS and PRESETS[self.settings].all_texts and self.prompts is None:
+            return len(load_text_task(task, self._data_of(task)).rows)
+        return self._prompts(heads)
 
     def setup_for(self, heads: int) -> Setup:
         """Returns what is measured of a model with so many heads.
@@ -174,7 +186,7 @@ class Study(AnyStudy):
             all_sizes=preset.all_sizes if self.all_sizes is None else self.all_sizes,
             full_grid=self.full_grid,
             four_way=preset.four_way,
-            text_tasks=preset.text_tasks if self.text_tasks is None else self.text_tasks,
+            text_tasks=self._text_tasks,
             shots=self.shots or preset.shots,
         )
 
@@ -384,11 +396,9 @@ class Study(AnyStudy):
 
     def _studies(self, labelled: Labelled, k: int) -> list[TaskStudy]:
         """The studies of one task with k demonstrations, one for each seed."""
-        prompts = self._prompts(self.scores().mean.size)
+        prompts = self._prompts_of(labelled.task, self.scores().mean.size)
         if labelled.task not in TEXT_TASKS:
             return [study.replace(k=k) for study in self._task_studies(labelled.task, prompts)]
-        if PRESETS[self.settings].all_texts and self.prompts is None:
-            prompts = len(load_text_task(labelled.task, self._data_of(labelled.task)).rows)
         labels = LABELS[:2] if labelled.unrelated else None
         return [
             study.replace(k=k, labels=labels, reference_prompts=TEXT_REFERENCE_PROMPTS)
