@@ -113,6 +113,16 @@ class FunctionVectorHeads:
     model_title: str
 
     @property
+    def corruption(self) -> str:
+        """What was done to the demonstrations, see `roles.function_vectors.FunctionVectorStudy`."""
+        return self.tasks[0].corruption
+
+    @property
+    def room(self) -> float:
+        """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
+        return float(np.mean([task.room for task in self.tasks]))
+
+    @property
     def effects(self) -> NDArray[np.float64]:
         """The effects [P, T, L, H] on T tasks, of the P prompts whose number every task has."""
         common = sorted(set.intersection(*({*effects.index.tolist()} for effects in self.tasks)))

@@ -1,3 +1,15 @@
 """Figure 02: induction scores, head ablation, attention knockout (Crosbie & Shutova 2024)."""
 
-__all__ = ["edits", "measures", "outputs", "plan", "plots", "results", "study", "task_study"]
+__all__ = [
+    "edits",
+    "function_vector_plots",
+    "function_vector_study",
+    "function_vectors",
+    "measures",
+    "outputs",
+    "plan",
+    "plots",
+    "results",
+    "study",
+    "task_study",
+]
