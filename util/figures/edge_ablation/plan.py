@@ -27,7 +27,7 @@ from util.figures.edge_ablation.results import (
     VerifiedCircuit,
     Windows,
 )
-from util.figures.edge_ablation.study import Seeds, Study, Tasks, is_trained, planted_control
+from util.figures.edge_ablation.study import Seeds, Study, Tasks, planted_control
 from util.load_model_and_data import shown_name
 from util.records.checked import AsList, Count, Distinct, Natural, Share, Text, checked
 from util.stats.verdicts import Verdicts
@@ -187,6 +187,6 @@ class Plan:
             halves=windows.rows,
             layers=windows.layers,
             askable={task: one.askable for task, one in circuits.by_task.items()} | {AMBIGUOUS: ambiguity.askable},
-            trained=is_trained(self.study.model.name),
+            trained=word_pairs.is_trained(self.study.model.name),
             k=self.study.k,
         )

@@ -20,7 +20,9 @@ from tqdm import tqdm
 
 from util.figures.induction_scores import measures
 from util.figures.induction_scores.benefits import Benefits, Labelled, TaskShots
-from util.figures.induction_scores.edits import WHOLE, Group, Mode, Row
+from util.figures.induction_scores.edits import WHOLE, Edit, Group, Mode, Row
+from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
+from util.figures.induction_scores.function_vectors import FunctionVectors, check_size, head_sets
 from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
 from util.figures.induction_scores.plan import PAPER_SHARES, PRESETS, TASKS, Plan, Setup, plan
 from util.figures.induction_scores.results import (
@@ -46,7 +48,14 @@ from util.prompts.text_tasks import TEXT_TASKS
 from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.roles.results import HeadScores
+from util.roles.function_vectors import (
+    CORRUPTED,
+    Corruption,
+    FunctionVectorStudy,
+    function_vector_heads,
+)
+from util.roles.function_vectors import TASKS as PAIR_TASKS
+from util.roles.results import FunctionVectorHeads, HeadScores
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import top
 from util.stats.intervals import accuracy, mean_intervals
@@ -54,6 +63,7 @@ from util.stats.intervals import accuracy, mean_intervals
 OV_TOKENS = 256  # that copying by weights alone is measured on
 TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long
 WHOLE_ALONE = {"whole": WHOLE}
+ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
 
 
 def _known_task(name: str) -> str:
@@ -408,6 +418,78 @@ class Study(AnyStudy):
     def costs(self) -> Costs:
         """Returns what the primary ablation costs on each task."""
         return Costs(measures.costs(self.accuracies().right, self.doses().without_examples))
+
+    # -------------------------------------------------------------------------------------------- function vectors
+
+    def function_vector_heads(
+        self, prompts: int | None = None, intact: int | None = None, corruption: Corruption | None = None
+    ) -> FunctionVectorHeads:
+        """Returns the indirect effects of all heads on five word-pair tasks, see `roles.function_vectors`.
+
+        prompts: corrupted ones of each task; intact: those that mean outputs are taken over. By default 25 and 100, as
+        Todd et al. have; from 100 heads on 10 and 25. corruption: None takes that of Todd et al., shuffled outputs; but
+        where the answer is hardly more probable after intact demonstrations (by less than 0.05), so that there is
+        nothing to give back, outputs of other lists. Raises ValueError for more prompts than a task has queries.
+        """
+        small = self.scores().mean.size < 100
+        numbers = prompts or (25 if small else 10), intact or (100 if small else 25)
+        for name in (corruption,) if corruption else CORRUPTED:
+            heads = function_vector_heads(
+                [
+                    FunctionVectorStudy(
+                        self.model, task, self.k, numbers[0], self.seed,
+                        intact=numbers[1], corruption=name, folder=self.folder, redo=self.redo,
+                    )
+                    for task in PAIR_TASKS
+                ]
+            )  # fmt: skip
+            if heads.room >= ROOM:
+                break
+        return heads
+
+    def function_vectors(
+        self,
+        prompts: int | None = None,
+        intact: int | None = None,
+        queries: int | None = None,
+        *,
+        n: int | None = None,
+        control_sets: int | None = None,
+        corruption: Corruption | None = None,
+    ) -> FunctionVectors:
+        """Returns function-vector heads beside induction heads, and what the model does without either.
+
+        prompts, intact, corruption: see `function_vector_heads`. queries: of each word-pair task and twice as many of
+        the primary task, by default 20; from 100 heads on 8. n: heads of each set, by default 4; from 100 heads on 3 %
+        of them. control_sets: of each set, by default 20; from 100 heads on 10. All heads are ablated by their mean
+        output. Raises ValueError for more prompts or queries than there are, and for sets of more than a third of the
+        heads.
+        """
+        matching = self.scores().mean
+        small = matching.size < 100
+        asked = queries or (20 if small else 8)
+        pairs = WordPairsStudy(self.model, PAIR_TASKS, self.k, asked, self.seed, folder=self.folder, redo=self.redo)
+        classified = self._task_studies(self.primary_task, 2 * asked)[0]
+        copies = CopiesStudy(
+            self.model, self.length, 2, self.sequences, self.seed + self.sequences,
+            bos=self.bos, folder=self.folder, redo=self.redo,
+        )  # fmt: skip
+        size = n or (4 if small else measures.how_many(PAPER_SHARES[1], matching.size))
+        draws = control_sets or (20 if small else 10)
+        check_size(size, matching.size)
+        heads = self.function_vector_heads(prompts, intact, corruption)
+        sets = head_sets(matching, heads.mean(), pairs.means().norms, size, draws, self.seed)
+        edits = {name: Edit.ablate(chosen) if chosen else WHOLE for name, chosen in sets.ablations.items()}
+        return FunctionVectors(
+            heads,
+            self.scores().heads,
+            sets,
+            pairs.answers(edits),
+            self.primary_task,
+            1 / len(classified.classes.labels),
+            {name: answers.right for name, answers in classified.answers(edits).items()},
+            copies.copied(edits),
+        )
 
     # -------------------------------------------------------------------------------------------- controls
 
