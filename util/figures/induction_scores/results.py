@@ -16,6 +16,7 @@ from util.figures import report
 from util.figures.induction_scores import measures, plots
 from util.figures.induction_scores.benefits import Benefits
 from util.figures.induction_scores.edits import CONTROL_SETS, Group, Row
+from util.figures.induction_scores.function_vectors import FunctionVectors
 from util.figures.induction_scores.plan import Plan
 from util.prompts import classification
 from util.prompts.text_tasks import label_space
@@ -353,6 +354,7 @@ class Results:
     doses: Doses
     costs: Costs
     benefits: Benefits
+    function_vectors: FunctionVectors
     planted: PlantedControl
 
     @property
@@ -401,6 +403,7 @@ class Results:
             "zero_shot": self.doses.zero_shot,
             "losses": self.doses.mean_losses | {"uniform": self.doses.uniform},
             "benefits": self.benefits.values(),
+            "function vectors": self.function_vectors.values(),
             "planted": {"scores": self.planted.scores, "errors": self.planted.errors},
         }
 
@@ -423,4 +426,4 @@ class Results:
         lines += [f"{sets} p = {p:.3f}, at least {least:.3f}"]
         lines += [f"layers with too few other heads: {self._plan.short or 'none'}"]
         lines += [f"claim {claim.number}: {claim.verdict}" for claim in self.benefits.verdicts.claims]
-        return lines + self.planted.lines()
+        return lines + self.function_vectors.check_lines() + self.planted.lines()

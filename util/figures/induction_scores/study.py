@@ -533,5 +533,6 @@ class Study(AnyStudy):
             self.doses(),
             self.costs(),
             self.benefits(),
+            self.function_vectors(),
             self.planted_check(),
         )
