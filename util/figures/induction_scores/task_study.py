@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BeforeValidator
 from tqdm import tqdm
 
 from util.engine.attention import support
@@ -36,6 +38,7 @@ from util.stats.intervals import Interval, accuracy
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
 SKIPPED_POSITIONS = 8  # first tokens of a prompt that no mean counts
 Reference = Literal["task", "staicc"]
+Place = Annotated[Text, BeforeValidator(lambda place: str(place) if isinstance(place, Path) else place)]
 Labels = Annotated[tuple[Text, ...], AsList]
 Name = TypeVar("Name", bound=Hashable)
 
@@ -84,7 +87,7 @@ class TaskStudy(Study):
     _: KW_ONLY
     hard_negatives: bool = False
     labels: Labels | None = None
-    data: Text | None = None
+    data: Place | None = None
     reference: Reference = "task"
     start: Natural = 0
     reference_prompts: Count = 64
