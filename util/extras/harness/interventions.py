@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from transformers import PreTrainedModel
 from util.engine.batches import Batch
 from util.engine.call import Instrument
 from util.engine.handshake import prepare
-from util.engine.label_scores import Attach, knockouts, replacements
+from util.engine.label_scores import knockouts, replacements
 from util.extras.harness import tasks
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.task_study import TaskStudy
@@ -24,11 +23,11 @@ from util.models.files import sha256
 from util.prompts import induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import matched_cells
+from util.records.checked import Count, Natural, Text, checked
 from util.records.model import Model
 from util.roles.head_scores import heads_by_layer
 
 POSITIONS = ("mean_pos", "input_mean")  # modes whose values differ by position
-Instruments = Callable[[Edit, Sequence[int]], Attach]  # as TaskStudy.instruments
 Attached = Callable[[Tensor], Sequence[Instrument]]  # the instruments of a batch of tokens [B, T]
 
 
@@ -61,79 +60,57 @@ class Reading:
 # ------------------------------------------------------------------------------------------------ references of means
 
 
-@dataclass(frozen=True)
+@checked
 class Reference:
     """What the means of ablations are taken over.
 
-    instruments: by the name of a task of the harness, what an edit attaches there, as `TaskStudy.instruments` does.
-    request: in plain JSON, all that decides the means.
+    source: "task", other prompts of the task that is evaluated; "staicc", prompts of StaICC; or a file of means, see
+    `saved_means`. k, prompts, seed: of the prompts that are evaluated, by which "task" chooses others, as `TaskStudy`
+    does; None means the task's own number of demonstrations, and all of its rows. reference_prompts: how many.
     """
 
-    instruments: Callable[[str], Instruments]
-    request: dict[str, Any]
+    source: Text = "task"
+    k: Natural | None = None
+    prompts: Count | None = None
+    seed: Natural = 42
+    reference_prompts: Count = 64
 
-    @classmethod
-    def of_study(cls, study: TaskStudy) -> Reference:
-        """The reference of a study, the same for every task of the harness."""
-        return cls(lambda task: study.instruments, {"study": dict(study.own_request)})
+    def study(self, model: Model, task: str, folder: Path | None = None) -> TaskStudy:
+        """The study that has the means for a task of the harness.
 
-    @classmethod
-    def of_task(cls, model: Model, k: int, prompts: int | None, seed: int, **options: Any) -> Reference:
-        """Other prompts of the task that is evaluated, as in a `TaskStudy` of so many queries; None means all.
-
-        Raises ValueError for a task that is not the suite's.
+        Raises ValueError where the means are to be the task's, and it is no task of the suite.
         """
-
-        @cache
-        def instruments(task: str) -> Instruments:
-            name = task.removeprefix(tasks.PREFIX)
-            if not task.startswith(tasks.PREFIX):
-                raise ValueError(
-                    f"reference = 'task': {task} is no task of the suite, so that it has no other prompts to take "
-                    "means over; give reference 'staicc' or a file of means"
-                )
-            rows = len(tasks.known(name).rows)
-            study = TaskStudy(model, name, k, min(prompts or rows, rows), seed, **options)
-            return study.instruments
-
-        return cls(instruments, {"reference": "task", "k": k, "prompts": prompts, "seed": seed})
-
-    @classmethod
-    def of_texts(cls, model: Model, **options: Any) -> Reference:
-        """Prompts of StaICC, which no task of the suite has."""
-        study = TaskStudy(model, reference="staicc", **options)
-        return cls(lambda task: study.instruments, {"reference": "staicc", "prompts": study.reference_prompts})
-
-    @classmethod
-    def of_file(cls, model: PreTrainedModel, file: str | Path) -> Reference:
-        """Means that were saved with numpy: an .npz file with an array for each mode.
-
-        "mean" is [L, H, dv], the L layers those that have attention; "mean_pos" and "input_mean" are [T, L, H, dv].
-        Raises ValueError for arrays of other shapes than the model's, and for a mode or a length that the file has not.
-        """
-        with np.load(file, allow_pickle=False) as opened:
-            saved = dict(opened)
-        prepared = prepare(model)
-        for name, array in saved.items():
-            if array.ndim != 3 + (name in POSITIONS) or array.shape[-3:-1] != (len(prepared.layers), prepared.heads):
-                raise ValueError(
-                    f"{file}: {name} is {list(array.shape)}; the model has {len(prepared.layers)} layers of "
-                    f"{prepared.heads} heads: [L, H, dv], or [T, L, H, dv] by position"
-                )
-
-        def instruments(edit: Edit, lengths: Sequence[int]) -> Attach:
-            if edit.mode not in saved:
-                raise ValueError(f"{file} has no means for mode {edit.mode!r}; it has {', '.join(sorted(saved))}")
-            means = saved[edit.mode]
-            if edit.mode in POSITIONS and max(lengths) > len(means):
-                raise ValueError(f"{file}: {edit.mode} has {len(means)} positions, the longest text {max(lengths)}")
-            by_layer = heads_by_layer(prepared, edit.heads)
-            places = {layer: prepared.layers.index(layer) for layer in by_layer}
-            return replacements(
-                by_layer, {at: torch.from_numpy(means[..., places[at], by_layer[at], :]) for at in by_layer}
+        common: dict[str, Any] = {"reference_prompts": self.reference_prompts, "folder": folder}
+        if self.source == "staicc":
+            return TaskStudy(model, reference="staicc", **common)
+        if self.source != "task":
+            return TaskStudy(model, means_file=Path(self.source), **common)
+        name = task.removeprefix(tasks.PREFIX)
+        if not task.startswith(tasks.PREFIX):
+            raise ValueError(
+                f"reference = 'task': {task} is no task of the suite, so that it has no other prompts to take means "
+                "over; give reference 'staicc' or a file of means"
             )
+        rows = len(tasks.known(name).rows)
+        k = tasks.shots(name) if self.k is None else self.k
+        return TaskStudy(model, name, k, min(self.prompts or rows, rows), self.seed, **common)
 
-        return cls(lambda task: instruments, {"file": Path(file).name, "sha256": sha256(Path(file))})
+    @property
+    def request(self) -> dict[str, Any]:
+        """All that decides the means, in plain JSON. A file is called by its name, with a digest."""
+        if self.source == "task":
+            return dict(vars(self))
+        if self.source == "staicc":
+            return {"source": self.source, "reference_prompts": self.reference_prompts}
+        return {"source": Path(self.source).name, "sha256": sha256(Path(self.source))}
+
+
+def edit_of(plain: Mapping[str, Any]) -> Edit:
+    """The edit that `Edit.plain` writes so. Raises ValueError for anything else."""
+    given = dict(plain)
+    if "ablate" in given:
+        return Edit(given.pop("ablate"), **given)
+    return Edit(given.pop("knock_out", ()), **given)
 
 
 # ------------------------------------------------------------------------------------------------ interventions
@@ -161,16 +138,19 @@ class Nothing:
 class Ablation(Nothing):
     """Replaces what heads write, at all positions. Raises ValueError for heads that there are not.
 
-    reference: needed by every mode but "zero".
+    study: by the name of a task of the harness, the study that has the means for it.
     """
 
-    def __init__(self, model: PreTrainedModel, edit: Edit, reference: Reference | None) -> None:
+    def __init__(self, model: PreTrainedModel, edit: Edit, study: Callable[[str], TaskStudy]) -> None:
         by_layer = heads_by_layer(prepare(model), edit.heads)
-        if edit.mode != "zero" and reference is None:
-            raise ValueError(f"mode = {edit.mode!r}: say what the means are taken over, with reference")
-        self.edit, self.reference = edit, reference
+        self.edit, self.study = edit, study
         self.knows_rows = edit.mode in POSITIONS
         self._zeros = replacements(by_layer, dict.fromkeys(by_layer, 0.0))
+
+    def check(self, task: str, readings: Sequence[Reading]) -> None:
+        """Raises ValueError for a task that the reference has no means for."""
+        if self.edit.mode != "zero":
+            self.study(task)
 
     def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
         """The ablation of one task. Measures the means of its reference, or loads them.
@@ -179,8 +159,7 @@ class Ablation(Nothing):
         """
         attach = self._zeros
         if self.edit.mode != "zero":
-            assert self.reference is not None
-            attach = self.reference.instruments(task)(self.edit, [len(reading.ids) for reading in readings])
+            attach = self.study(task).instruments(self.edit, [len(reading.ids) for reading in readings])
         return lambda inps: attach(_batch(inps, range(len(inps))))
 
 
@@ -268,18 +247,19 @@ def _without_padding(row: tuple[int, ...]) -> tuple[int, ...]:
     return row[:end]
 
 
-def intervention(model: PreTrainedModel, tokenizer: Any, edit: Edit, reference: Reference | None = None) -> Nothing:
+def intervention(
+    model: PreTrainedModel, tokenizer: Any, edit: Edit, study: Callable[[str], TaskStudy]
+) -> Nothing | Ablation | KnockOut:
     """What an edit does inside the harness.
 
-    Raises ValueError for what is no `Edit`, and for heads that there are not.
+    study: by the name of a task, the study that has the means for it. Raises ValueError for what is no `Edit`, and for
+    heads that there are not.
     """
     if not isinstance(edit, Edit):
         raise ValueError(
             f"edit = {edit!r:.200}: give an Edit (Edit.ablate, Edit.knock_out, WHOLE). Edges cannot be ablated here: "
             "they are read from donor prompts, which the harness's tasks do not have; see `python -m util edges`"
         )
-    if edit.pattern is not None and edit.heads:
-        return KnockOut(model, tokenizer, edit)
-    if edit.heads:
-        return Ablation(model, edit, reference)
-    return Nothing()
+    if not edit.heads:
+        return Nothing()
+    return KnockOut(model, tokenizer, edit) if edit.pattern is not None else Ablation(model, edit, study)

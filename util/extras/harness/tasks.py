@@ -39,6 +39,11 @@ def known(name: str) -> Task:
     return _TASKS[name]
 
 
+def shots(name: str) -> int:
+    """How many demonstrations a task of the suite has by default: 20 in four classes, else 10, as in the paper."""
+    return 20 if len(known(name).labels) == 4 else 10
+
+
 def config(task: Task) -> dict[str, Any]:
     """What the harness takes for a task of your own: `simple_evaluate(tasks=[config(task)])`.
 
