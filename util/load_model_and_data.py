@@ -1,4 +1,4 @@
-"""Load models, tokenizers and StaICC prompts: the only entry point to hubs and data packages."""
+"""Load models, tokenizers, StaICC prompts and texts: the only entry point to hubs and data packages."""
 
 import contextlib
 import copy
@@ -6,8 +6,9 @@ import errno
 import hashlib
 import importlib.metadata
 import io
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from operator import index
 from pathlib import Path
@@ -23,7 +24,10 @@ from util.engine import memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, gguf, packaged
 from util.models.files import sha256
+from util.prompts import row_files, text_tasks
+from util.prompts.classification import Task
 from util.prompts.prompt import Prompt, Span
+from util.prompts.text_tasks import Hub, TextTask
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 
@@ -617,3 +621,138 @@ def load_data_from_StaICC_experimentor(
     offset = 0 if target_label_correction else 1
     queries = [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts]
     return [prompt.cut(prompt_cut, offset) for prompt in prompts], queries
+
+
+# ------------------------------------------------------------------------------------------------ texts
+
+HUB = "hub"  # the source that is the hub, also for tasks whose texts come with StaICC
+
+
+class _Texts(NamedTuple):
+    """Where texts come from. kind: "StaICC", "hub" or "folder"; a folder also has its place and a digest of it."""
+
+    kind: str
+    folder: Path = Path()
+    content: str = ""
+
+
+def load_text_task(name: str, source: str | Path | None = None) -> Task:
+    """A task with texts that people wrote, one of `text_tasks.TEXT_TASKS`, read once in a process.
+
+    Its rows are the evaluation split, its pool the demonstration split.
+
+    source: None for StaICC's texts (sst2, subj: no network), else the hub; "hub" for the hub; or a folder with a file
+    for each split, or as written by the `save_to_disk` of `datasets`. The hub needs the package `datasets`, and the
+    network or an earlier download. A folder is read again when its content has changed.
+
+    Raises ValueError for an unknown name, for a missing folder or file, for rows that lack something (it says what a
+    folder must hold), and where the hub cannot be read; ImportError for a folder that only `datasets` can read, if it
+    is missing.
+    """
+    definition = text_tasks.find(name)
+    return _text_task(name, _texts(source, definition.staicc, definition.needs))[0]
+
+
+def text_task_version(name: str, source: str | Path | None = None) -> str:
+    """Which texts `load_text_task` reads, for requests; it reads them.
+
+    "StaICC" and its version, the hub's id and commit, or the name of a folder and a digest, never its path. Raises what
+    `load_text_task` raises.
+    """
+    definition = text_tasks.find(name)
+    return _text_task(name, _texts(source, definition.staicc, definition.needs))[1]
+
+
+def reference_texts(name: str = "mnli", source: str | Path | None = None) -> tuple[str, ...]:
+    """Plain texts that means of heads are taken over, one of `text_tasks.REFERENCES`; each once, in their order.
+
+    "mnli": the premises of its training split (Crosbie & Shutova 2024, section 4.3). source: None for the hub, or a
+    folder, as in `load_text_task`. Raises ValueError for an unknown name, and what `load_text_task` raises.
+    """
+    if name not in text_tasks.REFERENCES:
+        raise ValueError(f"no reference texts {name!r}; there are {', '.join(text_tasks.REFERENCES)}")
+    hub, split, column = text_tasks.REFERENCES[name]
+    needs = f"a folder with {split}.jsonl (or .json, .csv, .parquet), with the column {column}"
+    texts = _texts(source, None, needs)
+    rows = _hub_rows(hub, split, needs)[0] if texts.kind == HUB else row_files.rows_of_split(texts.folder, split)
+    found: dict[str, None] = {}  # an ordered set
+    for number, row in enumerate(rows):
+        try:
+            found[text_tasks.column_text(row, column).strip()] = None
+        except ValueError as error:
+            raise ValueError(f"{split} of {name}, row {number}: {error}") from None
+    return tuple(found)
+
+
+def _texts(source: str | Path | None, staicc: str | None, needs: str) -> _Texts:
+    """Where the texts of a source are. Raises ValueError for a folder that there is not."""
+    if source is None:
+        return _Texts("StaICC" if staicc else HUB)
+    if str(source) == HUB:
+        return _Texts(HUB)
+    folder = Path(source).expanduser().resolve()
+    if not str(source) or not folder.is_dir():
+        raise ValueError(f"there is no folder {str(source)!r}; give {needs}")
+    return _Texts("folder", folder, str(resolved_revision(folder)))
+
+
+@cache
+def _text_task(name: str, texts: _Texts) -> tuple[Task, str]:
+    """A text task, and which texts it has."""
+    definition = text_tasks.find(name)
+    splits = [split for split in (definition.demonstrations, definition.evaluation) if split]
+    if texts.kind == "StaICC":
+        rows, version = _staicc_rows(definition), f"StaICC {staicc_version()}"
+    elif texts.kind == HUB:
+        read = [_hub_rows(definition.hub, split, definition.needs) for split in splits]
+        rows, version = [split_rows for split_rows, _ in read], f"{definition.hub.id} {read[0][1]}"
+    else:
+        version = f"{texts.folder.name} {texts.content}"
+        try:
+            rows = [row_files.rows_of_split(texts.folder, split) for split in splits]
+        except ValueError as error:
+            raise ValueError(f"{error}; give {definition.needs}") from None
+    labelled = [
+        text_tasks.labelled_rows(definition, split_rows, f"{split} of {name}")
+        for split, split_rows in zip(splits, rows, strict=True)
+    ]
+    pool, queries = text_tasks.held_out(labelled[0], name) if definition.evaluation is None else labelled
+    return text_tasks.task(definition, pool, queries), version
+
+
+def _staicc_rows(definition: TextTask) -> list[Iterable[Any]]:
+    """StaICC's demonstrations and test queries of a text task, as rows of its columns."""
+    experimentor = staicc_experimentor(str(definition.staicc), 0)
+    (column,) = definition.columns
+    splits: list[Iterable[Any]] = []
+    for texts in (experimentor.demonstration_set(), experimentor.test_set()):
+        words = texts.get_label_space()  # in the order of the classes' numbers
+        examples = (texts[number] for number in range(len(texts)))
+        splits.append([{column: text, "label": words.index(word)} for (text,), word in examples])
+    return splits
+
+
+def _hub_rows(hub: Hub, split: str, needs: str) -> tuple[Iterable[Any], str]:
+    """The rows of a split on the hub, and the commit they are of. Raises ValueError where they cannot be read."""
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ValueError(
+            f"{hub.id} is on the hub; to read it, install the package (pip install datasets), or give {needs}"
+        ) from error
+    options: dict[str, Any] = {"name": hub.configuration}
+    if hub.converted is not None:
+        files = {split: f"{hub.converted}/{split}/*.parquet"}
+        options = {"data_files": files, "revision": "refs/convert/parquet"}
+    try:
+        rows = load_dataset(hub.id, split=split, **options)
+    except Exception as error:  # the package has many errors of its own
+        raise ValueError(f"cannot read {split} of {hub.id} from the hub ({error}); or give {needs}") from error
+    return rows, _hub_commit(rows)
+
+
+def _hub_commit(rows: Any) -> str:
+    """The commit of a data set of the hub, as far as the addresses or cached files of its rows say it."""
+    places = [*(rows.info.download_checksums or {}), *(entry["filename"] for entry in rows.cache_files)]
+    commits = [found[0] for place in places if (found := re.search(r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])", place))]
+    return commits[0] if commits else "of an unknown commit"

@@ -268,7 +268,8 @@ def test_an_answer_that_is_no_choice_is_refused(key, tmp_path):
 @pytest.mark.parametrize(
     "name, text, message",
     [
-        ("rows.csv", "prompt", "give a .json, .jsonl or .parquet file"),
+        ("rows.txt", "prompt", "give a .jsonl, .json, .csv or .parquet file"),
+        ("rows.csv", "prompt", "there are no rows"),
         ("rows.json", "{}", "must be a list of objects"),
         ("rows.json", "[1]", "row 0 has no column"),
         ("rows.json", "[]", "there are no rows"),

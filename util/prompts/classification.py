@@ -1,4 +1,6 @@
-"""Synthetic classification tasks, and few-shot prompts for them with balanced demonstrations.
+"""Classification tasks, and few-shot prompts for them with balanced demonstrations.
+
+The tasks here are synthetic; those with texts that people wrote are in `text_tasks`.
 
 Source: Crosbie & Shutova 2024, section 5 and Table 1. Three tasks are about patterns of letters. Two are about pairs of
 words, and each of these has a 4-way version. Our rows differ from their files on purpose: their files have degenerate
@@ -18,8 +20,11 @@ Your own task is one object:
 from __future__ import annotations
 
 import operator
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product, zip_longest
 from random import Random
 from string import ascii_uppercase
@@ -58,27 +63,44 @@ PAIRS = {
 NAMES = (*PATTERNS, *PAIRS, *(f"{name}_4way" for name in PAIRS))
 
 
+Rows = tuple[tuple[str, str], ...]  # each a text and its label
+
+
 @dataclass(frozen=True)
 class Task:
-    """A classification task. rows: (text, label); every text occurs once and every label has rows.
+    """A classification task. rows: (text, label), the queries; pool: (text, label), what demonstrations are drawn from.
 
-    forbids(query, candidate): whether the candidate text may not be a demonstration for this query; the query's own
-    text never may. Raises ValueError for duplicate texts or labels, labels that are unknown or have no rows, and a text
-    or label that is empty or contains a separator of the layout.
+    Without a pool, demonstrations are drawn from the rows. Within rows and within the pool every text occurs once and
+    every label has texts. A text may be in both: then it is no demonstration for itself.
+    forbids(query, candidate): whether the candidate text may not be a demonstration for this query. The query's own
+    text never may.
+    Raises ValueError for duplicate texts or labels, labels that are unknown or have no rows, and a text or label that
+    is empty or contains a separator of the layout. Where the separator itself contains the layout's end (as
+    "\\n\\nAnswer:" does), a text may contain the end: it is over where the separator begins.
     """
 
     name: str
-    rows: tuple[tuple[str, str], ...]
+    rows: Rows
     labels: tuple[str, ...]
     layout: Layout = LAYOUT
-    forbids: Callable[[str, str], bool] = operator.eq
+    forbids: Callable[[str, str], bool] | None = None
+    pool: Rows | None = None
 
     def __post_init__(self) -> None:
-        _check_words((text for text, _ in self.rows), self.layout, f"texts of {self.name}")
-        _check_words(self.labels, self.layout, f"labels of {self.name}")
-        used = {label for _, label in self.rows}
-        if used != set(self.labels):
-            raise ValueError(f"{self.name} has the labels {self.labels}, but its rows have {sorted(used)}")
+        separator, end = self.layout.separator, self.layout.end
+        _check_words(self.labels, (separator, end), f"labels of {self.name}")
+        marks_of_texts = (separator,) if end in separator else (separator, end)
+        given = {"rows": self.rows} if self.pool is None else {"rows": self.rows, "pool": self.pool}
+        for what, rows in given.items():
+            _check_words((text for text, _ in rows), marks_of_texts, f"{what} of {self.name}")
+            used = {label for _, label in rows}
+            if used != set(self.labels):
+                raise ValueError(f"{self.name} has the labels {self.labels}, but its {what} have {sorted(used)}")
+
+    @cached_property
+    def candidates(self) -> dict[str, list[str]]:
+        """The texts that demonstrations are drawn from, sorted, by label."""
+        return _texts_by_label(self.rows if self.pool is None else self.pool, self.labels)
 
 
 def shares_word(query: str, candidate: str) -> bool:
@@ -118,27 +140,61 @@ def relabelled(task: Task, labels: Sequence[str]) -> Task:
     Raises ValueError for another number of labels, and what `Task` raises.
     """
     new = dict(zip(task.labels, labels, strict=True))
-    return replace(task, rows=tuple((x, new[y]) for x, y in task.rows), labels=tuple(labels))
+    rows = tuple((x, new[y]) for x, y in task.rows)
+    pool = None if task.pool is None else tuple((x, new[y]) for x, y in task.pool)
+    return replace(task, rows=rows, pool=pool, labels=tuple(labels))
 
 
 def prompts(task: Task, k: int, seed: int = 42, limit: int | None = None) -> list[Prompt]:
     """One prompt per row of the task, which is its query, with k balanced demonstrations.
 
-    limit: how many prompts, default all rows. With c classes, every class gets k // c demonstrations, and the remaining
-    k % c go to random classes, one each. Demonstrations are drawn without replacement, without the query, and shuffled.
-    They depend on the task's name and rows, k, the seed and the query. The order of the queries takes turns among the
-    classes and depends on the task's name and rows alone. Raises ValueError for numbers out of range, and if the query
-    leaves too few candidates in a class.
-
-    Source: Crosbie & Shutova 2024, Table 2 (seeds 42, 43 and 44); there the query is taken out after the draw.
+    limit: how many prompts, default all rows. The order of the queries takes turns among the classes as long as all of
+    them have queries left; it depends on the task's name and rows alone. Raises ValueError for numbers out of range,
+    and what `demonstrations` raises.
     """
     if k < 0 or (limit is not None and limit < 1):
         raise ValueError(f"k = {k}, limit = {limit}: k is at least 0 and limit at least 1, or None for all rows")
-    classes = {label: sorted(text for text, y in task.rows if y == label) for label in task.labels}
     return [
-        task.layout.prompt(_demonstrations(task, classes, k, seed, text), text, label, task.labels)
-        for text, label in _queries(task, classes)[:limit]
+        task.layout.prompt(demonstrations(task, k, seed, text), text, label, task.labels)
+        for text, label in _queries(task)[:limit]
     ]
+
+
+def demonstrations(task: Task, k: int, seed: int, query: str) -> list[tuple[str, str]]:
+    """The k demonstrations (text, label) of the prompt for a query.
+
+    With c classes, every class gets k // c demonstrations, and the remaining k % c go to random classes, one each. They
+    are drawn without replacement, without the query, and shuffled. They depend on the task's name and on what they are
+    drawn from, on k, the seed and the query. Raises ValueError for k < 0, and if the query leaves too few candidates in
+    a class.
+
+    Source: Crosbie & Shutova 2024, Table 2 (seeds 42, 43 and 44); there the query is taken out after the draw.
+    """
+    if k < 0:
+        raise ValueError(f"k = {k}: k is at least 0")
+    rng = Random(f"{task.name}:{seed}:{query}")
+    per_class, rest = divmod(k, len(task.labels))
+    extra = rng.sample(task.labels, rest)
+    drawn = []
+    for label, texts in task.candidates.items():
+        candidates = _allowed(task, texts, query) if k else []
+        number = per_class + (label in extra)
+        if len(candidates) < number:
+            raise ValueError(
+                f"{task.name}: {k} demonstrations take {number} of class {label!r}, but the query {query!r} leaves "
+                f"{len(candidates)}; take a smaller k or give the class more rows"
+            )
+        drawn += [(text, label) for text in rng.sample(candidates, number)]
+    rng.shuffle(drawn)
+    return drawn
+
+
+def majority(task: Task) -> float:
+    """The share of the most frequent class among all queries: the accuracy of always naming it.
+
+    The first queries of `prompts` take turns among the classes, so that among them the share may be smaller.
+    """
+    return max(Counter(label for _, label in task.rows).values()) / len(task.rows)
 
 
 def any_repeat(task: Task) -> float:
@@ -167,8 +223,9 @@ def associative_map_prompts(
     other arguments and its own number, not on `count`. Raises ValueError for numbers out of range and for what `Task`
     refuses in texts and labels.
     """
-    _check_words(words, layout, "words")
-    _check_words(labels, layout, "labels")
+    marks = (layout.separator, layout.end)
+    _check_words(words, marks, "words")
+    _check_words(labels, marks, "labels")
     both = set(words) & set(labels)
     if both:
         raise ValueError(f"{sorted(both)} are words and labels: then a label could be taken for the next key")
@@ -190,31 +247,32 @@ def associative_map_prompts(
     return drawn
 
 
-def _queries(task: Task, classes: dict[str, list[str]]) -> list[tuple[str, str]]:
+def _texts_by_label(rows: Rows, labels: Iterable[str]) -> dict[str, list[str]]:
+    """The texts of each label, sorted."""
+    texts: dict[str, list[str]] = {label: [] for label in labels}
+    for text, label in rows:
+        texts[label].append(text)
+    return {label: sorted(own) for label, own in texts.items()}
+
+
+def _queries(task: Task) -> list[tuple[str, str]]:
     """All rows (text, label), shuffled, the classes in turn."""
     rng = Random(task.name)
-    queues = [[(text, label) for text in rng.sample(texts, len(texts))] for label, texts in classes.items()]
+    queues = [
+        [(text, label) for text in rng.sample(texts, len(texts))]
+        for label, texts in _texts_by_label(task.rows, task.labels).items()
+    ]
     rng.shuffle(queues)
     return [query for turn in zip_longest(*queues) for query in turn if query is not None]
 
 
-def _demonstrations(task: Task, classes: dict[str, list[str]], k: int, seed: int, query: str) -> list[tuple[str, str]]:
-    """The k demonstrations (text, label) for a query."""
-    rng = Random(f"{task.name}:{seed}:{query}")
-    per_class, rest = divmod(k, len(task.labels))
-    extra = rng.sample(task.labels, rest)
-    drawn = []
-    for label, texts in classes.items():
-        candidates = [text for text in texts if text != query and not task.forbids(query, text)] if k else []
-        number = per_class + (label in extra)
-        if len(candidates) < number:
-            raise ValueError(
-                f"{task.name}: {k} demonstrations take {number} of class {label!r}, but the query {query!r} leaves "
-                f"{len(candidates)}; take a smaller k or give the class more rows"
-            )
-        drawn += [(text, label) for text in rng.sample(candidates, number)]
-    rng.shuffle(drawn)
-    return drawn
+def _allowed(task: Task, texts: list[str], query: str) -> list[str]:
+    """Those of the sorted texts of a class that may be demonstrations for a query."""
+    place = bisect_left(texts, query)  # where the query is, if it is there
+    if texts[place : place + 1] == [query]:
+        texts = texts[:place] + texts[place + 1 :]
+    forbids = task.forbids
+    return texts if forbids is None else [text for text in texts if not forbids(query, text)]
 
 
 def _letter_rows(name: str, patterns: Sequence[str], count: int) -> list[str]:
@@ -238,13 +296,18 @@ def category(name: str) -> tuple[str, ...]:
     return tuple(row["word"] for row in table("categories") if row["category"] == name)
 
 
-def _check_words(words: Iterable[str], layout: Layout, what: str) -> None:
-    """Raises ValueError for words that are repeated or empty, or that contain a separator of the layout."""
+def _check_words(words: Iterable[str], marks: Sequence[str], what: str) -> None:
+    """Raises ValueError for words that are repeated or empty, or that contain a mark (one that is empty is none)."""
     words = list(words)
     if len(set(words)) < len(words):
-        repeated = sorted({word for word in words if words.count(word) > 1})
-        raise ValueError(f"{what}: {repeated} occur more than once; keep one of each")
-    marks = [mark for mark in (layout.separator, layout.end) if mark]
+        repeated = sorted(word for word, count in Counter(words).items() if count > 1)
+        raise ValueError(f"{what}: {_first(repeated)} occur more than once; keep one of each")
+    marks = [mark for mark in marks if mark]
     broken = [word for word in words if not word or any(mark in word for mark in marks)]
     if broken:
-        raise ValueError(f"{what}: {broken} are empty or contain one of the layout's separators {marks}")
+        raise ValueError(f"{what}: {_first(broken)} are empty or contain one of the layout's separators {marks}")
+
+
+def _first(words: Sequence[str]) -> list[str]:
+    """The first words of many, and the beginnings of long ones."""
+    return [word if len(word) <= 60 else f"{word[:60]}…" for word in words[:3]]

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from util.prompts import row_files
 from util.prompts.prompt import Layout
 from util.prompts.words import column, table
 
@@ -215,9 +216,7 @@ def shown_task(task: str) -> str:
 
 def is_saved(task: str) -> bool:
     """Whether this is no task's name but a folder that `datasets` has written with `save_to_disk`."""
-    return task not in names() and any(
-        (Path(task) / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")
-    )
+    return task not in names() and row_files.is_saved(Path(task))
 
 
 def pairs_from_saved(folder: str | Path, layout: Layout = TAB, least: int = 3) -> tuple[Pair, ...]:

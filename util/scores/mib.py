@@ -9,10 +9,9 @@ The prompts are on a hub that this suite does not ask; `pairs` reads local copie
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from util.prompts import row_files
 from util.prompts.prompt import with_bos
 from util.records.checked import Text, checked
 from util.scores.graph import ComponentGraph
@@ -239,11 +239,9 @@ class Pairs:
 def pairs(file: Path, columns: Columns | str, limit: int | None = None, split: str | None = None) -> Pairs:
     """The pairs of prompts of a local file, in its order.
 
-    file: .json (a list of objects), .jsonl (an object a line), .parquet, or a folder that `datasets` wrote by
-    `save_to_disk`; the last two need the package `datasets`. columns: where a row has what, or a task of COLUMNS.
-    limit: so many rows at most. split: of a folder with several. Raises ValueError for another kind of file, an unknown
-    task or split, no rows, and for a row without a column, with another type in it, or with an empty text; ImportError
-    where `datasets` is needed and missing.
+    file: one of the kinds of `row_files.rows`. columns: where a row has what, or a task of COLUMNS. limit: so many rows
+    at most. split: of a folder with several. Raises ValueError for an unknown task, no rows, and for a row without a
+    column, with another type in it, or with an empty text; and what `row_files.rows` raises.
     """
     if isinstance(columns, str):
         if columns not in COLUMNS:
@@ -251,7 +249,7 @@ def pairs(file: Path, columns: Columns | str, limit: int | None = None, split: s
         columns = COLUMNS[columns]
     if limit is not None and limit < 1:
         raise ValueError(f"limit = {limit}: give a number of rows, or None for all")
-    rows = list(islice(_rows(Path(file), split), limit))
+    rows = list(islice(row_files.rows(Path(file), split), limit))
     if not rows:
         raise ValueError(f"{file}: there are no rows")
     found: list[list[str]] = []
@@ -261,45 +259,6 @@ def pairs(file: Path, columns: Columns | str, limit: int | None = None, split: s
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None
     return Pairs(*map(tuple, found))
-
-
-def _rows(file: Path, split: str | None) -> Iterable[Any]:
-    """The rows of a file: mappings, if it is as it should be."""
-    if not file.exists():
-        raise ValueError(f"{file}: there is no such file or folder")
-    if file.is_dir():
-        data = _datasets(file).load_from_disk(str(file))
-        if isinstance(data, Mapping):  # of splits
-            if split not in data:
-                raise ValueError(f"{file}: split = {split!r}; it has {', '.join(data)}")
-            data = data[split]
-        return data
-    if file.suffix == ".parquet":
-        return _datasets(file).Dataset.from_parquet(str(file))
-    if file.suffix not in (".json", ".jsonl"):
-        raise ValueError(f"{file}: give a .json, .jsonl or .parquet file, or a folder of `save_to_disk`")
-    text = file.read_text(encoding="utf-8")
-    try:
-        rows = (
-            json.loads(text)
-            if file.suffix == ".json"
-            else [json.loads(line) for line in text.split("\n") if line.strip()]
-        )
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
-    if not isinstance(rows, list):
-        raise ValueError(f"{file}: a .json file must be a list of objects")
-    return rows
-
-
-def _datasets(file: Path) -> Any:
-    """The package `datasets`, which the suite does not install."""
-    try:
-        return importlib.import_module("datasets")
-    except ImportError:
-        raise ImportError(
-            f"{file}: reading it needs the package datasets (pip install datasets); without it, save the rows as .jsonl"
-        ) from None
 
 
 def _text(row: Any, place: str, number: int) -> str:

@@ -1,0 +1,263 @@
+"""Classification tasks with texts that people wrote: how seven NLP data sets are written as prompts.
+
+Source: Crosbie & Shutova 2024, section 6, on SuperGLUE (Wang et al. 2019: BoolQ, RTE, WiC, WSC), ETHOS (Mollas et al.
+2020), SST-2 (Socher et al. 2013) and SUBJ (Pang & Lee 2004). Field names, blank lines and labels are those of the
+configurations in their code; the one-line instructions are our own wording. Their ETHOS configuration demonstrates and
+asks the same rows; we follow their text, which holds out a fifth.
+
+`load_model_and_data.load_text_task` reads the rows and gives a `classification.Task`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from util.prompts import classification
+from util.prompts.classification import Rows, Task
+from util.prompts.prompt import Layout
+
+Cells = Mapping[str, str]  # what a row has in its columns, as text
+HELD_OUT = 0.2  # of the rows, where a data set has one split
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Where a data set is on Hugging Face's hub.
+
+    converted: the folder of the split's files on the branch of converted files (refs/convert/parquet), for a repository
+    that holds a script: `datasets` no longer runs scripts.
+    """
+
+    id: str
+    configuration: str | None = None
+    converted: str | None = None
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """How the rows of a data set become a classification task.
+
+    template: what is written of a row, before the answer; columns: what of a row is read for it; derived: fields of the
+    template that are no column, or not as it stands there. answer: the name of the answer's field. classes: the names
+    of the classes, in the order of their numbers in the column `label`. labels: by class; the class that comes first
+    becomes Foo, the other Bar, where labels are unrelated to the classes. hub: where the rows are; demonstrations,
+    evaluation: their splits. Without an evaluation split, a fifth of the rows is held out. staicc: the name of the same
+    texts in StaICC.
+    """
+
+    name: str
+    instruction: str
+    template: str
+    columns: tuple[str, ...]
+    answer: str
+    classes: tuple[str, str]
+    labels: Mapping[str, str]
+    hub: Hub
+    derived: Mapping[str, Callable[[Cells], str]] = field(default_factory=dict)
+    demonstrations: str = "train"
+    evaluation: str | None = "validation"
+    staicc: str | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Instruction, blank line, then examples: fields, blank line, name of the answer, space, label, blank line."""
+        return Layout(f"\n\n{self.answer}:", " ", "\n\n", f"{self.instruction}\n\n")
+
+    @property
+    def needs(self) -> str:
+        """What a folder with the rows must hold, in words."""
+        splits = [split for split in (self.demonstrations, self.evaluation) if split]
+        return (
+            f"a folder with {' and '.join(f'{split}.jsonl' for split in splits)} (or .json, .csv, .parquet, or written "
+            f"by the save_to_disk of datasets), with the columns {', '.join(self.columns)} and label "
+            f"(0 or {self.classes[0]}, 1 or {self.classes[1]})"
+        )
+
+
+def _question(cells: Cells) -> str:
+    """A question with a capital and a question mark; those of BoolQ have neither."""
+    question = cells["question"].strip().rstrip("?")
+    return f"{question[:1].upper()}{question[1:]}?"
+
+
+def _word(cells: Cells) -> str:
+    """The word as it stands in the first sentence; the column `word` has its basic form."""
+    word = cells["sentence1"][int(cells["start1"]) : int(cells["end1"])]
+    if not word.strip():
+        raise ValueError(f"start1 = {cells['start1']}, end1 = {cells['end1']}: no word is there in sentence1")
+    return word
+
+
+YES_IF_TRUE = {"true": "Yes", "false": "No"}
+SUPERGLUE, GLUE = "aps/super_glue", "nyu-mll/glue"
+DEFINITIONS = {
+    definition.name: definition
+    for definition in (
+        TextTask(
+            name="boolq",
+            instruction="Use the passage to answer the question that follows it.",
+            template="Input: {passage}\n\n{question}",
+            columns=("passage", "question"),
+            derived={"question": _question},
+            answer="Output",
+            classes=("false", "true"),
+            labels=YES_IF_TRUE,
+            hub=Hub(SUPERGLUE, "boolq"),
+        ),
+        TextTask(
+            name="ethos",
+            instruction="Say whether the input is hate speech.",
+            template="Input: {text}",
+            columns=("text",),
+            answer="Output",
+            classes=("no_hate_speech", "hate_speech"),
+            labels={"hate_speech": "Yes", "no_hate_speech": "No"},
+            hub=Hub("iamollas/ethos", "binary", converted="binary"),
+            evaluation=None,
+        ),
+        TextTask(
+            name="rte",
+            instruction="Say whether the hypothesis follows from the premise.",
+            template="Premise: {premise}\nHypothesis: {hypothesis}",
+            columns=("premise", "hypothesis"),
+            answer="Answer",
+            classes=("entailment", "not_entailment"),
+            labels={"entailment": "Yes", "not_entailment": "No"},
+            hub=Hub(SUPERGLUE, "rte"),
+        ),
+        TextTask(
+            name="sst2",
+            instruction="Say which sentiment the review expresses.",
+            template="Review: {sentence}",
+            columns=("sentence",),
+            answer="Sentiment",
+            classes=("negative", "positive"),
+            labels={"positive": "Positive", "negative": "Negative"},
+            hub=Hub(GLUE, "sst2"),
+            staicc="glue_sst2",
+        ),
+        TextTask(
+            name="subj",
+            instruction="Say whether the input expresses what a person thinks, feels or believes.",
+            template="Input: {text}",
+            columns=("text",),
+            answer="Output",
+            classes=("objective", "subjective"),
+            labels={"subjective": "Yes", "objective": "No"},
+            hub=Hub("SetFit/subj"),
+            evaluation="test",
+            staicc="subjective",
+        ),
+        TextTask(
+            name="wic",
+            instruction="Say whether the word means the same in both sentences.",
+            template="Word: {word}\nSentence 1: {sentence1}\nSentence 2: {sentence2}",
+            columns=("sentence1", "sentence2", "start1", "end1"),
+            derived={"word": _word},
+            answer="Answer",
+            classes=("false", "true"),
+            labels=YES_IF_TRUE,
+            hub=Hub(SUPERGLUE, "wic"),
+        ),
+        TextTask(
+            name="wsc",
+            instruction="Say whether the pronoun stands for the noun in the sentence.",
+            template="Sentence: {text}\nPronoun: {span2_text}\nNoun: {span1_text}",
+            columns=("text", "span1_text", "span2_text"),
+            answer="Answer",
+            classes=("false", "true"),
+            labels=YES_IF_TRUE,
+            hub=Hub(SUPERGLUE, "wsc.fixed"),
+        ),
+    )
+}
+TEXT_TASKS = tuple(DEFINITIONS)
+
+# Plain texts that means of heads are taken over: where they are, their split and column (Crosbie & Shutova, section
+# 4.3, take the premises of MNLI).
+REFERENCES = {"mnli": (Hub(GLUE, "mnli"), "train", "premise")}
+
+
+def find(name: str) -> TextTask:
+    """The definition of that name, one of TEXT_TASKS. Raises ValueError for another name."""
+    if name not in DEFINITIONS:
+        raise ValueError(f"no text task {name!r}; there are {', '.join(TEXT_TASKS)}")
+    return DEFINITIONS[name]
+
+
+def label_space(name: str) -> tuple[str, ...]:
+    """The labels of a task by its name, without its rows. Raises ValueError for a name that no task has."""
+    if name in DEFINITIONS:
+        return tuple(DEFINITIONS[name].labels.values())
+    return classification.task(name).labels
+
+
+def semantically_unrelated(task: Task) -> Task:
+    """The same task with Foo for its first label and Bar for its second, as in Crosbie & Shutova's section 6."""
+    return classification.relabelled(task, classification.LABELS[: len(task.labels)])
+
+
+def labelled_rows(definition: TextTask, rows: Iterable[Any], where: str) -> Rows:
+    """The text and label of each row, in order; of rows with the same text, the first is kept.
+
+    rows: mappings with the columns of the definition, and `label`: the number or the name of a class. where: what rows
+    they are, for messages. Raises ValueError, which names the row (from 0), for a row without a column, with an empty
+    text or an unknown class, and for no rows.
+    """
+    labelled: dict[str, str] = {}
+    for number, row in enumerate(rows):
+        try:
+            labelled.setdefault(_text(definition, row), definition.labels[_class(definition, row)])
+        except ValueError as error:
+            raise ValueError(f"{where}, row {number}: {error}") from None
+    if not labelled:
+        raise ValueError(f"{where}: there are no rows")
+    return tuple(labelled.items())
+
+
+def held_out(rows: Rows, name: str) -> tuple[Rows, Rows]:
+    """Rows for demonstrations and rows for evaluation: a random fifth of them, drawn by the name of the data set.
+
+    Both are in the order of the rows. The draw does not look at labels.
+    """
+    chosen = {*Random(f"{name}: held out").sample(range(len(rows)), round(HELD_OUT * len(rows)))}
+    kept, out = ([row for number, row in enumerate(rows) if (number in chosen) is which] for which in (False, True))
+    return tuple(kept), tuple(out)
+
+
+def task(definition: TextTask, pool: Rows, queries: Rows) -> Task:
+    """The classification task with these demonstrations and queries. Raises what `Task` raises."""
+    return Task(definition.name, queries, tuple(definition.labels.values()), definition.layout, pool=pool)
+
+
+def column_text(row: Any, column: str) -> str:
+    """What a row has in a column, as text; whole numbers are written out.
+
+    Raises ValueError for a row that lacks the column, and for what is neither text nor a number.
+    """
+    if not isinstance(row, Mapping) or column not in row:
+        there = ", ".join(map(str, row)) if isinstance(row, Mapping) else f"no columns ({str(row)[:40]!r})"
+        raise ValueError(f"there is no column {column!r}; it has {there}")
+    value = row[column]
+    if not isinstance(value, str | int) or not str(value).strip():
+        raise ValueError(f"{column} is {str(value)[:40]!r}, and no text")
+    return str(value)
+
+
+def _text(definition: TextTask, row: Any) -> str:
+    """What is written of a row, without spaces at the ends of its fields."""
+    cells = {column: column_text(row, column) for column in definition.columns}
+    cells |= {name: derive(cells) for name, derive in definition.derived.items()}
+    return definition.template.format_map({name: cell.strip() for name, cell in cells.items()})
+
+
+def _class(definition: TextTask, row: Any) -> str:
+    """The class of a row."""
+    value = column_text(row, "label").strip().lower()
+    if value in definition.classes:
+        return value
+    if value not in ("0", "1"):
+        first, second = definition.classes
+        raise ValueError(f"label is {value!r}; give 0 or {first!r}, 1 or {second!r} (test splits often hide it by -1)")
+    return definition.classes[int(value)]
