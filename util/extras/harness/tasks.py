@@ -1,6 +1,7 @@
 """The suite's classification tasks as tasks of lm-evaluation-harness, with the same prompts byte by byte.
 
-They are called icl_<name>; their groups are icl_synthetic and icl_nlp. The YAML files in `task_configs` declare them,
+They are called icl_<name>, the NLP tasks with unrelated labels icl_<name>_sul; their groups are icl_synthetic, icl_nlp
+and icl_nlp_sul. The YAML files in `task_configs` declare them,
 `config` makes the same of your own `classification.Task`. The rules that keep the query out of its own demonstrations:
 
 - The harness tells a sampler the query only where the demonstrations' split is the task's `test_split`. With a
@@ -19,13 +20,17 @@ import datasets
 from lm_eval.api.samplers import ContextSampler
 from lm_eval.tasks import TaskManager
 
+from util.load_model_and_data import load_text_task
 from util.prompts import classification
 from util.prompts.classification import Task
 from util.prompts.prompt import Layout, Prompt
+from util.prompts.text_tasks import TEXT_TASKS, semantically_unrelated
 
 FOLDER = Path(__file__).parent / "task_configs"
 PREFIX = "icl_"
 VERSION = 1.0
+UNRELATED = "_sul"  # behind the names of NLP tasks with labels that are unrelated to the classes
+NAMES = (*classification.NAMES, *(f"{name}{version}" for version in ("", UNRELATED) for name in TEXT_TASKS))
 # shots of the rows of Crosbie & Shutova's Table 1
 TABLE_1 = {name: (20,) if name.endswith("_4way") else (5, 10) for name in classification.NAMES}
 
@@ -33,9 +38,17 @@ _TASKS: dict[str, Task] = {}  # by name: those that this process has used or was
 
 
 def known(name: str) -> Task:
-    """The task of that name: one of the suite's, or one that `config` was given. Raises ValueError for others."""
+    """The task of that name: one of the suite's, or one that `config` was given. Raises ValueError for others.
+
+    The texts of NLP tasks are read when they are first asked for, see `load_text_task`.
+    """
     if name not in _TASKS:
-        _TASKS[name] = classification.task(name)
+        plain = name.removesuffix(UNRELATED)
+        if plain in TEXT_TASKS:
+            task = load_text_task(plain)
+            _TASKS[name] = task if plain == name else semantically_unrelated(task)
+        else:
+            _TASKS[name] = classification.task(name)
     return _TASKS[name]
 
 
@@ -49,7 +62,7 @@ def config(task: Task) -> dict[str, Any]:
 
     Its name there is icl_<name>. Raises ValueError where the suite, or an earlier call, has another task of this name.
     """
-    if task.name in classification.NAMES or _TASKS.get(task.name, task) != task:
+    if task.name in NAMES or _TASKS.get(task.name, task) != task:
         raise ValueError(f"task.name = {task.name!r}: there is another task of this name; choose another name")
     _TASKS[task.name] = task
     return {
@@ -125,8 +138,7 @@ class Demonstrations(ContextSampler):
         if self.seed is None:
             raise ValueError("demonstrations are drawn by a seed; give the harness a few-shot seed")
         task = known(eval_doc["icl_task"])
-        classes = {label: sorted(text for text, y in task.rows if y == label) for label in task.labels}
-        drawn = classification._demonstrations(task, classes, n, self.seed, eval_doc["query"])
+        drawn = classification.demonstrations(task, n, self.seed, eval_doc["query"])
         return [
             {**eval_doc, "query": x, "text": x + task.layout.separator, "gold": task.labels.index(y)} for x, y in drawn
         ]
