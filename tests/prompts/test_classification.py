@@ -279,6 +279,131 @@ def test_rows_that_cannot_be_told_apart_are_refused(rows, labels, match):
         Task("own", rows, labels)
 
 
+# --- demonstrations of their own -------------------------------------------------------------------------------------
+
+POOL = tuple((f"pool {n}", "up" if n % 3 else "down") for n in range(30))
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 5, 10])
+def test_demonstrations_come_from_the_pool(k):
+    own = Task("own", OWN, ("up", "down"), pool=POOL)
+    whole = prompts(own, k)
+    assert sorted(parts(prompt)[1] for prompt in whole) == sorted(text for text, _ in OWN)
+    for prompt in whole:
+        shown, query = parts(prompt)
+        counts = Counter(label for _, label in shown)
+        assert len(dict(shown)) == k and abs(counts["up"] - counts["down"]) == k % 2
+        assert set(shown) <= set(POOL) and prompt.label() == dict(OWN)[query]
+    assert prompts(own, k, limit=4) == whole[:4]
+    assert prompts(replace(own, pool=POOL[::-1]), k) == whole
+
+
+def test_a_query_that_is_in_the_pool_is_no_demonstration_for_itself():
+    shared = Task("own", OWN, ("up", "down"), pool=(*OWN, ("a", "up"), ("b", "down")))
+    seen = set()
+    for seed in range(20):
+        for prompt in prompts(shared, 4, seed):
+            shown, query = parts(prompt)
+            assert query not in dict(shown) and len(dict(shown)) == 4
+            seen |= {text for text, _ in shown}
+    assert seen == dict(shared.pool).keys()  # so they are demonstrations for others
+    with pytest.raises(ValueError, match="8 demonstrations take 4 of class '(up|down)'.* leaves 3"):
+        prompts(shared, 8)
+
+
+def test_the_demonstrations_of_one_query_are_those_of_its_prompt():
+    for own in (task("wordseq1"), Task("own", OWN, ("up", "down"), pool=POOL)):
+        for prompt in prompts(own, 3, seed=7):
+            shown, query = parts(prompt)
+            assert tasks.demonstrations(own, 3, 7, query) == shown
+    with pytest.raises(ValueError, match="^k = -1"):
+        tasks.demonstrations(task("wordseq1"), -1, 42, "grape shark")
+
+
+def test_a_rule_holds_for_the_pool_too():
+    def rule(query, candidate):
+        return candidate in ("pool 1", "pool 3")
+
+    own = Task("own", OWN, ("up", "down"), pool=POOL, forbids=rule)
+    shown = {text for seed in range(20) for prompt in prompts(own, 4, seed) for text, _ in parts(prompt)[0]}
+    assert shown == dict(POOL).keys() - {"pool 1", "pool 3"}
+
+
+def test_other_labels_are_those_of_the_pool_as_well():
+    own = Task("own", OWN, ("up", "down"), pool=POOL)
+    other = tasks.relabelled(own, ["A", "B"])
+    for one, two in zip(prompts(own, 4), prompts(other, 4), strict=True):
+        assert one.text.replace(":up", ":A").replace(":down", ":B") == two.text and one.gold == two.gold
+
+
+def test_what_a_text_may_contain_is_decided_by_the_separator():
+    """A blank line in a text is fine where the separator begins with one; the separator itself never is."""
+    layout = Layout("\n\nAnswer:", " ", "\n\n")
+    rows = (("first\n\nsecond", "up"), ("first:", "down"))
+    own = Task("own", rows, ("up", "down"), layout, pool=tuple((f"{text} 2", label) for text, label in rows))
+    prompt = prompts(own, 2)[0]
+    assert [prompt.text[slice(*span)] for span in prompt.spans["x"]][:2] == [
+        text for text, _ in tasks.demonstrations(own, 2, 42, prompt.text[slice(*prompt.spans["x"][-1])])
+    ]
+    for text in ("a\n\nAnswer:", ""):
+        with pytest.raises(ValueError, match="^rows of own: .* are empty or contain"):
+            replace(own, rows=(*rows, (text, "up")))
+        with pytest.raises(ValueError, match="^pool of own: .* are empty or contain"):
+            replace(own, pool=(*rows, (text, "up")))
+    with pytest.raises(ValueError, match="labels of own.*separators"):
+        tasks.relabelled(own, ["a\n\nb", "c"])
+
+
+@pytest.mark.parametrize(
+    "pool, match",
+    [
+        ((*POOL, POOL[0]), r"pool of own: \['pool 0'\] occur more than once"),
+        (POOL[1:3], r"its pool have \['up'\]"),
+        ((*POOL, ("x", "left")), "its pool have"),
+        ((*POOL, ("x:y", "up")), "pool of own: .*separators"),
+        ((), r"its pool have \[\]"),
+    ],
+)
+def test_pools_that_cannot_be_drawn_from_are_refused(pool, match):
+    with pytest.raises(ValueError, match=match):
+        Task("own", OWN, ("up", "down"), pool=pool)
+
+
+def test_messages_show_the_beginnings_of_three_texts():
+    long = tuple((f"{n}: {'x' * 500}", "up") for n in range(9))
+    with pytest.raises(ValueError) as error:
+        Task("own", (*OWN, *long), ("up", "down"))
+    assert len(str(error.value)) < 400 and "'2: xxx" in str(error.value) and "'3: xxx" not in str(error.value)
+
+
+def test_the_majority_is_that_of_the_queries():
+    assert tasks.majority(task("wordseq1_4way")) == 0.25
+    assert tasks.majority(Task("own", (*OWN, ("i", "up")), ("up", "down"), pool=POOL)) == 4 / 7
+
+
+DIGESTS = {  # of prompts as they were before there were pools
+    "repetition": "223a993b198bd03b",
+    "recursion": "6b8ed1ce7a762570",
+    "centre_embedding": "5817bcc9feffb259",
+    "wordseq1": "521c5037a7886f10",
+    "wordseq2": "5ab7b2dfcca9261c",
+    "wordseq1_4way": "253d90f5e86d0a2a",
+    "wordseq2_4way": "e4f782ad76487b9f",
+    "repetition_hard": "66c42a6a066038ec",
+    "recursion_hard": "4e3cd86a5c0a720f",
+    "centre_embedding_hard": "530f923bc52b9a38",
+}
+
+
+@pytest.mark.parametrize("name, hard", ALL)
+def test_the_prompts_of_every_task_are_what_they_were(name, hard):
+    """If this fails, all records of these tasks are lost."""
+    drawn = []
+    for k, seed, limit in ((0, 42, 20), (5, 42, None), (10, 43, 40), (21, 44, 40)):
+        drawn += [[p.text, p.gold, p.demonstrations] for p in prompts(task(name, hard), k, seed, limit)]
+    assert hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:16] == DIGESTS[task(name, hard).name]
+
+
 # --- associative maps ------------------------------------------------------------------------------------------------
 
 WORDS = CATEGORIES["fruit"]

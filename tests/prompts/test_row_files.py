@@ -1,0 +1,104 @@
+"""Rows of local files, in every format."""
+
+import csv
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from util.prompts import row_files
+
+ROWS = [{"text": "a, b", "label": 1}, {"text": 'c "d"\ne', "label": 0}, {"text": "f\u2028g", "label": 1}]
+
+
+def stored(rows, file):
+    """A file with rows, in the format that its name says."""
+    if file.suffix == ".jsonl":
+        file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    elif file.suffix == ".json":
+        file.write_text(json.dumps(rows))
+    else:
+        with file.open("w", encoding="utf-8", newline="") as lines:
+            writer = csv.DictWriter(lines, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv"])
+def test_rows_come_back(suffix, tmp_path):
+    found = list(row_files.rows(stored(ROWS, tmp_path / f"train{suffix}")))
+    expected = [row | {"label": str(row["label"])} for row in ROWS] if suffix == ".csv" else ROWS
+    assert found == expected == list(row_files.rows_of_split(tmp_path, "train"))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path):
+    (tmp_path / "rows.csv").write_bytes("\ufefftext,label\r\na,1\r\n".encode())
+    assert list(row_files.rows(tmp_path / "rows.csv")) == [{"text": "a", "label": "1"}]
+
+
+class Dataset(list):
+    """As much of a data set of `datasets` as is asked for."""
+
+    from_parquet = staticmethod(lambda file: Dataset(ROWS))
+
+
+def test_parquet_and_saved_folders_are_read_by_datasets(monkeypatch, tmp_path):
+    on_disk = {"train": Dataset(ROWS), "test": Dataset(ROWS[:1])}
+    package = SimpleNamespace(load_from_disk=lambda folder: on_disk, Dataset=Dataset)
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    (tmp_path / "train.parquet").touch()
+    assert list(row_files.rows_of_split(tmp_path, "train")) == ROWS
+    assert not row_files.is_saved(tmp_path)
+    (tmp_path / "dataset_dict.json").touch()
+    assert row_files.is_saved(tmp_path)
+    assert list(row_files.rows_of_split(tmp_path, "test")) == ROWS[:1]
+    with pytest.raises(ValueError, match="split = 'validation'; it has train, test"):
+        row_files.rows_of_split(tmp_path, "validation")
+    (tmp_path / "dataset_dict.json").rename(tmp_path / "dataset_info.json")
+    with pytest.raises(ValueError, match="this saved data set has no splits; save a DatasetDict that has train"):
+        row_files.rows_of_split(tmp_path, "train")
+
+
+def test_without_datasets_the_message_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
+    (tmp_path / "train.parquet").touch()
+    with pytest.raises(ImportError, match=r"train.parquet: .*pip install datasets.*save the rows as \.jsonl"):
+        row_files.rows_of_split(tmp_path, "train")
+
+
+def test_splits_need_one_file(tmp_path):
+    with pytest.raises(ValueError, match="of train.jsonl, train.json, train.csv, train.parquet there is none"):
+        row_files.rows_of_split(tmp_path, "train")
+    for suffix in (".json", ".csv"):
+        stored(ROWS, tmp_path / f"train{suffix}")
+    with pytest.raises(ValueError, match="there are train.json and train.csv, keep one of them"):
+        row_files.rows_of_split(tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("rows.txt", b"", r"rows.txt: give a .jsonl, .json, .csv or .parquet file"),
+        ("rows.json", b"{}", "rows.json: a .json file must be a list of objects"),
+        ("rows.jsonl", b"{", "rows.jsonl: Expecting"),
+        ("rows.csv", b'text\n"a"b\n', "rows.csv: "),
+        ("rows.csv", b"text\n\xff\n", "rows.csv: .*utf-8"),
+        ("rows.json", None, "rows.json: there is no such file"),
+    ],
+)
+def test_what_cannot_be_read_names_the_file(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        row_files.rows(tmp_path / name)
+
+
+def test_the_real_package_reads_what_it_wrote(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_list(ROWS)
+    data.to_parquet(str(tmp_path / "train.parquet"))
+    assert [dict(row) for row in row_files.rows_of_split(tmp_path, "train")] == ROWS
+    datasets.DatasetDict(train=data, test=data.select([0])).save_to_disk(str(tmp_path / "saved"))
+    assert [dict(row) for row in row_files.rows_of_split(tmp_path / "saved", "test")] == ROWS[:1]

@@ -1,0 +1,196 @@
+"""How the rows of seven NLP data sets are written, and what is made of their classes."""
+
+from collections import Counter
+
+import pytest
+
+from tests.text_rows import EVALUATION, ROWS, splits
+from util.prompts import classification, text_tasks
+from util.prompts.text_tasks import TEXT_TASKS, held_out, labelled_rows, semantically_unrelated
+
+# Row 3, whose label is 1, and row 2 as the query: written by hand after the configurations of Crosbie & Shutova's code.
+WRITTEN = {
+    "boolq": (
+        "Use the passage to answer the question that follows it.\n\n"
+        "Input: Tower 3 is 3 m high.\n\nIt is old.\n\nIs tower 3 high?\n\nOutput: Yes\n\n"
+        "Input: Tower 2 is 2 m high.\n\nIt is old.\n\nIs tower 2 high?\n\nOutput: No"
+    ),
+    "ethos": (
+        "Say whether the input is hate speech.\n\n"
+        "Input: comment number 3\n\nOutput: Yes\n\nInput: comment number 2\n\nOutput: No"
+    ),
+    "rte": (
+        "Say whether the hypothesis follows from the premise.\n\n"
+        "Premise: There are 3 boats.\nHypothesis: Some 3 boats are there.\n\nAnswer: No\n\n"
+        "Premise: There are 2 boats.\nHypothesis: Some 2 boats are there.\n\nAnswer: Yes"
+    ),
+    "sst2": (
+        "Say which sentiment the review expresses.\n\n"
+        "Review: film 3 is long .\n\nSentiment: Positive\n\nReview: film 2 is long .\n\nSentiment: Negative"
+    ),
+    "subj": (
+        "Say whether the input expresses what a person thinks, feels or believes.\n\n"
+        "Input: scene 3 is dark .\n\nOutput: Yes\n\nInput: scene 2 is dark .\n\nOutput: No"
+    ),
+    "wic": (
+        "Say whether the word means the same in both sentences.\n\n"
+        "Word: banks\nSentence 1: He sat 3 times on banks.\nSentence 2: The bank has 3 doors.\n\nAnswer: Yes\n\n"
+        "Word: banks\nSentence 1: He sat 2 times on banks.\nSentence 2: The bank has 2 doors.\n\nAnswer: No"
+    ),
+    "wsc": (
+        "Say whether the pronoun stands for the noun in the sentence.\n\n"
+        "Sentence: Ann 3 told Eve that she was late.\nPronoun: she\nNoun: Ann 3\n\nAnswer: Yes\n\n"
+        "Sentence: Ann 2 told Eve that she was late.\nPronoun: she\nNoun: Ann 2\n\nAnswer: No"
+    ),
+}
+# What is Foo where labels are unrelated to the classes (their section 6), and its number in the data set.
+FOO = {
+    "boolq": ("true", 1), "ethos": ("hate_speech", 1), "rte": ("entailment", 0), "sst2": ("positive", 1),
+    "subj": ("subjective", 1), "wic": ("true", 1), "wsc": ("true", 1),
+}  # fmt: skip
+
+
+def made(name):
+    definition = text_tasks.find(name)
+    rows = splits(name)
+    pool = labelled_rows(definition, rows["train"], "train")
+    queries = labelled_rows(definition, rows[EVALUATION.get(name, "validation")], "validation")
+    return text_tasks.task(definition, pool, queries)
+
+
+def test_every_task_is_tried():
+    assert set(WRITTEN) == set(FOO) == set(ROWS) == set(TEXT_TASKS)
+    assert not set(TEXT_TASKS) & set(classification.NAMES)
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+def test_prompts_are_written_as_in_the_paper(name):
+    definition = text_tasks.find(name)
+    shown, asked = labelled_rows(definition, [ROWS[name](n) | {"label": n % 2} for n in (3, 2)], "rows")
+    prompt = made(name).layout.prompt([shown], *asked, made(name).labels)
+    assert prompt.with_label() == WRITTEN[name]
+    at = {role: [prompt.text[slice(*span)] for span in spans] for role, spans in prompt.spans.items()}
+    assert at["s"] == [f"\n\n{definition.answer}:"] * 2 and at["n"] == ["\n\n"] and at["y"] == [shown[1]]
+    assert at["header"] == [f"{definition.instruction}\n\n"] and "\n" not in definition.instruction
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+def test_classes_become_labels_and_unrelated_words(name):
+    definition, task = text_tasks.find(name), made(name)
+    foo, number = FOO[name]
+    assert definition.classes[number] == foo
+    unrelated = semantically_unrelated(task)
+    assert unrelated.labels == ("Foo", "Bar") and unrelated.name == name
+    assert task.labels == text_tasks.label_space(name) == (definition.labels[foo], task.labels[1])
+    for plain, other, rows in ((task.rows, unrelated.rows, 100), (task.pool, unrelated.pool, 0)):
+        for n, ((text, label), (same, word)) in enumerate(zip(plain, other, strict=True), rows):
+            assert text == same and (word == "Foo") is (n % 2 == number) is (label == definition.labels[foo])
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+def test_unrelated_labels_change_nothing_else(name):
+    plain, other = (classification.prompts(task, 4) for task in (made(name), semantically_unrelated(made(name))))
+    for one, two in zip(plain, other, strict=True):
+        assert (one.gold, one.demonstrations) == (two.gold, two.demonstrations)
+        assert two.text.count(": Foo\n\n") == two.text.count(": Bar\n\n") == 2
+    inputs = [[[p.text[slice(*span)] for span in p.spans["x"]] for p in prompts] for prompts in (plain, other)]
+    assert inputs[0] == inputs[1]
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+@pytest.mark.parametrize("k", [5, 10])
+def test_demonstrations_are_balanced_and_of_the_training_split(name, k):
+    task = made(name)
+    pool, queries = dict(task.pool), dict(task.rows)
+    assert not set(pool) & set(queries)
+    asked = []
+    for prompt in classification.prompts(task, k):
+        *shown, query = (prompt.text[slice(*span)] for span in prompt.spans["x"])
+        counts = Counter(pool[text] for text in shown)
+        assert len(set(shown)) == k and sorted(counts.values()) == [k // 2, k - k // 2]
+        assert [pool[text] for text in shown] == [prompt.text[slice(*span)] for span in prompt.spans["y"]]
+        assert queries[query] == prompt.label()
+        asked.append(query)
+    assert sorted(asked) == sorted(queries)
+
+
+def test_classes_may_be_numbers_names_or_truth_values():
+    for name, values in {
+        "boolq": (True, "true", "True", " 1", 1, "1"),
+        "rte": (1, "1", "not_entailment"),
+        "subj": (1, "Subjective"),
+    }.items():
+        definition = text_tasks.find(name)
+        for value in values:
+            ((_, label),) = labelled_rows(definition, [ROWS[name](0) | {"label": value}], "rows")
+            assert label == definition.labels[definition.classes[1]]
+
+
+def test_of_rows_with_the_same_text_the_first_is_kept():
+    definition = text_tasks.find("sst2")
+    rows = [{"sentence": text, "label": label} for text, label in (("a", 1), ("b", 0), ("a ", 0), ("b", 0))]
+    assert labelled_rows(definition, rows, "rows") == (("Review: a", "Positive"), ("Review: b", "Negative"))
+
+
+@pytest.mark.parametrize(
+    "name, change, message",
+    [
+        ("rte", {"premise": None}, "validation, row 1: premise is 'None', and no text"),
+        ("rte", {"premise": " "}, "row 1: premise is ' ', and no text"),
+        ("rte", {"premise": ["a"]}, "row 1: premise is .* and no text"),
+        ("rte", {"label": -1}, "row 1: label is '-1'; give 0 or 'entailment', 1 or 'not_entailment'.* hide it"),
+        ("rte", {"label": True}, "row 1: label is 'true'; give 0 or 'entailment'"),
+        ("rte", {"label": 2}, "row 1: label is '2'"),
+        ("rte", {"label": 0.0}, "row 1: label is '0.0', and no text"),
+        ("wic", {"start1": "x"}, "row 1: invalid literal"),
+        ("wic", {"start1": 900, "end1": 905}, "row 1: start1 = 900, end1 = 905: no word is there in sentence1"),
+    ],
+)
+def test_rows_that_lack_something_say_what(name, change, message):
+    rows = splits(name)["validation"]
+    rows[1] |= change
+    with pytest.raises(ValueError, match=message):
+        labelled_rows(text_tasks.find(name), rows, "validation")
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+def test_missing_columns_are_named(name):
+    definition = text_tasks.find(name)
+    for column in (*definition.columns, "label"):
+        rows = splits(name)["train"]
+        del rows[5][column]
+        with pytest.raises(ValueError, match=f"^train, row 5: there is no column '{column}'; it has "):
+            labelled_rows(definition, rows, "train")
+    with pytest.raises(ValueError, match="^train, row 0: there is no column .* no columns"):
+        labelled_rows(definition, ["text"], "train")
+    with pytest.raises(ValueError, match="^train: there are no rows"):
+        labelled_rows(definition, [], "train")
+
+
+def test_a_text_with_the_name_of_the_answer_is_refused():
+    definition = text_tasks.find("ethos")
+    broken = [{"text": f"a {n}\n\nOutput: Yes", "label": n} for n in (0, 1)]
+    fine = [{"text": f"b {n}\n\nOutput", "label": n} for n in (0, 1)]
+    pools = [labelled_rows(definition, rows, "rows") for rows in (broken, fine)]
+    for place, pool, queries in (("pool", *pools), ("rows", *pools[::-1])):
+        with pytest.raises(ValueError, match=rf"^{place} of ethos: .*separators \['\\n\\nOutput:'\]"):
+            text_tasks.task(definition, pool, queries)
+
+
+def test_a_fifth_is_held_out_without_looking_at_labels():
+    rows = tuple((f"text {n}", "Yes" if n % 3 else "No") for n in range(998))
+    pool, queries = held_out(rows, "ethos")
+    assert (len(pool), len(queries)) == (798, 200) and {*pool, *queries} == {*rows}
+    assert all(list(part) == [row for row in rows if row in {*part}] for part in (pool, queries))
+    flipped = tuple((text, "No" if label == "Yes" else "Yes") for text, label in rows)
+    assert [text for text, _ in held_out(flipped, "ethos")[1]] == [text for text, _ in queries]
+    assert 40 < sum(int(text.split()[1]) < 250 for text, _ in queries) < 60  # from everywhere
+    assert [text for text, _ in queries[:3]] == ["text 5", "text 15", "text 16"]  # the draw is fixed
+
+
+def test_other_names_are_refused():
+    with pytest.raises(ValueError, match="no text task 'cola'; there are boolq, ethos, rte, sst2, subj, wic, wsc"):
+        text_tasks.find("cola")
+    assert text_tasks.label_space("wordseq1_4way") == ("Foo", "Bar", "Mur", "Res")
+    with pytest.raises(ValueError, match="no task 'cola'"):
+        text_tasks.label_space("cola")

@@ -1,0 +1,234 @@
+"""Where the texts of tasks come from: StaICC, folders in every format, and the hub."""
+
+import csv
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.text_rows import EVALUATION, splits, written
+from util import load_model_and_data as door
+from util.load_model_and_data import load_text_task, reference_texts, text_task_version
+from util.prompts import classification, text_tasks
+from util.prompts.text_tasks import TEXT_TASKS, labelled_rows
+
+OFFLINE = [name for name in TEXT_TASKS if text_tasks.find(name).staicc]
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    door._text_task.cache_clear()
+    yield
+    door._text_task.cache_clear()
+
+
+def expected(name):
+    """The queries and the pool that the made-up rows give."""
+    labelled = {split: labelled_rows(text_tasks.find(name), rows, split) for split, rows in splits(name).items()}
+    if name == "ethos":
+        return text_tasks.held_out(labelled["train"], name)[::-1]
+    return labelled[EVALUATION.get(name, "validation")], labelled["train"]
+
+
+# ------------------------------------------------------------------------------------------------ StaICC
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_texts_of_staicc_are_those_of_its_own_prompts(name):
+    task = load_text_task(name)
+    assert OFFLINE == ["sst2", "subj"] and load_text_task(name) is task
+    assert text_task_version(name) == f"StaICC {door.staicc_version()}"
+    assert len(task.rows) == 512 and 4090 < len(task.pool) <= 4096
+    first = {"sst2": "positive", "subj": "true"}[name]
+    queries = dict(task.rows)
+    for prompt in door.staicc_prompts(text_tasks.find(name).staicc, 0):
+        text = prompt.text[slice(*prompt.spans["x"][-1])].strip()
+        field = text_tasks.find(name).template.partition(":")[0]
+        assert (queries[f"{field}: {text}"] == task.labels[0]) == (prompt.label() == first)
+    assert not queries.keys() & dict(task.pool).keys()
+
+
+@pytest.mark.parametrize("name, share", [("sst2", 282 / 512), ("subj", 265 / 512)])
+def test_the_majority_of_staiccs_queries(name, share):
+    assert classification.majority(load_text_task(name)) == share
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
+def as_jsonl(rows, file):
+    file.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def as_json(rows, file):
+    file.with_suffix(".json").write_text(json.dumps(rows))
+
+
+def as_csv(rows, file):
+    with file.with_suffix(".csv").open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+@pytest.mark.parametrize("write", [as_jsonl, as_json, as_csv])
+def test_every_task_is_read_from_files_of_every_format(write, name, tmp_path):
+    for split, rows in splits(name).items():
+        write(rows, tmp_path / split)
+    task = load_text_task(name, tmp_path)
+    assert (task.rows, task.pool) == expected(name) and task.name == name
+    assert load_text_task(name, str(tmp_path)) is task
+    assert classification.prompts(task, 4, limit=2)[0].labels == task.labels
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+def test_every_task_is_read_from_what_datasets_wrote(name, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = {split: datasets.Dataset.from_list(rows) for split, rows in splits(name).items()}
+    datasets.DatasetDict(data).save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "parquet").mkdir()
+    for split, rows in data.items():
+        rows.to_parquet(str(tmp_path / "parquet" / f"{split}.parquet"))
+    for folder in ("saved", "parquet"):
+        task = load_text_task(name, tmp_path / folder)
+        assert (task.rows, task.pool) == expected(name)
+
+
+def test_a_folder_is_read_again_when_its_content_changes(tmp_path):
+    folder = written("rte", tmp_path / "my rte")
+    before, version = load_text_task("rte", folder), text_task_version("rte", folder)
+    assert version.startswith("my rte content:") and str(tmp_path) not in version
+    file = folder / "validation.jsonl"
+    file.write_text(file.read_text().replace("boats", "ships"))
+    after = load_text_task("rte", folder)
+    assert "ships" in after.rows[0][0] and "boats" in before.rows[0][0]
+    assert text_task_version("rte", folder) != version
+
+
+def test_offline_tasks_are_read_from_folders_too(tmp_path):
+    assert load_text_task("sst2", written("sst2", tmp_path)).rows == expected("sst2")[0]
+
+
+NEEDS = (
+    r"give a folder with train.jsonl and validation.jsonl \(or .json, .csv, .parquet.*\), with the columns premise, "
+)
+NEEDS += r"hypothesis and label \(0 or entailment, 1 or not_entailment\)"
+
+
+def test_missing_folders_and_files_say_what_is_needed(tmp_path):
+    for folder in (tmp_path / "nowhere", ""):
+        with pytest.raises(ValueError, match=f"there is no folder '.*'; {NEEDS}"):
+            load_text_task("rte", folder)
+    with pytest.raises(ValueError, match=f"of train.jsonl, .* there is none; {NEEDS}"):
+        load_text_task("rte", tmp_path)
+    (written("rte", tmp_path) / "validation.jsonl").rename(tmp_path / "test.jsonl")
+    with pytest.raises(ValueError, match=f"of validation.jsonl, .* there is none; {NEEDS}"):
+        load_text_task("rte", tmp_path)
+    with pytest.raises(ValueError, match="with train.jsonl and test.jsonl"):
+        load_text_task("subj", tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="with train.jsonl \\(or"):
+        load_text_task("ethos", tmp_path / "nowhere")
+    for ask in (load_text_task, text_task_version):
+        with pytest.raises(ValueError, match="no text task 'cola'; there are boolq"):
+            ask("cola", tmp_path)
+
+
+def test_rows_of_another_task_name_row_and_column(tmp_path):
+    written("rte", tmp_path)
+    with pytest.raises(ValueError, match="^train of boolq, row 0: there is no column 'passage'; it has premise"):
+        load_text_task("boolq", tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ the hub
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ASKED = {
+    "boolq": ("aps/super_glue", "boolq"), "rte": ("aps/super_glue", "rte"), "wic": ("aps/super_glue", "wic"),
+    "wsc": ("aps/super_glue", "wsc.fixed"), "sst2": ("nyu-mll/glue", "sst2"), "subj": ("SetFit/subj", None),
+}  # fmt: skip
+
+
+class Rows(list):
+    """As much of a data set of `datasets` as is asked for."""
+
+    info = SimpleNamespace(download_checksums={f"hf://datasets/some/id@{COMMIT}/train-00000.parquet": {}})
+    cache_files: tuple[dict[str, str], ...] = ()
+
+
+def hub_of(monkeypatch, answer):
+    """A stand-in for the hub; the list that it returns has what was asked."""
+    asked = []
+
+    def load_dataset(id, split, **options):
+        asked.append((id, split, options))
+        return answer(split)
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    return asked
+
+
+@pytest.mark.parametrize("name", TEXT_TASKS)
+def test_the_hub_is_asked_for_both_splits_once(name, monkeypatch):
+    asked = hub_of(monkeypatch, lambda split: Rows(splits(name)[split]))
+    task = load_text_task(name, "hub")
+    assert (task.rows, task.pool) == expected(name) and load_text_task(name, "hub") is task
+    if name == "ethos":
+        options = {"data_files": {"train": "binary/train/*.parquet"}, "revision": "refs/convert/parquet"}
+        assert asked == [("iamollas/ethos", "train", options)]
+    else:
+        id, configuration = ASKED[name]
+        assert asked == [(id, split, {"name": configuration}) for split in splits(name)]
+    assert text_task_version(name, "hub") == f"{text_tasks.find(name).hub.id} {COMMIT}"
+    if name not in OFFLINE:
+        assert load_text_task(name) is task
+
+
+def test_the_commit_is_read_off_cached_files_where_addresses_lack_it(monkeypatch):
+    class Cached(Rows):
+        info = SimpleNamespace(download_checksums=None)
+        cache_files = ({"filename": f"/cache/aps___super_glue/rte/0.0.0/{COMMIT}/super_glue-train.arrow"},)
+
+    hub_of(monkeypatch, lambda split: Cached(splits("rte")[split]))
+    assert text_task_version("rte") == f"aps/super_glue {COMMIT}"
+    door._text_task.cache_clear()
+    Cached.cache_files = ({"filename": f"/cache/{COMMIT}{COMMIT[:24]}.arrow"},)  # a digest, no commit
+    assert text_task_version("rte") == "aps/super_glue of an unknown commit"
+
+
+def test_without_hub_or_package_the_message_says_what_is_needed(monkeypatch):
+    def unreachable(split):
+        raise ConnectionError("Couldn't reach the hub")
+
+    hub_of(monkeypatch, unreachable)
+    with pytest.raises(ValueError, match=f"cannot read train of aps/super_glue .*Couldn't reach the hub.*{NEEDS}"):
+        load_text_task("rte")
+    with pytest.raises(ValueError, match="cannot read train of nyu-mll/glue .*with the column premise"):
+        reference_texts()
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
+    with pytest.raises(ValueError, match=f"aps/super_glue is on the hub; .*pip install datasets.*{NEEDS}"):
+        load_text_task("rte")
+    with pytest.raises(ValueError, match="nyu-mll/glue is on the hub; .*pip install datasets"):
+        reference_texts()
+
+
+# ------------------------------------------------------------------------------------------------ reference texts
+
+
+def test_premises_are_read_once_each_in_their_order(monkeypatch, tmp_path):
+    rows = [{"premise": text, "hypothesis": "h", "label": 0} for text in ("b .", "a", "b . ", "c")]
+    as_jsonl(rows, tmp_path / "train")
+    assert reference_texts("mnli", tmp_path) == ("b .", "a", "c")
+    asked = hub_of(monkeypatch, lambda split: Rows(rows))
+    assert reference_texts() == ("b .", "a", "c") and asked == [("nyu-mll/glue", "train", {"name": "mnli"})]
+
+
+def test_wrong_reference_texts_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no reference texts 'wikipedia'; there are mnli"):
+        reference_texts("wikipedia")
+    with pytest.raises(ValueError, match="there is no folder .* give a folder with train.jsonl"):
+        reference_texts("mnli", tmp_path / "nowhere")
+    as_jsonl([{"premise": "a"}, {"text": "b"}], tmp_path / "train")
+    with pytest.raises(ValueError, match="train of mnli, row 1: there is no column 'premise'"):
+        reference_texts("mnli", tmp_path)
