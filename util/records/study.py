@@ -101,14 +101,20 @@ class Study:
         """The provenance of results that this study measures now; it loads the model."""
         return provenance(self.request, self.pair, self.texts) | self._lists
 
+    @cached_property
+    def origins(self) -> dict[str, dict[str, Any]]:
+        """The provenance of every record that this study has measured or loaded so far, by the name of its file."""
+        return {}
+
     def record(self, part: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
         """The record of one part of the study, loaded or computed now.
 
         part: the fields that the request of this part has in addition to `request`. compute: measures the data. Raises
         what `cache.load_or_compute` raises, and NotFinite for data that are NaN or infinite where they may not be.
         """
-        return cache.load_or_compute(
-            {**self.request, **part},
+        request = {**self.request, **part}
+        record = cache.load_or_compute(
+            request,
             lambda: (
                 check_record(compute(), self.pair[0]),
                 self.origin | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())},
@@ -117,6 +123,8 @@ class Study:
             self.expected,
             self.redo,
         )
+        self.origins[cache.record_path(request, self.place).name] = record.provenance
+        return record
 
     def record_in_blocks(
         self,

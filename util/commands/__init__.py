@@ -1,0 +1,16 @@
+"""The command lines: `python -m util COMMAND`, a module for each, on shared flags and one way of writing results."""
+
+__all__ = [
+    "ablate",
+    "answers",
+    "arguments",
+    "claims",
+    "edges",
+    "forerunner",
+    "frame",
+    "ioi",
+    "knockout",
+    "replication",
+    "results",
+    "scores",
+]
