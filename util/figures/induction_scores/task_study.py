@@ -15,8 +15,17 @@ from tqdm import tqdm
 from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, PatchHeads
-from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, nothing, scoring, text_losses
+from util.engine.instruments import CaptureRows
+from util.engine.label_scores import (
+    Attach,
+    Scoring,
+    knockouts,
+    label_log_probs,
+    nothing,
+    replacements,
+    scoring,
+    text_losses,
+)
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.results import PromptPattern
@@ -220,11 +229,11 @@ class TaskStudy(Study):
             cells = [induction_pattern.cells(prompt, tokenizer, pattern, seed) for prompt in self.drawn]
             return knockouts(cells, by_layer)
         if edit.mode == "zero":
-            return lambda batch: [PatchHeads(layer, heads, 0.0) for layer, heads in by_layer.items()]
+            return replacements(by_layer, dict.fromkeys(by_layer, 0.0))
         if edit.mode == "mean":
             mean = torch.from_numpy(self.means().mean)
-            values = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
-            return lambda batch: [PatchHeads(layer, heads, values[layer]) for layer, heads in by_layer.items()]
+            means = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
+            return replacements(by_layer, means)
         longest, there = max(lengths), max(map(len, self.reference_rows))
         if longest > there:
             raise ValueError(
@@ -232,13 +241,8 @@ class TaskStudy(Study):
                 "a reference of longer prompts"
             )
         kept = torch.from_numpy(self._means_by_position(edit))
-        parts = dict(zip(by_layer, kept.split([len(heads) for heads in by_layer.values()], dim=1), strict=True))
-
-        def attach(batch: Batch) -> list[PatchHeads]:
-            places = batch.positions.clamp(max=there - 1)  # those of padding may be larger
-            return [PatchHeads(layer, heads, parts[layer][places]) for layer, heads in by_layer.items()]
-
-        return attach
+        parts = kept.split([len(heads) for heads in by_layer.values()], dim=1)
+        return replacements(by_layer, dict(zip(by_layer, parts, strict=True)))
 
     def _check_heads(self, edits: Mapping[Name, Edit]) -> None:
         for edit in edits.values():
