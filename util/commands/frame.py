@@ -51,7 +51,7 @@ COMMANDS = (
         "mean outputs of heads, or what heads make of their mean input, in a file that `ablate` takes",
         (
             "smollm2 --out means",
-            "smollm2 --mode input_mean --top 0.03 --reference staicc --reference-prompts 64 --out means",
+            "smollm2 --mode mean,input_mean --reference staicc --reference-prompts 64 --out means",
         ),
     ),
     Command(
@@ -102,6 +102,7 @@ COMMANDS = (
         takes_config=False,
     ),
 )
+BY_NAME = {command.name: command for command in COMMANDS}
 ENDS = "ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong"
 
 
@@ -181,11 +182,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not given or given[0] in ("-h", "--help"):
         print(overview(), end="")
         return
-    command = next((command for command in COMMANDS if command.name == given[0]), None)
-    if command is None:
-        _end(2, f"there is no command {given[0]!r}; there are {', '.join(command.name for command in COMMANDS)}")
-    arguments = parsed(command, given[1:])
+    if given[0] not in BY_NAME:
+        _end(2, f"there is no command {given[0]!r}; there are {', '.join(BY_NAME)}")
     try:
+        arguments = parsed(BY_NAME[given[0]], given[1:])
         arguments.run(arguments)
     except (ValueError, OSError, MemoryError) as error:  # what a user can mend; its message says how
         _end(1, str(error))

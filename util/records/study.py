@@ -103,7 +103,10 @@ class Study:
 
     @cached_property
     def origins(self) -> dict[str, dict[str, Any]]:
-        """The provenance of every record that this study has measured or loaded so far, by the name of its file."""
+        """The provenance of every record that this study was asked for so far, by the name of its file.
+
+        Records that were asked for while another one was measured are left out, so that measuring and loading agree.
+        """
         return {}
 
     def record(self, part: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
@@ -113,6 +116,7 @@ class Study:
         what `cache.load_or_compute` raises, and NotFinite for data that are NaN or infinite where they may not be.
         """
         request = {**self.request, **part}
+        asked_before = dict(self.origins)
         record = cache.load_or_compute(
             request,
             lambda: (
@@ -123,7 +127,8 @@ class Study:
             self.expected,
             self.redo,
         )
-        self.origins[cache.record_path(request, self.place).name] = record.provenance
+        self.origins.clear()
+        self.origins.update({**asked_before, cache.record_path(request, self.place).name: record.provenance})
         return record
 
     def record_in_blocks(
