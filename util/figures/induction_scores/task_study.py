@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from util.engine.label_scores import (
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.results import PromptPattern
+from util.figures.induction_scores.saved_means import SavedMeans
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
@@ -79,7 +81,8 @@ class TaskStudy(Study):
 
     k, seed: demonstrations of each query, and what they are drawn by. hard_negatives: see `classification.task`.
     labels: other words than Foo, Bar, Mur, Res. reference: what means are taken over, other prompts of the task or
-    StaICC's; reference_prompts: how many, and how many plain texts.
+    StaICC's; reference_prompts: how many, and how many plain texts. means_file: means that were saved, which stand for
+    those of the reference, see `saved_means`.
     """
 
     task: Text = "wordseq1"
@@ -93,6 +96,7 @@ class TaskStudy(Study):
     start: Natural = 0
     reference_prompts: Count = 64
     token_budget: Count = TOKEN_BUDGET
+    means_file: Path | None = None
 
     stem = "induction_scores"
     word_lists = ("categories.csv",)
@@ -116,6 +120,8 @@ class TaskStudy(Study):
             )
         if self.labels is not None:
             classification.relabelled(plain, self.labels)
+        if self.means_file is not None:
+            self.saved_means  # noqa: B018  # raises ValueError where there are none
 
     @cached_property
     def classes(self) -> classification.Task:
@@ -125,6 +131,7 @@ class TaskStudy(Study):
 
     @property
     def own_request(self) -> dict[str, Any]:
+        saved = {} if self.saved_means is None else {"means_file": self.saved_means.digest}
         return {
             "schema": 2,
             "method_version": 1,
@@ -140,6 +147,7 @@ class TaskStudy(Study):
             "reference_prompts": self.reference_prompts,
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
+            **saved,
         }
 
     @property
@@ -197,7 +205,7 @@ class TaskStudy(Study):
 
         return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
 
-    def _means_by_position(self, edit: Edit) -> NDArray[np.floating]:
+    def means_by_position(self, edit: Edit) -> NDArray[np.floating]:
         """Returns what stands for the heads of an edit at each position, [T, heads, dv]."""
 
         def compute() -> dict[str, Any]:
@@ -230,6 +238,8 @@ class TaskStudy(Study):
             return knockouts(cells, by_layer)
         if edit.mode == "zero":
             return replacements(by_layer, dict.fromkeys(by_layer, 0.0))
+        if self.saved_means is not None:
+            return replacements(by_layer, self.saved_means.values(edit, prepared, lengths))
         if edit.mode == "mean":
             mean = torch.from_numpy(self.means().mean)
             means = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
@@ -240,9 +250,14 @@ class TaskStudy(Study):
                 f"the longest prompt has {longest} tokens, the reference of {edit.mode} {there}; take mode 'mean', or "
                 "a reference of longer prompts"
             )
-        kept = torch.from_numpy(self._means_by_position(edit))
+        kept = torch.from_numpy(self.means_by_position(edit))
         parts = kept.split([len(heads) for heads in by_layer.values()], dim=1)
         return replacements(by_layer, dict(zip(by_layer, parts, strict=True)))
+
+    @cached_property
+    def saved_means(self) -> SavedMeans | None:
+        """The means of `means_file`. Raises ValueError for what is no such file."""
+        return None if self.means_file is None else SavedMeans.read(self.means_file)
 
     def _check_heads(self, edits: Mapping[Name, Edit]) -> None:
         for edit in edits.values():
