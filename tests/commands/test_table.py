@@ -31,6 +31,7 @@ SMALL = {  # flags that make a run small; the last one of a kind counts
     "knockout": ["--prompts", "4"],
     "forerunner": ["--prompts", "4"],
     "ioi": ["--prompts", "8"],
+    "evaluate": ["--limit", "2"],  # the harness's own, behind its --
 }
 MODELS = {"meta-llama/Meta-Llama-3-8B", "gpt2-large"}  # that the embedded model stands for
 
@@ -38,7 +39,9 @@ MODELS = {"meta-llama/Meta-Llama-3-8B", "gpt2-large"}  # that the embedded model
 def words_of(command):
     program, util, name, *words = shlex.split(command)[1:]
     assert (program, util) == ("-m", "util")
-    return name, ["embedded" if word in MODELS else word for word in words]
+    for model in MODELS:
+        words = [word.replace(model, "embedded") for word in words]
+    return name, words
 
 
 def flag(words, name, default=None):
@@ -70,6 +73,11 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     if name == "edges":
         main([name, *words])
         out = place / "edges"
+    elif name == "evaluate":
+        pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: make test-harness")
+        main([name, "--out", str(out), "--seeds", "42", *words, *SMALL[name]])
+        check_evaluate(words, json.loads((out / "means.json").read_text()))
+        return
     else:
         main([name, *words, *SMALL[name], "--out", str(out)])
     result = json.loads((out / "result.json").read_text())
@@ -80,7 +88,7 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
 
 def test_every_command_that_measures_is_in_the_table():
     named = {words_of(command)[0] for command in OURS}
-    assert named == {command.name for command in COMMANDS} - {"evaluate", "claims", "replication"}
+    assert named == {command.name for command in COMMANDS} - {"claims", "replication"}
     assert all(theirs and differs for _, theirs, _, differs in ROWS)
 
 
@@ -118,8 +126,8 @@ def check_answers(edit):
         heads = chosen_heads(words)
         ((name, of_result),) = result["results"]["heads"].items()
         assert of_result == [list(head) for head in heads]
-        saved = {"reference_prompts": 8} if edit is ablation else {}
-        if "--means" in words:
+        saved: dict[str, object] = {"reference_prompts": 8} if edit is ablation else {}
+        if flag(words, "reference") == "means":
             saved["means_file"] = "means/means.npz"
         seeds = [int(seed) for seed in flag(words, "seed", "42").split(",")]
         for task in as_list(flag(words, "task")):
@@ -177,6 +185,14 @@ def check_edges(words, result, rows):
     config = configs.load("CONFIG.json")[0]
     assert result["config"] == config.plain()
     assert {row["ablation"] for row in rows} == {"FULL"}
+
+
+def check_evaluate(words, means):
+    """The harness's accuracies are those of the same prompts in a study."""
+    for name in flag(words, "tasks").split(","):
+        study = TaskStudy("embedded", name.removeprefix("icl_"), 5, 2, 42, reference="staicc")
+        edit = WHOLE if "--top" not in words else Edit.ablate(chosen_heads(words), flag(words, "mode"))
+        assert means["acc"][name]["mean"] == study.answers({"one": edit})["one"].right.mean()
 
 
 CHECKS = {

@@ -14,7 +14,7 @@ from util.commands.results import Destination, add_out, shown
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import Answers, TaskStudy
 from util.roles.sequences_study import SequenceStudy
-from util.stats.heads import Head
+from util.stats.heads import Head, head_name
 from util.stats.intervals import accuracy, mean_interval
 from util.stats.tests import mcnemar, rank_p
 
@@ -88,6 +88,8 @@ def run(
     drawn = {name: getattr(arguments, name) for name in ("controls", "random", "control_seed")}
     destination = Destination.of(arguments, command, flat, **kind, **drawn, **selection.request)
     sets = _sets(arguments, selection)
+    for name, heads in sets.items():
+        print(f"{name}: {', '.join(map(head_name, heads))}")
     edits = {WHOLE_MODEL: WHOLE} | {name: edit(heads) for name, heads in sets.items()}
     results: dict[str, Any] = {"heads": sets, "tasks": {}}
     rows, lines = [], []

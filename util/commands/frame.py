@@ -61,7 +61,7 @@ COMMANDS = (
             "smollm2 --task wordseq1 --top 0.01 --controls 10",
             "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,5.1 --mode zero",
             "smollm2 --top 0.01 --random 42",
-            "smollm2 --mode input_mean --means means",
+            "smollm2 --mode input_mean --reference means/means.npz",
         ),
     ),
     Command(
@@ -75,7 +75,10 @@ COMMANDS = (
     Command(
         "evaluate",
         "lm-evaluation-harness on a model with heads ablated or their pattern knocked out",
-        ("--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",),
+        (
+            "--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",
+            "--knock-out heads.json --out knocked-out -- --tasks icl_wordseq1 --model_args pretrained=smollm2",
+        ),
         takes_config=False,
     ),
     Command(
