@@ -17,6 +17,7 @@ from util.figures.induction_scores import measures, plots
 from util.figures.induction_scores.edits import CONTROL_SETS, Group, Row
 from util.figures.induction_scores.plan import Plan
 from util.prompts import classification
+from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.stats.heads import Head, head_name
@@ -244,7 +245,7 @@ class Accuracies:
 
 def chances(tasks: Iterable[str]) -> dict[str, float]:
     """Returns the accuracy of guessing, by task."""
-    return {task: 1 / len(classification.task(task).labels) for task in tasks}
+    return {task: 1 / len(label_space(task)) for task in tasks}
 
 
 def _by_name(rows: Mapping[Row, Bools]) -> dict[str, Interval]:

@@ -37,6 +37,7 @@ from util.models import planted
 from util.models.planted import Planted
 from util.prompts import classification
 from util.prompts.sequences import repeated_sequences
+from util.prompts.text_tasks import TEXT_TASKS
 from util.records.checked import AsList, Count, Distinct, Natural, checked
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
@@ -49,8 +50,8 @@ OV_TOKENS = 256  # that copying by weights alone is measured on
 
 
 def _known_task(name: str) -> str:
-    if name not in classification.NAMES:
-        raise ValueError(f"there are {', '.join(classification.NAMES)}")
+    if name not in (*classification.NAMES, *TEXT_TASKS):
+        raise ValueError(f"there are {', '.join((*classification.NAMES, *TEXT_TASKS))}")
     return name
 
 

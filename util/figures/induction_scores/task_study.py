@@ -31,9 +31,10 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.results import PromptPattern
 from util.figures.induction_scores.saved_means import SavedMeans
-from util.load_model_and_data import staicc_prompts
+from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
+from util.prompts.text_tasks import TEXT_TASKS
 from util.records.checked import AsList, Count, Natural, Text, checked
 from util.records.study import Study
 from util.roles import heads as head_arguments
@@ -79,10 +80,12 @@ class Means:
 class TaskStudy(Study):
     """A classification task to answer: `prompts` queries from the one at `start` on.
 
-    k, seed: demonstrations of each query, and what they are drawn by. hard_negatives: see `classification.task`.
-    labels: other words than Foo, Bar, Mur, Res. reference: what means are taken over, other prompts of the task or
-    StaICC's; reference_prompts: how many, and how many plain texts. means_file: means that were saved, which stand for
-    those of the reference, see `saved_means`.
+    task: one of `classification.NAMES` or of `text_tasks.TEXT_TASKS`. k, seed: demonstrations of each query, and what
+    they are drawn by. hard_negatives: see `classification.task`. labels: other words than the task's own, in their
+    order; those of a text task become unrelated to its classes with Foo, Bar. data: where the texts of a text task are,
+    see `load_text_task`. reference: what means are taken over, other prompts of the task or StaICC's;
+    reference_prompts: how many, and how many plain texts. means_file: means that were saved, which stand for those of
+    the reference, see `saved_means`.
     """
 
     task: Text = "wordseq1"
@@ -92,6 +95,7 @@ class TaskStudy(Study):
     _: KW_ONLY
     hard_negatives: bool = False
     labels: Labels | None = None
+    data: Text | None = None
     reference: Reference = "task"
     start: Natural = 0
     reference_prompts: Count = 64
@@ -102,16 +106,24 @@ class TaskStudy(Study):
     word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
-        if self.task not in classification.NAMES:
-            raise ValueError(f"task = {self.task!r}: there are {', '.join(classification.NAMES)}")
+        if self.task not in (*classification.NAMES, *TEXT_TASKS):
+            raise ValueError(f"task = {self.task!r}: there are {', '.join((*classification.NAMES, *TEXT_TASKS))}")
         if self.hard_negatives and self.task not in classification.PATTERNS:
             raise ValueError(
                 f"hard_negatives = True: {self.task} has none; they are for {', '.join(classification.PATTERNS)}"
             )
-        plain = classification.task(self.task, self.hard_negatives)
+        if self.data is not None and self.task not in TEXT_TASKS:
+            raise ValueError(f"data = {self.data!r}: {self.task} is made, not read; leave it out")
+        plain = self._unlabelled
         if self.start + self.prompts > len(plain.rows):
             raise ValueError(
                 f"prompts = {self.prompts}, start = {self.start}: {self.task} has {len(plain.rows)} rows to ask for"
+            )
+        of_a_class, there = -(-self.k // len(plain.labels)), min(map(len, plain.candidates.values()))
+        if of_a_class > there:
+            raise ValueError(
+                f"k = {self.k}: that is {of_a_class} demonstrations of a class, and {self.task} has {there}; choose a "
+                "smaller k"
             )
         if self.labels is not None and not len(self.labels) == len(set(self.labels)) == len(plain.labels):
             raise ValueError(
@@ -124,10 +136,24 @@ class TaskStudy(Study):
             self.saved_means  # noqa: B018  # raises ValueError where there are none
 
     @cached_property
+    def _unlabelled(self) -> classification.Task:
+        """The task with its own labels."""
+        if self.task not in TEXT_TASKS:
+            return classification.task(self.task, self.hard_negatives)
+        return self._texts[0]
+
+    @cached_property
+    def _texts(self) -> tuple[classification.Task, str]:
+        """A text task, and which texts it has."""
+        try:
+            return load_text_task(self.task, self.data), text_task_version(self.task, self.data)
+        except ValueError as error:
+            raise ValueError(f"data = {self.data!r}: {error}") from error
+
+    @cached_property
     def classes(self) -> classification.Task:
         """The task, with its rows and labels."""
-        task = classification.task(self.task, self.hard_negatives)
-        return task if self.labels is None else classification.relabelled(task, self.labels)
+        return self._unlabelled if self.labels is None else classification.relabelled(self._unlabelled, self.labels)
 
     @property
     def own_request(self) -> dict[str, Any]:
@@ -147,6 +173,7 @@ class TaskStudy(Study):
             "reference_prompts": self.reference_prompts,
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
+            **({"data_version": self._texts[1]} if self.task in TEXT_TASKS else {}),
             **saved,
         }
 
