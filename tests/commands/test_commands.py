@@ -7,15 +7,18 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from util import paths
 from util.commands import arguments, frame
 from util.commands.frame import COMMANDS, main
+from util.commands.results import Destination
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.saved_means import SavedMeans
 from util.figures.induction_scores.task_study import TaskStudy
 from util.records import model as model_room
+from util.roles.sequences_study import SequenceStudy
 
 NAMES = [command.name for command in COMMANDS]
 CONFIGURED = [command.name for command in COMMANDS if command.takes_config]
@@ -275,6 +278,39 @@ def test_a_result_says_what_it_is_made_of(tmp_path, monkeypatch):
     assert all(len(heads) == 1 and heads[0][0] == 2 and heads != [[2, 6]] for heads in others.values())
     chosen = result["results"]["tasks"]["wordseq1"]["chosen heads"]
     assert chosen["least_rank_p"] == 1 / 3 and set(chosen) >= {"accuracy", "change", "mcnemar_p", "rank_p"}
+
+
+def test_what_is_not_defined_is_null_with_a_reason_and_an_empty_cell(tmp_path, capsys):
+    study = SequenceStudy("embedded", sequences=2)
+    study.scores()
+    rows = pd.DataFrame({"head": [0, 1], "direct": np.array([np.nan, 0.1], np.float32)})
+    destination = Destination(tmp_path, {"stem": "ioi"})
+    destination.write({"direct": np.array([np.nan, 0.5])}, rows, rows, [study])
+    result, lines = written(tmp_path)
+    assert result["results"]["direct"] == [None, 0.5] and "not known" in result["results"]["undefined"]["direct"]
+    assert [line["direct"] for line in lines] == ["", repr(float(np.float32(0.1)))]
+
+
+def test_texts_of_a_folder_are_answered(tmp_path, monkeypatch, capsys):
+    """A text task read from files, with labels that say nothing; its queries stand in rows.csv."""
+    rows = [{"sentence": f"a {word} film", "label": n % 2} for n, word in enumerate("dull good flat warm".split())]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    argv = ["ablate", "--task", "sst2", "--labels", "Foo,Bar", "--k", "2", "--prompts", "4", "--heads", "2.6"]
+    main([*argv, "--mode", "zero", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    _, lines = written(tmp_path / "out")
+    assert {line["gold"] for line in lines} == {"Foo", "Bar"}
+    assert {line["query"] for line in lines} == {f"Review: {row['sentence']}" for row in rows}
+    status, message = ends([*argv, "--data", tmp_path / "none"], capsys)
+    assert status == 1 and "there is no folder" in message and "train.jsonl" in message
+
+
+def test_a_missing_package_is_a_message(monkeypatch, capsys):
+    def missing(*_):
+        raise ImportError("pip install datasets")
+
+    monkeypatch.setattr("util.commands.scores.run", missing)
+    assert ends(["scores"], capsys) == (1, "pip install datasets\n")
 
 
 def test_what_heads_write_stands_beside_their_scores(tmp_path):

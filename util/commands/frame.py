@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         arguments = parsed(BY_NAME[given[0]], given[1:])
         arguments.run(arguments)
-    except (ValueError, OSError, MemoryError) as error:  # what a user can mend; its message says how
+    except (ValueError, OSError, MemoryError, ImportError) as error:  # what a user can mend; its message says how
         _end(1, str(error))
     except KeyboardInterrupt:
         _end(130, "interrupted; the same command goes on where it stopped")

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", choices=("staicc", "task"), default="staicc", help=about)
     parser.add_argument("--reference-prompts", type=int, default=64, metavar="N", help="how many (default: 64)")
     parser.add_argument("--task", default="wordseq1", help="a task; a wrong name lists all (default: wordseq1)")
+    parser.add_argument("--data", metavar="SOURCE", help="of a text task: hub, or a folder with its texts")
     parser.add_argument("--k", type=int, default=10, help="demonstrations of its prompts (default: 10)")
     parser.add_argument("--prompts", type=int, default=60, help="of it that are left for measuring (default: 60)")
     parser.add_argument("--seed", type=int, default=42, help="of its demonstrations (default: 42)")
@@ -40,7 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"mode = {', '.join(wrong)}: there are {', '.join(MODES)}")
     study = TaskStudy(
         model_of(arguments), arguments.task, arguments.k, arguments.prompts, arguments.seed,
-        reference=arguments.reference, reference_prompts=arguments.reference_prompts, redo=arguments.redo,
+        data=arguments.data, reference=arguments.reference, reference_prompts=arguments.reference_prompts,
+        redo=arguments.redo,
     )  # fmt: skip
     destination = Destination.of(arguments, "means", [study], modes=sorted(arguments.mode))
     means = study.means()
