@@ -98,6 +98,7 @@ WRONG_FLAGS = [
     (["ablate", "--random", "1", "--controls", "2"], "not allowed with"),
     (["knockout", "--pattern", "all"], "invalid choice: 'all'"),
     (["scores", "--device-map", "{"], "is no JSON object"),
+    (["scores", "--show", "0"], "from 1 on"),
     (["edges"], "CONFIG.json"),
 ]
 
@@ -170,6 +171,8 @@ def test_heads_are_named_in_four_ways(tmp_path):
     (tmp_path / "heads.json").write_text("[[2, 6], [1, 0]]")
     names = ("2.6,1.0", "L2H6 L1H0", "[[2, 6], [1, 0]]", str(tmp_path / "heads.json"), '["L2H6", "1.0"]')
     assert {arguments.heads(name) for name in names} == {((1, 0), (2, 6))}
+    many = [(layer, head) for layer in range(40) for head in range(40)]
+    assert arguments.heads(",".join(f"{layer}.{head}" for layer, head in many)) == tuple(many)
 
 
 # ------------------------------------------------------------------------------------------------ flags from JSON

@@ -59,7 +59,14 @@ def _device_map(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON object ({error})") from None
 
 
-# ------------------------------------------------------------------------------------------------ lists
+# ------------------------------------------------------------------------------------------------ numbers and lists
+
+
+def count(text: str) -> int:
+    """Returns a whole number from 1 on. Raises ArgumentTypeError for anything else."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 on")
+    return int(text)
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import add_model, model_of, words
+from util.commands.arguments import add_model, count, model_of, words
 from util.commands.results import Destination, add_out
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.saved_means import MODES, SavedMeans
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, default=10, help="demonstrations of its prompts (default: 10)")
     parser.add_argument("--prompts", type=int, default=60, help="of it that are left for measuring (default: 60)")
     parser.add_argument("--seed", type=int, default=42, help="of its demonstrations (default: 42)")
-    parser.add_argument("--show", type=int, default=8, help="heads in the printed table")
+    parser.add_argument("--show", type=count, default=8, help="heads in the printed table")
     add_out(parser)
 
 

@@ -42,10 +42,10 @@ def checked_heads(values: Any, name: str = "heads") -> tuple[Head, ...]:
 def named_heads(text: str) -> tuple[Head, ...]:
     """Returns heads by their names, such as "5.1,17.4" or "L5H1 L17H4", or of a JSON list [[layer, head], ...].
 
-    text: the names, the list, or the path of a file that holds either. Raises ValueError for what names no heads, and
-    OSError for a JSON file that cannot be read.
+    text: the names, the list, or a file whose name ends in .json and that holds either. Raises ValueError for what
+    names no heads, and OSError for a file that cannot be read.
     """
-    if text.endswith(".json") or Path(text).is_file():
+    if text.endswith(".json"):
         text = Path(text).read_text(encoding="utf-8")
     listed = json.loads(text) if text.lstrip().startswith("[") else re.split(r"[,\s]+", text.strip())
     return checked_heads([_by_name(entry) if isinstance(entry, str) else entry for entry in listed])
