@@ -15,6 +15,7 @@ from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.study import Study as IoiStudy
+from util.records import model as model_room
 from util.records.checked import as_list
 from util.roles.sequences_study import SequenceStudy
 from util.stats.controls import layer_matched
@@ -69,21 +70,22 @@ def rows_of(folder):
 def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     name, words = words_of(OURS[number])
-    out = place / f"{number}"
-    if name == "edges":
-        main([name, *words])
-        out = place / "edges"
-    elif name == "evaluate":
+    out = place / ("edges" if name == "edges" else f"{number}")
+    if name == "evaluate":
         pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: make test-harness")
         main([name, "--out", str(out), "--seeds", "42", *words, *SMALL[name]])
         check_evaluate(words, json.loads((out / "means.json").read_text()))
         return
-    else:
-        main([name, *words, *SMALL[name], "--out", str(out)])
+    argv = [name, *words] if name == "edges" else [name, *words, *SMALL[name], "--out", str(out)]
+    main(argv)
     result = json.loads((out / "result.json").read_text())
     assert result["results"] and result["provenance"]["revision"]
     CHECKS[name](words, result, rows_of(out))
     assert capsys.readouterr().out
+    first = {file.name: file.read_bytes() for file in out.iterdir()}
+    monkeypatch.setattr(model_room, "load_ICL_model", None)  # the second time, no model is loaded
+    main(argv)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == first
 
 
 def test_every_command_that_measures_is_in_the_table():
