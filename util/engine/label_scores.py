@@ -17,7 +17,7 @@ from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_cont
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, input_device, prepare
-from util.engine.instruments import CaptureRows, Knockout
+from util.engine.instruments import CaptureRows, Knockout, PatchHeads
 from util.prompts.prompt import Appended, LabelledTokens, Prompt, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
@@ -227,6 +227,25 @@ def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | N
         for layer, chosen in heads.items():
             layers_by_heads.setdefault(None if chosen is None else tuple(chosen), []).append(layer)
         return [Knockout(batch_cells, layers, chosen) for chosen, layers in layers_by_heads.items()]
+
+    return attach
+
+
+def replacements(heads: Mapping[int, Sequence[int]], values: Mapping[int, float | Tensor]) -> Attach:
+    """Instruments that replace the outputs of some heads at all positions, the same in every batch.
+
+    heads: by layer, the heads that are replaced. values: by layer, what stands for their outputs: a number, one tensor
+    [heads, dv] for all positions, or a tensor [T, heads, dv] with a row for each position. Positions from T on, which
+    only padding has, get the last row.
+    """
+
+    def attach(batch: Batch) -> list[PatchHeads]:
+        return [PatchHeads(layer, chosen, at_positions(values[layer], batch)) for layer, chosen in heads.items()]
+
+    def at_positions(value: float | Tensor, batch: Batch) -> float | Tensor:
+        if isinstance(value, Tensor) and value.ndim == 3:
+            return value[batch.positions.clamp(max=len(value) - 1)]
+        return value
 
     return attach
 

@@ -44,24 +44,34 @@ def save_values(
 ) -> Path:
     """Write the plotted numbers to <stem>.json in a model's output folder, and return the path.
 
-    Floats are rounded to `decimals`. JSON has no NaN: a NaN becomes null, and the entry "undefined" of the file says
-    why, by place. The reasons, by the name of an entry, are those of the argument `undefined` and of `IN_VALUES`; a NaN
-    without a reason gives a warning. Raises ValueError for an infinity, and if some value is NaN but the values have an
-    entry "undefined" already.
+    Floats are rounded to `decimals`; undefined: see `plain`, which raises ValueError.
     """
-    reasons, places = IN_VALUES | dict(undefined or {}), dict[str, str]()
-    plain = _plain(values, decimals, (), reasons, places)
-    if places:
-        if "undefined" in plain:
-            raise ValueError('the values have an entry "undefined", which is to say why others are null')
-        plain["undefined"] = places
     file = paths.output("values", model) / f"{stem}.json"
-    file.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(plain(values, decimals, undefined), indent=1, allow_nan=False)
+    file.write_text(text + "\n", encoding="utf-8")
     return file
 
 
+def plain(
+    values: Mapping[str, Any], decimals: int | None = None, undefined: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Returns numbers, arrays [...] and results as JSON has them, floats rounded to `decimals`, default not at all.
+
+    JSON has no NaN: a NaN becomes null, and the entry "undefined" says why, by place. The reasons, by the name of an
+    entry, are those of the argument `undefined` and of `IN_VALUES`; a NaN without a reason gives a warning. Raises
+    ValueError for an infinity, and if some value is NaN but the values have an entry "undefined" already.
+    """
+    reasons, places = IN_VALUES | dict(undefined or {}), dict[str, str]()
+    made = _plain(values, decimals, (), reasons, places)
+    if places:
+        if "undefined" in made:
+            raise ValueError('the values have an entry "undefined", which is to say why others are null')
+        made["undefined"] = places
+    return made
+
+
 def _plain(
-    value: Any, decimals: int, place: tuple[str, ...], reasons: Mapping[str, str], places: dict[str, str]
+    value: Any, decimals: int | None, place: tuple[str, ...], reasons: Mapping[str, str], places: dict[str, str]
 ) -> Any:
     """A value as plain JSON; adds the reason for each NaN to `places`. place: the names of the entries around it."""
     if hasattr(value, "__dataclass_fields__"):
@@ -78,7 +88,7 @@ def _plain(
     if math.isinf(value):
         raise ValueError(f"{where} is infinite; a figure has no place for it")
     if not math.isnan(value):
-        return round(value, decimals)
+        return value if decimals is None else round(value, decimals)
     if where not in places:
         places[where] = next((reasons[name] for name in reversed(place) if name in reasons), "not known")
         if places[where] == "not known":

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.prompts.prompt import Prompt, Span, with_bos
+from util.prompts.sequences import matched_cells
 from util.prompts.words import table
 
 Cells = NDArray[np.int64]  # [C, 2]: query, key
 # After these parts only the first token counts as what follows them: a blank line's first, the next example's first.
 FIRST_TOKEN_ONLY = ("label", "blank line")
-PATTERNS = ("induction", "random keys", "previous part")
+PATTERNS = ("induction", "random keys", "previous part", "exact tokens")
 
 
 class Part(NamedTuple):
@@ -64,9 +65,10 @@ def _categories() -> dict[str, str]:
 def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int = 0) -> Cells:
     """The cells [C, 2] (query, key) of one of PATTERNS, as positions in the tokens of a prompt.
 
-    "induction": the induction pattern. The other two are controls with the same queries. "random keys": each query has
-    as many keys as in the induction pattern, drawn at random from earlier tokens; keys of the induction pattern are
-    used only if there are too few others. "previous part": the keys are the part directly before the query's.
+    "induction": the induction pattern. Two are controls with the same queries. "random keys": each query has as many
+    keys as in the induction pattern, drawn at random from earlier tokens; keys of the induction pattern are used only
+    if there are too few others. "previous part": the keys are the part directly before the query's. "exact tokens"
+    needs no parts: the keys directly follow earlier tokens that equal the query, see `sequences.matched_cells`.
 
     A token that a part without class shares with the next part belongs to the former: where a text's full stop and the
     blank line after it are one token, the separator is what follows. Raises ValueError for an unknown pattern, and for
@@ -75,6 +77,8 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
     if pattern not in PATTERNS:
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(PATTERNS)}")
     tokens = with_bos(prompt.text, tokenizer)
+    if pattern == "exact tokens":
+        return matched_cells(np.array(tokens.ids))
     prompt_parts = parts(prompt)
     positions = tokens.under_each([part.span for part in prompt_parts])
     last, owner = -1, None  # the last token of the parts so far, and the class of the part that it belongs to

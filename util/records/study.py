@@ -101,14 +101,24 @@ class Study:
         """The provenance of results that this study measures now; it loads the model."""
         return provenance(self.request, self.pair, self.texts) | self._lists
 
+    @cached_property
+    def origins(self) -> dict[str, dict[str, Any]]:
+        """The provenance of every record that this study was asked for so far, by the name of its file.
+
+        Records that were asked for while another one was measured are left out, so that measuring and loading agree.
+        """
+        return {}
+
     def record(self, part: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
         """The record of one part of the study, loaded or computed now.
 
         part: the fields that the request of this part has in addition to `request`. compute: measures the data. Raises
         what `cache.load_or_compute` raises, and NotFinite for data that are NaN or infinite where they may not be.
         """
-        return cache.load_or_compute(
-            {**self.request, **part},
+        request = {**self.request, **part}
+        asked_before = dict(self.origins)
+        record = cache.load_or_compute(
+            request,
             lambda: (
                 check_record(compute(), self.pair[0]),
                 self.origin | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())},
@@ -117,6 +127,9 @@ class Study:
             self.expected,
             self.redo,
         )
+        self.origins.clear()
+        self.origins.update({**asked_before, cache.record_path(request, self.place).name: record.provenance})
+        return record
 
     def record_in_blocks(
         self,

@@ -16,6 +16,7 @@ from util.figures.edge_ablation import study as experiment
 from util.figures.edge_ablation.configs import ACTIONS, Config
 from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.study import Study
+from util.records import exports
 from util.records.model import Model
 from util.scores.units import write_scores
 
@@ -269,7 +270,7 @@ def test_a_key_that_stands_twice_is_named(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(edge_configs.os, "access", lambda *_: False)
+    monkeypatch.setattr(exports.os, "access", lambda *_: False)
     with pytest.raises(ValueError, match=f"out_dir = '{tmp_path}/out': {tmp_path} cannot be written to"):
         Config("accuracy", FEW, out_dir=str(tmp_path / "out"))
 

@@ -977,7 +977,9 @@ def _tokenizer(kind):
 
 def test_controls_of_the_pattern_cut_the_same_queries():
     for prompt in classification.prompts(classification.task("wordseq1"), 6, limit=5):
-        own, drawn_, before = (induction_pattern.cells(prompt, words(), name) for name in induction_pattern.PATTERNS)
+        own, drawn_, before, exact = (
+            induction_pattern.cells(prompt, words(), name) for name in induction_pattern.PATTERNS
+        )
         tokens = with_bos(prompt.text, words())
         for query in np.unique(own[:, 0]).tolist():
             read, random = (set(cut[cut[:, 0] == query, 1].tolist()) for cut in (own, drawn_))
@@ -995,6 +997,10 @@ def test_controls_of_the_pattern_cut_the_same_queries():
         again, other = (induction_pattern.cells(prompt, words(), "random keys", seed) for seed in (0, 1))
         np.testing.assert_array_equal(again, drawn_)
         assert not np.array_equal(other, drawn_)
+        ids = tokens.ids
+        assert {*map(tuple, exact.tolist())} == {
+            (q, k) for q in range(len(ids)) for k in range(1, q) if ids[k - 1] == ids[q]
+        }
 
 
 def test_random_keys_are_the_patterns_own_where_there_are_no_others():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from functools import cached_property
@@ -23,6 +22,7 @@ from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.results import Search
 from util.figures.edge_ablation.study import DONOR_SEEDS, Study
 from util.models.files import sha256
+from util.records import exports
 from util.records.cache import Record
 from util.records.checked import Distinct, Share, Text, checked
 from util.records.model import Model
@@ -104,7 +104,7 @@ class Config:
         elif self.pruning:
             raise ValueError("`pruning` says how units are scored and pruned, and is for no other action")
         if self.out_dir is not None:
-            _check_folder(Path(self.out_dir))
+            exports.check_folder(Path(self.out_dir), "out_dir")
 
     def _check_probes(self) -> None:
         last, corruptions = self.circuits[-1], self.study.corruptions
@@ -156,15 +156,6 @@ class Config:
             named["score_file_digests"] = [*map(sha256, files)]
         request = self.study.replace(donor_seeds=(0,)).request
         return json.loads(json.dumps({**named, "request": request}))
-
-
-def _check_folder(folder: Path) -> None:
-    """Raises ValueError where a folder can neither be made nor be written to."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir():
-        raise ValueError(f"out_dir = {str(folder)!r}: {there} is a file; name a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"out_dir = {str(folder)!r}: {there} cannot be written to")
 
 
 def load(file: str | Path) -> list[Config]:
@@ -230,11 +221,13 @@ def run(
     if model is not None and model.request != study.model.request:
         raise ValueError(f"model = {model.shown_name!r}: the config asks for {study.model.request}")
     study = study.replace(model=study.model if model is None else model, folder=folder, redo=overwrite)
-    file = None if config.out_dir is None else Path(config.out_dir) / "result.json"
-    if file is not None and not overwrite and (there := _exported(file, config, study.expected)):
-        return there
+    out = None if config.out_dir is None else Path(config.out_dir)
+    if out is not None and not overwrite:
+        there = exports.result_there(out, config.plain(), "config", study.expected, "choose another out_dir")
+        if there is not None:
+            return there
     if config.action in (*PRUNING, "scores"):
-        return _run_pruning(config, study, file)
+        return _run_pruning(config, study, out)
     search = study.search(config.share) if config.action == "search" else None
     if search is not None:
         study = study.replace(split="test")
@@ -251,7 +244,7 @@ def run(
             "alone": {str(edge): cost for edge, cost in search.alone.items()},
             "steps": [[str(edge), gone, right] for edge, gone, right in search.trace],
         }
-    _export(file, result, draws)
+    _export(out, result, draws)
     return result
 
 
@@ -267,14 +260,12 @@ def _result(config: Config, draws: Draws, ablations: Mapping[str, Any]) -> dict[
     }
 
 
-def _export(file: Path | None, result: Mapping[str, Any], draws: Draws) -> None:
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _replace(file.with_name("rows.csv"), _rows(draws))
-        _replace(file, json.dumps(result, indent=1) + "\n")
+def _export(out: Path | None, result: Mapping[str, Any], draws: Draws) -> None:
+    if out is not None:
+        exports.write(out, result, _rows(draws))
 
 
-def _run_pruning(config: Config, study: Study, file: Path | None) -> dict[str, Any]:
+def _run_pruning(config: Config, study: Study, out: Path | None) -> dict[str, Any]:
     """The actions that score and prune units."""
     whole = {names.FULL: WHOLE}
     pruner = config.pruning_study.replaced(study=study)
@@ -283,7 +274,7 @@ def _run_pruning(config: Config, study: Study, file: Path | None) -> dict[str, A
         draws = {scored.donor_seeds[0]: scored.records(whole)}
         result = _result(config, draws, {names.FULL: WHOLE.plain()})
         result["scores"] = pruner.named_scores(pruner.first)
-        _export(file, result, draws)
+        _export(out, result, draws)
         return result
     sort = PRUNING[config.action]
     start = pruner.begin(sort, after_heads=config.after_heads)
@@ -305,9 +296,9 @@ def _run_pruning(config: Config, study: Study, file: Path | None) -> dict[str, A
         "stopped": found.stopped,
         "kept": {each: [*found.result.names(each)] for each in SORTS},
     }
-    if file is not None and not pruner.score_files:
-        pruner.write_scores(file.parent, found)
-    _export(file, result, draws)
+    if out is not None and not pruner.score_files:
+        pruner.write_scores(out, found)
+    _export(out, result, draws)
     return result
 
 
@@ -328,23 +319,6 @@ def _ablations(config: Config, study: Study, search: Search | None) -> dict[str,
     if config.action == "probes":
         return {**whole, **edges.probes(CIRCUITS[config.circuits[-1]], PROBED, [c for c in study.corruptions if c])}
     return whole
-
-
-def _exported(file: Path, config: Config, known: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What is there already, if it is the result of an equal config and the same weights. Raises FileExistsError.
-
-    known: what the provenance of the study's records must say, see `Study.expected`.
-    """
-    there = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    other = []
-    if file.exists() or file.with_name("rows.csv").exists():
-        wanted, was = config.plain(), there.get("config", {})
-        other = [name for name in wanted if was.get(name) != wanted[name]]
-        of = there.get("provenance", {})
-        other += [n for n in ("revision", "weights", "tokenizer_digest") if known[n] and known[n] != of.get(n)]
-    if other:
-        raise FileExistsError(f"{file} is of another config ({', '.join(other)}); choose another out_dir")
-    return there or None
 
 
 def _results(draws: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Interval]]:
@@ -377,9 +351,3 @@ def _rows(draws: Draws) -> str:
             parts = [record.data.get(column, [""] * len(record.data["index"])) for column in columns]
             table.writerows([name, seed, *cells] for cells in zip(*parts, strict=True))
     return text.getvalue()
-
-
-def _replace(file: Path, text: str) -> None:
-    temporary = file.with_name(f"{file.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)

@@ -11,6 +11,7 @@ __all__ = [
     "plan",
     "plots",
     "results",
+    "saved_means",
     "study",
     "task_study",
 ]

@@ -12,7 +12,7 @@ from util.roles import heads as head_arguments
 from util.roles.heads import Heads
 
 Mode = Literal["mean", "zero", "mean_pos", "input_mean"]
-Pattern = Literal["induction", "random keys", "previous part"]
+Pattern = Literal["induction", "random keys", "previous part", "exact tokens"]
 MODES: tuple[str, ...] = get_args(Mode)
 assert get_args(Pattern) == induction_pattern.PATTERNS
 

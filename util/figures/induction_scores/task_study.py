@@ -18,11 +18,21 @@ from util.engine.attention import support
 from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, PatchHeads
-from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, nothing, scoring, text_losses
+from util.engine.instruments import CaptureRows
+from util.engine.label_scores import (
+    Attach,
+    Scoring,
+    knockouts,
+    label_log_probs,
+    nothing,
+    replacements,
+    scoring,
+    text_losses,
+)
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.results import PromptPattern
+from util.figures.induction_scores.saved_means import SavedMeans
 from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
@@ -77,7 +87,8 @@ class TaskStudy(Study):
     they are drawn by. hard_negatives: see `classification.task`. labels: other words than the task's own, in their
     order; those of a text task become unrelated to its classes with Foo, Bar. data: where the texts of a text task are,
     see `load_text_task`. reference: what means are taken over, other prompts of the task or StaICC's;
-    reference_prompts: how many, and how many plain texts.
+    reference_prompts: how many, and how many plain texts. means_file: means that were saved, which stand for those of
+    the reference, see `saved_means`.
     """
 
     task: Text = "wordseq1"
@@ -92,6 +103,7 @@ class TaskStudy(Study):
     start: Natural = 0
     reference_prompts: Count = 64
     token_budget: Count = TOKEN_BUDGET
+    means_file: Path | None = None
 
     stem = "induction_scores"
     word_lists = ("categories.csv",)
@@ -123,6 +135,8 @@ class TaskStudy(Study):
             )
         if self.labels is not None:
             classification.relabelled(plain, self.labels)
+        if self.means_file is not None:
+            self.saved_means  # noqa: B018  # raises ValueError where there are none
 
     @cached_property
     def _unlabelled(self) -> classification.Task:
@@ -146,6 +160,7 @@ class TaskStudy(Study):
 
     @property
     def own_request(self) -> dict[str, Any]:
+        saved = {} if self.saved_means is None else {"means_file": self.saved_means.digest}
         return {
             "schema": 2,
             "method_version": 1,
@@ -162,6 +177,7 @@ class TaskStudy(Study):
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
             **({"data_version": self._texts[1]} if self.task in TEXT_TASKS else {}),
+            **saved,
         }
 
     @property
@@ -225,7 +241,7 @@ class TaskStudy(Study):
 
         return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
 
-    def _means_by_position(self, edit: Edit) -> NDArray[np.floating]:
+    def means_by_position(self, edit: Edit) -> NDArray[np.floating]:
         """Returns what stands for the heads of an edit at each position, [T, heads, dv]."""
 
         def compute() -> dict[str, Any]:
@@ -257,25 +273,27 @@ class TaskStudy(Study):
             cells = [induction_pattern.cells(prompt, tokenizer, pattern, seed) for prompt in self.drawn]
             return knockouts(cells, by_layer)
         if edit.mode == "zero":
-            return lambda batch: [PatchHeads(layer, heads, 0.0) for layer, heads in by_layer.items()]
+            return replacements(by_layer, dict.fromkeys(by_layer, 0.0))
+        if self.saved_means is not None:
+            return replacements(by_layer, self.saved_means.values(edit, prepared, lengths))
         if edit.mode == "mean":
             mean = torch.from_numpy(self.means().mean)
-            values = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
-            return lambda batch: [PatchHeads(layer, heads, values[layer]) for layer, heads in by_layer.items()]
+            means = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
+            return replacements(by_layer, means)
         longest, there = max(lengths), max(map(len, self.reference_rows))
         if longest > there:
             raise ValueError(
                 f"the longest prompt has {longest} tokens, the reference of {edit.mode} {there}; take mode 'mean', or "
                 "a reference of longer prompts"
             )
-        kept = torch.from_numpy(self._means_by_position(edit))
-        parts = dict(zip(by_layer, kept.split([len(heads) for heads in by_layer.values()], dim=1), strict=True))
+        kept = torch.from_numpy(self.means_by_position(edit))
+        parts = kept.split([len(heads) for heads in by_layer.values()], dim=1)
+        return replacements(by_layer, dict(zip(by_layer, parts, strict=True)))
 
-        def attach(batch: Batch) -> list[PatchHeads]:
-            places = batch.positions.clamp(max=there - 1)  # those of padding may be larger
-            return [PatchHeads(layer, heads, parts[layer][places]) for layer, heads in by_layer.items()]
-
-        return attach
+    @cached_property
+    def saved_means(self) -> SavedMeans | None:
+        """The means of `means_file`. Raises ValueError for what is no such file."""
+        return None if self.means_file is None else SavedMeans.read(self.means_file)
 
     def _base_runs(self, edits: Mapping[Name, Edit], lengths: Sequence[int]) -> BaseRuns:
         """Returns what lets each edit start at its first layer, for texts of so many tokens."""

@@ -1,0 +1,369 @@
+"""The frame of the command lines: help, flags from JSON, wrong input, caches, and folders that hold something else."""
+
+import csv
+import importlib.metadata
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from util import paths
+from util.commands import arguments, frame
+from util.commands.frame import COMMANDS, main
+from util.commands.results import Destination
+from util.figures.induction_scores.edits import Edit
+from util.figures.induction_scores.saved_means import SavedMeans
+from util.figures.induction_scores.task_study import TaskStudy
+from util.records import model as model_room
+from util.roles.sequences_study import SequenceStudy
+
+NAMES = [command.name for command in COMMANDS]
+CONFIGURED = [command.name for command in COMMANDS if command.takes_config]
+FEW = ["--prompts", "3", "--k", "2", "--reference-prompts", "4"]
+
+
+def ends(argv, capsys):
+    """The status and the message that a command ends with."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in argv])
+    return end.value.code, capsys.readouterr().err
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    """No model can be loaded."""
+
+    def never(*_, **__):
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr(model_room, "load_ICL_model", never)
+
+
+def written(folder):
+    with (folder / "rows.csv").open(newline="", encoding="utf-8") as file:
+        return json.loads((folder / "result.json").read_text()), list(csv.DictReader(file))
+
+
+# ------------------------------------------------------------------------------------------------ help
+
+
+def test_all_commands_are_listed_with_an_example_and_without_torch():
+    code = "import sys; from util.commands.frame import main; main([]); main(['--help']); print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for command in COMMANDS:
+        assert shown.count(f"\n{command.name} ") == 2 and command.lines[0] in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_help_of_a_command_has_its_examples(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    shown = capsys.readouterr().out
+    assert end.value.code == 0
+    assert all(f"  {line}\n" in shown for line in frame.BY_NAME[name].lines)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_examples_of_a_command_are_flags_that_it_has(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "heads.json").write_text("[[2, 6]]")
+    command = frame.BY_NAME[name]
+    for example in command.examples:
+        if example != "--examples":
+            assert frame.parsed(command, example.split()).run
+
+
+def test_an_unknown_command_ends_with_2_and_names_all(capsys):
+    status, message = ends(["score"], capsys)
+    assert status == 2 and "'score'" in message and "scores, means, ablate" in message
+
+
+# ------------------------------------------------------------------------------------------------ wrong input
+
+WRONG_FLAGS = [
+    (["scores", "--lengths", "3"], "unrecognized arguments: --lengths"),
+    (["scores", "--length", "three"], "--length"),
+    (["ablate", "--mode", "median"], "invalid choice: 'median'"),
+    (["ablate", "--top", "1.5"], "'1.5' is no share"),
+    (["ablate", "--heads", "5"], "'5' is no head: write layer.head"),
+    (["ablate", "--heads", "[[1, 2"], "Expecting"),
+    (["ablate", "--heads", "[[1, -2]]"], "a head is (layer, head)"),
+    (["ablate", "--heads", "[]"], "names no head"),
+    (["ablate", "--heads", "none.json"], "none.json"),
+    (["ablate", "--seed", "42,x"], "give whole numbers with commas"),
+    (["ablate", "--task", "wordseq1,wordseq1"], "none of them twice"),
+    (["ablate", "--random", "1", "--controls", "2"], "not allowed with"),
+    (["knockout", "--pattern", "all"], "invalid choice: 'all'"),
+    (["scores", "--device-map", "{"], "is no JSON object"),
+    (["scores", "--show", "0"], "from 1 on"),
+    (["edges"], "CONFIG.json"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), WRONG_FLAGS, ids=lambda value: " ".join(value) if value else None)
+def test_wrong_flags_end_with_2(argv, said, unloaded, capsys):
+    status, message = ends(argv, capsys)
+    assert status == 2 and said in message
+
+
+WRONG_INPUT = [
+    (["scores", "--sequences", "1"], "sequences = 1: two or more"),
+    (["scores", "--length", "1"], "length = 1"),
+    (["scores", "embedded", "--revision", "main"], "revision = 'main'"),
+    (["scores", "--dtype", "float8"], "float8"),
+    (["scores", "--out", __file__], "is a file; name a folder"),
+    (["means", "--mode", "mean,median"], "mode = median: there are mean, mean_pos, input_mean"),
+    (["ablate", "--task", "wordseq3"], "task = 'wordseq3': there are "),
+    (["ablate", "--k", "-1"], "k = -1"),
+    (["ablate", "--prompts", "1"], "prompts = 1: two or more"),
+    (["ablate", "--controls", "-1"], "controls"),
+    (["ablate", "--reference", "none.npz"], "none.npz"),
+    (["ablate", "--labels", "Foo"], "give each a word of its own"),
+    (["knockout", "--key-seed", "-1"], "seed = -1"),
+    (["forerunner", "--dataset", "trek"], "trek"),
+    (["forerunner", "--prompts", "3"], "prompts = 3"),
+    (["forerunner", "--threshold", "0"], "threshold"),
+    (["ioi", "--prompts", "4"], "prompts = 4: at least 8"),
+    (["ioi", "--names", "Mike,Anna"], "texts and names"),
+    (["edges", "none.json"], "none.json"),
+    (["claims", "embedded", "--prompts", "0"], "prompts"),
+    (["replication", "data/values", "data"], "no values file"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), WRONG_INPUT, ids=lambda value: " ".join(value) if value else None)
+def test_what_a_user_can_mend_ends_with_1_before_a_model_is_loaded(argv, said, unloaded, capsys):
+    status, message = ends(argv, capsys)
+    assert status == 1 and said in message and "Traceback" not in message
+
+
+def test_heads_that_the_model_has_not_end_with_1(tmp_path, capsys):
+    status, message = ends(["ablate", "--heads", "4.0", *FEW, "--out", tmp_path], capsys)
+    assert status == 1 and "the model has 4 layers of 8 heads" in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_harness_its_command_says_how_to_get_it(monkeypatch, unloaded, capsys):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    status, message = ends(["evaluate", "--", "--tasks", "icl_wordseq1"], capsys)
+    assert status == 1 and 'pip install "icl-circuits-suite[harness]"' in message
+
+
+def test_an_interrupted_command_says_that_it_goes_on(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("util.commands.scores.run", interrupted)
+    status, message = ends(["scores"], capsys)
+    assert status == 130 and "goes on where it stopped" in message
+
+
+# ------------------------------------------------------------------------------------------------ heads
+
+
+def test_heads_are_named_in_four_ways(tmp_path):
+    (tmp_path / "heads.json").write_text("[[2, 6], [1, 0]]")
+    names = ("2.6,1.0", "L2H6 L1H0", "[[2, 6], [1, 0]]", str(tmp_path / "heads.json"), '["L2H6", "1.0"]')
+    assert {arguments.heads(name) for name in names} == {((1, 0), (2, 6))}
+    many = [(layer, head) for layer in range(40) for head in range(40)]
+    assert arguments.heads(",".join(f"{layer}.{head}" for layer, head in many)) == tuple(many)
+
+
+# ------------------------------------------------------------------------------------------------ flags from JSON
+
+
+def test_a_file_stands_for_flags_and_a_flag_wins(tmp_path):
+    file, command = tmp_path / "config.json", frame.BY_NAME["ablate"]
+    given = {"model": "smollm2", "task": ["wordseq1", "recursion"], "k": 3, "heads": [[2, 6]], "hard_negatives": False}
+    file.write_text(json.dumps({**given, "seed": 7, "reference_prompts": 9, "device-map": {"": "cpu"}, "labels": None}))
+    flags = "smollm2 --task wordseq1,recursion --k 3 --heads 2.6 --seed 7 --reference-prompts 9".split()
+    by_flags = vars(frame.parsed(command, [*flags, "--device-map", '{"": "cpu"}']))
+    by_file = vars(frame.parsed(command, ["--config", str(file)]))
+    assert by_file.pop("config") == str(file) and by_flags.pop("config") is None
+    assert by_file == by_flags
+    mixed = frame.parsed(command, ["embedded", "--config", str(file), "--k", "4", "--top", "0.5"])
+    assert (mixed.model, mixed.k, mixed.heads, mixed.seed) == ("embedded", 4, 0.5, (7,))
+
+
+@pytest.mark.parametrize("name", CONFIGURED)
+def test_an_unknown_key_is_refused_by_name(name, tmp_path, unloaded, capsys):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"device": "cpu", "promts": 3, "no": True}))
+    status, message = ends([name, "--config", file], capsys)
+    assert status == 2 and f"{file}: there is no flag promts, no;" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "cannot be read"), ("[1]", "is no object"), ('{"k": "x"}', "--k: invalid"), ('{"redo": 1}', "--redo")],
+)
+def test_a_wrong_file_is_refused(text, said, tmp_path, unloaded, capsys):
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    status, message = ends(["ablate", "--config", file], capsys)
+    assert status == 2 and said in message
+    assert ends(["ablate", "--config", tmp_path / "none.json"], capsys)[0] == 2
+
+
+# ------------------------------------------------------------------------------------------------ results
+
+
+def test_the_same_request_is_read_from_the_cache_and_another_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
+    out = tmp_path / "out"
+    main(["ablate", "--heads", "2.6", *FEW, "--controls", "2", "--out", str(out)])
+    first = written(out)
+    (out / "rows.csv").unlink()
+    monkeypatch.setattr(model_room, "load_ICL_model", None)  # what would measure again fails
+    main(["ablate", "--heads", "2.6", *FEW, "--controls", "2", "--out", str(out)])
+    assert written(out) == first
+    capsys.readouterr()
+    status, message = ends(["ablate", "--heads", "2.4", *FEW, "--controls", "2", "--out", out], capsys)
+    assert status == 1 and "of another request (heads)" in message and "--overwrite" in message
+    status, message = ends(["knockout", "--prompts", "3", "--out", out], capsys)
+    assert status == 1 and "of another request (stem" in message
+    assert written(out) == first
+    monkeypatch.undo()
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
+    main(["ablate", "--heads", "2.4", *FEW, "--out", str(out), "--overwrite"])
+    assert written(out)[0]["request"]["heads"] == [[2, 4]]
+    (out / "result.json").write_text("{")
+    status, message = ends(["ablate", "--heads", "2.4", *FEW, "--out", out], capsys)
+    assert status == 1 and "of another request" in message
+
+
+def test_an_interruption_keeps_what_was_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
+    measured, score = [], sys.modules[TaskStudy.__module__].label_log_probs
+
+    def third_fails(*given, **named):
+        measured.append(1)
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        return score(*given, **named)
+
+    monkeypatch.setattr(sys.modules[TaskStudy.__module__], "label_log_probs", third_fails)
+    argv = ["ablate", "--heads", "2.6", *FEW, "--controls", "2", "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        main(argv)
+    assert not (tmp_path / "out").exists()
+    main(argv)
+    assert len(measured) == 5  # four edits, one of them twice
+    assert len(written(tmp_path / "out")[0]["results"]["heads"]) == 3
+
+
+def test_every_request_has_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    for seed in ("0", "1"):
+        main(["scores", "--sequences", "2", "--seed", seed])
+    folders = sorted(paths.output("commands").iterdir())
+    assert len(folders) == 2 and all(folder.name.startswith("scores-embedded-") for folder in folders)
+    shown = capsys.readouterr().out
+    assert all(str(folder / name) in shown for folder in folders for name in ("result.json", "rows.csv"))
+
+
+def test_a_result_says_what_it_is_made_of(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))  # where no other code has measured anything
+    main(["ablate", "--heads", "2.6", *FEW, "--controls", "2", "--task", "wordseq1,repetition", "--out", str(tmp_path)])
+    result, rows = written(tmp_path)
+    assert result["request"]["mode"] == "mean" and result["request"]["heads"] == [[2, 6]]
+    assert result["provenance"]["device"] == "cpu" and result["provenance"]["code_digest"]
+    assert len({*result["records"]}) == 2 * 4 + 1  # the answers of each task under each edit; the scores
+    assert list(rows[0]) == ["task", "edit", "seed", "query", "gold", "right", "log_prob Foo", "log_prob Bar"]
+    assert len(rows) == 2 * 4 * 3
+    others = {name: heads for name, heads in result["results"]["heads"].items() if name != "chosen heads"}
+    assert all(len(heads) == 1 and heads[0][0] == 2 and heads != [[2, 6]] for heads in others.values())
+    chosen = result["results"]["tasks"]["wordseq1"]["chosen heads"]
+    assert chosen["least_rank_p"] == 1 / 3 and set(chosen) >= {"accuracy", "change", "mcnemar_p", "rank_p"}
+
+
+def test_what_is_not_defined_is_null_with_a_reason_and_an_empty_cell(tmp_path, capsys):
+    study = SequenceStudy("embedded", sequences=2)
+    study.scores()
+    rows = pd.DataFrame({"head": [0, 1], "direct": np.array([np.nan, 0.1], np.float32)})
+    destination = Destination(tmp_path, {"stem": "ioi"})
+    destination.write({"direct": np.array([np.nan, 0.5])}, rows, rows, [study])
+    result, lines = written(tmp_path)
+    assert result["results"]["direct"] == [None, 0.5] and "not known" in result["results"]["undefined"]["direct"]
+    assert [line["direct"] for line in lines] == ["", repr(float(np.float32(0.1)))]
+
+
+def test_texts_of_a_folder_are_answered(tmp_path, monkeypatch, capsys):
+    """A text task read from files, with labels that say nothing; its queries stand in rows.csv."""
+    rows = [{"sentence": f"a {word} film", "label": n % 2} for n, word in enumerate("dull good flat warm".split())]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    argv = ["ablate", "--task", "sst2", "--labels", "Foo,Bar", "--k", "2", "--prompts", "4", "--heads", "2.6"]
+    main([*argv, "--mode", "zero", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    _, lines = written(tmp_path / "out")
+    assert {line["gold"] for line in lines} == {"Foo", "Bar"}
+    assert {line["query"] for line in lines} == {f"Review: {row['sentence']}" for row in rows}
+    status, message = ends([*argv, "--data", tmp_path / "none"], capsys)
+    assert status == 1 and "there is no folder" in message and "train.jsonl" in message
+
+
+def test_a_missing_package_is_a_message(monkeypatch, capsys):
+    def missing(*_):
+        raise ImportError("pip install datasets")
+
+    monkeypatch.setattr("util.commands.scores.run", missing)
+    assert ends(["scores"], capsys) == (1, "pip install datasets\n")
+
+
+def test_what_heads_write_stands_beside_their_scores(tmp_path):
+    main(["scores", "--sequences", "2", "--copying", "--out", str(tmp_path)])
+    result, rows = written(tmp_path)
+    column = [float(row["weights_copying"]) for row in rows]
+    assert column == np.ravel(result["results"]["weights_copying"]).tolist()
+    assert max(column) > 0.9 and "attribution low" in rows[0]
+
+
+# ------------------------------------------------------------------------------------------------ saved means
+
+
+@pytest.mark.parametrize("mode", ["mean", "mean_pos", "input_mean"])
+def test_means_from_a_file_are_those_of_their_reference(mode, tmp_path):
+    """In the same bits: the file holds what the study would measure."""
+    main(["means", "--mode", mode, "--reference-prompts", "8", "--out", str(tmp_path)])
+    edit = Edit.ablate([(2, 4), (2, 6)], mode)
+    study = TaskStudy(k=2, prompts=4, reference="staicc", reference_prompts=8)
+    measured = study.answers({"one": edit})["one"].log_prob
+    saved = study.replace(reference="task", means_file=tmp_path / "means.npz")
+    np.testing.assert_array_equal(saved.answers({"one": edit})["one"].log_prob, measured)
+    whole = study.answers({"one": Edit()})["one"].log_prob
+    assert np.abs(measured - whole).max() > 0.1
+    assert "means_file" not in study.own_request and saved.own_request["means_file"]
+
+
+def test_a_file_of_means_is_the_same_bytes_again(tmp_path):
+    for name in ("one.npz", "two.npz"):
+        SavedMeans(name, {"mean": np.arange(6.0).reshape(1, 2, 3)}).write(tmp_path / name)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["one.npz", "two.npz"]
+
+
+def test_means_that_do_not_fit_are_refused_before_any_forward_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[TaskStudy.__module__], "label_log_probs", None)
+    file = tmp_path / "means.npz"
+    for arrays, mode, said in (
+        ({"mean": np.zeros((4, 8, 8))}, "mean_pos", "mode = 'mean_pos': means.npz has means for mean"),
+        ({"mean": np.zeros((3, 8, 8))}, "mean", "of a model of 3 layers of 8 heads; this one has 4 of 8"),
+        ({"mean_pos": np.zeros((2, 4, 8, 8))}, "mean_pos", "has 2 positions, the longest text"),
+    ):
+        SavedMeans(file.name, arrays).write(file)
+        with pytest.raises(ValueError, match=said):
+            TaskStudy(k=2, prompts=3, means_file=file, folder=tmp_path).answers({"one": Edit.ablate([(2, 6)], mode)})
+    for wrong in ({"median": np.zeros((4, 8, 8))}, {"mean": np.zeros((4, 8))}, {}):
+        np.savez(file, **wrong)
+        with pytest.raises(ValueError, match="means_file = .*give mean"):
+            TaskStudy(means_file=file)
+    for text in (b"", b"no zip", b"\x93NUMPY"):
+        file.write_bytes(text)
+        with pytest.raises(ValueError, match="means_file = .*cannot be read"):
+            TaskStudy(means_file=file)

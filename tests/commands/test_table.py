@@ -1,0 +1,208 @@
+"""The table of the reference repositories' commands and ours: every line of it runs, and gives the study's numbers."""
+
+import csv
+import json
+import shlex
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from util import paths
+from util.commands.frame import COMMANDS, main
+from util.figures.edge_ablation import configs
+from util.figures.forerunner_heads.study import Study as ForerunnerStudy
+from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.task_study import TaskStudy
+from util.figures.ioi_patching.study import Study as IoiStudy
+from util.records import model as model_room
+from util.records.checked import as_list
+from util.roles.sequences_study import SequenceStudy
+from util.stats.controls import layer_matched
+from util.stats.heads import top
+from util.stats.intervals import accuracy
+
+PAGE = (paths.root() / "util" / "commands" / "README.md").read_text(encoding="utf-8")
+ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in PAGE.splitlines() if line[:2] == "| "][1:]
+OURS = [ours.strip("`") for _, _, ours, _ in ROWS]
+SMALL = {  # flags that make a run small; the last one of a kind counts
+    "scores": ["--sequences", "2"],
+    "means": ["--reference-prompts", "8"],
+    "ablate": ["--prompts", "4", "--reference-prompts", "8"],
+    "knockout": ["--prompts", "4"],
+    "forerunner": ["--prompts", "4"],
+    "ioi": ["--prompts", "8"],
+    "evaluate": ["--limit", "2"],  # the harness's own, behind its --
+}
+MODELS = {"meta-llama/Meta-Llama-3-8B", "gpt2-large"}  # that the embedded model stands for
+
+
+def words_of(command):
+    program, util, name, *words = shlex.split(command)[1:]
+    assert (program, util) == ("-m", "util")
+    for model in MODELS:
+        words = [word.replace(model, "embedded") for word in words]
+    return name, words
+
+
+def flag(words, name, default=None):
+    return words[words.index(f"--{name}") + 1] if f"--{name}" in words else default
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with what some lines read: a config, and the means that another line writes."""
+    folder = tmp_path_factory.mktemp("table")
+    config = {**asdict(configs.examples()[0]), "out_dir": str(folder / "edges")}
+    (folder / "CONFIG.json").write_text(json.dumps(config))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        main(["means", "embedded", "--mode", "input_mean", "--reference", "staicc", *SMALL["means"], "--out", "means"])
+    return folder
+
+
+def rows_of(folder):
+    with (folder / "rows.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)), ids=[command[:60] for command in OURS])
+def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    name, words = words_of(OURS[number])
+    out = place / ("edges" if name == "edges" else f"{number}")
+    if name == "evaluate":
+        pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: make test-harness")
+        main([name, "--out", str(out), "--seeds", "42", *words, *SMALL[name]])
+        check_evaluate(words, json.loads((out / "means.json").read_text()))
+        return
+    argv = [name, *words] if name == "edges" else [name, *words, *SMALL[name], "--out", str(out)]
+    main(argv)
+    result = json.loads((out / "result.json").read_text())
+    assert result["results"] and result["provenance"]["revision"]
+    CHECKS[name](words, result, rows_of(out))
+    assert capsys.readouterr().out
+    first = {file.name: file.read_bytes() for file in out.iterdir()}
+    monkeypatch.setattr(model_room, "load_ICL_model", None)  # the second time, no model is loaded
+    main(argv)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == first
+
+
+def test_every_command_that_measures_is_in_the_table():
+    named = {words_of(command)[0] for command in OURS}
+    assert named == {command.name for command in COMMANDS} - {"claims", "replication"}
+    assert all(theirs and differs for _, theirs, _, differs in ROWS)
+
+
+# ------------------------------------------------------------------------------------------------ the same numbers
+
+
+def check_scores(words, result, rows):
+    scores = SequenceStudy("embedded", sequences=2).scores()
+    assert result["results"]["scores"]["bansal"]["value"] == scores.intervals("bansal").value.tolist()
+    assert result["results"]["best"]["0.01"] == [list(head) for head in top(scores.mean(), 1)]
+    assert [float(row["prefix_matching"]) for row in rows] == scores.mean().ravel().tolist()
+    assert [(int(row["layer"]), int(row["head"])) for row in rows] == list(np.ndindex(4, 8))
+
+
+def check_means(words, result, rows):
+    study = TaskStudy(reference="staicc", reference_prompts=8)
+    heads = list(np.ndindex(4, 8))
+    saved = np.load("means/means.npz")
+    wanted = study.means_by_position(Edit.ablate(heads, "input_mean"))
+    assert saved.files == ["input_mean"]
+    np.testing.assert_array_equal(saved["input_mean"].reshape(len(wanted), 32, -1), wanted)
+    assert result["results"]["norms"] == study.means().norms.tolist()
+    assert [float(row["norm"]) for row in rows] == study.means().norms.ravel().tolist()
+
+
+def chosen_heads(words):
+    score = SequenceStudy("embedded").scores().mean()
+    chosen = top(score, {"0.01": 1, "0.03": 1}[flag(words, "top")])
+    seed = flag(words, "random")
+    return chosen if seed is None else layer_matched(chosen, score < 0.3, 1, int(seed))[0]
+
+
+def check_answers(edit):
+    def check(words, result, rows):
+        heads = chosen_heads(words)
+        ((name, of_result),) = result["results"]["heads"].items()
+        assert of_result == [list(head) for head in heads]
+        saved: dict[str, object] = {"reference_prompts": 8} if edit is ablation else {}
+        if flag(words, "reference") == "means":
+            saved["means_file"] = "means/means.npz"
+        seeds = [int(seed) for seed in flag(words, "seed", "42").split(",")]
+        for task in as_list(flag(words, "task")):
+            of_task = [row for row in rows if row["task"] == task]
+            for title, made in {"whole model": WHOLE, name: edit(heads, words)}.items():
+                right = []
+                for seed in seeds:
+                    study = TaskStudy("embedded", task, int(flag(words, "k", 10)), 4, seed, **saved)
+                    answers = study.answers({"one": made})["one"]
+                    lines = [row for row in of_task if row["edit"] == title and row["seed"] == str(seed)]
+                    log_prob = [[float(row[f"log_prob {label}"]) for label in study.classes.labels] for row in lines]
+                    assert log_prob == answers.log_prob.astype(np.float64).tolist()
+                    assert [row["right"] == "True" for row in lines] == answers.right.tolist()
+                    assert [row["gold"] for row in lines] == [study.classes.labels[n] for n in answers.gold]
+                    right.append(answers.right)
+                assert result["results"]["tasks"][task][title]["accuracy"] == list(accuracy(np.stack(right)))
+
+    return check
+
+
+def ablation(heads, words):
+    return Edit.ablate(heads, flag(words, "mode"))
+
+
+def knockout(heads, words):
+    return Edit.knock_out(heads)
+
+
+def check_forerunner(words, result, rows):
+    study = ForerunnerStudy("embedded", 2, 4, 4, threshold=5.0)
+    counts, layers = study.counts(), study.layers()
+    for series, of_map in counts.maps.items():
+        assert [int(row["count"]) for row in rows if row["series"] == series] == of_map.ravel().tolist()
+        by_layer = result["results"][series]["by_layer"]
+        assert by_layer["heads"]["value"] == layers.counts[series].value.tolist()
+        assert by_layer["largest_magnitude"]["low"] == layers.largest[series].low.tolist()
+
+
+def check_ioi(words, result, rows):
+    own = {}
+    if "--base" in words:
+        own = {"texts": (flag(words, "base"), flag(words, "source")), "names": flag(words, "names").split(",")}
+    study = IoiStudy("embedded", prompts=8, **own)
+    example, population = study.example(), study.population()
+    for column, values in {
+        "noised": population.noised.value, "denoised high": population.denoised.high, "direct": population.direct,
+        "example permuted": example.permuted, "example patched": example.patched, "example norm": example.norms,
+    }.items():  # fmt: skip
+        assert [float(row[column]) for row in rows] == values.astype(np.float64).ravel().tolist()
+    assert result["results"]["example"]["scores"] == example.scores.tolist()
+    assert result["results"]["population"]["intact"] == list(population.intact)
+
+
+def check_edges(words, result, rows):
+    config = configs.load("CONFIG.json")[0]
+    assert result["config"] == config.plain()
+    assert {row["ablation"] for row in rows} == {"FULL"}
+
+
+def check_evaluate(words, means):
+    """The harness's accuracies are those of the same prompts in a study."""
+    for name in flag(words, "tasks").split(","):
+        study = TaskStudy("embedded", name.removeprefix("icl_"), 5, 2, 42, reference="staicc")
+        edit = WHOLE if "--top" not in words else Edit.ablate(chosen_heads(words), flag(words, "mode"))
+        assert means["acc"][name]["mean"] == study.answers({"one": edit})["one"].right.mean()
+
+
+CHECKS = {
+    "scores": check_scores,
+    "means": check_means,
+    "ablate": check_answers(ablation),
+    "knockout": check_answers(knockout),
+    "forerunner": check_forerunner,
+    "ioi": check_ioi,
+    "edges": check_edges,
+}

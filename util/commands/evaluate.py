@@ -1,0 +1,5 @@
+"""lm-evaluation-harness on a model with heads edited, see `extras.harness.evaluate`."""
+
+from util.extras.harness.evaluate import add_arguments, run
+
+__all__ = ["add_arguments", "run"]

@@ -1,0 +1,6 @@
+"""Interventions inside lm-evaluation-harness, which stays as it is. `evaluate` is the way in.
+
+It needs `pip install "icl-circuits-suite[harness]"`.
+"""
+
+__all__ = ["evaluate", "interventions", "model", "tasks"]

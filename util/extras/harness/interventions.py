@@ -1,0 +1,265 @@
+"""What is done to a model while lm-evaluation-harness asks it: ablations of heads, and knockouts of attention cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from util.engine.batches import Batch
+from util.engine.call import Instrument
+from util.engine.handshake import prepare
+from util.engine.label_scores import knockouts, replacements
+from util.extras.harness import tasks
+from util.figures.induction_scores.edits import Edit
+from util.figures.induction_scores.task_study import TaskStudy
+from util.models.files import sha256
+from util.prompts import induction_pattern
+from util.prompts.prompt import with_bos
+from util.prompts.sequences import matched_cells
+from util.records.checked import Count, Natural, Text, checked
+from util.records.model import Model
+from util.roles.head_scores import heads_by_layer
+
+POSITIONS = ("mean_pos", "input_mean")  # modes whose values differ by position
+Attached = Callable[[Tensor], Sequence[Instrument]]  # the instruments of a batch of tokens [B, T]
+
+
+# ------------------------------------------------------------------------------------------------ what is read
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the model reads for one request of the harness.
+
+    ids: the tokens of the context and of its continuation, but for the last one, which is predicted. prompt: how many
+    of them are the context's; all of them in a text whose whole log-likelihood is asked for. context: the context's
+    text, None for such a text. cut: whether the harness has cut off its beginning, which the model has no room for.
+    """
+
+    ids: tuple[int, ...]
+    prompt: int
+    context: str | None
+    cut: bool
+
+    @classmethod
+    def of(cls, request: tuple[Any, list[int], list[int]], longest: int) -> Reading:
+        """Reads a request as the harness has it: (texts, tokens of the context, tokens of the continuation)."""
+        texts, context, continuation = request
+        whole = (*context, *continuation)[:-1]
+        prompt = len(context) if texts is not None else len(whole)
+        return cls(whole[-longest:], prompt, None if texts is None else texts[0], len(whole) > longest)
+
+
+# ------------------------------------------------------------------------------------------------ references of means
+
+
+@checked
+class Reference:
+    """What the means of ablations are taken over.
+
+    source: "task", other prompts of the task that is evaluated; "staicc", prompts of StaICC; or a file of means, see
+    `saved_means`. k, prompts, seed: of the prompts that are evaluated, by which "task" chooses others, as `TaskStudy`
+    does; None means the task's own number of demonstrations, and all of its rows. reference_prompts: how many.
+    """
+
+    source: Text = "task"
+    k: Natural | None = None
+    prompts: Count | None = None
+    seed: Natural = 42
+    reference_prompts: Count = 64
+
+    def study(self, model: Model, task: str, folder: Path | None = None) -> TaskStudy:
+        """The study that has the means for a task of the harness.
+
+        Raises ValueError where the means are to be the task's, and it is no task of the suite.
+        """
+        common: dict[str, Any] = {"reference_prompts": self.reference_prompts, "folder": folder}
+        if self.source == "staicc":
+            return TaskStudy(model, reference="staicc", **common)
+        if self.source != "task":
+            return TaskStudy(model, means_file=Path(self.source), **common)
+        name = task.removeprefix(tasks.PREFIX)
+        if not task.startswith(tasks.PREFIX):
+            raise ValueError(
+                f"reference = 'task': {task} is no task of the suite, so that it has no other prompts to take means "
+                "over; give reference 'staicc' or a file of means"
+            )
+        rows = len(tasks.known(name).rows)
+        k = tasks.shots(name) if self.k is None else self.k
+        return TaskStudy(model, name, k, min(self.prompts or rows, rows), self.seed, **common)
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """All that decides the means, in plain JSON. A file is called by its name, with a digest."""
+        if self.source == "task":
+            return dict(vars(self))
+        if self.source == "staicc":
+            return {"source": self.source, "reference_prompts": self.reference_prompts}
+        return {"source": Path(self.source).name, "sha256": sha256(Path(self.source))}
+
+
+def edit_of(plain: Mapping[str, Any]) -> Edit:
+    """The edit that `Edit.plain` writes so. Raises ValueError for anything else."""
+    given = dict(plain)
+    if "ablate" in given:
+        return Edit(given.pop("ablate"), **given)
+    return Edit(given.pop("knock_out", ()), **given)
+
+
+# ------------------------------------------------------------------------------------------------ interventions
+
+
+def _batch(inps: Tensor, numbers: Sequence[int]) -> Batch:
+    """The batch of the suite that tokens [B, T] of the harness are. The lengths of its rows are not known."""
+    lengths = torch.full((len(inps),), inps.shape[1])
+    return Batch(np.array(numbers), lengths, lengths, {"input_ids": inps}, None, np.array(numbers))
+
+
+class Nothing:
+    """No edit: the whole model."""
+
+    knows_rows = False
+
+    def check(self, task: str, readings: Sequence[Reading]) -> None:
+        """Refuses nothing."""
+
+    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
+        """No instruments."""
+        return lambda inps: ()
+
+
+class Ablation(Nothing):
+    """Replaces what heads write, at all positions. Raises ValueError for heads that there are not.
+
+    study: by the name of a task of the harness, the study that has the means for it.
+    """
+
+    def __init__(self, model: PreTrainedModel, edit: Edit, study: Callable[[str], TaskStudy]) -> None:
+        by_layer = heads_by_layer(prepare(model), edit.heads)
+        self.edit, self.study = edit, study
+        self.knows_rows = edit.mode in POSITIONS
+        self._zeros = replacements(by_layer, dict.fromkeys(by_layer, 0.0))
+
+    def check(self, task: str, readings: Sequence[Reading]) -> None:
+        """Raises ValueError for a task that the reference has no means for."""
+        if self.edit.mode != "zero":
+            self.study(task)
+
+    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
+        """The ablation of one task. Measures the means of its reference, or loads them.
+
+        Raises ValueError for texts that are longer than the reference of their positions.
+        """
+        attach = self._zeros
+        if self.edit.mode != "zero":
+            attach = self.study(task).instruments(self.edit, [len(reading.ids) for reading in readings])
+        return lambda inps: attach(_batch(inps, range(len(inps))))
+
+
+class KnockOut(Nothing):
+    """Forbids some heads the cells of a pattern in each prompt. Raises ValueError for heads that there are not.
+
+    The cells are those of the prompt alone: the tokens of a continuation still read everything before them. A row of a
+    batch is recognised by its tokens, since the harness sorts its requests, merges those that read the same tokens, and
+    pads at the right with zeros.
+    """
+
+    knows_rows = True
+
+    def __init__(self, model: PreTrainedModel, tokenizer: Any, edit: Edit) -> None:
+        self.edit, self.tokenizer = edit, tokenizer
+        self.heads = heads_by_layer(prepare(model), edit.heads)
+        self._cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt
+
+    def check(self, task: str, readings: Sequence[Reading]) -> None:
+        """Finds the cells of every prompt, and which row each of them is in.
+
+        Raises ValueError for a prompt that is longer than the model's context; where the pattern needs the parts of a
+        prompt, for one that no known layout explains and for one whose tokens are not those of its text; and for two
+        prompts that cannot be told apart by their rows.
+        """
+        self._rows(task, readings)
+
+    def _rows(self, task: str, readings: Sequence[Reading]) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """The tokens of the prompt in each row, by the row's tokens without zeros at the end."""
+        rows: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for reading in readings:
+            if reading.cut:
+                raise ValueError(
+                    f"{task}: a prompt is longer than the model's context, so that the harness cuts off its beginning, "
+                    f"and the cells of {self.edit.pattern!r} cannot be placed; give fewer demonstrations"
+                )
+            prompt = reading.ids[: reading.prompt]
+            if prompt not in self._cells:
+                self._cells[prompt] = self._cells_of(task, reading.context, prompt)
+            if rows.setdefault(_without_padding(reading.ids), prompt) != prompt:
+                raise ValueError(
+                    f"{task}: two prompts with their continuations are the same tokens, {reading.context!r:.200} is in "
+                    "one of them, so that the cells to knock out cannot be told apart; evaluate them separately"
+                )
+        return rows
+
+    def _cells_of(self, task: str, context: str | None, prompt: tuple[int, ...]) -> np.ndarray:
+        """The cells [C, 2] of one prompt."""
+        pattern = self.edit.pattern
+        assert pattern is not None
+        if pattern == "exact tokens":
+            return matched_cells(np.array(prompt))
+        parsed = None if context is None else tasks.prompt_of(context)
+        if parsed is None:
+            raise ValueError(
+                f"{task}: pattern {pattern!r} needs the parts of a prompt, and no layout of the suite's tasks explains "
+                f"{(context or '')[-80:]!r}; evaluate a task of the suite, or take pattern 'exact tokens'"
+            )
+        if with_bos(parsed.text, self.tokenizer).ids != prompt:
+            raise ValueError(
+                f"{task}: the harness reads other tokens than those of the prompt's text, so that the cells of "
+                f"{pattern!r} cannot be placed; leave out add_bos_token, and take a separator that ends in no space"
+            )
+        return induction_pattern.cells(parsed, self.tokenizer, pattern, self.edit.seed)
+
+    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
+        """The knockout in the rows of one task. Raises what `check` raises."""
+        rows = self._rows(task, readings)
+        prompts = list(dict.fromkeys(rows.values()))
+        number = {prompt: n for n, prompt in enumerate(prompts)}
+        knock_out = knockouts([self._cells[prompt] for prompt in prompts], self.heads)
+
+        def attached(inps: Tensor) -> Sequence[Instrument]:
+            found = [rows[_without_padding(tuple(row))] for row in inps.tolist()]
+            return knock_out(_batch(inps, [number[prompt] for prompt in found]))
+
+        return attached
+
+
+def _without_padding(row: tuple[int, ...]) -> tuple[int, ...]:
+    """A row without the zeros at its end, with which the harness pads."""
+    end = len(row)
+    while end and row[end - 1] == 0:
+        end -= 1
+    return row[:end]
+
+
+def intervention(
+    model: PreTrainedModel, tokenizer: Any, edit: Edit, study: Callable[[str], TaskStudy]
+) -> Nothing | Ablation | KnockOut:
+    """What an edit does inside the harness.
+
+    study: by the name of a task, the study that has the means for it. Raises ValueError for what is no `Edit`, and for
+    heads that there are not.
+    """
+    if not isinstance(edit, Edit):
+        raise ValueError(
+            f"edit = {edit!r:.200}: give an Edit (Edit.ablate, Edit.knock_out, WHOLE). Edges cannot be ablated here: "
+            "they are read from donor prompts, which the harness's tasks do not have; see `python -m util edges`"
+        )
+    if not edit.heads:
+        return Nothing()
+    return KnockOut(model, tokenizer, edit) if edit.pattern is not None else Ablation(model, edit, study)

@@ -1,0 +1,182 @@
+"""The suite's classification tasks as tasks of lm-evaluation-harness, with the same prompts byte by byte.
+
+They are called icl_<name>, the NLP tasks with unrelated labels icl_<name>_sul; their groups are icl_synthetic, icl_nlp
+and icl_nlp_sul. The YAML files in `task_configs` declare them,
+`config` makes the same of your own `classification.Task`. The rules that keep the query out of its own demonstrations:
+
+- The harness tells a sampler the query only where the demonstrations' split is the task's `test_split`. With a
+  `validation_split` alone, the query can be among its own demonstrations, with its label. So a `test_split` is always
+  declared, and `Demonstrations` refuses to draw without a query.
+- Seeds are given as the harness's few-shot seed (`--seed 0,1234,1234,42`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+from lm_eval.api.samplers import ContextSampler
+from lm_eval.tasks import TaskManager
+
+from util.load_model_and_data import load_text_task
+from util.prompts import classification
+from util.prompts.classification import Task
+from util.prompts.prompt import Layout, Prompt
+from util.prompts.text_tasks import TEXT_TASKS, semantically_unrelated
+
+FOLDER = Path(__file__).parent / "task_configs"
+PREFIX = "icl_"
+VERSION = 1.0
+UNRELATED = "_sul"  # behind the names of NLP tasks with labels that are unrelated to the classes
+NAMES = (*classification.NAMES, *(f"{name}{version}" for version in ("", UNRELATED) for name in TEXT_TASKS))
+# shots of the rows of Crosbie & Shutova's Table 1
+TABLE_1 = {name: (20,) if name.endswith("_4way") else (5, 10) for name in classification.NAMES}
+
+_TASKS: dict[str, Task] = {}  # by name: those that this process has used or was given
+
+
+def known(name: str) -> Task:
+    """The task of that name: one of the suite's, or one that `config` was given. Raises ValueError for others.
+
+    The texts of NLP tasks are read when they are first asked for, see `load_text_task`.
+    """
+    if name not in _TASKS:
+        plain = name.removesuffix(UNRELATED)
+        if plain in TEXT_TASKS:
+            task = load_text_task(plain)
+            _TASKS[name] = task if plain == name else semantically_unrelated(task)
+        else:
+            _TASKS[name] = classification.task(name)
+    return _TASKS[name]
+
+
+def shots(name: str) -> int:
+    """How many demonstrations a task of the suite has by default: 20 in four classes, else 10, as in the paper."""
+    return 20 if len(known(name).labels) == 4 else 10
+
+
+def config(task: Task) -> dict[str, Any]:
+    """What the harness takes for a task of your own: `simple_evaluate(tasks=[config(task)])`.
+
+    Its name there is icl_<name>. Raises ValueError where the suite, or an earlier call, has another task of this name.
+    """
+    if task.name in NAMES or _TASKS.get(task.name, task) != task:
+        raise ValueError(f"task.name = {task.name!r}: there is another task of this name; choose another name")
+    _TASKS[task.name] = task
+    return {
+        "task": PREFIX + task.name,
+        "custom_dataset": dataset,
+        "dataset_kwargs": {"icl_task": task.name},
+        "output_type": "multiple_choice",
+        "test_split": "test",
+        "fewshot_split": "test",
+        "fewshot_config": {"sampler": Demonstrations},
+        "description": task.layout.header,
+        "doc_to_text": "text",
+        "doc_to_target": "gold",
+        "doc_to_choice": "labels",
+        "target_delimiter": task.layout.join,
+        "fewshot_delimiter": task.layout.end,
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+        "metadata": {"version": VERSION},
+    }
+
+
+def dataset(icl_task: str, **settings: Any) -> dict[str, datasets.Dataset]:
+    """The rows of a task in the order of `classification.prompts`, as the split "test".
+
+    icl_task: its name here, without "icl_". text: the input with its separator; gold: the index of the right label.
+    settings: what else the harness passes to data sets, which changes nothing.
+    """
+    task = known(icl_task)
+    rows = [
+        {
+            "icl_task": icl_task,
+            "query": prompt.text[slice(*prompt.spans["x"][-1])],
+            "text": prompt.text[prompt.spans["x"][-1][0] :],
+            "labels": list(task.labels),
+            "gold": prompt.gold,
+        }
+        for prompt in classification.prompts(task, 0)
+    ]
+    return {"test": datasets.Dataset.from_list(rows)}
+
+
+class Demonstrations(ContextSampler):
+    """The balanced demonstrations that the suite draws for a query: it depends on the task, k, the seed and the query.
+
+    The harness's own sampler draws from one stream for all queries, so that `limit` and the order of queries decide.
+    """
+
+    def __init__(self, df: Sequence[dict[str, Any]] | None = None, *, rnd: int | None = None, **options: Any) -> None:
+        super().__init__(df, rnd=rnd, **options)
+        self.seed = rnd
+
+    def set_rnd(self, rnd: int | None) -> Demonstrations:
+        """Takes the harness's few-shot seed."""
+        self.seed = rnd
+        return self
+
+    def sample(
+        self,
+        n: int,
+        eval_doc: dict[str, Any] | None = None,
+        df: Sequence[dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """n demonstrations for the query `eval_doc`, as rows of `dataset`.
+
+        Raises ValueError without a query, which then could be its own demonstration, and without a seed.
+        """
+        if eval_doc is None:
+            raise ValueError(
+                "the harness names no query, so that it could be among its own demonstrations; "
+                "declare the split that is evaluated as test_split and as fewshot_split"
+            )
+        if self.seed is None:
+            raise ValueError("demonstrations are drawn by a seed; give the harness a few-shot seed")
+        task = known(eval_doc["icl_task"])
+        drawn = classification.demonstrations(task, n, self.seed, eval_doc["query"])
+        return [
+            {**eval_doc, "query": x, "text": x + task.layout.separator, "gold": task.labels.index(y)} for x, y in drawn
+        ]
+
+
+def manager(include_path: str | Path | None = None, defaults: bool = False) -> TaskManager:
+    """The harness's task manager with the suite's tasks.
+
+    include_path: a folder of more. defaults: also the harness's own tasks, nearly all of which need the hub.
+    """
+    more = [] if include_path is None else [include_path]
+    return TaskManager(include_path=[FOLDER, *more], include_defaults=defaults)
+
+
+def prompt_of(context: str) -> Prompt | None:
+    """The prompt that a context of the harness is, with the spans of its parts; None if no known layout explains it.
+
+    Known are the layouts of the synthetic tasks and of those that this process has used.
+    """
+    tasks = [known(name) for name in classification.NAMES] + list(_TASKS.values())
+    for layout, labels in dict.fromkeys((task.layout, task.labels) for task in tasks):
+        prompt = _parsed(context, layout, labels)
+        if prompt is not None:
+            return prompt
+    return None
+
+
+def _parsed(context: str, layout: Layout, labels: tuple[str, ...]) -> Prompt | None:
+    """The prompt of a layout; no input contains the separator. The gold label is unknown and is taken as the first."""
+    if not context.startswith(layout.header) or not context.endswith(layout.separator):
+        return None
+    first, *others, _ = context[len(layout.header) :].split(layout.separator)
+    inputs, outputs = [first], []
+    for piece in others:
+        label = next((y for y in labels if piece.startswith(layout.join + y + layout.end)), None)
+        if label is None:
+            return None
+        outputs.append(label)
+        inputs.append(piece[len(layout.join + label + layout.end) :])
+    prompt = layout.prompt(list(zip(inputs, outputs, strict=False)), inputs[-1], labels[0], labels)
+    return prompt if prompt.text == context else None
