@@ -146,7 +146,10 @@ class FunctionVectorStudy(Study):
     stem = "induction_scores"
 
     def __post_init__(self) -> None:
-        word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, [self._number], self.split)
+        try:
+            word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, [self._number], self.split)
+        except ValueError as error:
+            raise ValueError(f"k = {self.k}, corruption = {self.corruption!r}: {error}") from error
         self._check_queries(len(self._task.queries(self.split)))
 
     def _check_queries(self, queries: int) -> None:
@@ -266,7 +269,9 @@ def _joined(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def words_digest(task: word_pairs.WordPairTask) -> str:
     """A digest of all words that the prompts of a task and their donors are made of."""
-    return digest([repr((task.pairs, task.balanced, task.list_name, task.layout)), *(repr(table(n)) for n in task.lists)])
+    return digest(
+        [repr((task.pairs, task.balanced, task.list_name, task.layout)), *(repr(table(n)) for n in task.lists)]
+    )
 
 
 def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVectorHeads:

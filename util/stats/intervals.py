@@ -46,9 +46,7 @@ def resampled(units: int, draws: int, seed: int = 0) -> NDArray[np.int64]:
 ANYTHING = (-np.inf, np.inf)  # no bound on what a quantity can be
 
 
-def bootstrap_interval(
-    value: float, redrawn: NDArray[np.floating], within: tuple[float, float] = ANYTHING
-) -> Interval:
+def bootstrap_interval(value: float, redrawn: NDArray[np.floating], within: tuple[float, float] = ANYTHING) -> Interval:
     """A value with its interval, from what bootstrap samples give [D]. A sample that gives NaN is left out.
 
     The interval says how far the value would move with other units, as many as these. It reaches to either side as far

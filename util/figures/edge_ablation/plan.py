@@ -29,6 +29,7 @@ from util.figures.edge_ablation.results import (
 )
 from util.figures.edge_ablation.study import Seeds, Study, Tasks, planted_control
 from util.load_model_and_data import shown_name
+from util.prompts import word_pairs
 from util.records.checked import AsList, Count, Distinct, Natural, Share, Text, checked
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
