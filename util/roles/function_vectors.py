@@ -146,7 +146,10 @@ class FunctionVectorStudy(Study):
     stem = "induction_scores"
 
     def __post_init__(self) -> None:
-        word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, [self._number], self.split)
+        try:
+            word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, [self._number], self.split)
+        except ValueError as error:
+            raise ValueError(f"k = {self.k}, corruption = {self.corruption!r}: {error}") from error
         self._check_queries(len(self._task.queries(self.split)))
 
     def _check_queries(self, queries: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from util.figures.head_map import head_map
@@ -34,14 +35,15 @@ def function_vectors(
     """
     with style():
         figure = new_figure(WIDTH, 4.4)
-        above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+        above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1), squeeze=False)[:, 0]
         left, right = above.subplots(1, 2, width_ratios=(1, 1.15))
         _scatter(left, matching, effect, induction, function_vector)
         head_map(right, effect, label="AIE")
         for heads, marker, colour in ((induction, "o", BLUE), (function_vector, "s", RED)):
             layers, places = np.array(heads).T
             size = 5 if marker == "o" else 8
-            right.plot(layers, places, marker, mfc="none", mec=colour, ms=size, mew=0.9)
+            edge = [withStroke(linewidth=2.2, foreground="white")]  # or it cannot be seen on a dark cell
+            right.plot(layers, places, marker, mfc="none", mec=colour, ms=size, mew=0.9, path_effects=edge)
         right.set_title("B) AIE by layer and head")
         axes = below.subplots(1, len(accuracies), sharey=True)
         for ax, (measure, row) in zip(axes, accuracies.items(), strict=True):
@@ -54,9 +56,9 @@ def function_vectors(
                 ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
             ax.set(xlim=(-0.03, 1.05), ylim=(len(row) - 0.5, -0.5), title=measure)
             ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
-        axes[0].set_yticks(range(len(names)), [names[0], *(f"{name} ablated" for name in names[1:])])
+        axes[0].set_yticks(range(len(names)), names)
         axes[0].set_title(f"C) {axes[0].get_title()}")
-        below.supxlabel("share right (dotted: chance; grey: control sets of as many other heads)")
+        below.supxlabel("share right when these heads are ablated (dotted: chance; grey: control sets)")
         figure.suptitle(title)
     return figure
 

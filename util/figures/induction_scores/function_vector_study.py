@@ -82,7 +82,10 @@ class WordPairsStudy(Study):
 
     def __post_init__(self) -> None:
         for task in self._tasks:
-            word_pair_prompts.marked_demonstrations(task, self.prompts, self.k, (), "test")
+            try:
+                word_pair_prompts.marked_demonstrations(task, self.prompts, self.k, (), "test")
+            except ValueError as error:
+                raise ValueError(f"k = {self.k}: {error}") from error
             self._check_queries(task.name, len(task.queries("test")))
 
     def _check_queries(self, task: str, queries: int) -> None:

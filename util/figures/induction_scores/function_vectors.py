@@ -230,8 +230,8 @@ class FunctionVectors:
         shared = ", ".join(map(head_name, self.both)) or "none"
         lines = [
             f"probability of the answer, {self.heads.corruption} to intact demonstrations: {demonstrations}",
-            f"rank correlation of prefix matching and AIE: {self.correlation}; of the AIE with itself, on other prompts: "
-            f"{self.reliability:.2f}",
+            f"rank correlation of prefix matching and AIE: {self.correlation}; of the AIE on two halves of the "
+            f"prompts: {self.reliability:.2f}",
             f"of the best {n} heads both have {len(self.both)} (by chance {n * n / heads:.1f}): {shared}",
             f"mean depth, 0 to 1: induction {self.depth(INDUCTION):.2f}, FV {self.depth(FUNCTION_VECTOR):.2f}",
         ]
@@ -240,7 +240,7 @@ class FunctionVectors:
         by_norm = [kind for kind, how in self.sets.matched.items() if how == "norms"]
         return [
             *lines,
-            f"control sets matched by norm, as too few have as many heads in every layer: {'; '.join(by_norm) or 'none'}",
+            f"controls matched by norm, as there are too few sets by layer: {'; '.join(by_norm) or 'none'}",
         ]
 
     def figure(self) -> Figure:

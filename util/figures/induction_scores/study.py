@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -48,13 +48,12 @@ from util.prompts.text_tasks import TEXT_TASKS
 from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
+from util.roles.function_vectors import TASKS as PAIR_TASKS
 from util.roles.function_vectors import (
-    CORRUPTED,
     Corruption,
     FunctionVectorStudy,
     function_vector_heads,
 )
-from util.roles.function_vectors import TASKS as PAIR_TASKS
 from util.roles.results import FunctionVectorHeads, HeadScores
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import top
@@ -433,7 +432,7 @@ class Study(AnyStudy):
         """
         small = self.scores().mean.size < 100
         numbers = prompts or (25 if small else 10), intact or (100 if small else 25)
-        for name in (corruption,) if corruption else CORRUPTED:
+        for name in (corruption,) if corruption else get_args(Corruption):
             heads = function_vector_heads(
                 [
                     FunctionVectorStudy(
