@@ -243,21 +243,21 @@ def shots(panels: Sequence[ShotsPanel], title: str, columns: int = 5) -> Figure:
     looks = dict(zip(colours, ("o-", "s-", "^--"), strict=True))
     with style():
         rows = -(-len(panels) // columns)
-        figure = new_figure(WIDTH, 0.75 + 1.3 * rows)
+        figure = new_figure(WIDTH, 0.85 + 1.25 * rows)
         axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
         for ax, panel in zip(axes, panels, strict=False):
             place = {k: x for x, k in enumerate(panel.shots)}
             ax.axhline(panel.chance, color="0.6", lw=0.8, ls=":")
             for k, drawn in panel.controls.items():
                 low, high = min(drawn), max(drawn)
-                ax.bar(place[k], max(high - low, 0.015), 0.5, low, color="0.8", zorder=0, label="control sets")
+                ax.bar(place[k], max(high - low, 0.015), 0.7, low, color="0.8", zorder=0, label="control sets")
             for name, by_shots in panel.lines.items():
                 aside = 0.12 * (list(panel.lines).index(name) - 1)  # or intervals hide each other
                 x = [place[k] + aside for k in by_shots]
                 if x:
                     points(ax, x, by_shots.values(), fmt=looks[name], color=colours[name], label=name)
             ax.set_xticks(range(len(panel.shots)), list(map(str, panel.shots)))
-            ax.set(xlim=(-0.5, max(1, len(panel.shots) - 1) + 0.5), ylim=(-0.03, 1.05))
+            ax.set(xlim=(-0.6, len(panel.shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
             ax.set_title(panel.name.replace("_", " "))
             if panel.note:
                 ax.text(0.5, 0.04, panel.note, transform=ax.transAxes, ha="center", color=GREY, fontsize=7)
@@ -265,7 +265,9 @@ def shots(panels: Sequence[ShotsPanel], title: str, columns: int = 5) -> Figure:
             ax.set_axis_off()
         names = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
         figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=len(names))
-        figure.supylabel("accuracy")
-        figure.supxlabel("demonstrations")
+        for ax in axes[max(0, len(panels) - columns) : len(panels)]:
+            ax.set_xlabel("demonstrations")
+        for ax in axes[::columns]:
+            ax.set_ylabel("accuracy")
         figure.suptitle(title)
     return figure
