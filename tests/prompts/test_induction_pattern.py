@@ -131,6 +131,7 @@ def test_any_white_space_divides_words(text):
     [
         r"\.\n\n\w+:|\n\n|\w+|[^\w\s]",  # the separator is in one token with the text before it
         r"\w+\n\n|\n\n|\w+|[^\w\s]",  # the label with the blank line
+        r"\w+\n|\n|\w+|[^\w\s]",  # the label with half of the blank line
         r":\w+|\n\n|\w+|[^\w\s]",  # the separator with the label
     ],
 )
