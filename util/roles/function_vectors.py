@@ -16,15 +16,17 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import AfterValidator
+from scipy.special import softmax
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.edges.splicing import Group, groups_of
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, run_rows
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, PatchHeads
-from util.engine.label_scores import next_logits
+from util.engine.label_scores import next_token_logits
 from util.engine.replay import Edit, Place, path, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.words import table
@@ -57,31 +59,26 @@ TaskNames = Annotated[tuple[TaskName, ...], AsList, Distinct]
 
 
 def last_outputs(
-    model: PreTrainedModel, ids: Sequence[Sequence[int]], answers: Sequence[int], token_budget: int = TOKEN_BUDGET
-) -> dict[str, np.ndarray]:
-    """What heads write at the last token of N prompts, and what the model says there.
+    model: PreTrainedModel, ids: Sequence[Sequence[int]], token_budget: int = TOKEN_BUDGET
+) -> NDArray[np.floating]:
+    """The mean output of every head at the last token of N prompts, [L, H, dv].
 
-    mean [L, H, dv]: the mean output of each head, float32 (float64 in a float64 model); probability [N]: of the
-    answer's token; right [N]: whether no token is more probable. Raises ValueError, before any forward pass, for a
-    prompt that is longer than the context.
+    float32, or float64 with a float64 model. Raises ValueError, before any forward pass, for a prompt that is longer
+    than the context.
     """
     support = prepare(model)
     check_context(model, list(map(len, ids)))
-    dtype = np.float64 if model.dtype == torch.float64 else np.float32
     outputs: list[np.ndarray] = [np.empty(0)] * len(ids)
-    probability, right = np.empty(len(ids), dtype), np.empty(len(ids), bool)
 
     def visit(batch: Batch) -> None:
         heads = CaptureHeads(batch.lengths[:, None] - 1)
-        said = next_logits(model, batch, heads).softmax(-1).cpu().numpy()
+        forward(model, batch, heads)
         z = np.stack([heads.z[layer][:, 0].double().cpu().numpy() for layer in support.layers], axis=1)
         for place, number in enumerate(batch.numbers):
             outputs[number] = z[place]
-            probability[number] = said[place, answers[number]]
-            right[number] = said[place].argmax() == answers[number]
 
     run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, token_budget)
-    return {"mean": np.mean(outputs, axis=0).astype(dtype), "probability": probability, "right": right}
+    return np.mean(outputs, axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
 
 
 def patched_probabilities(
@@ -217,30 +214,26 @@ class FunctionVectorStudy(Study):
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
-        intact = self._intact
-        data = self.record_in_blocks(
-            {"part": "indirect effects"}, self._blocks, lambda numbers: self._measure(numbers, intact["mean"]), _joined
-        ).data
+        data = self.record_in_blocks({"part": "indirect effects"}, self._blocks, self._measure, _joined).data
         return IndirectEffects(
             task=word_pairs.shown_task(self.task),
             corruption=self.corruption,
-            intact=intact["probability"],
-            right=intact["right"],
             index=data["index"],
+            intact=data["intact"],
             corrupted=data["corrupted"],
             patched=data["patched"],
         )
 
     @cached_property
-    def _intact(self) -> Mapping[str, Any]:
+    def _means(self) -> NDArray[np.floating]:
         """What heads write after intact demonstrations, see `last_outputs`."""
 
         def compute() -> dict[str, Any]:
             self.corrupted  # noqa: B018  # raises ValueError where there are too few queries
             ids = [group.base.ids[: group.length] for group in self.intact_groups]
-            return last_outputs(self.pair[0], ids, [g.target[0] for g in self.intact_groups], self.token_budget)
+            return {"mean": last_outputs(self.pair[0], ids, self.token_budget)}
 
-        return self.record({"part": "intact outputs"}, compute).data
+        return self.record({"part": "last outputs"}, compute).data["mean"]
 
     @cached_property
     def _corrupted_groups(self) -> list[Group]:
@@ -251,19 +244,24 @@ class FunctionVectorStudy(Study):
         order = sorted(range(len(self._corrupted_groups)), key=lambda number: self._corrupted_groups[number].length)
         return [order[start : start + BLOCK] for start in range(0, len(order), BLOCK)]
 
-    def _measure(self, numbers: Sequence[int], mean: np.ndarray) -> dict[str, Any]:
+    def _measure(self, numbers: Sequence[int]) -> dict[str, Any]:
         groups = [self._corrupted_groups[number] for number in numbers]
         ids = [group.donors[self._number].ids[: group.length] for group in groups]
-        found = patched_probabilities(self.pair[0], ids, [group.target[0] for group in groups], mean)
+        answers = [group.target[0] for group in groups]
+        found = patched_probabilities(self.pair[0], ids, answers, self._means)
+        clean = next_token_logits(self.pair[0], [group.base.ids[: group.length] for group in groups])
+        intact = softmax(clean, axis=1)[np.arange(len(answers)), answers]
         index = np.array([self.corrupted.items[number].index for number in numbers])
-        return {**found, "index": index, "path": path(self.pair[0])}
+        return {**found, "intact": intact, "index": index, "path": path(self.pair[0])}
 
 
 def _joined(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The blocks as one, prompts in the order of their index."""
     index = np.concatenate([block["index"] for block in blocks])
     order = np.argsort(index)
-    arrays = {name: np.concatenate([block[name] for block in blocks])[order] for name in ("corrupted", "patched")}
+    arrays = {
+        name: np.concatenate([block[name] for block in blocks])[order] for name in ("intact", "corrupted", "patched")
+    }
     return {**arrays, "index": index[order], "path": blocks[0]["path"]}
 
 

@@ -81,16 +81,14 @@ class Patterns:
 class IndirectEffects:
     """What patching single heads does to the answers of one task, see `roles.function_vectors`; all are probabilities.
 
-    intact [M]: of the answer after intact demonstrations; right [M]: whether no token is more probable there. index
-    [P]: the numbers of the corrupted prompts; corrupted [P]: of the answer after them; patched [P, L, H]: with one head
-    patched.
+    index [P]: the numbers of the prompts; intact, corrupted [P]: of the answer, after intact demonstrations of a prompt
+    and after corrupted ones; patched [P, L, H]: after corrupted ones, with one head patched.
     """
 
     task: str
     corruption: str
-    intact: Floats
-    right: Bools
     index: NDArray[np.integer]
+    intact: Floats
     corrupted: Floats
     patched: Floats
 
