@@ -94,8 +94,8 @@ COMMANDS = (
     Command("edges", "edge ablation between token types, from JSON", ("--examples", "CONFIG.json"), takes_config=False),
     Command(
         "claims",
-        "verdicts on the claims about edges (hours; goes on where it stopped)",
-        ("embedded --prompts 100 --tasks capitalization copying",),
+        "verdicts on the papers' claims, with more queries than the notebooks ask (hours; goes on where it stopped)",
+        ("embedded --prompts 100 --tasks capitalization copying", "smollm2 --about induction --prompts 200"),
         takes_config=False,
     ),
     Command(

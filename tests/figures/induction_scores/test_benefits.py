@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from util.commands import frame
 from util.figures.induction_scores.benefits import RULE, Benefits, Labelled, Rule, TaskShots
 from util.figures.induction_scores.edits import Edit, Group, Row
-from util.figures.induction_scores.plan import Plan, Setup
+from util.figures.induction_scores.plan import PRESETS, Plan, Setup
+from util.figures.induction_scores.study import Study
 from util.stats.intervals import Interval
 from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED
 
@@ -164,3 +166,56 @@ def test_the_figure_draws_every_task_at_the_width_of_a_page(tmp_path):
         "whole model", "control sets", "without induction heads", "pattern knocked out",
     }  # fmt: skip
     figure.savefig(tmp_path / "shots.png")
+
+
+def test_the_command_writes_the_verdicts(monkeypatch, tmp_path, capsys):
+    def made_up(study):
+        assert (study.model.name, study.prompts) == ("embedded", 7)
+        return benefits(PATTERN, TEXT, UNRELATED)
+
+    monkeypatch.setattr(Study, "benefits", made_up)
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    frame.main(["claims", "embedded", "--about", "induction", "--prompts", "7"])
+    printed = capsys.readouterr().out
+    assert "1. pattern tasks lose more" in printed and "0.52 [" in printed
+    values = json.loads((tmp_path / "data" / "values" / "induction_claims.json").read_text())
+    assert values["prompts"] == 7 and [claim["verdict"] for claim in values["verdicts"]] == [HOLDS] * 7
+
+
+def test_more_queries_than_a_task_has_are_refused_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    with pytest.raises(SystemExit) as stopped:
+        frame.main(["claims", "embedded", "--about", "induction", "--prompts", "257"])
+    assert stopped.value.code == 1 and "rows to ask for" in capsys.readouterr().err
+
+
+def test_a_small_study_measures_what_the_figure_shows(tmp_path):
+    """On the embedded model: the same edits at every number of examples, a knockout where there are examples."""
+    study = Study("embedded", ["wordseq1"], prompts=12, shots=(0, 4), k=4, text_tasks=["sst2"], folder=tmp_path)
+    found = study.benefits()
+    assert [task.labelled.name for task in found.tasks] == ["wordseq1", "sst2", "sst2, Foo/Bar"]
+    words, texts, unrelated = found.tasks
+    assert words.does and not words.text and texts.text and not texts.does
+    assert KNOCKED_OUT in words.right[4] and KNOCKED_OUT not in words.right[0]
+    assert len(words.controls) == 5 and {*words.controls} <= {*words.right[0]} & {*words.right[4]}
+    assert list(texts.right) == [0, 4] and list(unrelated.right) == [4] and list(texts.right[4]) == [WHOLE]
+    np.testing.assert_array_equal(words.right[4][words.ablated], study.accuracies().right["wordseq1"][words.ablated])
+    again = study.replace(model="embedded").benefits()
+    assert again.table().equals(found.table())
+
+
+def test_texts_that_are_not_there_are_missed_before_work():
+    with pytest.raises(ValueError, match="there is no folder"):
+        Study("embedded", text_tasks=["sst2"], text_data="/nowhere")
+    with pytest.raises(ValueError, match="no text task 'x'"):
+        Study("embedded", text_tasks=["x"])
+
+
+def test_the_papers_settings_have_its_sizes_and_tasks():
+    paper = PRESETS["paper"]
+    assert paper.seeds == (42, 43, 44) and paper.mode == "input_mean" and paper.control_sets == 3
+    assert paper.four_way == ("wordseq1_4way", "wordseq2_4way")
+    assert paper.text_tasks == ("boolq", "ethos", "rte", "sst2", "subj", "wic", "wsc")
+    llama = Study("embedded", settings="paper", text_tasks=["sst2", "subj"]).setup_for(32 * 32)
+    assert llama.sizes == (11, 31) and llama.shots_of("wordseq1") == (0, 5, 10)
+    assert llama.shots_of("wordseq1_4way") == (20,) and llama.all_tasks and llama.all_sizes
