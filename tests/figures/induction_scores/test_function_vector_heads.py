@@ -248,11 +248,11 @@ def test_a_study_compares_both_kinds_of_heads(tmp_path):
     assert not chosen_on & {*map(tuple, asked)}
 
 
-@pytest.mark.parametrize("wrong", [{"n": 11}, {"prompts": 40}, {"queries": 41}])
+@pytest.mark.parametrize("wrong", [{"n": 11}, {"prompts": 40}, {"queries": 41}, {"prompts": 1}, {"queries": 1}])
 def test_a_study_tells_wrong_numbers_before_it_measures_effects(wrong, tmp_path, monkeypatch):
     from util.roles import function_vectors
 
     study = Study(prompts=4, sequences=2, untrained_control=False, folder=tmp_path)
     monkeypatch.setattr(function_vectors, "last_outputs", lambda *a: pytest.fail("the model ran"))
-    with pytest.raises(ValueError, match="^n = 11|^prompts = 4[01]"):
+    with pytest.raises(ValueError, match="^n = 11|^prompts = |^queries = 1"):
         study.function_vectors(**wrong)

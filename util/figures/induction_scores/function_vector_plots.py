@@ -14,7 +14,6 @@ from util.stats.heads import Head, head_name
 from util.stats.intervals import Interval
 
 Floats = NDArray[np.floating]
-NAMED = 4  # heads that are named in the scatter plot
 
 
 def function_vectors(
@@ -76,8 +75,11 @@ def _scatter(
     ):
         x, y = ([float(score[head]) for head in heads] for score in (matching, effect))
         ax.plot(x, y, ls="", mew=0.9, **style_of)  # type: ignore[arg-type]
-    for head in function_vector[:NAMED]:
-        name_point(ax, head_name(head), float(matching[head]), float(effect[head]))
+    last, apart = np.inf, 0.1 * (effect.max() - effect.min())  # or names lie on each other
+    for head in function_vector:
+        if last - effect[head] > apart:
+            name_point(ax, head_name(head), float(matching[head]), float(effect[head]))
+            last = float(effect[head])
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set(xlim=(-0.03, 1.03), xlabel="prefix matching", ylabel="AIE", title="A) two scores of each head")
     ax.legend(loc="best")
