@@ -73,13 +73,15 @@ def _scatter(
         (induction, {"marker": "o", "mfc": "none", "mec": BLUE, "ms": 5, "label": "best by prefix matching"}),
         (function_vector, {"marker": "s", "mfc": "none", "mec": RED, "ms": 8, "label": "best by AIE"}),
     ):
-        x, y = ([float(score[head]) for head in heads] for score in (matching, effect))
-        ax.plot(x, y, ls="", mew=0.9, **style_of)  # type: ignore[arg-type]
-    last, apart = np.inf, 0.1 * (effect.max() - effect.min())  # or names lie on each other
+        xs, ys = ([float(score[head]) for head in heads] for score in (matching, effect))
+        ax.plot(xs, ys, ls="", mew=0.9, **style_of)  # type: ignore[arg-type]
+    named: list[tuple[float, float]] = []
     for head in function_vector:
-        if last - effect[head] > apart:
-            name_point(ax, head_name(head), float(matching[head]), float(effect[head]))
-            last = float(effect[head])
+        x, y = float(matching[head]), float(effect[head])
+        # or names lie on each other
+        if all(abs(x - a) > 0.5 or abs(y - b) > 0.1 * np.ptp(effect) for a, b in named):
+            name_point(ax, head_name(head), x, y)
+            named.append((x, y))
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set(xlim=(-0.03, 1.03), xlabel="prefix matching", ylabel="AIE", title="A) two scores of each head")
     ax.legend(loc="best")
