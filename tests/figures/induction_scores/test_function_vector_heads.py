@@ -8,7 +8,6 @@ import torch
 from scipy.stats import spearmanr
 
 from tests import eager_runs
-from util.engine import call
 from util.figures.induction_scores import function_vector_study
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
@@ -78,16 +77,6 @@ def test_a_size_without_controls_names_itself(n):
 
 
 # ------------------------------------------------------------------------------------------------ ablations
-
-
-@pytest.fixture
-def in_float64(wide_softmax):
-    model = Model("embedded")
-    pair = model.pair[0].double(), model.pair[1]
-    call._eager_function.cache_clear()
-    yield Model("embedded", loaded=pair)
-    pair[0].float()
-    call._eager_function.cache_clear()
 
 
 @torch.no_grad()
@@ -225,6 +214,7 @@ def test_the_figure_shows_every_measure():
     figure = made().figure()
     axes = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in axes][2:] == [f"C) {PAIRS}", "wordseq1", COPIES]
+    assert [text.get_text() for text in axes[0].texts] == ["L1H0", "L3H2", "L1H1", "L3H3"]
     names = [label.get_text() for label in axes[2].get_yticklabels()]
     assert names == [NOTHING, *KINDS]
     figure.draw_without_rendering()

@@ -65,7 +65,7 @@ def function_vectors(
 def _scatter(
     ax: Axes, matching: Floats, effect: Floats, induction: Sequence[Head], function_vector: Sequence[Head]
 ) -> None:
-    """All heads by both scores; the best of either kind are marked, and those with the largest effects named."""
+    """All heads by both scores; the best of either kind are marked, the latter named where there is room."""
     marked = {*induction, *function_vector}
     others = [head for head in np.ndindex(matching.shape) if head not in marked]
     for heads, style_of in (
@@ -73,13 +73,14 @@ def _scatter(
         (induction, {"marker": "o", "mfc": "none", "mec": BLUE, "ms": 5, "label": "best by prefix matching"}),
         (function_vector, {"marker": "s", "mfc": "none", "mec": RED, "ms": 8, "label": "best by AIE"}),
     ):
-        x, y = ([float(score[head]) for head in heads] for score in (matching, effect))
-        ax.plot(x, y, ls="", mew=0.9, **style_of)  # type: ignore[arg-type]
-    last, apart = np.inf, 0.1 * (effect.max() - effect.min())  # or names lie on each other
+        xs, ys = ([float(score[head]) for head in heads] for score in (matching, effect))
+        ax.plot(xs, ys, ls="", mew=0.9, **style_of)  # type: ignore[arg-type]
     for head in function_vector:
-        if last - effect[head] > apart:
-            name_point(ax, head_name(head), float(matching[head]), float(effect[head]))
-            last = float(effect[head])
+        x, y = float(matching[head]), float(effect[head])
+        side = -1 if x > 0.5 else 1  # where `name_point` writes
+        beside = [other for other in marked if 0 < side * (matching[other] - x) < 0.3]
+        if all(abs(effect[other] - y) > 0.08 * np.ptp(effect) for other in beside):  # or the name lies on a mark
+            name_point(ax, head_name(head), x, y)
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set(xlim=(-0.03, 1.03), xlabel="prefix matching", ylabel="AIE", title="A) two scores of each head")
     ax.legend(loc="best")
