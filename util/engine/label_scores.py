@@ -329,12 +329,16 @@ def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN
 
 
 def next_token_logits(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], *instruments: Instrument, token_budget: int = TOKEN_BUDGET
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *instruments: Instrument,
+    token_budget: int = TOKEN_BUDGET,
+    runs: BaseRuns | None = None,
 ) -> np.ndarray:
     """The logits [N, V] of what follows each prompt, float32 (float64 with a float64 model).
 
     Prompts are given as tokens. The same instruments are attached in all batches, so they cannot treat prompts
-    differently. Raises ValueError for a prompt that is longer than the context.
+    differently. runs: see `label_log_probs`. Raises ValueError for a prompt that is longer than the context.
     """
     prepare(model)
     check_context(model, [len(ids) for ids in prompts])
@@ -342,7 +346,8 @@ def next_token_logits(
     logits = np.empty((len(prompts), model.config.get_text_config().vocab_size), dtype)
 
     def visit(batch: Batch) -> None:
-        logits[batch.numbers] = next_logits(model, batch, *instruments).cpu().numpy()
+        with nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), instruments):
+            logits[batch.numbers] = next_logits(model, batch, *instruments).cpu().numpy()
 
     run_rows(model, [Row(tuple(ids)) for ids in prompts], visit, token_budget)
     return logits

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import KW_ONLY
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from util.edges.splicing import Group, groups_of
+from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, run_rows
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
@@ -24,7 +25,7 @@ from util.engine.instruments import PatchHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import mean_outputs
 from util.figures.induction_scores.edits import Edit
-from util.figures.induction_scores.task_study import SKIPPED_POSITIONS, Means
+from util.figures.induction_scores.task_study import SKIPPED_POSITIONS, Means, base_runs
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.sequences import repeated_sequences
 from util.records.checked import Count, Natural, checked
@@ -165,14 +166,17 @@ class WordPairsStudy(Study):
         ValueError, before any forward pass, for what is no ablation by the mean and for heads that there are not.
         """
 
+        groups = cache(lambda: [group for task in self.groups for group in task])
+        ids = cache(lambda: [group.base.ids[: group.length] for group in groups()])
+        runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, ids()))))
+
         def measured(edit: Edit) -> Mapping[str, NDArray[np.bool_]]:
             def compute() -> dict[str, Any]:
                 check_ablations(self, edits)
                 attached = ablated(self, edit.heads, self.means().mean) if edit.heads else []
-                groups = [group for task in self.groups for group in task]
-                ids = [group.base.ids[: group.length] for group in groups]
-                said = next_token_logits(self.pair[0], ids, *attached, token_budget=self.token_budget).argmax(axis=1)
-                right = said == [group.target[0] for group in groups]
+                logits = next_token_logits(self.pair[0], ids(), *attached, token_budget=self.token_budget, runs=runs())
+                said = logits.argmax(axis=1)
+                right = said == [group.target[0] for group in groups()]
                 parts = np.split(right, np.cumsum([len(task) for task in self.groups])[:-1])
                 return dict(zip(map(word_pairs.shown_task, self.tasks), parts, strict=True))
 
@@ -193,23 +197,27 @@ class CopiesStudy(SequenceStudy):
         pass, for what is no ablation by the mean and for heads that there are not.
         """
 
+        runs = cache(lambda: base_runs(self.pair[0], edits, self.drawn.ids.size))
+
         def measured(edit: Edit) -> NDArray[np.floating]:
             def compute() -> dict[str, Any]:
                 check_ablations(self, edits)
-                return {"copied": self._copied(ablated(self, edit.heads, self.means().mean) if edit.heads else [])}
+                attached = ablated(self, edit.heads, self.means().mean) if edit.heads else []
+                return {"copied": self._copied(attached, runs())}
 
             return self.record({"part": "copied", "edit": edit.plain()}, compute).data["copied"]
 
         return {name: measured(edit) for name, edit in tqdm(edits.items(), desc="copies", leave=False)}
 
-    def _copied(self, attached: list[PatchHeads]) -> NDArray[np.float64]:
+    def _copied(self, attached: list[PatchHeads], runs: BaseRuns) -> NDArray[np.float64]:
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids)
         check_context(model, [ids.shape[1]])
         places = torch.arange(self.bos + self.length, ids.shape[1] - 1)
         copied = np.empty(len(ids))
 
         def visit(batch: Batch) -> None:
-            logits = all_logits(model, batch, *attached, logits_to_keep=places)
+            with runs.run(tuple(batch.numbers.tolist()), attached):
+                logits = all_logits(model, batch, *attached, logits_to_keep=places)
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
             right = logits.argmax(-1).cpu() == ids[batch.numbers][:, places + 1]
             copied[batch.numbers] = right.double().mean(1).numpy()

@@ -459,7 +459,7 @@ class Study(AnyStudy):
         """Returns function-vector heads beside induction heads, and what the model does without either.
 
         prompts, intact, corruption: see `function_vector_heads`. queries: of each word-pair task and twice as many of
-        the primary task, by default 20; from 100 heads on 6. n: heads of each set, by default 4; from 100 heads on 3 %
+        the primary task, by default 20; from 100 heads on 8. n: heads of each set, by default 4; from 100 heads on 3 %
         of them. control_sets: of each set, by default 20; from 100 heads on 10. All heads are ablated by their mean
         output. Raises ValueError for more prompts or queries than there are, for fewer than two of them or two
         sequences, which have no interval, and for sets of more than a third of the heads.
@@ -469,7 +469,7 @@ class Study(AnyStudy):
                 raise ValueError(f"{name} = {number}: give two or more, as one has no interval")
         matching = self.scores().mean
         small = matching.size < 100
-        asked = queries or (20 if small else 6)
+        asked = queries or (20 if small else 8)
         pairs = WordPairsStudy(self.model, PAIR_TASKS, self.k, asked, self.seed, folder=self.folder, redo=self.redo)
         classified = self._task_studies(self.primary_task, 2 * asked)[0]
         copies = CopiesStudy(

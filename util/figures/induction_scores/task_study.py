@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
 from util.engine.attention import support
 from util.engine.base_runs import BaseRuns
@@ -295,12 +296,6 @@ class TaskStudy(Study):
         """The means of `means_file`. Raises ValueError for what is no such file."""
         return None if self.means_file is None else SavedMeans.read(self.means_file)
 
-    def _base_runs(self, edits: Mapping[Name, Edit], lengths: Sequence[int]) -> BaseRuns:
-        """Returns what lets each edit start at its first layer, for texts of so many tokens."""
-        model = self.pair[0]
-        starts = [min(heads_by_layer(prepare(model), edit.heads)) for edit in edits.values() if edit.heads]
-        return BaseRuns(model, starts, sum(lengths))
-
     def _check_heads(self, edits: Mapping[Name, Edit]) -> None:
         for edit in edits.values():
             heads_by_layer(prepare(self.pair[0]), edit.heads)
@@ -313,7 +308,7 @@ class TaskStudy(Study):
         what `instruments` raises.
         """
         _check_edits(edits)
-        runs = cache(lambda: self._base_runs(edits, self.scoring.lengths))
+        runs = cache(lambda: base_runs(self.pair[0], edits, sum(self.scoring.lengths)))
 
         def measured(edit: Edit) -> Answers:
             def compute() -> dict[str, Any]:
@@ -338,7 +333,7 @@ class TaskStudy(Study):
         _check_edits(edits)
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
-        runs = cache(lambda: self._base_runs(edits, list(map(len, self.plain_texts))))
+        runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, self.plain_texts))))
         bar = tqdm(edits.items(), desc="plain text", leave=False)
         return {name: self._text_record(edit, edits, runs)["loss"] for name, edit in bar}
 
@@ -383,6 +378,12 @@ class TaskStudy(Study):
 
         data = self.record({"part": "pattern", "head": list(chosen)}, compute).data
         return PromptPattern(chosen, self.task, self.model.title, **data)
+
+
+def base_runs(model: PreTrainedModel, edits: Mapping[Name, Edit], tokens: int) -> BaseRuns:
+    """Returns what lets each edit of texts of so many tokens, all together, start at its first layer."""
+    starts = [min(heads_by_layer(prepare(model), edit.heads)) for edit in edits.values() if edit.heads]
+    return BaseRuns(model, starts, tokens)
 
 
 def _check_edits(edits: Mapping[Name, Edit]) -> None:
