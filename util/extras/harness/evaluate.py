@@ -42,9 +42,10 @@ def check_installed() -> None:
     """Raises ValueError where lm-evaluation-harness is missing or too old; the message names the cure."""
     cure = 'pip install "icl-circuits-suite[harness]"'
     try:
-        version = importlib.metadata.version("lm_eval")
-    except importlib.metadata.PackageNotFoundError:
-        raise ValueError(f"lm-evaluation-harness is not installed: {cure}") from None
+        import lm_eval  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"lm-evaluation-harness is not installed ({error}): {cure}") from None
+    version = importlib.metadata.version("lm_eval")
     if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < OLDEST:
         raise ValueError(f"lm-evaluation-harness is {version}, and 0.4.10 or later is needed: {cure}")
 
