@@ -178,6 +178,10 @@ class KnockOut(Nothing):
         self.heads = heads_by_layer(prepare(model), edit.heads)
         self._cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt
 
+    def forget(self) -> None:
+        """Forgets the cells of all prompts, which are kept once they are found."""
+        self._cells.clear()
+
     def check(self, task: str, readings: Sequence[Reading]) -> None:
         """Finds the cells of every prompt, and which row each of them is in.
 
