@@ -110,7 +110,8 @@ test-real: $(STAMP) ## measure a real model (SmolLM2, fetched once) and compare 
 torture: $(STAMP) ## damage records and kill studies, thousands of times and at random moments (an hour at most)
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.torture.torture $(TORTURE_ARGS)
 
-claims: $(STAMP) ## measure what the verdicts of notebook 04 need beyond its defaults (hours; resumes): data/values/
+claims: $(STAMP) ## measure what the verdicts of notebooks 02 and 04 need beyond their defaults (hours; resumes): data/values/
+	@ICL_OUTPUT="$(CURDIR)" $(PY) -m util claims "$(strip $(MODEL_PLACE))" --about induction
 	@ICL_OUTPUT="$(CURDIR)" $(PY) -m util claims "$(strip $(MODEL_PLACE))" $(CLAIMS_ARGS)
 
 classes: $(STAMP) ## compare every causal class of transformers, tiny, with its own eager attention: data/classes/ (10 minutes)

@@ -18,9 +18,12 @@ OFFLINE = [name for name in TEXT_TASKS if text_tasks.find(name).staicc]
 
 @pytest.fixture(autouse=True)
 def _forget():
-    door._text_task.cache_clear()
+    kept = (door._text_task, door._reference_texts)
+    for one in kept:
+        one.cache_clear()
     yield
-    door._text_task.cache_clear()
+    for one in kept:
+        one.cache_clear()
 
 
 def expected(name):
@@ -221,7 +224,8 @@ def test_premises_are_read_once_each_in_their_order(monkeypatch, tmp_path):
     as_jsonl(rows, tmp_path / "train")
     assert reference_texts("mnli", tmp_path) == ("b .", "a", "c")
     asked = hub_of(monkeypatch, lambda split: Rows(rows))
-    assert reference_texts() == ("b .", "a", "c") and asked == [("nyu-mll/glue", "train", {"name": "mnli"})]
+    assert reference_texts() == reference_texts("mnli", "hub") == ("b .", "a", "c")
+    assert reference_texts() is reference_texts() and asked == [("nyu-mll/glue", "train", {"name": "mnli"})]
 
 
 def test_wrong_reference_texts_are_refused(tmp_path):

@@ -671,9 +671,20 @@ def reference_texts(name: str = "mnli", source: str | Path | None = None) -> tup
     """
     if name not in text_tasks.REFERENCES:
         raise ValueError(f"no reference texts {name!r}; there are {', '.join(text_tasks.REFERENCES)}")
+    return _reference_texts(name, _texts(source, None, _needs_of_reference(name)))
+
+
+def _needs_of_reference(name: str) -> str:
+    """What a folder with reference texts must hold, in words."""
+    _, split, column = text_tasks.REFERENCES[name]
+    return f"a folder with {split}.jsonl (or .json, .csv, .parquet), with the column {column}"
+
+
+@cache
+def _reference_texts(name: str, texts: _Texts) -> tuple[str, ...]:
+    """The texts of a reference, each once."""
     hub, split, column = text_tasks.REFERENCES[name]
-    needs = f"a folder with {split}.jsonl (or .json, .csv, .parquet), with the column {column}"
-    texts = _texts(source, None, needs)
+    needs = _needs_of_reference(name)
     rows = _hub_rows(hub, split, needs)[0] if texts.kind == HUB else row_files.rows_of_split(texts.folder, split)
     found: dict[str, None] = {}  # an ordered set
     for number, row in enumerate(rows):

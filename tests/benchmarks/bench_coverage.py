@@ -15,10 +15,10 @@ import numpy as np
 from scipy import stats
 
 from tests.benchmarks.report import command_line, finish
-from util.figures.edge_ablation import claims
 from util.figures.edge_ablation import measures as edges
 from util.figures.forerunner_heads import measures as forerunner
 from util.figures.ioi_patching import measures as ioi
+from util.stats import verdicts
 from util.stats.intervals import accuracy, mean_interval
 
 Random = np.random.Generator
@@ -182,7 +182,7 @@ def _lost(circuit, whole, query, full: float, kept: float) -> bool:
 
 def _claim(circuit, whole, query, full: float, kept: float) -> bool:
     lost = edges.by_query(whole.astype(float) - circuit, query)
-    return holds(claims.interval([claims.Sample.of(lost)]), full * (1 - kept))
+    return holds(verdicts.interval([verdicts.Sample.of(lost)]), full * (1 - kept))
 
 
 def simulate(samples: int, seed: int = 0) -> list[dict]:

@@ -1,22 +1,26 @@
 """The frame of the command lines: help, flags from JSON, wrong input, caches, and folders that hold something else."""
 
 import csv
+import importlib.metadata
 import json
 import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from util import paths
 from util.commands import arguments, frame
 from util.commands.frame import COMMANDS, main
+from util.commands.results import Destination
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.saved_means import SavedMeans
 from util.figures.induction_scores.task_study import TaskStudy
 from util.records import model as model_room
+from util.roles.sequences_study import SequenceStudy
 
-NAMES = [command.name for command in COMMANDS if command.name != "evaluate"]
+NAMES = [command.name for command in COMMANDS]
 CONFIGURED = [command.name for command in COMMANDS if command.takes_config]
 FEW = ["--prompts", "3", "--k", "2", "--reference-prompts", "4"]
 
@@ -85,15 +89,16 @@ WRONG_FLAGS = [
     (["ablate", "--mode", "median"], "invalid choice: 'median'"),
     (["ablate", "--top", "1.5"], "'1.5' is no share"),
     (["ablate", "--heads", "5"], "'5' is no head: write layer.head"),
-    (["ablate", "--heads", "[[1, 2"], "is no JSON list"),
+    (["ablate", "--heads", "[[1, 2"], "Expecting"),
     (["ablate", "--heads", "[[1, -2]]"], "a head is (layer, head)"),
     (["ablate", "--heads", "[]"], "names no head"),
-    (["ablate", "--heads", "none.json"], "none.json cannot be read"),
+    (["ablate", "--heads", "none.json"], "none.json"),
     (["ablate", "--seed", "42,x"], "give whole numbers with commas"),
     (["ablate", "--task", "wordseq1,wordseq1"], "none of them twice"),
     (["ablate", "--random", "1", "--controls", "2"], "not allowed with"),
     (["knockout", "--pattern", "all"], "invalid choice: 'all'"),
     (["scores", "--device-map", "{"], "is no JSON object"),
+    (["scores", "--show", "0"], "from 1 on"),
     (["edges"], "CONFIG.json"),
 ]
 
@@ -115,7 +120,7 @@ WRONG_INPUT = [
     (["ablate", "--k", "-1"], "k = -1"),
     (["ablate", "--prompts", "1"], "prompts = 1: two or more"),
     (["ablate", "--controls", "-1"], "controls"),
-    (["ablate", "--means", "none.npz"], "none.npz"),
+    (["ablate", "--reference", "none.npz"], "none.npz"),
     (["ablate", "--labels", "Foo"], "give each a word of its own"),
     (["knockout", "--key-seed", "-1"], "seed = -1"),
     (["forerunner", "--dataset", "trek"], "trek"),
@@ -141,10 +146,11 @@ def test_heads_that_the_model_has_not_end_with_1(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_harness_its_command_says_how_to_get_it(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
-    for name in [name for name in sys.modules if name.startswith("util.extras.harness.")]:
-        monkeypatch.delitem(sys.modules, name)
+def test_without_the_harness_its_command_says_how_to_get_it(monkeypatch, unloaded, capsys):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
     status, message = ends(["evaluate", "--", "--tasks", "icl_wordseq1"], capsys)
     assert status == 1 and 'pip install "icl-circuits-suite[harness]"' in message
 
@@ -165,6 +171,8 @@ def test_heads_are_named_in_four_ways(tmp_path):
     (tmp_path / "heads.json").write_text("[[2, 6], [1, 0]]")
     names = ("2.6,1.0", "L2H6 L1H0", "[[2, 6], [1, 0]]", str(tmp_path / "heads.json"), '["L2H6", "1.0"]')
     assert {arguments.heads(name) for name in names} == {((1, 0), (2, 6))}
+    many = [(layer, head) for layer in range(40) for head in range(40)]
+    assert arguments.heads(",".join(f"{layer}.{head}" for layer, head in many)) == tuple(many)
 
 
 # ------------------------------------------------------------------------------------------------ flags from JSON
@@ -275,6 +283,39 @@ def test_a_result_says_what_it_is_made_of(tmp_path, monkeypatch):
     assert chosen["least_rank_p"] == 1 / 3 and set(chosen) >= {"accuracy", "change", "mcnemar_p", "rank_p"}
 
 
+def test_what_is_not_defined_is_null_with_a_reason_and_an_empty_cell(tmp_path, capsys):
+    study = SequenceStudy("embedded", sequences=2)
+    study.scores()
+    rows = pd.DataFrame({"head": [0, 1], "direct": np.array([np.nan, 0.1], np.float32)})
+    destination = Destination(tmp_path, {"stem": "ioi"})
+    destination.write({"direct": np.array([np.nan, 0.5])}, rows, rows, [study])
+    result, lines = written(tmp_path)
+    assert result["results"]["direct"] == [None, 0.5] and "not known" in result["results"]["undefined"]["direct"]
+    assert [line["direct"] for line in lines] == ["", repr(float(np.float32(0.1)))]
+
+
+def test_texts_of_a_folder_are_answered(tmp_path, monkeypatch, capsys):
+    """A text task read from files, with labels that say nothing; its queries stand in rows.csv."""
+    rows = [{"sentence": f"a {word} film", "label": n % 2} for n, word in enumerate("dull good flat warm".split())]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    argv = ["ablate", "--task", "sst2", "--labels", "Foo,Bar", "--k", "2", "--prompts", "4", "--heads", "2.6"]
+    main([*argv, "--mode", "zero", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    _, lines = written(tmp_path / "out")
+    assert {line["gold"] for line in lines} == {"Foo", "Bar"}
+    assert {line["query"] for line in lines} == {f"Review: {row['sentence']}" for row in rows}
+    status, message = ends([*argv, "--data", tmp_path / "none"], capsys)
+    assert status == 1 and "there is no folder" in message and "train.jsonl" in message
+
+
+def test_a_missing_package_is_a_message(monkeypatch, capsys):
+    def missing(*_):
+        raise ImportError("pip install datasets")
+
+    monkeypatch.setattr("util.commands.scores.run", missing)
+    assert ends(["scores"], capsys) == (1, "pip install datasets\n")
+
+
 def test_what_heads_write_stands_beside_their_scores(tmp_path):
     main(["scores", "--sequences", "2", "--copying", "--out", str(tmp_path)])
     result, rows = written(tmp_path)
@@ -318,8 +359,8 @@ def test_means_that_do_not_fit_are_refused_before_any_forward_pass(tmp_path, mon
         SavedMeans(file.name, arrays).write(file)
         with pytest.raises(ValueError, match=said):
             TaskStudy(k=2, prompts=3, means_file=file, folder=tmp_path).answers({"one": Edit.ablate([(2, 6)], mode)})
-    for arrays in ({"median": np.zeros((4, 8, 8))}, {"mean": np.zeros((4, 8))}, {}):
-        np.savez(file, **arrays)
+    for wrong in ({"median": np.zeros((4, 8, 8))}, {"mean": np.zeros((4, 8))}, {}):
+        np.savez(file, **wrong)
         with pytest.raises(ValueError, match="means_file = .*give mean"):
             TaskStudy(means_file=file)
     for text in (b"", b"no zip", b"\x93NUMPY"):

@@ -15,6 +15,7 @@ from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.study import Study as IoiStudy
+from util.records import model as model_room
 from util.records.checked import as_list
 from util.roles.sequences_study import SequenceStudy
 from util.stats.controls import layer_matched
@@ -31,6 +32,7 @@ SMALL = {  # flags that make a run small; the last one of a kind counts
     "knockout": ["--prompts", "4"],
     "forerunner": ["--prompts", "4"],
     "ioi": ["--prompts", "8"],
+    "evaluate": ["--limit", "2"],  # the harness's own, behind its --
 }
 MODELS = {"meta-llama/Meta-Llama-3-8B", "gpt2-large"}  # that the embedded model stands for
 
@@ -38,7 +40,9 @@ MODELS = {"meta-llama/Meta-Llama-3-8B", "gpt2-large"}  # that the embedded model
 def words_of(command):
     program, util, name, *words = shlex.split(command)[1:]
     assert (program, util) == ("-m", "util")
-    return name, ["embedded" if word in MODELS else word for word in words]
+    for model in MODELS:
+        words = [word.replace(model, "embedded") for word in words]
+    return name, words
 
 
 def flag(words, name, default=None):
@@ -66,21 +70,27 @@ def rows_of(folder):
 def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     name, words = words_of(OURS[number])
-    out = place / f"{number}"
-    if name == "edges":
-        main([name, *words])
-        out = place / "edges"
-    else:
-        main([name, *words, *SMALL[name], "--out", str(out)])
+    out = place / ("edges" if name == "edges" else f"{number}")
+    if name == "evaluate":
+        pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: make test-harness")
+        main([name, "--out", str(out), "--seeds", "42", *words, *SMALL[name]])
+        check_evaluate(words, json.loads((out / "means.json").read_text()))
+        return
+    argv = [name, *words] if name == "edges" else [name, *words, *SMALL[name], "--out", str(out)]
+    main(argv)
     result = json.loads((out / "result.json").read_text())
     assert result["results"] and result["provenance"]["revision"]
     CHECKS[name](words, result, rows_of(out))
     assert capsys.readouterr().out
+    first = {file.name: file.read_bytes() for file in out.iterdir()}
+    monkeypatch.setattr(model_room, "load_ICL_model", None)  # the second time, no model is loaded
+    main(argv)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == first
 
 
 def test_every_command_that_measures_is_in_the_table():
     named = {words_of(command)[0] for command in OURS}
-    assert named == {command.name for command in COMMANDS} - {"evaluate", "claims", "replication"}
+    assert named == {command.name for command in COMMANDS} - {"claims", "replication"}
     assert all(theirs and differs for _, theirs, _, differs in ROWS)
 
 
@@ -118,8 +128,8 @@ def check_answers(edit):
         heads = chosen_heads(words)
         ((name, of_result),) = result["results"]["heads"].items()
         assert of_result == [list(head) for head in heads]
-        saved = {"reference_prompts": 8} if edit is ablation else {}
-        if "--means" in words:
+        saved: dict[str, object] = {"reference_prompts": 8} if edit is ablation else {}
+        if flag(words, "reference") == "means":
             saved["means_file"] = "means/means.npz"
         seeds = [int(seed) for seed in flag(words, "seed", "42").split(",")]
         for task in as_list(flag(words, "task")):
@@ -177,6 +187,14 @@ def check_edges(words, result, rows):
     config = configs.load("CONFIG.json")[0]
     assert result["config"] == config.plain()
     assert {row["ablation"] for row in rows} == {"FULL"}
+
+
+def check_evaluate(words, means):
+    """The harness's accuracies are those of the same prompts in a study."""
+    for name in flag(words, "tasks").split(","):
+        study = TaskStudy("embedded", name.removeprefix("icl_"), 5, 2, 42, reference="staicc")
+        edit = WHOLE if "--top" not in words else Edit.ablate(chosen_heads(words), flag(words, "mode"))
+        assert means["acc"][name]["mean"] == study.answers({"one": edit})["one"].right.mean()
 
 
 CHECKS = {

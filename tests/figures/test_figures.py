@@ -2,10 +2,9 @@
 
 import importlib
 import json
-import operator
 import warnings
 from dataclasses import astuple, replace
-from functools import reduce
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from util.figures.forerunner_heads import plots
 from util.figures.forerunner_heads.measures import Series
 from util.figures.forerunner_heads.results import Growth, Reading, Setting
 from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
+from util.figures.induction_scores import measures as induction_measures
 from util.figures.induction_scores import plots as induction
 from util.figures.induction_scores import study as induction_study
 from util.figures.ioi_patching import measures as m
@@ -395,26 +395,62 @@ def test_the_published_areas_of_circuits_come_in_pairs_and_say_how_they_were_see
     assert (areas["gpt2", "mib CPR exact edge patching"], areas["gpt2", "mib CMD exact edge patching"]) == (2.3, 0.02)
 
 
-def test_the_published_tables_of_induction_heads_and_their_rows_agree():
-    published = report.published("induction_scores")
-    columns: dict[str, tuple[str, ...]] = {"full": ("full",)}
-    for size in ("1 %", "3 %"):
-        columns[f"knockout, top {size}"] = ("knockout", f"ind {size}")
-        for kind, short in (("top", "ind"), ("random", "rnd")):
-            for mode in ("mean", "zero"):
-                columns[f"{mode} ablation, {kind} {size}"] = (mode, f"{short} {size}")
-    rows = {(row["model"], row["id"]): row["value"] for row in published["values"]}
-    assert len(rows) == 2 * 12 * 11 + 2
-    for model, table in published["tables"].items():
-        assert len(table) == 12
-        for task, values in table.items():
-            for name, place in columns.items():
-                assert rows[model, f"{task}: {name}"] == reduce(operator.getitem, place, values)
-    llama, intern = (published["tables"][model] for model in published["tables"])
+@cache
+def published_induction():
+    rows = report.published("induction_scores")["values"]
+    values = {(row["model"], row["id"]): row["value"] for row in rows}
+    assert len(values) == len(rows)
+    return values
+
+
+LLAMA, INTERN = "meta-llama/Meta-Llama-3-8B", "internlm/internlm2-20b"
+COLUMNS = ("top 1 %", "random 1 %", "top 3 %", "random 3 %")
+
+
+def test_the_published_rows_of_induction_heads_are_complete_and_say_what_the_paper_says():
+    values = published_induction()
+    patterns = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")
+    twelve = [f"{task}, {k} shots" for task in patterns for k in (5, 10)]
+    twelve += ["wordseq1_4way, 20 shots", "wordseq2_4way, 20 shots"]
+    columns = ["full", *(f"{mode} ablation, {column}" for mode in ("mean", "zero") for column in COLUMNS)]
+    columns += [f"knockout, {column}" for column in COLUMNS[::2]]
+    assert all(
+        (model, f"{row}: {column}") in values for model in (LLAMA, INTERN) for row in twelve for column in columns
+    )
+    assert len(values) == 2 * 12 * 11 + 412 + 2
     # the paper's text: 31.6 points on repetition; InternLM's knockout always costs more than its ablation
-    row = llama["repetition, 10 shots"]
-    assert row["full"] - row["mean"]["ind 1 %"] == pytest.approx(31.6)
-    assert all(r["knockout"]["ind 1 %"] < r["mean"]["ind 1 %"] for r in intern.values())
+    where = "repetition, 10 shots"
+    assert values[LLAMA, f"{where}: full"] - values[LLAMA, f"{where}: mean ablation, top 1 %"] == pytest.approx(31.6)
+    for row in twelve:
+        ablated = values[INTERN, f"{row}: mean ablation, top 1 %"]
+        assert values[INTERN, f"{row}: knockout, top 1 %"] < ablated < values[INTERN, f"{row}: full"]
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "changes"),
+    [
+        (LLAMA, "boolq", (-16.7, 188.9, -422.2, 183.3)),
+        (LLAMA, "ethos", (3.9, -24.5, 35.3, -22.5)),
+        (LLAMA, "rte", (-34.9, 0.0, -83.1, -59.0)),
+        (LLAMA, "sst2", (-113.6, 9.1, -68.2, 13.6)),  # the text: 113 %
+        (LLAMA, "subj", (-63.8, -11.8, -56.1, -24.9)),  # the text: 63.8 and 11.8 %
+        (LLAMA, "wic", (-43.1, -28.4, -48.0, -31.4)),
+        (INTERN, "ethos", (-233.3, -16.7, -33.3, 16.7)),
+        (INTERN, "rte", (-36.7, 11.7, -51.7, 1.7)),
+        (INTERN, "subj", (-41.4, 3.0, -55.7, -6.4)),
+        (INTERN, "wic", (-32.1, -13.6, -53.1, -17.3)),
+        (INTERN, "wsc", (-54.9, -47.1, -56.9, -107.8)),
+    ],
+)
+def test_the_change_of_the_benefit_is_that_of_the_paper(model, task, changes):
+    """Crosbie & Shutova, Fig. 4, from the accuracies of their Table 3."""
+    values = published_induction()
+    with_shots, bare = f"{task}, 10 shots", f"{task}, 0 shots"
+    full = values[model, f"{with_shots}: full"], values[model, f"{bare}: full"]
+    for column, change in zip(COLUMNS, changes, strict=True):
+        left = tuple(values[model, f"{where}: mean ablation, {column}"] for where in (with_shots, bare))
+        assert induction_measures.benefit_change(full, left)[1] == pytest.approx(change, abs=0.06)
+        assert induction_measures.benefit_change(full, left, error=full[0] - full[1])[1] is None
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(4, 8), (32, 32)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/embedded_models/README.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/embedded_models/README.md", "util/commands/README.md")
 FENCE = re.compile(r"^```python(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -126,6 +126,13 @@ def test_classes_may_be_numbers_names_or_truth_values():
             assert label == definition.labels[definition.classes[1]]
 
 
+@pytest.mark.parametrize("question", ["is it high", "Is it high?", " is it high ?"])
+def test_questions_have_a_capital_and_one_question_mark(question):
+    row = {"passage": "A tower.", "question": question, "label": 1}
+    ((text, _),) = labelled_rows(text_tasks.find("boolq"), [row], "rows")
+    assert text == "Input: A tower.\n\nIs it high?"
+
+
 def test_of_rows_with_the_same_text_the_first_is_kept():
     definition = text_tasks.find("sst2")
     rows = [{"sentence": text, "label": label} for text, label in (("a", 1), ("b", 0), ("a ", 0), ("b", 0))]

@@ -263,3 +263,22 @@ def test_other_prompts_are_a_miss_where_the_model_is_loaded(study, monkeypatch):
     monkeypatch.setattr(Sums, "texts", ["other texts"])
     with pytest.warns(cache.CacheWarning, match="prompt_digest"):
         study.replace().sum()
+
+
+def test_a_study_names_the_records_that_it_was_asked_for(study):
+    """Measured or loaded, they are the same; those that another one needed are left out."""
+
+    @checked
+    class Twice(Sums):
+        def twice(self):
+            return self.record({"part": "twice"}, lambda: {"twice": 2 * self.sum()}).data["twice"]
+
+    parts = []
+    for _ in range(2):
+        asked = Twice(study.model, folder=study.folder)
+        asked.twice()
+        asked.sum("other")
+        parts.append({cache.read(asked.place / file).request["part"] for file in asked.origins})
+        assert all(origin["weights"] for origin in asked.origins.values())
+    assert parts == [{"twice", "other"}] * 2
+    assert len(list(study.place.glob("*.pickle"))) == 3

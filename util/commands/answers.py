@@ -14,7 +14,7 @@ from util.commands.results import Destination, add_out, shown
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import Answers, TaskStudy
 from util.roles.sequences_study import SequenceStudy
-from util.stats.heads import Head
+from util.stats.heads import Head, head_name
 from util.stats.intervals import accuracy, mean_interval
 from util.stats.tests import mcnemar, rank_p
 
@@ -24,13 +24,16 @@ Runs = Mapping[str, Sequence[Answers]]  # by edit: the answers with each seed of
 
 def add_task(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say which prompts are answered."""
-    tasks = "one or more tasks with commas between, such as repetition,recursion; a wrong name lists all"
+    tasks = "one or more with commas between, such as repetition,recursion,sst2; a wrong name lists all"
     parser.add_argument("--task", type=words, default=("wordseq1",), metavar="TASKS", help=tasks)
+    about = "where the texts of a text task are: hub, or a folder; default: StaICC's where it has them, else the hub"
+    parser.add_argument("--data", metavar="SOURCE", help=about)
     parser.add_argument("--k", type=int, default=10, help="demonstrations of each query (default: 10)")
     parser.add_argument("--prompts", type=int, default=60, help="queries of each task, at least 2 (default: 60)")
     seeds = "of demonstrations; several with commas between are averaged (default: 42)"
     parser.add_argument("--seed", type=numbers, default=(42,), metavar="SEEDS", help=seeds)
-    parser.add_argument("--labels", type=words, help="other words than Foo,Bar,Mur,Res, one for each class")
+    about = "other words than the task's own, one for each class, such as Foo,Bar"
+    parser.add_argument("--labels", type=words, help=about)
     parser.add_argument("--hard-negatives", action="store_true", help="letter tasks: Bar sequences repeat letters too")
 
 
@@ -60,7 +63,7 @@ def task_studies(arguments: argparse.Namespace, **more: Any) -> dict[str, list[T
         task: [
             TaskStudy(
                 model, task, arguments.k, arguments.prompts, seed, hard_negatives=arguments.hard_negatives,
-                labels=arguments.labels, redo=arguments.redo, **more,
+                labels=arguments.labels, data=arguments.data, redo=arguments.redo, **more,
             )
             for seed in arguments.seed
         ]
@@ -88,6 +91,8 @@ def run(
     drawn = {name: getattr(arguments, name) for name in ("controls", "random", "control_seed")}
     destination = Destination.of(arguments, command, flat, **kind, **drawn, **selection.request)
     sets = _sets(arguments, selection)
+    for name, heads in sets.items():
+        print(f"{name}: {', '.join(map(head_name, heads))}")
     edits = {WHOLE_MODEL: WHOLE} | {name: edit(heads) for name, heads in sets.items()}
     results: dict[str, Any] = {"heads": sets, "tasks": {}}
     rows, lines = [], []

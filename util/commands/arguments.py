@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from util.figures.induction_scores.measures import how_many
 from util.records.model import Model
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.roles.heads import checked_heads, plain
+from util.roles.heads import named_heads, plain
 from util.roles.sequences_study import SequenceStudy
 from util.stats.controls import layer_matched
 from util.stats.heads import Head, top
 
 SHARE = 0.01  # of all heads: the smaller of the two that Crosbie & Shutova ablate
-NAME = re.compile(r"L?(\d+)[.H](\d+)")
 
 
 # ------------------------------------------------------------------------------------------------ models
@@ -62,7 +59,14 @@ def _device_map(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON object ({error})") from None
 
 
-# ------------------------------------------------------------------------------------------------ lists
+# ------------------------------------------------------------------------------------------------ numbers and lists
+
+
+def count(text: str) -> int:
+    """Returns a whole number from 1 on. Raises ArgumentTypeError for anything else."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 on")
+    return int(text)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -104,34 +108,14 @@ def share(text: str) -> float:
 
 
 def heads(text: str) -> tuple[Head, ...]:
-    """Returns heads by their names, or those of a JSON file. Raises ArgumentTypeError for what names none."""
-    given: Any = text
-    file = Path(text)
-    if text.endswith(".json") or file.is_file():
-        try:
-            given = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise argparse.ArgumentTypeError(f"{text} cannot be read: {error}") from None
-    elif text.lstrip().startswith("["):
-        try:
-            given = json.loads(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is no JSON list ({error})") from None
-    entries = re.split(r"[,\s]+", given.strip()) if isinstance(given, str) else given
+    """Returns heads by their names or of a file, see `named_heads`. Raises ArgumentTypeError for what names none."""
     try:
-        named = checked_heads([_head(entry) if isinstance(entry, str) else entry for entry in entries])
-    except (TypeError, ValueError) as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        named = named_heads(text)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     if not named:
         raise argparse.ArgumentTypeError(f"{text!r} names no head")
     return named
-
-
-def _head(name: str) -> Head:
-    match = NAME.fullmatch(name)
-    if match is None:
-        raise ValueError(f"{name!r} is no head: write layer.head or LlayerHhead, such as 5.1 or L5H1")
-    return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True)

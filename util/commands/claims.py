@@ -1,4 +1,8 @@
-"""Verdicts on the claims about edges, see `figures.edge_ablation.claims_study`."""
+"""Verdicts on the papers' claims with more queries than the notebooks ask.
+
+Those about edges are in `figures.edge_ablation.claims_study`, those about induction heads in
+`figures.induction_scores.benefits`.
+"""
 
 import argparse
 
@@ -6,27 +10,40 @@ from util import paths
 from util.commands.arguments import add_loading, model_of
 from util.figures import report
 from util.figures.edge_ablation import claims_study
-from util.figures.edge_ablation.study import Study
+from util.figures.edge_ablation.study import Study as EdgeStudy
+from util.figures.induction_scores.study import Study as InductionStudy
+
+PROMPTS = {"edges": 250, "induction": 200}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
     tasks = claims_study.TASKS
     parser.add_argument("model", help="embedded, a hub id, a folder, ...")
-    parser.add_argument("--prompts", type=int, default=250, help="of each task, each with a query of its own")
-    parser.add_argument("--tasks", nargs="+", default=list(tasks), choices=tasks)
-    parser.add_argument("--primary", default="capitalization", choices=tasks, help="of claims 1 and 5")
-    parser.add_argument("--search-prompts", type=int, default=64, help="that claim 1's circuit is searched on")
-    parser.add_argument("--donors", nargs="+", type=int, default=[0, 1, 2], help="seeds of corrupted prompts")
+    parser.add_argument("--about", default="edges", choices=PROMPTS, help="of which notebook, 04 or 02")
+    about = "of each task, each with a query of its own; default: " + ", ".join(f"{k} {n}" for k, n in PROMPTS.items())
+    parser.add_argument("--prompts", type=int, help=about)
+    edges = parser.add_argument_group("about edges")
+    edges.add_argument("--tasks", nargs="+", default=list(tasks), choices=tasks)
+    edges.add_argument("--primary", default="capitalization", choices=tasks, help="of claims 1 and 5")
+    edges.add_argument("--search-prompts", type=int, default=64, help="that claim 1's circuit is searched on")
+    edges.add_argument("--donors", nargs="+", type=int, default=[0, 1, 2], help="seeds of corrupted prompts")
     add_loading(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the verdicts, print them, and write edge_claims.json."""
+    """Measure the verdicts, print them, and write edge_claims.json or induction_claims.json."""
     model = model_of(arguments)
-    primary = Study(model, arguments.primary, prompts=arguments.prompts, donor_seeds=arguments.donors)
-    study = claims_study.ClaimsStudy(primary, arguments.tasks, search_prompts=arguments.search_prompts)
+    prompts = PROMPTS[arguments.about] if arguments.prompts is None else arguments.prompts
     paths.output("values", arguments.model)  # where nothing can be written is known before hours of work
-    measured = study.measure()
-    print(measured.verdicts.table().to_string())
-    print(report.save_values(measured.values(), study.stem, arguments.model))
+    if arguments.about == "edges":
+        primary = EdgeStudy(model, arguments.primary, prompts=prompts, donor_seeds=arguments.donors)
+        study = claims_study.ClaimsStudy(primary, arguments.tasks, search_prompts=arguments.search_prompts)
+        measured = study.measure()
+        verdicts, values, stem = measured.verdicts, measured.values(), study.stem
+    else:
+        benefits = InductionStudy(model, prompts=prompts).benefits()
+        print(benefits.table().to_string())
+        verdicts, values, stem = benefits.verdicts, {"prompts": prompts, **benefits.values()}, "induction_claims"
+    print(verdicts.table().to_string())
+    print(report.save_values(values, stem, arguments.model))

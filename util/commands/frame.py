@@ -61,7 +61,7 @@ COMMANDS = (
             "smollm2 --task wordseq1 --top 0.01 --controls 10",
             "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,5.1 --mode zero",
             "smollm2 --top 0.01 --random 42",
-            "smollm2 --mode input_mean --means means",
+            "smollm2 --mode input_mean --reference means/means.npz",
         ),
     ),
     Command(
@@ -75,7 +75,10 @@ COMMANDS = (
     Command(
         "evaluate",
         "lm-evaluation-harness on a model with heads ablated or their pattern knocked out",
-        ("--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",),
+        (
+            "--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",
+            "--knock-out heads.json --out knocked-out -- --tasks icl_wordseq1 --model_args pretrained=smollm2",
+        ),
         takes_config=False,
     ),
     Command(
@@ -91,8 +94,8 @@ COMMANDS = (
     Command("edges", "edge ablation between token types, from JSON", ("--examples", "CONFIG.json"), takes_config=False),
     Command(
         "claims",
-        "verdicts on the claims about edges (hours; goes on where it stopped)",
-        ("embedded --prompts 100 --tasks capitalization copying",),
+        "verdicts on the papers' claims, with more queries than the notebooks ask (hours; goes on where it stopped)",
+        ("embedded --prompts 100 --tasks capitalization copying", "smollm2 --about induction --prompts 200"),
         takes_config=False,
     ),
     Command(
@@ -187,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         arguments = parsed(BY_NAME[given[0]], given[1:])
         arguments.run(arguments)
-    except (ValueError, OSError, MemoryError) as error:  # what a user can mend; its message says how
+    except (ValueError, OSError, MemoryError, ImportError) as error:  # what a user can mend; its message says how
         _end(1, str(error))
     except KeyboardInterrupt:
         _end(130, "interrupted; the same command goes on where it stopped")

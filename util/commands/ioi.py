@@ -6,7 +6,7 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import add_model, model_of, words
+from util.commands.arguments import add_model, count, model_of, words
 from util.commands.results import Destination, add_out, columns
 from util.figures.ioi_patching.example import EXAMPLE, NAMES
 from util.figures.ioi_patching.study import Study
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", default=EXAMPLE[1], metavar="TEXT", help=f'its source: "{EXAMPLE[1]}"')
     about = f"the answer of that base, and the name that it repeats (default: {','.join(NAMES)})"
     parser.add_argument("--names", type=words, default=NAMES, metavar="NAMES", help=about)
-    parser.add_argument("--show", type=int, default=8, help="heads in the printed table")
+    parser.add_argument("--show", type=count, default=8, help="heads in the printed table")
     add_out(parser)
 
 

@@ -5,7 +5,7 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import add_model, model_of, words
+from util.commands.arguments import add_model, count, model_of, words
 from util.commands.results import Destination, add_out
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.saved_means import MODES, SavedMeans
@@ -27,10 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", choices=("staicc", "task"), default="staicc", help=about)
     parser.add_argument("--reference-prompts", type=int, default=64, metavar="N", help="how many (default: 64)")
     parser.add_argument("--task", default="wordseq1", help="a task; a wrong name lists all (default: wordseq1)")
+    parser.add_argument("--data", metavar="SOURCE", help="of a text task: hub, or a folder with its texts")
     parser.add_argument("--k", type=int, default=10, help="demonstrations of its prompts (default: 10)")
     parser.add_argument("--prompts", type=int, default=60, help="of it that are left for measuring (default: 60)")
     parser.add_argument("--seed", type=int, default=42, help="of its demonstrations (default: 42)")
-    parser.add_argument("--show", type=int, default=8, help="heads in the printed table")
+    parser.add_argument("--show", type=count, default=8, help="heads in the printed table")
     add_out(parser)
 
 
@@ -40,7 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"mode = {', '.join(wrong)}: there are {', '.join(MODES)}")
     study = TaskStudy(
         model_of(arguments), arguments.task, arguments.k, arguments.prompts, arguments.seed,
-        reference=arguments.reference, reference_prompts=arguments.reference_prompts, redo=arguments.redo,
+        data=arguments.data, reference=arguments.reference, reference_prompts=arguments.reference_prompts,
+        redo=arguments.redo,
     )  # fmt: skip
     destination = Destination.of(arguments, "means", [study], modes=sorted(arguments.mode))
     means = study.means()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,19 +33,19 @@ class Destination:
     request: cache.Request
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace, command: str, studies: Iterable[Study], **more: Any) -> Destination:
+    def of(cls, arguments: argparse.Namespace, command: str, studies: Sequence[Study], **more: Any) -> Destination:
         """Returns where the result of some studies of one model goes.
 
         more: what else decides the result, in plain JSON. Raises ValueError, before any work, for a folder that cannot
         be written to, and FileExistsError for one that holds the result of another request, unless it is overwritten.
         """
         asked = [dict(study.request) for study in studies]
-        model = next(iter(studies)).model
+        model = studies[0].model
         request = {"stem": command, "schema": 1, **model.request, "studies": asked, **more}
         folder = arguments.out or paths.output("commands") / cache.record_path(request, "").stem
         exports.check_folder(folder, "out")
         if not arguments.overwrite:
-            known = next(iter(studies)).expected
+            known = studies[0].expected
             cure = "choose another folder with --out, or replace it with --overwrite"
             exports.result_there(folder, request, "request", known, cure)
         return cls(folder, request)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import add_model, model_of
+from util.commands.arguments import add_model, count, model_of
 from util.commands.results import Destination, add_out, columns, shown
 from util.figures.induction_scores.measures import how_many
 from util.figures.induction_scores.plan import PAPER_SHARES
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first sequence; the others have the next ones")
     parser.add_argument("--no-bos", action="store_true", help="no BOS in front")
     parser.add_argument("--copying", action="store_true", help="also what heads write: copying, attribution to logits")
-    parser.add_argument("--show", type=int, default=10, help="heads in the printed table")
+    parser.add_argument("--show", type=count, default=10, help="heads in the printed table")
     add_out(parser)
 
 

@@ -3,6 +3,7 @@
 __all__ = [
     "adapters",
     "attention",
+    "base_runs",
     "batches",
     "caches",
     "call",

@@ -1,6 +1,7 @@
 """Log-probabilities of the labels that may follow a prompt, with instruments attached or without."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
+from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, forward, may_branch, run_rows
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
@@ -96,6 +98,7 @@ def label_log_probs(
     attach: Attach = nothing,
     token_budget: int = TOKEN_BUDGET,
     text: bool = False,
+    runs: BaseRuns | None = None,
 ) -> dict[str, np.ndarray]:
     """log_prob [N, C]: the log-probability of each label after each prompt, in nats, summed over the label's tokens.
 
@@ -108,6 +111,8 @@ def label_log_probs(
     read everything before them.
     text: also give text_loss [N], the mean next-token loss of each prompt, in nats, over all its tokens except the
     labels. It shows what the instruments do to language modelling.
+    runs: where several edits of the same plan are scored, one for all of them, so that layers before an edit are not
+    computed again; it changes no bit.
     """
     dtype = np.float64 if model.dtype == torch.float64 else np.float32
     rows = _rows(model, plan)
@@ -122,8 +127,10 @@ def label_log_probs(
         width = max(len(row.places) for row in batch_rows)
         # rows with fewer places repeat their first one
         places = torch.tensor([[*row.places, *row.places[:1] * (width - len(row.places))] for row in batch_rows])
+        edited = nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), attached)
         if text:
-            logits_everywhere = all_logits(model, batch, *attached)
+            with edited:
+                logits_everywhere = all_logits(model, batch, *attached)
             for i, row in enumerate(batch_rows):
                 results["text_loss"][row.prompt] = _text_loss(logits_everywhere[i], plan.tokens[row.prompt])
             losses = results["text_loss"][owners[batch.numbers]]
@@ -131,7 +138,8 @@ def label_log_probs(
             logits = _float(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
         else:
-            logits = _logits_at(model, batch, places, *attached)
+            with edited:
+                logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
         for i, row in enumerate(batch_rows):
             for label, reads in row.reads.items():
@@ -247,16 +255,19 @@ def text_losses(
     texts: Sequence[Sequence[int]],
     attach: Attach = nothing,
     token_budget: int = TOKEN_BUDGET,
+    runs: BaseRuns | None = None,
 ) -> np.ndarray:
     """The mean next-token loss [N] of each text in nats. Texts are given as tokens.
 
-    Raises ValueError for a text that is longer than the context.
+    runs: see `label_log_probs`. Raises ValueError for a text that is longer than the context.
     """
     check_context(model, [len(ids) for ids in texts])
     losses = np.empty(len(texts), np.float64 if model.dtype == torch.float64 else np.float32)
 
     def visit(batch: Batch) -> None:
-        logits = all_logits(model, batch, *attach(batch))
+        attached = attach(batch)
+        with nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), attached):
+            logits = all_logits(model, batch, *attached)
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
             losses[number] = float(cross_entropy(_float(logits[place, : len(ids)]), ids))

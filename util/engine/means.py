@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.attention import head_writes, instrument
@@ -46,7 +47,8 @@ def mean_outputs(
         tokens += float(weights.sum())
         norms[:] += batch_norms
 
-    run_rows(model, rows, visit, token_budget)
+    with _bar(rows) as bar:
+        run_rows(model, rows, visit, token_budget, bar)
     mean = np.stack([(sums[layer] / tokens).cpu().numpy() for layer in support.layers])
     return {"mean": mean.astype(_dtype(model)), "norms": norms / len(rows), "tokens": int(tokens), "prompts": len(rows)}
 
@@ -74,7 +76,8 @@ def position_means(
         sums.add(batch_sums.sums)
         counts.add({0: weights.sum(0)})
 
-    run_rows(model, rows, visit, token_budget)
+    with _bar(rows) as bar:
+        run_rows(model, rows, visit, token_budget, bar)
     return {layer: _mean(total, counts[0]).cpu().numpy().astype(_dtype(model)) for layer, total in sums.items()}
 
 
@@ -97,7 +100,8 @@ def outputs_of_mean_inputs(
         sums.add({layer: torch.einsum("bt,btd->td", weights.to(x.device), x) for layer, x in inputs.items()})
         counts.add({0: weights.sum(0)})
 
-    run_rows(model, rows, visit, token_budget)
+    with _bar(rows) as bar:
+        run_rows(model, rows, visit, token_budget, bar)
     with recorded(modules.values()) as calls:
         forward(model, Batch.of([max(rows, key=len)], [0]))
     means = [_mean(sums[layer], counts[0])[None] for layer in modules]
@@ -105,6 +109,10 @@ def outputs_of_mean_inputs(
         called_again(list(modules.values()), calls, means)
     # float64 in between, because numpy has no bfloat16
     return {layer: heads.z[layer][0].cpu().double().numpy().astype(_dtype(model)) for layer in layers}
+
+
+def _bar(rows: Sequence[Row]) -> tqdm:
+    return tqdm(total=len(rows), desc="means", unit="prompt", leave=False, delay=5)  # for what takes long
 
 
 class _Sums(dict[int, Tensor]):

@@ -14,6 +14,7 @@ from util.stats.intervals import Interval
 
 WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
 BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what is ablated, controls
+ORANGE = "#d99a2b"
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same

@@ -15,6 +15,8 @@ Your own task is one object:
         labels=("Foo", "Bar"),
     )
     prompts(vowels, k=10)
+
+Its demonstrations are drawn from its rows; with `pool=` they are drawn from other rows (a training split).
 """
 
 from __future__ import annotations

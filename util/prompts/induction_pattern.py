@@ -8,6 +8,7 @@ lines of byte-level tokenizers.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -34,8 +35,10 @@ class Part(NamedTuple):
 def parts(prompt: Prompt) -> list[Part]:
     """The parts of a prompt of `prompts.classification`, from left to right.
 
-    The class of a word is its category in the word lists; letters have no class. All labels are one class, all colons
-    are one, and all blank lines are one, including the blank line after the instruction.
+    All labels are one class. All colons are one, a colon being the whole separator before a label, such as
+    "\\n\\nAnswer:". All blank lines after labels are one, with the blank line after the instruction. The class of a
+    word is its category in the word lists, if all words of the input are in them. Letters have no class, nor do the
+    words of real texts, not even those that the lists happen to have.
     """
     prompt_parts = []
     demonstrations = len(prompt.spans["y"])
@@ -44,10 +47,10 @@ def parts(prompt: Prompt) -> list[Part]:
         blank = len(prompt.text[start:end]) - len(prompt.text[start:end].rstrip())
         prompt_parts.append(Part("blank line", (end - blank, end)))
     for number, (start, end) in enumerate(prompt.spans["x"]):
-        at = start
-        for word in prompt.text[start:end].split(" "):
-            prompt_parts.append(Part(_categories().get(word), (at, at + len(word))))
-            at += len(word) + 1
+        words = list(re.finditer(r"\S+", prompt.text[start:end]))
+        classes = [_categories().get(word[0]) for word in words]
+        for word, kind in zip(words, classes, strict=True):
+            prompt_parts.append(Part(kind if all(classes) else None, (start + word.start(), start + word.end())))
         prompt_parts.append(Part("colon", prompt.spans["s"][number]))
         if number < demonstrations:
             prompt_parts += [Part("label", prompt.spans["y"][number]), Part("blank line", prompt.spans["n"][number])]
@@ -65,8 +68,11 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
     "induction": the induction pattern. Two are controls with the same queries. "random keys": each query has as many
     keys as in the induction pattern, drawn at random from earlier tokens; keys of the induction pattern are used only
     if there are too few others. "previous part": the keys are the part directly before the query's. "exact tokens"
-    needs no parts: the keys directly follow earlier tokens that equal the query, see `sequences.matched_cells`. Raises
-    ValueError for an unknown pattern, and for a prompt in which a part has no tokens of its own.
+    needs no parts: the keys directly follow earlier tokens that equal the query, see `sequences.matched_cells`.
+
+    A token that a part without class shares with the next part belongs to the former: where a text's full stop and the
+    blank line after it are one token, the separator is what follows. Raises ValueError for an unknown pattern, and for
+    a prompt in which a part that has a class has no tokens of its own.
     """
     if pattern not in PATTERNS:
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(PATTERNS)}")
@@ -75,14 +81,19 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
         return matched_cells(np.array(tokens.ids))
     prompt_parts = parts(prompt)
     positions = tokens.under_each([part.span for part in prompt_parts])
-    shared = [t for one, following in zip(positions, positions[1:], strict=False) for t in one if t in following]
-    if shared or not all(positions):
-        where = tokens.spans[shared[0]] if shared else prompt_parts[positions.index(())].span
-        assert where is not None
-        around = prompt.text[max(0, where[0] - 12) : where[1] + 12]
-        raise ValueError(
-            f"{type(tokenizer).__name__} does not split a prompt at its parts, so they cannot be cut: {around!r}"
-        )
+    last, owner = -1, None  # the last token of the parts so far, and the class of the part that it belongs to
+    for i, part in enumerate(prompt_parts):
+        own = tuple(token for token in positions[i] if token > last)
+        shares = len(own) < len(positions[i])
+        if (shares and owner is not None) or (part.kind is not None and not own):
+            start, end = part.span
+            around = prompt.text[max(0, start - 12) : end + 12]
+            raise ValueError(
+                f"{type(tokenizer).__name__} does not split a prompt at its parts, so they cannot be cut: {around!r}"
+            )
+        positions[i] = own
+        if own:
+            last, owner = own[-1], part.kind
     pairs: list[tuple[int, int]] = []
     followers: dict[str, list[int]] = {}  # by class: the tokens that followed its parts so far
     for i, part in enumerate(prompt_parts):

@@ -77,7 +77,7 @@ class TextTask:
 
 def _question(cells: Cells) -> str:
     """A question with a capital and a question mark; those of BoolQ have neither."""
-    question = cells["question"].strip().rstrip("?")
+    question = cells["question"].strip(" ?")
     return f"{question[:1].upper()}{question[1:]}?"
 
 

@@ -157,6 +157,11 @@ def _built_in(name: str, trained: bool) -> WordPairTask:
     return _MAKERS[name](name, trained)
 
 
+def is_trained(model: str) -> bool:
+    """Whether a model is asked the words that the embedded model was trained on: every other has longer lists."""
+    return model.partition("/")[0] == "embedded"
+
+
 _REGISTERED: dict[str, WordPairTask] = {}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
@@ -52,5 +53,6 @@ def head_scores(
             stacked = np.stack([by_layer[layer].double().cpu().numpy() for layer in prepared.layers], axis=1)
             scores[name][batch.numbers] = stacked / len(rows)
 
-    run_rows(model, [Row(tuple(ids)) for ids in sequences.ids.tolist()], visit, token_budget)
+    with tqdm(total=len(sequences.ids), desc="scores", unit="sequence", leave=False, delay=5) as bar:
+        run_rows(model, [Row(tuple(ids)) for ids in sequences.ids.tolist()], visit, token_budget, bar)
     return scores

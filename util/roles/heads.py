@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import operator
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -34,6 +37,25 @@ def checked_heads(values: Any, name: str = "heads") -> tuple[Head, ...]:
     Raises what `checked_head` raises.
     """
     return tuple(sorted({checked_head(value, name) for value in as_list(values)}))
+
+
+def named_heads(text: str) -> tuple[Head, ...]:
+    """Returns heads by their names, such as "5.1,17.4" or "L5H1 L17H4", or of a JSON list [[layer, head], ...].
+
+    text: the names, the list, or a file whose name ends in .json and that holds either. Raises ValueError for what
+    names no heads, and OSError for a file that cannot be read.
+    """
+    if text.endswith(".json"):
+        text = Path(text).read_text(encoding="utf-8")
+    listed = json.loads(text) if text.lstrip().startswith("[") else re.split(r"[,\s]+", text.strip())
+    return checked_heads([_by_name(entry) if isinstance(entry, str) else entry for entry in listed])
+
+
+def _by_name(name: str) -> Head:
+    match = re.fullmatch(r"L?(\d+)[.H](\d+)", name)
+    if match is None:
+        raise ValueError(f"{name!r} is no head: write layer.head or LlayerHhead, such as 5.1 or L5H1")
+    return int(match[1]), int(match[2])
 
 
 def plain(heads: Iterable[Head]) -> list[list[int]]:

@@ -75,3 +75,70 @@ class Patterns:
     def without_bos(self, head: Head) -> Floats:
         """Returns the attention [T - 1, T - 1] of one of the heads among all tokens but the first."""
         return self.attention[self.heads.index(head)][1:, 1:]
+
+
+@dataclass(frozen=True)
+class IndirectEffects:
+    """What patching single heads does to the answers of one task, see `roles.function_vectors`; all are probabilities.
+
+    index [P]: the numbers of the prompts; intact, corrupted [P]: of the answer, after intact demonstrations of a prompt
+    and after corrupted ones; patched [P, L, H]: after corrupted ones, with one head patched.
+    """
+
+    task: str
+    corruption: str
+    index: NDArray[np.integer]
+    intact: Floats
+    corrupted: Floats
+    patched: Floats
+
+    @property
+    def effects(self) -> NDArray[np.float64]:
+        """The causal indirect effect of every head on every prompt, [P, L, H]."""
+        return self.patched.astype(np.float64) - self.corrupted.astype(np.float64)[:, None, None]
+
+    @property
+    def room(self) -> float:
+        """How much more probable the answer is after intact demonstrations: what patching could give back."""
+        return float(self.intact.mean(dtype=np.float64) - self.corrupted.mean(dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class FunctionVectorHeads:
+    """The indirect effects of a model's heads on several tasks."""
+
+    tasks: tuple[IndirectEffects, ...]
+    model_title: str
+
+    @property
+    def corruption(self) -> str:
+        """What was done to the demonstrations, see `roles.function_vectors.FunctionVectorStudy`."""
+        return self.tasks[0].corruption
+
+    @property
+    def room(self) -> float:
+        """How much more probable the answer is after intact demonstrations, the mean of the tasks."""
+        return float(np.mean([task.room for task in self.tasks]))
+
+    @property
+    def effects(self) -> NDArray[np.float64]:
+        """The effects [P, T, L, H] on T tasks, of the P prompts whose number every task has."""
+        common = sorted(set.intersection(*({*effects.index.tolist()} for effects in self.tasks)))
+        return np.stack([task.effects[np.isin(task.index, common)] for task in self.tasks], axis=1)
+
+    @property
+    def units(self) -> NDArray[np.float64]:
+        """The effects [P, L, H], each the mean of one prompt of every task.
+
+        Tasks are given and prompts are sampled within each. Such means are independent and spread as the mean over all
+        prompts does, so that they are the units of its interval.
+        """
+        return self.effects.mean(axis=1)
+
+    def mean(self) -> NDArray[np.float64]:
+        """Returns the average indirect effect (AIE) [L, H]: the mean over prompts and tasks."""
+        return self.units.mean(axis=0)
+
+    def intervals(self, comparisons: int = 1) -> Intervals:
+        """Returns the AIE [L, H] with 95 % intervals over prompts within tasks; comparisons: see `mean_intervals`."""
+        return mean_intervals(self.units, comparisons=comparisons, within=(-1, 1))

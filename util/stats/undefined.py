@@ -19,6 +19,7 @@ IN_VALUES = {
     "moved": CHANGED_BEFORE_PROJECTION,
     **dict.fromkeys(("scores", "search", "models", "claims", "faithfulness", "CPR", "CMD", "strongest"), NO_SHARE),
     **dict.fromkeys(("explained", "by_draw"), NO_SHARE),
+    "verdicts": "the model does not do the task",
     "shared": "a share of the units that pruning leaves, where it leaves none",
     "random": "a share of the units that random prunings leave, where they leave none",
     "found": "a share of the edges that matter, where none does",

@@ -10,12 +10,13 @@ import pytest
 from util import __main__ as command_line
 from util.edges import names
 from util.figures.edge_ablation import claims_study as edge_claims
-from util.figures.edge_ablation.claims import AMBIGUOUS, HOLDS, REFUTED, Rule, judge
+from util.figures.edge_ablation.claims import AMBIGUOUS, Rule, judge
 from util.figures.edge_ablation.claims_study import ClaimsStudy
 from util.figures.edge_ablation.results import Search
 from util.figures.edge_ablation.study import Study
 from util.prompts import word_pairs
 from util.records.model import Model
+from util.stats.verdicts import HOLDS, REFUTED
 
 
 def small(model, folder, tasks=("country_capital", "capitalization")):

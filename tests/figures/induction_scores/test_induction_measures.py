@@ -315,10 +315,10 @@ def test_what_can_be_compared_with_the_papers_tables():
     rows = {WHOLE: full, Row(Group.SIZE, 10): top, Row(Group.SIZE, 30): top, Row(Group.SIZE, 5): full}
     rows |= {KNOCKED_OUT: top, layer_matched(1): full, layer_matched(2): top, norm_matched(1): full}
     rows |= {Row(Group.KNOCKED_OUT, 30): full, layer_matched(1, size=30): top}
-    given = measures.comparable({"recursion": rows}, 5, "input_mean", 1000, 10)
+    given = measures.comparable({"recursion, 5 shots": rows}, "input_mean", 1000, 10)
     error = 100 * np.std([1, 1, 1, 0.5], ddof=1) / 2
     assert given["recursion, 5 shots: full"] == pytest.approx((87.5, error))
-    one = measures.comparable({"recursion": rows}, 5, "mean", 1000, 10)
+    one = measures.comparable({"recursion, 5 shots": rows}, "mean", 1000, 10)
     both = {
         "recursion, 5 shots: full",
         "recursion, 5 shots: knockout, top 1 %",
@@ -334,9 +334,9 @@ def test_what_can_be_compared_with_the_papers_tables():
     queries = np.mean([full.mean(0), top.mean(0)], axis=0)
     assert value == pytest.approx(56.25)
     assert spread == pytest.approx(100 * np.sqrt(np.var(queries, ddof=1) / 4 + np.var(draws, ddof=1) / 2))
-    zero = measures.comparable({"recursion": rows}, 5, "zero", 1000, 10)
+    zero = measures.comparable({"recursion, 5 shots": rows}, "zero", 1000, 10)
     assert {name.replace("mean", "zero") for name in given} == set(zero)
-    other_sizes = measures.comparable({"recursion": rows}, 5, "zero", 32, 4)
+    other_sizes = measures.comparable({"recursion, 5 shots": rows}, "zero", 32, 4)
     assert set(other_sizes) == {"recursion, 5 shots: full"}
 
 

@@ -1,41 +1,47 @@
 """Verdicts on the five claims about edges, from arrays alone, and how many queries a verdict needs.
 
 The claims are Bakalova et al.'s (COLM 2025), the rules are our own. A claim is a mean over distinct queries that should
-be above or below a bound:
+be above or below a bound (see `stats.verdicts`):
 
 1. few edges explain most of the performance: acc(C) / acc(FULL) > `share`, and C keeps less than `size` of all pairs
 2. without contextualisation some task loses: acc(FULL) - acc(AGG-ONLY) > `margin` in a task
 3. contextualisation brings it back: acc(FULL) - acc(CTX+AGG) < `margin` in every task that loses
 4. it loses more with ambiguous demonstrations: by more than `margin`, on prompts that the whole model solves
 5. first contextualise, then aggregate: less than `margin` is lost without either in its other half of the layers
-
-A claim on several tasks or parts of the model keeps its error: what has to be true of one of them is corrected (Holm),
-what has to be true of all of them needs no correction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
-from scipy import stats
 
 from util.edges import names
 from util.edges.edge import TYPE_PAIRS
 from util.figures.edge_ablation.measures import Rows, by_query
 from util.prompts import word_pairs
 from util.records.checked import Count, Number, Share, checked
-from util.stats.intervals import Interval, wilson
-from util.stats.tests import holm
+from util.stats.intervals import wilson
+from util.stats.verdicts import (
+    ERROR,
+    HOLDS,
+    NOT_DONE,
+    REFUTED,
+    UNDECIDED,
+    Claim,
+    Part,
+    Sample,
+    Verdicts,
+    all_of,
+    any_of,
+    compared,
+)  # fmt: skip
 
 AMBIGUOUS = "ambiguous_present_past"  # the task of claim 4
-HOLDS, REFUTED, UNDECIDED, NOT_DONE = "holds", "refuted", "undecided", "task not done"
-MOST = 10**7  # queries: what needs more has no number
 Margin = Annotated[Number, Field(gt=0, lt=1)]
 
 
@@ -53,211 +59,10 @@ class Rule:
     margin: Margin = 0.1
     floor: Annotated[Number, Field(ge=0, lt=1)] = 0.4
     solved: Count = 10
-    error: Margin = 0.025
+    error: Margin = ERROR
 
 
 RULE = Rule()
-
-
-@dataclass(frozen=True)
-class Part:
-    """One comparison of a claim, in one task or part of the model: value [low, high] (95 %) against the bound.
-
-    above: whether the claim wants it above the bound. queries: distinct ones that were asked. needed: the least number
-    of them that decides at the measured effect (half of the time: no more is known), None where that is no number.
-    available: how many the list has. p: one-sided, that the claim is not so and that it is so, without correction.
-    """
-
-    name: str
-    verdict: str
-    value: float
-    low: float
-    high: float
-    bound: float
-    above: bool
-    queries: int
-    needed: int | None
-    available: int | None
-    p: tuple[float, float]
-
-    @property
-    def extent(self) -> str:
-        """The queries that were asked; where they do not decide, those that are needed and those that there are."""
-        asked = f"{self.queries} queries"
-        if self.verdict != UNDECIDED:
-            return asked
-        return f"{asked}; needs {self.needed or 'no number'}, has {self.available or 'unknown'}"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim, its verdict, the comparisons that it is from, and what else there is to say."""
-
-    number: int
-    text: str
-    verdict: str
-    parts: tuple[Part, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """The five claims, in order."""
-
-    claims: tuple[Claim, ...]
-
-    @property
-    def short(self) -> str:
-        """Every claim and its verdict."""
-        return "; ".join(f"{claim.number}. {claim.text} {claim.verdict}" for claim in self.claims)
-
-    def table(self) -> pd.DataFrame:
-        """A row for each comparison; a claim without one has a row of its own."""
-        rows = []
-        for claim in self.claims:
-            title = f"{claim.number}. {claim.text}"
-            for part in claim.parts:
-                value = Interval(part.value, part.low, part.high)
-                bound = f"{'>' if part.above else '<'} {part.bound:g}"
-                rows.append((title, claim.verdict, part.name, part.verdict, str(value), bound, part.extent))
-            if not claim.parts:
-                rows.append((title, claim.verdict, claim.note, "", "", "", ""))
-        columns = ["claim", "verdict", "comparison", "of it", "value", "bound", "queries"]
-        return pd.DataFrame(rows, columns=columns).set_index(["claim", "verdict", "comparison"])
-
-
-# ------------------------------------------------------------------------------------------------ one comparison
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Values in [-1, 1], one of each query, by what the rule needs of them: how many, mean, mean of squares."""
-
-    n: int
-    mean: float
-    square: float
-
-    @classmethod
-    def of(cls, values: ArrayLike) -> Sample:
-        """The sample of values [N]."""
-        array = np.asarray(values, dtype=np.float64)
-        return cls(len(array), float(array.mean()), float((array**2).mean()))
-
-    def moments(self) -> tuple[float, float]:
-        """The mean and its variance, with a value of 1 and one of -1 added (Bonett & Price 2012, for paired shares)."""
-        mean = self.n * self.mean / (self.n + 2)
-        return mean, max(0.0, (self.n * self.square + 2) / (self.n + 2) - mean**2) / (self.n + 2)
-
-
-def tail_p(samples: Sequence[Sample], bound: float) -> tuple[float, float]:
-    """p-values of the first mean (minus the second, if there are two): that it is not above a bound, and not below it.
-
-    The larger of two: Wald's test with the added values, and an exact one. Of one sample that is the binomial test, as
-    if all changes went in one direction (0 < bound < 1); of two, the chance that none of so many queries shows what
-    would bring the difference to the bound, (1 - |difference - bound|)^n.
-    """
-    mean, variance, raw, n = _combined(samples)
-    z, gap, net = (mean - bound) / np.sqrt(variance), raw - bound, n * raw
-    above, below = float(stats.norm.sf(z)), float(stats.norm.cdf(z))
-    if len(samples) > 1:
-        exact = float(np.clip(1 - abs(gap), 0, 1) ** n)
-        return (max(above, exact) if gap > 0 else 1.0), (max(below, exact) if gap < 0 else 1.0)
-    many = float(stats.beta.cdf(bound, net, n - net + 1)) if net > 0 else 1.0  # as many of n, or more
-    few = float(stats.beta.sf(bound, max(net, 0) + 1, n - max(net, 0))) if net < n else 1.0  # as few, or fewer
-    return max(above, many), max(below, few)
-
-
-def interval(samples: Sequence[Sample], error: float = 0.025) -> Interval:
-    """The value, and the bounds that `tail_p` does not refuse."""
-    mean, variance, raw, n = _combined(samples)
-    width, least, net = float(stats.norm.isf(error) * np.sqrt(variance)), 1 - error ** (1 / n), n * raw
-    if len(samples) > 1:
-        return Interval(raw, min(mean - width, raw - least), max(mean + width, raw + least))
-    low = float(stats.beta.ppf(error, net, n - net + 1)) if net > 0 else -_most(-net, n, error)
-    return Interval(raw, min(mean - width, low), max(mean + width, _most(net, n, error)))
-
-
-def _most(count: float, n: int, error: float) -> float:
-    """The upper bound of a share of which n show so many (Clopper & Pearson 1934)."""
-    return float(stats.beta.isf(error, max(count, 0) + 1, n - max(count, 0))) if count < n else 1.0
-
-
-def _combined(samples: Sequence[Sample]) -> tuple[float, float, float, int]:
-    signs = (1, -1)[: len(samples)]
-    mean = sum(sign * sample.moments()[0] for sign, sample in zip(signs, samples, strict=True))
-    variance = sum(sample.moments()[1] for sample in samples)
-    raw = sum(sign * sample.mean for sign, sample in zip(signs, samples, strict=True))
-    return mean, variance, raw, min(sample.n for sample in samples)
-
-
-def queries_needed(
-    samples: Sequence[Sample], bound: float, error: float = 0.025, queries: int | None = None
-) -> int | None:
-    """The least number of queries with which this effect, at this spread, would be beyond the bound.
-
-    queries: how many were asked to get the samples (default: the first sample's); of several samples, each keeps its
-    share of them. At that number the verdict comes half of the time, as the effect is itself measured. None where the
-    effect is at the bound, or so near that MOST queries do not tell.
-    """
-    asked = samples[0].n if queries is None else queries
-
-    def decides(n: int) -> bool:
-        scaled = [replace(sample, n=max(1, int(sample.n * n / asked))) for sample in samples]
-        return min(tail_p(scaled, bound)) <= error
-
-    high = 2
-    while not decides(high):
-        high *= 2
-        if high > MOST:
-            return None
-    low = high // 2
-    while high - low > 1:  # decides(high), not decides(low)
-        middle = (low + high) // 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
-    return high
-
-
-def compared(
-    name: str,
-    samples: Sequence[Sample],
-    bound: float,
-    rule: Rule,
-    *,
-    above: bool,
-    queries: int | None = None,
-    available: int | None = None,
-) -> Part:
-    """One comparison, without correction; see `Part`."""
-    over, under = tail_p(samples, bound)
-    p = (over, under) if above else (under, over)
-    asked = samples[0].n if queries is None else queries
-    verdict = HOLDS if p[0] <= rule.error else REFUTED if p[1] <= rule.error else UNDECIDED
-    needed = queries_needed(samples, bound, rule.error, asked)
-    return Part(name, verdict, *interval(samples), bound, above, asked, needed, available, p)
-
-
-def any_of(parts: Sequence[Part], rule: Rule) -> tuple[str, tuple[Part, ...]]:
-    """The verdict on "in some of them": holds where one holds after Holm's correction, refuted where all are."""
-    return _joint(parts, rule, want=0)
-
-
-def all_of(parts: Sequence[Part], rule: Rule) -> tuple[str, tuple[Part, ...]]:
-    """The verdict on "in all of them": refuted where one is refuted after the correction, holds where all hold."""
-    return _joint(parts, rule, want=1)
-
-
-def _joint(parts: Sequence[Part], rule: Rule, want: int) -> tuple[str, tuple[Part, ...]]:
-    judged = [part for part in parts if part.verdict != NOT_DONE]
-    corrected = dict(zip((part.name for part in judged), holm([part.p[want] for part in judged]), strict=True))
-    one, all_ = (HOLDS, REFUTED) if want == 0 else (REFUTED, HOLDS)
-    told = tuple(
-        replace(part, verdict=UNDECIDED) if part.verdict == one and corrected[part.name] > rule.error else part
-        for part in parts
-    )
-    verdicts = [part.verdict for part in told if part.verdict != NOT_DONE]
-    if not verdicts:
-        return NOT_DONE, told
-    return one if one in verdicts else all_ if {*verdicts} == {all_} else UNDECIDED, told
 
 
 # ------------------------------------------------------------------------------------------------ the claims
@@ -280,7 +85,7 @@ def lost(rows: Rows, name: str) -> Sample:
 
 
 def _loss(part: str, rows: Rows, name: str, rule: Rule, chance: float, available: int | None, above: bool) -> Part:
-    judged = compared(part, [lost(rows, name)], rule.margin, rule, above=above, available=available)
+    judged = compared(part, [lost(rows, name)], rule.margin, above=above, error=rule.error, available=available)
     done = does_it(rows[names.FULL]["right"], rows[names.FULL]["query"], chance, rule)
     return judged if done else replace(judged, verdict=NOT_DONE)
 
@@ -298,7 +103,7 @@ def few_edges(
     full, query = rows[names.FULL]["right"], rows[names.FULL]["query"]
     most = 1 - rule.share
     less = Sample.of(by_query(rule.share * np.asarray(full, dtype=float) - rows[names.FOUND]["right"] + most, query))
-    part = compared(f"{kept} of {pairs} pairs", [less], most, rule, above=False, available=available)
+    part = compared(f"{kept} of {pairs} pairs", [less], most, above=False, error=rule.error, available=available)
     worth = float(by_query(full, query).mean())
     if not does_it(full, query, chance, rule):
         part = replace(part, verdict=NOT_DONE)
@@ -324,7 +129,7 @@ def some_lose(
         _loss(task, rows, names.AGG_ONLY, rule, (chance or {}).get(task, 0.0), (available or {}).get(task), above=True)
         for task, rows in tasks.items()
     ]
-    return Claim(2, f"without contextualisation some task loses {rule.margin:g}", *any_of(parts, rule))
+    return Claim(2, f"without contextualisation some task loses {rule.margin:g}", *any_of(parts, rule.error))
 
 
 def comes_back(
@@ -340,7 +145,7 @@ def comes_back(
         _loss(task, tasks[task], names.CTX_AGG, rule, 0.0, (available or {}).get(task), above=False)
         for task in tasks_lost
     ]
-    return Claim(3, text, *all_of(parts, rule))
+    return Claim(3, text, *all_of(parts, rule.error))
 
 
 def more_if_ambiguous(
@@ -373,7 +178,7 @@ def more_if_ambiguous(
     most, asked = max(solved), len({*first["query"]})
     samples = [solved[most], solved[least]]
     name = f"{most} against {least} ({samples[0].n}, {samples[1].n} solved)"
-    part = compared(name, samples, rule.margin, rule, above=True, queries=asked, available=available)
+    part = compared(name, samples, rule.margin, above=True, error=rule.error, queries=asked, available=available)
     return Claim(4, text, part.verdict, (part,))
 
 
@@ -382,7 +187,7 @@ def first_then(
 ) -> Claim:
     """Claim 5, of "FULL" and the ablations of CONTEXT in the late, and of AGG in the early layers."""
     parts = [_loss(name, rows, name, rule, chance, available, above=False) for name in (late, early)]
-    return Claim(5, "first contextualise, then aggregate", *all_of(parts, rule))
+    return Claim(5, "first contextualise, then aggregate", *all_of(parts, rule.error))
 
 
 # ------------------------------------------------------------------------------------------------ all five

@@ -17,13 +17,14 @@ from util.edges.ablation import WHOLE, Ablation, windows
 from util.edges.edge import CIRCUITS
 from util.edges.splicing import Store
 from util.figures.edge_ablation import claims
-from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule, Verdicts
+from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule
 from util.figures.edge_ablation.measures import Rows
 from util.figures.edge_ablation.plan import TASKS
 from util.figures.edge_ablation.results import Search
-from util.figures.edge_ablation.study import Split, Study, Tasks, is_trained
+from util.figures.edge_ablation.study import Split, Study, Tasks
 from util.prompts import word_pairs
 from util.records.checked import Count, checked
+from util.stats.verdicts import Verdicts
 
 COUNTS = (0, 4, 7, 9)  # ambiguous of 10 demonstrations; with 10 nothing asks for the past tense
 THREE = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits of every task
@@ -94,7 +95,7 @@ class ClaimsStudy:
         self, task: str, prompts: int | None = None, split: Split = "test", ambiguous: int | None = None
     ) -> Study:
         """The study of one task, of as many prompts as there are queries, or fewer."""
-        there = len(word_pairs.find(task, trained=is_trained(self.study.model.name)).queries(split))
+        there = len(word_pairs.find(task, trained=word_pairs.is_trained(self.study.model.name)).queries(split))
         return self.study.replace(
             task=task,
             prompts=min(self.study.prompts if prompts is None else prompts, there),
@@ -131,7 +132,7 @@ class ClaimsStudy:
             halves=rows,
             layers=layers,
             askable={task: answers[names.FULL].get("askable") for task, answers in counted.items()},
-            trained=is_trained(primary.model.name),
+            trained=word_pairs.is_trained(primary.model.name),
             k=primary.k,
         )
         return Measured(self, whole.provenance["model"], search, verdicts)

@@ -11,7 +11,7 @@ from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, completeness, cuts, probes, single_edges, windows
 from util.edges.edge import CIRCUITS, FAMILIES
 from util.figures.edge_ablation import claims, measures
-from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule, Verdicts
+from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule
 from util.figures.edge_ablation.pruning_results import PruningByTask
 from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.results import (
@@ -27,9 +27,11 @@ from util.figures.edge_ablation.results import (
     VerifiedCircuit,
     Windows,
 )
-from util.figures.edge_ablation.study import Seeds, Study, Tasks, is_trained, planted_control
+from util.figures.edge_ablation.study import Seeds, Study, Tasks, planted_control
 from util.load_model_and_data import shown_name
+from util.prompts import word_pairs
 from util.records.checked import AsList, Count, Distinct, Natural, Share, Text, checked
+from util.stats.verdicts import Verdicts
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
@@ -186,6 +188,6 @@ class Plan:
             halves=windows.rows,
             layers=windows.layers,
             askable={task: one.askable for task, one in circuits.by_task.items()} | {AMBIGUOUS: ambiguity.askable},
-            trained=is_trained(self.study.model.name),
+            trained=word_pairs.is_trained(self.study.model.name),
             k=self.study.k,
         )

@@ -65,11 +65,6 @@ Task = Annotated[Text, AfterValidator(known_task)]
 Tasks = Annotated[tuple[Task, ...], AsList, Distinct]
 
 
-def is_trained(model: str) -> bool:
-    """Whether a model is asked the words that the embedded model was trained on: every other has longer lists."""
-    return model.partition("/")[0] == "embedded"
-
-
 @checked
 class Study(base.Study):
     """Prompts of one word-pair task and their donors, see `word_pair_prompts.prompts`; each ablation is a record.
@@ -117,7 +112,7 @@ class Study(base.Study):
     @cached_property
     def _task(self) -> word_pairs.WordPairTask:
         """The task, read once: a saved data set that is changed later changes nothing here."""
-        return word_pairs.find(self.task, trained=is_trained(self.model.name))
+        return word_pairs.find(self.task, trained=word_pairs.is_trained(self.model.name))
 
     @property
     def _words(self) -> str:
@@ -150,7 +145,7 @@ class Study(base.Study):
             "token_budget": self.token_budget,
             "two_pass": self.two_pass,
             "in_turn": self.in_turn,
-            "trained_words": is_trained(self.model.name),
+            "trained_words": word_pairs.is_trained(self.model.name),
         }
 
     @property

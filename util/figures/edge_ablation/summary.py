@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from util.edges import names
-from util.figures.edge_ablation.claims import Verdicts
 from util.figures.edge_ablation.pruning_results import PruningByTask
 from util.figures.edge_ablation.results import (
     Ambiguity,
@@ -19,6 +18,7 @@ from util.figures.edge_ablation.results import (
     VerifiedCircuit,
     Windows,
 )
+from util.stats.verdicts import Verdicts
 
 WORTH = 0.1  # of accuracy: an edge that the check of a notebook names
 

@@ -1,3 +1,17 @@
 """Figure 02: induction scores, head ablation, attention knockout (Crosbie & Shutova 2024)."""
 
-__all__ = ["edits", "measures", "outputs", "plan", "plots", "results", "saved_means", "study", "task_study"]
+__all__ = [
+    "benefits",
+    "edits",
+    "function_vector_plots",
+    "function_vector_study",
+    "function_vectors",
+    "measures",
+    "outputs",
+    "plan",
+    "plots",
+    "results",
+    "saved_means",
+    "study",
+    "task_study",
+]

@@ -158,18 +158,23 @@ PUBLISHED_SHARES = {"1 %": 0.01, "3 %": 0.03}  # of all heads
 MODES_OF_TABLES = {"input_mean": "mean", "zero": "zero"}  # what the paper calls mean is what its code does
 
 
+def place_in_tables(task: str, shots: int, unrelated: bool = False) -> str:
+    """Returns how data/published calls a row of the paper's tables. unrelated: whether the labels are Foo and Bar."""
+    return f"{task}, {shots} shots" + (", unrelated labels" if unrelated else "")
+
+
 def comparable(
-    right: Mapping[str, Mapping[Row, Bools]], k: int, mode: str, heads: int, primary: int
+    right: Mapping[str, Mapping[Row, Bools]], mode: str, heads: int, primary: int
 ) -> dict[str, tuple[float, float]]:
     """Returns accuracies in per cent with their standard errors, by the names that the paper's tables have for them.
 
-    right: by task and row, [R, N]; mode: of the ablations; heads: of the whole model; primary: the size with controls.
-    Ablations in other modes than the paper's, and sets of other sizes than its 1 % and 3 %, are left out.
+    right: by place in the tables (see `place_in_tables`) and row, [R, N]; mode: of the ablations; heads: of the whole
+    model; primary: the size with controls. Ablations in other modes than the paper's, and sets of other sizes than its
+    1 % and 3 %, are left out.
     """
     sizes = {how_many(share, heads): name for name, share in PUBLISHED_SHARES.items()}
     given: dict[str, tuple[float, float]] = {}
-    for task, rows in right.items():
-        where = f"{task}, {k} shots"
+    for where, rows in right.items():
         given[f"{where}: full"] = _per_cent([rows[Row(Group.WHOLE)]])
         for n, size in sizes.items():
             of = None if n == primary else n

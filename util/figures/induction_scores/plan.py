@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group, Mode, Row
+from util.prompts import text_tasks
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import Head, top
 
 Floats = NDArray[np.floating]
 TASKS = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")
+TEXT_TASKS = ("sst2", "subj")  # those whose texts come with StaICC
+FOUR_WAY_SHOTS = (20,)  # of tasks of four classes
 PAPER_SHARES = (0.01, 0.03)  # of all heads
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings by name; what is None follows from the model."""
+    """Settings by name; what is None follows from the model.
+
+    four_way, text_tasks, shots: see `Setup`. all_texts: whether all queries of text tasks are asked.
+    """
 
     seeds: tuple[int, ...] = (42,)
     mode: Mode = "mean"
@@ -29,13 +35,28 @@ class Preset:
     control_sets: int | None = None
     all_tasks: bool = False
     all_sizes: bool = False
+    four_way: tuple[str, ...] = ()
+    text_tasks: tuple[str, ...] = TEXT_TASKS
+    all_texts: bool = False
+    shots: tuple[int, ...] = (0, 5, 10)
 
 
 PRESETS = {
     "default": Preset(),
     # Crosbie & Shutova: all queries, three draws of demonstrations and of random heads, the mode of their code with
     # means over other texts than the tasks'
-    "paper": Preset((42, 43, 44), "input_mean", "staicc", prompts=500, control_sets=3, all_tasks=True, all_sizes=True),
+    "paper": Preset(
+        seeds=(42, 43, 44),
+        mode="input_mean",
+        reference="staicc",
+        prompts=500,
+        control_sets=3,
+        all_tasks=True,
+        all_sizes=True,
+        four_way=("wordseq1_4way", "wordseq2_4way"),
+        text_tasks=text_tasks.TEXT_TASKS,
+        all_texts=True,
+    ),
 }
 
 
@@ -61,6 +82,13 @@ class Setup:
     all_tasks: bool
     all_sizes: bool
     full_grid: bool
+    four_way: tuple[str, ...]
+    text_tasks: tuple[str, ...]
+    shots: tuple[int, ...]
+
+    def shots_of(self, task: str) -> tuple[int, ...]:
+        """Returns the numbers of demonstrations that a task is measured with."""
+        return FOUR_WAY_SHOTS if task.endswith("_4way") else self.shots
 
 
 @dataclass(frozen=True)
@@ -105,6 +133,21 @@ class Plan:
         """
         rows = [self.ablated, *self.draws(Group.NORM_MATCHED)[:sets]] if ablations else []
         return {row: self.edits[row] for row in (Row(Group.WHOLE), *rows)}
+
+    def benefit_rows(self, sets: int = 5) -> dict[Row, Edit]:
+        """Returns the edits that are measured with several numbers of demonstrations.
+
+        These are the whole model, the primary ablation and knockout, and some control sets: layer-matched ones, then
+        norm-matched ones where there are too few. With `all_sizes` they are all edits.
+        """
+        if self.setup.all_sizes:
+            return self.edits
+        controls = [row for group in self.controls for row in self.draws(group)][:sets]
+        return {row: self.edits[row] for row in (Row(Group.WHOLE), self.ablated, Row(Group.KNOCKED_OUT), *controls)}
+
+    def without_pattern(self, edits: Mapping[Row, Edit]) -> dict[Row, Edit]:
+        """Returns those of the edits that do something to prompts without demonstrations: they have no pattern."""
+        return {row: edit for row, edit in edits.items() if edit.pattern is None}
 
     @property
     def single_rows(self) -> list[Row]:

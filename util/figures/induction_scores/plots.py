@@ -1,6 +1,7 @@
 """The figures of induction scores, head ablation and attention knockout (Crosbie & Shutova 2024)."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from util.figures.head_map import colour_limit, head_map
-from util.figures.style import BLUE, GREY, RED, WIDTH, name_point, new_figure, points, style
+from util.figures.style import BLUE, GREY, ORANGE, RED, WIDTH, name_point, new_figure, points, style
 from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
 
@@ -215,5 +216,58 @@ def doses(
             ax.set_yticks(range(len(rows)), list(rows) if ax is axes[1] else [""] * len(rows))
             ax.set(xlabel=label, title=name, ylim=(len(rows) - 0.3, -0.5))
         axes[1].set_xlim(-0.05, 1.05)
+        figure.suptitle(title)
+    return figure
+
+
+@dataclass(frozen=True)
+class ShotsPanel:
+    """A task by its numbers of demonstrations, shots.
+
+    lines: accuracies by name, then by number of demonstrations; controls: those of each control set. chance: the
+    accuracy of guessing; note: words on the task.
+    """
+
+    name: str
+    shots: Sequence[int]
+    lines: Mapping[str, Mapping[int, Interval]]
+    controls: Mapping[int, Sequence[float]]
+    chance: float
+    note: str = ""
+
+
+def shots(panels: Sequence[ShotsPanel], title: str, columns: int = 5) -> Figure:
+    """Accuracies by the number of demonstrations, a panel for each task; grey: from the least to the most of the
+    control sets; dotted: chance."""
+    colours = {"whole model": BLUE, "without induction heads": RED, "pattern knocked out": ORANGE}
+    looks = dict(zip(colours, ("o-", "s-", "^--"), strict=True))
+    with style():
+        rows = -(-len(panels) // columns)
+        figure = new_figure(WIDTH, 0.85 + 1.25 * rows)
+        axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+        for ax, panel in zip(axes, panels, strict=False):
+            place = {k: x for x, k in enumerate(panel.shots)}
+            ax.axhline(panel.chance, color="0.6", lw=0.8, ls=":")
+            for k, drawn in panel.controls.items():
+                low, high = min(drawn), max(drawn)
+                ax.bar(place[k], max(high - low, 0.015), 0.7, low, color="0.8", zorder=0, label="control sets")
+            for name, by_shots in panel.lines.items():
+                aside = 0.12 * (list(panel.lines).index(name) - 1)  # or intervals hide each other
+                x = [place[k] + aside for k in by_shots]
+                if x:
+                    points(ax, x, by_shots.values(), fmt=looks[name], color=colours[name], label=name)
+            ax.set_xticks(range(len(panel.shots)), list(map(str, panel.shots)))
+            ax.set(xlim=(-0.6, len(panel.shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
+            ax.set_title(panel.name.replace("_", " "))
+            if panel.note:
+                ax.text(0.5, 0.04, panel.note, transform=ax.transAxes, ha="center", color=GREY, fontsize=7)
+        for ax in axes[len(panels) :]:
+            ax.set_axis_off()
+        names = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=len(names))
+        for ax in axes[max(0, len(panels) - columns) : len(panels)]:
+            ax.set_xlabel("demonstrations")
+        for ax in axes[::columns]:
+            ax.set_ylabel("accuracy")
         figure.suptitle(title)
     return figure

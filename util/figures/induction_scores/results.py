@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from util.figures import report
 from util.figures.induction_scores import measures, plots
+from util.figures.induction_scores.benefits import Benefits
 from util.figures.induction_scores.edits import CONTROL_SETS, Group, Row
+from util.figures.induction_scores.function_vectors import FunctionVectors
 from util.figures.induction_scores.plan import Plan
 from util.prompts import classification
+from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.stats.heads import Head, head_name
@@ -244,7 +247,7 @@ class Accuracies:
 
 def chances(tasks: Iterable[str]) -> dict[str, float]:
     """Returns the accuracy of guessing, by task."""
-    return {task: 1 / len(classification.task(task).labels) for task in tasks}
+    return {task: 1 / len(label_space(task)) for task in tasks}
 
 
 def _by_name(rows: Mapping[Row, Bools]) -> dict[str, Interval]:
@@ -350,6 +353,8 @@ class Results:
     accuracies: Accuracies
     doses: Doses
     costs: Costs
+    benefits: Benefits
+    function_vectors: FunctionVectors
     planted: PlantedControl
 
     @property
@@ -364,9 +369,13 @@ class Results:
     def comparison(self) -> str:
         """Returns the published values beside these, as text."""
         setup, heads = self._plan.setup, self.scores.heads
-        here = measures.comparable(
-            self.accuracies.right, self.accuracies.k, setup.mode, self.scores.mean.size, setup.primary
-        )
+        places = {
+            measures.place_in_tables(task, self.accuracies.k): rows for task, rows in self.accuracies.right.items()
+        }
+        places = {
+            task.place_in_tables(k): rows for task in self.benefits.tasks for k, rows in task.right.items()
+        } | places
+        here = measures.comparable(places, setup.mode, self.scores.mean.size, setup.primary)
         best = heads.scores["prefix_matching"].max((1, 2))
         error = float(best.std(ddof=1) / len(best) ** 0.5)
         here["best prefix-matching score"] = (float(self.scores.mean.max()), error)
@@ -393,6 +402,8 @@ class Results:
             "accuracy": self.accuracies.values(),
             "zero_shot": self.doses.zero_shot,
             "losses": self.doses.mean_losses | {"uniform": self.doses.uniform},
+            "benefits": self.benefits.values(),
+            "function vectors": self.function_vectors.values(),
             "planted": {"scores": self.planted.scores, "errors": self.planted.errors},
         }
 
@@ -414,4 +425,5 @@ class Results:
         p, least = (self.costs.numbers.loc[task, column] for column in ("p", "least p"))
         lines += [f"{sets} p = {p:.3f}, at least {least:.3f}"]
         lines += [f"layers with too few other heads: {self._plan.short or 'none'}"]
-        return lines + self.planted.lines()
+        lines += [f"claim {claim.number}: {claim.verdict}" for claim in self.benefits.verdicts.claims]
+        return lines + self.function_vectors.check_lines() + self.planted.lines()

@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from pydantic import AfterValidator
 from scipy.stats import spearmanr
+from tqdm import tqdm
 
 from util.figures.induction_scores import measures
-from util.figures.induction_scores.edits import Mode
+from util.figures.induction_scores.benefits import Benefits, Labelled, TaskShots
+from util.figures.induction_scores.edits import WHOLE, Edit, Group, Mode, Row
+from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
+from util.figures.induction_scores.function_vectors import FunctionVectors, check_size, head_sets
 from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
 from util.figures.induction_scores.plan import PAPER_SHARES, PRESETS, TASKS, Plan, Setup, plan
 from util.figures.induction_scores.results import (
@@ -33,29 +38,44 @@ from util.figures.induction_scores.results import (
 )
 from util.figures.induction_scores.task_study import Labels, Reference, TaskStudy, answered_right, tasks_done
 from util.figures.planted_controls import errors_by_noise, planted_control
+from util.load_model_and_data import load_text_task
 from util.models import planted
 from util.models.planted import Planted
-from util.prompts import classification
+from util.prompts import classification, text_tasks
+from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
-from util.records.checked import AsList, Count, Distinct, Natural, checked
+from util.prompts.text_tasks import TEXT_TASKS
+from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.roles.results import HeadScores
+from util.roles.function_vectors import TASKS as PAIR_TASKS
+from util.roles.function_vectors import (
+    Corruption,
+    FunctionVectorStudy,
+    function_vector_heads,
+)
+from util.roles.results import FunctionVectorHeads, HeadScores
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import top
-from util.stats.intervals import mean_intervals
+from util.stats.intervals import accuracy, mean_intervals
 
 OV_TOKENS = 256  # that copying by weights alone is measured on
+TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long
+WHOLE_ALONE = {"whole": WHOLE}
+ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
 
 
 def _known_task(name: str) -> str:
-    if name not in classification.NAMES:
-        raise ValueError(f"there are {', '.join(classification.NAMES)}")
+    if name not in (*classification.NAMES, *TEXT_TASKS):
+        raise ValueError(f"there are {', '.join((*classification.NAMES, *TEXT_TASKS))}")
     return name
 
 
 TaskName = Annotated[str, AfterValidator(_known_task)]
 Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
+TextTaskName = Annotated[str, AfterValidator(lambda name: text_tasks.find(name).name)]
+TextTasks = Annotated[tuple[TextTaskName, ...], AsList, Distinct]
+Shots = Annotated[tuple[Natural, ...], AsList, Distinct]
 Counts = Annotated[tuple[Count, ...], AsList, Distinct]
 Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
 
@@ -70,8 +90,10 @@ class Study(AnyStudy):
     demonstration_seeds: a run for each, by default those of the settings plus `seed`; hard_negatives, labels,
     reference: see `TaskStudy`. sizes: how many of the best heads are ablated; primary: the size with controls; mode: of
     ablations; control_sets, other_sets: of either kind, on the primary task and on others; all_tasks, all_sizes,
-    full_grid: see `plan.Setup`. sequences, length, copies, bos: see `SequenceStudy`. untrained_control: whether the
-    untrained twin is scored too, a second model in memory.
+    full_grid: see `plan.Setup`. text_tasks: tasks with texts that people wrote; text_data: where they are, None (those
+    of StaICC, then the hub), "hub", or a folder with a folder for each task, see `load_model_and_data.load_text_task`;
+    shots: numbers of demonstrations, see `benefits`. sequences, length, copies, bos: see `SequenceStudy`.
+    untrained_control: whether the untrained twin is scored too, a second model in memory.
     """
 
     tasks: Tasks | None = None
@@ -93,6 +115,9 @@ class Study(AnyStudy):
     all_tasks: bool | None = None
     all_sizes: bool | None = None
     full_grid: bool = False
+    text_tasks: TextTasks | None = None
+    text_data: Text | None = None
+    shots: Shots | None = None
     sequences: Count = 5
     length: AtLeastTwo = 50
     copies: AtLeastTwo = 4
@@ -106,8 +131,11 @@ class Study(AnyStudy):
             raise ValueError(f"primary_task = {self.primary_task!r} is none of tasks = {list(self._tasks)}")
         if self.sizes is not None and self.primary is not None and self.primary not in self.sizes:
             raise ValueError(f"sizes = {list(self.sizes)}, primary = {self.primary}: primary is none of the sizes")
-        for task in self._tasks:
-            for study in self._task_studies(task, self._prompts(1000)):
+        for task in (
+            *self._tasks,
+            *self._text_tasks,
+        ):  # texts are read now: where they are missing is known before work
+            for study in self._task_studies(task, self._prompts_of(task, 1000)):
                 if not self._all_tasks:
                     study.other_queries  # noqa: B018  # raises ValueError where there are too few
 
@@ -116,6 +144,10 @@ class Study(AnyStudy):
     @property
     def _tasks(self) -> tuple[str, ...]:
         return self.tasks or TASKS
+
+    @property
+    def _text_tasks(self) -> tuple[str, ...]:
+        return PRESETS[self.settings].text_tasks if self.text_tasks is None else self.text_tasks
 
     @property
     def _all_tasks(self) -> bool:
@@ -127,6 +159,11 @@ class Study(AnyStudy):
 
     def _prompts(self, heads: int) -> int:
         return self.prompts or PRESETS[self.settings].prompts or (60 if heads < 100 else 40)
+
+    def _prompts_of(self, task: str, heads: int) -> int:
+        if task in TEXT_TASKS and PRESETS[self.settings].all_texts and self.prompts is None:
+            return len(load_text_task(task, self._data_of(task)).rows)
+        return self._prompts(heads)
 
     def setup_for(self, heads: int) -> Setup:
         """Returns what is measured of a model with so many heads.
@@ -157,6 +194,9 @@ class Study(AnyStudy):
             all_tasks=self._all_tasks,
             all_sizes=preset.all_sizes if self.all_sizes is None else self.all_sizes,
             full_grid=self.full_grid,
+            four_way=preset.four_way,
+            text_tasks=self._text_tasks,
+            shots=self.shots or preset.shots,
         )
 
     @property
@@ -197,12 +237,18 @@ class Study(AnyStudy):
                 seed,
                 hard_negatives=self.hard_negatives and task in classification.PATTERNS,
                 labels=self.labels,
+                data=self._data_of(task),
                 reference=self.reference or preset.reference,  # type: ignore[arg-type]  # checked when it is built
                 folder=self.folder,
                 redo=self.redo,
             )
             for seed in self._demonstration_seeds
         ]
+
+    def _data_of(self, task: str) -> str | None:
+        if task not in TEXT_TASKS or self.text_data in (None, "hub"):
+            return self.text_data if task in TEXT_TASKS else None
+        return str(Path(self.text_data) / task)
 
     # -------------------------------------------------------------------------------------------- heads
 
@@ -324,9 +370,128 @@ class Study(AnyStudy):
         study = self.on_tasks[self.primary_task][0]
         return Doses(accuracies, bare, study.losses(accuracies.plan.few()), study.uniform_loss())
 
+    def benefits(self) -> Benefits:
+        """Returns right answers with several numbers of demonstrations, on the tasks and on those with texts.
+
+        Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Where the whole model is
+        not better than chance on other queries, with the most demonstrations, it is measured alone.
+        """
+        return self._benefits
+
+    @cached_property
+    def _benefits(self) -> Benefits:
+        setup, edits = self.setup, self.plan()
+        pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
+        texts = [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]
+        bar = tqdm([*pattern, *texts], desc="tasks by shots", leave=False)
+        return Benefits(edits, self.model.title, [self._by_shots(labelled, edits) for labelled in bar])
+
+    def _by_shots(self, labelled: Labelled, edits: Plan) -> TaskShots:
+        setup, name = edits.setup, labelled.task
+        shots = setup.shots_of(name)
+        first = self._studies(labelled, max(shots))[0]
+        done = None if setup.all_tasks else accuracy(answered_right([first.other_queries], WHOLE_ALONE)["whole"])
+        does = done is None or done.low > first.other_queries.chance
+        rows = edits.benefit_rows() if does else {Row(Group.WHOLE): WHOLE}
+        right = {
+            k: answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
+            for k in ((max(shots),) if labelled.unrelated else shots)
+        }
+        controls = tuple(row for row in rows if row.is_control_set)
+        return TaskShots(
+            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does,
+            len(first.classes.rows),
+        )  # fmt: skip
+
+    def _studies(self, labelled: Labelled, k: int) -> list[TaskStudy]:
+        """The studies of one task with k demonstrations, one for each seed."""
+        prompts = self._prompts_of(labelled.task, self.scores().mean.size)
+        if labelled.task not in TEXT_TASKS:
+            return [study.replace(k=k) for study in self._task_studies(labelled.task, prompts)]
+        labels = LABELS[:2] if labelled.unrelated else None
+        return [
+            study.replace(k=k, labels=labels, reference_prompts=TEXT_REFERENCE_PROMPTS)
+            for study in self._task_studies(labelled.task, prompts)
+        ]
+
     def costs(self) -> Costs:
         """Returns what the primary ablation costs on each task."""
         return Costs(measures.costs(self.accuracies().right, self.doses().without_examples))
+
+    # -------------------------------------------------------------------------------------------- function vectors
+
+    def function_vector_heads(
+        self, prompts: int | None = None, intact: int | None = None, corruption: Corruption | None = None
+    ) -> FunctionVectorHeads:
+        """Returns the indirect effects of all heads on five word-pair tasks, see `roles.function_vectors`.
+
+        prompts: corrupted ones of each task; intact: those that mean outputs are taken over. By default 25 and 100, as
+        Todd et al. have; from 100 heads on 10 and 25. corruption: None takes that of Todd et al., shuffled outputs; but
+        where the answer is hardly more probable after intact demonstrations (by less than 0.05), so that there is
+        nothing to give back, outputs of other lists. Raises ValueError for more prompts than a task has queries.
+        """
+        small = self.scores().mean.size < 100
+        numbers = prompts or (25 if small else 10), intact or (100 if small else 25)
+        for name in (corruption,) if corruption else get_args(Corruption):
+            heads = function_vector_heads(
+                [
+                    FunctionVectorStudy(
+                        self.model, task, self.k, numbers[0], self.seed,
+                        intact=numbers[1], corruption=name, folder=self.folder, redo=self.redo,
+                    )
+                    for task in PAIR_TASKS
+                ]
+            )  # fmt: skip
+            if heads.room >= ROOM:
+                break
+        return heads
+
+    def function_vectors(
+        self,
+        prompts: int | None = None,
+        intact: int | None = None,
+        queries: int | None = None,
+        *,
+        n: int | None = None,
+        control_sets: int | None = None,
+        corruption: Corruption | None = None,
+    ) -> FunctionVectors:
+        """Returns function-vector heads beside induction heads, and what the model does without either.
+
+        prompts, intact, corruption: see `function_vector_heads`. queries: of each word-pair task and twice as many of
+        the primary task, by default 20; from 100 heads on 6. n: heads of each set, by default 4; from 100 heads on 3 %
+        of them. control_sets: of each set, by default 20; from 100 heads on 10. All heads are ablated by their mean
+        output. Raises ValueError for more prompts or queries than there are, for fewer than two of them or two
+        sequences, which have no interval, and for sets of more than a third of the heads.
+        """
+        for name, number in (("prompts", prompts), ("queries", queries), ("sequences", self.sequences)):
+            if number is not None and number < 2:
+                raise ValueError(f"{name} = {number}: give two or more, as one has no interval")
+        matching = self.scores().mean
+        small = matching.size < 100
+        asked = queries or (20 if small else 6)
+        pairs = WordPairsStudy(self.model, PAIR_TASKS, self.k, asked, self.seed, folder=self.folder, redo=self.redo)
+        classified = self._task_studies(self.primary_task, 2 * asked)[0]
+        copies = CopiesStudy(
+            self.model, self.length, 2, self.sequences, self.seed + self.sequences,
+            bos=self.bos, folder=self.folder, redo=self.redo,
+        )  # fmt: skip
+        size = n or (4 if small else measures.how_many(PAPER_SHARES[1], matching.size))
+        draws = control_sets or (20 if small else 10)
+        check_size(size, matching.size)
+        heads = self.function_vector_heads(prompts, intact, corruption)
+        sets = head_sets(matching, heads.mean(), pairs.means().norms, size, draws, self.seed)
+        edits = {name: Edit.ablate(chosen) if chosen else WHOLE for name, chosen in sets.ablations.items()}
+        return FunctionVectors(
+            heads,
+            self.scores().heads,
+            sets,
+            pairs.answers(edits),
+            self.primary_task,
+            1 / len(classified.classes.labels),
+            {name: answers.right for name, answers in classified.answers(edits).items()},
+            copies.copied(edits),
+        )
 
     # -------------------------------------------------------------------------------------------- controls
 
@@ -369,5 +534,7 @@ class Study(AnyStudy):
             self.accuracies(),
             self.doses(),
             self.costs(),
+            self.benefits(),
+            self.function_vectors(),
             self.planted_check(),
         )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BeforeValidator
 from tqdm import tqdm
 
 from util.engine.attention import support
+from util.engine.base_runs import BaseRuns
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
@@ -31,9 +33,10 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.results import PromptPattern
 from util.figures.induction_scores.saved_means import SavedMeans
-from util.load_model_and_data import staicc_prompts
+from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
+from util.prompts.text_tasks import TEXT_TASKS
 from util.records.checked import AsList, Count, Natural, Text, checked
 from util.records.study import Study
 from util.roles import heads as head_arguments
@@ -45,6 +48,7 @@ from util.stats.intervals import Interval, accuracy
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
 SKIPPED_POSITIONS = 8  # first tokens of a prompt that no mean counts
 Reference = Literal["task", "staicc"]
+Place = Annotated[Text, BeforeValidator(lambda place: str(place) if isinstance(place, Path) else place)]
 Labels = Annotated[tuple[Text, ...], AsList]
 Name = TypeVar("Name", bound=Hashable)
 
@@ -79,10 +83,12 @@ class Means:
 class TaskStudy(Study):
     """A classification task to answer: `prompts` queries from the one at `start` on.
 
-    k, seed: demonstrations of each query, and what they are drawn by. hard_negatives: see `classification.task`.
-    labels: other words than Foo, Bar, Mur, Res. reference: what means are taken over, other prompts of the task or
-    StaICC's; reference_prompts: how many, and how many plain texts. means_file: means that were saved, which stand for
-    those of the reference, see `saved_means`.
+    task: one of `classification.NAMES` or of `text_tasks.TEXT_TASKS`. k, seed: demonstrations of each query, and what
+    they are drawn by. hard_negatives: see `classification.task`. labels: other words than the task's own, in their
+    order; those of a text task become unrelated to its classes with Foo, Bar. data: where the texts of a text task are,
+    see `load_text_task`. reference: what means are taken over, other prompts of the task or StaICC's;
+    reference_prompts: how many, and how many plain texts. means_file: means that were saved, which stand for those of
+    the reference, see `saved_means`.
     """
 
     task: Text = "wordseq1"
@@ -92,6 +98,7 @@ class TaskStudy(Study):
     _: KW_ONLY
     hard_negatives: bool = False
     labels: Labels | None = None
+    data: Place | None = None
     reference: Reference = "task"
     start: Natural = 0
     reference_prompts: Count = 64
@@ -102,16 +109,24 @@ class TaskStudy(Study):
     word_lists = ("categories.csv",)
 
     def __post_init__(self) -> None:
-        if self.task not in classification.NAMES:
-            raise ValueError(f"task = {self.task!r}: there are {', '.join(classification.NAMES)}")
+        if self.task not in (*classification.NAMES, *TEXT_TASKS):
+            raise ValueError(f"task = {self.task!r}: there are {', '.join((*classification.NAMES, *TEXT_TASKS))}")
         if self.hard_negatives and self.task not in classification.PATTERNS:
             raise ValueError(
                 f"hard_negatives = True: {self.task} has none; they are for {', '.join(classification.PATTERNS)}"
             )
-        plain = classification.task(self.task, self.hard_negatives)
+        if self.data is not None and self.task not in TEXT_TASKS:
+            raise ValueError(f"data = {self.data!r}: {self.task} is made, not read; leave it out")
+        plain = self._unlabelled
         if self.start + self.prompts > len(plain.rows):
             raise ValueError(
                 f"prompts = {self.prompts}, start = {self.start}: {self.task} has {len(plain.rows)} rows to ask for"
+            )
+        of_a_class, there = -(-self.k // len(plain.labels)), min(map(len, plain.candidates.values()))
+        if of_a_class > there:
+            raise ValueError(
+                f"k = {self.k}: that is {of_a_class} demonstrations of a class, and {self.task} has {there}; choose a "
+                "smaller k"
             )
         if self.labels is not None and not len(self.labels) == len(set(self.labels)) == len(plain.labels):
             raise ValueError(
@@ -124,10 +139,24 @@ class TaskStudy(Study):
             self.saved_means  # noqa: B018  # raises ValueError where there are none
 
     @cached_property
+    def _unlabelled(self) -> classification.Task:
+        """The task with its own labels."""
+        if self.task not in TEXT_TASKS:
+            return classification.task(self.task, self.hard_negatives)
+        return self._texts[0]
+
+    @cached_property
+    def _texts(self) -> tuple[classification.Task, str]:
+        """A text task, and which texts it has."""
+        try:
+            return load_text_task(self.task, self.data), text_task_version(self.task, self.data)
+        except ValueError as error:
+            raise ValueError(f"data = {self.data!r}: {error}") from error
+
+    @cached_property
     def classes(self) -> classification.Task:
         """The task, with its rows and labels."""
-        task = classification.task(self.task, self.hard_negatives)
-        return task if self.labels is None else classification.relabelled(task, self.labels)
+        return self._unlabelled if self.labels is None else classification.relabelled(self._unlabelled, self.labels)
 
     @property
     def own_request(self) -> dict[str, Any]:
@@ -147,6 +176,7 @@ class TaskStudy(Study):
             "reference_prompts": self.reference_prompts,
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
+            **({"data_version": self._texts[1]} if self.task in TEXT_TASKS else {}),
             **saved,
         }
 
@@ -174,6 +204,12 @@ class TaskStudy(Study):
         end = self.start + self.prompts
         others = classification.prompts(self.classes, self.k, self.seed + 1000, end + self.reference_prompts)
         return others[end:] or others[: self.reference_prompts]
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of always naming the label that most of the queries have; not below that of guessing."""
+        gold = np.bincount([prompt.gold for prompt in self.drawn])
+        return max(1 / len(self.classes.labels), float(gold.max() / gold.sum()))
 
     @cached_property
     def scoring(self) -> Scoring:
@@ -259,6 +295,12 @@ class TaskStudy(Study):
         """The means of `means_file`. Raises ValueError for what is no such file."""
         return None if self.means_file is None else SavedMeans.read(self.means_file)
 
+    def _base_runs(self, edits: Mapping[Name, Edit], lengths: Sequence[int]) -> BaseRuns:
+        """Returns what lets each edit start at its first layer, for texts of so many tokens."""
+        model = self.pair[0]
+        starts = [min(heads_by_layer(prepare(model), edit.heads)) for edit in edits.values() if edit.heads]
+        return BaseRuns(model, starts, sum(lengths))
+
     def _check_heads(self, edits: Mapping[Name, Edit]) -> None:
         for edit in edits.values():
             heads_by_layer(prepare(self.pair[0]), edit.heads)
@@ -271,12 +313,13 @@ class TaskStudy(Study):
         what `instruments` raises.
         """
         _check_edits(edits)
+        runs = cache(lambda: self._base_runs(edits, self.scoring.lengths))
 
         def measured(edit: Edit) -> Answers:
             def compute() -> dict[str, Any]:
                 self._check_heads(edits)
                 attach = self.instruments(edit, self.scoring.lengths)
-                scores = label_log_probs(self.pair[0], self.scoring, attach, token_budget=self.token_budget)
+                scores = label_log_probs(self.pair[0], self.scoring, attach, self.token_budget, runs=runs())
                 return {**scores, "gold": self.scoring.gold}
 
             data = self.record({"part": "answers", "edit": edit.plain()}, compute).data
@@ -295,19 +338,22 @@ class TaskStudy(Study):
         _check_edits(edits)
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
+        runs = cache(lambda: self._base_runs(edits, list(map(len, self.plain_texts))))
         bar = tqdm(edits.items(), desc="plain text", leave=False)
-        return {name: self._text_record(edit, edits)["loss"] for name, edit in bar}
+        return {name: self._text_record(edit, edits, runs)["loss"] for name, edit in bar}
 
     def uniform_loss(self) -> float:
         """Returns the loss of a model that gives all tokens of its vocabulary the same probability, in nats."""
-        return float(np.log(self._text_record(WHOLE, {})["vocabulary"]))
+        return float(np.log(self._text_record(WHOLE, {}, lambda: None)["vocabulary"]))
 
-    def _text_record(self, edit: Edit, edits: Mapping[Any, Edit]) -> Mapping[str, Any]:
+    def _text_record(
+        self, edit: Edit, edits: Mapping[Any, Edit], runs: Callable[[], BaseRuns | None]
+    ) -> Mapping[str, Any]:
         def compute() -> dict[str, Any]:
             self._check_heads(edits)
             model, texts = self.pair[0], self.plain_texts
             attach = self.instruments(edit, list(map(len, texts)))
-            losses = text_losses(model, texts, attach, self.token_budget)
+            losses = text_losses(model, texts, attach, self.token_budget, runs())
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
         return self.record({"part": "text", "edit": edit.plain()}, compute).data
@@ -360,6 +406,6 @@ def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, Interval]:
     done = {}
     for study in studies:
         interval = accuracy(answered_right([study.other_queries], {"whole": WHOLE})["whole"])
-        if interval.low > 1 / len(study.classes.labels):
+        if interval.low > study.other_queries.chance:
             done[study.task] = interval
     return done

@@ -22,7 +22,14 @@ from util.figures.ioi_patching.measures import carriers
 from util.figures.ioi_patching.results import KEPT, Result
 from util.scores.evaluation import Curve, spearman
 from util.scores.graph import LETTERS, ComponentGraph
-from util.stats.intervals import Interval, Intervals, mean_intervals, ratio_of_means, resampled
+from util.stats.intervals import (
+    Interval,
+    Intervals,
+    bootstrap_interval,
+    mean_intervals,
+    ratio_of_means,
+    resampled,
+)
 
 EAP: Final = "EAP"
 EAP_IG: Final = "EAP-IG inputs"
@@ -91,21 +98,6 @@ def _correlations(scores: Floats, redrawn: Floats) -> NDArray[np.float64]:
     first, second = (ranks - ranks.mean(-1, keepdims=True) for ranks in (rankdata(scores), rankdata(redrawn, axis=1)))
     with np.errstate(invalid="ignore"):
         return (second @ first) / np.sqrt((second**2).sum(1) * (first @ first))
-
-
-def _around(value: float, redrawn: Floats, within: tuple[float, float]) -> Interval:
-    """A value with its interval, from what bootstrap samples give [D]. A sample that gives NaN is left out.
-
-    The interval says how far the value would move with other pairs, as many as these. It reaches to either side as far
-    as the farther of the 2.5th and the 97.5th percentile: bootstrap samples have the noise of effects twice, and lie
-    below the value. It does not say how scores agree with effects over endless pairs. Noise lowers that agreement, the
-    more the fewer pairs there are, and most edges have next to no effect.
-    """
-    redrawn = redrawn[np.isfinite(redrawn)]
-    if not np.isfinite(value) or not len(redrawn):
-        return Interval(value, np.nan, np.nan)
-    reach = float(np.abs(np.quantile(redrawn, [0.025, 0.975]) - value).max())
-    return Interval(value, max(value - reach, within[0]), min(value + reach, within[1]))
 
 
 @dataclass(frozen=True)
@@ -213,7 +205,7 @@ class EdgeScores(Result):
         for method in self.means:
             order = np.argsort(-np.abs(self.estimate(method)), kind="stable")
             redrawn = np.array([_share_found(order, matter) for matter in self._redrawn[1]])
-            found[method] = _around(_share_found(order, self.matter), redrawn, within=(0, 1))
+            found[method] = bootstrap_interval(_share_found(order, self.matter), redrawn, within=(0, 1))
         return found
 
     @cached_property
@@ -232,7 +224,7 @@ class EdgeScores(Result):
                     continue
                 scores = self.estimate(method)[own]
                 correlations = _correlations(scores, redrawn[:, own])
-                agreement[method][kind] = _around(spearman(scores, exact[own]), correlations, within=(-1, 1))
+                agreement[method][kind] = bootstrap_interval(spearman(scores, exact[own]), correlations, within=(-1, 1))
         return agreement
 
     @property

@@ -1,0 +1,221 @@
+"""What demonstrations are worth: tables and verdicts from made-up answers, and a small study of the embedded model."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from util.commands import frame
+from util.figures.induction_scores.benefits import RULE, Benefits, Labelled, Rule, TaskShots
+from util.figures.induction_scores.edits import Edit, Group, Row
+from util.figures.induction_scores.plan import PRESETS, Plan, Setup
+from util.figures.induction_scores.study import Study
+from util.stats.intervals import Interval
+from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED
+
+WHOLE, KNOCKED_OUT, ABLATED = Row(Group.WHOLE), Row(Group.KNOCKED_OUT), Row(Group.ABLATED, 3)
+CONTROLS = tuple(Row(Group.LAYER_MATCHED, None, draw) for draw in (1, 2))
+
+
+def first(n, share):
+    """Of n queries the first are answered right."""
+    return (np.arange(n) < round(share * n))[None]
+
+
+def task(name, shots, *, n=200, text=False, unrelated=False, does=True, chance=0.5):
+    """shots: by the number of demonstrations, the shares that whole, ablated, knocked out, controls answer right."""
+    right = {}
+    for k, shares in shots.items():
+        rows = dict(zip((WHOLE, ABLATED, KNOCKED_OUT), (first(n, share) for share in shares), strict=False))
+        right[k] = rows | dict.fromkeys(CONTROLS, first(n, shares[3])) if does else {WHOLE: first(n, shares[0])}
+        if not k:
+            right[k].pop(KNOCKED_OUT, None)
+    done = Interval(0.9, 0.8, 0.95) if does else Interval(0.5, 0.4, 0.6)
+    return TaskShots(Labelled(name, unrelated), right, ABLATED, CONTROLS, chance, text, done, does, 512)
+
+
+def setup():
+    return Setup(
+        tasks=("wordseq1",), primary_task="wordseq1", prompts=200, seeds=(42,), mode="mean", sizes=(3,), primary=3,
+        control_sets=2, other_sets=2, all_tasks=False, all_sizes=False, full_grid=False, four_way=(),
+        text_tasks=("sst2",), shots=(0, 10),
+    )  # fmt: skip
+
+
+def benefits(*tasks):
+    edits = {WHOLE: Edit(), ABLATED: Edit.ablate([(0, 0)])}
+    return Benefits(Plan(setup(), [(0, 0)], {}, {}, edits), "a model", tasks)
+
+
+def verdict(number, *tasks, rule=RULE):
+    return benefits(*tasks).judged(rule).claims[number - 1]
+
+
+# as the paper has it: whole, ablated, pattern knocked out, control sets
+PATTERN = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.95, 0.5, 0.52, 0.94)})
+TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)}, text=True)
+UNRELATED = task("sst2", {10: (0.9, 0.52, 0.6, 0.88)}, text=True, unrelated=True)
+
+
+def test_all_claims_hold_of_a_model_like_the_papers():
+    found = benefits(PATTERN, TEXT, UNRELATED)
+    assert [claim.verdict for claim in found.verdicts.claims] == [HOLDS] * 7
+    table = found.verdicts.table()
+    assert len(table) == 7 and not table["value"].str.contains("nan").any()
+
+
+def test_all_claims_fail_of_a_model_without_induction_heads():
+    same = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.95, 0.95, 0.95, 0.95)})
+    text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95, 0.95, 0.95, 0.95)}, text=True)
+    unrelated = task("sst2", {10: (0.9, 0.9, 0.9, 0.9)}, text=True, unrelated=True)
+    verdicts = [claim.verdict for claim in benefits(same, text, unrelated).verdicts.claims]
+    assert verdicts == [REFUTED, REFUTED, REFUTED, REFUTED, REFUTED, REFUTED, REFUTED]
+    assert verdict(3, same).parts == () and "no pattern task" in verdict(3, same).note  # nothing to judge
+
+
+def test_few_queries_leave_it_undecided_and_say_how_many_would_decide():
+    few = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.9, 0.8, 0.8, 0.9)}, n=20)
+    claim = verdict(1, few)
+    assert claim.verdict == UNDECIDED and claim.parts[0].queries == 20
+    assert claim.parts[0].needed > 20 and claim.parts[0].available == 512
+    assert "needs" in claim.parts[0].extent
+    more = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.8, 0.8, 0.9)}, n=20 * claim.parts[0].needed)
+    assert verdict(1, more).verdict == HOLDS
+
+
+def test_a_task_that_the_model_does_not_do_gets_no_verdict():
+    undone = task("repetition", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
+    assert verdict(1, undone).verdict == NOT_DONE and verdict(1, undone, PATTERN).verdict == HOLDS
+    assert [claim.verdict for claim in benefits(undone).verdicts.claims] == [NOT_DONE] * 7
+    assert "nan" not in benefits(undone).verdicts.table().to_string()
+    assert (
+        benefits(undone).table().loc[("repetition", 10), "ablated"] == "-"
+        if "ablated" in benefits(undone).table()
+        else 1
+    )
+    assert benefits(undone).changes().empty
+
+
+def test_one_task_that_contradicts_refutes_a_claim_about_all():
+    kept = task("wordseq2", {0: (0.5,) * 4, 10: (0.95,) * 4})
+    assert verdict(1, PATTERN, kept).verdict == REFUTED
+
+
+def test_the_loss_of_benefit_is_a_difference_of_differences():
+    """What is lost without demonstrations, too, is no loss of benefit."""
+    hurt = task("sst2", {0: (0.8, 0.5, 0.5, 0.8), 10: (0.9, 0.6, 0.7, 0.9)}, text=True, n=1000)
+    claim = verdict(4, hurt)
+    assert claim.parts[0].value == pytest.approx(0.0) and claim.verdict == REFUTED
+    assert verdict(7, hurt).verdict == REFUTED
+    both = task("sst2", {0: (0.5, 0.9, 0.9, 0.1), 10: (0.9, 0.1, 0.1, 0.9)}, text=True)
+    part = verdict(4, both).parts[0]
+    assert part.value == pytest.approx(1.6) and part.bound == RULE.margin and part.low < 1.6 < part.high
+
+
+def test_the_rule_can_be_changed():
+    assert verdict(1, PATTERN, rule=Rule(margin=0.6)).verdict == REFUTED
+    with pytest.raises(ValueError, match="margin"):
+        Rule(margin=1.5)
+
+
+def test_tables_by_hand():
+    found = benefits(PATTERN, UNRELATED)
+    table = found.table()
+    assert (
+        table.loc[("wordseq1", 10), "whole"].startswith("0.95 [") and table.loc[("wordseq1", 0), "knocked out"] == "-"
+    )
+    assert table.loc[("wordseq1", 10), "controls"] == "0.94 to 0.94"
+    assert table.loc[("sst2, Foo/Bar", 10), "ablated"].startswith("0.52 [")
+    assert found.numbers().loc[("wordseq1", 10), "p"] == pytest.approx(1 / 3)
+    changes = found.changes()
+    assert list(changes.index) == ["wordseq1"]  # with unrelated labels there is no zero-shot accuracy
+    assert changes.loc["wordseq1", "without induction heads"] == "-100 %"
+    assert changes.loc["wordseq1", "without others"] == "-2 %"
+    small = task("sst2", {0: (0.6,) * 4, 10: (0.62, 0.5, 0.5, 0.6)}, n=20, text=True)
+    assert benefits(small).changes().loc["sst2", "without induction heads"] == "small"
+
+
+def test_what_is_published_of_the_same_places_stands_beside():
+    found = benefits(task("sst2", {0: (0.6,) * 4, 10: (0.9,) * 4}, text=True), UNRELATED, PATTERN)
+    table = found.published()
+    assert table.loc[("sst2", 10)].tolist() == ["94.6", "92.5", "94.6", "-"]  # Table 3
+    assert table.loc[("sst2, Foo/Bar", 10)].tolist() == ["94.0", "70.7", "93.0", "-"]
+    assert table.loc[("wordseq1", 10)].tolist() == ["99.4", "96.2", "99.3", "97.3"]  # Table 1
+    assert ("wordseq1", 0) not in table.index
+
+
+def test_values_are_plain_json(tmp_path, monkeypatch):
+    from util.figures import report
+
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    undone = task("repetition", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
+    file = report.save_values(benefits(PATTERN, TEXT, UNRELATED, undone).values(), "induction_scores")
+    values = json.loads(file.read_text())
+    assert values["accuracy by shots"]["sst2, Foo/Bar"]["10"]["controls"] == [0.88, 0.88]
+    assert values["tasks"]["repetition"]["does"] is False
+    assert values["verdicts"][0]["verdict"] == HOLDS
+
+
+def test_the_figure_draws_every_task_at_the_width_of_a_page(tmp_path):
+    undone = task("centre_embedding", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
+    figure = benefits(PATTERN, undone, TEXT, UNRELATED, replace(TEXT, labelled=Labelled("subj"))).figure()
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles[:5] == ["wordseq1", "centre embedding", "sst2", "sst2, Foo/Bar", "subj"]
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {
+        "whole model", "control sets", "without induction heads", "pattern knocked out",
+    }  # fmt: skip
+    figure.savefig(tmp_path / "shots.png")
+
+
+def test_the_command_writes_the_verdicts(monkeypatch, tmp_path, capsys):
+    def made_up(study):
+        assert (study.model.name, study.prompts) == ("embedded", 7)
+        return benefits(PATTERN, TEXT, UNRELATED)
+
+    monkeypatch.setattr(Study, "benefits", made_up)
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    frame.main(["claims", "embedded", "--about", "induction", "--prompts", "7"])
+    printed = capsys.readouterr().out
+    assert "1. pattern tasks lose more" in printed and "0.52 [" in printed
+    values = json.loads((tmp_path / "data" / "values" / "induction_claims.json").read_text())
+    assert values["prompts"] == 7 and [claim["verdict"] for claim in values["verdicts"]] == [HOLDS] * 7
+
+
+def test_more_queries_than_a_task_has_are_refused_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    with pytest.raises(SystemExit) as stopped:
+        frame.main(["claims", "embedded", "--about", "induction", "--prompts", "257"])
+    assert stopped.value.code == 1 and "rows to ask for" in capsys.readouterr().err
+
+
+def test_a_small_study_measures_what_the_figure_shows(tmp_path):
+    """On the embedded model: the same edits at every number of examples, a knockout where there are examples."""
+    study = Study("embedded", ["wordseq1"], prompts=12, shots=(0, 4), k=4, text_tasks=["sst2"], folder=tmp_path)
+    found = study.benefits()
+    assert [task.labelled.name for task in found.tasks] == ["wordseq1", "sst2", "sst2, Foo/Bar"]
+    words, texts, unrelated = found.tasks
+    assert words.does and not words.text and texts.text and not texts.does
+    assert KNOCKED_OUT in words.right[4] and KNOCKED_OUT not in words.right[0]
+    assert len(words.controls) == 5 and {*words.controls} <= {*words.right[0]} & {*words.right[4]}
+    assert list(texts.right) == [0, 4] and list(unrelated.right) == [4] and list(texts.right[4]) == [WHOLE]
+    np.testing.assert_array_equal(words.right[4][words.ablated], study.accuracies().right["wordseq1"][words.ablated])
+    again = study.replace(model="embedded").benefits()
+    assert again.table().equals(found.table())
+
+
+def test_texts_that_are_not_there_are_missed_before_work():
+    with pytest.raises(ValueError, match="there is no folder"):
+        Study("embedded", text_tasks=["sst2"], text_data="/nowhere")
+    with pytest.raises(ValueError, match="no text task 'x'"):
+        Study("embedded", text_tasks=["x"])
+
+
+def test_the_papers_settings_have_its_sizes_and_tasks():
+    paper = PRESETS["paper"]
+    assert paper.seeds == (42, 43, 44) and paper.mode == "input_mean" and paper.control_sets == 3
+    assert paper.four_way == ("wordseq1_4way", "wordseq2_4way")
+    assert paper.text_tasks == ("boolq", "ethos", "rte", "sst2", "subj", "wic", "wsc")
+    llama = Study("embedded", settings="paper", text_tasks=["sst2", "subj"]).setup_for(32 * 32)
+    assert llama.sizes == (11, 31) and llama.shots_of("wordseq1") == (0, 5, 10)
+    assert llama.shots_of("wordseq1_4way") == (20,) and llama.all_tasks and llama.all_sizes

@@ -1,0 +1,150 @@
+"""Text tasks in the induction figure: what a study of them asks, what it refuses, and how it is answered."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.text_rows import written
+from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.results import chances
+from util.figures.induction_scores.study import Study
+from util.figures.induction_scores.task_study import TaskStudy, answered_right, tasks_done
+from util.load_model_and_data import load_text_task, staicc_version
+from util.prompts import classification, induction_pattern, text_tasks
+from util.records.model import Model
+
+EMBEDDED = Model("embedded", device="cpu", verbose=False)
+NEVER = Model("given:toy", loader=lambda: pytest.fail("no model is needed"))
+
+
+@pytest.fixture(scope="module")
+def rte(tmp_path_factory):
+    return str(written("rte", tmp_path_factory.mktemp("texts") / "rte rows"))
+
+
+def study_of(rte, tmp_path, **options):
+    return TaskStudy(EMBEDDED, "rte", **{"k": 2, "prompts": 4, "data": rte, "folder": tmp_path} | options)
+
+
+def by_hand(pair, prompt):
+    """The log-probability of each label [C], token by token, from plain forward passes."""
+    model, tokenizer = pair
+    scores = []
+    for label in prompt.labels:
+        ids, whole = (tokenizer(text)["input_ids"] for text in (prompt.text, f"{prompt.text} {label}"))
+        assert whole[: len(ids)] == ids
+        with torch.no_grad():
+            rows = model(torch.tensor([whole])).logits[0].double().log_softmax(-1)
+        scores.append(sum(float(rows[place - 1, whole[place]]) for place in range(len(ids), len(whole))))
+    return scores
+
+
+def test_the_answers_are_those_of_plain_forward_passes(rte, tmp_path):
+    study = study_of(rte, tmp_path)
+    found = study.answers({"whole": WHOLE})["whole"]
+    prompts = classification.prompts(load_text_task("rte", rte), 2, 42, 4)
+    for number, prompt in enumerate(prompts):
+        np.testing.assert_allclose(found.log_prob[number], by_hand(study.pair, prompt), atol=1e-4)
+        assert found.gold[number] == prompt.gold
+    assert study.texts[:4] == [prompt.text for prompt in prompts]
+    again = study.replace(model=replace(study.model, loader=NEVER.loader)).answers({"whole": WHOLE})["whole"]
+    np.testing.assert_array_equal(again.log_prob, found.log_prob)  # read from its record
+
+
+def test_every_edit_acts_on_text_tasks(rte, tmp_path):
+    study = study_of(rte, tmp_path, prompts=2, reference="staicc", reference_prompts=3)
+    heads = [(layer, head) for layer in range(4) for head in range(8)]
+    edits = {mode: Edit.ablate(heads[:9], mode) for mode in ("zero", "mean", "mean_pos", "input_mean")}
+    edits |= {name: Edit.knock_out(heads, name) for name in induction_pattern.PATTERNS}
+    found = study.answers({"whole": WHOLE} | edits)
+    for name in edits:
+        assert (found[name].log_prob != found["whole"].log_prob).all(), name
+    pattern = study.pattern((2, 1))
+    assert {*pattern.kinds} == {"", "text", "colon", "label", "blank line"}
+    assert pattern.attention.shape == (len(pattern.tokens), len(pattern.tokens))
+
+
+def test_labels_may_be_unrelated_to_the_classes(rte, tmp_path):
+    study = study_of(rte, tmp_path, labels=["Foo", "Bar"])
+    assert study.classes == text_tasks.semantically_unrelated(load_text_task("rte", rte))
+    assert study.request["labels"] == ["Foo", "Bar"] and study.request["dataset"] == "rte"
+    plain = study.replace(labels=None).drawn
+    assert [prompt.gold for prompt in study.drawn] == [prompt.gold for prompt in plain]
+    assert {prompt.labels for prompt in plain} == {("Yes", "No")}
+
+
+def test_requests_say_which_texts_were_read(rte, tmp_path):
+    staicc = TaskStudy("embedded", "sst2")
+    assert staicc.request["data_version"] == f"StaICC {staicc_version()}" and staicc.request["task"] == "sst2"
+    study = study_of(rte, tmp_path)
+    version = study.request["data_version"]
+    assert version.startswith("rte rows content:") and rte not in str(study.request)
+    assert "data_version" not in TaskStudy("embedded", "wordseq1").request
+    changed = written("rte", tmp_path / "rte rows")
+    same = study_of(changed, tmp_path)
+    assert same.request == study.request  # the same rows elsewhere
+    file = changed / "train.jsonl"
+    file.write_text(file.read_text().replace("boats", "ships"))
+    other = study_of(changed, tmp_path)
+    assert other.request != study.request and "ships" in other.drawn[0].text
+    assert same.request == study.request and "boats" in same.drawn[0].text  # read once for a study
+
+
+WRONG: dict[str, dict] = {
+    "task = 'cola': there are repetition, .*wordseq2_4way, boolq, ethos": {"task": "cola"},
+    "data = 'nowhere': there is no folder 'nowhere'; give a folder with train.jsonl": {"data": "nowhere"},
+    "data = '.*': train of boolq, row 0: there is no column 'passage'": {"task": "boolq"},
+    "data = '.*': recursion is made, not read; leave it out": {"task": "recursion"},
+    "data = '': ": {"data": ""},
+    "k = 25: that is 13 demonstrations of a class, and rte has 12": {"k": 25},
+    "prompts = 11, start = 0: rte has 10 rows": {"prompts": 11},
+    "prompts = 4, start = 8: rte has 10 rows": {"start": 8},
+    "hard_negatives = True: rte has none": {"hard_negatives": True},
+    r"labels = \['A', 'B', 'C'\]: rte has 2 classes": {"labels": ["A", "B", "C"]},
+    r"labels of rte: \['A\\n\\nB'\] .*separators": {"labels": ["A\n\nB", "C"]},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_arguments_are_refused_when_the_study_is_built(message, rte):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        TaskStudy(NEVER, **{"task": "rte", "k": 2, "prompts": 4, "data": rte, **WRONG[message]})
+
+
+def test_queries_of_staicc_run_out_at_512(rte, tmp_path):
+    study = TaskStudy(NEVER, "subj", k=2, prompts=256)
+    others = study.other_queries
+    assert not {prompt.text for prompt in study.drawn} & {prompt.text for prompt in others.drawn}
+    with pytest.raises(ValueError, match="prompts = 256, start = 512: subj has 512 rows"):
+        _ = others.other_queries
+    assert len(study.reference_texts) == 64  # of queries that are not asked
+
+
+def test_tasks_that_the_model_does_are_told_by_other_queries(rte, tmp_path):
+    study = study_of(rte, tmp_path, prompts=5)
+    right = answered_right([study.other_queries], {"whole": WHOLE})["whole"].mean()
+    done = tasks_done([study])
+    assert ("rte" in done) == (right == 1)  # of five answers, all must be right to be more than chance
+
+
+def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
+    options = {"prompts": 4, "k": 2, "sequences": 1, "length": 10, "control_sets": 1, "sizes": [1], "folder": tmp_path}
+    study = Study(
+        EMBEDDED, ["sst2", "wordseq1"], "sst2", all_tasks=True, mode="zero", untrained_control=False, **options
+    )
+    accuracies = study.accuracies()
+    assert set(accuracies.right) == {"sst2", "wordseq1"} and chances(["sst2", "wordseq1_4way"]) == {
+        "sst2": 0.5,
+        "wordseq1_4way": 0.25,
+    }
+    assert accuracies.figure() is not None and study.doses().figure() is not None
+    assert list(study.costs().table().columns) == ["sst2", "wordseq1"]
+    assert study.pattern().task == "sst2"
+    for arguments, message in (
+        ({"tasks": ["cola"]}, "tasks.0 = 'cola': there are repetition, .*wsc$"),
+        ({"tasks": ["sst2"], "primary_task": "sst2", "prompts": 300}, "prompts = 300, start = 300: sst2 has 512 rows"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            Study("embedded", **arguments)

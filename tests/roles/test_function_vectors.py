@@ -1,0 +1,279 @@
+"""Function-vector heads: indirect effects against whole forward passes, a planted head, and an untrained model."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests import architectures, eager_runs
+from util.engine import call
+from util.engine.attention import instrument, support
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureHeads, PatchHeads
+from util.load_model_and_data import load_ICL_model
+from util.models import planted
+from util.prompts import word_pairs
+from util.records.model import Model
+from util.roles import function_vectors
+from util.roles.function_vectors import (
+    CORRUPTED,
+    TASKS,
+    FunctionVectorStudy,
+    function_vector_heads,
+    last_outputs,
+    patched_probabilities,
+)
+from util.roles.results import FunctionVectorHeads, IndirectEffects
+from util.stats.heads import top
+from util.stats.intervals import mean_intervals
+
+LENGTHS = (9, 7, 9, 12)
+WRONG = {
+    "task": "copyng",
+    "k": 1,  # outputs of one demonstration cannot be permuted
+    "prompts": 88,  # of 87 verbs
+    "intact": 0,
+    "corruption": "none",
+    "split": "train",
+}
+
+
+def random_prompts(vocabulary, seed=0):
+    rng = np.random.default_rng(seed)
+    return [tuple(rng.integers(3, vocabulary, length).tolist()) for length in LENGTHS], rng.integers(
+        3, vocabulary, len(LENGTHS)
+    ).tolist()
+
+
+@pytest.fixture(params=["gpt2", "llama", "mistral", "embedded"])
+def model(request, wide_softmax):
+    if request.param == "embedded":
+        model = load_ICL_model("embedded", verbose=False)[0].double()
+    else:
+        model = architectures.build(request.param, torch.float64)
+    call._eager_function.cache_clear()
+    prepare(model)
+    yield model
+    call._eager_function.cache_clear()
+
+
+# ------------------------------------------------------------------------------------------------ slow references
+
+
+@torch.no_grad()
+def whole_passes(model, ids, answers, mean):
+    """One whole forward pass for each prompt and head, on the suite's instruments: [P, L, H]."""
+    found = np.empty((len(ids), *mean.shape[:2]))
+    for number, layer, head in np.ndindex(*found.shape):
+        tokens = torch.tensor([ids[number]])
+        last = torch.tensor([tokens.shape[1] - 1])
+        patch = PatchHeads(support(model).layers[layer], head, torch.from_numpy(mean[layer, head]), last)
+        with instrument(model, patch):
+            said = model(tokens, use_cache=False).logits[0, -1].softmax(-1)
+        found[number, layer, head] = said[answers[number]]
+    return found
+
+
+@torch.no_grad()
+def by_hooks(model, ids, answers, mean):
+    """The same by plain hooks on the output projections; none of the suite's code runs."""
+    twin, found = eager_runs.reference(model), np.empty((len(ids), *mean.shape[:2]))
+    layers = sorted(eager_runs.attention_modules(twin))
+    for number, layer, head in np.ndindex(*found.shape):
+        place = (layers[layer], 0, len(ids[number]) - 1, head)
+        inputs = {"input_ids": torch.tensor([ids[number]])}
+        said = eager_runs.run(twin, inputs, {place: torch.from_numpy(mean[layer, head])}).logits[0, -1].softmax(-1)
+        found[number, layer, head] = said[answers[number]]
+    return found
+
+
+@pytest.mark.oracle
+def test_patched_probabilities_are_those_of_whole_passes_and_of_hooks(model):
+    ids, answers = random_prompts(model.config.vocab_size)
+    shape = len(support(model).layers), support(model).heads
+    with torch.no_grad(), instrument(model, heads := CaptureHeads()):
+        model(torch.tensor([ids[0]]), use_cache=False)
+    scale = torch.stack([*heads.z.values()]).abs().mean().item()
+    mean = np.random.default_rng(1).normal(size=(*shape, heads.z[support(model).layers[0]].shape[-1])) * scale
+    found = patched_probabilities(model, ids, answers, mean)
+    assert found["patched"].dtype == np.float64
+    instruments, hooks = whole_passes(model, ids, answers, mean), by_hooks(model, ids, answers, mean)
+    # embedded, llama: norms and rotary angles of the class are in float32, the same in all three
+    np.testing.assert_allclose(found["patched"], instruments, atol=1e-9, rtol=1e-6)
+    np.testing.assert_allclose(found["patched"], hooks, atol=1e-9, rtol=1e-6)
+    effects = np.abs(found["patched"] / found["corrupted"][:, None, None] - 1)
+    assert np.median(effects) > 1e-4  # not vacuous
+
+
+@pytest.mark.oracle
+def test_last_outputs_are_the_means_of_hooks(model):
+    ids, _ = random_prompts(model.config.vocab_size)
+    found = last_outputs(model, ids, token_budget=20)
+    twin, outputs = eager_runs.reference(model), []
+    for tokens in ids:
+        with torch.no_grad():
+            run = eager_runs.run(twin, {"input_ids": torch.tensor([tokens])})
+        outputs.append(np.stack([run.z[layer][0, -1].numpy() for layer in sorted(run.z)]))
+    np.testing.assert_allclose(found, np.mean(outputs, axis=0), atol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------ controls
+
+
+@pytest.mark.parametrize("family", planted.FAMILIES)
+def test_a_planted_head_is_found_exactly(family):
+    """Every answer is one word: what followed each separator. The induction head alone carries it to the last token."""
+    vocabulary, separator, answer, other = 200, 10, 11, 12
+    truth = planted.induction(vocabulary, family=family)
+    rng = np.random.default_rng(0)
+
+    def prompt(shown):
+        inputs = rng.choice(np.arange(20, vocabulary), 6, replace=False).tolist()
+        pairs = [token for x in inputs[:5] for token in (x, separator, shown)]
+        return (0, *pairs, inputs[5], separator)
+
+    prepare(truth.model)
+    mean = last_outputs(truth.model, [prompt(answer) for _ in range(6)])
+    found = patched_probabilities(truth.model, [prompt(other) for _ in range(4)], [answer] * 4, mean)
+    effects = IndirectEffects("planted", "other_outputs", np.arange(4), np.ones(4), **found).effects
+    assert truth.found_exactly("induction", effects.mean(axis=0), 0.5)
+    induction = tuple(np.array(truth.heads["induction"]).T)
+    assert effects[:, *induction].min() > 0.9
+    effects[:, *induction] = 0
+    assert np.abs(effects).max() < 0.01
+
+
+def test_an_untrained_model_has_no_function_vector_heads(tmp_path):
+    study = FunctionVectorStudy(prompts=4, intact=4, folder=tmp_path)
+    effects = study.twin().effects()
+    assert np.abs(effects.effects).max() < 1e-3
+    assert np.abs(study.replace(corruption="other_outputs").effects().effects).max() > 0.1
+
+
+# ------------------------------------------------------------------------------------------------ studies
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_name_themselves(name, monkeypatch):
+    monkeypatch.setattr(Model, "pair", property(lambda self: pytest.fail("the model was loaded")))
+    with pytest.raises(ValueError, match=f"^{name} = "):
+        FunctionVectorStudy(**{"task": "present_past", "split": "all" if name == "task" else "test", name: WRONG[name]})
+
+
+def test_too_few_queries_for_a_tokenizer_are_told_before_anything_is_run(tmp_path, monkeypatch):
+    """Of 39 queries in the list, this tokenizer leaves 36 or so with donors of as many tokens."""
+    study = FunctionVectorStudy(
+        task="country_capital", prompts=39, intact=2, corruption="other_outputs", folder=tmp_path
+    )
+    assert study._drawn(2, 0).askable < 39
+    monkeypatch.setattr(function_vectors, "last_outputs", lambda *a: pytest.fail("the model ran"))
+    with pytest.raises(ValueError, match="prompts = 39: country_capital has .* queries to ask"):
+        study.effects()
+
+
+def test_all_that_decides_the_numbers_is_in_the_request(tmp_path):
+    study = FunctionVectorStudy(folder=tmp_path)
+    changes = {"task": "copying", "k": 5, "prompts": 3, "seed": 1, "intact": 5, "corruption": "other_outputs"}
+    changes |= {"split": "test", "token_budget": 100, "model": "embedded/untrained-0"}
+    requests = [study.replace(**{name: value}).request for name, value in changes.items()]
+    assert all(request != study.request for request in requests)
+    assert len({str(request) for request in requests}) == len(requests)
+
+
+def test_other_words_make_another_request():
+    task = word_pairs.find("copying", trained=True)
+    other = word_pairs.WordPairTask(task.name, (*task.pairs[1:], ("unheard", "unheard")), list_name=task.list_name)
+    assert function_vectors.words_digest(task) != function_vectors.words_digest(other)
+
+
+def test_an_interrupted_study_goes_on(tmp_path, monkeypatch):
+    """Blocks that were measured are not measured again, and the record is that of a run at one go."""
+    study = FunctionVectorStudy(prompts=20, intact=4, folder=tmp_path)
+    whole = study.replace(folder=tmp_path / "at one go").effects()
+    measured: list[int] = []
+    real = patched_probabilities
+
+    def failing(model, ids, *rest):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(len(ids))
+        return real(model, ids, *rest)
+
+    monkeypatch.setattr(function_vectors, "patched_probabilities", failing)
+    with pytest.raises(KeyboardInterrupt):
+        study.effects()
+    monkeypatch.setattr(function_vectors, "patched_probabilities", real)
+    again = []
+    monkeypatch.setattr(
+        function_vectors, "patched_probabilities", lambda m, ids, *rest: again.append(len(ids)) or real(m, ids, *rest)
+    )
+    resumed = study.effects()
+    assert (measured, again) == ([8, 8], [4])
+    np.testing.assert_array_equal(resumed.patched, whole.patched)
+    assert resumed.index.tolist() == list(range(20))
+    monkeypatch.setattr(function_vectors, "last_outputs", lambda *a: pytest.fail("measured again"))
+    np.testing.assert_array_equal(study.replace().effects().patched, whole.patched)
+
+
+def test_mean_outputs_are_of_other_prompts_than_those_that_are_patched(tmp_path):
+    study = FunctionVectorStudy(prompts=20, intact=40, folder=tmp_path)
+    patched = {item.clean.text for item in study.corrupted.items}
+    assert not patched & {item.clean.text for item in study.intact_prompts.items}
+    queries = [item.clean.text[slice(*item.clean.spans["x"][-1])] for item in study.corrupted.items]
+    assert len(set(queries)) == 20 and set(queries) <= study._task.queries("search")
+    shown = {item.index: (sorted(item.clean.labels), sorted(item.donors[2].labels)) for item in study.corrupted.items}
+    assert all(clean == donor for clean, donor in shown.values())  # the same outputs, permuted
+
+
+def test_the_probability_after_intact_demonstrations_is_that_of_the_same_prompts(tmp_path):
+    study = FunctionVectorStudy(prompts=3, intact=2, folder=tmp_path)
+    model, tokenizer = study.pair
+    for item, probability in zip(study.corrupted.items, study.effects().intact, strict=True):
+        whole, alone = (tokenizer(text).input_ids for text in (item.clean.with_label(), item.clean.text))
+        with torch.no_grad():
+            said = model(torch.tensor([alone])).logits[0, -1].softmax(-1)
+        assert probability == pytest.approx(said[whole[len(alone)]].item(), rel=1e-4)
+
+
+def test_the_suite_has_these_tasks():
+    assert {*TASKS} == {*word_pairs._MAKERS} - {"ambiguous_present_past"}
+    assert {word_pairs.CORRUPTIONS[number]: number for number in CORRUPTED.values()} == CORRUPTED
+
+
+# ------------------------------------------------------------------------------------------------ results from arrays
+
+
+def made(task, index, seed=0, shift=0.0):
+    rng = np.random.default_rng((seed, len(task)))
+    corrupted, effects = rng.uniform(0, 0.2, len(index)), rng.normal(0, 0.05, (len(index), 3, 4)) + shift
+    return IndirectEffects(
+        task, "shuffled", np.array(index), rng.uniform(0.5, 1, len(index)), corrupted,
+        corrupted[:, None, None] + effects,
+    )  # fmt: skip
+
+
+def test_the_mean_effect_and_its_interval_are_those_of_prompts_within_tasks():
+    tasks = made("a", range(8)), made("bb", range(8), shift=0.3)
+    heads = FunctionVectorHeads(tasks, "made")
+    np.testing.assert_allclose(heads.mean(), np.concatenate([task.effects for task in tasks]).mean(axis=0))
+    np.testing.assert_allclose(heads.effects.transpose(1, 0, 2, 3), [task.effects for task in tasks])
+    interval = heads.intervals()
+    np.testing.assert_array_equal(interval.low, mean_intervals(heads.units).low)
+    # tasks differ by 0.3, which is no uncertainty: the interval is that of the noise within
+    assert (interval.high - interval.low).max() < 0.15
+    assert heads.room == pytest.approx(np.mean([task.intact.mean() - task.corrupted.mean() for task in tasks]))
+
+
+def test_prompts_that_one_task_dropped_are_left_out():
+    whole, lacking = made("a", range(8)), made("bb", [0, 1, 2, 4, 5, 7])
+    heads = FunctionVectorHeads((whole, lacking), "made")
+    assert heads.effects.shape == (6, 2, 3, 4)
+    np.testing.assert_array_equal(heads.effects[3, 0], whole.effects[4])
+    np.testing.assert_array_equal(heads.effects[3, 1], lacking.effects[3])
+
+
+def test_heads_of_several_tasks_are_those_of_each(tmp_path):
+    first = FunctionVectorStudy(task="copying", prompts=4, intact=4, corruption="other_outputs", folder=tmp_path)
+    studies = [first, first.replace(task="person_sport")]
+    heads = function_vector_heads(studies)
+    assert [task.task for task in heads.tasks] == ["copying", "person_sport"] and heads.corruption == "other_outputs"
+    assert top(heads.mean(), 1)[0] in top(heads.tasks[1].effects.mean(axis=0), 4)

@@ -1,0 +1,378 @@
+"""What demonstrations are worth with and without induction heads: accuracies by shots, and verdicts on the claims.
+
+The claims are those of Crosbie & Shutova's abstract and sections 5 and 6; the rules are our own, fixed before anything
+is measured. Each is about every task that the whole model does:
+
+1. pattern tasks lose more without induction heads than without others, by more than `margin`
+2. that brings them close to chance: to less than `close` above it
+3. forbidding the pattern alone costs as much, up to `close`, where ablation surely costs more than `margin`
+4. of text tasks the benefit of demonstrations shrinks by more than `margin` more than without other heads
+5. few-shot answers come close to zero-shot ones: less than `close` above, where demonstrations surely help
+6. with labels that are unrelated to the classes, more is lost than without other heads, by more than `margin`
+7. zero-shot answers are not hurt: less than `margin` is lost, where they are above chance
+
+"Other heads" are control sets: the mean of all that were measured. A verdict is about these sets, over endless queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from pydantic import Field
+
+from util.figures import report
+from util.figures.induction_scores import measures, plots
+from util.figures.induction_scores.edits import Group, Row
+from util.figures.induction_scores.plan import Plan
+from util.records.checked import Number, checked
+from util.stats.intervals import Interval, accuracy, mean_interval
+from util.stats.tests import rank_p
+from util.stats.verdicts import ERROR, HOLDS, NOT_DONE, Claim, Part, Sample, Verdicts, all_of, compared
+
+Bools = NDArray[np.bool_]
+Margin = Annotated[Number, Field(gt=0, lt=1)]
+WHOLE = Row(Group.WHOLE)
+KNOCKED_OUT = Row(Group.KNOCKED_OUT)
+
+
+@checked
+class Rule:
+    """What claims have to show. error: of a verdict, in either direction; 0.025 goes with intervals of 95 %."""
+
+    margin: Margin = 0.05
+    close: Margin = 0.1
+    error: Margin = ERROR
+
+
+RULE = Rule()
+
+
+@dataclass(frozen=True, order=True)
+class Labelled:
+    """A task, with its own labels or with Foo and Bar, which are unrelated to its classes."""
+
+    task: str
+    unrelated: bool = False
+
+    @property
+    def name(self) -> str:
+        """How figures, tables and values files call it."""
+        return f"{self.task}, Foo/Bar" if self.unrelated else self.task
+
+
+@dataclass(frozen=True)
+class TaskShots:
+    """One task at several numbers of demonstrations.
+
+    right: answers by the number of demonstrations and by row, [R, N]; controls: the control sets among its rows.
+    chance: what guessing and always answering with the most frequent class have at most. text: whether people wrote its
+    texts. done: the whole model's accuracy on other queries at the most demonstrations, None where they were not asked;
+    does: whether it does the task. available: how many queries there are.
+    """
+
+    labelled: Labelled
+    right: Mapping[int, Mapping[Row, Bools]]
+    ablated: Row
+    controls: tuple[Row, ...]
+    chance: float
+    text: bool
+    done: Interval | None
+    does: bool
+    available: int
+
+    @property
+    def most(self) -> int:
+        """The largest number of demonstrations."""
+        return max(self.right)
+
+    def place_in_tables(self, shots: int) -> str:
+        """Returns how data/published calls this row of the paper's tables."""
+        return measures.place_in_tables(self.labelled.task, shots, self.labelled.unrelated)
+
+    def mean(self, shots: int, row: Row) -> Interval:
+        """Returns an accuracy with its interval."""
+        return accuracy(self.right[shots][row])
+
+    def drawn(self, shots: int) -> list[float]:
+        """Returns the accuracy of each control set."""
+        rows = self.right[shots]
+        return [float(rows[row].mean()) for row in self.controls if row in rows]
+
+    def by_query(self, shots: int, row: Row) -> NDArray[np.float64]:
+        """Returns how often each query is answered right, [N]; the mean of all runs."""
+        return np.asarray(self.right[shots][row], dtype=np.float64).mean(axis=0)
+
+    def others(self, shots: int) -> NDArray[np.float64]:
+        """Returns how often each query is answered right without other heads, [N]; the mean of all control sets."""
+        return np.mean([self.by_query(shots, row) for row in self.controls], axis=0)
+
+    @property
+    def benefit(self) -> NDArray[np.float64]:
+        """What demonstrations are worth to the whole model, by query [N]."""
+        return self.by_query(self.most, WHOLE) - self.by_query(0, WHOLE)
+
+    @property
+    def has_zero_shot(self) -> bool:
+        """Whether it was also measured without demonstrations."""
+        return 0 in self.right
+
+
+@dataclass(frozen=True)
+class Benefits:
+    """Accuracies by task and number of demonstrations, and what follows from them."""
+
+    plan: Plan
+    model_title: str
+    tasks: Sequence[TaskShots]
+
+    # -------------------------------------------------------------------------------------------- tables
+
+    def numbers(self) -> pd.DataFrame:
+        """Returns accuracies with intervals, a line for each task and number of demonstrations.
+
+        Columns: the whole model, without the chosen heads, with the pattern forbidden, least, mean and most of the
+        control sets; p of the ablation among them, see `rank_p`. Control sets have no interval: it is they that vary.
+        """
+        lines = {}
+        for task in self.tasks:
+            for shots, rows in task.right.items():
+                line: dict[str, Any] = {"whole": task.mean(shots, WHOLE)}
+                if task.ablated in rows:
+                    drawn = task.drawn(shots)
+                    line |= {"ablated": task.mean(shots, task.ablated)}
+                    line |= {"knocked out": task.mean(shots, KNOCKED_OUT)} if KNOCKED_OUT in rows else {}
+                    line |= {"controls": (min(drawn), float(np.mean(drawn)), max(drawn))}
+                    line |= {"p": rank_p(float(rows[task.ablated].mean()), drawn, tail="low").p}
+                lines[task.labelled.name, shots] = line
+        columns = ["whole", "ablated", "knocked out", "controls", "p"]
+        return pd.DataFrame(lines.values(), index=_places(lines), columns=columns)
+
+    def table(self) -> pd.DataFrame:
+        """Returns the numbers as text; "-" where nothing was measured."""
+
+        def text(value: Any) -> str:
+            if isinstance(value, Interval):
+                return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
+            if isinstance(value, tuple):
+                return f"{value[0]:.2f} to {value[2]:.2f}"
+            return "-" if pd.isna(value) else f"{value:.2f}"
+
+        return self.numbers().map(text)
+
+    def changes(self) -> pd.DataFrame:
+        """Returns the benefit of demonstrations and what it changes by, in per cent of it, a line for each task.
+
+        Benefit: accuracy with the most demonstrations minus that without any. "small" stands for the change where the
+        benefit is not positive or no more than twice its standard error. Source: Crosbie & Shutova 2024, Fig. 4.
+        """
+        lines = {}
+        for task in self.tasks:
+            if not task.has_zero_shot or task.ablated not in task.right[task.most]:
+                continue
+            benefit = task.benefit
+            error = float(benefit.std(ddof=1) / len(benefit) ** 0.5)
+            full = tuple(float(task.by_query(shots, WHOLE).mean()) for shots in (task.most, 0))
+            given = {
+                "without induction heads": [task.by_query(shots, task.ablated) for shots in (task.most, 0)],
+                "without others": [task.others(shots) for shots in (task.most, 0)],
+            }
+            line: dict[str, str] = {"benefit": f"{benefit.mean():+.2f}", "its error": f"{error:.2f}"}
+            for name, (with_shots, bare) in given.items():
+                left = (float(with_shots.mean()), float(bare.mean()))
+                change = measures.benefit_change((full[0], full[1]), left, error)[1]
+                line[name] = "small" if change is None else f"{change:+.0f} %"
+            lines[task.labelled.name] = line
+        columns = ["benefit", "its error", "without induction heads", "without others"]
+        return pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("task")
+
+    def published(self, model: str = "meta-llama/Meta-Llama-3-8B") -> pd.DataFrame:
+        """Returns what the paper reports of a model in the same places: accuracies in per cent, Tables 1 and 3.
+
+        Columns: full, without the best 1 % of heads (mean ablation), without as many random ones, with the pattern
+        forbidden in them. They are another model's, and stand here to be read beside the table.
+        """
+        known = {
+            row["id"]: row["value"] for row in report.published("induction_scores")["values"] if row["model"] == model
+        }
+        names = {
+            "full": "full",
+            "top 1 % out": "mean ablation, top 1 %",
+            "random 1 % out": "mean ablation, random 1 %",
+            "pattern out": "knockout, top 1 %",
+        }
+        lines = {}
+        for task in self.tasks:
+            for shots in task.right:
+                where = f"{task.labelled.task}, {shots} shots" + (
+                    ", unrelated labels" if task.labelled.unrelated else ""
+                )
+                values = [known.get(f"{where}: {quantity}") for quantity in names.values()]
+                if any(value is not None for value in values):
+                    lines[task.labelled.name, shots] = ["-" if value is None else f"{value:.1f}" for value in values]
+        return pd.DataFrame(lines.values(), index=_places(lines), columns=list(names))
+
+    # -------------------------------------------------------------------------------------------- figure, values
+
+    def figure(self) -> Figure:
+        """Returns accuracies by the number of demonstrations, a panel for each task."""
+        setup = self.plan.setup
+        title = f"{self.model_title}: {setup.mode} ablation of the best {setup.primary} heads"
+        panels = [
+            plots.ShotsPanel(
+                name=task.labelled.name,
+                shots=list(task.right),
+                lines={
+                    name: {k: task.mean(k, row) for k, rows in task.right.items() if row in rows}
+                    for name, row in (
+                        ("whole model", WHOLE),
+                        ("without induction heads", task.ablated),
+                        ("pattern knocked out", KNOCKED_OUT),
+                    )
+                },
+                controls={k: task.drawn(k) for k in task.right if task.drawn(k)},
+                chance=task.chance,
+                note="" if task.does else "task not done",
+            )
+            for task in self.tasks
+        ]
+        return plots.shots(panels, title)
+
+    def values(self) -> dict[str, Any]:
+        """What the values file keeps: by task and number of demonstrations, and the verdicts."""
+        accuracies = {
+            task.labelled.name: {
+                str(shots): {
+                    "accuracy": {row.name: accuracy(right) for row, right in rows.items() if row not in task.controls},
+                    "controls": task.drawn(shots),
+                }
+                for shots, rows in task.right.items()
+            }
+            for task in self.tasks
+        }
+        done = {
+            task.labelled.name: {"does": task.does, "on other queries": task.done, "chance": task.chance}
+            for task in self.tasks
+        }
+        return {"accuracy by shots": accuracies, "tasks": done, "verdicts": self.verdicts.claims}
+
+    # -------------------------------------------------------------------------------------------- verdicts
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """The verdicts by `RULE`."""
+        return self.judged()
+
+    def judged(self, rule: Rule = RULE) -> Verdicts:
+        """Returns the verdicts on the seven claims by a rule."""
+        own = [task for task in self.tasks if not task.labelled.unrelated]
+        pattern, texts = [task for task in own if not task.text], [task for task in own if task.text]
+        unrelated = [task for task in self.tasks if task.labelled.unrelated]
+        lost = _claim(1, "pattern tasks lose more without induction heads than without others", pattern, rule, _more)
+        surely = {part.name for part in lost.parts if part.verdict == HOLDS}
+        costly = [task for task in pattern if task.labelled.name in surely]
+        helped = [task for task in texts if task.does and task.has_zero_shot and _helps(task)]
+        bare = [task for task in own if task.has_zero_shot]
+        return Verdicts(
+            (
+                lost,
+                _claim(2, "that brings them close to chance", pattern, rule, _near_chance),
+                _claim(
+                    3, "forbidding the pattern alone costs as much", costly, rule, _as_much,
+                    "no pattern task surely loses more", nothing=lost.verdict,
+                ),
+                _claim(4, "demonstrations of text tasks are worth less", texts, rule, _worth_less),
+                _claim(
+                    5, "few-shot answers come close to zero-shot ones", helped, rule, _near_zero_shot,
+                    "in no text task demonstrations surely help", nothing=NOT_DONE,
+                ),
+                _claim(6, "with unrelated labels more is lost than without others", unrelated, rule, _more),
+                _claim(
+                    7, "zero-shot answers are not hurt", [task for task in bare if _above_chance(task)], rule, _kept,
+                    "no task is done without demonstrations", nothing=NOT_DONE,
+                ),
+            )
+        )  # fmt: skip
+
+
+# of a task: the values by query [N], the bound of their mean, and whether the claim wants it above
+Compare = Callable[["TaskShots", Rule], tuple[NDArray[np.float64], float, bool]]
+
+
+def _more(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
+    return task.others(task.most) - task.by_query(task.most, task.ablated), rule.margin, True
+
+
+def _near_chance(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
+    return task.by_query(task.most, task.ablated) - task.chance, rule.close, False
+
+
+def _as_much(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
+    return task.by_query(task.most, KNOCKED_OUT) - task.by_query(task.most, task.ablated), rule.close, False
+
+
+def _worth_less(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
+    few, none = (task.others(shots) - task.by_query(shots, task.ablated) for shots in (task.most, 0))
+    return few - none, rule.margin, True
+
+
+def _near_zero_shot(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
+    return task.by_query(task.most, task.ablated) - task.by_query(0, WHOLE), rule.close, False
+
+
+def _kept(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
+    return task.by_query(0, WHOLE) - task.by_query(0, task.ablated), rule.margin, False
+
+
+def _helps(task: TaskShots) -> bool:
+    """Whether demonstrations surely help the whole model: the lower bound of the benefit is above 0."""
+    return mean_interval(task.benefit).low > 0
+
+
+def _above_chance(task: TaskShots) -> bool:
+    """Whether the whole model is above chance without demonstrations, and was measured without the heads there."""
+    return task.ablated in task.right[0] and task.mean(0, WHOLE).low > task.chance
+
+
+def _places(lines: Iterable[tuple[str, int]]) -> pd.MultiIndex:
+    return pd.MultiIndex.from_tuples(lines, names=["task", "shots"])
+
+
+def _judged(name: str, values: NDArray[np.float64], bound: float, above: bool, rule: Rule, available: int) -> Part:
+    """One comparison of a mean over queries, values [N], with a bound.
+
+    Differences of differences may lie outside -1 to 1; they are judged in units of 2, in which they do not.
+    """
+    unit = 2.0 if np.abs(values).max() > 1 else 1.0
+    part = compared(name, [Sample.of(values / unit)], bound / unit, above=above, error=rule.error, available=available)
+    return replace(part, value=unit * part.value, low=unit * part.low, high=unit * part.high, bound=bound)
+
+
+def _claim(
+    number: int,
+    text: str,
+    tasks: Sequence[TaskShots],
+    rule: Rule,
+    compare: Compare,
+    none: str = "",
+    nothing: str = NOT_DONE,
+) -> Claim:
+    """Returns the verdict on a claim about all of these tasks; `nothing` and the note `none` where there are none."""
+    parts = []
+    for task in tasks:
+        name = task.labelled.name
+        if task.does:
+            parts.append(_judged(name, *compare(task, rule), rule, task.available))
+        else:
+            queries = task.right[task.most][WHOLE].shape[1]
+            missing = (np.nan, np.nan, np.nan)
+            parts.append(Part(name, NOT_DONE, *missing, rule.margin, True, queries, None, task.available, (1.0, 1.0)))
+    if not parts:
+        return Claim(number, text, nothing, (), none)
+    return Claim(number, text, *all_of(parts, rule.error))
