@@ -70,6 +70,17 @@ def test_the_harness_gives_what_the_suite_gives_on_a_real_model():
     assert min(effect for name, effect in effects.items() if name != "whole") > 1e-3, effects
 
 
+@pytest.mark.parametrize("name, labels", [("sst2", None), ("sst2_sul", ("Foo", "Bar")), ("subj", None)])
+def test_texts_that_people_wrote(embedded, name, labels):
+    edits = {"mean": EDITS["mean"], "induction": EDITS["induction"], "exact": EDITS["exact tokens"]}
+    study = TaskStudy(embedded, name.removesuffix("_sul"), 2, 3, 42, labels=labels)
+    ours = study.answers(edits)
+    for key, edit in edits.items():
+        lm = InterventionLM(embedded, edit=edit, reference=Reference(k=2, prompts=3), batch_size=4)
+        found = log_probs(harness_run(lm, f"icl_{name}", 2, 3))
+        np.testing.assert_allclose(found, ours[key].log_prob, rtol=0, atol=5 * SINGLE, err_msg=key)
+
+
 # ------------------------------------------------------------------------------------------------ labels
 
 
@@ -148,7 +159,7 @@ def test_zeroed_heads_are_heads_without_an_output_projection(wide, without_heads
     rolled = [
         lm.loglikelihood_rolling([_Request(text) for text in texts], disable_tqdm=True) for lm in (ablated, plain)
     ]
-    np.testing.assert_allclose(*rolled, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(rolled[0], rolled[1], rtol=0, atol=1e-7)
     asked = [_Request(text[:100], {"until": ["\n\n"], "max_gen_toks": 6}) for text in texts]
     written = [lm.generate_until(asked, disable_tqdm=True) for lm in (ablated, plain, whole)]
     assert written[0] == written[1] != written[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -82,6 +83,24 @@ def test_the_groups_are_the_rows_of_the_papers_table_and_the_nlp_tasks():
     loaded = manager.load(["icl_synthetic"])
     assert list(loaded["tasks"]) == [f"icl_{name}" for name in classification.NAMES]
     assert sum(map(len, tasks.TABLE_1.values())) == 12 and tasks.TABLE_1["wordseq1_4way"] == (20,)
+
+
+def test_texts_of_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "_TASKS", {})
+    monkeypatch.setattr(tasks, "_FOLDERS", {})
+    rows = [{"premise": f"p{n}", "hypothesis": f"h{n}", "label": n % 2} for n in range(8)]
+    (tmp_path / "rte").mkdir()
+    for split in ("train", "validation"):
+        lines = (json.dumps({**row, "premise": f"{split} {row['premise']}"}) for row in rows)
+        (tmp_path / "rte" / f"{split}.jsonl").write_text("\n".join(lines))
+    from lm_eval.tasks import TaskManager
+
+    manager = TaskManager(include_path=str(tasks.FOLDER), include_defaults=False, metadata={"icl_data": str(tmp_path)})
+    for name, label in (("icl_rte", " Yes"), ("icl_rte_sul", " Foo")):
+        context, choices = contexts(manager.load([name])["tasks"][name], 2, 42, 1)[0]
+        assert context.count("Premise: train") == 2 and context.count("Premise: validation") == 1
+        assert choices[0] == label
+    assert tasks.study_arguments("rte_sul") == {"task": "rte", "labels": ("Foo", "Bar"), "data": tmp_path / "rte"}
 
 
 # ------------------------------------------------------------------------------------------------ the leak

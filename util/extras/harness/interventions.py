@@ -78,7 +78,7 @@ class Reference:
     def study(self, model: Model, task: str, folder: Path | None = None) -> TaskStudy:
         """The study that has the means for a task of the harness.
 
-        Raises ValueError where the means are to be the task's, and it is no task of the suite.
+        Raises ValueError where the means are to be the task's own, and it is no task of the suite.
         """
         common: dict[str, Any] = {"reference_prompts": self.reference_prompts, "folder": folder}
         if self.source == "staicc":
@@ -93,7 +93,14 @@ class Reference:
             )
         rows = len(tasks.known(name).rows)
         k = tasks.shots(name) if self.k is None else self.k
-        return TaskStudy(model, name, k, min(self.prompts or rows, rows), self.seed, **common)
+        return TaskStudy(
+            model,
+            k=k,
+            prompts=min(self.prompts or rows, rows),
+            seed=self.seed,
+            **tasks.study_arguments(name),
+            **common,
+        )
 
     @property
     def request(self) -> dict[str, Any]:
