@@ -9,8 +9,8 @@ and icl_nlp_sul. The YAML files in `task_configs` declare them,
   declared, and `Demonstrations` refuses to draw without a query.
 - Seeds are given as the harness's few-shot seed (`--seed 0,1234,1234,42`).
 
-The texts of NLP tasks come from StaICC (sst2, subj) or the hub; or, with `--metadata icl_data=FOLDER`, from a folder that
-has a folder for each of them, see `load_text_task`.
+The texts of NLP tasks come from StaICC (sst2, subj) or the hub; or, with `--metadata icl_data=FOLDER`, from a folder
+that has a folder for each of them, see `load_text_task`.
 """
 
 from __future__ import annotations
