@@ -97,8 +97,8 @@ def evaluate(
 
     tasks: names such as "icl_wordseq1", or configurations, see `tasks.config`. k: demonstrations, default each task's
     own number; limit: how many queries of each task, default all. reference, reference_prompts: see
-    `interventions.Reference`. include_path: a folder of more task configurations; with "defaults", the harness's own.
-    options: of the harness's `simple_evaluate`.
+    `interventions.Reference`. include_path: a folder of more task configurations; the harness's own are found too where
+    a name does not begin with "icl_". options: of the harness's `simple_evaluate`.
 
     Raises ValueError where the harness is missing, for its own caches (`use_cache`, `cache_requests`) under an edit,
     and for what `InterventionLM` refuses, before the first forward pass.
@@ -111,7 +111,8 @@ def evaluate(
     from util.extras.harness.model import InterventionLM
 
     refuse_caches(options, edit)
-    manager = harness_tasks.manager(include_path)
+    foreign = any(isinstance(task, str) and not task.startswith(harness_tasks.PREFIX) for task in tasks)
+    manager = harness_tasks.manager(include_path, defaults=foreign)
     source = as_model(model)
     by_seed = {}
     for seed in seeds:
