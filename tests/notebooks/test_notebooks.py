@@ -213,6 +213,8 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
         "control_sets": 3,
         "full_grid": True,
         "reference": "staicc",
+        "text_tasks": ["sst2"],
+        "shots": [0, 2],
         "quantized": True,  # beside the untrained twin, which is not
     }
     printed = executed("02_induction_scores", parameters, tmp_path, monkeypatch)
@@ -221,7 +223,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
         file.stem.split("_")[-1]
         for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("induction_scores_*.pdf")
     }
-    assert parts == {"scores", "companions", "pattern", "mechanism", "ablation", "doses"}
+    assert parts == {"scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "vectors"}
 
 
 @pytest.mark.notebook
