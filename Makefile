@@ -42,6 +42,7 @@ SHELL := bash
 PY := .venv/bin/python
 STAMP := .venv/.installed
 ORACLES := .venv-oracles
+HARNESS := .venv-harness
 EXECUTED := experiment_material/executed
 MODEL_PLACE = $(if $(wildcard $(MODEL)),$(abspath $(MODEL)),$(MODEL)) # notebooks run in a folder of their own
 # what the reference outputs of notebooks and the tests have in common
@@ -54,7 +55,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures replicate test test-real test-oracles torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
+.PHONY: help figures replicate test test-real test-oracles test-harness torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -159,6 +160,9 @@ bench-edges: $(STAMP) ## time edge ablation in lock-step against plain runs of t
 bench-forerunner: $(STAMP) ## time the forerunner experiment against the published code
 	@$(PY) -m tests.benchmarks.bench_forerunner $(BENCH_ARGS)
 
+bench-harness: $(STAMP) $(HARNESS)/.installed ## time lm-evaluation-harness with interventions against its own model class
+	@$(HARNESS)/bin/python -m tests.benchmarks.bench_harness $(BENCH_ARGS)
+
 bench-ioi: $(STAMP) $(ORACLES)/.installed ## time head patching against TransformerLens, nnsight, pyvene and the loop (40 minutes)
 	@$(PY) -m tests.benchmarks.bench_ioi --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
 
@@ -186,8 +190,13 @@ bench-scores: $(STAMP) $(ORACLES)/.installed ## time scores of all edges of the 
 test-oracles: $(STAMP) $(ORACLES)/.installed ## compare head patching with TransformerLens, nnsight and pyvene (2 GB of their own)
 	@$(QUIET) $(PY) -m pytest tests/oracles/test_oracles.py $(PYTEST_ARGS)
 
+test-harness: $(STAMP) $(HARNESS)/.installed ## evaluate models under interventions in lm-evaluation-harness (400 MB of its own)
+	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
+	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
+		$(HARNESS)/bin/python -m pytest $(SIDE_BY_SIDE) tests/extras $(PYTEST_ARGS)
+
 clean: ## delete .venv and the caches of tools; cached results stay
-	@rm -rf .venv $(ORACLES) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv $(ORACLES) $(HARNESS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find util tests notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 	@echo "Deleted .venv and the caches of tools. Kept: experiment_material/ ($$(du -sh experiment_material | cut -f1)); make clean-cache deletes that."
 
@@ -234,6 +243,15 @@ $(ORACLES)/.installed: tests/oracles/oracles.txt requirements.lock | $(STAMP)
 	@$(ORACLES)/bin/python -m pip install --no-input --progress-bar off -r tests/oracles/oracles.txt \
 		$$(grep -E '^(torch|transformers)==' requirements.lock) > $(ORACLES)/install.log 2>&1 || \
 		{ tail -n 8 $(ORACLES)/install.log | cut -c 1-300 >&2; exit 1; }
+	@touch $@
+
+# what the harness shares with the suite is that of .venv, so that the same versions are tested
+$(HARNESS)/.installed: tests/extras/harness.txt requirements.lock | $(STAMP)
+	@rm -rf $(HARNESS); echo "Making $(HARNESS) (a minute; all of pip's words: $(HARNESS)/install.log)"
+	@$(PY) -m venv $(HARNESS)
+	@$(PY) -c 'import site; print(site.getsitepackages()[0])' > "$$($(HARNESS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/suite.pth"
+	@$(HARNESS)/bin/python -m pip install --no-input --progress-bar off -r tests/extras/harness.txt > $(HARNESS)/install.log 2>&1 || \
+		{ tail -n 8 $(HARNESS)/install.log | cut -c 1-300 >&2; exit 1; }
 	@touch $@
 
 define preflight

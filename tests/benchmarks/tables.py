@@ -13,6 +13,7 @@ from tests.benchmarks import (
     bench_component_scores,
     bench_edges,
     bench_forerunner,
+    bench_harness,
     bench_induction,
     bench_ioi,
     bench_memory,
@@ -26,6 +27,7 @@ FOLDER = ROOT / "data" / "benchmarks"
 BENCHMARKS: dict[str, tuple[ModuleType, str]] = {  # by target of make, the benchmark and its file
     "bench-forerunner": (bench_forerunner, "forerunner_cpu.json"),
     "bench-induction": (bench_induction, "induction_cpu.json"),
+    "bench-harness": (bench_harness, "harness_cpu.json"),
     "bench-ioi": (bench_ioi, "ioi_cpu.json"),
     "bench-real": (bench_real, "real_cpu.json"),
     "bench-paths": (bench_paths, "paths_cpu.json"),

@@ -3,4 +3,4 @@
 It needs `pip install "icl-circuits-suite[harness]"`.
 """
 
-__all__ = ["evaluate", "interventions", "model", "tasks"]
+__all__ = ["answers", "evaluate", "interventions", "model", "tasks"]

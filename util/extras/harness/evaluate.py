@@ -42,9 +42,10 @@ def check_installed() -> None:
     """Raises ValueError where lm-evaluation-harness is missing or too old; the message names the cure."""
     cure = 'pip install "icl-circuits-suite[harness]"'
     try:
-        version = importlib.metadata.version("lm_eval")
-    except importlib.metadata.PackageNotFoundError:
-        raise ValueError(f"lm-evaluation-harness is not installed: {cure}") from None
+        import lm_eval  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"lm-evaluation-harness is not installed ({error}): {cure}") from None
+    version = importlib.metadata.version("lm_eval")
     if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < OLDEST:
         raise ValueError(f"lm-evaluation-harness is {version}, and 0.4.10 or later is needed: {cure}")
 
@@ -96,8 +97,8 @@ def evaluate(
 
     tasks: names such as "icl_wordseq1", or configurations, see `tasks.config`. k: demonstrations, default each task's
     own number; limit: how many queries of each task, default all. reference, reference_prompts: see
-    `interventions.Reference`. include_path: a folder of more task configurations; with "defaults", the harness's own.
-    options: of the harness's `simple_evaluate`.
+    `interventions.Reference`. include_path: a folder of more task configurations; the harness's own are found too where
+    a name does not begin with "icl_". options: of the harness's `simple_evaluate`.
 
     Raises ValueError where the harness is missing, for its own caches (`use_cache`, `cache_requests`) under an edit,
     and for what `InterventionLM` refuses, before the first forward pass.
@@ -110,7 +111,8 @@ def evaluate(
     from util.extras.harness.model import InterventionLM
 
     refuse_caches(options, edit)
-    manager = harness_tasks.manager(include_path)
+    foreign = any(isinstance(task, str) and not task.startswith(harness_tasks.PREFIX) for task in tasks)
+    manager = harness_tasks.manager(include_path, defaults=foreign)
     source = as_model(model)
     by_seed = {}
     for seed in seeds:

@@ -78,7 +78,7 @@ class Reference:
     def study(self, model: Model, task: str, folder: Path | None = None) -> TaskStudy:
         """The study that has the means for a task of the harness.
 
-        Raises ValueError where the means are to be the task's, and it is no task of the suite.
+        Raises ValueError where the means are to be the task's own, and it is no task of the suite.
         """
         common: dict[str, Any] = {"reference_prompts": self.reference_prompts, "folder": folder}
         if self.source == "staicc":
@@ -93,7 +93,14 @@ class Reference:
             )
         rows = len(tasks.known(name).rows)
         k = tasks.shots(name) if self.k is None else self.k
-        return TaskStudy(model, name, k, min(self.prompts or rows, rows), self.seed, **common)
+        return TaskStudy(
+            model,
+            k=k,
+            prompts=min(self.prompts or rows, rows),
+            seed=self.seed,
+            **tasks.study_arguments(name),
+            **common,
+        )
 
     @property
     def request(self) -> dict[str, Any]:
@@ -177,6 +184,10 @@ class KnockOut(Nothing):
         self.edit, self.tokenizer = edit, tokenizer
         self.heads = heads_by_layer(prepare(model), edit.heads)
         self._cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt
+
+    def forget(self) -> None:
+        """Forgets the cells of all prompts, which are kept once they are found."""
+        self._cells.clear()
 
     def check(self, task: str, readings: Sequence[Reading]) -> None:
         """Finds the cells of every prompt, and which row each of them is in.

@@ -22,6 +22,7 @@ from util.extras.harness.answers import Answer, AnswersStudy, Request
 from util.extras.harness.interventions import Attached, Reading, Reference, edit_of, intervention
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
+from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
 from util.records.model import Model
 from util.records.provenance import provenance
@@ -72,7 +73,7 @@ class InterventionLM(HFLM):
             super().__init__(model, tokenizer=copy.deepcopy(tokenizer), **options)
         elif isinstance(pretrained, str):
             super().__init__(pretrained, tokenizer=tokenizer, **options)
-            self.source = Model.given(self.model, copy.deepcopy(self.tokenizer), f"given:{pretrained}")
+            self.source = Model.given(self.model, copy.deepcopy(self.tokenizer), f"given:{shown_name(pretrained)}")
         elif tokenizer is None:
             raise TypeError("an already built model comes with its tokenizer: InterventionLM(model, tokenizer=...)")
         else:
@@ -115,12 +116,17 @@ class InterventionLM(HFLM):
         """What the model writes after each context.
 
         Raises ValueError for an edit that depends on the rows of a batch or on positions: the contexts are padded at
-        the left, and the tokens that are written have no cells.
+        the left, and the tokens that are written have no cells. Raises ValueError for a tokenizer without EOS.
         """
         if self.intervention.knows_rows:
             raise ValueError(
                 f"generate_until: {self.edit.mode or self.edit.pattern!r} is not for texts that the model writes; take "
                 "an ablation of mode 'zero' or 'mean', or tasks that are answered by log-likelihoods"
+            )
+        if self.eot_token_id is None:
+            raise ValueError(
+                f"generate_until: {type(self.tokenizer).__name__} has no end-of-text token, at which the harness "
+                "stops; set tokenizer.eos_token, or take tasks that are answered by log-likelihoods"
             )
         answers: dict[int, str] = {}
         for task, numbers in _by_task([request.task_name or "" for request in requests]).items():

@@ -8,6 +8,9 @@ and icl_nlp_sul. The YAML files in `task_configs` declare them,
   `validation_split` alone, the query can be among its own demonstrations, with its label. So a `test_split` is always
   declared, and `Demonstrations` refuses to draw without a query.
 - Seeds are given as the harness's few-shot seed (`--seed 0,1234,1234,42`).
+
+The texts of NLP tasks come from StaICC (sst2, subj) or the hub; or, with `--metadata icl_data=FOLDER`, from a folder
+that has a folder for each of them, see `load_text_task`.
 """
 
 from __future__ import annotations
@@ -35,21 +38,39 @@ NAMES = (*classification.NAMES, *(f"{name}{version}" for version in ("", UNRELAT
 TABLE_1 = {name: (20,) if name.endswith("_4way") else (5, 10) for name in classification.NAMES}
 
 _TASKS: dict[str, Task] = {}  # by name: those that this process has used or was given
+_FOLDERS: dict[str, Path] = {}  # by name: where the texts of those were read, if in a folder
 
 
-def known(name: str) -> Task:
+def known(name: str, data: str | Path | None = None) -> Task:
     """The task of that name: one of the suite's, or one that `config` was given. Raises ValueError for others.
 
-    The texts of NLP tasks are read when they are first asked for, see `load_text_task`.
+    The texts of NLP tasks are read when they are first asked for; data: a folder that has a folder for each task.
     """
+    plain = name.removesuffix(UNRELATED)
+    if data is not None and plain in TEXT_TASKS and _FOLDERS.get(name) != Path(data) / plain:
+        _TASKS.pop(name, None)
+        _FOLDERS[name] = Path(data) / plain
     if name not in _TASKS:
-        plain = name.removesuffix(UNRELATED)
         if plain in TEXT_TASKS:
-            task = load_text_task(plain)
+            task = load_text_task(plain, _FOLDERS.get(name))
             _TASKS[name] = task if plain == name else semantically_unrelated(task)
         else:
             _TASKS[name] = classification.task(name)
     return _TASKS[name]
+
+
+def study_arguments(name: str) -> dict[str, Any]:
+    """The arguments by which a `TaskStudy` has the task of that name. Raises ValueError for a task of your own."""
+    plain = name.removesuffix(UNRELATED)
+    if plain in TEXT_TASKS:
+        labels = known(name).labels if plain != name else None
+        return {"task": plain, "labels": labels, "data": _FOLDERS.get(name)}
+    if name not in classification.NAMES:
+        raise ValueError(
+            f"reference = 'task': {name} is a task of your own, of which no means are taken; give reference 'staicc' "
+            "or a file of means"
+        )
+    return {"task": name}
 
 
 def shots(name: str) -> int:
@@ -84,13 +105,13 @@ def config(task: Task) -> dict[str, Any]:
     }
 
 
-def dataset(icl_task: str, **settings: Any) -> dict[str, datasets.Dataset]:
+def dataset(icl_task: str, icl_data: str | None = None, **settings: Any) -> dict[str, datasets.Dataset]:
     """The rows of a task in the order of `classification.prompts`, as the split "test".
 
-    icl_task: its name here, without "icl_". text: the input with its separator; gold: the index of the right label.
-    settings: what else the harness passes to data sets, which changes nothing.
+    icl_task: its name here, without "icl_"; icl_data: see `known`. text: the input with its separator; gold: the index
+    of the right label. settings: what else the harness passes to data sets, which changes nothing.
     """
-    task = known(icl_task)
+    task = known(icl_task, icl_data)
     rows = [
         {
             "icl_task": icl_task,

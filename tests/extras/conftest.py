@@ -1,0 +1,55 @@
+"""What tests of the harness share: models, and quiet runs of the harness on the suite's tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from util.records.model import Model
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Model:
+    return Model("embedded", device="cpu", verbose=False)
+
+
+@pytest.fixture(scope="session")
+def wide() -> Model:
+    """The embedded model in float64."""
+    return Model("embedded", dtype="float64", device="cpu", verbose=False)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of each forward pass that the harness makes."""
+    from lm_eval.models.huggingface import HFLM
+
+    call, rows = HFLM._model_call, []
+
+    def counting(self: Any, inps: Any, *arguments: Any) -> Any:
+        rows.append(len(inps))
+        return call(self, inps, *arguments)
+
+    monkeypatch.setattr(HFLM, "_model_call", counting)
+    return rows
+
+
+def harness_run(lm: Any, tasks: Any, k: int, limit: int, seed: int = 42) -> Any:
+    """What the harness makes of one task or several. Its `simple_evaluate` does the same and adds slow reports."""
+    from lm_eval.evaluator import evaluate
+
+    from util.extras.harness.tasks import manager
+
+    loaded = manager().load(tasks if isinstance(tasks, list) else [tasks])
+    for task in loaded["tasks"].values():
+        task.set_config("num_fewshot", k)
+        task.set_fewshot_seed(seed)
+    return evaluate(lm, loaded, limit=limit, bootstrap_iters=0)
+
+
+def log_probs(results: Any) -> np.ndarray:
+    """The log-probability of each label of each query, [N, C], of the one task that was run."""
+    (samples,) = results["samples"].values()
+    return np.array([[answer[0][0] for answer in sample["resps"]] for sample in samples])

@@ -1,0 +1,294 @@
+"""What the harness measures under an edit is what the suite measures, and what a model without these heads gives."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
+
+from lm_eval.models.huggingface import HFLM  # noqa: E402
+
+from tests import eager_runs  # noqa: E402
+from tests.extras.conftest import harness_run, log_probs  # noqa: E402
+from util.engine.label_scores import knockouts, label_log_probs, replacements, scoring  # noqa: E402
+from util.extras.harness import tasks  # noqa: E402
+from util.extras.harness.interventions import Reference  # noqa: E402
+from util.extras.harness.model import InterventionLM  # noqa: E402
+from util.figures.induction_scores.edits import MODES, WHOLE, Edit  # noqa: E402
+from util.figures.induction_scores.task_study import TaskStudy  # noqa: E402
+from util.models.embedded import path  # noqa: E402
+from util.prompts import classification, induction_pattern  # noqa: E402
+from util.prompts.prompt import Layout  # noqa: E402
+from util.records.model import Model  # noqa: E402
+from util.records.provenance import tokenizer_digest, weights_digest  # noqa: E402
+
+HEADS = ((2, 1), (2, 2), (3, 0))
+EDITS = {
+    "whole": WHOLE,
+    **{mode: Edit.ablate(HEADS, mode) for mode in MODES},
+    **{pattern: Edit.knock_out(HEADS, pattern, seed=3) for pattern in induction_pattern.PATTERNS},
+}
+SINGLE, DOUBLE = 1e-5, 1e-9  # log-probabilities in nats
+
+
+def both_ways(model, edits, task, k, prompts, batch_size, atol, reference_prompts=96):
+    """Compare the suite's answers with the harness's, and give the largest effects of the edits."""
+    study = TaskStudy(model, task, k, prompts, 42, reference_prompts=reference_prompts)
+    ours = study.answers(edits)
+    reference = Reference(k=k, prompts=prompts, seed=42, reference_prompts=reference_prompts)
+    effects = {}
+    for name, edit in edits.items():
+        lm = InterventionLM(model, edit=edit, reference=reference, batch_size=batch_size)
+        results = harness_run(lm, f"icl_{task}", k, prompts)
+        np.testing.assert_allclose(log_probs(results), ours[name].log_prob, rtol=0, atol=atol, err_msg=name)
+        assert results["results"][f"icl_{task}"]["acc,none"] == ours[name].right.mean()
+        effects[name] = np.abs(ours[name].log_prob - ours["whole"].log_prob).max()
+    return effects
+
+
+@pytest.mark.parametrize("dtype, atol", [("embedded", SINGLE), ("wide", DOUBLE)])
+@pytest.mark.parametrize("task, k, batch_size", [("wordseq1", 5, 4), ("centre_embedding", 4, 3)])
+def test_the_harness_gives_what_the_suite_gives_under_every_edit(request, dtype, atol, task, k, batch_size):
+    effects = both_ways(request.getfixturevalue(dtype), EDITS, task, k, 7, batch_size, atol)
+    assert min(effect for name, effect in effects.items() if name != "whole") > 100 * SINGLE, effects
+
+
+@pytest.mark.slow
+def test_the_harness_gives_what_the_suite_gives_on_a_real_model():
+    model = Model("smollm2", device="cpu", verbose=False)
+    heads = ((10, 1), (14, 5), (20, 0))
+    edits = {"whole": WHOLE, **{mode: Edit.ablate(heads, mode) for mode in ("mean", "mean_pos", "input_mean", "zero")}}
+    edits |= {pattern: Edit.knock_out(heads, pattern) for pattern in ("induction", "exact tokens")}
+    # its float32 is as far from its own float64
+    effects = both_ways(model, edits, "wordseq1", 2, 3, 2, 5e-5, reference_prompts=48)
+    assert min(effect for name, effect in effects.items() if name != "whole") > 1e-3, effects
+
+
+@pytest.mark.parametrize("name, labels", [("sst2", None), ("sst2_sul", ("Foo", "Bar")), ("subj", None)])
+def test_texts_that_people_wrote(embedded, name, labels):
+    edits = {"mean": EDITS["mean"], "induction": EDITS["induction"], "exact": EDITS["exact tokens"]}
+    study = TaskStudy(embedded, name.removesuffix("_sul"), 2, 3, 42, labels=labels)
+    ours = study.answers(edits)
+    for key, edit in edits.items():
+        lm = InterventionLM(embedded, edit=edit, reference=Reference(k=2, prompts=3), batch_size=4)
+        found = log_probs(harness_run(lm, f"icl_{name}", 2, 3))
+        np.testing.assert_allclose(found, ours[key].log_prob, rtol=0, atol=5 * SINGLE, err_msg=key)
+
+
+# ------------------------------------------------------------------------------------------------ labels
+
+
+LABELS = ("Strawberry jam", "Yes")  # of several tokens and of one, in one batch
+
+
+def several_tokens():
+    task = classification.relabelled(classification.task("wordseq2"), LABELS)
+    return replace(task, name="wordseq2_jam", layout=Layout(":", " ", "\n\n", "Name the class.\n\n"))
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_labels_of_several_tokens_in_one_batch(wide, cache, wide_softmax):
+    model, tokenizer = wide.pair
+    task, k, n = several_tokens(), 3, 6
+    prompts = classification.prompts(task, k, 42, n)
+    plan = scoring(model, tokenizer, prompts)
+    lengths = {len(label) for row in plan.labels for label in row}
+    assert len(lengths) > 1 and len({len(ids) for ids in plan.ids}) > 1
+    by_layer = {2: [1, 2], 3: [0]}
+    cells = [induction_pattern.cells(prompt, tokenizer) for prompt in prompts]
+    attached = {
+        "whole": (WHOLE, {}),
+        "zero": (EDITS["zero"], {"attach": replacements(by_layer, dict.fromkeys(by_layer, 0.0))}),
+        "induction": (EDITS["induction"], {"attach": knockouts(cells, by_layer)}),
+    }
+    for name, (edit, attach) in attached.items():
+        ours = label_log_probs(model, plan, **attach)["log_prob"]
+        lm = InterventionLM(wide, edit=edit, batch_size=5, logits_cache=cache)
+        found = log_probs(harness_run(lm, tasks.config(task), k, n))
+        np.testing.assert_allclose(found, ours, rtol=0, atol=DOUBLE, err_msg=name)
+
+
+# ------------------------------------------------------------------------------------------------ plain references
+
+
+@pytest.fixture(scope="module")
+def without_heads(wide):
+    """The float64 model with the columns of HEADS in its output projections set to zero."""
+    model = copy.deepcopy(wide.pair[0])
+    model.set_attn_implementation("sdpa")
+    size = model.model.layers[0].self_attn.o_proj.in_features // model.config.num_attention_heads
+    with torch.no_grad():
+        for layer, head in HEADS:
+            model.model.layers[layer].self_attn.o_proj.weight[:, head * size : (head + 1) * size] = 0
+    return model
+
+
+class _Request:
+    def __init__(self, *args):
+        self.args, self.task_name = args, "plain"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(wide):
+    """The tokenizer with an end of text, which the harness needs to write."""
+    made = copy.deepcopy(wide.pair[1])
+    made.eos_token = made.pad_token
+    return made
+
+
+def test_zeroed_heads_are_heads_without_an_output_projection(wide, without_heads, tokenizer):
+    """Log-likelihoods, those of whole texts longer than the context, and what is written, beside the plain HFLM."""
+    options = {"tokenizer": tokenizer, "batch_size": 3, "max_length": 64}
+    ablated = InterventionLM(wide.pair[0], edit=EDITS["zero"], **options)
+    whole = InterventionLM(wide.pair[0], **options)
+    plain = HFLM(without_heads, **options)
+    texts = [prompt.text for prompt in classification.prompts(classification.task("wordseq1"), 12, limit=4)]
+    texts += ["apple cat", "a short text about a dog"]
+    assert max(len(wide.pair[1](text)["input_ids"]) for text in texts) > 64
+    choices = [_Request(text[:40], label) for text in texts for label in (" Foo", " Bar bar", "x")]
+    found, expected, other = (lm.loglikelihood(choices, disable_tqdm=True) for lm in (ablated, plain, whole))
+    np.testing.assert_allclose([p for p, _ in found], [p for p, _ in expected], rtol=0, atol=DOUBLE)
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    assert np.abs(np.subtract([p for p, _ in found], [p for p, _ in other])).max() > 0.1
+    rolled = [
+        lm.loglikelihood_rolling([_Request(text) for text in texts], disable_tqdm=True) for lm in (ablated, plain)
+    ]
+    np.testing.assert_allclose(rolled[0], rolled[1], rtol=0, atol=1e-7)
+    asked = [_Request(text[:100], {"until": ["\n\n"], "max_gen_toks": 6}) for text in texts]
+    written = [lm.generate_until(asked, disable_tqdm=True) for lm in (ablated, plain, whole)]
+    assert written[0] == written[1] != written[2]
+
+
+def test_a_mean_ablation_acts_on_what_is_written_too(wide, tokenizer):
+    """With a key-value cache and left padding, each text is what it is alone."""
+    reference = Reference("staicc", reference_prompts=8)
+    lm = InterventionLM(wide.pair[0], tokenizer=tokenizer, edit=EDITS["mean"], reference=reference, batch_size=4)
+    texts = [prompt.text for prompt in classification.prompts(classification.task("wordseq1"), 3, limit=3)]
+    asked = [_Request(text, {"until": ["\n\n"], "max_gen_toks": 5}) for text in [*texts, "apple"]]
+    together = lm.generate_until(asked, disable_tqdm=True)
+    assert together == [lm.generate_until([one], disable_tqdm=True)[0] for one in asked]
+    attach = lm.intervention.attach("plain", [])
+    for request, written in zip(asked, together, strict=True):
+        ids = wide.pair[1](request.args[0])["input_ids"]
+        for _ in range(5):
+            lm._attached = attach
+            ids.append(int(lm._model_call(torch.tensor([ids]))[0, -1].argmax()))
+        text = wide.pair[1].decode(ids[-5:], skip_special_tokens=True)
+        assert written == text.split("\n\n")[0]
+
+
+def test_a_knockout_is_the_classs_own_attention_without_these_cells(wide):
+    model, tokenizer = wide.pair
+    eager = eager_runs.reference(model)
+    prompts = classification.prompts(classification.task("wordseq1"), 4, limit=4)
+    for pattern in ("induction", "exact tokens", "random keys"):
+        lm = InterventionLM(wide, edit=Edit.knock_out(HEADS, pattern, seed=3), batch_size=4)
+        found = log_probs(harness_run(lm, "icl_wordseq1", 4, 4))
+        for number, prompt in enumerate(prompts):
+            cells = induction_pattern.cells(prompt, tokenizer, pattern, 3).tolist()
+            cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
+            for label, word in enumerate(prompt.labels):
+                ids = tokenizer(prompt.text + word)["input_ids"]
+                start = len(tokenizer(prompt.text)["input_ids"])
+                with torch.no_grad():
+                    run = eager_runs.run(eager, {"input_ids": torch.tensor([ids[:-1]])}, cuts=cuts)
+                rows = run.logits[0, start - 1 :].log_softmax(-1)
+                expected = sum(float(rows[i, token]) for i, token in enumerate(ids[start:]))
+                np.testing.assert_allclose(found[number, label], expected, rtol=0, atol=1e-5)
+
+
+def test_whole_texts_under_a_knockout_of_exact_tokens(wide):
+    """Every window is a text of its own, with the cells of its own tokens."""
+    model, tokenizer = wide.pair
+    eager = eager_runs.reference(model)
+    text = classification.prompts(classification.task("repetition"), 6, limit=1)[0].text
+    lm = InterventionLM(wide, edit=EDITS["exact tokens"], batch_size=2)
+    (found,) = lm.loglikelihood_rolling([_Request(text)], disable_tqdm=True)
+    ids = [lm.prefix_token_id, *tokenizer(text)["input_ids"]]
+    row = ids[:-1]
+    cells = [(q, k) for q in range(len(row)) for k in range(1, q) if row[k - 1] == row[q]]
+    cuts = {(layer, head, 0, q, k) for layer, head in HEADS for q, k in cells}
+    with torch.no_grad():
+        rows = eager_runs.run(eager, {"input_ids": torch.tensor([row])}, cuts=cuts).logits[0].log_softmax(-1)
+    expected = float(rows[torch.arange(len(row)), torch.tensor(ids[1:])].sum())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+    assert abs(found - InterventionLM(wide, batch_size=2).loglikelihood_rolling([_Request(text)])[0]) > 1
+
+
+# ------------------------------------------------------------------------------------------------ models and means
+
+
+def test_a_model_that_the_harness_loads_itself(tmp_path):
+    folder = str(path("generalist"))
+    theirs = InterventionLM(folder, edit=EDITS["zero"], batch_size=4, device="cpu", dtype="float32")
+    ours = InterventionLM("embedded", edit=EDITS["zero"], batch_size=4, device="cpu")
+    plain = HFLM(folder, batch_size=4, device="cpu", dtype="float32")
+    found = [log_probs(harness_run(lm, "icl_recursion", 5, 4)) for lm in (theirs, ours, plain)]
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=SINGLE)
+    assert np.abs(found[0] - found[2]).max() > 1e-3
+    whole = InterventionLM(folder, batch_size=4, device="cpu", dtype="float32")
+    np.testing.assert_allclose(log_probs(harness_run(whole, "icl_recursion", 5, 4)), found[2], rtol=0, atol=SINGLE)
+    assert str(folder) not in str(theirs.request)
+
+
+def test_the_harness_leaves_model_and_tokenizer_as_they_are(embedded, tokenizer):
+    model = embedded.pair[0]
+    before = weights_digest(model), tokenizer_digest(tokenizer), tokenizer.padding_side
+    lm = InterventionLM(model, tokenizer=tokenizer, edit=EDITS["zero"], batch_size=2)
+    lm.generate_until([_Request("apple", {"max_gen_toks": 2}), _Request("a dog", {"max_gen_toks": 2})])
+    assert before == (weights_digest(model), tokenizer_digest(tokenizer), tokenizer.padding_side)
+    assert lm.tokenizer is not tokenizer  # the harness has a copy, which it may pad as it likes
+
+
+def test_several_tasks_in_one_run_have_their_own_means(embedded):
+    names = ["icl_wordseq1", "icl_repetition"]
+    lm = InterventionLM(embedded, edit=EDITS["mean"], reference=Reference(k=4, prompts=5), batch_size=4)
+    results = harness_run(lm, names, 4, 5)
+    for name in names:
+        ours = TaskStudy(embedded, name.removeprefix("icl_"), 4, 5, 42).answers({"mean": EDITS["mean"]})["mean"]
+        found = log_probs({"samples": {name: results["samples"][name]}})
+        np.testing.assert_allclose(found, ours.log_prob, rtol=0, atol=SINGLE)
+
+
+@pytest.mark.parametrize("mode", ["mean", "mean_pos", "input_mean"])
+def test_means_of_a_file_are_those_that_were_measured(wide, tmp_path, mode):
+    study = TaskStudy(wide, "wordseq1", 4, 5, 42, folder=tmp_path)
+    every = [(layer, head) for layer, head in np.ndindex(study.means().mean.shape[:2])]
+    array = study.means().mean if mode == "mean" else study.means_by_position(Edit.ablate(every, mode))
+    if mode != "mean":
+        array = array.reshape(len(array), *study.means().mean.shape)
+    np.savez(tmp_path / "means.npz", **{mode: array})
+    edit = EDITS[mode]
+    lm = InterventionLM(wide, edit=edit, reference=Reference(str(tmp_path / "means.npz")), batch_size=4)
+    found = log_probs(harness_run(lm, "icl_wordseq1", 4, 5))
+    np.testing.assert_allclose(found, study.answers({"": edit})[""].log_prob, rtol=0, atol=DOUBLE)
+    assert lm.request["reference"]["source"] == "means.npz" and str(tmp_path) not in str(lm.request)
+
+
+def test_plain_texts_of_staicc_are_a_reference(embedded):
+    lm = InterventionLM(embedded, edit=EDITS["mean"], reference=Reference("staicc"), batch_size=4)
+    study = TaskStudy(embedded, "repetition", 4, 5, 42, reference="staicc")
+    found = log_probs(harness_run(lm, "icl_repetition", 4, 5))
+    np.testing.assert_allclose(found, study.answers({"": EDITS["mean"]})[""].log_prob, rtol=0, atol=SINGLE)
+
+
+def test_records_of_answers_are_those_of_the_same_requests_and_edit(embedded, tmp_path: Path, counted):
+    def answered(edit=EDITS["zero"], **options):
+        lm = InterventionLM(embedded, edit=edit, keep=True, folder=tmp_path, batch_size=4)
+        run = {"k": 3, "limit": 4, "seed": 42, **options}
+        return log_probs(harness_run(lm, "icl_wordseq1", **run))
+
+    first, passes = answered(), len(counted)
+    np.testing.assert_array_equal(answered(), first)
+    assert passes > 0 and len(counted) == passes  # the second time nothing was run
+    for changed in ({"seed": 43}, {"k": 2}, {"limit": 3}, {"edit": WHOLE}, {"edit": EDITS["induction"]}):
+        before = len(counted)
+        answered(**changed)
+        assert len(counted) > before, changed
+    assert len(list(tmp_path.glob("harness-*.pickle"))) == 6
