@@ -357,6 +357,41 @@ def test_what_the_induction_notebook_says_of_heads_is_stored():
     assert f"{sum(score >= 0.3 for row in scores['mean'] for score in row)} of 270 heads have 0.3 or more" in said
     assert f"{max(attribution['value'][layer][head] for layer, head in stored['chosen']):.2f} logits directly" in said
     assert intervals_in(said[said.index("The ablation says less") :]) <= rounded(stored)
+    vectors, benefit = stored["function vectors"], stored["benefits"]["benefit"]["wordseq1"]
+    assert len(vectors["both"]) == 5 and "of the best nine of either kind five are the same" in said
+    assert np.unravel_index(np.argmax(vectors["AIE"]["mean"]), (30, 9)) == (20, 5)
+    # what the two kinds alone cost differs, in either direction; not surely on the classification task
+    word_pairs, primary, copies = (vectors["contrast"][name] for name in ("word pairs", "wordseq1", "copied tokens"))
+    assert word_pairs[1] > 0 > copies[2] and primary[1] < 0 < primary[2]
+    assert f"are worth {benefit['benefit']:.2f} on `wordseq1`" in said
+    shares = [-benefit[heads] for heads in ("without induction heads", "without others")]
+    assert (
+        "{:.0f} per cent less without the three heads and {:.0f} per cent less without others".format(*shares) in said
+    )
+    verdicts = [claim["verdict"] for claim in stored["benefits"]["verdicts"]]
+    assert verdicts[3:6] == ["task not done"] * 3 and "three of the claims have nothing to judge" in said
+
+
+@pytest.mark.notebook
+def test_what_the_induction_notebook_says_of_the_embedded_model_is_stored():
+    cells = nbformat.read(ROOT / "notebooks" / "02_induction_scores.ipynb", as_version=4).cells
+    said = re.sub(r"(?<![\d.])\.(?=\d)", "0.", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"))
+    said = said[said.index("**On the embedded model.**") : said.index("**On SmolLM2-135M-Instruct**")]
+    stored = values("induction_scores")
+    assert intervals_in(said) <= rounded(stored)
+    benefit = stored["benefits"]["benefit"]["wordseq1"]
+    share = -benefit["without induction heads"]
+    assert f"are worth {benefit['benefit']:.2f} of accuracy, and {share:.0f} per cent less without the four" in said
+    verdicts = [claim["verdict"] for claim in stored["benefits"]["verdicts"]]
+    assert verdicts == ["holds", "holds", "undecided", *["task not done"] * 4]
+    vectors = stored["function vectors"]
+    assert vectors["both"] == [[2, 4], [2, 2]] and vectors["corruption"] == "other_outputs"
+    whole, alone = (vectors["accuracy"]["word pairs"][name] for name in ("whole model", "FV, not induction"))
+    lower = [
+        row[0] for name, row in vectors["accuracy"]["word pairs"].items()
+        if name.startswith("FV, not induction, control") and row[0] < alone[0]
+    ]  # fmt: skip
+    assert whole[0] > alone[0] and lower
 
 
 def kept_in(curve, kind):

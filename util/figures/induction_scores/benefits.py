@@ -166,29 +166,43 @@ class Benefits:
 
         return self.numbers().map(text)
 
-    def changes(self) -> pd.DataFrame:
-        """Returns the benefit of demonstrations and what it changes by, in per cent of it, a line for each task.
+    def changed(self) -> dict[str, dict[str, float | None]]:
+        """Returns the benefit of demonstrations, its standard error, and its change in per cent of it, by task.
 
-        Benefit: accuracy with the most demonstrations minus that without any. "small" stands for the change where the
-        benefit is not positive or no more than twice its standard error. Source: Crosbie & Shutova 2024, Fig. 4.
+        Benefit: accuracy with the most demonstrations minus that without any. The change is None where the benefit is
+        not positive or no more than twice its standard error. Source: Crosbie & Shutova 2024, Fig. 4.
         """
-        lines = {}
+        found: dict[str, dict[str, float | None]] = {}
         for task in self.tasks:
             if not task.has_zero_shot or task.ablated not in task.right[task.most]:
                 continue
             benefit = task.benefit
             error = float(benefit.std(ddof=1) / len(benefit) ** 0.5)
-            full = tuple(float(task.by_query(shots, WHOLE).mean()) for shots in (task.most, 0))
-            given = {
+            full, bare = (float(task.by_query(shots, WHOLE).mean()) for shots in (task.most, 0))
+            left = {
                 "without induction heads": [task.by_query(shots, task.ablated) for shots in (task.most, 0)],
                 "without others": [task.others(shots) for shots in (task.most, 0)],
             }
-            line: dict[str, str] = {"benefit": f"{benefit.mean():+.2f}", "its error": f"{error:.2f}"}
-            for name, (with_shots, bare) in given.items():
-                left = (float(with_shots.mean()), float(bare.mean()))
-                change = measures.benefit_change((full[0], full[1]), left, error)[1]
-                line[name] = "small" if change is None else f"{change:+.0f} %"
-            lines[task.labelled.name] = line
+            line: dict[str, float | None] = {"benefit": full - bare, "error": error}
+            for name, (with_shots, without) in left.items():
+                ablated = float(with_shots.mean()), float(without.mean())
+                line[name] = measures.benefit_change((full, bare), ablated, error)[1]
+            found[task.labelled.name] = line
+        return found
+
+    def changes(self) -> pd.DataFrame:
+        """Returns `changed` as text, a line for each task; "small" stands for the change of a small benefit."""
+        lines = {
+            name: {
+                "benefit": f"{line['benefit']:+.2f}",
+                "its error": f"{line['error']:.2f}",
+                **{
+                    heads: "small" if line[heads] is None else f"{line[heads]:+.0f} %"
+                    for heads in ("without induction heads", "without others")
+                },
+            }
+            for name, line in self.changed().items()
+        }
         columns = ["benefit", "its error", "without induction heads", "without others"]
         return pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("task")
 
@@ -260,7 +274,8 @@ class Benefits:
             task.labelled.name: {"does": task.does, "on other queries": task.done, "chance": task.chance}
             for task in self.tasks
         }
-        return {"accuracy by shots": accuracies, "tasks": done, "verdicts": self.verdicts.claims}
+        judged = self.verdicts.claims
+        return {"accuracy by shots": accuracies, "tasks": done, "benefit": self.changed(), "verdicts": judged}
 
     # -------------------------------------------------------------------------------------------- verdicts
 
