@@ -43,9 +43,10 @@ def check_installed() -> None:
     cure = 'pip install "icl-circuits-suite[harness]"'
     try:
         import lm_eval  # noqa: F401
+
+        version = importlib.metadata.version("lm_eval")
     except ImportError as error:
         raise ValueError(f"lm-evaluation-harness is not installed ({error}): {cure}") from None
-    version = importlib.metadata.version("lm_eval")
     if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < OLDEST:
         raise ValueError(f"lm-evaluation-harness is {version}, and 0.4.10 or later is needed: {cure}")
 
