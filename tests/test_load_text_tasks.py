@@ -18,9 +18,11 @@ OFFLINE = [name for name in TEXT_TASKS if text_tasks.find(name).staicc]
 
 @pytest.fixture(autouse=True)
 def _forget():
-    door._text_task.cache_clear()
+    for read in (door._text_task, door._reference_texts):
+        read.cache_clear()
     yield
-    door._text_task.cache_clear()
+    for read in (door._text_task, door._reference_texts):
+        read.cache_clear()
 
 
 def expected(name):
@@ -222,6 +224,9 @@ def test_premises_are_read_once_each_in_their_order(monkeypatch, tmp_path):
     assert reference_texts("mnli", tmp_path) == ("b .", "a", "c")
     asked = hub_of(monkeypatch, lambda split: Rows(rows))
     assert reference_texts() == ("b .", "a", "c") and asked == [("nyu-mll/glue", "train", {"name": "mnli"})]
+    assert reference_texts() is reference_texts() and len(asked) == 1
+    as_jsonl(rows[1:], tmp_path / "train")
+    assert reference_texts("mnli", tmp_path) == ("a", "b .", "c")
 
 
 def test_wrong_reference_texts_are_refused(tmp_path):
