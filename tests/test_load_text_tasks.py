@@ -18,12 +18,11 @@ OFFLINE = [name for name in TEXT_TASKS if text_tasks.find(name).staicc]
 
 @pytest.fixture(autouse=True)
 def _forget():
-    kept = (door._text_task, door._reference_texts)
-    for one in kept:
-        one.cache_clear()
+    for read in (door._text_task, door._reference_texts):
+        read.cache_clear()
     yield
-    for one in kept:
-        one.cache_clear()
+    for read in (door._text_task, door._reference_texts):
+        read.cache_clear()
 
 
 def expected(name):
@@ -224,8 +223,10 @@ def test_premises_are_read_once_each_in_their_order(monkeypatch, tmp_path):
     as_jsonl(rows, tmp_path / "train")
     assert reference_texts("mnli", tmp_path) == ("b .", "a", "c")
     asked = hub_of(monkeypatch, lambda split: Rows(rows))
-    assert reference_texts() == reference_texts("mnli", "hub") == ("b .", "a", "c")
-    assert reference_texts() is reference_texts() and asked == [("nyu-mll/glue", "train", {"name": "mnli"})]
+    assert reference_texts() == ("b .", "a", "c") and asked == [("nyu-mll/glue", "train", {"name": "mnli"})]
+    assert reference_texts() is reference_texts() and len(asked) == 1
+    as_jsonl(rows[1:], tmp_path / "train")
+    assert reference_texts("mnli", tmp_path) == ("a", "b .", "c")
 
 
 def test_wrong_reference_texts_are_refused(tmp_path):

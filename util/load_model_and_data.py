@@ -666,32 +666,37 @@ def text_task_version(name: str, source: str | Path | None = None) -> str:
 def reference_texts(name: str = "mnli", source: str | Path | None = None) -> tuple[str, ...]:
     """Plain texts that means of heads are taken over, one of `text_tasks.REFERENCES`; each once, in their order.
 
+    They are read once in a process; a folder is read again when its content has changed.
+
     "mnli": the premises of its training split (Crosbie & Shutova 2024, section 4.3). source: None for the hub, or a
     folder, as in `load_text_task`. Raises ValueError for an unknown name, and what `load_text_task` raises.
     """
     if name not in text_tasks.REFERENCES:
         raise ValueError(f"no reference texts {name!r}; there are {', '.join(text_tasks.REFERENCES)}")
-    return _reference_texts(name, _texts(source, None, _needs_of_reference(name)))
-
-
-def _needs_of_reference(name: str) -> str:
-    """What a folder with reference texts must hold, in words."""
     _, split, column = text_tasks.REFERENCES[name]
-    return f"a folder with {split}.jsonl (or .json, .csv, .parquet), with the column {column}"
+    needs = f"a folder with {split}.jsonl (or .json, .csv, .parquet), with the column {column}"
+    return _reference_texts(name, _texts(source, None, needs), needs)
 
 
 @cache
-def _reference_texts(name: str, texts: _Texts) -> tuple[str, ...]:
-    """The texts of a reference, each once."""
+def _reference_texts(name: str, texts: _Texts, needs: str) -> tuple[str, ...]:
+    """Reference texts, each once, in their order. needs: what a folder must hold, for messages."""
     hub, split, column = text_tasks.REFERENCES[name]
-    needs = _needs_of_reference(name)
-    rows = _hub_rows(hub, split, needs)[0] if texts.kind == HUB else row_files.rows_of_split(texts.folder, split)
     found: dict[str, None] = {}  # an ordered set
+    if texts.kind == HUB:
+        rows = _hub_rows(hub, split, needs)[0]
+    else:
+        try:
+            rows = row_files.rows_of_split(texts.folder, split)
+        except ValueError as error:
+            raise ValueError(f"{error}; give {needs}") from None
     for number, row in enumerate(rows):
         try:
             found[text_tasks.column_text(row, column).strip()] = None
         except ValueError as error:
-            raise ValueError(f"{split} of {name}, row {number}: {error}") from None
+            raise ValueError(f"{split} of {name}, row {number}: {error}; give {needs}") from None
+    if not found:
+        raise ValueError(f"{split} of {name}: there are no rows; give {needs}")
     return tuple(found)
 
 

@@ -3,6 +3,7 @@
 import csv
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 
@@ -121,6 +122,9 @@ WRONG_INPUT = [
     (["ablate", "--prompts", "1"], "prompts = 1: two or more"),
     (["ablate", "--controls", "-1"], "controls"),
     (["ablate", "--reference", "none.npz"], "none.npz"),
+    (["ablate", "--reference", "mnli", "--reference-data", "/nowhere"], "reference_data = '/nowhere': there is no"),
+    (["means", "--reference", "mnli", "--reference-data", "/nowhere"], "give a folder with train.jsonl"),
+    (["means", "--reference-data", "/nowhere"], "leave it out with reference 'staicc'"),
     (["ablate", "--labels", "Foo"], "give each a word of its own"),
     (["knockout", "--key-seed", "-1"], "seed = -1"),
     (["forerunner", "--dataset", "trek"], "trek"),
@@ -153,6 +157,17 @@ def test_without_the_harness_its_command_says_how_to_get_it(monkeypatch, unloade
     monkeypatch.setattr(importlib.metadata, "version", missing)
     status, message = ends(["evaluate", "--", "--tasks", "icl_wordseq1"], capsys)
     assert status == 1 and 'pip install "icl-circuits-suite[harness]"' in message
+
+
+@pytest.mark.parametrize("argv", [["edges", "--examples"], []], ids=["edges", "overview"])
+def test_a_closed_pipe_ends_a_command_quietly(argv):
+    """As behind `| head -1`: without a message, with the status that shells give other programs."""
+    reader, writer = os.pipe()
+    os.close(reader)  # before the command starts, so that its first write fails
+    command = [sys.executable, "-m", "util", *argv]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 def test_an_interrupted_command_says_that_it_goes_on(monkeypatch, capsys):
@@ -339,6 +354,20 @@ def test_means_from_a_file_are_those_of_their_reference(mode, tmp_path):
     whole = study.answers({"one": Edit()})["one"].log_prob
     assert np.abs(measured - whole).max() > 0.1
     assert "means_file" not in study.own_request and saved.own_request["means_file"]
+
+
+def test_premises_are_a_reference_of_both_commands(tmp_path):
+    lines = [json.dumps({"premise": f"Report {number} says that the tower is old."}) for number in range(600)]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    reference = ["--reference", "mnli", "--reference-data", str(tmp_path), "--reference-prompts", "2"]
+    main(["means", "--mode", "input_mean", *reference, "--out", str(tmp_path / "means")])
+    result, _ = written(tmp_path / "means")
+    assert result["results"]["prompts"] == 2 and len(result["records"]) == 2
+    few = ["ablate", "--heads", "2.6", "--mode", "input_mean", "--prompts", "3", "--k", "2"]
+    main([*few, *reference, "--out", str(tmp_path / "one")])
+    main([*few, "--reference", str(tmp_path / "means"), "--out", str(tmp_path / "two")])
+    _, rows = written(tmp_path / "one")
+    assert written(tmp_path / "two")[1] == rows and rows[0] != rows[3]
 
 
 def test_a_file_of_means_is_the_same_bytes_again(tmp_path):

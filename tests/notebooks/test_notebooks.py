@@ -360,6 +360,8 @@ def test_what_the_induction_notebook_says_of_heads_is_stored():
     vectors, benefit = stored["function vectors"], stored["benefits"]["benefit"]["wordseq1"]
     assert len(vectors["both"]) == 5 and "of the best nine of either kind five are the same" in said
     assert np.unravel_index(np.argmax(vectors["AIE"]["mean"]), (30, 9)) == (20, 5)
+    effect = [vectors["AIE"][name][20][5] for name in ("mean", "low", "high")]
+    assert "L20H5 has most of the effect, {:.3f} [{:.3f}, {:.3f}]".format(*effect) in said
     # what the two kinds alone cost differs, in either direction; not surely on the classification task
     word_pairs, primary, copies = (vectors["contrast"][name] for name in ("word pairs", "wordseq1", "copied tokens"))
     assert word_pairs[1] > 0 > copies[2] and primary[1] < 0 < primary[2]
@@ -377,7 +379,7 @@ def test_what_the_induction_notebook_says_of_the_embedded_model_is_stored():
     cells = nbformat.read(ROOT / "notebooks" / "02_induction_scores.ipynb", as_version=4).cells
     said = re.sub(r"(?<![\d.])\.(?=\d)", "0.", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"))
     said = said[said.index("**On the embedded model.**") : said.index("**On SmolLM2-135M-Instruct**")]
-    stored = values("induction_scores")
+    stored = values("induction_scores", "embedded")
     assert intervals_in(said) <= rounded(stored)
     benefit = stored["benefits"]["benefit"]["wordseq1"]
     share = -benefit["without induction heads"]

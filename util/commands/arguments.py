@@ -59,6 +59,17 @@ def _device_map(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON object ({error})") from None
 
 
+# ------------------------------------------------------------------------------------------------ means
+
+
+def add_reference(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how much means are taken over, and where the premises of MNLI are."""
+    about = "how many prompts or samples (default: 64)"
+    parser.add_argument("--reference-prompts", type=int, default=64, metavar="N", help=about)
+    about = "of reference mnli: a folder with train.jsonl, with the column premise (default: the hub)"
+    parser.add_argument("--reference-data", metavar="FOLDER", help=about)
+
+
 # ------------------------------------------------------------------------------------------------ numbers and lists
 
 

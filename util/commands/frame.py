@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -180,7 +181,22 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command. Ends the process with status 1 and a message for what a user can mend, 2 for wrong flags."""
+    """Run one command. Ends the process with status 1 and a message for what a user can mend, 2 for wrong flags.
+
+    Ends it with 141 and no message, as other programs do, where nobody reads its output any more (`| head -1`).
+    """
+    try:
+        try:
+            _run(argv)
+        finally:
+            sys.stdout.flush()  # what is still buffered may have no reader either
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter, which flushes again
+        sys.exit(141)
+
+
+def _run(argv: Sequence[str] | None) -> None:
+    """Run one command, and end the process where it cannot."""
     given = list(sys.argv[1:] if argv is None else argv)
     if not given or given[0] in ("-h", "--help"):
         print(overview(), end="")
@@ -190,6 +206,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         arguments = parsed(BY_NAME[given[0]], given[1:])
         arguments.run(arguments)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, MemoryError, ImportError) as error:  # what a user can mend; its message says how
         _end(1, str(error))
     except KeyboardInterrupt:

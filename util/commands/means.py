@@ -5,7 +5,7 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from util.commands.arguments import add_model, count, model_of, words
+from util.commands.arguments import add_model, add_reference, count, model_of, words
 from util.commands.results import Destination, add_out
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.saved_means import MODES, SavedMeans
@@ -23,9 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "input of their layer, position by position; several with commas between"
     )
     parser.add_argument("--mode", type=words, default=("mean",), metavar="MODES", help=about)
-    about = "what means are taken over: StaICC's prompts (the default), or those of --task behind the first --prompts"
-    parser.add_argument("--reference", choices=("staicc", "task"), default="staicc", help=about)
-    parser.add_argument("--reference-prompts", type=int, default=64, metavar="N", help="how many (default: 64)")
+    about = (
+        "what means are taken over: StaICC's prompts (the default), those of --task behind the first --prompts, or "
+        "samples of 3000 tokens of MNLI's premises"
+    )
+    parser.add_argument("--reference", choices=("staicc", "task", "mnli"), default="staicc", help=about)
+    add_reference(parser)
     parser.add_argument("--task", default="wordseq1", help="a task; a wrong name lists all (default: wordseq1)")
     parser.add_argument("--data", metavar="SOURCE", help="of a text task: hub, or a folder with its texts")
     parser.add_argument("--k", type=int, default=10, help="demonstrations of its prompts (default: 10)")
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     study = TaskStudy(
         model_of(arguments), arguments.task, arguments.k, arguments.prompts, arguments.seed,
         data=arguments.data, reference=arguments.reference, reference_prompts=arguments.reference_prompts,
-        redo=arguments.redo,
+        reference_data=arguments.reference_data, redo=arguments.redo,
     )  # fmt: skip
     destination = Destination.of(arguments, "means", [study], modes=sorted(arguments.mode))
     means = study.means()
@@ -65,5 +68,5 @@ def run(arguments: argparse.Namespace) -> None:
     destination.folder.mkdir(parents=True, exist_ok=True)
     saved = SavedMeans(FILE, arrays)
     saved.write(destination.folder / FILE)
-    destination.write(results, rows, table.round(3), [study])
+    destination.write(results, rows, table.round(3), [study.means_study])
     print(destination.folder / FILE)

@@ -1228,7 +1228,7 @@ def test_heads_are_counted_among_the_layers_that_have_attention():
 
 WRONG_TASKS: dict[str, dict] = {
     r"task = 'palindrome': there are repetition": {"task": "palindrome"},
-    r"reference = 'wikipedia': .*'task' or 'staicc'": {"reference": "wikipedia"},
+    r"reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
     r"prompts = 0: .*greater than or equal to 1": {"prompts": 0},
     r"prompts = 513, start = 0: wordseq2 has 512 rows": {"prompts": 513},
     r"prompts = 20, start = 500: wordseq2 has 512 rows": {"prompts": 20, "start": 500},
@@ -1484,7 +1484,7 @@ WRONG = {
     r"sizes = \[1, 1\]: .*twice": {"sizes": [1, 1]},
     r"demonstration_seeds = \[42, 42\]: .*twice": {"demonstration_seeds": [42, 42]},
     r"mode = 'median': .*'mean', 'zero', 'mean_pos' or 'input_mean'": {"mode": "median"},
-    r"reference = 'wikipedia': .*'task' or 'staicc'": {"reference": "wikipedia"},
+    r"reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
     r"settings = 'mine': .*'default' or 'paper'": {"settings": "mine"},
     r"sizes = \[1, 2\], primary = 3": {"sizes": [1, 2], "primary": 3},
     r"sizes.0 = 0: ": {"sizes": [0]},
@@ -1545,7 +1545,7 @@ def test_what_is_not_given_follows_from_the_model():
     )
     assert (large.prompts, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
     assert large.control_sets and 1 / (1 + 2 * large.control_sets) < 0.05
-    study = Study(settings="paper", demonstration_seeds=[1])
+    study = Study(settings="paper", demonstration_seeds=[1], text_tasks=["sst2"], reference="staicc")
     paper = study.setup_for(1024)
     assert (paper.prompts, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
     assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3
@@ -1562,7 +1562,10 @@ def test_a_plan_has_every_control_and_fewer_on_other_tasks():
     score = rng.random((12, 12)) * 0.2
     best = [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
     score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
-    study = Study(settings="paper", tasks=["wordseq1", "wordseq2", "recursion"], other_sets=1)
+    study = Study(
+        settings="paper", tasks=["wordseq1", "wordseq2", "recursion"], other_sets=1, text_tasks=["sst2"],
+        reference="staicc",
+    )  # fmt: skip
     setup = study.setup_for(144)
     plan = planning.plan(score, rng.random((12, 12)) + 1, setup)
     edits = named(plan.edits)

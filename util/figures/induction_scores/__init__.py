@@ -10,6 +10,7 @@ __all__ = [
     "outputs",
     "plan",
     "plots",
+    "premises",
     "results",
     "saved_means",
     "study",

@@ -31,6 +31,7 @@ class Preset:
     seeds: tuple[int, ...] = (42,)
     mode: Mode = "mean"
     reference: str = "task"
+    reference_prompts: int = 64
     prompts: int | None = None
     control_sets: int | None = None
     all_tasks: bool = False
@@ -44,11 +45,12 @@ class Preset:
 PRESETS = {
     "default": Preset(),
     # Crosbie & Shutova: all queries, three draws of demonstrations and of random heads, the mode of their code with
-    # means over other texts than the tasks'
+    # means over 500 samples of MNLI's premises
     "paper": Preset(
         seeds=(42, 43, 44),
         mode="input_mean",
-        reference="staicc",
+        reference="mnli",
+        reference_prompts=500,
         prompts=500,
         control_sets=3,
         all_tasks=True,

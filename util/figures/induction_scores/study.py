@@ -38,7 +38,7 @@ from util.figures.induction_scores.results import (
 )
 from util.figures.induction_scores.task_study import Labels, Reference, TaskStudy, answered_right, tasks_done
 from util.figures.planted_controls import errors_by_noise, planted_control
-from util.load_model_and_data import load_text_task
+from util.load_model_and_data import load_text_task, reference_texts
 from util.models import planted
 from util.models.planted import Planted
 from util.prompts import classification, text_tasks
@@ -60,7 +60,7 @@ from util.stats.heads import top
 from util.stats.intervals import accuracy, mean_intervals
 
 OV_TOKENS = 256  # that copying by weights alone is measured on
-TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long
+TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long; not of premises
 WHOLE_ALONE = {"whole": WHOLE}
 ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
 
@@ -91,9 +91,10 @@ class Study(AnyStudy):
     reference: see `TaskStudy`. sizes: how many of the best heads are ablated; primary: the size with controls; mode: of
     ablations; control_sets, other_sets: of either kind, on the primary task and on others; all_tasks, all_sizes,
     full_grid: see `plan.Setup`. text_tasks: tasks with texts that people wrote; text_data: where they are, None (those
-    of StaICC, then the hub), "hub", or a folder with a folder for each task, see `load_model_and_data.load_text_task`;
-    shots: numbers of demonstrations, see `benefits`. sequences, length, copies, bos: see `SequenceStudy`.
-    untrained_control: whether the untrained twin is scored too, a second model in memory.
+    of StaICC, then the hub), "hub", or a folder with a folder for each task, see `load_model_and_data.load_text_task`,
+    and with a folder mnli where that is the reference; shots: numbers of demonstrations, see `benefits`. sequences,
+    length, copies, bos: see `SequenceStudy`. untrained_control: whether the untrained twin is scored too, a second
+    model in memory.
     """
 
     tasks: Tasks | None = None
@@ -131,10 +132,16 @@ class Study(AnyStudy):
             raise ValueError(f"primary_task = {self.primary_task!r} is none of tasks = {list(self._tasks)}")
         if self.sizes is not None and self.primary is not None and self.primary not in self.sizes:
             raise ValueError(f"sizes = {list(self.sizes)}, primary = {self.primary}: primary is none of the sizes")
-        for task in (
-            *self._tasks,
-            *self._text_tasks,
-        ):  # texts are read now: where they are missing is known before work
+        # texts are read now: where they are missing is known before work
+        if self._reference == "mnli":
+            try:
+                reference_texts("mnli", self._reference_data)
+            except ValueError as error:
+                raise ValueError(
+                    f"text_data = {self.text_data!r}: reference 'mnli' cannot be read: {error}, called mnli, in "
+                    "text_data; or take reference 'task' or 'staicc'"
+                ) from error
+        for task in (*self._tasks, *self._text_tasks):
             for study in self._task_studies(task, self._prompts_of(task, 1000)):
                 if not self._all_tasks:
                     study.other_queries  # noqa: B018  # raises ValueError where there are too few
@@ -156,6 +163,16 @@ class Study(AnyStudy):
     @property
     def _demonstration_seeds(self) -> tuple[int, ...]:
         return self.demonstration_seeds or tuple(self.seed + seed for seed in PRESETS[self.settings].seeds)
+
+    @property
+    def _reference(self) -> str:
+        return self.reference or PRESETS[self.settings].reference
+
+    @property
+    def _reference_data(self) -> str | None:
+        if self._reference != "mnli" or self.text_data in (None, "hub"):
+            return None
+        return str(Path(self.text_data) / "mnli")
 
     def _prompts(self, heads: int) -> int:
         return self.prompts or PRESETS[self.settings].prompts or (60 if heads < 100 else 40)
@@ -227,7 +244,6 @@ class Study(AnyStudy):
         return {task: self._task_studies(task, prompts) for task in self._tasks}
 
     def _task_studies(self, task: str, prompts: int) -> list[TaskStudy]:
-        preset = PRESETS[self.settings]
         return [
             TaskStudy(
                 self.model,
@@ -238,7 +254,9 @@ class Study(AnyStudy):
                 hard_negatives=self.hard_negatives and task in classification.PATTERNS,
                 labels=self.labels,
                 data=self._data_of(task),
-                reference=self.reference or preset.reference,  # type: ignore[arg-type]  # checked when it is built
+                reference=self._reference,  # type: ignore[arg-type]  # checked when it is built
+                reference_data=self._reference_data,
+                reference_prompts=PRESETS[self.settings].reference_prompts,
                 folder=self.folder,
                 redo=self.redo,
             )
@@ -408,11 +426,10 @@ class Study(AnyStudy):
         prompts = self._prompts_of(labelled.task, self.scores().mean.size)
         if labelled.task not in TEXT_TASKS:
             return [study.replace(k=k) for study in self._task_studies(labelled.task, prompts)]
-        labels = LABELS[:2] if labelled.unrelated else None
-        return [
-            study.replace(k=k, labels=labels, reference_prompts=TEXT_REFERENCE_PROMPTS)
-            for study in self._task_studies(labelled.task, prompts)
-        ]
+        changes: dict[str, Any] = {"k": k, "labels": LABELS[:2] if labelled.unrelated else None}
+        if self._reference != "mnli":
+            changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
+        return [study.replace(**changes) for study in self._task_studies(labelled.task, prompts)]
 
     def costs(self) -> Costs:
         """Returns what the primary ablation costs on each task."""

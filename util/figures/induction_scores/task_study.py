@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BeforeValidator
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -32,6 +31,7 @@ from util.engine.label_scores import (
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.premises import SKIPPED_POSITIONS, Place, PremisesStudy
 from util.figures.induction_scores.results import PromptPattern
 from util.figures.induction_scores.saved_means import SavedMeans
 from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
@@ -47,9 +47,7 @@ from util.stats.heads import Head
 from util.stats.intervals import Interval, accuracy
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
-SKIPPED_POSITIONS = 8  # first tokens of a prompt that no mean counts
-Reference = Literal["task", "staicc"]
-Place = Annotated[Text, BeforeValidator(lambda place: str(place) if isinstance(place, Path) else place)]
+Reference = Literal["task", "staicc", "mnli"]
 Labels = Annotated[tuple[Text, ...], AsList]
 Name = TypeVar("Name", bound=Hashable)
 
@@ -87,9 +85,10 @@ class TaskStudy(Study):
     task: one of `classification.NAMES` or of `text_tasks.TEXT_TASKS`. k, seed: demonstrations of each query, and what
     they are drawn by. hard_negatives: see `classification.task`. labels: other words than the task's own, in their
     order; those of a text task become unrelated to its classes with Foo, Bar. data: where the texts of a text task are,
-    see `load_text_task`. reference: what means are taken over, other prompts of the task or StaICC's;
-    reference_prompts: how many, and how many plain texts. means_file: means that were saved, which stand for those of
-    the reference, see `saved_means`.
+    see `load_text_task`. reference: what means are taken over, other prompts of the task, StaICC's, or samples of
+    MNLI's premises, see `premises`; reference_prompts: how many, and how many plain texts; reference_data: a folder
+    with the premises, None for the hub. means_file: means that were saved, which stand for those of the reference, see
+    `saved_means`.
     """
 
     task: Text = "wordseq1"
@@ -101,6 +100,7 @@ class TaskStudy(Study):
     labels: Labels | None = None
     data: Place | None = None
     reference: Reference = "task"
+    reference_data: Place | None = None
     start: Natural = 0
     reference_prompts: Count = 64
     token_budget: Count = TOKEN_BUDGET
@@ -118,6 +118,12 @@ class TaskStudy(Study):
             )
         if self.data is not None and self.task not in TEXT_TASKS:
             raise ValueError(f"data = {self.data!r}: {self.task} is made, not read; leave it out")
+        if self.reference_data is not None and self.reference != "mnli":
+            raise ValueError(
+                f"reference_data = {self.reference_data!r}: that is where the premises of reference 'mnli' are; leave "
+                f"it out with reference {self.reference!r}"
+            )
+        self._premises  # noqa: B018  # raises ValueError where they are missing
         plain = self._unlabelled
         if self.start + self.prompts > len(plain.rows):
             raise ValueError(
@@ -178,12 +184,13 @@ class TaskStudy(Study):
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
             **({"data_version": self._texts[1]} if self.task in TEXT_TASKS else {}),
+            **({} if self._premises is None else self._premises.samples_request),
             **saved,
         }
 
     @property
     def texts(self) -> list[str]:
-        return [prompt.text for prompt in [*self.drawn, *self.reference_texts]]
+        return [*(prompt.text for prompt in self.drawn), *self.reference_texts]
 
     @property
     def other_queries(self) -> TaskStudy:
@@ -198,13 +205,25 @@ class TaskStudy(Study):
         return classification.prompts(self.classes, self.k, self.seed, self.start + self.prompts)[self.start :]
 
     @cached_property
-    def reference_texts(self) -> list[Prompt]:
-        """The prompts that means are taken over; those of the task have other queries."""
+    def _premises(self) -> PremisesStudy | None:
+        """The study of the means over premises. Raises ValueError where these cannot be read."""
+        if self.reference != "mnli":
+            return None
+        return PremisesStudy(
+            self.model, self.reference_prompts, reference_data=self.reference_data, token_budget=self.token_budget,
+            folder=self.folder, redo=self.redo,
+        )  # fmt: skip
+
+    @cached_property
+    def reference_texts(self) -> Sequence[str]:
+        """The texts that means are taken over; prompts of the task have other queries, premises are not joined yet."""
+        if self._premises is not None:
+            return self._premises.texts
         if self.reference == "staicc":
-            return staicc_prompts(TEXTS, 4)[: self.reference_prompts]
+            return [prompt.text for prompt in staicc_prompts(TEXTS, 4)[: self.reference_prompts]]
         end = self.start + self.prompts
         others = classification.prompts(self.classes, self.k, self.seed + 1000, end + self.reference_prompts)
-        return others[end:] or others[: self.reference_prompts]
+        return [prompt.text for prompt in others[end:] or others[: self.reference_prompts]]
 
     @property
     def chance(self) -> float:
@@ -219,9 +238,17 @@ class TaskStudy(Study):
 
     @cached_property
     def reference_rows(self) -> list[Row]:
-        rows = [Row(with_bos(prompt.text, self.pair[1]).ids) for prompt in self.reference_texts]
+        """The tokens that means are taken over. Raises ValueError where a prompt is longer than the model's context."""
+        if self._premises is not None:
+            return self._premises.rows
+        rows = [Row(with_bos(text, self.pair[1]).ids) for text in self.reference_texts]
         check_context(self.pair[0], [len(row) for row in rows])
         return rows
+
+    @property
+    def _longest_reference(self) -> int:
+        """The tokens of the longest text that means are taken over."""
+        return max(map(len, self.reference_rows)) if self._premises is None else self._premises.sample_tokens
 
     @cached_property
     def plain_texts(self) -> list[tuple[int, ...]]:
@@ -230,6 +257,11 @@ class TaskStudy(Study):
         return [with_bos(prompt.text[slice(*prompt.spans["x"][-1])], self.pair[1]).ids for prompt in prompts]
 
     # -------------------------------------------------------------------------------------------- means
+
+    @property
+    def means_study(self) -> Study:
+        """The study that the records of means belong to: those over premises are the same for all tasks."""
+        return self if self._premises is None else self._premises
 
     def means(self) -> Means:
         """Returns the mean outputs of all heads over the reference, without the first tokens of its prompts."""
@@ -240,7 +272,7 @@ class TaskStudy(Study):
         def compute() -> dict[str, Any]:
             return mean_outputs(self.pair[0], self.reference_rows, SKIPPED_POSITIONS, self.token_budget)
 
-        return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
+        return Means(**self.means_study.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
 
     def means_by_position(self, edit: Edit) -> NDArray[np.floating]:
         """Returns what stands for the heads of an edit at each position, [T, heads, dv]."""
@@ -254,7 +286,7 @@ class TaskStudy(Study):
             return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
         part = {"part": "means", "mode": edit.mode, "heads": head_arguments.plain(edit.heads)}
-        return self.record(part, compute).data["values"]
+        return self.means_study.record(part, compute).data["values"]
 
     # -------------------------------------------------------------------------------------------- edits
 
@@ -281,7 +313,7 @@ class TaskStudy(Study):
             mean = torch.from_numpy(self.means().mean)
             means = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
             return replacements(by_layer, means)
-        longest, there = max(lengths), max(map(len, self.reference_rows))
+        longest, there = max(lengths), self._longest_reference
         if longest > there:
             raise ValueError(
                 f"the longest prompt has {longest} tokens, the reference of {edit.mode} {there}; take mode 'mean', or "

@@ -1,0 +1,269 @@
+"""MNLI's premises as the reference of means: samples, means, records that tasks share, and what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests import architectures, eager_runs, text_rows, toys
+from util import load_model_and_data as door
+from util.figures.induction_scores import premises as premises_module
+from util.figures.induction_scores.edits import WHOLE, Edit
+from util.figures.induction_scores.premises import PremisesStudy, samples
+from util.figures.induction_scores.study import Study
+from util.figures.induction_scores.task_study import TaskStudy
+from util.load_model_and_data import load_ICL_model
+from util.prompts import classification
+from util.records.cache import record_path
+from util.records.model import Model
+from util.records.provenance import digest
+
+CONTEXT = 96  # the prompts of the tasks have up to 92 tokens
+HEADS = [(0, 1), (2, 0), (2, 3)]
+NEVER = Model("given:toy", loader=lambda: pytest.fail("no model is needed"))
+
+
+def premises(count):
+    """Made-up premises of unlike lengths, none of them twice."""
+    words = ("a dog", "ran to", "the tree", "and", "looked up", "again", "at the moon", "slowly")
+    return [f"Report {n}: " + " ".join(words[: 1 + n % len(words)]) + "." for n in range(count)]
+
+
+def written(folder, texts):
+    """A folder with these premises, and a hypothesis that nobody reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [{"premise": text, "hypothesis": "h", "label": 0} for text in texts]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("texts") / "mnli", premises(60))
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def pair(request):
+    tokenizer = toys.tokenizer("bpe", on_tasks=True)
+    model = architectures.build(
+        request.param, torch.float64, vocab_size=len(tokenizer), max_position_embeddings=CONTEXT
+    )
+    return load_ICL_model((model, tokenizer), verbose=False)
+
+
+def study_of(pair, place, folder, **options):
+    model = Model.given(*pair, f"given:{pair[0].config.model_type}")
+    settings = {"task": "wordseq2", "k": 0, "prompts": 3, "reference": "mnli", "reference_prompts": 5}
+    return TaskStudy(model, folder=folder, **settings | {"reference_data": place} | options)
+
+
+# ------------------------------------------------------------------------------------------------ samples
+
+
+def plain_samples(texts, tokenizer, tokens, count):
+    """The same by tokenizing the joined text anew with every premise."""
+    found, joined = [], ""
+    for text in texts:
+        joined = f"{joined} {text}" if joined else text
+        ids = tokenizer(joined)["input_ids"]
+        if len(ids) >= tokens:
+            found.append(tuple(ids[:tokens]))
+            joined = ""
+    return found[:count]
+
+
+@pytest.mark.parametrize("tokens, count", [(1, 3), (17, 4), (64, 100), (64, 1)])
+def test_samples_end_with_the_premise_that_fills_them(tokens, count):
+    tokenizer = load_ICL_model("embedded", verbose=False)[1]
+    found = [row.ids for row in samples(premises(60), tokenizer, tokens, count)]
+    assert found == plain_samples(premises(60), tokenizer, tokens, count) and 0 < len(found) <= count
+
+
+def test_a_sample_has_3000_tokens_or_the_context(pair, place, tmp_path, monkeypatch):
+    study = PremisesStudy(study_of(pair, place, tmp_path).model, 4, reference_data=place)
+    assert [len(row) for row in study.rows] == [CONTEXT] * 4
+    monkeypatch.setattr(premises_module, "context_length", lambda model: None)
+    assert study.sample_tokens == 3000
+
+
+# ------------------------------------------------------------------------------------------------ means
+
+
+def outputs_of(model, ids):
+    """z [T, H, dv] by layer, and the hidden states [T, d] that go into each attention, by plain hooks."""
+    z, inputs, hooks = {}, {}, []
+    for layer, module in eager_runs.attention_modules(model).items():
+
+        def before(_, arguments, keywords, layer=layer):
+            inputs[layer] = (keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])[0]
+
+        def projected(_, arguments, layer=layer):
+            z[layer] = arguments[0][0].unflatten(-1, (4, -1))
+
+        hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        hooks.append(eager_runs.output_projection(module).register_forward_pre_hook(projected))
+    with torch.no_grad():
+        model(torch.tensor([ids]))
+    for hook in hooks:
+        hook.remove()
+    return z, inputs
+
+
+def given_input(model, layer, ids, hidden):
+    """z [T, H, dv] of one layer whose attention is given these hidden states [T, d]."""
+
+    def swap(_, arguments, keywords):
+        if "hidden_states" in keywords:
+            return arguments, keywords | {"hidden_states": hidden[None]}
+        return (hidden[None], *arguments[1:]), keywords
+
+    hook = eager_runs.attention_modules(model)[layer].register_forward_pre_hook(swap, with_kwargs=True)
+    z, _ = outputs_of(model, ids)
+    hook.remove()
+    return z[layer]
+
+
+def test_means_are_those_of_plain_hooks(pair, place, tmp_path):
+    study, (model, tokenizer) = study_of(pair, place, tmp_path), pair
+    rows = plain_samples(premises(60), tokenizer, CONTEXT, 5)
+    assert len(rows) == 5
+    z, inputs = zip(*(outputs_of(model, ids) for ids in rows), strict=True)
+    by_position = {layer: torch.stack([of_row[layer] for of_row in z]).mean(0) for layer in z[0]}
+    means = study.means()
+    assert (means.tokens, means.prompts) == (5 * (CONTEXT - 8), 5)
+    np.testing.assert_allclose(means.mean, [by_position[layer][8:].mean(0) for layer in z[0]], atol=1e-12)
+    found = study.means_by_position(Edit.ablate(HEADS, "mean_pos"))
+    wanted = torch.stack([by_position[layer][:, head] for layer, head in HEADS], dim=1)
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    found = study.means_by_position(Edit.ablate(HEADS, "input_mean"))
+    mean_inputs = {layer: torch.stack([of_row[layer] for of_row in inputs]).mean(0) for layer in (0, 2)}
+    made = {layer: given_input(model, layer, rows[0], hidden) for layer, hidden in mean_inputs.items()}
+    wanted = torch.stack([made[layer][:, head] for layer, head in HEADS], dim=1)
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+
+
+def test_every_mode_ablates_with_them(pair, place, tmp_path):
+    study = study_of(pair, place, tmp_path)
+    edits = {mode: Edit.ablate(HEADS, mode) for mode in ("mean", "mean_pos", "input_mean")}
+    found = study.answers({"whole": WHOLE} | edits)
+    for mode in edits:
+        assert (found[mode].log_prob != found["whole"].log_prob).all(), mode
+    budget = study.replace(token_budget=1, folder=tmp_path / "other").answers(edits)
+    for mode in edits:
+        np.testing.assert_allclose(budget[mode].log_prob, found[mode].log_prob, atol=1e-11)
+
+
+def test_all_tasks_share_the_records_of_means(pair, place, tmp_path):
+    study = study_of(pair, place, tmp_path)
+    edit = Edit.ablate(HEADS, "input_mean")
+    first, by_position = study.means(), study.means_by_position(edit)
+    files = {file.name for file in tmp_path.iterdir()}
+    other = study.replace(task="recursion", k=2, prompts=4, seed=7)
+    np.testing.assert_array_equal(other.means().mean, first.mean)
+    np.testing.assert_array_equal(other.means_by_position(edit), by_position)
+    assert {file.name for file in tmp_path.iterdir()} == files
+    assert other.means_study.request == study.means_study.request and other.request != study.request
+    assert [*study.means_study.origins] and not study.origins
+    fewer = study.replace(reference_prompts=4)
+    assert fewer.means().prompts == 4 and np.abs(fewer.means().mean - first.mean).max() > 1e-9
+
+
+def test_with_few_premises_there_are_fewer_samples(pair, tmp_path):
+    texts = premises(10)
+    place = written(tmp_path / "few", texts)
+    study = study_of(pair, place, tmp_path)
+    rows = plain_samples(texts, pair[1], CONTEXT, 5)
+    assert study.means().prompts == len(rows) < 5
+    short = study_of(pair, written(tmp_path / "short", texts[:1]), tmp_path)
+    for measure in (short.means, lambda: short.answers({"one": Edit.ablate(HEADS, "input_mean")})):
+        with pytest.raises(
+            ValueError, match=f"1 premises do not fill one sample of {CONTEXT} tokens; give all of MNLI's"
+        ):
+            measure()
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+def test_requests_say_which_premises(place, tmp_path):
+    study = TaskStudy(NEVER, reference="mnli", reference_data=place)
+    added = {"reference_version": digest(premises(60)), "reference_tokens": 3000}
+    plain = TaskStudy(NEVER).request
+    assert study.request == {**plain, "reference": "mnli", **added} and not plain.keys() & added.keys()
+    assert study.replace(reference_data=written(tmp_path / "same", premises(60))).request == study.request
+    other = study.replace(reference_data=written(tmp_path / "other", premises(59)))
+    assert other.request["reference_version"] != study.request["reference_version"]
+    prompts = classification.prompts(study.classes, study.k, study.seed, 60)
+    assert study.texts == [*(prompt.text for prompt in prompts), *premises(60)]
+
+
+OLD = {  # the names of records, which have a digest of the request
+    "task": ({}, "wordseq1-333589000707d45a"),
+    "staicc": ({"reference": "staicc"}, "wordseq1-789d62155ffadde9"),
+    "other task": (
+        {"task": "recursion", "k": 3, "prompts": 7, "seed": 1, "reference": "staicc"},
+        "recursion-e4da991537df26d3",
+    ),
+    "text task": ({"task": "sst2", "reference_prompts": 32, "labels": ["Foo", "Bar"]}, "sst2-77308be4b788b4da"),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_requests_of_old_records_are_unchanged(name, tmp_path):
+    arguments, wanted = OLD[name]
+    request = {**TaskStudy(**arguments).request, "part": "means", "mode": "mean", "heads": None}
+    assert record_path(request, tmp_path).stem == f"induction_scores-embedded-{wanted}"
+
+
+def test_prompts_of_other_references_are_still_their_texts():
+    study = TaskStudy(NEVER, prompts=3, reference_prompts=4)
+    others = classification.prompts(study.classes, study.k, study.seed + 1000, 7)[3:]
+    assert study.texts[3:] == study.reference_texts == [prompt.text for prompt in others]
+    texts = study.replace(reference="staicc").reference_texts
+    assert texts == [prompt.text for prompt in door.staicc_prompts("financial_phrasebank", 4)[:4]]
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def test_premises_that_are_missing_are_refused_before_work(place, tmp_path):
+    with pytest.raises(ValueError, match="^reference_data = '/nowhere': there is no folder .* give a folder with"):
+        TaskStudy(NEVER, reference="mnli", reference_data="/nowhere")
+    with pytest.raises(ValueError, match=f"^reference_data = '{place}': .*leave it out with reference 'staicc'"):
+        TaskStudy(NEVER, reference="staicc", reference_data=place)
+    with pytest.raises(ValueError, match="^reference_data = '.*': .*train.jsonl.* there is none; give a folder with"):
+        TaskStudy(NEVER, reference="mnli", reference_data=tmp_path)
+    (tmp_path / "train.jsonl").write_text('{"text": "a"}')
+    with pytest.raises(ValueError, match="row 0: there is no column 'premise'; .* with the column premise"):
+        TaskStudy(NEVER, reference="mnli", reference_data=tmp_path)
+    (tmp_path / "train.jsonl").write_text("")
+    with pytest.raises(ValueError, match="there are no rows; give a folder"):
+        TaskStudy(NEVER, reference="mnli", reference_data=tmp_path)
+
+
+def test_without_the_hub_the_papers_settings_say_what_is_missing(monkeypatch, place, tmp_path):
+    def unreachable(*_):
+        raise ValueError("cannot read train of nyu-mll/glue from the hub; or give a folder with train.jsonl")
+
+    monkeypatch.setattr(door, "_hub_rows", unreachable)
+    door._reference_texts.cache_clear()
+    with pytest.raises(ValueError, match="^reference_data = None: cannot read train of nyu-mll/glue"):
+        TaskStudy(NEVER, reference="mnli")
+    with pytest.raises(ValueError, match="^text_data = None: reference 'mnli' .*a folder with train.*take reference"):
+        Study(NEVER, settings="paper", text_tasks=["sst2"])
+    with pytest.raises(ValueError, match="^text_data = '.*': reference 'mnli' .*there is no folder"):
+        Study(NEVER, settings="paper", text_tasks=["sst2"], text_data=str(tmp_path))
+    assert Study(NEVER, settings="paper", text_tasks=["sst2"], reference="staicc")._reference == "staicc"
+
+
+def test_the_papers_settings_take_500_samples_of_text_data(place, monkeypatch):
+    monkeypatch.setattr(door, "_hub_rows", lambda *_: pytest.fail("the hub is asked"))
+    texts = place.removesuffix("/mnli")
+    text_rows.written("rte", Path(texts) / "rte")
+    study = Study(NEVER, settings="paper", tasks=["wordseq1"], text_tasks=["rte"], text_data=texts)
+    (first, *_) = study._task_studies("wordseq1", 500)
+    assert (first.reference, first.reference_prompts, first.reference_data) == ("mnli", 500, place)
+    default = Study(NEVER, prompts=5, text_tasks=["rte"], text_data=texts)._task_studies("wordseq1", 60)[0]
+    assert (default.reference, default.reference_prompts, default.reference_data) == ("task", 64, None)
