@@ -62,16 +62,45 @@ def test_all_claims_hold_of_a_model_like_the_papers():
     found = benefits(PATTERN, TEXT, UNRELATED)
     assert [claim.verdict for claim in found.verdicts.claims] == [HOLDS] * 7
     table = found.verdicts.table()
-    assert len(table) == 7 and not table["value"].str.contains("nan").any()
+    assert len(table) == 9 and not table["value"].str.contains("nan").any()
 
 
-def test_all_claims_fail_of_a_model_without_induction_heads():
+def test_of_a_model_without_induction_heads_no_claim_holds():
     same = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.95, 0.95, 0.95, 0.95)})
-    text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95, 0.95, 0.95, 0.95)}, text=True)
+    text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95, 0.95, 0.95, 0.95)}, text=True, n=400)
     unrelated = task("sst2", {10: (0.9, 0.9, 0.9, 0.9)}, text=True, unrelated=True)
     verdicts = [claim.verdict for claim in benefits(same, text, unrelated).verdicts.claims]
-    assert verdicts == [REFUTED, REFUTED, REFUTED, REFUTED, REFUTED, REFUTED, REFUTED]
-    assert verdict(3, same).parts == () and "no pattern task" in verdict(3, same).note  # nothing to judge
+    # nothing surely loses more, so that the second and the third have nothing to judge
+    assert verdicts == [REFUTED, UNDECIDED, UNDECIDED, REFUTED, REFUTED, REFUTED, REFUTED]
+    assert verdict(3, same).parts == () and "no pattern task" in verdict(3, same).note
+
+
+def test_a_claim_does_not_hold_of_what_did_not_happen():
+    """Forbidding costs nothing; nothing is brought to chance; below chance is not close to it; nothing to lose."""
+    free = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.75, 0.9, 0.9)}, n=4000)
+    assert [part.verdict for part in verdict(3, free).parts] == [REFUTED, REFUTED]
+    weak = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.82, 0.9, 0.9)}, n=4000)
+    assert verdict(1, weak).verdict == HOLDS and verdict(3, weak).verdict == REFUTED
+    at_chance = task("wordseq1", {0: (0.5,) * 4, 10: (0.57,) * 4}, n=2000)
+    assert verdict(1, at_chance).verdict == REFUTED and verdict(2, at_chance).verdict == UNDECIDED
+    below = task("wordseq1", {0: (0.5,) * 4, 10: (1.0, 0.1, 0.1, 1.0)})
+    assert [part.verdict for part in verdict(2, below).parts] == [HOLDS, REFUTED]
+    kept = task("sst2", {0: (0.7,) * 4, 10: (0.76,) * 4}, text=True, n=4000)
+    assert verdict(4, kept).verdict == REFUTED and verdict(5, kept).verdict == NOT_DONE
+    useless = task("sst2", {0: (0.9,) * 4, 10: (0.9,) * 4}, text=True)
+    assert verdict(4, useless).verdict == NOT_DONE and "surely help" in verdict(4, useless).note
+
+
+def test_ablations_of_a_task_that_is_not_done_are_shown_and_not_judged():
+    """With `all_tasks` they are measured."""
+    measured = replace(task("recursion", {0: (0.5,) * 4, 10: (0.52, 0.5, 0.5, 0.5)}), does=False)
+    assert verdict(1, measured).verdict == NOT_DONE
+    assert benefits(measured).table().loc[("recursion", 10), "ablated"].startswith("0.50 [")
+
+
+def test_without_zero_shots_there_is_no_benefit_to_judge():
+    few = task("sst2", {5: (0.8, 0.6, 0.6, 0.8), 10: (0.9, 0.6, 0.6, 0.9)}, text=True)
+    assert verdict(4, few).verdict == NOT_DONE and benefits(few).changes().empty
 
 
 def test_few_queries_leave_it_undecided_and_say_how_many_would_decide():
@@ -104,7 +133,7 @@ def test_one_task_that_contradicts_refutes_a_claim_about_all():
 
 def test_the_loss_of_benefit_is_a_difference_of_differences():
     """What is lost without demonstrations, too, is no loss of benefit."""
-    hurt = task("sst2", {0: (0.8, 0.5, 0.5, 0.8), 10: (0.9, 0.6, 0.7, 0.9)}, text=True, n=1000)
+    hurt = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.9, 0.6, 0.7, 0.9)}, text=True, n=1000)
     claim = verdict(4, hurt)
     assert claim.parts[0].value == pytest.approx(0.0) and claim.verdict == REFUTED
     assert verdict(7, hurt).verdict == REFUTED
@@ -209,6 +238,41 @@ def test_texts_that_are_not_there_are_missed_before_work():
         Study("embedded", text_tasks=["sst2"], text_data="/nowhere")
     with pytest.raises(ValueError, match="no text task 'x'"):
         Study("embedded", text_tasks=["x"])
+
+
+def test_what_cannot_be_measured_is_refused_when_the_study_is_built():
+    for wrong, words in (
+        ({"tasks": ["wordseq1", "sst2"], "text_tasks": ["sst2"]}, "tasks and text_tasks both have"),
+        ({"shots": (0, 1000)}, "smaller k"),
+        ({"shots": (0, 5, 5)}, "none of them twice"),
+        ({"prompts": 200, "text_tasks": ["sst2"], "start": 1}, "start"),
+        ({"labels": ["x", "y"], "settings": "paper", "text_tasks": [], "reference": "task"}, "4 classes"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=words):
+            Study("embedded", **wrong)
+    assert Study("embedded", text_tasks=[])._text_tasks == ()
+
+
+def test_prompts_longer_than_their_reference_are_refused_before_any_task_is_measured(tmp_path):
+    study = Study(
+        "embedded", ["wordseq1"], prompts=4, text_tasks=["subj"], shots=(0, 10), mode="input_mean",
+        reference="staicc", folder=tmp_path,
+    )  # fmt: skip
+    study.scores()
+    kept = {*tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="the longest prompt of subj has .* tokens, the reference of input_mean"):
+        study.accuracies()
+    added = [file for file in {*tmp_path.iterdir()} - kept if file.suffix == ".pickle"]
+    assert len(added) <= 1  # the means that control sets are matched by
+
+
+def test_a_task_whose_queries_are_all_asked_is_judged_by_them(tmp_path):
+    study = Study(
+        "embedded", ["wordseq1"], prompts=300, all_tasks=True, text_tasks=[], shots=(0,), k=0, folder=tmp_path
+    )
+    [found] = study.benefits().tasks
+    assert found.right[0][WHOLE].shape[1] == 300 and found.ablated in found.right[0]
+    assert found.done is not None and found.done.value == found.right[0][WHOLE].mean() and not found.does
 
 
 def test_the_papers_settings_have_its_sizes_and_tasks():

@@ -54,7 +54,7 @@ def pair(request):
 
 
 def study_of(pair, place, folder, **options):
-    model = Model.given(*pair, f"given:{pair[0].config.model_type}")
+    model = Model.given(pair[0], pair[1], f"given:{pair[0].config.model_type}")
     settings = {"task": "wordseq2", "k": 0, "prompts": 3, "reference": "mnli", "reference_prompts": 5}
     return TaskStudy(model, folder=folder, **settings | {"reference_data": place} | options)
 

@@ -1,17 +1,21 @@
 """What demonstrations are worth with and without induction heads: accuracies by shots, and verdicts on the claims.
 
-The claims are those of Crosbie & Shutova's abstract and sections 5 and 6; the rules are our own, fixed before anything
-is measured. Each is about every task that the whole model does:
+The claims are those of Crosbie & Shutova's abstract and sections 5 and 6; the rules are our own. Each is about every
+task that the whole model does:
 
 1. pattern tasks lose more without induction heads than without others, by more than `margin`
-2. that brings them close to chance: to less than `close` above it
-3. forbidding the pattern alone costs as much, up to `close`, where ablation surely costs more than `margin`
-4. of text tasks the benefit of demonstrations shrinks by more than `margin` more than without other heads
-5. few-shot answers come close to zero-shot ones: less than `close` above, where demonstrations surely help
+2. that brings them close to chance: within `close` of it, where claim 1 holds of the task
+3. forbidding the pattern alone costs as much: more than `margin`, and less than `close` less than ablation, where claim
+   1 holds of the task
+4. of text tasks the benefit of demonstrations shrinks by more than `margin` more than without other heads, where
+   demonstrations surely help
+5. few-shot answers come close to zero-shot ones: less than `close` above them, where demonstrations surely help by more
+   than `close`
 6. with labels that are unrelated to the classes, more is lost than without other heads, by more than `margin`
 7. zero-shot answers are not hurt: less than `margin` is lost, where they are above chance
 
-"Other heads" are control sets: the mean of all that were measured. A verdict is about these sets, over endless queries.
+"Other heads" are control sets: the mean of all that were measured, of which single ones may cost more. A verdict is
+about these sets, over endless queries. Each number of demonstrations has means of its own, over prompts with as many.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -34,7 +38,7 @@ from util.figures.induction_scores.plan import Plan
 from util.records.checked import Number, checked
 from util.stats.intervals import Interval, accuracy, mean_interval
 from util.stats.tests import rank_p
-from util.stats.verdicts import ERROR, HOLDS, NOT_DONE, Claim, Part, Sample, Verdicts, all_of, compared
+from util.stats.verdicts import ERROR, HOLDS, NOT_DONE, UNDECIDED, Claim, Part, Sample, Verdicts, all_of, compared
 
 Bools = NDArray[np.bool_]
 Margin = Annotated[Number, Field(gt=0, lt=1)]
@@ -138,7 +142,8 @@ class Benefits:
         """Returns accuracies with intervals, a line for each task and number of demonstrations.
 
         Columns: the whole model, without the chosen heads, with the pattern forbidden, least, mean and most of the
-        control sets; p of the ablation among them, see `rank_p`. Control sets have no interval: it is they that vary.
+        control sets; p of the ablation among them, and the least that it can be, see `rank_p`. Control sets have no
+        interval: it is they that vary.
         """
         lines = {}
         for task in self.tasks:
@@ -149,9 +154,10 @@ class Benefits:
                     line |= {"ablated": task.mean(shots, task.ablated)}
                     line |= {"knocked out": task.mean(shots, KNOCKED_OUT)} if KNOCKED_OUT in rows else {}
                     line |= {"controls": (min(drawn), float(np.mean(drawn)), max(drawn))}
-                    line |= {"p": rank_p(float(rows[task.ablated].mean()), drawn, tail="low").p}
+                    p, least = rank_p(float(rows[task.ablated].mean()), drawn, tail="low")
+                    line |= {"p": p, "least p": least}
                 lines[task.labelled.name, shots] = line
-        columns = ["whole", "ablated", "knocked out", "controls", "p"]
+        columns = ["whole", "ablated", "knocked out", "controls", "p", "least p"]
         return pd.DataFrame(lines.values(), index=_places(lines), columns=columns)
 
     def table(self) -> pd.DataFrame:
@@ -289,70 +295,98 @@ class Benefits:
         own = [task for task in self.tasks if not task.labelled.unrelated]
         pattern, texts = [task for task in own if not task.text], [task for task in own if task.text]
         unrelated = [task for task in self.tasks if task.labelled.unrelated]
-        lost = _claim(1, "pattern tasks lose more without induction heads than without others", pattern, rule, _more)
+        lost = _claim(1, "pattern tasks lose more without induction heads than without others", pattern, rule, [MORE])
         surely = {part.name for part in lost.parts if part.verdict == HOLDS}
         costly = [task for task in pattern if task.labelled.name in surely]
-        helped = [task for task in texts if task.does and task.has_zero_shot and _helps(task)]
-        bare = [task for task in own if task.has_zero_shot]
+        no_cost = ("no pattern task surely loses more", NOT_DONE if lost.verdict == NOT_DONE else UNDECIDED)
+        compared_bare = [task for task in own if task.has_zero_shot and task.ablated in task.right[0]]
+        helped = [task for task in texts if task.does and task in compared_bare and _helps(task)]
+        no_help = ("demonstrations surely help in no text task that the model does",)
         return Verdicts(
             (
                 lost,
-                _claim(2, "that brings them close to chance", pattern, rule, _near_chance),
+                _claim(2, "that brings them close to chance", costly, rule, NEAR_CHANCE, *no_cost),
+                _claim(3, "forbidding the pattern alone costs as much", costly, rule, AS_MUCH, *no_cost),
+                _claim(4, "demonstrations of text tasks are worth less", helped, rule, [WORTH_LESS], *no_help),
                 _claim(
-                    3, "forbidding the pattern alone costs as much", costly, rule, _as_much,
-                    "no pattern task surely loses more", nothing=lost.verdict,
+                    5, "few-shot answers come close to zero-shot ones",
+                    [task for task in helped if _helps(task, rule.close)], rule, [NEAR_ZERO_SHOT], *no_help,
                 ),
-                _claim(4, "demonstrations of text tasks are worth less", texts, rule, _worth_less),
+                _claim(6, "with unrelated labels more is lost than without others", unrelated, rule, [MORE]),
                 _claim(
-                    5, "few-shot answers come close to zero-shot ones", helped, rule, _near_zero_shot,
-                    "in no text task demonstrations surely help", nothing=NOT_DONE,
-                ),
-                _claim(6, "with unrelated labels more is lost than without others", unrelated, rule, _more),
-                _claim(
-                    7, "zero-shot answers are not hurt", [task for task in bare if _above_chance(task)], rule, _kept,
-                    "no task is done without demonstrations", nothing=NOT_DONE,
+                    7, "zero-shot answers are not hurt", [task for task in compared_bare if _does_it_bare(task)], rule,
+                    [KEPT], "no task is done without demonstrations",
                 ),
             )
         )  # fmt: skip
 
 
-# of a task: the values by query [N], the bound of their mean, and whether the claim wants it above
-Compare = Callable[["TaskShots", Rule], tuple[NDArray[np.float64], float, bool]]
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison that a claim makes in a task. name: what it is called behind the task's, where there are several.
+
+    values: of a task, by query [N]; bound: of their mean, the name of a field of the rule; above: whether the claim
+    wants the mean above it.
+    """
+
+    values: Callable[[TaskShots], NDArray[np.float64]]
+    bound: Literal["margin", "close"]
+    above: bool
+    name: str = ""
+
+    def judged(self, task: TaskShots, rule: Rule) -> Part:
+        """Returns the comparison in a task; "task not done" where the whole model does not do it."""
+        name = f"{task.labelled.name}{self.name and ': '}{self.name}"
+        bound = getattr(rule, self.bound)
+        if not task.does:
+            queries = task.right[task.most][WHOLE].shape[1]
+            missing = (np.nan, np.nan, np.nan)
+            return Part(name, NOT_DONE, *missing, bound, self.above, queries, None, task.available, (1.0, 1.0))
+        return _judged(name, self.values(task), bound, self.above, rule, task.available)
 
 
-def _more(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
-    return task.others(task.most) - task.by_query(task.most, task.ablated), rule.margin, True
+def _lost_to_others(task: TaskShots) -> NDArray[np.float64]:
+    return task.others(task.most) - task.by_query(task.most, task.ablated)
 
 
-def _near_chance(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
-    return task.by_query(task.most, task.ablated) - task.chance, rule.close, False
+def _above_chance(task: TaskShots) -> NDArray[np.float64]:
+    return task.by_query(task.most, task.ablated) - task.chance
 
 
-def _as_much(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
-    return task.by_query(task.most, KNOCKED_OUT) - task.by_query(task.most, task.ablated), rule.close, False
-
-
-def _worth_less(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
+def _benefit_lost_to_others(task: TaskShots) -> NDArray[np.float64]:
     few, none = (task.others(shots) - task.by_query(shots, task.ablated) for shots in (task.most, 0))
-    return few - none, rule.margin, True
+    return few - none
 
 
-def _near_zero_shot(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
-    return task.by_query(task.most, task.ablated) - task.by_query(0, WHOLE), rule.close, False
+MORE = Comparison(_lost_to_others, "margin", True)
+NEAR_CHANCE = (
+    Comparison(_above_chance, "close", False, "not above"),
+    Comparison(lambda task: -_above_chance(task), "close", False, "not below"),
+)
+AS_MUCH = (
+    Comparison(
+        lambda task: task.by_query(task.most, WHOLE) - task.by_query(task.most, KNOCKED_OUT), "margin", True, "costs"
+    ),
+    Comparison(
+        lambda task: task.by_query(task.most, KNOCKED_OUT) - task.by_query(task.most, task.ablated), "close", False,
+        "as much",
+    ),
+)  # fmt: skip
+WORTH_LESS = Comparison(_benefit_lost_to_others, "margin", True)
+NEAR_ZERO_SHOT = Comparison(
+    lambda task: task.by_query(task.most, task.ablated) - task.by_query(0, WHOLE), "close", False
+)
+KEPT = Comparison(lambda task: task.by_query(0, WHOLE) - task.by_query(0, task.ablated), "margin", False)
 
 
-def _kept(task: TaskShots, rule: Rule) -> tuple[NDArray[np.float64], float, bool]:
-    return task.by_query(0, WHOLE) - task.by_query(0, task.ablated), rule.margin, False
+def _helps(task: TaskShots, by: float = 0.0) -> bool:
+    """Whether demonstrations surely help the whole model by more than that."""
+    return mean_interval(task.benefit).low > by
 
 
-def _helps(task: TaskShots) -> bool:
-    """Whether demonstrations surely help the whole model: the lower bound of the benefit is above 0."""
-    return mean_interval(task.benefit).low > 0
-
-
-def _above_chance(task: TaskShots) -> bool:
-    """Whether the whole model is above chance without demonstrations, and was measured without the heads there."""
-    return task.ablated in task.right[0] and task.mean(0, WHOLE).low > task.chance
+def _does_it_bare(task: TaskShots) -> bool:
+    """Whether the whole model is above chance without demonstrations."""
+    return task.mean(0, WHOLE).low > task.chance
 
 
 def _places(lines: Iterable[tuple[str, int]]) -> pd.MultiIndex:
@@ -374,20 +408,12 @@ def _claim(
     text: str,
     tasks: Sequence[TaskShots],
     rule: Rule,
-    compare: Compare,
+    comparisons: Sequence[Comparison],
     none: str = "",
     nothing: str = NOT_DONE,
 ) -> Claim:
     """Returns the verdict on a claim about all of these tasks; `nothing` and the note `none` where there are none."""
-    parts = []
-    for task in tasks:
-        name = task.labelled.name
-        if task.does:
-            parts.append(_judged(name, *compare(task, rule), rule, task.available))
-        else:
-            queries = task.right[task.most][WHOLE].shape[1]
-            missing = (np.nan, np.nan, np.nan)
-            parts.append(Part(name, NOT_DONE, *missing, rule.margin, True, queries, None, task.available, (1.0, 1.0)))
+    parts = [comparison.judged(task, rule) for task in tasks for comparison in comparisons]
     if not parts:
         return Claim(number, text, nothing, (), none)
     return Claim(number, text, *all_of(parts, rule.error))

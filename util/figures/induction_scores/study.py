@@ -24,7 +24,7 @@ from util.figures.induction_scores.edits import WHOLE, Edit, Group, Mode, Row
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
 from util.figures.induction_scores.function_vectors import FunctionVectors, check_size, head_sets
 from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
-from util.figures.induction_scores.plan import PAPER_SHARES, PRESETS, TASKS, Plan, Setup, plan
+from util.figures.induction_scores.plan import FOUR_WAY_SHOTS, PAPER_SHARES, PRESETS, TASKS, Plan, Setup, plan
 from util.figures.induction_scores.results import (
     Accuracies,
     Companions,
@@ -45,7 +45,7 @@ from util.prompts import classification, text_tasks
 from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
 from util.prompts.text_tasks import TEXT_TASKS
-from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
+from util.records.checked import AsList, Count, Distinct, Natural, Text, checked, distinct
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.function_vectors import TASKS as PAIR_TASKS
@@ -71,10 +71,14 @@ def _known_task(name: str) -> str:
     return name
 
 
+def _none_twice(names: tuple[str, ...]) -> tuple[str, ...]:
+    return distinct(names) if names else names
+
+
 TaskName = Annotated[str, AfterValidator(_known_task)]
 Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
 TextTaskName = Annotated[str, AfterValidator(lambda name: text_tasks.find(name).name)]
-TextTasks = Annotated[tuple[TextTaskName, ...], AsList, Distinct]
+TextTasks = Annotated[tuple[TextTaskName, ...], AsList, AfterValidator(_none_twice)]
 Shots = Annotated[tuple[Natural, ...], AsList, Distinct]
 Counts = Annotated[tuple[Count, ...], AsList, Distinct]
 Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
@@ -141,8 +145,14 @@ class Study(AnyStudy):
                     f"text_data = {self.text_data!r}: reference 'mnli' cannot be read: {error}, called mnli, in "
                     "text_data; or take reference 'task' or 'staicc'"
                 ) from error
-        for task in (*self._tasks, *self._text_tasks):
-            for study in self._task_studies(task, self._prompts_of(task, 1000)):
+        twice = {*self._tasks} & {*self._text_tasks}
+        if twice:
+            raise ValueError(f"tasks and text_tasks both have {sorted(twice)}: name a task in one of them")
+        preset = PRESETS[self.settings]
+        for task in (*self._tasks, *preset.four_way, *self._text_tasks):
+            most = max(self.k, *(FOUR_WAY_SHOTS if task in preset.four_way else self._shots))
+            for study in self._task_studies(task, self._prompts_of(task, 1)):  # small models are asked the most
+                study.replace(k=most)
                 if not self._all_tasks:
                     study.other_queries  # noqa: B018  # raises ValueError where there are too few
 
@@ -155,6 +165,10 @@ class Study(AnyStudy):
     @property
     def _text_tasks(self) -> tuple[str, ...]:
         return PRESETS[self.settings].text_tasks if self.text_tasks is None else self.text_tasks
+
+    @property
+    def _shots(self) -> tuple[int, ...]:
+        return self.shots or PRESETS[self.settings].shots
 
     @property
     def _all_tasks(self) -> bool:
@@ -213,7 +227,7 @@ class Study(AnyStudy):
             full_grid=self.full_grid,
             four_way=preset.four_way,
             text_tasks=self._text_tasks,
-            shots=self.shots or preset.shots,
+            shots=self._shots,
         )
 
     @property
@@ -367,6 +381,8 @@ class Study(AnyStudy):
     @cached_property
     def _accuracies(self) -> Accuracies:
         setup, edits = self.setup, self.plan()
+        if self.model.loaded is not None:
+            self._check_lengths()
         passed = {} if setup.all_tasks else tasks_done([self.on_tasks[task][0] for task in setup.tasks])
         done = setup.tasks if setup.all_tasks else tuple(passed)
         right = {task: answered_right(self.on_tasks[task], edits.of_task(task, done)) for task in setup.tasks}
@@ -391,8 +407,9 @@ class Study(AnyStudy):
     def benefits(self) -> Benefits:
         """Returns right answers with several numbers of demonstrations, on the tasks and on those with texts.
 
-        Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Where the whole model is
-        not better than chance on other queries, with the most demonstrations, it is measured alone.
+        Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. A task is done where the
+        whole model is better than chance on other queries, with the most demonstrations (on the same queries, where
+        there are too few others); where it is not done the model is measured alone, unless `all_tasks`.
         """
         return self._benefits
 
@@ -408,18 +425,29 @@ class Study(AnyStudy):
         setup, name = edits.setup, labelled.task
         shots = setup.shots_of(name)
         first = self._studies(labelled, max(shots))[0]
-        done = None if setup.all_tasks else accuracy(answered_right([first.other_queries], WHOLE_ALONE)["whole"])
-        does = done is None or done.low > first.other_queries.chance
-        rows = edits.benefit_rows() if does else {Row(Group.WHOLE): WHOLE}
+        queries = len(first.classes.rows)
+        others = first.start + 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
+        asked = first.other_queries if others else first
+        done = accuracy(answered_right([asked], WHOLE_ALONE)["whole"])
+        does = done.low > asked.chance
+        rows = edits.benefit_rows() if does or setup.all_tasks else {Row(Group.WHOLE): WHOLE}
         right = {
             k: answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
             for k in ((max(shots),) if labelled.unrelated else shots)
         }
         controls = tuple(row for row in rows if row.is_control_set)
         return TaskShots(
-            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does,
-            len(first.classes.rows),
+            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does, queries
         )  # fmt: skip
+
+    def _check_lengths(self) -> None:
+        """Raises ValueError where prompts are too long for the model, or for the reference of their positions."""
+        setup = self.setup
+        labelled = [Labelled(task) for task in (*setup.tasks, *setup.four_way, *setup.text_tasks)]
+        for one in tqdm(labelled, desc="lengths of prompts", leave=False):
+            for k in {self.k, *setup.shots_of(one.task)} if one.task in setup.tasks else setup.shots_of(one.task):
+                for study in self._studies(one, k):
+                    study.check_lengths(setup.mode)
 
     def _studies(self, labelled: Labelled, k: int) -> list[TaskStudy]:
         """The studies of one task with k demonstrations, one for each seed."""

@@ -48,6 +48,7 @@ from util.stats.intervals import Interval, accuracy
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
 Reference = Literal["task", "staicc", "mnli"]
+BY_POSITION = ("mean_pos", "input_mean")  # modes with a value for each position
 Labels = Annotated[tuple[Text, ...], AsList]
 Name = TypeVar("Name", bound=Hashable)
 
@@ -313,15 +314,27 @@ class TaskStudy(Study):
             mean = torch.from_numpy(self.means().mean)
             means = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
             return replacements(by_layer, means)
-        longest, there = max(lengths), self._longest_reference
-        if longest > there:
-            raise ValueError(
-                f"the longest prompt has {longest} tokens, the reference of {edit.mode} {there}; take mode 'mean', or "
-                "a reference of longer prompts"
-            )
+        self._check_reference(edit.mode, lengths)
         kept = torch.from_numpy(self.means_by_position(edit))
         parts = kept.split([len(heads) for heads in by_layer.values()], dim=1)
         return replacements(by_layer, dict(zip(by_layer, parts, strict=True)))
+
+    def _check_reference(self, mode: str | None, lengths: Sequence[int]) -> None:
+        longest, there = max(lengths), self._longest_reference
+        if longest > there:
+            raise ValueError(
+                f"the longest prompt of {self.classes.name} has {longest} tokens, the reference of {mode} {there}; "
+                "take mode 'mean', or a reference of longer prompts"
+            )
+
+    def check_lengths(self, mode: str) -> None:
+        """Raises ValueError for prompts that are too long: for the model, or for an ablation in this mode.
+
+        Only the tokenizer is at work.
+        """
+        lengths = self.scoring.lengths
+        if mode in BY_POSITION and self.saved_means is None:
+            self._check_reference(mode, lengths)
 
     @cached_property
     def saved_means(self) -> SavedMeans | None:
