@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -396,3 +397,12 @@ def test_means_that_do_not_fit_are_refused_before_any_forward_pass(tmp_path, mon
         file.write_bytes(text)
         with pytest.raises(ValueError, match="means_file = .*cannot be read"):
             TaskStudy(means_file=file)
+
+
+@pytest.mark.parametrize("head", ["9.9", "0.99"])
+@pytest.mark.parametrize("others", ["--controls", "--random"])
+def test_heads_that_are_not_there_have_no_others(head, others, tmp_path, monkeypatch, capsys):
+    """Random heads stand for the named ones, which are then not edited themselves."""
+    monkeypatch.setattr(SequenceStudy, "scores", lambda study: SimpleNamespace(mean=lambda: np.zeros((4, 8))))
+    status, message = ends(["ablate", "--heads", head, *FEW, others, "1", "--out", tmp_path / "out"], capsys)
+    assert status == 1 and "the model has 4 layers of 8 heads, not [(" in message

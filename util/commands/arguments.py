@@ -152,6 +152,10 @@ class Selection:
     def others(self, chosen: Sequence[Head], draws: int, seed: int) -> list[list[Head]]:
         """Returns sets of other heads below a score of 0.3, with as many in each layer as the chosen ones.
 
-        Raises ValueError where a layer has too few of them.
+        Raises ValueError for chosen heads that the model does not have, and where a layer has too few others.
         """
-        return layer_matched(chosen, self.sequences.scores().mean() < INDUCTION_HEAD, draws, seed)
+        score = self.sequences.scores().mean()
+        layers, in_layer = score.shape
+        if wrong := [head for head in chosen if head[0] >= layers or head[1] >= in_layer]:
+            raise ValueError(f"the model has {layers} layers of {in_layer} heads, not {wrong}")
+        return layer_matched(chosen, score < INDUCTION_HEAD, draws, seed)
