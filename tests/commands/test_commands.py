@@ -97,10 +97,15 @@ WRONG_FLAGS = [
     (["ablate", "--seed", "42,x"], "give whole numbers with commas"),
     (["ablate", "--task", "wordseq1,wordseq1"], "none of them twice"),
     (["ablate", "--random", "1", "--controls", "2"], "not allowed with"),
+    (["ablate", "--heads", "2.6", "--top", "0.01"], "argument --top: not allowed with argument --heads"),
     (["knockout", "--pattern", "all"], "invalid choice: 'all'"),
     (["scores", "--device-map", "{"], "is no JSON object"),
     (["scores", "--show", "0"], "from 1 on"),
     (["edges"], "CONFIG.json"),
+    *(
+        (["claims", "embedded", "--about", "induction", *flags], f"{flags[0]}: for claims about edges alone")
+        for flags in (["--tasks", "copying"], ["--primary", "copying"], ["--search-prompts", "64"], ["--donors", "0"])
+    ),
 ]
 
 
@@ -144,8 +149,10 @@ def test_what_a_user_can_mend_ends_with_1_before_a_model_is_loaded(argv, said, u
     assert status == 1 and said in message and "Traceback" not in message
 
 
-def test_heads_that_the_model_has_not_end_with_1(tmp_path, capsys):
-    status, message = ends(["ablate", "--heads", "4.0", *FEW, "--out", tmp_path], capsys)
+@pytest.mark.parametrize("controls", [[], ["--controls", "2"], ["--random", "1"]])
+@pytest.mark.parametrize("head", ["4.0", "9.9", "0.99"])
+def test_heads_that_the_model_has_not_end_with_1(head, controls, tmp_path, capsys):
+    status, message = ends(["ablate", "--heads", head, *controls, *FEW, "--out", tmp_path], capsys)
     assert status == 1 and "the model has 4 layers of 8 heads" in message
     assert not list(tmp_path.iterdir())
 
@@ -202,8 +209,8 @@ def test_a_file_stands_for_flags_and_a_flag_wins(tmp_path):
     by_file = vars(frame.parsed(command, ["--config", str(file)]))
     assert by_file.pop("config") == str(file) and by_flags.pop("config") is None
     assert by_file == by_flags
-    mixed = frame.parsed(command, ["embedded", "--config", str(file), "--k", "4", "--top", "0.5"])
-    assert (mixed.model, mixed.k, mixed.heads, mixed.seed) == ("embedded", 4, 0.5, (7,))
+    mixed = frame.parsed(command, ["embedded", "--config", str(file), "--k", "4", "--heads", "2.4"])
+    assert (mixed.model, mixed.k, mixed.heads, mixed.seed) == ("embedded", 4, ((2, 4),), (7,))
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
