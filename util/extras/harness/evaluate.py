@@ -99,7 +99,8 @@ def evaluate(
 
     tasks: names such as "icl_wordseq1", or configurations, see `tasks.config`. k: demonstrations, default each task's
     own number; limit: how many queries of each task, default all. reference, reference_prompts, reference_data:
-    see `interventions.Reference`, its source, reference_prompts and data. include_path: a folder of more task configurations; the harness's own are found too where
+    see `interventions.Reference`, its source, reference_prompts and data. include_path:
+    a folder of more task configurations; the harness's own are found too where
     a name does not begin with "icl_". options: of the harness's `simple_evaluate`.
 
     Raises ValueError where the harness is missing, for its own caches (`use_cache`, `cache_requests`) under an edit,

@@ -68,7 +68,8 @@ class Reference:
 
     source: "task", other prompts of the task that is evaluated; "staicc", prompts of StaICC; "mnli", samples of MNLI's
     premises, see `premises`; or a file of means, see `saved_means`. data: of "mnli", a folder with the premises, None
-    for the hub; raises ValueError where they cannot be read, and for a folder with another source. k, prompts, seed: of the prompts that are evaluated, by which "task" chooses others, as `TaskStudy`
+    for the hub; raises ValueError where they cannot be read, and for a folder with another source.
+    k, prompts, seed: of the prompts that are evaluated, by which "task" chooses others, as `TaskStudy`
     does; None means the task's own number of demonstrations, and all of its rows. reference_prompts: how many.
     """
 
@@ -82,8 +83,8 @@ class Reference:
     def __post_init__(self) -> None:
         if self.data is not None and self.source != "mnli":
             raise ValueError(
-                f"data = {self.data!r}: that is where the premises of reference 'mnli' are; leave it out with reference "
-                f"{self.source!r}"
+                f"data = {self.data!r}: that is where the premises of reference 'mnli' are; leave it out with "
+                f"reference {self.source!r}"
             )
         if self.source == "mnli":
             self._premises  # noqa: B018  # raises ValueError where they are missing

@@ -478,7 +478,8 @@ class Study(AnyStudy):
         prompts, intact, corruption: see `function_vector_heads`. queries: of each word-pair task and twice as many of
         the primary task, by default 20; from 100 heads on 8. n: heads of each set, by default 4, or
         a third of the heads where that is less; from 100 heads on 3 % of them.
-        control_sets: of each set, by default 20; from 100 heads on 10. All heads are ablated by their mean output. Raises ValueError for more prompts or queries than there are, for fewer than two of them or two
+        control_sets: of each set, by default 20; from 100 heads on 10. All heads are ablated by their mean output.
+        Raises ValueError for more prompts or queries than there are, for fewer than two of them or two
         sequences, which have no interval, and for sets of more than a third of the heads.
         """
         for name, number in (("prompts", prompts), ("queries", queries), ("sequences", self.sequences)):
