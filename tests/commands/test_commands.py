@@ -17,9 +17,11 @@ from util.commands import arguments, frame
 from util.commands.frame import COMMANDS, main
 from util.commands.results import Destination
 from util.figures.induction_scores.edits import Edit
-from util.figures.induction_scores.saved_means import SavedMeans
+from util.figures.induction_scores.saved_means import SavedMeans, model_of
 from util.figures.induction_scores.task_study import TaskStudy
 from util.records import model as model_room
+from util.records.model import Model
+from util.records.provenance import weights_digest
 from util.roles.sequences_study import SequenceStudy
 
 NAMES = [command.name for command in COMMANDS]
@@ -98,10 +100,15 @@ WRONG_FLAGS = [
     (["ablate", "--seed", "42,x"], "give whole numbers with commas"),
     (["ablate", "--task", "wordseq1,wordseq1"], "none of them twice"),
     (["ablate", "--random", "1", "--controls", "2"], "not allowed with"),
+    (["ablate", "--heads", "2.6", "--top", "0.01"], "argument --top: not allowed with argument --heads"),
     (["knockout", "--pattern", "all"], "invalid choice: 'all'"),
     (["scores", "--device-map", "{"], "is no JSON object"),
     (["scores", "--show", "0"], "from 1 on"),
     (["edges"], "CONFIG.json"),
+    *(
+        (["claims", "embedded", "--about", "induction", *flags], f"{flags[0]}: for claims about edges alone")
+        for flags in (["--tasks", "copying"], ["--primary", "copying"], ["--search-prompts", "64"], ["--donors", "0"])
+    ),
 ]
 
 
@@ -145,8 +152,10 @@ def test_what_a_user_can_mend_ends_with_1_before_a_model_is_loaded(argv, said, u
     assert status == 1 and said in message and "Traceback" not in message
 
 
-def test_heads_that_the_model_has_not_end_with_1(tmp_path, capsys):
-    status, message = ends(["ablate", "--heads", "4.0", *FEW, "--out", tmp_path], capsys)
+@pytest.mark.parametrize("controls", [[], ["--controls", "2"], ["--random", "1"]])
+@pytest.mark.parametrize("head", ["4.0", "9.9", "0.99"])
+def test_heads_that_the_model_has_not_end_with_1(head, controls, tmp_path, capsys):
+    status, message = ends(["ablate", "--heads", head, *controls, *FEW, "--out", tmp_path], capsys)
     assert status == 1 and "the model has 4 layers of 8 heads" in message
     assert not list(tmp_path.iterdir())
 
@@ -203,8 +212,8 @@ def test_a_file_stands_for_flags_and_a_flag_wins(tmp_path):
     by_file = vars(frame.parsed(command, ["--config", str(file)]))
     assert by_file.pop("config") == str(file) and by_flags.pop("config") is None
     assert by_file == by_flags
-    mixed = frame.parsed(command, ["embedded", "--config", str(file), "--k", "4", "--top", "0.5"])
-    assert (mixed.model, mixed.k, mixed.heads, mixed.seed) == ("embedded", 4, 0.5, (7,))
+    mixed = frame.parsed(command, ["embedded", "--config", str(file), "--k", "4", "--heads", "2.4"])
+    assert (mixed.model, mixed.k, mixed.heads, mixed.seed) == ("embedded", 4, ((2, 4),), (7,))
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
@@ -355,6 +364,9 @@ def test_means_from_a_file_are_those_of_their_reference(mode, tmp_path):
     whole = study.answers({"one": Edit()})["one"].log_prob
     assert np.abs(measured - whole).max() > 0.1
     assert "means_file" not in study.own_request and saved.own_request["means_file"]
+    assert saved.request == saved.replace(reference="staicc", reference_prompts=3).request
+    assert not {"reference", "reference_prompts"} & {*saved.request}
+    np.testing.assert_array_equal(saved.means().mean, saved.replace(means_file=None).means().mean)
 
 
 def test_premises_are_a_reference_of_both_commands(tmp_path):
@@ -373,7 +385,7 @@ def test_premises_are_a_reference_of_both_commands(tmp_path):
 
 def test_a_file_of_means_is_the_same_bytes_again(tmp_path):
     for name in ("one.npz", "two.npz"):
-        SavedMeans(name, {"mean": np.arange(6.0).reshape(1, 2, 3)}).write(tmp_path / name)
+        SavedMeans(name, {"mean": np.arange(6.0).reshape(1, 2, 3)}, {"weights": "1"}).write(tmp_path / name)
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["one.npz", "two.npz"]
 
@@ -381,14 +393,24 @@ def test_a_file_of_means_is_the_same_bytes_again(tmp_path):
 def test_means_that_do_not_fit_are_refused_before_any_forward_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules[TaskStudy.__module__], "label_log_probs", None)
     file = tmp_path / "means.npz"
+    own = model_of(study_model := Model("embedded"), weights_digest(study_model.pair[0]))
     for arrays, mode, said in (
+        ({"mean": np.zeros((4, 8, 9))}, "mean", "has outputs of 9 values by head; those of this model have"),
         ({"mean": np.zeros((4, 8, 8))}, "mean_pos", "mode = 'mean_pos': means.npz has means for mean"),
         ({"mean": np.zeros((3, 8, 8))}, "mean", "of a model of 3 layers of 8 heads; this one has 4 of 8"),
         ({"mean_pos": np.zeros((2, 4, 8, 8))}, "mean_pos", "has 2 positions, the longest text"),
     ):
-        SavedMeans(file.name, arrays).write(file)
+        SavedMeans(file.name, arrays, own).write(file)
         with pytest.raises(ValueError, match=said):
             TaskStudy(k=2, prompts=3, means_file=file, folder=tmp_path).answers({"one": Edit.ablate([(2, 6)], mode)})
+    means = {"mean": np.zeros((4, 8, 8))}
+    for other in (own | {"weights": "0"}, own | {"weights": None, "revision": "main"}):
+        SavedMeans(file.name, means, other).write(file)
+        with pytest.raises(ValueError, match="means.npz has means of another model: .*; this one is model embedded"):
+            TaskStudy(k=2, prompts=3, means_file=file, folder=tmp_path).answers({"one": Edit.ablate([(2, 6)])})
+    np.savez(file, **means)
+    with pytest.raises(ValueError, match="does not say of which model"):
+        TaskStudy(means_file=file)
     for wrong in ({"median": np.zeros((4, 8, 8))}, {"mean": np.zeros((4, 8))}, {}):
         np.savez(file, **wrong)
         with pytest.raises(ValueError, match="means_file = .*give mean"):

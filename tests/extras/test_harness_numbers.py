@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -263,7 +264,8 @@ def test_means_of_a_file_are_those_that_were_measured(wide, tmp_path, mode):
     array = study.means().mean if mode == "mean" else study.means_by_position(Edit.ablate(every, mode))
     if mode != "mean":
         array = array.reshape(len(array), *study.means().mean.shape)
-    np.savez(tmp_path / "means.npz", **{mode: array})
+    model = json.dumps({**wide.request, "weights": weights_digest(wide.pair[0])})
+    np.savez(tmp_path / "means.npz", model=model, **{mode: array})
     edit = EDITS[mode]
     lm = InterventionLM(wide, edit=edit, reference=Reference(str(tmp_path / "means.npz")), batch_size=4)
     found = log_probs(harness_run(lm, "icl_wordseq1", 4, 5))

@@ -98,3 +98,11 @@ def test_of_two_samples_each_keeps_its_share_of_the_queries():
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.01]) == [0.5, 0.02] and holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
+
+
+def test_paired_differences_that_are_equal_have_an_interval_with_width():
+    for value in (-1.0, 0.0, 1.0):
+        interval = verdicts.paired_interval(np.full(2, value))
+        assert interval.value == value and -1 <= interval.low < interval.high <= 1
+    narrow = verdicts.paired_interval(np.zeros(40))
+    assert narrow == verdicts.interval([verdicts.Sample.of(np.zeros(40))]) and narrow.high - narrow.low > 0.1

@@ -15,8 +15,9 @@ from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import Answers, TaskStudy
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import Head, head_name
-from util.stats.intervals import accuracy, mean_interval
+from util.stats.intervals import accuracy
 from util.stats.tests import mcnemar, rank_p
+from util.stats.verdicts import paired_interval
 
 WHOLE_MODEL = "whole model"
 Runs = Mapping[str, Sequence[Answers]]  # by edit: the answers with each seed of demonstrations
@@ -122,7 +123,7 @@ def _results(runs: Runs, sets: Sequence[str]) -> dict[str, dict[str, Any]]:
     whole = right[WHOLE_MODEL]
     results: dict[str, dict[str, Any]] = {WHOLE_MODEL: {"accuracy": accuracy(whole)}}
     for name in sets:
-        change = mean_interval(right[name].mean(0) - whole.mean(0), within=(-1, 1))
+        change = paired_interval(right[name].mean(0) - whole.mean(0))
         results[name] = {"accuracy": accuracy(right[name]), "change": change, "mcnemar_p": mcnemar(whole, right[name])}
     first, *others = sets
     if others:

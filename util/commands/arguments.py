@@ -100,11 +100,12 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def add_heads(parser: argparse.ArgumentParser) -> None:
-    """Add the two flags that name heads; both stand for `heads`, of which the last one counts."""
+    """Add the two flags that name heads; both stand for `heads`, and one of them at most may be given."""
+    group = parser.add_mutually_exclusive_group()
     named = 'such as "5.1,17.4" or "L5H1 L17H4", counted from 0, or a JSON file [[layer, head], ...]'
-    parser.add_argument("--heads", type=heads, default=SHARE, metavar="HEADS", help=named)
+    group.add_argument("--heads", type=heads, default=SHARE, metavar="HEADS", help=named)
     best = f"this share of all heads, the best by prefix matching, rounded up (default: {SHARE})"
-    parser.add_argument("--top", dest="heads", type=share, default=argparse.SUPPRESS, metavar="SHARE", help=best)
+    group.add_argument("--top", dest="heads", type=share, default=argparse.SUPPRESS, metavar="SHARE", help=best)
 
 
 def share(text: str) -> float:
@@ -152,7 +153,7 @@ class Selection:
     def others(self, chosen: Sequence[Head], draws: int, seed: int) -> list[list[Head]]:
         """Returns sets of other heads below a score of 0.3, with as many in each layer as the chosen ones.
 
-        Raises ValueError for chosen heads that the model does not have, and where a layer has too few others.
+        Raises ValueError for heads that there are not, and where a layer has too few others.
         """
         score = self.sequences.scores().mean()
         layers, in_layer = score.shape

@@ -14,6 +14,7 @@ from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.induction_scores.study import Study as InductionStudy
 
 PROMPTS = {"edges": 250, "induction": 200}
+ABOUT_EDGES = {"tasks": claims_study.TASKS, "primary": "capitalization", "search_prompts": 64, "donors": (0, 1, 2)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,21 +25,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "of each task, each with a query of its own; default: " + ", ".join(f"{k} {n}" for k, n in PROMPTS.items())
     parser.add_argument("--prompts", type=int, help=about)
     edges = parser.add_argument_group("about edges")
-    edges.add_argument("--tasks", nargs="+", default=list(tasks), choices=tasks)
-    edges.add_argument("--primary", default="capitalization", choices=tasks, help="of claims 1 and 5")
-    edges.add_argument("--search-prompts", type=int, default=64, help="that claim 1's circuit is searched on")
-    edges.add_argument("--donors", nargs="+", type=int, default=[0, 1, 2], help="seeds of corrupted prompts")
+    edges.add_argument("--tasks", nargs="+", choices=tasks, help="default: all")
+    edges.add_argument("--primary", choices=tasks, help="of claims 1 and 5 (default: capitalization)")
+    edges.add_argument("--search-prompts", type=int, help="that claim 1's circuit is searched on (default: 64)")
+    edges.add_argument("--donors", nargs="+", type=int, help="seeds of corrupted prompts (default: 0 1 2)")
+    parser.set_defaults(error=parser.error)
     add_loading(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the verdicts, print them, and write edge_claims.json or induction_claims.json."""
+    """Measure the verdicts, print them, and write edge_claims.json or induction_claims.json.
+
+    Ends the process with status 2 for flags of the claims about edges where others are asked for.
+    """
+    given = {name: getattr(arguments, name) for name in ABOUT_EDGES if getattr(arguments, name) is not None}
+    if given and arguments.about != "edges":
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        arguments.error(f"{flags}: for claims about edges alone; leave out with --about {arguments.about}")
     model = model_of(arguments)
     prompts = PROMPTS[arguments.about] if arguments.prompts is None else arguments.prompts
     paths.output("values", arguments.model)  # where nothing can be written is known before hours of work
     if arguments.about == "edges":
-        primary = EdgeStudy(model, arguments.primary, prompts=prompts, donor_seeds=arguments.donors)
-        study = claims_study.ClaimsStudy(primary, arguments.tasks, search_prompts=arguments.search_prompts)
+        asked = ABOUT_EDGES | given
+        primary = EdgeStudy(model, asked["primary"], prompts=prompts, donor_seeds=asked["donors"])
+        study = claims_study.ClaimsStudy(primary, asked["tasks"], search_prompts=asked["search_prompts"])
         measured = study.measure()
         verdicts, values, stem = measured.verdicts, measured.values(), study.stem
     else:

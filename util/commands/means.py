@@ -9,6 +9,7 @@ from util.commands.arguments import add_model, add_reference, count, model_of, w
 from util.commands.results import Destination, add_out
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.saved_means import MODES, SavedMeans
+from util.figures.induction_scores.saved_means import model_of as model_of_means
 from util.figures.induction_scores.task_study import TaskStudy
 from util.stats.heads import head_name, top
 
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
         "arrays": {name: list(array.shape) for name, array in arrays.items()},
     }  # fmt: skip
     destination.folder.mkdir(parents=True, exist_ok=True)
-    saved = SavedMeans(FILE, arrays)
+    origin, *_ = study.means_study.origins.values()
+    saved = SavedMeans(FILE, arrays, model_of_means(study.model, origin["weights"]))
     saved.write(destination.folder / FILE)
     destination.write(results, rows, table.round(3), [study.means_study])
     print(destination.folder / FILE)

@@ -23,7 +23,12 @@ def shortage(heads: Sequence[Head], eligible: Bools) -> dict[int, tuple[int, int
     """The layers that have too few eligible [L, H] heads for a control set, with (needed, available) of each.
 
     needed: how many heads of the set are in the layer. available: how many eligible heads of the layer are not in it.
+    Raises ValueError for heads that there are not.
     """
+    layers, size = eligible.shape
+    wrong = [head for head in heads if not (0 <= head[0] < layers and 0 <= head[1] < size)]
+    if wrong:
+        raise ValueError(f"the model has {layers} layers of {size} heads, not {wrong}")
     short = {}
     for layer in sorted({layer for layer, _ in heads}):
         needed = sum(other == layer for other, _ in heads)
@@ -41,8 +46,8 @@ def _free(heads: Sequence[Head], eligible: Bools, layer: int) -> list[Head]:
 def layer_matched(heads: Sequence[Head], eligible: Bools, draws: int, seed: int = 0) -> list[list[Head]]:
     """Control sets of other eligible [L, H] heads, with as many heads in each layer as the set has there.
 
-    All control sets differ. If there are at most `draws` of them, all are returned. Raises ValueError, naming the
-    layers, if a layer has too few eligible heads.
+    All control sets differ. If there are at most `draws` of them, all are returned. Raises ValueError for heads that
+    there are not, and, naming the layers, if a layer has too few eligible heads.
     """
     short = shortage(heads, eligible)
     if short:

@@ -141,6 +141,15 @@ def interval(samples: Sequence[Sample], error: float = ERROR) -> Interval:
     return Interval(raw, min(mean - width, low), max(mean + width, _most(net, n, error)))
 
 
+def paired_interval(differences: ArrayLike) -> Interval:
+    """The mean of paired differences of right answers [N], each in [-1, 1], with its interval, which ends there.
+
+    Unlike Student's interval it has width where all differences are equal.
+    """
+    value, low, high = interval([Sample.of(differences)])
+    return Interval(value, max(low, -1.0), min(high, 1.0))
+
+
 def _most(count: float, n: int, error: float) -> float:
     """The upper bound of a share of which n show so many (Clopper & Pearson 1934)."""
     return float(stats.beta.isf(error, max(count, 0) + 1, n - max(count, 0))) if count < n else 1.0

@@ -1,6 +1,7 @@
 """Function-vector heads beside induction heads: sets of heads, ablations against plain hooks, results from arrays."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy.stats import spearmanr
 
 from tests import eager_runs
 from util.figures.induction_scores import function_vector_study
+from util.figures.induction_scores import study as study_module
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
 from util.figures.induction_scores.function_vectors import (
@@ -210,6 +212,22 @@ def test_the_table_the_lines_and_the_values_say_the_same():
     assert "wordseq1: whole model 0.90, induction 0.30, FV 0.40" in result.check_lines()[3]
 
 
+def test_equal_answers_have_an_interval_with_width_and_equal_shares_none():
+    result = made()
+    answered = {ablated: np.ones(40, bool) for ablated in result.sets.ablations}
+    same = replace(result, classified=answered, copied={a: np.ones(40) for a in answered})
+    value, low, high = same.contrast("wordseq1")
+    assert value == 0 and -0.2 < low < -0.05 and 0.05 < high < 0.2
+    assert same.contrast(COPIES) == (0, 0, 0)
+
+
+def test_effects_without_room_are_said_to_say_nothing():
+    result, line = made(), "no room: indirect effects say nothing here"
+    task = replace(result.heads.tasks[0], intact=result.heads.tasks[0].corrupted + 0.04)
+    assert line not in result.lines()
+    assert replace(result, heads=replace(result.heads, tasks=(task,))).lines().count(line) == 1
+
+
 def test_the_figure_shows_every_measure():
     figure = made().figure()
     axes = [ax for ax in figure.axes if ax.get_title()]
@@ -236,6 +254,20 @@ def test_a_study_compares_both_kinds_of_heads(tmp_path):
     chosen_on = {tuple(ids) for ids in study.on_sequences.drawn.ids[:, 1:51].tolist()}
     asked = CopiesStudy(study.model, 50, 2, 2, 2, folder=tmp_path).drawn.ids[:, 1:51].tolist()
     assert not chosen_on & {*map(tuple, asked)}
+
+
+@pytest.mark.parametrize(("shape", "n"), [((2, 4), 2), ((4, 8), 4)])
+def test_the_default_size_leaves_heads_for_controls(shape, n, tmp_path, monkeypatch):
+    """Scores stand for those of a model of such a shape; what comes behind the sizes is not measured."""
+    study = Study(prompts=4, sequences=2, untrained_control=False, folder=tmp_path)
+    scores = SimpleNamespace(mean=np.arange(np.prod(shape), dtype=float).reshape(shape))
+    asked = []
+    monkeypatch.setattr(Study, "scores", lambda self: scores)
+    monkeypatch.setattr(study_module, "check_size", lambda *sizes: asked.append(sizes))
+    monkeypatch.setattr(Study, "function_vector_heads", lambda *a: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        study.function_vectors()
+    assert asked == [(n, np.prod(shape))]
 
 
 @pytest.mark.parametrize("wrong", [{"n": 11}, {"prompts": 40}, {"queries": 41}, {"prompts": 1}, {"queries": 1}])

@@ -89,6 +89,7 @@ def evaluate(
     seeds: Sequence[int] = SEEDS,
     reference: str = "task",
     reference_prompts: int = 64,
+    reference_data: str | None = None,
     batch_size: int = 8,
     include_path: str | Path | None = None,
     folder: Path | None = None,
@@ -97,8 +98,9 @@ def evaluate(
     """Runs the harness once for each seed of demonstrations; see `InterventionLM` for what is kept, and where.
 
     tasks: names such as "icl_wordseq1", or configurations, see `tasks.config`. k: demonstrations, default each task's
-    own number; limit: how many queries of each task, default all. reference, reference_prompts: see
-    `interventions.Reference`. include_path: a folder of more task configurations; the harness's own are found too where
+    own number; limit: how many queries of each task, default all. reference, reference_prompts, reference_data:
+    see `interventions.Reference`, its source, reference_prompts and data. include_path:
+    a folder of more task configurations; the harness's own are found too where
     a name does not begin with "icl_". options: of the harness's `simple_evaluate`.
 
     Raises ValueError where the harness is missing, for its own caches (`use_cache`, `cache_requests`) under an edit,
@@ -117,7 +119,7 @@ def evaluate(
     source = as_model(model)
     by_seed = {}
     for seed in seeds:
-        means = Reference(reference, k, limit, seed, reference_prompts)
+        means = Reference(reference, k, limit, seed, reference_prompts, reference_data)
         lm = InterventionLM(source, edit=edit, reference=means, keep=True, folder=folder, batch_size=batch_size)
         by_seed[seed] = simple_evaluate(
             lm,
@@ -155,9 +157,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=MODES, help="what stands for an ablated head (default: mean)")
     names = [pattern.replace(" ", "-") for pattern in PATTERNS]
     parser.add_argument("--pattern", choices=names, help="what is knocked out (default: induction)")
-    about = "what means are taken over: other prompts of the task (the default), staicc, or a file of means"
-    parser.add_argument("--reference", default="task", metavar="task|staicc|FILE", help=about)
+    about = (
+        "what means are taken over: other prompts of the task (the default), staicc, mnli (samples of 3000 tokens), or "
+        "a file of means"
+    )
+    parser.add_argument("--reference", default="task", metavar="task|staicc|mnli|FILE", help=about)
     parser.add_argument("--reference-prompts", type=int, default=64, help="how many (default: 64)")
+    about = "of reference mnli: a folder with train.jsonl, with the column premise (default: the hub)"
+    parser.add_argument("--reference-data", metavar="FOLDER", help=about)
     about = "of demonstrations, a run of the harness for each (default: 42 43 44)"
     parser.add_argument("--seeds", type=int, nargs="+", help=about)
     parser.add_argument(
@@ -191,6 +198,10 @@ def run(arguments: argparse.Namespace) -> None:
     limit = settings.get("limit")
     prompts = int(limit) if limit is not None and limit >= 1 else None
 
+    asked = arguments.reference_prompts, arguments.reference_data
+    references = {
+        seed: Reference(arguments.reference, settings.get("num_fewshot"), prompts, seed, *asked) for seed in seeds
+    }
     edit = WHOLE
     if kind:
         loading = {**model_args, "device": settings.get("device")}
@@ -201,12 +212,9 @@ def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         out = arguments.out or (Path(settings["output_path"]) if settings.get("output_path") else Path(scratch))
         by_seed = {}
-        for seed in seeds:
-            reference = Reference(
-                arguments.reference, settings.get("num_fewshot"), prompts, seed, arguments.reference_prompts
-            )
+        for seed, reference in references.items():
             given.model = NAME
-            given.model_args = {**model_args, "edit": edit.plain(), "reference": dict(vars(reference)), "keep": True}
+            given.model_args = {**model_args, "edit": edit.plain(), "reference": reference.arguments, "keep": True}
             given.include_path = [str(FOLDER), *([settings["include_path"]] if settings.get("include_path") else [])]
             given.seed = [*(settings.get("seed") or (0, 1234, 1234))[:3], seed]
             given.output_path = str(out / f"seed_{seed}")

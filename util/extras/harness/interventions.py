@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from util.engine.handshake import prepare
 from util.engine.label_scores import knockouts, replacements
 from util.extras.harness import tasks
 from util.figures.induction_scores.edits import Edit
+from util.figures.induction_scores.premises import Place, PremisesStudy
 from util.figures.induction_scores.task_study import TaskStudy
 from util.models.files import sha256
 from util.prompts import induction_pattern
@@ -64,8 +66,10 @@ class Reading:
 class Reference:
     """What the means of ablations are taken over.
 
-    source: "task", other prompts of the task that is evaluated; "staicc", prompts of StaICC; or a file of means, see
-    `saved_means`. k, prompts, seed: of the prompts that are evaluated, by which "task" chooses others, as `TaskStudy`
+    source: "task", other prompts of the task that is evaluated; "staicc", prompts of StaICC; "mnli", samples of MNLI's
+    premises, see `premises`; or a file of means, see `saved_means`. data: of "mnli", a folder with the premises, None
+    for the hub; raises ValueError where they cannot be read, and for a folder with another source.
+    k, prompts, seed: of the prompts that are evaluated, by which "task" chooses others, as `TaskStudy`
     does; None means the task's own number of demonstrations, and all of its rows. reference_prompts: how many.
     """
 
@@ -74,6 +78,21 @@ class Reference:
     prompts: Count | None = None
     seed: Natural = 42
     reference_prompts: Count = 64
+    data: Place | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is not None and self.source != "mnli":
+            raise ValueError(
+                f"data = {self.data!r}: that is where the premises of reference 'mnli' are; leave it out with "
+                f"reference {self.source!r}"
+            )
+        if self.source == "mnli":
+            self._premises  # noqa: B018  # raises ValueError where they are missing
+
+    @cached_property
+    def _premises(self) -> dict[str, Any]:
+        """What decides the samples of premises, as the requests of `TaskStudy` have it."""
+        return dict(PremisesStudy("embedded", reference_data=self.data).samples_request)  # the same for all models
 
     def study(self, model: Model, task: str, folder: Path | None = None) -> TaskStudy:
         """The study that has the means for a task of the harness.
@@ -83,13 +102,15 @@ class Reference:
         common: dict[str, Any] = {"reference_prompts": self.reference_prompts, "folder": folder}
         if self.source == "staicc":
             return TaskStudy(model, reference="staicc", **common)
+        if self.source == "mnli":
+            return TaskStudy(model, reference="mnli", reference_data=self.data, **common)
         if self.source != "task":
             return TaskStudy(model, means_file=Path(self.source), **common)
         name = task.removeprefix(tasks.PREFIX)
         if not task.startswith(tasks.PREFIX):
             raise ValueError(
                 f"reference = 'task': {task} is no task of the suite, so that it has no other prompts to take means "
-                "over; give reference 'staicc' or a file of means"
+                "over; give reference 'staicc', 'mnli' or a file of means"
             )
         rows = len(tasks.known(name).rows)
         k = tasks.shots(name) if self.k is None else self.k
@@ -103,12 +124,18 @@ class Reference:
         )
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """What builds the same again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
     def request(self) -> dict[str, Any]:
         """All that decides the means, in plain JSON. A file is called by its name, with a digest."""
         if self.source == "task":
-            return dict(vars(self))
-        if self.source == "staicc":
-            return {"source": self.source, "reference_prompts": self.reference_prompts}
+            return {name: value for name, value in self.arguments.items() if name != "data"}
+        if self.source in ("staicc", "mnli"):
+            of_premises = self._premises if self.source == "mnli" else {}
+            return {"source": self.source, "reference_prompts": self.reference_prompts, **of_premises}
         return {"source": Path(self.source).name, "sha256": sha256(Path(self.source))}
 
 

@@ -78,7 +78,8 @@ class TaskShots:
     right: answers by the number of demonstrations and by row, [R, N]; controls: the control sets among its rows.
     chance: what guessing and always answering with the most frequent class have at most. text: whether people wrote its
     texts. done: the whole model's accuracy on other queries at the most demonstrations, None where they were not asked;
-    does: whether it does the task. available: how many queries there are.
+    does: whether it does the task. available: how many queries there are. as_published: whether its rows are of the
+    same kind as the paper's; StaICC's SST-2 are phrases of the training split, its SUBJ is another split.
     """
 
     labelled: Labelled
@@ -90,6 +91,7 @@ class TaskShots:
     done: Interval | None
     does: bool
     available: int
+    as_published: bool = True
 
     @property
     def most(self) -> int:

@@ -26,6 +26,7 @@ from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval, accuracy, bootstrap_interval, mean_interval, resampled
 from util.stats.splits import halves
 from util.stats.tests import Rank, rank_p
+from util.stats.verdicts import paired_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -35,6 +36,7 @@ INDUCTION, FUNCTION_VECTOR = "induction", "FV"
 INDUCTION_ALONE, FUNCTION_VECTOR_ALONE = "induction, not FV", "FV, not induction"
 KINDS = (INDUCTION, FUNCTION_VECTOR, INDUCTION_ALONE, FUNCTION_VECTOR_ALONE)
 PAIRS, COPIES = "word pairs", "copied tokens"  # what is measured, beside the classification task
+ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
 
 
 class Ablated(NamedTuple):
@@ -199,10 +201,11 @@ class FunctionVectors:
 
     def contrast(self, measure: str) -> Interval:
         """Returns how much more is lost without the FV heads alone than without the induction heads alone, paired."""
-        rows = self.measured[measure]
-        return mean_interval(
-            rows[Ablated(INDUCTION_ALONE)].astype(np.float64) - rows[Ablated(FUNCTION_VECTOR_ALONE)], within=(-1, 1)
+        without_induction, without_fv = (
+            self.measured[measure][Ablated(kind)] for kind in (INDUCTION_ALONE, FUNCTION_VECTOR_ALONE)
         )
+        more = without_induction.astype(np.float64) - without_fv
+        return paired_interval(more) if without_fv.dtype == bool else mean_interval(more, within=(-1, 1))
 
     def table(self) -> pd.DataFrame:
         """Returns accuracies by what is measured and ablated: their interval, the range of control sets, and p."""
@@ -235,6 +238,8 @@ class FunctionVectors:
             f"of the best {n} heads both have {len(self.both)} (by chance {n * n / heads:.1f}): {shared}",
             f"mean depth, 0 to 1: induction {self.depth(INDUCTION):.2f}, FV {self.depth(FUNCTION_VECTOR):.2f}",
         ]
+        if self.heads.room < ROOM:
+            lines.insert(1, "no room: indirect effects say nothing here")
         lost = [f"{measure} {self.contrast(measure)}" for measure in self.measured]
         lines.append(f"lost without FV alone, more than without induction alone: {'; '.join(lost)}")
         by_norm = [kind for kind, how in self.sets.matched.items() if how == "norms"]

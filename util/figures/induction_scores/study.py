@@ -22,7 +22,7 @@ from util.figures.induction_scores import measures
 from util.figures.induction_scores.benefits import Benefits, Labelled, TaskShots
 from util.figures.induction_scores.edits import WHOLE, Edit, Group, Mode, Row
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
-from util.figures.induction_scores.function_vectors import FunctionVectors, check_size, head_sets
+from util.figures.induction_scores.function_vectors import ROOM, FunctionVectors, check_size, head_sets
 from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
 from util.figures.induction_scores.plan import FOUR_WAY_SHOTS, PAPER_SHARES, PRESETS, TASKS, Plan, Setup, plan
 from util.figures.induction_scores.results import (
@@ -62,7 +62,6 @@ from util.stats.intervals import accuracy, mean_intervals
 OV_TOKENS = 256  # that copying by weights alone is measured on
 TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long; not of premises
 WHOLE_ALONE = {"whole": WHOLE}
-ROOM = 0.05  # how much more probable intact demonstrations must make the answer, for indirect effects to be measured
 
 
 def _known_task(name: str) -> str:
@@ -278,9 +277,11 @@ class Study(AnyStudy):
         ]
 
     def _data_of(self, task: str) -> str | None:
-        if task not in TEXT_TASKS or self.text_data in (None, "hub"):
-            return self.text_data if task in TEXT_TASKS else None
-        return str(Path(self.text_data) / task)
+        if task not in TEXT_TASKS:
+            return None
+        if self.text_data is None:
+            return "hub" if PRESETS[self.settings].all_texts else None  # StaICC's texts are not all of the paper's
+        return self.text_data if self.text_data == "hub" else str(Path(self.text_data) / task)
 
     # -------------------------------------------------------------------------------------------- heads
 
@@ -437,7 +438,8 @@ class Study(AnyStudy):
         }
         controls = tuple(row for row in rows if row.is_control_set)
         return TaskShots(
-            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does, queries
+            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does, queries,
+            name not in TEXT_TASKS or first.data is not None,
         )  # fmt: skip
 
     def _check_lengths(self) -> None:
@@ -473,7 +475,8 @@ class Study(AnyStudy):
         prompts: corrupted ones of each task; intact: those that mean outputs are taken over. By default 25 and 100, as
         Todd et al. have; from 100 heads on 10 and 25. corruption: None takes that of Todd et al., shuffled outputs; but
         where the answer is hardly more probable after intact demonstrations (by less than 0.05), so that there is
-        nothing to give back, outputs of other lists. Raises ValueError for more prompts than a task has queries.
+        nothing to give back, outputs of other lists. Where these leave no room either, the
+        result's lines say so. Raises ValueError for more prompts than a task has queries.
         """
         small = self.scores().mean.size < 100
         numbers = prompts or (25 if small else 10), intact or (100 if small else 25)
@@ -504,9 +507,10 @@ class Study(AnyStudy):
         """Returns function-vector heads beside induction heads, and what the model does without either.
 
         prompts, intact, corruption: see `function_vector_heads`. queries: of each word-pair task and twice as many of
-        the primary task, by default 20; from 100 heads on 8. n: heads of each set, by default 4; from 100 heads on 3 %
-        of them. control_sets: of each set, by default 20; from 100 heads on 10. All heads are ablated by their mean
-        output. Raises ValueError for more prompts or queries than there are, for fewer than two of them or two
+        the primary task, by default 20; from 100 heads on 8. n: heads of each set, by default 4, or
+        a third of the heads where that is less; from 100 heads on 3 % of them.
+        control_sets: of each set, by default 20; from 100 heads on 10. All heads are ablated by their mean output.
+        Raises ValueError for more prompts or queries than there are, for fewer than two of them or two
         sequences, which have no interval, and for sets of more than a third of the heads.
         """
         for name, number in (("prompts", prompts), ("queries", queries), ("sequences", self.sequences)):
@@ -521,7 +525,7 @@ class Study(AnyStudy):
             self.model, self.length, 2, self.sequences, self.seed + self.sequences,
             bos=self.bos, folder=self.folder, redo=self.redo,
         )  # fmt: skip
-        size = n or (4 if small else measures.how_many(PAPER_SHARES[1], matching.size))
+        size = n or (min(4, matching.size // 3) if small else measures.how_many(PAPER_SHARES[1], matching.size))
         draws = control_sets or (20 if small else 10)
         check_size(size, matching.size)
         heads = self.function_vector_heads(prompts, intact, corruption)

@@ -33,12 +33,13 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.premises import SKIPPED_POSITIONS, Place, PremisesStudy
 from util.figures.induction_scores.results import PromptPattern
-from util.figures.induction_scores.saved_means import SavedMeans
+from util.figures.induction_scores.saved_means import SavedMeans, model_of
 from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import TEXT_TASKS
 from util.records.checked import AsList, Count, Natural, Text, checked
+from util.records.provenance import weights_digest
 from util.records.study import Study
 from util.roles import heads as head_arguments
 from util.roles.head_scores import heads_by_layer
@@ -168,7 +169,11 @@ class TaskStudy(Study):
 
     @property
     def own_request(self) -> dict[str, Any]:
-        saved = {} if self.saved_means is None else {"means_file": self.saved_means.digest}
+        if self.saved_means is not None:  # the reference decides nothing then
+            means: dict[str, Any] = {"means_file": self.saved_means.digest}
+        else:
+            means = {"reference": self.reference, "reference_prompts": self.reference_prompts}
+            means |= {} if self._premises is None else self._premises.samples_request
         return {
             "schema": 2,
             "method_version": 1,
@@ -180,13 +185,10 @@ class TaskStudy(Study):
             "start": self.start,
             "seed": self.seed,
             "labels": None if self.labels is None else list(self.labels),
-            "reference": self.reference,
-            "reference_prompts": self.reference_prompts,
+            **means,
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
             **({"data_version": self._texts[1]} if self.task in TEXT_TASKS else {}),
-            **({} if self._premises is None else self._premises.samples_request),
-            **saved,
         }
 
     @property
@@ -261,8 +263,13 @@ class TaskStudy(Study):
 
     @property
     def means_study(self) -> Study:
-        """The study that the records of means belong to: those over premises are the same for all tasks."""
-        return self if self._premises is None else self._premises
+        """The study that the records of means over the reference belong to.
+
+        Those over premises are the same for all tasks. The requests of a study with a file do not name the reference.
+        """
+        if self._premises is not None:
+            return self._premises
+        return self if self.means_file is None else self.replace(means_file=None)
 
     def means(self) -> Means:
         """Returns the mean outputs of all heads over the reference, without the first tokens of its prompts."""
@@ -309,6 +316,7 @@ class TaskStudy(Study):
         if edit.mode == "zero":
             return replacements(by_layer, dict.fromkeys(by_layer, 0.0))
         if self.saved_means is not None:
+            self.saved_means.check_model(model_of(self.model, weights_digest(model)))
             return replacements(by_layer, self.saved_means.values(edit, prepared, lengths))
         if edit.mode == "mean":
             mean = torch.from_numpy(self.means().mean)
@@ -396,7 +404,8 @@ class TaskStudy(Study):
             losses = text_losses(model, texts, attach, self.token_budget, runs())
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
-        return self.record({"part": "text", "edit": edit.plain()}, compute).data
+        texts = {} if self.means_file is None else {"texts": self.reference_prompts}  # else the request has the number
+        return self.record({"part": "text", "edit": edit.plain(), **texts}, compute).data
 
     # -------------------------------------------------------------------------------------------- attention
 
