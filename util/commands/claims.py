@@ -5,6 +5,7 @@ Those about edges are in `figures.edge_ablation.claims_study`, those about induc
 """
 
 import argparse
+from typing import Any
 
 from util import paths
 from util.commands.arguments import add_loading, model_of
@@ -14,7 +15,12 @@ from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.induction_scores.study import Study as InductionStudy
 
 PROMPTS = {"edges": 250, "induction": 200}
-ABOUT_EDGES = {"tasks": claims_study.TASKS, "primary": "capitalization", "search_prompts": 64, "donors": (0, 1, 2)}
+ABOUT_EDGES: dict[str, Any] = {
+    "tasks": claims_study.TASKS,
+    "primary": "capitalization",
+    "search_prompts": 64,
+    "donors": (0, 1, 2),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

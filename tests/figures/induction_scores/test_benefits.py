@@ -280,6 +280,6 @@ def test_the_papers_settings_have_its_sizes_and_tasks():
     assert paper.seeds == (42, 43, 44) and paper.mode == "input_mean" and paper.control_sets == 3
     assert paper.four_way == ("wordseq1_4way", "wordseq2_4way")
     assert paper.text_tasks == ("boolq", "ethos", "rte", "sst2", "subj", "wic", "wsc")
-    llama = Study("embedded", settings="paper", text_tasks=["sst2", "subj"], reference="staicc").setup_for(32 * 32)
+    llama = Study("embedded", settings="paper", text_tasks=[], reference="task").setup_for(32 * 32)
     assert llama.sizes == (11, 31) and llama.shots_of("wordseq1") == (0, 5, 10)
     assert llama.shots_of("wordseq1_4way") == (20,) and llama.all_tasks and llama.all_sizes

@@ -255,7 +255,7 @@ def test_without_the_hub_the_papers_settings_say_what_is_missing(monkeypatch, pl
         Study(NEVER, settings="paper", text_tasks=["sst2"])
     with pytest.raises(ValueError, match="^text_data = '.*': reference 'mnli' .*there is no folder"):
         Study(NEVER, settings="paper", text_tasks=["sst2"], text_data=str(tmp_path))
-    assert Study(NEVER, settings="paper", text_tasks=["sst2"], reference="staicc")._reference == "staicc"
+    assert Study(NEVER, settings="paper", text_tasks=[], reference="staicc")._reference == "staicc"
 
 
 def test_the_papers_settings_take_500_samples_of_text_data(place, monkeypatch):

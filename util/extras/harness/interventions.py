@@ -92,7 +92,9 @@ class Reference:
     @cached_property
     def _premises(self) -> dict[str, Any]:
         """What decides the samples of premises, as the requests of `TaskStudy` have it."""
-        return dict(PremisesStudy("embedded", reference_data=self.data).samples_request)  # the same for all models
+        return dict(
+            PremisesStudy(Model("embedded"), reference_data=self.data).samples_request
+        )  # the same for all models
 
     def study(self, model: Model, task: str, folder: Path | None = None) -> TaskStudy:
         """The study that has the means for a task of the harness.

@@ -18,6 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from util.engine.call import Support
 from util.figures.induction_scores.edits import Edit
@@ -110,9 +111,8 @@ class SavedMeans:
                 f"{self.name}: {mode} has {len(means)} positions, the longest text {max(lengths)}; measure means "
                 "over longer texts, or take mode 'mean'"
             )
-        widths = {
-            linear.in_features // model.heads for linear in model.projections.values() if hasattr(linear, "in_features")
-        }
+        linear = [each for each in model.projections.values() if isinstance(each, nn.Linear)]
+        widths = {each.in_features // model.heads for each in linear}
         if widths - {means.shape[-1]}:
             raise ValueError(
                 f"{self.name} has outputs of {means.shape[-1]} values by head; those of this model have {max(widths)}"
