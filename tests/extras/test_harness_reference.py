@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-harness")
+
 from util.extras.harness.interventions import Reference
 from util.figures.induction_scores.task_study import TaskStudy
 from util.records.model import Model

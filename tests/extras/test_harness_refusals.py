@@ -89,7 +89,7 @@ def test_rows_are_found_by_their_tokens_with_zeros_at_the_end(embedded):
 
 def test_texts_longer_than_the_reference_of_their_positions(embedded, counted):
     lm = InterventionLM(embedded, edit=Edit.ablate(HEADS, "mean_pos"), reference=Reference(k=1, prompts=4))
-    with pytest.raises(ValueError, match="the longest prompt has"):
+    with pytest.raises(ValueError, match="the longest prompt of wordseq1 has"):
         lm.loglikelihood([Request(prompt_text(k=12), "Foo")], disable_tqdm=True)
     assert not counted
 

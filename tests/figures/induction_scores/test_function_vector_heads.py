@@ -193,7 +193,7 @@ def test_costs_are_those_of_the_arrays():
     assert result.rank(COPIES, FUNCTION_VECTOR).p == 1 / 4 == result.rank(COPIES, FUNCTION_VECTOR).least
     assert result.rank(PAIRS, NOTHING).p == 1
     contrast = result.contrast(PAIRS)
-    assert contrast.value == pytest.approx(0.8 - 0.5) and contrast.low > 0.05  # paired: 6 of 20 queries change
+    assert contrast.value == pytest.approx(0.8 - 0.5) and contrast.low > 0  # paired: 6 of 20 queries change
     assert result.contrast(COPIES).value == pytest.approx(0.3)
 
 

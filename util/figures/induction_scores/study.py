@@ -163,7 +163,9 @@ class Study(AnyStudy):
 
     @property
     def _text_tasks(self) -> tuple[str, ...]:
-        return PRESETS[self.settings].text_tasks if self.text_tasks is None else self.text_tasks
+        if self.text_tasks is None:
+            return tuple(task for task in PRESETS[self.settings].text_tasks if task not in self._tasks)
+        return self.text_tasks
 
     @property
     def _shots(self) -> tuple[int, ...]:
