@@ -361,7 +361,7 @@ def test_what_the_induction_notebook_says_of_heads_is_stored():
     assert len(vectors["both"]) == 5 and "of the best nine of either kind five are the same" in said
     assert int(np.argmax(vectors["AIE"]["mean"])) == 20 * 9 + 5
     effect = [vectors["AIE"][name][20][5] for name in ("mean", "low", "high")]
-    assert "L20H5 has most of the effect, {:.3f} [{:.3f}, {:.3f}]".format(*effect) in said
+    assert "L20H5 has most of the effect, {:.3f} ({:.3f} to {:.3f})".format(*effect) in said
     # what the two kinds alone cost differs, in either direction; not surely on the classification task
     word_pairs, primary, copies = (vectors["contrast"][name] for name in ("word pairs", "wordseq1", "copied tokens"))
     assert word_pairs[1] > 0 > copies[2] and primary[1] < 0 < primary[2]
@@ -385,7 +385,7 @@ def test_what_the_induction_notebook_says_of_the_embedded_model_is_stored():
     share = -benefit["without induction heads"]
     assert f"are worth {benefit['benefit']:.2f} of accuracy, and {share:.0f} per cent less without the four" in said
     verdicts = [claim["verdict"] for claim in stored["benefits"]["verdicts"]]
-    assert verdicts == ["holds", "holds", "undecided", *["task not done"] * 4]
+    assert verdicts == ["holds", "refuted", "undecided", *["task not done"] * 4]
     vectors = stored["function vectors"]
     assert vectors["both"] == [[2, 4], [2, 2]] and vectors["corruption"] == "other_outputs"
     whole, alone = (vectors["accuracy"]["word pairs"][name] for name in ("whole model", "FV, not induction"))
