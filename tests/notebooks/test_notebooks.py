@@ -356,7 +356,12 @@ def test_what_the_induction_notebook_says_of_heads_is_stored():
     assert f"{min(others):.2f} to {max(others):.2f}" in said
     assert f"{sum(score >= 0.3 for row in scores['mean'] for score in row)} of 270 heads have 0.3 or more" in said
     assert f"{max(attribution['value'][layer][head] for layer, head in stored['chosen']):.2f} logits directly" in said
-    assert intervals_in(said[said.index("The ablation says less") :]) <= rounded(stored)
+    asked = {model: values("induction_claims", model) for model in FOLDERS}
+    kept = rounded(stored) | rounded(asked)
+    assert intervals_in(said[said.index("The ablation says less") :]) <= kept
+    judged = {model: [claim["verdict"] for claim in one["verdicts"]][:3] for model, one in asked.items()}
+    assert judged == {"embedded": ["holds", "refuted", "refuted"], "smollm2": ["refuted", "undecided", "holds"]}
+    assert all(task["does"] for task in asked["smollm2"]["tasks"].values()) and asked["smollm2"]["prompts"] == 200
     vectors, benefit = stored["function vectors"], stored["benefits"]["benefit"]["wordseq1"]
     assert len(vectors["both"]) == 5 and "of the best nine of either kind five are the same" in said
     assert int(np.argmax(vectors["AIE"]["mean"])) == 20 * 9 + 5

@@ -13,6 +13,7 @@ from util.figures import report
 from util.figures.edge_ablation import claims_study
 from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.induction_scores.study import Study as InductionStudy
+from util.prompts.text_tasks import TEXT_TASKS
 
 PROMPTS = {"edges": 250, "induction": 200}
 ABOUT_EDGES: dict[str, Any] = {
@@ -35,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     edges.add_argument("--primary", choices=tasks, help="of claims 1 and 5 (default: capitalization)")
     edges.add_argument("--search-prompts", type=int, help="that claim 1's circuit is searched on (default: 64)")
     edges.add_argument("--donors", nargs="+", type=int, help="seeds of corrupted prompts (default: 0 1 2)")
+    induction = parser.add_argument_group("about induction")
+    induction.add_argument(
+        "--text-tasks",
+        nargs="*",
+        choices=TEXT_TASKS,
+        help="with texts that people wrote (default: sst2 subj); none: leave them out",
+    )
     parser.set_defaults(error=parser.error)
     add_loading(parser)
 
@@ -48,6 +56,8 @@ def run(arguments: argparse.Namespace) -> None:
     if given and arguments.about != "edges":
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         arguments.error(f"{flags}: for claims about edges alone; leave out with --about {arguments.about}")
+    if arguments.text_tasks is not None and arguments.about != "induction":
+        arguments.error("--text-tasks: for claims about induction heads alone; give --about induction")
     model = model_of(arguments)
     prompts = PROMPTS[arguments.about] if arguments.prompts is None else arguments.prompts
     paths.output("values", arguments.model)  # where nothing can be written is known before hours of work
@@ -58,8 +68,12 @@ def run(arguments: argparse.Namespace) -> None:
         measured = study.measure()
         verdicts, values, stem = measured.verdicts, measured.values(), study.stem
     else:
-        benefits = InductionStudy(model, prompts=prompts).benefits()
+        benefits = InductionStudy(model, prompts=prompts, text_tasks=arguments.text_tasks).benefits()
         print(benefits.table().to_string())
-        verdicts, values, stem = benefits.verdicts, {"prompts": prompts, **benefits.values()}, "induction_claims"
+        verdicts, values, stem = (
+            benefits.verdicts,
+            {"prompts": prompts, "text_tasks": benefits.plan.setup.text_tasks, **benefits.values()},
+            "induction_claims",
+        )
     print(verdicts.table().to_string())
     print(report.save_values(values, stem, arguments.model))

@@ -199,16 +199,22 @@ def test_the_figure_draws_every_task_at_the_width_of_a_page(tmp_path):
 
 def test_the_command_writes_the_verdicts(monkeypatch, tmp_path, capsys):
     def made_up(study):
-        assert (study.model.name, study.prompts) == ("embedded", 7)
+        assert (study.model.name, study.prompts, study.text_tasks) == ("embedded", 7, ())
         return benefits(PATTERN, TEXT, UNRELATED)
 
     monkeypatch.setattr(Study, "benefits", made_up)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    frame.main(["claims", "embedded", "--about", "induction", "--prompts", "7"])
+    frame.main(["claims", "embedded", "--about", "induction", "--prompts", "7", "--text-tasks"])
     printed = capsys.readouterr().out
     assert "1. pattern tasks lose more" in printed and "0.52 [" in printed
     values = json.loads((tmp_path / "data" / "values" / "induction_claims.json").read_text())
     assert values["prompts"] == 7 and [claim["verdict"] for claim in values["verdicts"]] == [HOLDS] * 7
+
+
+def test_claims_about_edges_take_no_text_tasks(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        frame.main(["claims", "embedded", "--text-tasks", "sst2"])
+    assert stopped.value.code == 2 and "give --about induction" in capsys.readouterr().err
 
 
 def test_more_queries_than_a_task_has_are_refused_at_once(tmp_path, monkeypatch, capsys):
