@@ -167,7 +167,7 @@ class Benefits:
 
         def text(value: Any) -> str:
             if isinstance(value, Interval):
-                return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
+                return str(value)
             if isinstance(value, tuple):
                 return f"{value[0]:.2f} to {value[2]:.2f}"
             return "-" if pd.isna(value) else f"{value:.2f}"
@@ -232,9 +232,7 @@ class Benefits:
         lines = {}
         for task in self.tasks:
             for shots in task.right:
-                where = f"{task.labelled.task}, {shots} shots" + (
-                    ", unrelated labels" if task.labelled.unrelated else ""
-                )
+                where = task.place_in_tables(shots)
                 values = [known.get(f"{where}: {quantity}") for quantity in names.values()]
                 if any(value is not None for value in values):
                     lines[task.labelled.name, shots] = ["-" if value is None else f"{value:.1f}" for value in values]

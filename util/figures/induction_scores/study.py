@@ -36,7 +36,7 @@ from util.figures.induction_scores.results import (
     Results,
     Scores,
 )
-from util.figures.induction_scores.task_study import Labels, Reference, TaskStudy, answered_right, tasks_done
+from util.figures.induction_scores.task_study import Labels, Reference, TaskStudy, answered_right, does_task, tasks_done
 from util.figures.planted_controls import errors_by_noise, planted_control
 from util.load_model_and_data import load_text_task, reference_texts
 from util.models import planted
@@ -57,11 +57,10 @@ from util.roles.function_vectors import (
 from util.roles.results import FunctionVectorHeads, HeadScores
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.stats.heads import top
-from util.stats.intervals import accuracy, mean_intervals
+from util.stats.intervals import mean_intervals
 
 OV_TOKENS = 256  # that copying by weights alone is measured on
 TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long; not of premises
-WHOLE_ALONE = {"whole": WHOLE}
 
 
 def _known_task(name: str) -> str:
@@ -430,9 +429,7 @@ class Study(AnyStudy):
         first = self._studies(labelled, max(shots))[0]
         queries = len(first.classes.rows)
         others = first.start + 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
-        asked = first.other_queries if others else first
-        done = accuracy(answered_right([asked], WHOLE_ALONE)["whole"])
-        does = done.low > asked.chance
+        done, does = does_task(first.other_queries if others else first)
         rows = edits.benefit_rows() if does or setup.all_tasks else {Row(Group.WHOLE): WHOLE}
         right = {
             k: answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))

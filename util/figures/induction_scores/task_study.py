@@ -452,6 +452,12 @@ def answered_right(studies: Sequence[TaskStudy], edits: Mapping[Name, Edit]) -> 
     return {name: np.stack([run[name].right for run in runs]) for name in edits}
 
 
+def does_task(study: TaskStudy) -> tuple[Interval, bool]:
+    """Returns the whole model's accuracy on the queries of a study, and whether it is above chance."""
+    interval = accuracy(answered_right([study], {"whole": WHOLE})["whole"])
+    return interval, interval.low > study.chance
+
+
 def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, Interval]:
     """Returns which tasks the whole model does better than chance, with its accuracy on as many other queries.
 
@@ -460,7 +466,7 @@ def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, Interval]:
     """
     done = {}
     for study in studies:
-        interval = accuracy(answered_right([study.other_queries], {"whole": WHOLE})["whole"])
-        if interval.low > study.other_queries.chance:
+        interval, does = does_task(study.other_queries)
+        if does:
             done[study.task] = interval
     return done
