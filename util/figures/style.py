@@ -8,13 +8,19 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.textpath import TextPath
 from numpy.typing import ArrayLike
 
 from util.stats.intervals import Interval
 
 WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
+COLUMN = 3.3  # inches: a column of a two-column paper (ACL, ICML)
 BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what is ablated, controls
 ORANGE = "#d99a2b"
+FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
+MARGIN = 4  # points between a headline and the edge
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
@@ -44,6 +50,44 @@ def style() -> Iterator[None]:
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure with a constrained layout; width and height are in inches."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def headline(figure: Figure, finding: str | None, setting: str) -> None:
+    """Write what a figure shows above it, and below that, smaller, the setting: model, data, number of prompts.
+
+    Both are broken into lines that are no wider than the figure. finding: None where the values show none; then the
+    setting stands alone. To be called once, when the figure has its panels.
+    """
+    height, room = 72 * figure.get_figheight(), 72 * figure.get_figwidth() - 2 * MARGIN  # in points
+    at, centred = height - MARGIN, {"x": 0.5, "ha": "center", "va": "top", "linespacing": 1.2}
+    if finding:
+        text = broken(finding, FINDING, room)
+        figure.suptitle(text, y=at / height, fontsize=FINDING, **centred).set_in_layout(False)
+        at -= 1.45 * FINDING * (text.count("\n") + 1)
+    text = broken(setting, SETTING, room)
+    figure.text(y=at / height, s=text, fontsize=SETTING, color="0.35", **centred).set_in_layout(False)
+    at -= 1.45 * SETTING * (text.count("\n") + 1)
+    engine = figure.get_layout_engine()
+    assert isinstance(engine, ConstrainedLayoutEngine)
+    engine.set(rect=(0, 0, 1, at / height))  # the panels share what is left
+
+
+def broken(text: str, size: float, width: float) -> str:
+    """A text broken into lines, at spaces, that are at most `width` points wide in a font of `size` points."""
+    font, lines = FontProperties(family=STYLE["font.family"], size=size), [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and TextPath((0, 0), longer, prop=font).get_extents().width > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
+
+
+def columns_of(panels: int, width: float, least: float) -> int:
+    """How many of these panels fit side by side into `width` inches, if each needs `least`: as even rows as can be."""
+    most = max(1, min(panels, int(width / least)))
+    return -(-panels // -(-panels // most))
 
 
 def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:
