@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection, LineCollection, PathCollection
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
@@ -37,7 +38,7 @@ class _Box(NamedTuple):
 
     def holds(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which of the points [N, 2] lie inside, [N]."""
-        return (np.abs((points - self.middle) @ self.axes.T) < self.half).all(axis=1)
+        return np.all(np.abs((points - self.middle) @ self.axes.T) < self.half, axis=1)
 
     def meets(self, other: _Box) -> bool:
         """Whether the two overlap: no direction of either separates them."""
@@ -55,10 +56,11 @@ def faults(figure: Figure, smallest: float = SMALLEST) -> list[str]:
     canvas.draw()
     texts = _texts(figure)
     boxes = [_box(text, canvas) for text in texts]
-    found = [f"{_name(text)} has {text.get_fontsize():.1f} points" for text in texts if text.get_fontsize() < smallest]
-    size = np.array([figure.bbox.width, figure.bbox.height])
+    sizes = [float(text.get_fontsize()) for text in texts]
+    found = [f"{_name(text)} has {size:.1f} points" for text, size in zip(texts, sizes, strict=True) if size < smallest]
+    edge = np.array([figure.bbox.width, figure.bbox.height])
     for text, box in zip(texts, boxes, strict=True):
-        if (box.corners < -1).any() or (box.corners > size + 1).any():
+        if (box.corners < -1).any() or (box.corners > edge + 1).any():
             found.append(f"{_name(text)} is cut off at the figure's edge")
     for (first, one), (second, other) in combinations(zip(texts, boxes, strict=True), 2):
         if one.meets(other):
@@ -151,8 +153,8 @@ def _background(patch: object, ax: Axes) -> bool:
     """Whether a rectangle is light enough to be written on: a band or a frame without a face."""
     if not isinstance(patch, Rectangle):
         return False
-    *colour, alpha = patch.get_facecolor()
-    return alpha == 0 or float(np.mean(colour)) * alpha + (1 - alpha) > 0.8
+    red, green, blue, alpha = to_rgba(patch.get_facecolor())
+    return (red + green + blue) / 3 * alpha + (1 - alpha) > 0.8
 
 
 def _on_purpose(text: Text, ax: Axes) -> bool:

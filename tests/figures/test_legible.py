@@ -67,7 +67,7 @@ def test_a_headline_fits_its_figure_at_any_width(width, finding):
     assert faults(figure) == []
     [written] = [text for text in figure.texts if text.get_text().replace("\n", " ") == setting]
     above = figure.get_suptitle().replace("\n", " ")
-    assert above == (finding or "") and written.get_fontsize() < style.FINDING
+    assert above == (finding or "") and float(written.get_fontsize()) < style.FINDING
     assert figure.axes[0].bbox.y1 < written.get_window_extent().y0
 
 

@@ -59,7 +59,8 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
     setting stands alone. To be called once, when the figure has its panels.
     """
     height, room = 72 * figure.get_figheight(), 72 * figure.get_figwidth() - 2 * MARGIN  # in points
-    at, centred = height - MARGIN, {"x": 0.5, "ha": "center", "va": "top", "linespacing": 1.2}
+    at = height - MARGIN
+    centred: dict[str, Any] = {"x": 0.5, "ha": "center", "va": "top", "linespacing": 1.2}
     if finding:
         text = broken(finding, FINDING, room)
         figure.suptitle(text, y=at / height, fontsize=FINDING, **centred).set_in_layout(False)
