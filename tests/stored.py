@@ -16,8 +16,9 @@ def values(stem, model):
 def triples(value):
     """Every (value, low, high) of stored values, however deep."""
     if isinstance(value, dict):
-        if {"value", "low", "high"} <= value.keys():
-            yield from zip(*(flat(value[name]) for name in ("value", "low", "high")), strict=True)
+        for name in ("value", "mean"):
+            if {name, "low", "high"} <= value.keys():
+                yield from zip(*(flat(value[part]) for part in (name, "low", "high")), strict=True)
         for entry in value.values():
             yield from triples(entry)
     elif isinstance(value, list):
@@ -32,11 +33,14 @@ def flat(value):
 
 
 def rounded(stored):
-    """Those as they are written: counts as they are, all else with two decimals."""
+    """Those as they are written: counts as they are, all else with two decimals, and no minus before 0.00."""
+    found = [triple for triple in triples(stored) if None not in triple]
     return {
-        tuple(f"{number:.0f}" if isinstance(number, int) else f"{number:.2f}" for number in triple)
-        for triple in triples(stored)
-        if None not in triple
+        tuple(
+            f"{number}" if all(isinstance(other, int) for other in triple) else f"{round(number, 2) + 0.0:.2f}"
+            for number in triple
+        )
+        for triple in found
     }
 
 

@@ -3,6 +3,7 @@
 __all__ = [
     "claims",
     "claims_study",
+    "conclusions",
     "configs",
     "measures",
     "plan",

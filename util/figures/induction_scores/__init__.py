@@ -2,6 +2,7 @@
 
 __all__ = [
     "benefits",
+    "conclusions",
     "edits",
     "function_vector_plots",
     "function_vector_study",

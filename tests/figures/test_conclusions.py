@@ -1,0 +1,174 @@
+"""Conclusions: every number is a stored one, and other values make other sentences."""
+
+import copy
+import importlib
+import json
+import re
+
+import pytest
+
+from tests.stored import FOLDERS, intervals_in, rounded, values
+from util.figures import FIGURES
+from util.figures.conclusions import in_words, listed, none_or, sign, stored, verdicts, written
+
+SENTENCES = {
+    stem: importlib.import_module(f"util.figures.{stem}.conclusions").sentences
+    for stem in FIGURES
+}  # fmt: skip
+
+
+def said(stem, model="smollm2", **changed):
+    """The conclusions in one text; changed: entries of the values by path, as in ab__cd."""
+    found = copy.deepcopy(values(stem, model))
+    for path, value in changed.items():
+        *way, last = path.split("__")
+        place = found
+        for name in way:
+            place = place[name.replace("_", " ") if name not in place else name]
+        place[last.replace("_", " ") if last not in place else last] = value
+    return "\n".join(SENTENCES[stem](found))
+
+
+@pytest.mark.parametrize("model", FOLDERS)
+@pytest.mark.parametrize("stem", FIGURES)
+def test_every_interval_of_a_conclusion_is_stored(stem, model):
+    found = values(stem, model)
+    text = said(stem, model)
+    assert intervals_in(text) and intervals_in(text) <= rounded(found)
+    assert "nan" not in text.lower() and "None" not in text
+
+
+@pytest.mark.parametrize("stem", FIGURES)
+def test_conclusions_are_of_both_models_each_under_its_name(stem):
+    shown = importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded")
+    assert [*shown.sentences] == ["embedded", "SmolLM2-135M-Instruct, Q4_1 file, dequantised"]
+    text = shown._repr_markdown_()
+    assert text.count("\n- ") + text.startswith("- ") == sum(map(len, shown.sentences.values()))
+    for model, found in zip(FOLDERS, shown.sentences.values(), strict=True):
+        assert "\n".join(found).startswith(said(stem, model))
+
+
+def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
+    """Its values are those that were written last; a model without any has no text."""
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    of = importlib.import_module("util.figures.forerunner_heads.conclusions").of
+    assert len(of("my/model").sentences) == 2
+    folder = tmp_path / "data" / "values" / "model"
+    (folder / "forerunner_heads.json").write_text(
+        json.dumps(values("forerunner_heads", "embedded") | {"model": "mine"})
+    )
+    assert [*of("my/model").sentences][2] == "mine"
+    assert stored("forerunner_heads", "my/model") is None  # the clone has none of it
+
+
+def test_forerunner_heads_that_tell_labels_apart_are_not_said_to_read_any_label():
+    judged = values("forerunner_heads", "smollm2")["specificity"]["judged"]
+    assert "be it right or wrong" in said("forerunner_heads")
+    known = said("forerunner_heads", specificity__judged=judged | {"than_wrong": 40})
+    assert "be it right or wrong" not in known and "40 more than behind a wrong label" in known
+    none = said("forerunner_heads", specificity__judged=judged | {"chosen": 0})
+    assert "None of them reads it more than other previous tokens" in none
+
+
+def test_only_cuts_whose_interval_excludes_0_are_said_to_cost():
+    found = values("forerunner_heads", "smollm2")["ablation"]["corrected intervals"]
+    changes, uncertain = re.search(r"(?m)^The gold label's.*\n(No cost is certain.*)", said("forerunner_heads"))[
+        0
+    ].split("\n")
+    assert "the labels' reads of their forerunners -2.19" in changes and "what forerunners read" in uncertain
+    blurred = copy.deepcopy(found)
+    for part in blurred.values():
+        part["si_to_yi"] = [-1.0, -2.0, 0.5]
+    text = said(
+        "forerunner_heads",
+        ablation=values("forerunner_heads", "smollm2")["ablation"] | {"corrected intervals": blurred},
+    )
+    [uncertain] = [line for line in text.split("\n") if line.startswith("No cost is certain")]
+    assert "the labels' reads of their forerunners (-2.19" in uncertain
+
+
+def test_a_model_that_does_no_data_set_is_said_to_do_none():
+    tried = ["trec: task not done, accuracy 0.2", "sst5: task not done, accuracy 0.3"]
+    assert "does none of the two data sets" in said("forerunner_heads", task=tried)
+
+
+def test_ioi_heads_are_named_only_where_they_are_certain():
+    assert "Against the answer work L24H4" in said("ioi_patching")
+    population = values("ioi_patching", "smollm2")["population"]
+    measured = copy.deepcopy(population["measured"])
+    measured["high"][24][4] = 0.1
+    text = said("ioi_patching", population=population | {"measured": measured})
+    assert "L24H4 -0.26" not in text.split("To the output")[0] and "Against the answer work L29H0" in text
+
+
+def test_a_small_circuit_is_told_from_a_large_one():
+    assert "No small set of heads is faithful" in said("ioi_patching")
+    assert "No small set" not in said("ioi_patching", "embedded")
+    circuit = values("ioi_patching", "smollm2")["circuit"]
+    never = said("ioi_patching", circuit=circuit | {"reached": {"0.9": None}})
+    assert "No set that was tried keeps nine tenths" in never
+    undone = {size: [None, None, None] for size in circuit["faithfulness"]}
+    assert "does not do the task" in said("ioi_patching", circuit=circuit | {"faithfulness": undone})
+
+
+def test_plain_text_says_nothing_of_a_model_that_cannot_read_it():
+    assert "On plain text the loss is 5.09" in said("induction_scores")
+    assert "its loss there says nothing" in said("induction_scores", "embedded")
+
+
+def test_function_vector_heads_are_said_to_matter_only_where_the_difference_is_certain():
+    text = said("induction_scores")
+    assert "Word pairs rest more on FV heads" in text and "Copied tokens rest more on induction heads" in text
+    vectors = values("induction_scores", "smollm2")["function vectors"]
+    contrast = {"word pairs": [0.3, -0.1, 0.5], "copied tokens": [0.4, 0.3, 0.5]}
+    other = said("induction_scores", function_vectors=vectors | {"contrast": contrast})
+    assert "Word pairs do not tell the two apart" in other and "Copied tokens rest more on FV heads" in other
+
+
+def test_a_model_that_does_no_pattern_task_has_no_ablation():
+    assert "does none of the pattern tasks" in said("induction_scores", tasks_done={})
+
+
+def test_contextualisation_is_needed_only_where_accuracy_surely_falls():
+    """On SmolLM2 in one task; on the embedded model in none."""
+    assert re.search(
+        r"Without contextualisation accuracy surely falls in `country_capital` \(from 0\.41", said("edge_ablation")
+    )
+    assert "Of none of the five tasks is it certain that contextualisation" in said("edge_ablation", "embedded")
+
+
+def test_a_task_that_is_not_done_has_no_circuit():
+    search = values("edge_ablation", "smollm2")["search"]
+    scores = {name: [None, None, None] for name in search["scores"]}
+    assert "so no circuit was looked for" in said("edge_ablation", search=search | {"scores": scores})
+
+
+def test_verdicts_are_grouped_and_say_what_would_decide():
+    part = {"name": "a", "verdict": "undecided", "queries": 40, "needed": 1017}
+    claims = [
+        {"number": 1, "text": "first", "verdict": "holds", "parts": [part], "note": ""},
+        {"number": 2, "text": "second", "verdict": "undecided", "parts": [part], "note": ""},
+        {"number": 3, "text": "third", "verdict": "undecided", "parts": [], "note": "nothing to judge"},
+        {"number": 4, "text": "fourth", "verdict": "undecided", "parts": [part | {"needed": None}], "note": ""},
+    ]
+    holds, undecided = verdicts({"claims": claims})
+    assert holds == "The paper's claims, up to 40 queries of a task: **holds**: 1, first."
+    assert undecided.endswith("2, second (1,017 queries would decide); 3, third (nothing to judge); 4, fourth.")
+
+
+@pytest.mark.parametrize("model", FOLDERS)
+@pytest.mark.parametrize(("stem", "name"), [("edge_ablation", "edge_claims"), ("induction_scores", "induction_claims")])
+def test_conclusions_end_with_the_stored_verdicts(stem, name, model):
+    shown = importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded")
+    text = "\n".join([*shown.sentences.values()][[*FOLDERS].index(model)])
+    judged = stored(name, model)
+    for claim in judged.get("claims") or judged["verdicts"]:
+        [line] = [line for line in text.split("\n") if f" {claim['number']}, {claim['text']}" in line]
+        assert f"**{claim['verdict']}**" in line
+
+
+def test_words_of_sentences():
+    assert (in_words(0), in_words(7), in_words(1519), none_or(0)) == ("no", "seven", "1,519", "none")
+    assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
+    assert (written([4, 3, 5]), written([-0.004, -0.2, 0.1])) == ("4 [3, 5]", "0.00 [-0.20, 0.10]")
+    assert [sign(triple) for triple in ([1, 0.5, 2], [-1, -2, -0.5], [1, -1, 2], [None, None, None])] == [1, -1, 0, 0]

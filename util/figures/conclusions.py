@@ -1,0 +1,136 @@
+"""What was found, in sentences that are made from the stored values of a figure: none of them is typed.
+
+Each figure has its own `conclusions.py`. There `sentences` makes sentences of stored values, for any model: it says
+what they support, and leaves out what they do not. `of` reads the values of the committed models and of the one that
+was run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from util import paths
+from util.models.table import PACKAGED
+from util.stats.intervals import Interval
+from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED
+
+Values = Mapping[str, Any]  # of data/values/<stem>.json
+Sentences = Callable[[Values], list[str]]
+STORED = ("embedded", *PACKAGED)  # models whose values are committed
+
+
+@dataclass(frozen=True)
+class Conclusions:
+    """The sentences on each model, by its title. Jupyter shows them as Markdown, a point for each."""
+
+    sentences: Mapping[str, Sequence[str]]
+
+    def _repr_markdown_(self) -> str:
+        points = {title: "\n".join(f"- {said}" for said in found) for title, found in self.sentences.items()}
+        return "\n\n".join(f"**{title}**\n\n{text}" for title, text in points.items())
+
+    def __str__(self) -> str:
+        return self._repr_markdown_()
+
+
+def told(stem: str, sentences: Sentences, model: str = "embedded", claims: str | None = None) -> Conclusions:
+    """What the stored values of a figure say of the models that are committed, and of `model`, if it is another one.
+
+    sentences: from values to sentences. The values of `model` are those that were written last, see
+    `report.save_values`; the others are those of the clone. claims: the name of a file of verdicts, which ends each
+    model's text where the clone has one of it.
+    """
+    found = {}
+    for name in dict.fromkeys((*STORED, model)):
+        values = stored(stem, name, latest=name == model)
+        if values is None:
+            continue
+        judged = stored(claims, name) if claims else None
+        found[title(values)] = sentences(values) + (verdicts(judged) if judged else [])
+    return Conclusions(found)
+
+
+def verdicts(judged: Values) -> list[str]:
+    """The claims of a file of verdicts, a sentence for each verdict: which claims, and what would decide them."""
+    claims = judged.get("claims") or judged["verdicts"]
+    queries = max((part["queries"] for claim in claims for part in claim["parts"]), default=0)
+    found = []
+    for verdict in (HOLDS, REFUTED, UNDECIDED, NOT_DONE):
+        texts = [f"{claim['number']}, {claim['text']}{_open(claim)}" for claim in claims if claim["verdict"] == verdict]
+        if texts:
+            found.append(f"The paper's claims, up to {queries} queries of a task: **{verdict}**: {'; '.join(texts)}.")
+    return found
+
+
+def _open(claim: Values) -> str:
+    """What would decide an undecided claim: the queries of its part that needs most of them."""
+    if claim["verdict"] != UNDECIDED:
+        return ""
+    if not claim["parts"]:
+        return f" ({claim['note']})"
+    needed = [part["needed"] for part in claim["parts"] if part["verdict"] == UNDECIDED]
+    return f" ({max(needed):,} queries would decide)" if needed and None not in needed else ""
+
+
+def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | None:
+    """The values of a figure that the clone has of a model; None if it has none.
+
+    latest: those that this run has written come first, wherever it writes.
+    """
+    places = [paths.root() / "data" / "values" / paths.model_folder(model)]
+    if latest:
+        places.insert(0, paths.output("values", model))
+    for place in places:
+        file = place / f"{stem}.json"
+        if file.exists():
+            return json.loads(file.read_text(encoding="utf-8"))
+    return None
+
+
+def title(values: Values) -> str:
+    """The name of the model that values are of, and what was done to it."""
+    return str(values["model"]).split(":")[0]
+
+
+def written(triple: Sequence[float]) -> str:
+    """A stored value with its interval: counts as they are, all else with two decimals."""
+    if all(isinstance(number, int) for number in triple):
+        value, low, high = triple
+        return f"{value} [{low}, {high}]"
+    return str(Interval(*triple))
+
+
+def sign(triple: Sequence[float | None]) -> int:
+    """1 or -1 where a stored interval lies above or below 0, else 0."""
+    _, low, high = triple
+    return 0 if low is None or high is None else int(low > 0) - int(high < 0)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence: "a, b and c"."""
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def in_words(count: int) -> str:
+    """A number as it stands in a sentence: small ones as words."""
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+    return words[count] if 0 <= count < len(words) else f"{count:,}"
+
+
+def none_or(count: int) -> str:
+    """A number as `in_words`, where it stands for a noun: "none" of them, "three" of them."""
+    return in_words(count) if count else "none"
+
+
+def interval_at(arrays: Values, *place: int, value: str = "value") -> Interval:
+    """The interval at a place of stored arrays of values, lower and upper ends."""
+    found = []
+    for name in (value, "low", "high"):
+        entry = arrays[name]
+        for index in place:
+            entry = entry[index]
+        found.append(float(entry))
+    return Interval(*found)

@@ -1,0 +1,110 @@
+"""What the stored values of edge ablation say."""
+
+import numpy as np
+
+from util.figures.conclusions import Conclusions, Values, in_words, listed, told, written
+from util.prompts.word_pairs import CORRUPTIONS
+
+OUTPUTS = "y->last_separator"  # the last separator reads the outputs of the demonstrations
+PAIRS = 31  # of token types, see `util.edges`
+KINDS = {"head": "heads", "edge": "edges"}
+
+
+def of(model: str) -> Conclusions:
+    """What was found, of the committed models and of `model`."""
+    return told("edge_ablation", sentences, model, claims="edge_claims")
+
+
+def sentences(values: Values) -> list[str]:
+    """What the demonstrations are worth, the circuit, what its edges carry, in which layers, how small it is.
+
+    values: of data/values/edge_ablation.json.
+    """
+    said = [*_demonstrations(values), _circuit(values), _carried(values), _layers(values)]
+    return said + (_pruning(values["pruning"]) if "pruning" in values else [])
+
+
+def _demonstrations(values: Values) -> list[str]:
+    """Where a circuit's interval lies below that of the whole model; where it does not, nothing is certain."""
+    said = []
+    for circuit, what in (("QUERY-ONLY", "reading the demonstrations"), ("AGG-ONLY", "contextualisation")):
+        lost = {
+            task: f"`{task}` (from {written(rows['FULL'])} to {written(rows[circuit])})"
+            for task, rows in values["accuracy"].items()
+            if rows[circuit][2] < rows["FULL"][1]
+        }
+        others = [f"`{task}`" for task in values["accuracy"] if task not in lost]
+        if not lost:
+            said.append(f"Of none of the {in_words(len(others))} tasks is it certain that {what} is needed.")
+        else:
+            rest = f" Of {listed(others)} that is not certain." if others else ""
+            said.append(f"Without {what} accuracy surely falls in {listed([*lost.values()])}.{rest}")
+    return said
+
+
+def _circuit(values: Values) -> str:
+    search, task = values["search"], values["request"]["dataset"]
+    found, without = (search["scores"][name] for name in ("found", "without found"))
+    if found[0] is None:
+        return f"The model does not do `{task}`, so no circuit was looked for."
+    kept = listed([f"`{edge}`" for edge in search["kept"]])
+    return (
+        f"For `{task}` {in_words(len(search['kept']))} of {PAIRS} pairs of token types are kept: {kept}. On other "
+        f"prompts they score {written(found)}, all pairs but these {written(without)}, the best of "
+        f"{len(search['random'])} random circuits of their size {max(search['random']):.2f}."
+    )
+
+
+def _carried(values: Values) -> str:
+    probes = values["probes"]
+    if OUTPUTS not in probes["edges"]:
+        return "What the outputs carry was not measured."
+    row = probes["accuracy"][probes["edges"].index(OUTPUTS)]
+    by = [
+        f"{accuracy:.2f} from {DONORS[number]}"
+        for number, accuracy in zip(probes["corruptions"], row, strict=True)
+        if number in DONORS
+    ]
+    return f"Accuracy where the outputs are read from a donor: {listed(by)}."
+
+
+DONORS = {
+    1: "other pairs of the task",
+    2: "the same words in other pairs",
+    3: "pairs with other inputs",
+    4: "pairs with other outputs",
+    5: "pairs of another rule",
+}
+assert {*DONORS} <= {*CORRUPTIONS}
+
+
+def _layers(values: Values) -> str:
+    windows = values["windows"]
+    at = windows["at"]
+    half = int(np.argmin(np.abs(np.array(at) - at[-1] / 2)))
+    return (
+        f"Accuracy is {written(windows['AGG below'][half])} without aggregation below layer {at[half]}, and "
+        f"{written(windows['CONTEXT from'][half])} without contextualisation from there on. The whole model has "
+        f"{written(values['accuracy'][values['request']['dataset']]['FULL'])}."
+    )
+
+
+def _pruning(pruning: Values) -> list[str]:
+    said = []
+    for task, curves in pruning["by_task"].items():
+        kept = [
+            f"{curve['result']:,} of {curve['units']:,} units of {KINDS[sort]} keep "
+            f"{written(curve['explained'][str(curve['result'])])}"
+            for sort, curve in curves.items()
+            if curve["result"] is not None
+        ]
+        if kept:
+            random = max(max(curve["random"]) for curve in curves.values())
+            said.append(f"`{task}`: {listed(kept)} of the accuracy; random prunings answer {random:.2f} at most.")
+    for tasks, both in ((pruning.get("overlap") or {}).get("head") or {}).items():
+        if both["shared"] is not None:
+            said.append(
+                f"{tasks.replace(', ', ' and ').capitalize()} share {both['shared']:.2f} of their units of heads, "
+                f"random prunings {np.mean(both['random']):.2f}."
+            )
+    return said or ["Nothing was pruned: the model does none of the tasks."]

@@ -1,0 +1,121 @@
+"""What the stored values of induction heads say."""
+
+import numpy as np
+
+from util.figures.conclusions import Conclusions, Values, in_words, interval_at, listed, none_or, sign, told, written
+from util.roles.attention_scores import INDUCTION_HEAD
+from util.stats.heads import head_name, top
+
+WHOLE, KNOCKED_OUT = "whole model", "pattern knocked out"
+
+
+def of(model: str) -> Conclusions:
+    """What was found, of the committed models and of `model`."""
+    return told("induction_scores", sentences, model, claims="induction_claims")
+
+
+def sentences(values: Values) -> list[str]:
+    """Which heads score, what they stand on and write, what a model loses without them, which heads are FV heads.
+
+    values: of data/values/induction_scores.json.
+    """
+    said = [*_scores(values), *_ablation(values), *_examples(values)]
+    return said + (_vectors(values["function vectors"]) if "function vectors" in values else [])
+
+
+def _scores(values: Values) -> list[str]:
+    scores = values["scores"]
+    mean = np.array(scores["mean"])
+    heads, (best,) = np.argwhere(mean >= INDUCTION_HEAD), top(mean, 1)
+    where = ""
+    if len(heads):
+        first, last = heads[:, 0].min(), heads[:, 0].max()
+        where = f", in layer {first}" if first == last else f", in layers {first} to {last}"
+    untrained = f"; untrained, at most {np.max(scores['untrained']):.2f}" if "untrained" in scores else ""
+    said = [
+        f"{in_words(len(heads)).capitalize()} of {mean.size} heads have a prefix-matching score of {INDUCTION_HEAD} or "
+        f"more{where}. The best is {head_name(best)}: {interval_at(scores, *best, value='mean')}{untrained}."
+    ]
+    mechanism = values.get("mechanism") or {}
+    if mechanism.get("mean scores"):
+        below = [head_name((layer, head)) for layer, head in mechanism["previous_token_heads"]]
+        left = mechanism["mean scores"]["previous-token heads out"]
+        others = [score for name, (score, *_) in mechanism["mean scores"].items() if name.startswith("others")]
+        said.append(
+            f"The chosen heads' mean score is {written(left)} without the previous-token heads {listed(below)}, and "
+            f"{min(others):.2f} to {max(others):.2f} without as many others."
+        )
+    written_by = values.get("attribution") or {}
+    if written_by.get("value"):
+        raised = [interval_at(written_by, *head).value for head in map(tuple, values["chosen"])]
+        strongest = top(np.array(written_by["value"], dtype=float), 1)[0]
+        said.append(
+            f"Directly they raise the next token by {min(raised):.2f} to {max(raised):.2f} logits. Of all heads "
+            f"{head_name(strongest)} raises it most: {interval_at(written_by, *strongest)}."
+        )
+    return said
+
+
+def _ablation(values: Values) -> list[str]:
+    done, number = values["tasks_done"], len(values["chosen"])
+    if not done:
+        return ["The model does none of the pattern tasks, so ablating heads tells nothing of them."]
+    said = []
+    for task in done:
+        rows = values["accuracy"][task]
+        ablated = rows[f"top {number} ablated"]
+        controls = [row[0] for name, row in rows.items() if name.startswith(("layer-matched", "norm-matched"))]
+        as_low = sum(value <= ablated[0] for value in controls)
+        said.append(
+            f"`{task}`: accuracy {written(rows[WHOLE])} whole; {written(ablated)} without the best {in_words(number)} "
+            f"heads ({as_low} of {len(controls)} control sets are as low); {written(rows[KNOCKED_OUT])} with their "
+            "pattern forbidden."
+        )
+    losses = values["losses"]
+    said.append(
+        f"On plain text the loss is {losses[WHOLE][0]:.2f} nats per token, and "
+        f"{losses[f'top {number} ablated'][0]:.2f} without these heads."
+        if losses[WHOLE][0] < losses["uniform"]
+        else "On plain text it is no better than equal probabilities, so its loss there says nothing."
+    )
+    return said
+
+
+def _examples(values: Values) -> list[str]:
+    found, said = values["benefits"], []
+    for task, worth in found["benefit"].items():
+        without, others = worth["without induction heads"], worth["without others"]
+        if without is None:
+            said.append(f"`{task}`: what ten examples are worth is within two errors of nothing.")
+        else:
+            said.append(
+                f"`{task}`: ten examples are worth {worth['benefit']:.2f} of accuracy; {_change(without)} without the "
+                f"induction heads, {_change(others)} without others."
+            )
+    undone = [f"`{task}`" for task, row in found["tasks"].items() if not row["does"]]
+    return said + ([f"With ten examples the model does not do {listed(undone)}."] if undone else [])
+
+
+def _change(per_cent: float) -> str:
+    return f"{abs(per_cent):.0f} per cent {'less' if per_cent < 0 else 'more'}"
+
+
+def _vectors(found: Values) -> list[str]:
+    effects = found["AIE"]
+    (best,) = top(np.array(effects["mean"]), 1)
+    value, low, high = interval_at(effects, *best, value="mean")
+    said = [
+        f"The function-vector (FV) head with the largest average indirect effect is {head_name(best)}: {value:.3f} "
+        f"({low:.3f} to {high:.3f}). Of the best {in_words(len(found['sets']['FV']))} of either kind "
+        f"{none_or(len(found['both']))} {'is' if len(found['both']) == 1 else 'are'} the same."
+    ]
+    for kind, difference in found["contrast"].items():
+        rows = found["accuracy"][kind]
+        verdict = {1: "rest more on FV heads", -1: "rest more on induction heads", 0: "do not tell the two apart"}
+        asked = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
+        said.append(
+            f"{asked} {verdict[sign(difference)]}: {written(rows[WHOLE])} whole, "
+            f"{written(rows['FV, not induction'])} without FV heads that are no induction heads, "
+            f"{written(rows['induction, not FV'])} the reverse."
+        )
+    return said

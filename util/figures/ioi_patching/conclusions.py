@@ -1,0 +1,141 @@
+"""What the stored values of head patching on the IOI task say."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from util.figures.conclusions import Conclusions, Values, in_words, interval_at, listed, none_or, told, written
+from util.stats.heads import Head, head_name
+from util.stats.intervals import Interval
+
+MATTERS = 0.01  # of the whole effect: what carries less is not spoken of
+CHANNELS = ("query", "key", "value")
+FAITHFUL = 0.9  # the share of the logit difference that a circuit should keep
+
+
+def of(model: str) -> Conclusions:
+    """What was found, of the committed models and of `model`."""
+    return told("ioi_patching", sentences, model)
+
+
+def sentences(values: Values) -> list[str]:
+    """Which heads carry the effect, which paths, how many are enough, and which edges scores see.
+
+    values: of data/values/ioi_patching.json.
+    """
+    return [*_heads(values), *_paths(values), _circuit(values), *_edges(values)]
+
+
+def _certain(interval: Interval) -> bool:
+    """Whether an effect is larger than what matters, in either direction, by its interval."""
+    return interval.low > MATTERS or interval.high < -MATTERS
+
+
+def _each(arrays: Values) -> Iterator[tuple[Head, Interval]]:
+    layers, heads = np.shape(arrays["value"])
+    for layer in range(layers):
+        for head in range(heads):
+            yield (layer, head), interval_at(arrays, layer, head)
+
+
+def _heads(values: Values) -> list[str]:
+    found, number = values["population"], np.size(values["population"]["chosen"])
+    certain = [head for head, effect in _each(found["noised"]) if _certain(effect)]
+    said = [
+        f"The answer is above the other name in {written(found['accuracy'])} of {found['pairs']} pairs.",
+        f"{in_words(len(certain)).capitalize()} of {number} heads carry more than a hundredth of the effect for "
+        "certain.",
+    ]
+    strongest = sorted(certain, key=lambda head: -abs(found["chosen"][head[0]][head[1]]))[:6]
+    measured = {head: interval_at(found["measured"], *head) for head in strongest}
+    carry = [f"{head_name(head)} {effect}" for head, effect in measured.items() if effect.low > MATTERS]
+    oppose = [f"{head_name(head)} {effect}" for head, effect in measured.items() if effect.high < -MATTERS]
+    if carry:
+        said[-1] += f" The strongest, on the other half of the pairs: {listed(carry)}."
+    if oppose:
+        said[-1] += f" Against the answer work {listed(oppose)}."
+    if "untrained" in values:
+        blind = [head for head, effect in _each(values["untrained"]["heads"]) if effect.low > 0 or effect.high < 0]
+        are = "are" if len(blind) > 1 else "is"
+        said.append(f"With fresh weights {none_or(len(blind))} of {number} heads {are} beyond chance.")
+    return said
+
+
+def _paths(values: Values) -> list[str]:
+    paths = values["paths"]
+    heads = [(int(layer), int(head)) for layer, head in paths["heads"]]
+    writers = {
+        head: interval_at(paths["direct"], place)
+        for place, head in enumerate(heads)
+        if _certain(interval_at(paths["direct"], place))
+    }
+    named = sorted(writers, key=lambda head: -abs(writers[head].value))
+    said = [
+        f"To the output, through MLPs, write {listed([f'{head_name(head)} {writers[head]}' for head in named[:4]])}."
+        if named
+        else "None of the strongest heads writes to the output."
+    ]
+    told = []
+    for sender, first in enumerate(heads):
+        for receiver, second in enumerate(heads):
+            if paths["edges"]["value"][sender][receiver] is None:
+                continue
+            effect = interval_at(paths["edges"], sender, receiver)
+            if _certain(effect):
+                by = max(CHANNELS, key=lambda name: abs(paths[name]["value"][sender][receiver]))
+                told.append((abs(effect.value), f"{head_name(first)} tells {head_name(second)} by its {by} ({effect})"))
+    if not told:
+        return [*said, "Between them no path carries more than a hundredth for certain."]
+    strongest = [text for _, text in sorted(told, reverse=True)[:4]]
+    return [
+        *said,
+        f"Between heads {in_words(len(told))} paths matter: {listed(strongest)}{', to name four' * (len(told) > 4)}.",
+    ]
+
+
+def _circuit(values: Values) -> str:
+    circuit, number = values["circuit"], np.size(values["population"]["chosen"])
+    kept = {int(size): Interval(*share) for size, share in circuit["faithfulness"].items() if share[0] is not None}
+    if not kept:
+        return "The model does not do the task, so there is no circuit to look for."
+    enough = circuit["reached"][str(FAITHFUL)]
+    small = max((size for size in kept if size <= 4), default=min(kept))
+    said = [
+        f"The logit difference on fresh pairs is {written(circuit['whole'])}; "
+        f"{in_words(small)} heads alone keep {kept[small]} of it."
+    ]
+    if enough is None:
+        said.append("No set that was tried keeps nine tenths.")
+    elif enough <= number / 4:
+        said.append(f"Nine tenths are kept by {in_words(enough)} of {number} heads: {kept[enough]}.")
+    else:
+        random = max(circuit["random"][str(enough)]) / circuit["whole"][0]
+        said.append(
+            f"No small set of heads is faithful: nine tenths are kept by {in_words(enough)} of {number} at the least, "
+            f"where the best random set keeps {random:.2f}."
+        )
+    return " ".join(said)
+
+
+def _edges(values: Values) -> list[str]:
+    graph = values["component graph"]
+    said = [f"Of {graph['drawn']:,} edges that were measured {in_words(graph['matter'])} carry more than a hundredth."]
+    if not graph["matter"]:
+        return [said[0]]
+    found = [f"{written(share)} by {method}" for method, share in graph["found"].items()]
+    said.append(f"Of these, as many edges with the highest scores have {listed(found)}.")
+    name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1]["exact"][0]))
+    estimates = listed([f"{method} {largest[method]:.2f}" for method in graph["found"] if method != "exact"])
+    said.append(f"The largest, `{name}`, carries {written(largest['exact'])}; estimates are {estimates}.")
+    circuits = []
+    for measure, better in (("CPR", "more"), ("CMD", "less")):
+        areas = {method: curve[measure][measure] for method, curve in graph["curves"].items()}
+        if any(area[0] is None for area in areas.values()):
+            continue
+        random = [area[0] for method, area in areas.items() if method.startswith("random")]
+        scored = listed([f"{method} {written(areas[method])}" for method in graph["found"]])
+        circuits.append(
+            f"Circuits by {measure} ({better} is better): {scored}; random rankings {min(random):.2f} to "
+            f"{max(random):.2f}."
+        )
+    return [" ".join(said), *circuits]
