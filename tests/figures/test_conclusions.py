@@ -72,9 +72,9 @@ def test_forerunner_heads_that_tell_labels_apart_are_not_said_to_read_any_label(
 
 def test_only_cuts_whose_interval_excludes_0_are_said_to_cost():
     found = values("forerunner_heads", "smollm2")["ablation"]["corrected intervals"]
-    changes, uncertain = re.search(r"(?m)^The gold label's.*\n(No cost is certain.*)", said("forerunner_heads"))[
-        0
-    ].split("\n")
+    lines = said("forerunner_heads").split("\n")
+    [changes] = [line for line in lines if line.startswith("The gold label's")]
+    [uncertain] = [line for line in lines if line.startswith("No cost is certain")]
     assert "the labels' reads of their forerunners -2.19" in changes and "what forerunners read" in uncertain
     blurred = copy.deepcopy(found)
     for part in blurred.values():
@@ -161,7 +161,7 @@ def test_verdicts_are_grouped_and_say_what_would_decide():
 def test_conclusions_end_with_the_stored_verdicts(stem, name, model):
     shown = importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded")
     text = "\n".join([*shown.sentences.values()][[*FOLDERS].index(model)])
-    judged = stored(name, model)
+    judged = values(name, model)
     for claim in judged.get("claims") or judged["verdicts"]:
         [line] = [line for line in text.split("\n") if f" {claim['number']}, {claim['text']}" in line]
         assert f"**{claim['verdict']}**" in line
