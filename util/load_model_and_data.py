@@ -8,8 +8,8 @@ import importlib.metadata
 import io
 import re
 import warnings
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +129,8 @@ def load_ICL_model(
             resolved = resolve_dtype(dtype, device, config)
             if device_map not in memory.AUTO:  # automatic maps use only what is free
                 places = device if device_map is None else device_map
-                memory.check(memory.estimate(config, dtype=resolved, quantized=quantized, device_map=places))
+                needed = partial(memory.estimate, config, quantized=quantized, device_map=places)
+                memory.check(needed(dtype=resolved), lambda: _smaller(needed, resolved, quantized))
             loading_map = device_map
             if device_map is None and quantized:
                 loading_map = {"": device}
@@ -160,6 +161,12 @@ def load_ICL_model(
     if verbose:
         print(describe(model, None if isinstance(name, tuple) else name))
     return model, tokenizer
+
+
+def _smaller(needed: Callable[..., memory.Estimate], dtype: torch.dtype, quantized: bool) -> dict[str, memory.Estimate]:
+    """The estimates of a model with settings that take less memory than its own, by how they are written."""
+    found = {} if dtype.itemsize <= 2 else {"dtype='bfloat16'": needed(dtype=torch.bfloat16)}
+    return found if quantized else {**found, "quantized=True": needed(dtype=torch.bfloat16, quantized=True)}
 
 
 def _tokenizer(name: str | Path, source: "_Source") -> Any:

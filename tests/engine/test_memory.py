@@ -1,5 +1,6 @@
 """The memory estimate: its arithmetic by hand, its captures against arrays, one measured case, and what is refused."""
 
+import re
 import warnings
 from pathlib import Path
 
@@ -192,6 +193,24 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(tmp_path, room
     (folder / "model.safetensors").unlink()
     with pytest.raises(MemoryError, match="on cpu"):
         load_ICL_model(folder, device="cpu", dtype="float32", verbose=False)
+
+
+def test_the_refusal_names_settings_that_fit(tmp_path, room):
+    """And says where none does. Weights take 4 bytes a number in float32, 2 in bfloat16, and less in 4 bits."""
+    folder = toys.save(tmp_path, LlamaForCausalLM(LlamaConfig(**LLAMA)))
+    config = AutoConfig.from_pretrained(folder)
+    sizes = [estimate(config, dtype=torch.bfloat16, quantized=bits, device_map="cpu").total for bits in (False, True)]
+    assert sizes[1] < sizes[0] < 4 * NUMBERS
+    both = "This fits here: dtype='bfloat16' (0.00 GB), quantized=True (0.00 GB)"
+    none = "Of dtype='bfloat16', quantized=True none fits here: it takes a smaller model or a larger machine"
+    for free, said in (
+        (sizes[1], both),
+        (sizes[0], "This fits here: dtype='bfloat16' (0.00 GB)"),
+        (sizes[0] - 1, none),
+    ):
+        room["cpu"] = free
+        with pytest.raises(MemoryError, match=re.escape(said) + "$"):
+            load_ICL_model(folder, device="cpu", dtype="float32", verbose=False)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_the_first_forward(room, monkeypatch):

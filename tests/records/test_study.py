@@ -1,17 +1,20 @@
 """Checked dataclasses, models by name, and what every study shares."""
 
 from dataclasses import KW_ONLY, FrozenInstanceError
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from tests import toys
 from util import paths
 from util.engine.finite import NotFinite
 from util.prompts import words
 from util.records import cache, provenance
+from util.records import study as study_room
 from util.records.checked import AsList, Count, Natural, Share, Text, checked
 from util.records.model import Model
 from util.records.study import Study
@@ -145,6 +148,14 @@ def test_a_block_that_is_not_finite_is_measured_again(study):
     with pytest.raises(NotFinite, match="'x' is nan"):
         run()
     assert run().data["x"].tolist() == [1.0, 2.0]
+
+
+def test_a_bar_says_what_is_measured_and_where_it_is_kept(study, capsys, monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.setattr(study_room, "tqdm", partial(tqdm, disable=False))
+    assert list(study.progress([1, 2], "the sums")) == [1, 2]
+    shown = capsys.readouterr().err
+    assert "the sums" in shown and "0/2" in shown and f"kept in {study.place.name}" in shown
 
 
 def test_the_twin_has_other_weights_and_a_request_of_its_own(study):

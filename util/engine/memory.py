@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,19 +96,39 @@ def estimate(
     return Estimate(weights, dict.fromkeys(computing, activations), dict.fromkeys(computing, captures), loaded)
 
 
-def check(estimated: Estimate) -> None:
-    """Raises MemoryError where a device has less memory free than is needed; warns where over 80 % of it is needed."""
+def check(estimated: Estimate, others: Callable[[], Mapping[str, Estimate]] | None = None) -> None:
+    """Raises MemoryError where a device has less memory free than is needed; warns where over 80 % of it is needed.
+
+    others: gives the estimates with other settings, by their names; the error names those that fit.
+    """
     free_bytes = free()
-    parts = [estimated.activations, estimated.captures]
-    if not estimated.loaded:
-        parts.append(estimated.weights)
-    for device, need in sum(map(Counter, parts), Counter[str]()).items():
+    for device, need in _needed(estimated).items():
         room = free_bytes.get(device, math.inf)
         message = f"{need / 1e9:.2f} GB are needed on {device} and {room / 1e9:.2f} GB are free ({estimated}); {CURES}"
         if need > room:
-            raise MemoryError(message)
+            raise MemoryError(message + ("" if others is None else _what_fits(others(), free_bytes)))
         if need > 0.8 * room:
             warnings.warn(message, stacklevel=2)
+
+
+def _needed(estimated: Estimate) -> Counter[str]:
+    """The bytes that are not in memory yet, by device."""
+    parts = [estimated.activations, estimated.captures]
+    if not estimated.loaded:
+        parts.append(estimated.weights)
+    return sum(map(Counter, parts), Counter[str]())
+
+
+def _what_fits(others: Mapping[str, Estimate], free_bytes: Mapping[str, int]) -> str:
+    """The settings whose estimate is less than what is free, in words."""
+    fitting = [
+        f"{name} ({estimated.total / 1e9:.2f} GB)"
+        for name, estimated in others.items()
+        if all(need <= free_bytes.get(device, math.inf) for device, need in _needed(estimated).items())
+    ]
+    if not fitting:
+        return f". Of {', '.join(others)} none fits here: it takes a smaller model or a larger machine"
+    return f". This fits here: {', '.join(fitting)}"
 
 
 def free() -> dict[str, int]:

@@ -22,6 +22,7 @@ from util.records.model import AsModel, Model
 from util.records.provenance import digest, expectation, lists_digest, provenance
 
 AnyStudy = TypeVar("AnyStudy", bound="Study")
+Item = TypeVar("Item")
 
 
 @checked
@@ -148,12 +149,17 @@ class Study:
         kept = self.place / "blocks" / whole.stem
 
         def compute() -> dict[str, Any]:
-            bar = tqdm(blocks(), desc=whole.stem.rpartition("-")[0], unit="block", leave=False)
+            what = ", ".join([whole.stem.rpartition("-")[0], *filter(None, [part.get("part")])])
+            bar = self.progress(blocks(), what, unit="block")
             return join([self._block(part, list(numbers), partial(measure, numbers), kept) for numbers in bar])
 
         record = self.record(part, compute)
         _remove_older(kept, whole)
         return record
+
+    def progress(self, items: Iterable[Item], what: str, *, unit: str = "record") -> tqdm[Item]:
+        """The items, with a bar that says what is measured, how much of it is left, and where its records are kept."""
+        return tqdm(items, desc=what, unit=unit, leave=False, postfix=f"kept in {self.place.name}")
 
     def _block(
         self, part: Mapping[str, Any], numbers: list[int], measure: Callable[[], dict[str, Any]], kept: Path

@@ -235,7 +235,7 @@ class Study(base.Study):
         Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
         """
         run = _Run(self, list(ablations.values()), generate, self._store(store))
-        shown = tqdm(ablations.items(), desc=f"{self.task}, {self.k} shots", leave=False)
+        shown = self.progress(ablations.items(), f"{self.task}, {self.k} shots")
         return {name: run.record(ablation) for name, ablation in shown}
 
     def answers(

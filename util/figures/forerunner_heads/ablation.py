@@ -11,7 +11,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from util.engine import batches
 from util.engine.attention import support
@@ -128,7 +127,7 @@ class AblationStudy(ForerunnerStudy):
         for condition in wanted:
             check_part(condition.part)
         answers = {}
-        for condition in tqdm(wanted, desc=f"{self.dataset}: ablations", leave=False):
+        for condition in self.progress(wanted, f"{self.dataset}: ablations"):
             part = {
                 "cut": None if condition.cut is None else str(condition.cut),
                 "layers": list(condition.part),
@@ -197,7 +196,7 @@ class AblationStudy(ForerunnerStudy):
                 {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]},
                 partial(self._measure_heads, ordered, block),
             ).data
-            for block in tqdm(together, desc=f"{self.dataset}: heads", unit="block", leave=False)
+            for block in self.progress(together, f"{self.dataset}: heads", unit="block")
         ]
         whole, cut, control = (np.concatenate([r[name] for r in records]) for name in ("whole", "cut", "control"))
         order = [ordered.index([layer, head]) for layer, head in places]

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from util.edges.splicing import Group, groups_of
 from util.engine.base_runs import BaseRuns
@@ -182,7 +181,7 @@ class WordPairsStudy(Study):
 
             return self.record({"part": "answers", "edit": edit.plain()}, compute).data
 
-        return {name: dict(measured(edit)) for name, edit in tqdm(edits.items(), desc="word pairs", leave=False)}
+        return {name: dict(measured(edit)) for name, edit in self.progress(edits.items(), "word pairs")}
 
 
 @checked
@@ -207,7 +206,7 @@ class CopiesStudy(SequenceStudy):
 
             return self.record({"part": "copied", "edit": edit.plain()}, compute).data["copied"]
 
-        return {name: measured(edit) for name, edit in tqdm(edits.items(), desc="copies", leave=False)}
+        return {name: measured(edit) for name, edit in self.progress(edits.items(), "copies")}
 
     def _copied(self, attached: list[PatchHeads], runs: BaseRuns) -> NDArray[np.float64]:
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids)

@@ -420,7 +420,7 @@ class Study(AnyStudy):
         setup, edits = self.setup, self.plan()
         pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
         texts = [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]
-        bar = tqdm([*pattern, *texts], desc="tasks by shots", leave=False)
+        bar = self.progress([*pattern, *texts], "tasks by shots", unit="task")
         return Benefits(edits, self.model.title, [self._by_shots(labelled, edits) for labelled in bar])
 
     def _by_shots(self, labelled: Labelled, edits: Plan) -> TaskShots:

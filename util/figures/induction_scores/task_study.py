@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.attention import support
@@ -374,7 +373,7 @@ class TaskStudy(Study):
             return Answers(data["log_prob"], data["gold"])
 
         title = f"{self.classes.name}, {self.k} shots"
-        return {name: measured(edit) for name, edit in tqdm(edits.items(), desc=title, leave=False)}
+        return {name: measured(edit) for name, edit in self.progress(edits.items(), title)}
 
     # -------------------------------------------------------------------------------------------- plain text
 
@@ -387,7 +386,7 @@ class TaskStudy(Study):
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
         runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, self.plain_texts))))
-        bar = tqdm(edits.items(), desc="plain text", leave=False)
+        bar = self.progress(edits.items(), "plain text")
         return {name: self._text_record(edit, edits, runs)["loss"] for name, edit in bar}
 
     def uniform_loss(self) -> float:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from util.engine.batches import check_context
 from util.engine.handshake import prepare
@@ -205,7 +204,7 @@ class Pairs(study.Study):
                 )
             return {"scores": scores}
 
-        shown = tqdm(sets, desc="circuits", leave=False)
+        shown = self.progress(sets, "circuits")
         return [self.record({"part": "circuit", "kept": kept}, partial(compute, kept)).data["scores"] for kept in shown]
 
     def paths(self, heads: list[list[int]]) -> cache.Record:
