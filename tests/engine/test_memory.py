@@ -204,9 +204,9 @@ def test_the_refusal_names_settings_that_fit(tmp_path, room):
     both = "This fits here: dtype='bfloat16' (0.00 GB), quantized=True (0.00 GB)"
     none = "Of dtype='bfloat16', quantized=True none fits here: it takes a smaller model or a larger machine"
     for free, said in (
-        (sizes[1], both),
-        (sizes[0], "This fits here: dtype='bfloat16' (0.00 GB)"),
-        (sizes[0] - 1, none),
+        (sizes[0], both),
+        (sizes[1], "This fits here: quantized=True (0.00 GB)"),
+        (sizes[1] - 1, none),
     ):
         room["cpu"] = free
         with pytest.raises(MemoryError, match=re.escape(said) + "$"):
