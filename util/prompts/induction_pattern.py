@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from util.prompts.prompt import Prompt, Span, with_bos
+from util.prompts.prompt import Prompt, Span, Tokens, with_bos
 from util.prompts.sequences import matched_cells
 from util.prompts.words import table
 
@@ -63,6 +63,11 @@ def _categories() -> dict[str, str]:
 
 
 def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int = 0) -> Cells:
+    """The cells [C, 2] of a pattern in a prompt as a tokenizer reads it, see `cells_among`."""
+    return cells_among(prompt, with_bos(prompt.text, tokenizer), pattern, seed)
+
+
+def cells_among(prompt: Prompt, tokens: Tokens, pattern: str = "induction", seed: int = 0) -> Cells:
     """The cells [C, 2] (query, key) of one of PATTERNS, as positions in the tokens of a prompt.
 
     "induction": the induction pattern. Two are controls with the same queries. "random keys": each query has as many
@@ -76,7 +81,6 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
     """
     if pattern not in PATTERNS:
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(PATTERNS)}")
-    tokens = with_bos(prompt.text, tokenizer)
     if pattern == "exact tokens":
         return matched_cells(np.array(tokens.ids))
     prompt_parts = parts(prompt)
@@ -88,9 +92,7 @@ def cells(prompt: Prompt, tokenizer: Any, pattern: str = "induction", seed: int 
         if (shares and owner is not None) or (part.kind is not None and not own):
             start, end = part.span
             around = prompt.text[max(0, start - 12) : end + 12]
-            raise ValueError(
-                f"{type(tokenizer).__name__} does not split a prompt at its parts, so they cannot be cut: {around!r}"
-            )
+            raise ValueError(f"the tokenizer does not split a prompt at its parts, so they cannot be cut: {around!r}")
         positions[i] = own
         if own:
             last, owner = own[-1], part.kind

@@ -246,7 +246,12 @@ class Tokens:
     def under_each(self, spans: Sequence[Span]) -> list[tuple[int, ...]]:
         """For each span, the positions of all tokens that share a character with it."""
         starts, ends = np.array([at or (-1, -1) for at in self.spans]).reshape(-1, 2).T
-        return [tuple(np.flatnonzero((starts < end) & (start < ends)).tolist()) for start, end in spans]
+        firsts, lasts = np.array(spans).reshape(-1, 1, 2).T  # [1, S], to be compared with every token
+        owners, positions = np.nonzero((starts < lasts.T) & (firsts.T < ends))
+        found: list[list[int]] = [[] for _ in spans]
+        for owner, position in zip(owners.tolist(), positions.tolist(), strict=True):
+            found[owner].append(position)
+        return [tuple(own) for own in found]
 
 
 def with_bos(text: str, tokenizer: Any, bos: bool | None = None) -> Tokens:
