@@ -23,7 +23,8 @@ from util.stats.heads import top
 from util.stats.intervals import accuracy
 
 PAGE = (paths.root() / "util" / "commands" / "README.md").read_text(encoding="utf-8")
-ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in PAGE.splitlines() if line[:2] == "| "][1:]
+TABLE = PAGE.split("\n## ")[1]  # the first section
+ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in TABLE.splitlines() if line[:2] == "| "][1:]
 OURS = [ours.strip("`") for _, _, ours, _ in ROWS]
 SMALL = {  # flags that make a run small; the last one of a kind counts
     "scores": ["--sequences", "2"],

@@ -7,30 +7,41 @@ import pytest
 from tests.stored import FOLDERS, flat, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
+from util.figures.conclusions import claims_table
 
 README = (paths.root() / "README.md").read_text(encoding="utf-8")
 TABLE = re.search(r"## What it finds\n(.*?)\n## ", README, flags=re.DOTALL)
 assert TABLE is not None
-ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE[1].splitlines() if line[:3] == "| ["]
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")] for line in TABLE[1].splitlines() if "](notebooks/" in line
+]
+COLUMNS = {"smollm2": 2, "embedded": 3}
 
 
 @pytest.mark.parametrize(("row", "stem"), list(zip(ROWS, FIGURES, strict=True)), ids=FIGURES)
-@pytest.mark.parametrize(("column", "model"), list(enumerate(FOLDERS, 1)), ids=FOLDERS)
-def test_every_interval_of_the_findings_is_stored(row, stem, column, model):
-    said = intervals_in(row[column])
+@pytest.mark.parametrize("model", FOLDERS)
+def test_every_interval_of_the_findings_is_stored(row, stem, model):
+    assert f"_{stem}.ipynb" in row[1]
+    said = intervals_in(row[COLUMNS[model]])
     assert said and said <= rounded(values(stem, model))
 
 
 def test_the_counts_of_the_findings_are_stored():
-    for column, model in enumerate(FOLDERS, 1):
+    for model, column in COLUMNS.items():
+        _, forerunner, _, ioi, edges = (row[column] for row in ROWS)
         heads = flat(values("forerunner_heads", model)["counts"]["correct"])
-        assert f" of {len(heads)};" in ROWS[1][column]
-        edges = values("edge_ablation", model)
-        assert ROWS[4][column].startswith(f"{len(edges['search']['kept'])} of 31,")
-        pruned = edges["pruning"]["by_task"]["capitalization"]["head"]
-        kept = "{:.2f} [{:.2f}, {:.2f}]".format(*pruned["explained"][str(pruned["result"])])
-        assert f"; {pruned['result']} of {pruned['units']}, {kept};" in ROWS[4][column]
-    accuracy = values("induction_scores", "smollm2")["accuracy"]["wordseq1"]
-    controls = [v[0] for name, v in accuracy.items() if name.startswith(("layer-matched", "norm-matched"))]
-    costly = sum(value <= accuracy["top 3 ablated"][0] for value in controls)
-    assert f"{costly} of {len(controls)} sets of other heads" in ROWS[2][2]
+        assert f" of {len(heads)} heads read" in forerunner
+        assert edges.startswith(f"{len(values('edge_ablation', model)['search']['kept'])} of 31 ")
+        circuit = values("ioi_patching", model)["circuit"]
+        assert "{:.2f} [{:.2f}, {:.2f}]".format(*circuit["faithfulness"]["4"]) in ioi
+    circuit, heads = values("ioi_patching", "smollm2")["circuit"], 30 * 9
+    assert f"nine tenths take {circuit['reached']['0.9']} of {heads}" in ROWS[3][2]
+    assert values("ioi_patching", "embedded")["circuit"]["reached"]["0.9"] == 4
+    contrast = values("induction_scores", "smollm2")["function vectors"]["contrast"]["word pairs"]
+    assert contrast[1] > 0 and "Function-vector heads matter more for word pairs" in ROWS[2][2]
+    scores = flat(values("induction_scores", "smollm2")["scores"]["mean"])
+    assert f"{sum(score >= 0.3 for score in scores)} of its {len(scores)} heads attend" in README
+
+
+def test_the_claims_of_readme_are_the_stored_verdicts():
+    assert claims_table() in README, "put what util.figures.conclusions.claims_table() gives into README"

@@ -19,6 +19,7 @@ from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED
 
 Values = Mapping[str, Any]  # of data/values/<stem>.json
 Sentences = Callable[[Values], list[str]]
+CLAIMS = {"Crosbie & Shutova 2024": "induction_claims", "Bakalova et al. 2025": "edge_claims"}  # files by paper
 STORED = ("embedded", *PACKAGED)  # models whose values are committed
 
 
@@ -63,6 +64,19 @@ def verdicts(judged: Values) -> list[str]:
         if texts:
             found.append(f"The paper's claims, up to {queries} queries of a task: **{verdict}**: {'; '.join(texts)}.")
     return found
+
+
+def claims_table() -> str:
+    """The claims of the papers as a Markdown table, with the verdict on each committed model."""
+    titles = [title(values) for values in (stored("forerunner_heads", model) for model in STORED) if values]
+    lines = [["paper", "claim", *(name.split(",")[0] for name in titles)]]
+    lines.append(["---"] * len(lines[0]))
+    for paper, file in CLAIMS.items():
+        found = [judged.get("claims") or judged["verdicts"] for judged in (stored(file, m) for m in STORED) if judged]
+        for same in zip(*found, strict=True):
+            verdicts_on = [f"{claim['verdict']}{_open(claim)}" for claim in same]
+            lines.append([paper, f"{same[0]['number']}. {same[0]['text']}", *verdicts_on])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _open(claim: Values) -> str:
