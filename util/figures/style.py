@@ -21,6 +21,7 @@ BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what 
 ORANGE = "#d99a2b"
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
+SETTING_ID = "setting"  # names the text below the finding, so that it is found in a figure
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
@@ -66,11 +67,19 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
         figure.suptitle(text, y=at / height, fontsize=FINDING, **centred).set_in_layout(False)
         at -= 1.45 * FINDING * (text.count("\n") + 1)
     text = broken(setting, SETTING, room)
-    figure.text(y=at / height, s=text, fontsize=SETTING, color="0.35", **centred).set_in_layout(False)
+    below = figure.text(y=at / height, s=text, fontsize=SETTING, color="0.35", gid=SETTING_ID, **centred)
+    below.set_in_layout(False)
     at -= 1.45 * SETTING * (text.count("\n") + 1)
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(rect=(0, 0, 1, at / height))  # the panels share what is left
+
+
+def headline_of(figure: Figure) -> tuple[str, str]:
+    """The finding and the setting that stand above a figure, each in one line; "" for what does not stand there."""
+    below = [text.get_text() for text in figure.texts if text.get_gid() == SETTING_ID]
+    finding, setting = (" ".join(text.split()) for text in (figure.get_suptitle(), " ".join(below)))
+    return finding, setting
 
 
 def broken(text: str, size: float, width: float) -> str:
