@@ -166,7 +166,10 @@ def section_of(stem: str, model: str, name: str, sources: Sources) -> Section:
     values = _read(sources.values(model, stem))
     cure = f"`{command(name, 'figures')}` writes it."
     missing = [f"{notebook.lacking} {cure}"] if notebook.lacking else []
-    missing += [f"There is no figure {stem}_{panel}.png. {cure}" for panel in drawn if panel not in pictures]
+    lacking = [panel for panel in drawn if panel not in pictures]
+    missing += [
+        f"There is no figure {stem}_{panel}.png. {cure[:-1]} if there is something to draw." for panel in lacking
+    ]
     if values is None:
         missing.append(f"There is no values file {_shown(sources.values(model, stem), sources)}. {cure}")
     claims = _claims(stem, model, sources)

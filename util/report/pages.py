@@ -13,7 +13,7 @@ from pygments.formatters import HtmlFormatter
 
 from util import paths
 from util.report import notebooks
-from util.report.content import Report, Sources, report_of
+from util.report.content import Report, Sources, command, report_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT, SUMMARY = "report.html", "summary.json"
@@ -43,7 +43,7 @@ def write(model: str, out: Path, sources: Sources) -> Written:
         page = folder / "notebooks" / f"{section.notebook.name}.html"
         page.unlink(missing_ok=True)
         if section.notebook.file is not None:
-            page.write_text(notebook_page(report, section.notebook, page.parent), encoding="utf-8")
+            page.write_text(notebook_page(report.name, section.notebook, page.parent), encoding="utf-8")
             beside.append(page)
     (folder / SUMMARY).write_text(json.dumps(_summary(report), indent=1) + "\n", encoding="utf-8")
     (out / "index.html").write_text(index_page(out), encoding="utf-8")
@@ -56,18 +56,18 @@ def report_page(report: Report) -> str:
     return _environment().get_template("report.html").render(report=report)
 
 
-def notebook_page(report: Report, notebook: notebooks.Notebook, folder: Path) -> str:
+def notebook_page(model: str, notebook: notebooks.Notebook, folder: Path) -> str:
     """An executed notebook as a page that is to lie in `folder`; its links lead to the other notebooks and the clone.
 
-    Raises ValueError for a notebook that has not been executed.
+    model: what the model is called. Raises ValueError for a notebook that has not been executed.
     """
     if notebook.file is None:
-        raise ValueError(f"{notebook.name} has no executed copy: run `{report.command}`")
+        raise ValueError(f"{notebook.name} has no executed copy: run `{command(model, 'figures')}`")
     body = notebooks.html_of(notebook.file)
     clone = Path(os.path.relpath(paths.root(), folder)).as_posix()
     body = re.sub(r'href="\.\./', f'href="{clone}/', body)
     body = re.sub(r'href="(\d\d_\w+)\.ipynb', r'href="\1.html', body)
-    return _environment().get_template("notebook.html").render(report=report, notebook=notebook, body=Markup(body))
+    return _environment().get_template("notebook.html").render(model=model, notebook=notebook, body=Markup(body))
 
 
 def index_page(out: Path) -> str:
