@@ -22,7 +22,7 @@ from util.commands.frame import main
 from util.figures import FIGURES, report
 from util.figures.style import headline, new_figure, style
 from util.records import cache
-from util.report import pages, values
+from util.report import notebooks, pages, values
 from util.report.claims import SOURCES, verdicts_of
 from util.report.content import Picture, Sources, report_of
 from util.report.notebooks import Notebook
@@ -291,7 +291,23 @@ def test_a_copy_of_another_version_of_the_notebook_is_left_out(stored, executed)
     nbformat.write(changed, executed)
     notebook = Notebook.of("induction_scores", ODD, executed.parents[1])
     assert notebook.file is None and "another version" in notebook.lacking
-    assert notebook.comparison is None and not any(part.tables for part in notebook.parts)
+    assert notebook.comparison is None and not any(part.html for part in notebook.parts)
+
+
+@pytest.mark.parametrize(
+    ("html", "shown"),
+    [
+        ("<style scoped>s</style><table><tr><td>1</td></tr></table>", ["<table><tr><td>1</td></tr></table>"]),
+        ("<table>a</table><table>b</table>", ["<table>a</table>", "<table>b</table>"]),
+        ("<div><style>i{color:red}</style><i>token</i></div>", ["<div><style>i{color:red}</style><i>token</i></div>"]),
+        ("<div><script>1</script></div>", []),
+        ('<p><img src="http://x/y.png"></p>', []),
+        ("<style>i{background:url(x)}</style>", []),
+        ("", []),
+    ],
+)
+def test_html_of_a_cell_is_shown_where_it_fetches_nothing(html, shown):
+    assert list(notebooks._html({"outputs": [{"data": {"text/html": html}}]})) == shown
 
 
 def test_panels_are_in_the_order_of_the_notebook():

@@ -11,16 +11,17 @@ from typing import Any
 from util import paths
 
 TABLE = re.compile(r"<table.*?</table>", flags=re.DOTALL)
+FETCHES = re.compile(r"<(script|link|iframe|object)\b|<[^>]*\bsrc(set)?\s*=|url\(|@import", flags=re.IGNORECASE)
 CHECK = "NBVAL_CHECK_OUTPUT"  # in the cell whose output a test compares
 
 
 @dataclass(frozen=True)
 class Part:
-    """What stands under one heading: names of panels, in order; tables as HTML; what was printed."""
+    """What stands under one heading: names of panels, in order; tables and the like, as HTML; what was printed."""
 
     heading: str
     panels: tuple[str, ...]
-    tables: tuple[str, ...]
+    html: tuple[str, ...]
     printed: tuple[str, ...]
 
 
@@ -61,7 +62,7 @@ class Notebook:
             lacking, file = "", clone
         shown = _cells(file) if file else [{**cell, "outputs": []} for cell in cells]
         title = _source(cells[0]).splitlines()[0].lstrip("# ")
-        parts = tuple(part for part in _parts(shown) if part.panels or part.tables or part.printed)
+        parts = tuple(part for part in _parts(shown) if part.panels or part.html or part.printed)
         compared = [_printed(cell) for cell in shown if "comparison" in _called(cell)]
         return cls(clone.stem, title, parts, "".join(compared) if file else None, file, lacking, _date(file))
 
@@ -106,19 +107,19 @@ def _code(cells: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _parts(cells: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
     """The parts of a notebook: what is between one heading and the next."""
-    heading, panels, tables, printed = "", list[str](), list[str](), list[str]()
+    heading, panels, html, printed = "", list[str](), list[str](), list[str]()
     for cell in cells:
         source = _source(cell)
         if cell["cell_type"] == "markdown" and source.startswith("#"):
-            yield Part(heading, tuple(panels), tuple(tables), tuple(printed))
-            heading, panels, tables, printed = source.splitlines()[0].lstrip("# "), [], [], []
+            yield Part(heading, tuple(panels), tuple(html), tuple(printed))
+            heading, panels, html, printed = source.splitlines()[0].lstrip("# "), [], [], []
         if cell["cell_type"] != "code" or CHECK in source:
             continue
         panels += _panels(cell)
-        tables += _tables(cell)
+        html += _html(cell)
         if "comparison" not in _called(cell) and _printed(cell):
             printed.append(_printed(cell))
-    yield Part(heading, tuple(panels), tuple(tables), tuple(printed))
+    yield Part(heading, tuple(panels), tuple(html), tuple(printed))
 
 
 def _calls(cell: Mapping[str, Any]) -> list[ast.Call]:
@@ -143,10 +144,11 @@ def _panels(cell: Mapping[str, Any]) -> Iterator[str]:
                 yield str(name.value)
 
 
-def _tables(cell: Mapping[str, Any]) -> Iterator[str]:
-    """The tables among a cell's outputs, as HTML."""
+def _html(cell: Mapping[str, Any]) -> Iterator[str]:
+    """The tables among a cell's outputs, without pandas' style; other HTML as it is. What would fetch is left out."""
     for output in cell.get("outputs", []):
-        yield from TABLE.findall("".join(output.get("data", {}).get("text/html", "")))
+        html = "".join(output.get("data", {}).get("text/html", ""))
+        yield from (block for block in TABLE.findall(html) or [html] if block and not FETCHES.search(block))
 
 
 def _printed(cell: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ def _environment() -> Environment:
     )
     environment.globals["css"] = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
     environment.globals["code_css"] = Markup(_code_css())
-    environment.filters["trusted"] = Markup  # tables that pandas wrote, with their texts escaped
+    environment.filters["trusted"] = Markup  # HTML that pandas or a result wrote, with its texts escaped
     environment.filters["interval"] = _interval
     return environment
 
