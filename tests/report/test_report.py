@@ -419,16 +419,22 @@ def test_a_browser_shows_the_page_without_scrolling_sideways(committed, tmp_path
     frame = f'<iframe src="report.html" width="{width}" height="900" style="border: 0"></iframe>'
     script = """<script>document.querySelector("iframe").onload = event => {
       const root = event.target.contentDocument;
+      root.querySelectorAll("details").forEach(folded => { folded.open = true; });
       const broken = [...root.images].filter(image => !image.naturalWidth).length;
-      document.title = [root.documentElement.scrollWidth, root.images.length, broken].join(" ");
+      const torn = [...root.querySelectorAll("td")].filter(cell => {
+        const text = root.createRange();
+        text.selectNodeContents(cell);
+        return /^-?[0-9.]+$/.test(cell.textContent) && text.getClientRects().length > 1;
+      }).length;
+      document.title = [root.documentElement.scrollWidth, root.images.length, broken, torn].join(" ");
     }</script>"""
     (tmp_path / "frame.html").write_text(f"<!doctype html><title></title>{frame}{script}")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
     place = [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000", "--dump-dom"]
     command = [str(CHROMIUM), *flags, *place, (tmp_path / "frame.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    title = re.search(r"<title>(\d+) (\d+) (\d+)</title>", done.stdout)
+    title = re.search(r"<title>(\d+) (\d+) (\d+) (\d+)</title>", done.stdout)
     assert title, done.stderr[-500:]
-    wide, images, broken = map(int, title.groups())
-    assert wide <= width and broken == 0
+    wide, images, broken, torn = map(int, title.groups())
+    assert wide <= width and broken == torn == 0
     assert images == len(list((paths.root() / "figures" / FOLDERS[model]).glob("*.png")))
