@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike
 
 from util.stats.intervals import Interval
 
+SETTING_ID = "setting"  # names the text below the finding, so that it is found in a figure
 WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
 COLUMN = 3.3  # inches: a column of a two-column paper (ACL, ICML)
 BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what is ablated, controls
 ORANGE = "#d99a2b"
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
-SETTING_ID = "setting"  # names the text below the finding, so that it is found in a figure
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
@@ -75,13 +75,6 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
     engine.set(rect=(0, 0, 1, at / height))  # the panels share what is left
 
 
-def headline_of(figure: Figure) -> tuple[str, str]:
-    """The finding and the setting that stand above a figure, each in one line; "" for what does not stand there."""
-    below = [text.get_text() for text in figure.texts if text.get_gid() == SETTING_ID]
-    finding, setting = (" ".join(text.split()) for text in (figure.get_suptitle(), " ".join(below)))
-    return finding, setting
-
-
 def broken(text: str, size: float, width: float) -> str:
     """A text broken into lines, at spaces, that are at most `width` points wide in a font of `size` points."""
     font, lines = FontProperties(family=STYLE["font.family"], size=size), [""]
@@ -98,6 +91,13 @@ def columns_of(panels: int, width: float, least: float) -> int:
     """How many of these panels fit side by side into `width` inches, if each needs `least`: as even rows as can be."""
     most = max(1, min(panels, int(width / least)))
     return -(-panels // -(-panels // most))
+
+
+def headline_of(figure: Figure) -> tuple[str, str]:
+    """The finding and the setting that stand above a figure, each in one line; "" for what does not stand there."""
+    below = [text.get_text() for text in figure.texts if text.get_gid() == SETTING_ID]
+    finding, setting = (" ".join(text.split()) for text in (figure.get_suptitle(), " ".join(below)))
+    return finding, setting
 
 
 def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:
