@@ -2,7 +2,7 @@
 #
 # Variables, as in `make test PYTHON=python3.12 TESTS=tests/engine NOTEBOOKS=`:
 #   PYTHON          the interpreter that .venv is made from (3.11 or later; `make clean` first to change it)
-#   MODEL           the model of `make figures`, `make claims`: embedded, smollm2, a hub id, a folder, a GGUF file
+#   MODEL           the model of `make figures`, `make claims`, `make report`: embedded, smollm2, a hub id, a folder, a GGUF file
 #   SEED            the draw of `make replicate`
 #   NOTEBOOKS       the notebooks to run (default: all; empty: none)
 #   TESTS           the tests to run (default: tests; empty: none)
@@ -55,7 +55,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures replicate test test-real test-oracles test-harness torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
+.PHONY: help figures report replicate test test-real test-oracles test-harness torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -74,6 +74,9 @@ figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed cop
 		echo "        $$((SECONDS - began)) s"; \
 	done; \
 	echo "Figures: figures/$$folder   values: data/values/$$folder   ($$SECONDS s)"
+
+report: $(STAMP) ## pages to read of what `make figures` and `make claims` left, in experiment_material/report/: a file for each model, notebooks, docstrings
+	@$(PY) -m util report "$(strip $(MODEL_PLACE))" --api --executed $(EXECUTED) --out experiment_material/report
 
 replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`
 	@set -o pipefail; set -- $(NOTEBOOKS); model="$(strip $(MODEL_PLACE))"; folder="$$($(PY) -m util.paths "$$model")"; \

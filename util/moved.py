@@ -14,7 +14,6 @@ MOVED = {
     "util.experiments": "the `study` of each figure, such as util.figures.ioi_patching.study",
     "util.measures": "the `measures` of each figure, such as util.figures.ioi_patching.measures, and util.stats",
     "util.plots": "the `plots` of each figure, such as util.figures.ioi_patching.plots",
-    "util.report": "util.figures.report",
     "util.scoring": "util.engine.label_scores",
     "util.splicing": "util.edges.splicing",
     "util.tasks": "util.prompts",

@@ -18,7 +18,7 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
     "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "roles",
-    "scores", "inference", "figures", "extras", "training", "commands", "__main__", "moved",
+    "scores", "inference", "figures", "extras", "training", "report", "commands", "__main__", "moved",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
@@ -29,7 +29,7 @@ NO_MODEL = (
     "util.scores.evaluation", "util.scores.mib", "util.roles.attention_scores", "util.roles.results",
     "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES for file in ("measures", "plots", "claims", "results")),
-    "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.edge_results",
+    "util.report", "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.edge_results",
     "util.figures.ioi_patching.edge_plots",
 )  # fmt: skip
 INTERNALS = (

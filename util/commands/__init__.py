@@ -13,6 +13,7 @@ __all__ = [
     "knockout",
     "means",
     "replication",
+    "report",
     "results",
     "scores",
 ]

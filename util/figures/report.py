@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from util import paths
+from util.figures.style import headline_of
 from util.models.table import PACKAGED
 from util.stats.undefined import IN_VALUES
 
@@ -20,15 +21,23 @@ from util.stats.undefined import IN_VALUES
 def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") -> list[Path]:
     """Write <stem>_<panel>.png and .pdf into a model's output folder and return their paths.
 
-    The same figure gives the same bytes. For a packaged model, the metadata of the files say how its weights were
-    changed ("Description" of PNG, "Subject" of PDF).
+    The same figure gives the same bytes. The metadata of both files say what the figure shows: "Title" is its finding;
+    "Description" (of PNG) and "Subject" (of PDF) are its setting and, for a packaged model, in a line of its own, how
+    its weights were changed. What there is not is left out.
     """
     folder = paths.output("figures", model)
     files = [folder / f"{stem}_{panel}{suffix}" for suffix in (".png", ".pdf")]
     bundled = PACKAGED.get(model)
-    caption = None if bundled is None else bundled.full_title
-    png = {"Software": None} | ({} if caption is None else {"Description": caption})
-    pdf = {"CreationDate": None, "Producer": None, "Creator": None, "Subject": caption}
+    finding, setting = headline_of(figure)
+    caption = "\n".join(filter(None, [setting, bundled.full_title if bundled else ""]))
+    png = {"Software": None} | {name: text for name, text in (("Title", finding), ("Description", caption)) if text}
+    pdf = {
+        "CreationDate": None,
+        "Producer": None,
+        "Creator": None,
+        "Title": finding or None,
+        "Subject": caption or None,
+    }
     with mpl.rc_context({"savefig.dpi": 300, "pdf.fonttype": 42}):  # for print; fonts stay editable text
         figure.savefig(files[0], metadata=png)
         figure.savefig(files[1], metadata=pdf)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from util.stats.intervals import Interval
 
+SETTING_ID = "setting"  # names the text below the finding, so that it is found in a figure
 WIDTH = 5.5  # inches: the text width of a one-column paper (ICLR, NeurIPS)
 COLUMN = 3.3  # inches: a column of a two-column paper (ACL, ICML)
 BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what is ablated, controls
@@ -66,7 +67,8 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
         figure.suptitle(text, y=at / height, fontsize=FINDING, **centred).set_in_layout(False)
         at -= 1.45 * FINDING * (text.count("\n") + 1)
     text = broken(setting, SETTING, room)
-    figure.text(y=at / height, s=text, fontsize=SETTING, color="0.35", **centred).set_in_layout(False)
+    below = figure.text(y=at / height, s=text, fontsize=SETTING, color="0.35", gid=SETTING_ID, **centred)
+    below.set_in_layout(False)
     at -= 1.45 * SETTING * (text.count("\n") + 1)
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
@@ -89,6 +91,13 @@ def columns_of(panels: int, width: float, least: float) -> int:
     """How many of these panels fit side by side into `width` inches, if each needs `least`: as even rows as can be."""
     most = max(1, min(panels, int(width / least)))
     return -(-panels // -(-panels // most))
+
+
+def headline_of(figure: Figure) -> tuple[str, str]:
+    """The finding and the setting that stand above a figure, each in one line; "" for what does not stand there."""
+    below = [text.get_text() for text in figure.texts if text.get_gid() == SETTING_ID]
+    finding, setting = (" ".join(text.split()) for text in (figure.get_suptitle(), " ".join(below)))
+    return finding, setting
 
 
 def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any) -> None:
