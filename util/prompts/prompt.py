@@ -247,7 +247,7 @@ class Tokens:
         """For each span, the positions of all tokens that share a character with it."""
         starts, ends = np.array([at or (-1, -1) for at in self.spans]).reshape(-1, 2).T
         firsts, lasts = np.array(spans).reshape(-1, 1, 2).T  # [1, S], to be compared with every token
-        owners, positions = np.nonzero((starts < lasts.T) & (firsts.T < ends))
+        owners, positions = np.nonzero((starts < lasts.T) & (ends > firsts.T))
         found: list[list[int]] = [[] for _ in spans]
         for owner, position in zip(owners.tolist(), positions.tolist(), strict=True):
             found[owner].append(position)
