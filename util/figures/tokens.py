@@ -22,7 +22,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from util.figures.head_map import BRIGHTNESS, short_number
-from util.figures.style import FINDING, ORANGE, SETTING, WIDTH, broken, columns_of, headline, new_figure, style
+from util.figures.style import FINDING, SETTING, WIDTH, broken, columns_of, headline, new_figure, style
 
 PRINTED = 0.05  # weights from here on are printed below their tokens
 MARKS = {" ": "·", "\n": "↵", "\r": "␍", "\t": "⇥"}  # what would not be seen
@@ -148,9 +148,13 @@ class TokenRows:
                 pieces.append(_Piece(number, part, left, top, i + 1 == len(parts)))
                 left += len(part) * LETTER
             printed = printed or self.weights[row, number] >= PRINTED
-            if "\n" in token:
+            if self._ends_line(number):
                 left, top, printed = 0.0, top + self._advance(printed), False
         return pieces, top + (self._advance(printed) if left else 0.0)
+
+    def _ends_line(self, number: int) -> bool:
+        """Whether a token is the last of one or several with line ends: blank lines take no room."""
+        return "\n" in self.tokens[number] and not any("\n" in token for token in self.tokens[number + 1 : number + 2])
 
     @staticmethod
     def _advance(printed: bool) -> float:
@@ -168,7 +172,7 @@ class TokenRows:
             colour = PALE if not seen else "white" if dark else "black"
             self._write(ax, piece.text, piece.left + wide / 2, piece.top + BOX / 2, SIZE, colour)
             if self.queries and piece.number == query:
-                ax.add_patch(Rectangle(corner, wide, BOX, fill=False, edgecolor=ORANGE, lw=1.4, zorder=3))
+                ax.add_patch(Rectangle(corner, wide, BOX, fill=False, edgecolor="black", lw=1.4, zorder=3))
             if weight >= PRINTED and piece.is_last:
                 self._write(ax, short_number(weight), piece.left + wide / 2, piece.top + BOX + 3.6, SMALL, "black")
 
@@ -204,7 +208,7 @@ class TokenRows:
             kinds = ["icl-token"]
             kinds += ["icl-dark"] * (shade > 0.55) + ["icl-unseen"] * (number > query)
             kinds += ["icl-query"] * bool(self.queries and number == query)
-            told, line_end = escape(self._told(number)), "<br>" if "\n" in token else ""
+            told, line_end = escape(self._told(number)), "<br>" if self._ends_line(number) else ""
             marks.append(
                 f'<span class="{" ".join(kinds)}" tabindex="0" style="--w:{shade:.3f}">{escape(visible(token))}'
                 f'<span class="icl-told" role="tooltip">{told}</span></span>{line_end}'
@@ -230,7 +234,7 @@ background:var(--paper);max-width:46em;padding:.5em;font:14px/1.4 system-ui,sans
 .icl-tokens .icl-token{background:rgba(var(--shade),var(--w));outline:1px solid var(--line);padding:.1em 0}
 .icl-tokens .icl-dark{color:var(--on)}
 .icl-tokens .icl-unseen{color:var(--soft)}
-.icl-tokens .icl-query{outline:2px solid #d99a2b}
+.icl-tokens .icl-query{outline:2px solid var(--ink)}
 .icl-tokens .icl-told{display:none;position:absolute;left:0;right:0;bottom:.2em;color:var(--ink);
 font:12px/1.3 system-ui,sans-serif}
 .icl-tokens .icl-token:hover .icl-told,.icl-tokens .icl-token:focus .icl-told{display:block}
