@@ -98,7 +98,7 @@ def test_shades_weights_and_frames_are_those_of_the_row():
     figure = TokenRows(["a", "b\n", "c"], np.array([[0.6, 0.03, 0.0]]), ["row"], [1]).figure()
     [ax] = figure.axes
     faces = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_fill()]
-    [frame] = [patch for patch in ax.patches if not patch.get_fill()]
+    [frame] = [patch for patch in ax.patches if isinstance(patch, Rectangle) and not patch.get_fill()]
     brightness = [sum(to_rgba(face.get_facecolor())[:3]) for face in faces]
     assert brightness[0] < brightness[1] < brightness[2] == 3 and frame.get_xy() == faces[1].get_xy()
     texts = {text.get_text(): text.get_color() for text in ax.texts}

@@ -28,6 +28,7 @@ PRINTED = 0.05  # weights from here on are printed below their tokens
 MARKS = {" ": "·", "\n": "↵", "\r": "␍", "\t": "⇥"}  # what would not be seen
 FONT, SIZE, SMALL = "DejaVu Sans Mono", 6.5, 5.0  # points: of tokens, and of the weights below them
 LETTER = 0.62 * SIZE  # points: the width of a letter, and a little room
+NUMBER = 11.0  # points: the width of a weight below a token
 BOX, GAP, BELOW = 9.5, 2.0, 6.5  # points: the height of a token, the room between lines, the room for weights
 LEAST = 2.5  # inches that a row needs
 PALE = "0.75"  # tokens that a query cannot see
@@ -63,6 +64,7 @@ class _Piece(NamedTuple):
     text: str
     left: float
     top: float
+    wide: float
     is_last: bool
 
 
@@ -143,11 +145,13 @@ class TokenRows:
             text = _drawable(token)
             parts = [text[i : i + most] for i in range(0, len(text), most)]
             for i, part in enumerate(parts):
-                if left + len(part) * LETTER > room:
+                is_last = i + 1 == len(parts)
+                has_weight = is_last and self.weights[row, number] >= PRINTED
+                wide = max(len(part) * LETTER, NUMBER if has_weight else 0.0)
+                if left + wide > room:
                     left, top, printed = 0.0, top + self._advance(printed), False
-                pieces.append(_Piece(number, part, left, top, i + 1 == len(parts)))
-                left += len(part) * LETTER
-            printed = printed or self.weights[row, number] >= PRINTED
+                pieces.append(_Piece(number, part, left, top, wide, is_last))
+                left, printed = left + wide, printed or has_weight
             if self._ends_line(number):
                 left, top, printed = 0.0, top + self._advance(printed), False
         return pieces, top + (self._advance(printed) if left else 0.0)
@@ -164,7 +168,7 @@ class TokenRows:
         colours = mpl.colormaps["Blues"]
         query = self.queries[row] if self.queries else len(self.tokens) - 1
         for piece in pieces:
-            weight, wide = float(self.weights[row, piece.number]), len(piece.text) * LETTER
+            weight, wide = float(self.weights[row, piece.number]), piece.wide
             face, seen = colours(weight / self.largest), piece.number <= query
             dark = np.array(face[:3]) @ BRIGHTNESS < 0.5
             corner = (piece.left, piece.top)

@@ -36,7 +36,7 @@ from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import Plan
 from util.figures.style import WIDTH
 from util.records.checked import Number, checked
-from util.stats.intervals import Interval, accuracy, mean_interval
+from util.stats.intervals import Interval, accuracy, mean_interval, ratio_of_means
 from util.stats.tests import rank_p
 from util.stats.verdicts import ERROR, HOLDS, NOT_DONE, UNDECIDED, Claim, Part, Sample, Verdicts, all_of, compared
 
@@ -199,6 +199,23 @@ class Benefits:
             found[task.labelled.name] = line
         return found
 
+    def change_intervals(self) -> dict[str, dict[str, Interval]]:
+        """Returns the change of the benefit in per cent, by task and by what is ablated, with intervals over queries.
+
+        Tasks whose change `changed` does not give are left out.
+        """
+        intervals = {}
+        for task in self.tasks:
+            if self.changed().get(task.labelled.name, {}).get("without induction heads") is None:
+                continue
+            few, none = (task.by_query(shots, task.ablated) for shots in (task.most, 0))
+            left = {"without induction heads": few - none, "without others": task.others(task.most) - task.others(0)}
+            intervals[task.labelled.name] = {
+                name: mean_interval(100 * ratio_of_means(benefit - task.benefit, task.benefit)[1])
+                for name, benefit in left.items()
+            }
+        return intervals
+
     def changes(self) -> pd.DataFrame:
         """Returns `changed` as text, a line for each task; "small" stands for the change of a small benefit."""
         lines = {
@@ -255,8 +272,20 @@ class Benefits:
         name = most.labelled.name
         return f"{most.most} demonstrations of {name} are worth {worth} of accuracy, without induction heads {without}"
 
-    def figure(self, *, width: float = WIDTH) -> Figure:
-        """Returns accuracies by the number of demonstrations, a panel for each task, and what the paper reports."""
+    def figure(self, *, width: float = WIDTH, layout: Literal["suite", "paper"] = "suite") -> Figure:
+        """Returns accuracies by the number of demonstrations, a panel for each task, and what the paper reports.
+
+        layout: "paper" gives the bars of Crosbie & Shutova's Fig. 4 instead, the change of the benefit in per cent.
+        Raises ValueError for another layout.
+        """
+        if layout not in ("suite", "paper"):
+            raise ValueError(f"layout = {layout!r}: there are suite and paper")
+        if layout == "paper":
+            reported = {task.labelled.name: _reported_change(task) for task in self.tasks}
+            return task_plots.changes(
+                self.change_intervals(), {name: change for name, change in reported.items() if change}, self.finding,
+                self.setting, model=self.model_title, width=width,
+            )  # fmt: skip
         panels = [
             task_plots.ShotsPanel(
                 task.labelled.name,
@@ -285,7 +314,7 @@ class Benefits:
             for task in self.tasks
             if not (task.does or task.ablated in task.right[task.most])
         ]
-        return task_plots.shots(panels, alone, self.finding, self.setting, width=width)
+        return task_plots.shots(panels, alone, self.finding, self.setting, model=self.model_title, width=width)
 
     def values(self) -> dict[str, Any]:
         """What the values file keeps: by task and number of demonstrations, and the verdicts."""
@@ -406,6 +435,20 @@ def _reported(task: TaskShots, shots: int, quantity: str) -> float | None:
     """What the paper reports in the place of a task, as a share."""
     value = published.accuracies(task.place_in_tables(shots)).get(quantity)
     return None if value is None else value / 100
+
+
+def _reported_change(task: TaskShots) -> dict[str, float]:
+    """The change of the benefit in the paper, in per cent; nothing where it has no benefit, or none above 0."""
+    with_shots, bare = (published.accuracies(task.place_in_tables(shots)) for shots in (task.most, 0))
+    names = {"without induction heads": published.ABLATED, "without others": published.RANDOM}
+    if not {published.FULL, *names.values()} <= with_shots.keys() & bare.keys():
+        return {}
+    full = with_shots[published.FULL], bare[published.FULL]
+    changes = {
+        name: measures.benefit_change(full, (with_shots[quantity], bare[quantity]))[1]
+        for name, quantity in names.items()
+    }
+    return {name: change for name, change in changes.items() if change is not None}
 
 
 def _helps(task: TaskShots, by: float = 0.0) -> bool:

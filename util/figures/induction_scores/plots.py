@@ -18,6 +18,7 @@ from util.figures.style import (
     ORANGE,
     RED,
     WIDTH,
+    broken,
     columns_of,
     headline,
     name_at_right,
@@ -148,9 +149,9 @@ def mechanism(
     them, the largest with their names.
     """
     with style():
-        longest = max(map(len, left))
-        legend = columns_of(len(left), width, 0.3 + 0.057 * longest)
-        entries = -(-len(left) // legend)
+        labels = [broken(name, 7, 72 * width - 50) for name in left]
+        legend = columns_of(len(left), width, 0.3 + 0.057 * max(map(len, left)))
+        entries = -(-sum(label.count("\n") + 1 for label in labels) // legend)
         columns = columns_of(2, width, 2.4)
         figure = new_figure(width, (2.55 if columns == 2 else 4.6) + 0.14 * entries)
         shape: dict[str, Any] = {"width_ratios": [1.4, 1]} if columns == 2 else {"height_ratios": [1, 1]}
@@ -158,9 +159,9 @@ def mechanism(
         shown = min(len(chosen), MOST_HEADS)
         x, bar = np.arange(shown), 0.8 / len(left)
         shades = [BLUE, RED, *np.linspace(0.55, 0.8, max(1, len(left) - 2)).astype(str)]
-        for number, ((name, intervals), colour) in enumerate(zip(left.items(), shades, strict=False)):
+        for number, (label, intervals, colour) in enumerate(zip(labels, left.values(), shades, strict=False)):
             at = x + (number - (len(left) - 1) / 2) * bar
-            above.bar(at, intervals.value[:shown], bar, color=colour, label=name)
+            above.bar(at, intervals.value[:shown], bar, color=colour, label=label)
             points(above, at, [intervals[head] for head in range(shown)], fmt="none", color="black", lw=0.7)
         above.set_xticks(x, [head_name(head) for head in chosen[:shown]], rotation=60 if shown > 4 else 0)
         less = f", the best {shown} of {len(chosen)}" if shown < len(chosen) else ""
@@ -177,22 +178,23 @@ def _attributions(ax: Axes, attribution: Intervals, chosen: Sequence[Head]) -> N
     others = np.ones(attribution.value.shape, bool)
     others[tuple(np.array(chosen).T)] = False
     largest = np.nanmax(np.abs(attribution.value), initial=0)
+    strongest = top(np.nan_to_num(attribution.value), 6)  # their intervals decide how high the axes are
+    ends = [*(end for head in strongest for end in attribution[head]), *attribution.value.ravel(), 0]
+    apart = 0.1 * (np.nanmax(ends) - np.nanmin(ends))  # or names lie on each other
     rng = np.random.default_rng(0)
     for column, (shown, colour) in enumerate(((~others, BLUE), (others, GREY))):
         heads, values = heads_where(shown), attribution.value[shown]
         x, last = column + rng.uniform(-0.15, 0.15, len(heads)), np.inf
         ax.plot(x, values, "o", color=colour, ms=3, alpha=0.8)
         for place in np.argsort(-np.nan_to_num(values))[:3]:
-            if not 0.25 * largest < values[place] < last - 0.09 * largest:  # or names lie on each other
+            if not 0.25 * largest < values[place] < last - apart:
                 continue
-            at = column + 0.3 * (1 - 2 * column)  # towards the middle
+            at = column + 0.3
             ax.plot([x[place], at], [values[place]] * 2, color=colour, lw=0.5)
             points(ax, [at], [attribution[heads[place]]], fmt="o", color=colour)
-            ax.annotate(
-                head_name(heads[place]), (at, values[place]), (4 - 8 * column, 0), textcoords="offset points",
-                fontsize=6, ha="right" if column else "left", va="center",
-            )  # fmt: skip
+            beside: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            ax.annotate(head_name(heads[place]), (at, values[place]), fontsize=6, **beside)
             last = values[place]
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.set_xticks([0, 1], ["best induction\nheads", "all others"])
-    ax.set(xlim=(-0.6, 1.6), ylabel="logits of the next token", title="B) what each head adds directly")
+    ax.set(xlim=(-0.4, 2), ylabel="logits of the next token", title="B) what each head adds directly")

@@ -436,7 +436,9 @@ class Accuracies:
         ]
         controls = (*CONTROL_SETS, Group.KNOCKED_OUT_IN_OTHERS, *KNOCKOUT_CONTROLS)
         colours = {Group.WHOLE.value: BLUE, Group.KNOCKED_OUT.value: ORANGE, **{row.value: GREY for row in controls}}
-        return task_plots.accuracies(panels, alone, self.finding, self.setting, colours=colours, width=width)
+        return task_plots.accuracies(
+            panels, alone, self.finding, self.setting, model=self.model_title, colours=colours, width=width
+        )
 
     def _published(self, task: str) -> dict[str, float]:
         """What the paper reports in the same place, by the names of the rows here."""

@@ -27,6 +27,7 @@ from util.stats.intervals import Interval
 NAMES = 1.2  # inches that the names of rows need
 ROW = 0.2  # inches: the height of a row
 LINES = {"whole model": BLUE, "without induction heads": RED, "pattern knocked out": ORANGE}
+CHANGES = {"without induction heads": RED, "without others": GREY}
 OF_TASKS = ("#3690c0", "#2c7d59", "#7b5aa6", "#8c6d31", "#17becf", "#e377c2", "#9467bd")
 PAPER = "published, Llama-3-8B, 1 % of heads"
 
@@ -131,13 +132,13 @@ def _not_done(figure: SubFigure, tasks: Sequence[NotDone]) -> None:
     figure.suptitle(f"not done: the whole model alone{several}", fontsize=7)
 
 
-def _key(figure: Figure, controls: str, width: float, published: bool, more: Sequence[Line2D] = ()) -> None:
+def _key(figure: Figure, model: str, width: float, *, published: bool, more: Sequence[Line2D] = ()) -> None:
     """The legend of what has no name beside it, below the panels."""
     handles = [
         *more,
-        Line2D([], [], color="black", marker="o", ms=3, lw=0.9, label="here, with 95 % interval"),
+        Line2D([], [], color="black", marker="o", ms=3, lw=0.9, label=f"here, {model} (95 %)"),
         *([Line2D([], [], color="black", marker="D", mfc="none", ms=4, ls="", label=PAPER)] if published else []),
-        Line2D([], [], color=GREY, marker="|", ms=7, ls="", label=controls),
+        Line2D([], [], color=GREY, marker="|", ms=7, ls="", label="control sets, here"),
         Line2D([], [], color="0.6", ls=":", lw=0.8, label="chance"),
     ]
     longest = max(len(str(handle.get_label())) for handle in handles)
@@ -151,24 +152,25 @@ def accuracies(
     finding: str | None,
     setting: str,
     *,
+    model: str,
     colours: Mapping[str, str],
     width: float = WIDTH,
 ) -> Figure:
     """Accuracy by task: a panel for each that the model does, and the whole model alone in those that it does not.
 
-    colours: of the rows by name; other rows are red.
+    model: the name of the model, beside that of the paper. colours: of the rows by name; other rows are red.
     """
     rows = len({name for panel in panels for name in (*panel.rows, *panel.controls)})
     lines = lines_of(len(panels), width)[0]
     heights = [lines * (0.5 + ROW * rows) + 0.15, *([0.7 + ROW * len(not_done)] if not_done else [])]
     with style():
-        figure = new_figure(width, 1.15 + sum(heights))
+        figure = new_figure(width, 1.4 + sum(heights))
         parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         row_panels(parts[0], panels, width, colours, "accuracy")
         if not_done:
             _not_done(parts[1], not_done)
         known = [panel.published for panel in panels], [task.published for task in not_done]
-        _key(figure, "control sets", width, published=any(known[0]) or any(value is not None for value in known[1]))
+        _key(figure, model, width, published=any(known[0]) or any(value is not None for value in known[1]))
         headline(figure, finding, setting)
     return figure
 
@@ -259,17 +261,18 @@ def shots(
     finding: str | None,
     setting: str,
     *,
+    model: str,
     width: float = WIDTH,
 ) -> Figure:
     """Accuracies by the number of demonstrations: a panel for each task that is done, the others in rows below.
 
-    Grey: from the least to the most of the control sets.
+    Grey: from the least to the most of the control sets. model: the name of the model, beside that of the paper.
     """
     columns = columns_of(len(panels), width, 1.3) if panels else 1
-    heights = [1.45 * -(-len(panels) // columns)] if panels else []
+    heights = [1.7 * -(-len(panels) // columns)] if panels else []
     heights += [0.7 + 0.24 * len(not_done)] if not_done else []
     with style():
-        figure = new_figure(width, 1.25 + sum(heights))
+        figure = new_figure(width, 1.7 + sum(heights))
         parts = list(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
         if panels:
             axes = parts[0].subplots(-(-len(panels) // columns), columns, sharey=True, squeeze=False).ravel()
@@ -284,7 +287,7 @@ def shots(
         used = {name for panel in panels for name, by_shots in panel.lines.items() if by_shots}
         lines = [Line2D([], [], color=colour, label=name) for name, colour in LINES.items() if name in used]
         known = any(panel.published for panel in panels) or any(task.published is not None for task in not_done)
-        _key(figure, "control sets", width, published=known, more=lines)
+        _key(figure, model, width, published=known, more=lines)
         headline(figure, finding, setting)
     return figure
 
@@ -315,3 +318,44 @@ def _by_shots(ax: Axes, panel: ShotsPanel) -> None:
     ax.set_xticks(range(len(panel.shots)), list(map(str, panel.shots)))
     ax.set(xlim=(-0.6, len(panel.shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1), xlabel="demonstrations")
     ax.set_title(panel.name.replace("_", " "), fontsize=7)
+
+
+def changes(
+    here: Mapping[str, Mapping[str, Interval]],
+    published: Mapping[str, Mapping[str, float]],
+    finding: str | None,
+    setting: str,
+    *,
+    model: str,
+    width: float = WIDTH,
+) -> Figure:
+    """What an ablation changes of the benefit of demonstrations, in per cent of it, by task and by what is ablated.
+
+    A pair of bars for each task, as Crosbie & Shutova (2024) draw it in Fig. 4; hollow: what they report. model: the
+    name of the model that was measured.
+    """
+    none: Mapping[str, Any] = {}
+    groups = [(f"{task}\nhere", rows, none) for task, rows in here.items()]
+    groups += [(f"{task}\npublished", none, rows) for task, rows in published.items()]
+    with style():
+        figure = new_figure(width, 3.1)
+        ax = figure.subplots()
+        ax.axhline(0, color="black", lw=0.7)
+        for x, (_, rows, reported) in enumerate(groups):
+            for aside, (name, colour) in zip((-0.2, 0.2), CHANGES.items(), strict=True):
+                if name in rows:
+                    ax.bar(x + aside, rows[name].value, 0.36, color=colour)
+                    points(ax, [x + aside], [rows[name]], fmt="none", color="black")
+                if name in reported:
+                    ax.bar(x + aside, reported[name], 0.36, facecolor="white", edgecolor=colour)
+        ax.set_xticks(range(len(groups)), [name for name, *_ in groups], rotation=90 if len(groups) > 5 else 0)
+        ax.set(ylabel="change in per cent", xlim=(-0.6, len(groups) - 0.4))
+        handles = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in CHANGES.items()]
+        handles.append(Line2D([], [], color="black", lw=0.9, label=f"here, {model} (95 %)"))
+        if published:
+            handles.append(Line2D([], [], ls="", marker="s", mfc="white", mec="black", ms=5, label=PAPER))
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = columns_of(len(handles), width, 0.45 + 0.052 * longest)
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=6.5)
+        headline(figure, finding, setting)
+    return figure
