@@ -352,7 +352,8 @@ def changes(
         if not groups:
             ax.text(0.5, 0.5, "demonstrations surely help in no task", transform=ax.transAxes, ha="center", va="bottom")
         ax.set_xticks(range(len(groups)), [name for name, *_ in groups], rotation=90 if len(groups) > 5 else 0)
-        ax.set(ylabel="change in per cent", xlim=(-0.6, max(len(groups), 1) - 0.4))
+        ax.set_xlim(-0.6, max(len(groups), 1) - 0.4)
+        ax.set_ylabel("change of benefit, %", fontsize=7)
         handles = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in CHANGES.items()]
         handles.append(Line2D([], [], color="black", lw=0.9, label=f"here, {model} (95 %)"))
         if published:
