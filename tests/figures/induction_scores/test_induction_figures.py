@@ -294,6 +294,10 @@ def test_the_finding_of_doses_is_what_is_sure_of_it():
     assert doses(0.5, ablated=0.9).finding.startswith("Without the 3 best induction heads plain text costs 0.50 [")
 
 
+def test_a_loss_that_falls_is_no_cost():
+    assert "plain text" not in doses(-0.5).finding and doses(-0.5, ablated=0.9).finding is None
+
+
 def test_control_sets_are_called_so():
     names = [label.get_text() for label in doses().figure().axes[1].get_yticklabels()]
     assert names == ["whole model", "top 3 ablated", "control set 1"]

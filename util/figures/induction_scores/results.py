@@ -32,7 +32,7 @@ from util.stats.verdicts import paired_interval
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
 NOT_MEASURED = Interval(np.nan, np.nan, np.nan)
-SAME_LOSS = 0.05  # nats per token: a loss that surely rises by less is told as well
+SAME_LOSS = 0.05  # nats per token: a loss that surely changes by less is told as well
 KNOCKOUT_CONTROLS = (Group.RANDOM_KEYS, Group.PREVIOUS_PART)
 
 
@@ -508,7 +508,7 @@ class Doses:
         said = []
         if task.low > 0:
             said.append(f"without {_the_best(most)} accuracy on {plan.setup.primary_task} falls by {task}")
-        if text.low > 0 or text.high < SAME_LOSS:
+        if text.low > 0 or max(abs(text.low), abs(text.high)) < SAME_LOSS:
             heads = _the_best(plan.setup.primary)
             said.append(f"without {heads} plain text costs {text} nats more per token")
         return _sentence("; ".join(said)) or None
