@@ -23,7 +23,6 @@ from util.figures.forerunner_heads.measures import Series
 from util.figures.forerunner_heads.results import Growth, Reading, Setting
 from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
 from util.figures.induction_scores import measures as induction_measures
-from util.figures.induction_scores import plots as induction
 from util.figures.induction_scores import study as induction_study
 from util.figures.ioi_patching import measures as m
 from util.figures.ioi_patching import plots as ioi_plots
@@ -453,60 +452,6 @@ def test_the_change_of_the_benefit_is_that_of_the_paper(model, task, changes):
         assert induction_measures.benefit_change(full, left, error=full[0] - full[1])[1] is None
 
 
-@pytest.mark.parametrize(("layers", "heads"), [(4, 8), (32, 32)])
-def test_induction_figures_draw_at_the_width_of_a_page(layers, heads, tmp_path):
-    rng = np.random.default_rng(0)
-    mean = rng.random((layers, heads))
-    signed = rng.normal(size=(layers, heads))
-    chosen = [(0, 1), (1, 0), (2, 3)]
-    interval, none = Interval(0.5, 0.4, 0.6), Interval(np.nan, np.nan, np.nan)
-    figures = {
-        "scores": induction.scores(Intervals(mean, mean - 0.1, mean + 0.1), 0.02, 0.3, "title", 0.03),
-        "companions": induction.companions({"one": mean, "two": signed, "three": mean * np.nan, "four": mean}, "title"),
-        "pattern": induction.pattern(np.tri(30) / 30, ["a"] * 30, ["", *["label", "colon"] * 14, "x"], "title"),
-        "mechanism": induction.mechanism(mean[0, :3], {"out": mean[0, :3], "other": mean[1, :3]}, signed, chosen, "t"),
-        "ablation": induction.accuracies(
-            {"a_b": {"whole": interval, "cut": none}},
-            {"a_b": {"cut": [0.1, 0.2]}},
-            {"a_b": 0.5},
-            "title",
-            grey=["cut"],
-            notes={"a_b": "not done"},
-        ),
-        "doses": induction.doses(
-            {"a": [interval] * 2}, [0, 1], {"w": interval, "c": interval}, {"w": interval}, "title", 0.5, 8.0
-        ),
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name, figure in figures.items():
-            figure.savefig(tmp_path / f"{name}.png")
-            assert figure.get_size_inches()[0] <= 5.5
-    np.testing.assert_array_equal(figures["scores"].axes[0].get_images()[0].get_array(), mean.T)
-    [bars] = figures["scores"].axes[1].containers[:1]
-    np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:16])
-
-
-def test_a_note_never_stands_on_what_was_measured():
-    interval, none = Interval(0.5, 0.4, 0.6), Interval(np.nan, np.nan, np.nan)
-    rows = {"a_b": {"whole": interval, "cut": interval}, "c": {"whole": interval, "cut": none}}
-    figure = induction.accuracies(rows, {}, {"a_b": 0.5, "c": 0.5}, "t", notes=dict.fromkeys(rows, "not\ndone"))
-    assert [ax.get_title() for ax in figure.axes] == ["a\nb\n(not done)", "c"]
-    assert [[text.get_text() for text in ax.texts] for ax in figure.axes] == [[], ["not\ndone"]]
-
-
-def test_the_tokens_of_a_label_are_one_bar():
-    attention = np.zeros((6, 6))
-    attention[-1] = [0.1, 0.2, 0.3, 0.0, 0.25, 0.15]
-    figure = induction.pattern(
-        attention, ["x", " F", "oo", ":", " Bar", ":"], ["", "label", "label", "colon", "label", ""], "t"
-    )
-    [bars] = figure.axes[1].containers
-    assert [bar.get_width() for bar in bars] == pytest.approx([0.5, 0.25])
-    assert [tick.get_text() for tick in figure.axes[1].get_yticklabels()] == ["Foo", "Bar"]
-    assert figure.axes[1].get_title().endswith("all else 0.25")
-
-
 def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
     interval = Interval(0.5, 0.4, 0.6)
     by_circuit = dict.fromkeys(("FULL", "CTX+AGG", "NONE"), interval)
@@ -561,5 +506,5 @@ def test_the_title_of_an_untrained_twin_says_that_it_is_one(stem):
 def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):
     sizes = {"length": 5, "copies": 2, "sequences": 4, "untrained_control": False, "folder": tmp_path}
     scores = induction_study.Study(**sizes).twin().scores()
-    assert scores.figure().get_suptitle().startswith("embedded, untrained: ")
+    assert scores.setting.startswith("embedded, untrained, ")
     assert toy_study.Study(**sizes).twin().patterns().model_title == "embedded, untrained"

@@ -223,7 +223,9 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
         file.stem.split("_")[-1]
         for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("induction_scores_*.pdf")
     }
-    assert parts == {"scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "vectors"}
+    assert parts == {
+        "scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "changes", "vectors",
+    }  # fmt: skip
 
 
 @pytest.mark.notebook

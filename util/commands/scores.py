@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     if arguments.copying:
         companions = study.companions()
-        more = {"copying": companions.copying, "weights_copying": companions.weights_copying}
+        more = {"copying": companions.copying.value, "weights_copying": companions.weights_copying}
         rows = rows.assign(**{name: values.ravel() for name, values in more.items()})
         rows = rows.assign(**columns("attribution", companions.attribution))
         results |= {**more, "attribution": companions.attribution}

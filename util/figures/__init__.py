@@ -11,5 +11,6 @@ __all__ = [
     "replication",
     "report",
     "style",
+    "tokens",
     *FIGURES,
 ]

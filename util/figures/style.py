@@ -1,6 +1,6 @@
 """The matplotlib style of all figures. This file knows nothing of models, prompts or caches."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -104,6 +104,22 @@ def points(ax: Axes, x: ArrayLike, intervals: Iterable[Interval], **options: Any
     """Draw values with their 95 % intervals at x [N]. options: of matplotlib's `Axes.errorbar`."""
     value, low, high = np.array(list(intervals)).T
     ax.errorbar(x, value, np.abs([low - value, high - value]), **{"ms": 3, "lw": 0.9, **options})
+
+
+def name_at_right(ax: Axes, levels: Mapping[str, tuple[float, str]], least: float) -> None:
+    """Write the names of lines at the right of the axes, beside their levels.
+
+    levels: the height of each, in data, and its colour. least: how far apart names have to be, as a share of the axes;
+    names of closer lines are moved up, in the order of their levels.
+    """
+    bottom, top = ax.get_ylim()
+    last = -np.inf
+    for name, (level, colour) in sorted(levels.items(), key=lambda item: item[1][0]):
+        last = max((level - bottom) / (top - bottom), last + least)
+        ax.annotate(
+            name, (1, last), (3, 0), xycoords="axes fraction", textcoords="offset points",
+            fontsize=6, color=colour, va="center", annotation_clip=False,
+        )  # fmt: skip
 
 
 def name_point(ax: Axes, name: str, x: float, y: float) -> None:

@@ -1206,7 +1206,7 @@ def test_scores_and_outputs_are_cached(pair, tmp_path):
     for name, value in first[1].maps.items():
         np.testing.assert_array_equal(value, again[1].maps[name])
     assert first[0].layers == [0, 1, 2] and "merges" in first[0].ranking
-    assert first[0].scores["prefix_matching"].shape == (2, 3, 4) == (2, *first[1].copying.shape)
+    assert first[0].scores["prefix_matching"].shape == (2, 3, 4) == (2, *first[1].copying.value.shape)
     drawn_ = repeated_sequences(pair[1], 10, 3, range(2))
     np.testing.assert_array_equal(first[0].ids, drawn_.ids)
     np.testing.assert_array_equal(first[1].attribution.value, outputs.head_attribution(pair[0], drawn_).mean(0))
@@ -1704,7 +1704,7 @@ def test_all_results_of_a_small_study(tmp_path, monkeypatch):
     found = study.results()
     scores, plan = found.scores, found.accuracies.plan
     assert found.request == study.request and scores.chosen == top(scores.mean, 2) == plan.chosen
-    assert scores.figure().get_suptitle() == f"embedded: {(scores.mean >= 0.3).sum()} of 32 heads continue patterns"
+    assert scores.finding.startswith(f"{(scores.mean >= 0.3).sum()} of 32 heads attend to what followed")
     assert scores.best_untrained == study.on_sequences.twin().scores().mean().max() < 0.3
     values = found.values()
     assert list(values["accuracy"]["wordseq1"]) == [row.name for row in plan.edits]

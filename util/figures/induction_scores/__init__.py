@@ -12,8 +12,10 @@ __all__ = [
     "plan",
     "plots",
     "premises",
+    "published",
     "results",
     "saved_means",
     "study",
+    "task_plots",
     "task_study",
 ]

@@ -31,12 +31,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from pydantic import Field
 
-from util.figures import report
-from util.figures.induction_scores import measures, plots
+from util.figures.induction_scores import measures, published, task_plots
 from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import Plan
+from util.figures.style import WIDTH
 from util.records.checked import Number, checked
-from util.stats.intervals import Interval, accuracy, mean_interval
+from util.stats.intervals import Interval, accuracy, mean_interval, ratio_of_means
 from util.stats.tests import rank_p
 from util.stats.verdicts import ERROR, HOLDS, NOT_DONE, UNDECIDED, Claim, Part, Sample, Verdicts, all_of, compared
 
@@ -44,6 +44,7 @@ Bools = NDArray[np.bool_]
 Margin = Annotated[Number, Field(gt=0, lt=1)]
 WHOLE = Row(Group.WHOLE)
 KNOCKED_OUT = Row(Group.KNOCKED_OUT)
+REPORTED = (published.FULL, published.ABLATED, published.KNOCKED_OUT)  # in the order of `task_plots.LINES`
 
 
 @checked
@@ -198,6 +199,23 @@ class Benefits:
             found[task.labelled.name] = line
         return found
 
+    def change_intervals(self) -> dict[str, dict[str, Interval]]:
+        """Returns the change of the benefit in per cent, by task and by what is ablated, with intervals over queries.
+
+        Tasks whose change `changed` does not give are left out.
+        """
+        intervals = {}
+        for task in self.tasks:
+            if self.changed().get(task.labelled.name, {}).get("without induction heads") is None:
+                continue
+            few, none = (task.by_query(shots, task.ablated) for shots in (task.most, 0))
+            left = {"without induction heads": few - none, "without others": task.others(task.most) - task.others(0)}
+            intervals[task.labelled.name] = {
+                name: mean_interval(100 * ratio_of_means(benefit - task.benefit, task.benefit)[1])
+                for name, benefit in left.items()
+            }
+        return intervals
+
     def changes(self) -> pd.DataFrame:
         """Returns `changed` as text, a line for each task; "small" stands for the change of a small benefit."""
         lines = {
@@ -214,55 +232,89 @@ class Benefits:
         columns = ["benefit", "its error", "without induction heads", "without others"]
         return pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("task")
 
-    def published(self, model: str = "meta-llama/Meta-Llama-3-8B") -> pd.DataFrame:
+    def published(self, model: str = published.MODEL) -> pd.DataFrame:
         """Returns what the paper reports of a model in the same places: accuracies in per cent, Tables 1 and 3.
 
         Columns: full, without the best 1 % of heads (mean ablation), without as many random ones, with the pattern
         forbidden in them. They are another model's, and stand here to be read beside the table.
         """
-        known = {
-            row["id"]: row["value"] for row in report.published("induction_scores")["values"] if row["model"] == model
-        }
-        names = {
-            "full": "full",
-            "top 1 % out": "mean ablation, top 1 %",
-            "random 1 % out": "mean ablation, random 1 %",
-            "pattern out": "knockout, top 1 %",
-        }
         lines = {}
         for task in self.tasks:
             for shots in task.right:
-                where = task.place_in_tables(shots)
-                values = [known.get(f"{where}: {quantity}") for quantity in names.values()]
-                if any(value is not None for value in values):
-                    lines[task.labelled.name, shots] = ["-" if value is None else f"{value:.1f}" for value in values]
-        return pd.DataFrame(lines.values(), index=_places(lines), columns=list(names))
+                values = published.accuracies(task.place_in_tables(shots), model)
+                if values:
+                    texts = {name: f"{value:.1f}" for name, value in values.items()}
+                    lines[task.labelled.name, shots] = [texts.get(name, "-") for name in published.QUANTITIES]
+        return pd.DataFrame(lines.values(), index=_places(lines), columns=list(published.QUANTITIES))
 
     # -------------------------------------------------------------------------------------------- figure, values
 
-    def figure(self) -> Figure:
-        """Returns accuracies by the number of demonstrations, a panel for each task."""
+    @property
+    def setting(self) -> str:
+        """The model, and what is ablated."""
         setup = self.plan.setup
-        title = f"{self.model_title}: {setup.mode} ablation of the best {setup.primary} heads"
+        ablated = f"{setup.mode} ablation of {setup.primary} heads"
+        return f"{self.model_title}, {ablated}, {setup.prompts} queries of each task"
+
+    @property
+    def finding(self) -> str | None:
+        """What demonstrations are worth where they are worth most; None where they surely help in no task."""
+        helped = [
+            task
+            for task in self.tasks
+            if task.does and task.has_zero_shot and task.ablated in task.right[0] and _helps(task)
+        ]
+        if not helped:
+            return None
+        most = max(helped, key=lambda task: float(task.benefit.mean()))
+        left = most.by_query(most.most, most.ablated) - most.by_query(0, most.ablated)
+        worth, without = (mean_interval(benefit, within=(-1, 1)) for benefit in (most.benefit, left))
+        name = most.labelled.name
+        return f"{most.most} demonstrations of {name} are worth {worth} of accuracy, without induction heads {without}"
+
+    def figure(self, *, width: float = WIDTH, layout: Literal["suite", "paper"] = "suite") -> Figure:
+        """Returns accuracies by the number of demonstrations, a panel for each task, and what the paper reports.
+
+        layout: "paper" gives the bars of Crosbie & Shutova's Fig. 4 instead, the change of the benefit in per cent.
+        Raises ValueError for another layout.
+        """
+        if layout not in ("suite", "paper"):
+            raise ValueError(f"layout = {layout!r}: there are suite and paper")
+        if layout == "paper":
+            reported = {task.labelled.name: _reported_change(task) for task in self.tasks}
+            return task_plots.changes(
+                self.change_intervals(), {name: change for name, change in reported.items() if change}, self.finding,
+                self.setting, model=self.model_title, width=width,
+            )  # fmt: skip
         panels = [
-            plots.ShotsPanel(
-                name=task.labelled.name,
-                shots=list(task.right),
-                lines={
+            task_plots.ShotsPanel(
+                task.labelled.name,
+                list(task.right),
+                {
                     name: {k: task.mean(k, row) for k, rows in task.right.items() if row in rows}
-                    for name, row in (
-                        ("whole model", WHOLE),
-                        ("without induction heads", task.ablated),
-                        ("pattern knocked out", KNOCKED_OUT),
-                    )
+                    for name, row in zip(task_plots.LINES, (WHOLE, task.ablated, KNOCKED_OUT), strict=True)
                 },
-                controls={k: task.drawn(k) for k in task.right if task.drawn(k)},
-                chance=task.chance,
-                note="" if task.does else "task not done",
+                {k: task.drawn(k) for k in task.right if task.drawn(k)},
+                task.chance,
+                {
+                    name: {k: value for k in task.right if (value := _reported(task, k, quantity)) is not None}
+                    for name, quantity in zip(task_plots.LINES, REPORTED, strict=True)
+                },
             )
             for task in self.tasks
+            if task.does or task.ablated in task.right[task.most]
         ]
-        return plots.shots(panels, title)
+        alone = [
+            task_plots.NotDone(
+                task.labelled.name.replace("_", " "),
+                {k: task.mean(k, WHOLE) for k in task.right},
+                task.chance,
+                _reported(task, task.most, published.FULL),
+            )
+            for task in self.tasks
+            if not (task.does or task.ablated in task.right[task.most])
+        ]
+        return task_plots.shots(panels, alone, self.finding, self.setting, model=self.model_title, width=width)
 
     def values(self) -> dict[str, Any]:
         """What the values file keeps: by task and number of demonstrations, and the verdicts."""
@@ -377,6 +429,26 @@ NEAR_ZERO_SHOT = Comparison(
     lambda task: task.by_query(task.most, task.ablated) - task.by_query(0, WHOLE), "close", False
 )
 KEPT = Comparison(lambda task: task.by_query(0, WHOLE) - task.by_query(0, task.ablated), "margin", False)
+
+
+def _reported(task: TaskShots, shots: int, quantity: str) -> float | None:
+    """What the paper reports in the place of a task, as a share."""
+    value = published.accuracies(task.place_in_tables(shots)).get(quantity)
+    return None if value is None else value / 100
+
+
+def _reported_change(task: TaskShots) -> dict[str, float]:
+    """The change of the benefit in the paper, in per cent; nothing where it has no benefit, or none above 0."""
+    with_shots, bare = (published.accuracies(task.place_in_tables(shots)) for shots in (task.most, 0))
+    names = {"without induction heads": published.ABLATED, "without others": published.RANDOM}
+    if not {published.FULL, *names.values()} <= with_shots.keys() & bare.keys():
+        return {}
+    full = with_shots[published.FULL], bare[published.FULL]
+    changes = {
+        name: measures.benefit_change(full, (with_shots[quantity], bare[quantity]))[1]
+        for name, quantity in names.items()
+    }
+    return {name: change for name, change in changes.items() if change is not None}
 
 
 def _helps(task: TaskShots, by: float = 0.0) -> bool:

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from util.figures.induction_scores import function_vector_plots
+from util.figures.induction_scores.task_plots import RowPanel
+from util.figures.style import WIDTH
 from util.roles.results import FunctionVectorHeads, HeadScores
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import Head, head_name, top
@@ -248,16 +250,40 @@ class FunctionVectors:
             f"controls matched by norm, as there are too few sets by layer: {'; '.join(by_norm) or 'none'}",
         ]
 
-    def figure(self) -> Figure:
+    @property
+    def setting(self) -> str:
+        """The model and what heads are chosen by."""
+        tasks, prompts = len(self.heads.tasks), len(self.heads.units)
+        return (
+            f"{self.heads.model_title}, {self.sets.n} heads of either kind; AIE on {prompts} prompts of {tasks} tasks"
+        )
+
+    @property
+    def finding(self) -> str | None:
+        """How far the two kinds of heads are the same; None where there is no room for indirect effects."""
+        if self.heads.room < ROOM:
+            return None
+        n, by_chance = self.sets.n, self.sets.n**2 / self.scores.mean().size
+        return (
+            f"{len(self.both)} of the {n} best induction heads are among the {n} best FV heads ({by_chance:.1f} by "
+            f"chance); rank correlation {self.correlation}"
+        )
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
         """Returns the scores of all heads by both measures, the map of AIE, and accuracies by what is ablated."""
-        names = (WHOLE, *KINDS)
-        accuracies = {m: [self.interval(m, Ablated(name)) for name in names] for m in self.measured}
-        controls = {m: [self.controls(m, name) for name in names] for m in self.measured}
+        panels = [
+            RowPanel(
+                measure.replace("_", " "),
+                {name: self.interval(measure, Ablated(name)) for name in (WHOLE, *KINDS)},
+                {name: self.controls(measure, name) for name in KINDS},
+                self.chance if measure == self.task else None,
+            )
+            for measure in self.measured
+        ]
         best = self.sets.sets
-        title = f"{self.heads.model_title}: {len(self.both)} of the best {self.sets.n} induction heads are FV heads"
         return function_vector_plots.function_vectors(
-            self.scores.mean(), self.heads.mean(), best[INDUCTION], best[FUNCTION_VECTOR], names, accuracies, controls,
-            {self.task: self.chance}, title,
+            self.scores.mean(), self.heads.intervals(), best[INDUCTION], best[FUNCTION_VECTOR], panels, self.finding,
+            self.setting, width=width,
         )  # fmt: skip
 
     def values(self) -> dict[str, Any]:

@@ -1,273 +1,200 @@
-"""The figures of induction scores, head ablation and attention knockout (Crosbie & Shutova 2024)."""
+"""The figures of what induction heads are: their scores, what else they do, and what they are made of.
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+Source: Crosbie & Shutova 2024. Of tasks: `task_plots`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures.head_map import colour_limit, head_map
-from util.figures.style import BLUE, GREY, ORANGE, RED, WIDTH, name_point, new_figure, points, style
-from util.stats.heads import head_name, heads_where, top
+from util.figures.head_map import colour_limit, head_map, short_number
+from util.figures.style import (
+    BLUE,
+    GREY,
+    ORANGE,
+    RED,
+    WIDTH,
+    broken,
+    columns_of,
+    headline,
+    name_at_right,
+    new_figure,
+    points,
+    style,
+)
+from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
 
 Floats = NDArray[np.floating]
+MOST_HEADS = 8  # of the chosen ones, that the figure of the mechanism has bars for
 
 
-def scores(intervals: Intervals, uniform: float, bound: float, title: str, untrained: float | None = None) -> Figure:
+def scores(
+    intervals: Intervals,
+    uniform: float,
+    bound: float,
+    finding: str | None,
+    setting: str,
+    untrained: float | None = None,
+    *,
+    width: float = WIDTH,
+) -> Figure:
     """Prefix-matching scores [L, H] with their intervals: a map, and the best 12 to 16 heads in their order.
 
-    Dotted: what uniform attention has; dashed: the bound from which a head counts as an induction head. untrained: the
-    best score of the untrained twin.
+    Lines: the bound from which a head counts as an induction head, what uniform attention has, and the best score of
+    the untrained twin.
     """
     mean = intervals.value
     with style():
-        figure = new_figure(WIDTH, 2.3)
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
-        head_map(left, mean, (0, 1), label="")
-        left.set_title("A) prefix-matching score")
+        columns = columns_of(2, width, 2.4)
+        figure = new_figure(width, 2.6 if columns == 2 else 4.1)
+        shape: dict[str, Any] = {"width_ratios": [1, 1.45]} if columns == 2 else {"height_ratios": [1, 1.15]}
+        left, right = (part.subplots() for part in figure.subfigures(2 // columns, columns, **shape).ravel())
+        head_map(left, mean, (0, 1), label="prefix-matching score", width=0.3 * width if columns == 2 else 0.7 * width)
+        left.set_title("A) all heads")
         shown = int(np.clip((mean >= bound).sum() + 3, 12, 16))
         strongest = top(mean, min(shown, mean.size))
         best, x = [intervals[head] for head in strongest], np.arange(len(strongest))
         colours = [BLUE if score.value >= bound else "0.7" for score in best]
         right.bar(x, [score.value for score in best], color=colours, width=0.7)
         points(right, x, best, fmt="none", color="black", capsize=2)
-        right.axhline(bound, color=RED, lw=0.8, ls="--", label=f"{bound}: an induction head")
+        right.axhline(bound, color="black", lw=0.8, ls="--")
+        right.axhline(uniform, color="black", lw=0.8, ls=":")
+        levels = {f"{bound}: counts": (bound, "black"), "uniform": (uniform, "black")}
         if untrained is not None:
-            right.axhline(untrained, color=GREY, lw=0.8, label="best untrained head")
-        right.axhline(uniform, color="black", lw=0.8, ls=":", label="uniform attention")
-        right.set_xticks(x, list(map(head_name, strongest)), rotation=60)
-        right.set(ylim=(0, 1.02), title="B) best heads, mean of the sequences")
-        figure.legend(loc="outside lower right", ncols=3)
-        figure.suptitle(title)
+            right.axhline(untrained, color=GREY, lw=0.8)
+            levels["untrained"] = (untrained, "0.4")
+        right.set_xticks(x, list(map(head_name, strongest)), rotation=90, fontsize=6.5)
+        right.set(ylim=(0, 1.25), yticks=(0, 0.5, 1), ylabel="prefix-matching score", title="B) the best heads")
+        for place, score in zip(x, best, strict=True):
+            if score.value >= bound:
+                at = (place, score.high)
+                options: dict[str, Any] = {"fontsize": 6, "ha": "center", "va": "bottom", "rotation": 90}
+                right.annotate(short_number(score.value), at, (0, 2), textcoords="offset points", **options)
+        name_at_right(right, levels, 0.085)
+        headline(figure, finding, setting)
     return figure
 
 
-def companions(maps: Mapping[str, Floats], title: str) -> Figure:
-    """Scores [L, H] by name: from 0 to 1, or to a largest below a half, or symmetric about 0 if some are negative."""
+def companions(
+    attention: Mapping[str, Intervals],
+    written: Mapping[str, Intervals],
+    chosen: Sequence[Head],
+    finding: str | None,
+    setting: str,
+    *,
+    width: float = WIDTH,
+) -> Figure:
+    """Scores [L, H] by name, a map of each, with its highest head; rings: the chosen heads.
+
+    attention: shares of attention, on one scale for all. written: each on its own scale, from 0, or symmetric about 0
+    if some are negative; NaN where the class of the model has none.
+    """
+    least = 1.5
+    rows = [-(-len(group) // columns_of(len(group), width, least)) for group in (attention, written)]
     with style():
-        columns = 3
-        rows = -(-len(maps) // columns)
-        figure = new_figure(WIDTH, 0.35 + 1.35 * rows)
-        axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        for ax, (name, values) in zip(axes, maps.items(), strict=False):
-            if np.isnan(values).all():
-                ax.set(xticks=[], yticks=[], xlabel="none for this class", title=name)
-                continue
-            largest = colour_limit(values)
-            signed = bool((values < -0.05 * largest).any())
-            head_map(
-                ax, values, None if signed else (0, 1 if largest > 0.5 else max(largest, 0.25)), label="", width=1.2
-            )
-            ax.set_title(name)
-            ax.label_outer()
-        for ax in axes[len(maps) :]:
-            ax.set_axis_off()
-        figure.suptitle(title)
+        figure = new_figure(width, 0.75 + 1.5 * sum(rows))
+        parts = figure.subfigures(2, 1, height_ratios=rows, squeeze=False)[:, 0]
+        for part, group, shared in zip(parts, (attention, written), (True, False), strict=True):
+            columns = columns_of(len(group), width, least)
+            axes = part.subplots(-(-len(group) // columns), columns, squeeze=False).ravel()
+            limit = max(colour_limit(intervals.value) for intervals in group.values())
+            image = None
+            for place, (ax, (name, intervals)) in enumerate(zip(axes, group.items(), strict=False)):
+                if np.isnan(intervals.value).all():
+                    ax.set(xticks=[], yticks=[], xlabel="none for this class")
+                    ax.set_title(name, fontsize=7)
+                    continue
+                own = colour_limit(intervals.value)
+                signed = bool((intervals.value < -0.05 * own).any())
+                limits = (0, limit) if shared else None if signed else (0, own)
+                bar = None if shared else ""
+                image = head_map(ax, intervals.value, limits, label=bar, width=width / columns - 0.7)
+                ax.plot(*np.array(chosen).T, "o", mfc="none", mec=ORANGE, ms=3.2, mew=0.7)
+                ax.set_ylabel("head" if place % columns == 0 else "")
+                [best] = top(intervals.value, 1)
+                ax.set_title(f"{name}\n{head_name(best)} {_written(intervals[best])}", fontsize=7)
+            for ax in axes[len(group) :]:
+                ax.set_axis_off()
+            if shared and image is not None:
+                part.colorbar(image, ax=list(axes), pad=0.02, aspect=30, label="attention").outline.set_visible(False)
+        figure.supxlabel("rings: the best induction heads; below a name: the highest head", fontsize=7)
+        headline(figure, finding, setting)
     return figure
 
 
-def pattern(attention: Floats, tokens: Sequence[str], kinds: Sequence[str], title: str) -> Figure:
-    """What one head attends to: the whole matrix [T, T], and from the last token to the labels, all tokens of each."""
-    with style():
-        figure = new_figure(WIDTH, 2.4)
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
-        left.imshow(attention, cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
-        left.set(xlabel="key", ylabel="query", title="A) every token")
-        left.spines[:].set_visible(True)
-        row = attention[-1]
-        labels = [list(part) for kind, part in groupby(range(len(kinds)), lambda t: kinds[t]) if kind == "label"]
-        read = [float(row[part].sum()) for part in labels]
-        shown = labels[-12:]
-        y = np.arange(len(shown))
-        right.barh(y, read[-12:], color=BLUE, height=0.7)
-        right.margins(x=0.1)  # or the last tick's number is cut off
-        right.set_yticks(y, ["".join(tokens[t] for t in part).strip() for part in shown])
-        rest = 1 - sum(read)
-        right.set(
-            xlabel="attention from the last colon",
-            title=f"B) the labels, first to last; all else {rest:.2f}",
-            ylim=(len(shown) - 0.5, -0.5),
-        )
-        figure.suptitle(title)
-    return figure
+def _written(interval: Interval) -> str:
+    """A value in a few characters, with its interval where it has one."""
+    value, low, high = (short_number(number) for number in interval)
+    return value if np.isnan(interval.low) else f"{value} [{low}, {high}]"
 
 
 def mechanism(
-    whole: Floats, without: Mapping[str, Floats], attribution: Floats, chosen: Sequence[tuple[int, int]], title: str
+    left: Mapping[str, Intervals],
+    attribution: Intervals,
+    chosen: Sequence[Head],
+    finding: str | None,
+    setting: str,
+    *,
+    width: float = WIDTH,
 ) -> Figure:
     """Where induction heads come from and what they do.
 
-    A: the scores of the chosen heads in the whole model, and by name with other heads ablated, [heads] each. B: direct
-    attribution [L, H] of the chosen heads, of all others beside them, the largest with their names.
+    A: the scores [heads] of the chosen heads, of the best eight if there are more: in the whole model first, without
+    the heads they need next, without others. B: direct attribution [L, H] of the chosen heads, of all others beside
+    them, the largest with their names.
     """
     with style():
-        figure = new_figure(WIDTH, 2.4)
-        left, right = figure.subplots(1, 2, width_ratios=(1.4, 1))
-        x = np.arange(len(chosen))
-        groups = {"whole model": whole, **without}
-        width = 0.8 / len(groups)
-        shades = [BLUE, RED, *np.linspace(0.55, 0.8, max(1, len(groups) - 2)).astype(str)]
-        for number, ((name, values), colour) in enumerate(zip(groups.items(), shades, strict=False)):
-            left.bar(x + (number - (len(groups) - 1) / 2) * width, values, width, color=colour, label=name)
-        left.set_xticks(x, [head_name(head) for head in chosen], rotation=60 if len(chosen) > 6 else 0)
-        left.set(ylim=(0, 1.02), title="A) prefix-matching score")
-        figure.legend(loc="outside lower left", ncols=3)
-        others = np.ones(attribution.shape, bool)
-        for place in chosen:
-            others[place] = False
-        rng = np.random.default_rng(0)
-        for column, (shown, colour) in enumerate(((~others, BLUE), (others, GREY))):
-            values, x = attribution[shown], column + rng.uniform(-0.15, 0.15, shown.sum())
-            right.plot(x, values, "o", color=colour, ms=3, alpha=0.8)
-            largest, last = np.nanmax(np.abs(attribution), initial=0), np.inf
-            for place in np.argsort(-np.nan_to_num(values))[: 3 * column]:  # the chosen ones are named in A
-                if 0.25 * largest < values[place] < last - 0.08 * largest:  # or their names lie on each other
-                    name_point(right, head_name(heads_where(shown)[place]), x[place], values[place])
-                    last = values[place]
-        right.axhline(0, color="0.7", lw=0.7, zorder=0)
-        right.set_xticks([0, 1], ["chosen", "others"])
-        right.set(xlim=(-0.6, 1.6), ylabel="logits", title="B) direct, to the next token")
-        figure.suptitle(title)
+        labels = [broken(name, 7, 72 * width - 50) for name in left]
+        legend = columns_of(len(left), width, 0.3 + 0.057 * max(map(len, left)))
+        entries = -(-sum(label.count("\n") + 1 for label in labels) // legend)
+        columns = columns_of(2, width, 2.4)
+        figure = new_figure(width, (2.55 if columns == 2 else 4.6) + 0.14 * entries)
+        shape: dict[str, Any] = {"width_ratios": [1.4, 1]} if columns == 2 else {"height_ratios": [1, 1]}
+        above, below = figure.subplots(2 // columns, columns, **shape).ravel()
+        shown = min(len(chosen), MOST_HEADS)
+        x, bar = np.arange(shown), 0.8 / len(left)
+        shades = [BLUE, RED, *np.linspace(0.55, 0.8, max(1, len(left) - 2)).astype(str)]
+        for number, (label, intervals, colour) in enumerate(zip(labels, left.values(), shades, strict=False)):
+            at = x + (number - (len(left) - 1) / 2) * bar
+            above.bar(at, intervals.value[:shown], bar, color=colour, label=label)
+            points(above, at, [intervals[head] for head in range(shown)], fmt="none", color="black", lw=0.7)
+        above.set_xticks(x, [head_name(head) for head in chosen[:shown]], rotation=60 if shown > 4 else 0)
+        less = f", the best {shown} of {len(chosen)}" if shown < len(chosen) else ""
+        above.set(ylim=(0, 1.05), yticks=(0, 0.5, 1), ylabel="prefix-matching score", xlabel=f"induction heads{less}")
+        above.set_title("A) what prefix matching needs")
+        _attributions(below, attribution, chosen)
+        figure.legend(loc="outside lower left", ncols=legend)
+        headline(figure, finding, setting)
     return figure
 
 
-def accuracies(
-    tasks: Mapping[str, Mapping[str, Interval]],
-    controls: Mapping[str, Mapping[str, Sequence[float]]],
-    chance: Mapping[str, float],
-    title: str,
-    label: str = "accuracy (dotted: chance; grey: control sets)",
-    grey: Collection[str] = (),
-    notes: Mapping[str, str] | None = None,
-) -> Figure:
-    """Accuracy by task: what was measured of each name with its interval, and in grey of its control sets.
-
-    grey: names that are controls themselves. notes: words on a task, in its place where little was measured.
-    """
-    with style():
-        names = list(dict.fromkeys(name for row in tasks.values() for name in row))
-        figure = new_figure(WIDTH, 0.75 + 0.2 * len(names))
-        axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-        for ax, (task, row) in zip(axes, tasks.items(), strict=True):
-            ax.axvline(chance[task], color="0.6", lw=0.8, ls=":")
-            for y, name in enumerate(names):
-                drawn = controls.get(task, {}).get(name, ())
-                ax.plot(drawn, np.full(len(drawn), y), "|", color=GREY, ms=7, mew=0.8)
-                if name in row:
-                    _dot(ax, row[name], y, BLUE if name == names[0] else GREY if name in grey else RED)
-            ax.set(xlim=(-0.03, 1.05), ylim=(len(names) - 0.5, -0.5), title=task.replace("_", "\n"))
-            if task in (notes or {}) and np.isfinite([value for value, *_ in row.values()]).sum() > 1:
-                ax.set_title(f"{ax.get_title()}\n({' '.join((notes or {})[task].split())})")
-            elif task in (notes or {}):  # there is room
-                place = {"transform": ax.transAxes, "ha": "center", "va": "center"}
-                ax.text(0.5, 0.5, (notes or {})[task], color=GREY, backgroundcolor="white", **place)
-            ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
-        axes[0].set_yticks(range(len(names)), names)
-        figure.supxlabel(label)
-        figure.suptitle(title)
-    return figure
-
-
-def _dot(ax: Axes, interval: Interval, y: float, colour: str) -> None:
-    """A value with its interval from left to right."""
-    value, low, high = interval
-    ax.errorbar(value, y, xerr=[[value - low], [high - value]], fmt="o", ms=3, lw=0.9, color=colour)
-
-
-def doses(
-    accuracy: Mapping[str, Sequence[Interval]],
-    sizes: Sequence[int],
-    zero_shot: Mapping[str, Interval],
-    losses: Mapping[str, Interval],
-    title: str,
-    chance: float,
-    uniform: float,
-) -> Figure:
-    """How much is lost with how many heads: accuracy by task at each of `sizes`; without demonstrations; plain text.
-
-    chance: of the task without demonstrations; uniform: the loss of equal probabilities for all tokens, in nats.
-    """
-    with style():
-        figure = new_figure(WIDTH, 2.5)
-        axes = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
-        shades = ("#023858", "#3690c0", "#c02d45", "#2c7d59", "#d99a2b", "0.5", "0.2")
-        width = 0.06 * (len(sizes) - 1)
-        for i, ((task, by_size), colour, marker) in enumerate(zip(accuracy.items(), shades, "os^Dvx+", strict=False)):
-            x = np.arange(len(sizes)) + width * (i - (len(accuracy) - 1) / 2)  # or their intervals hide each other
-            points(axes[0], x, by_size, fmt=f"{marker}-", color=colour, label=task.replace("_", " "))
-        axes[0].set_xticks(range(len(sizes)), [str(size) for size in sizes])
-        axes[0].set(xlabel="heads ablated", ylabel="accuracy", ylim=(-0.05, 1.05), title="A) with demonstrations")
-        figure.legend(loc="outside lower left", ncols=len(accuracy))
-        for ax, rows, label, name, level, of in (
-            (axes[1], zero_shot, "accuracy", "B) 0 shots", chance, "chance"),
-            (axes[2], losses, "nats per token", "C) plain text", uniform, "uniform"),
-        ):
-            ax.axvline(level, color="0.6", lw=0.8, ls=":")
-            ax.annotate(
-                of, (level, 0), (2, 2), textcoords="offset points", xycoords=("data", "axes fraction"), fontsize=6
-            )
-            colours = [BLUE, RED, *[GREY] * (len(rows) - 2)]
-            for y, (interval, colour) in enumerate(zip(rows.values(), colours, strict=False)):
-                _dot(ax, interval, y, colour)
-            ax.set_yticks(range(len(rows)), list(rows) if ax is axes[1] else [""] * len(rows))
-            ax.set(xlabel=label, title=name, ylim=(len(rows) - 0.3, -0.5))
-        axes[1].set_xlim(-0.05, 1.05)
-        figure.suptitle(title)
-    return figure
-
-
-@dataclass(frozen=True)
-class ShotsPanel:
-    """A task by its numbers of demonstrations, shots.
-
-    lines: accuracies by name, then by number of demonstrations; controls: those of each control set. chance: the
-    accuracy of guessing; note: words on the task.
-    """
-
-    name: str
-    shots: Sequence[int]
-    lines: Mapping[str, Mapping[int, Interval]]
-    controls: Mapping[int, Sequence[float]]
-    chance: float
-    note: str = ""
-
-
-def shots(panels: Sequence[ShotsPanel], title: str, columns: int = 5) -> Figure:
-    """Accuracies by the number of demonstrations, a panel for each task; grey: from the least to the most of the
-    control sets; dotted: chance."""
-    colours = {"whole model": BLUE, "without induction heads": RED, "pattern knocked out": ORANGE}
-    looks = dict(zip(colours, ("o-", "s-", "^--"), strict=True))
-    with style():
-        rows = -(-len(panels) // columns)
-        figure = new_figure(WIDTH, 0.85 + 1.25 * rows)
-        axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
-        for ax, panel in zip(axes, panels, strict=False):
-            place = {k: x for x, k in enumerate(panel.shots)}
-            ax.axhline(panel.chance, color="0.6", lw=0.8, ls=":")
-            for k, drawn in panel.controls.items():
-                low, high = min(drawn), max(drawn)
-                ax.bar(place[k], max(high - low, 0.015), 0.7, low, color="0.8", zorder=0, label="control sets")
-            for name, by_shots in panel.lines.items():
-                aside = 0.12 * (list(panel.lines).index(name) - 1)  # or intervals hide each other
-                x = [place[k] + aside for k in by_shots]
-                if x:
-                    points(ax, x, by_shots.values(), fmt=looks[name], color=colours[name], label=name)
-            ax.set_xticks(range(len(panel.shots)), list(map(str, panel.shots)))
-            ax.set(xlim=(-0.6, len(panel.shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1))
-            ax.set_title(panel.name.replace("_", " "))
-            if panel.note:
-                ax.text(0.5, 0.04, panel.note, transform=ax.transAxes, ha="center", color=GREY, fontsize=7)
-        for ax in axes[len(panels) :]:
-            ax.set_axis_off()
-        names = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        figure.legend(names.values(), names.keys(), loc="outside lower center", ncols=len(names))
-        for ax in axes[max(0, len(panels) - columns) : len(panels)]:
-            ax.set_xlabel("demonstrations")
-        for ax in axes[::columns]:
-            ax.set_ylabel("accuracy")
-        figure.suptitle(title)
-    return figure
+def _attributions(ax: Axes, attribution: Intervals, chosen: Sequence[Head]) -> None:
+    """Direct attribution [L, H] of the chosen heads and of all others; those with names have intervals."""
+    others = np.ones(attribution.value.shape, bool)
+    others[tuple(np.array(chosen).T)] = False
+    largest = np.nanmax(np.abs(attribution.value), initial=0)
+    strongest = top(np.nan_to_num(attribution.value), 6)  # their intervals decide how high the axes are
+    ends = [*(end for head in strongest for end in attribution[head]), *attribution.value.ravel(), 0]
+    apart = 0.1 * (np.nanmax(ends) - np.nanmin(ends))  # or names lie on each other
+    rng = np.random.default_rng(0)
+    for column, (shown, colour) in enumerate(((~others, BLUE), (others, GREY))):
+        heads, values = heads_where(shown), attribution.value[shown]
+        x, last = column + rng.uniform(-0.15, 0.15, len(heads)), np.inf
+        ax.plot(x, values, "o", color=colour, ms=3, alpha=0.8)
+        for place in np.argsort(-np.nan_to_num(values))[:3]:
+            if not 0.25 * largest < values[place] < last - apart:
+                continue
+            at = column + 0.3
+            ax.plot([x[place], at], [values[place]] * 2, color=colour, lw=0.5)
+            points(ax, [at], [attribution[heads[place]]], fmt="o", color=colour)
+            beside: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            ax.annotate(head_name(heads[place]), (at, values[place]), fontsize=6, **beside)
+            last = values[place]
+    ax.axhline(0, color="0.7", lw=0.7, zorder=0)
+    ax.set_xticks([0, 1], ["best induction\nheads", "all others"])
+    ax.set(xlim=(-0.4, 2), ylabel="logits of the next token", title="B) what each head adds directly")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,36 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from util.figures import report
-from util.figures.induction_scores import measures, plots
+from util.figures.induction_scores import measures, plots, published, task_plots
 from util.figures.induction_scores.benefits import Benefits
 from util.figures.induction_scores.edits import CONTROL_SETS, Group, Row
 from util.figures.induction_scores.function_vectors import FunctionVectors
 from util.figures.induction_scores.plan import Plan
+from util.figures.style import BLUE, GREY, ORANGE, WIDTH
+from util.figures.tokens import TokenRows
 from util.prompts import classification
 from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
-from util.stats.heads import Head, head_name
+from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval, Intervals, accuracy, mean_interval
+from util.stats.verdicts import paired_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
 NOT_MEASURED = Interval(np.nan, np.nan, np.nan)
+SAME_LOSS = 0.05  # nats per token: a loss that surely changes by less is told as well
 KNOCKOUT_CONTROLS = (Group.RANDOM_KEYS, Group.PREVIOUS_PART)
+
+
+def _the_best(count: int) -> str:
+    """So many best induction heads, in words."""
+    return "the best induction head" if count == 1 else f"the {count} best induction heads"
+
+
+def _sentence(text: str) -> str:
+    """A text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
 
 
 def _places(heads: Sequence[Head]) -> tuple[NDArray[np.integer], ...]:
@@ -57,12 +72,29 @@ class Scores:
         """The best score of the untrained twin."""
         return None if self.untrained is None else float(self.untrained.mean().max())
 
-    def figure(self) -> Figure:
+    @property
+    def setting(self) -> str:
+        """The model, and what the heads are scored on."""
+        heads = self.heads
+        tokens = f"{len(heads.ids)} sequences of {heads.length} random tokens, {heads.copies} times each"
+        return f"{heads.model_title}, {tokens}"
+
+    @property
+    def finding(self) -> str:
+        """How many heads have a score that counts, and the best of them."""
+        count, [best] = int(self.heads.induction_heads.sum()), top(self.mean, 1)
+        attend = "attends" if count < 2 else "attend"
+        return (
+            f"{count or 'None'} of {self.mean.size} heads {attend} to what followed the same token before "
+            f"(score {INDUCTION_HEAD} or more); most {head_name(best)}: {self.heads.intervals()[best]}"
+        )
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
         """Returns a map of all scores, and the best heads with their intervals."""
-        count = self.heads.induction_heads.sum()
-        title = f"{self.heads.model_title}: {count} of {self.mean.size} heads continue patterns"
-        bound = INDUCTION_HEAD
-        return plots.scores(self.heads.intervals(), self.heads.uniform, bound, title, self.best_untrained)
+        return plots.scores(
+            self.heads.intervals(), self.heads.uniform, INDUCTION_HEAD, self.finding, self.setting,
+            self.best_untrained, width=width,
+        )  # fmt: skip
 
     def lines(self) -> list[str]:
         """Returns what model it is, how tokens are ranked, and the best score by several definitions."""
@@ -83,53 +115,146 @@ class Scores:
 class Companions:
     """What else heads do. scores: the attention scores, and the chosen heads.
 
-    copying, weights_copying: [L, H]; attribution: [L, H], with intervals over sequences. See `Study.companions`; NaN
+    copying, attribution: [L, H], with intervals over sequences; weights_copying: [L, H]. See `Study.companions`; NaN
     where the class has none.
     """
 
     scores: Scores
-    copying: Floats
+    copying: Intervals
     weights_copying: Floats
     attribution: Intervals
 
     @property
-    def maps(self) -> dict[str, Floats]:
-        """Every score [L, H] by its name in the figure."""
-        attended = {
+    def attention(self) -> dict[str, Intervals]:
+        """The shares of attention [L, H] by their names in the figure."""
+        names = {
             "previous token": "previous_token",
             "duplicate token": "duplicate_token",
             "first token (BOS)": "sink",
         }
-        maps = {shown: self.scores.heads.mean(name) for shown, name in attended.items()}
-        written = {"copying": self.copying, "copying, weights alone": self.weights_copying}
-        return {**maps, **written, "attribution": self.attribution.value}
+        return {shown: self.scores.heads.intervals(name) for shown, name in names.items()}
 
-    def figure(self) -> Figure:
+    @property
+    def written(self) -> dict[str, Intervals]:
+        """What heads write, [L, H] by its names in the figure. Weights have no interval: they are not sampled."""
+        none = np.full(self.weights_copying.shape, np.nan)
+        alone = Intervals(self.weights_copying.astype(np.float64), none, none)
+        return {"copying": self.copying, "copying, weights alone": alone, "attribution": self.attribution}
+
+    @property
+    def maps(self) -> dict[str, Floats]:
+        """Every score [L, H] by its name in the figure."""
+        return {name: intervals.value for name, intervals in (self.attention | self.written).items()}
+
+    @property
+    def setting(self) -> str:
+        """The model, what is scored, and what attribution is."""
+        return f"{self.scores.setting}; attribution: logits of the next token"
+
+    @property
+    def finding(self) -> str | None:
+        """Whether the best induction heads write the next token themselves, or another head does."""
+        if np.isnan(self.attribution.value).any():
+            return None
+        chosen, [best] = self.scores.chosen, top(self.attribution.value, 1)
+        of_chosen = [self.attribution[head] for head in chosen]
+        most, name = self.attribution[best], head_name(best)
+        if best in chosen and all(interval.low > 0 for interval in of_chosen):
+            themselves = "also raises" if len(chosen) == 1 else "also raise"
+            return _sentence(f"{_the_best(len(chosen))} {themselves} the next token directly, {name} by {most} logits")
+        if best not in chosen and most.low > max(interval.high for interval in of_chosen):
+            strongest = max(of_chosen)
+            return (
+                f"{name} raises the next token most, by {most} logits; {_the_best(len(chosen))} by at most {strongest}"
+            )
+        return None
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
         """Returns a map of each score."""
-        return plots.companions(self.maps, f"{self.scores.heads.model_title}: companions of the prefix-matching score")
+        return plots.companions(
+            self.attention, self.written, self.scores.chosen, self.finding, self.setting, width=width
+        )
 
     def writes(self) -> pd.DataFrame:
         """Returns what the chosen heads write beside those that are no induction heads, see `measures.writes`."""
-        written = {"copying": self.copying, "copying, weights alone": self.weights_copying}
+        written = {"copying": self.copying.value, "copying, weights alone": self.weights_copying}
         written["logits"] = self.attribution.value
         return measures.writes(written, self.scores.chosen, self.scores.mean)
 
 
 @dataclass(frozen=True)
 class PromptPattern:
-    """What one head attends to in a prompt: attention [T, T], tokens as text, and the kinds of parts they are of."""
+    """What one head attends to in a prompt.
+
+    attention: [T, T], query by key; tokens: as text; kinds: of the parts that they are of; answer: the right label.
+    """
 
     head: Head
     task: str
     model_title: str
+    answer: str
     attention: Floats
     tokens: list[str]
     kinds: list[str]
 
-    def figure(self) -> Figure:
-        """Returns the whole matrix, and what the last token reads of the labels."""
-        title = f"{self.model_title}: {head_name(self.head)} on a prompt of {self.task}"
-        return plots.pattern(self.attention, self.tokens, self.kinds, title)
+    @property
+    def labels(self) -> list[tuple[str, float]]:
+        """The labels of the demonstrations with the attention of the last token to all tokens of each."""
+        places = groupby(range(len(self.kinds)), lambda token: self.kinds[token])
+        parts = [list(part) for kind, part in places if kind == "label"]
+        row = self.attention[-1]
+        return [("".join(self.tokens[t] for t in part).strip(), float(row[part].sum())) for part in parts]
+
+    @property
+    def first_word(self) -> list[int]:
+        """The tokens of the first word of the query; none where no demonstration ends before it."""
+        ends = [place for place, kind in enumerate(self.kinds) if kind == "blank line"]
+        start = ends[-1] + 1 if ends else len(self.tokens)
+        end = start + 1
+        while end < len(self.tokens) - 1 and self.kinds[end] == self.kinds[start] and self.tokens[end][:1].isalnum():
+            end += 1
+        return list(range(start, end)) if end < len(self.tokens) else []
+
+    @property
+    def rows(self) -> TokenRows:
+        """The prompt shaded by the attention of the last token, and of the end of the query's first word.
+
+        Source: Crosbie & Shutova 2024, Figs. 6 and 7, which show the last colon and a word of a pair.
+        """
+        word = self.first_word
+        queries = {len(self.tokens) - 1: f"{head_name(self.head)} from the last token"}
+        if word:
+            text = "".join(self.tokens[token] for token in word).strip()
+            queries[word[-1]] = f"{head_name(self.head)} from the query's first word, {text}"
+        return TokenRows(
+            self.tokens,
+            self.attention[list(queries)],
+            list(queries.values()),
+            list(queries),
+            self.finding,
+            self.setting,
+        )
+
+    @property
+    def setting(self) -> str:
+        """The model and the prompt."""
+        return f"{self.model_title}, one prompt of {self.task}, {len(self.labels)} demonstrations"
+
+    @property
+    def finding(self) -> str | None:
+        """What the last token reads of labels; None where there are no demonstrations."""
+        if not self.labels:
+            return None
+        read = sum(share for _, share in self.labels)
+        right = sum(share for text, share in self.labels if text == self.answer)
+        return (
+            f"From the last token {head_name(self.head)} gives {read:.2f} of its attention to labels, {right:.2f} to "
+            f"{self.answer}, the right answer"
+        )
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
+        """Returns the prompt as coloured tokens, see `rows`."""
+        return self.rows.figure(width=width)
 
 
 @dataclass(frozen=True)
@@ -169,12 +294,42 @@ class Mechanism:
             for name, heads in self.removed.items()
         ]
 
-    def figure(self) -> Figure:
-        """Returns the scores that are left, and the direct attribution of all heads."""
+    @property
+    def setting(self) -> str:
+        """The model, and what the heads are scored on."""
+        return self.companions.scores.setting
+
+    @property
+    def finding(self) -> str | None:
+        """What previous-token heads are to prefix matching; None where other heads surely or perhaps are as much."""
         scores = self.companions.scores
-        title = f"{scores.heads.model_title}: what induction heads are made of"
-        whole = scores.mean[_places(scores.chosen)]
-        return plots.mechanism(whole, self.left, self.companions.attribution.value, scores.chosen, title)
+        layers, heads = _places(scores.chosen)
+        whole = mean_interval(scores.heads.scores["prefix_matching"][:, layers, heads].mean(axis=1), within=(0, 1))
+        without, *others = self.means_left.values()
+        if not without.high < min(other.low for other in (whole, *others)):
+            return None
+        names = ", ".join(map(head_name, self.makers))
+        finding = f"Without {names} prefix matching of {_the_best(len(heads))} falls "
+        finding += f"from {whole.value:.2f} to {without}"
+        if not others:
+            return finding
+        least, most = (f"{end(other.value for other in others):.2f}" for end in (min, max))
+        return f"{finding}; without as many others it is {least if least == most else f'{least} to {most}'}"
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
+        """Returns the scores that are left, and the direct attribution of all heads."""
+        companions = self.companions
+        chosen = companions.scores.chosen
+        layers, heads = _places(chosen)
+        left = {"whole model": companions.scores.heads.intervals()}
+        for number, (name, removed) in enumerate(self.removed.items()):
+            names = ", ".join(map(head_name, removed))
+            left[f"without {names}: {'others' if number else 'previous-token heads'}"] = self.without[name].intervals()
+        of_chosen = {
+            name: Intervals(score.value[layers, heads], score.low[layers, heads], score.high[layers, heads])
+            for name, score in left.items()
+        }
+        return plots.mechanism(of_chosen, companions.attribution, chosen, self.finding, self.setting, width=width)
 
 
 # ------------------------------------------------------------------------------------------------ tasks
@@ -231,18 +386,74 @@ class Accuracies:
             for task, rows in self.right.items()
         }
 
-    def figure(self) -> Figure:
-        """Returns the accuracies of all tasks, with chance and control sets."""
+    @property
+    def setting(self) -> str:
+        """The model, the prompts, and what is ablated."""
         setup = self.plan.setup
-        title = f"{self.model_title}: {self.k} shots, {setup.prompts} queries, "
-        title += f"{setup.mode} ablation of {setup.primary} heads"
-        notes = {task: "task\nnot done" for task in setup.tasks if task not in self.done}
-        grey = [group.value for group in KNOCKOUT_CONTROLS]
-        return plots.accuracies(self.shown(), self.drawn(), chances(setup.tasks), title, grey=grey, notes=notes)
+        ablated = f"{setup.mode} ablation of {_the_best(setup.primary)}"
+        return f"{self.model_title}, {self.k} demonstrations, {setup.prompts} queries of each task, {ablated}"
+
+    @property
+    def finding(self) -> str | None:
+        """What the primary task loses; None where that may be nothing."""
+        task = self.plan.setup.primary_task
+        rows = self.right[task]
+        lost = lost_without(rows[Row(Group.WHOLE)], rows[self.plan.ablated])
+        if lost.low <= 0:
+            return None
+        left = rows[self.plan.ablated].mean()
+        drawn = [value for group in CONTROL_SETS for value in self.drawn()[task][group.value]]
+        as_much = sum(value <= left for value in drawn)
+        costs = "costs" if as_much < 2 else "cost"
+        return (
+            f"Without {_the_best(self.plan.setup.primary)} accuracy on {task} falls by {lost}, to "
+            f"{left:.2f}; {as_much or 'none'} of {len(drawn)} control sets {costs} as much"
+        )
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
+        """Returns the accuracies of all tasks, with chance, control sets, and what the paper reports of its model."""
+        setup, shown, drawn, chance = self.plan.setup, self.shown(), self.drawn(), chances(self.plan.setup.tasks)
+        reported = {task: self._published(task) for task in setup.tasks}
+        panels = [
+            task_plots.RowPanel(
+                task.replace("_", "\n") + ("" if task in self.done else "\n(not done)"),
+                shown[task],
+                drawn[task],
+                chance[task],
+                reported[task],
+            )
+            for task in self.measured
+        ]
+        alone = [
+            task_plots.NotDone(
+                task.replace("_", " "),
+                {self.k: self.interval(task, Row(Group.WHOLE))},
+                chance[task],
+                reported[task].get(Group.WHOLE.value),
+            )
+            for task in setup.tasks
+            if task not in self.measured
+        ]
+        controls = (*CONTROL_SETS, Group.KNOCKED_OUT_IN_OTHERS, *KNOCKOUT_CONTROLS)
+        colours = {Group.WHOLE.value: BLUE, Group.KNOCKED_OUT.value: ORANGE, **{row.value: GREY for row in controls}}
+        return task_plots.accuracies(
+            panels, alone, self.finding, self.setting, model=self.model_title, colours=colours, width=width
+        )
+
+    def _published(self, task: str) -> dict[str, float]:
+        """What the paper reports in the same place, by the names of the rows here."""
+        names = {published.ABLATED: self.plan.ablated.name}
+        reported = published.accuracies(measures.place_in_tables(task, self.k))
+        return {names.get(name, published.GROUPS[name].value): value / 100 for name, value in reported.items()}
 
     def values(self) -> dict[str, dict[str, Interval]]:
         """Accuracies with intervals, by task and row."""
         return {task: _by_name(rows) for task, rows in self.right.items()}
+
+
+def lost_without(whole: Bools, ablated: Bools) -> Interval:
+    """Returns how much less often queries are answered right, [R, N] each: the mean, paired by query."""
+    return paired_interval(whole.mean(axis=0) - ablated.mean(axis=0))
 
 
 def chances(tasks: Iterable[str]) -> dict[str, float]:
@@ -277,15 +488,45 @@ class Doses:
         """Losses by name, with intervals over texts."""
         return {row.name: mean_interval(losses) for row, losses in self.losses.items()}
 
-    def figure(self) -> Figure:
+    @property
+    def setting(self) -> str:
+        """The model and the ablations."""
+        setup, texts = self.accuracies.plan.setup, len(next(iter(self.losses.values())))
+        ablated = f"{setup.mode} ablation"
+        return (
+            f"{self.accuracies.model_title}, {ablated}; A: {self.accuracies.k} demonstrations; B, C: "
+            f"{_the_best(setup.primary)}; {setup.prompts} queries, {texts} plain texts"
+        )
+
+    @property
+    def finding(self) -> str | None:
+        """What most heads cost the primary task, and the primary set plain text; None where neither is sure."""
+        plan, rows = self.accuracies.plan, self.accuracies.right[self.accuracies.plan.setup.primary_task]
+        most = max(plan.setup.sizes)
+        task = lost_without(rows[Row(Group.WHOLE)], rows[Row(Group.SIZE, most)])
+        text = mean_interval(self.losses[plan.ablated] - self.losses[Row(Group.WHOLE)])
+        said = []
+        if task.low > 0:
+            said.append(f"without {_the_best(most)} accuracy on {plan.setup.primary_task} falls by {task}")
+        if text.low > 0 or max(abs(text.low), abs(text.high)) < SAME_LOSS:
+            heads = _the_best(plan.setup.primary)
+            said.append(f"without {heads} plain text costs {text} nats more per token")
+        return _sentence("; ".join(said)) or None
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
         """Returns accuracies by size, those without demonstrations, and losses."""
         setup = self.accuracies.plan.setup
         task = setup.primary_task
         by_size = {name: self.accuracies.by_size(name) for name in self.accuracies.measured}
-        title = f"{self.accuracies.model_title}, {setup.mode} ablation; B: {task}"
-        return plots.doses(
-            by_size, [0, *setup.sizes], self.zero_shot[task], self.mean_losses, title, chances([task])[task],
-            self.uniform,
+        controls = self.accuracies.plan.draws(Group.NORM_MATCHED)
+        names = {row.name: f"control set {row.draw}" for row in controls}
+        zero_shot, losses = (
+            {names.get(name, name): interval for name, interval in rows.items()}
+            for rows in (self.zero_shot[task], self.mean_losses)
+        )
+        return task_plots.doses(
+            by_size, [0, *setup.sizes], zero_shot, losses, self.finding, self.setting,
+            task=task.replace("_", " "), chance=chances([task])[task], uniform=self.uniform, width=width,
         )  # fmt: skip
 
 

@@ -348,8 +348,8 @@ class Study(AnyStudy):
             }
 
         data = study.record({"part": "outputs"}, compute).data
-        attribution = mean_intervals(data["attribution"])
-        return Companions(self.scores(), data["copying"].mean(0), data["weights_copying"], attribution)
+        copying, attribution = mean_intervals(data["copying"], within=(0, 1)), mean_intervals(data["attribution"])
+        return Companions(self.scores(), copying, data["weights_copying"], attribution)
 
     def pattern(self) -> PromptPattern:
         """Returns what the best head attends to in the first prompt of the primary task."""

@@ -430,7 +430,7 @@ class TaskStudy(Study):
             }
 
         data = self.record({"part": "pattern", "head": list(chosen)}, compute).data
-        return PromptPattern(chosen, self.task, self.model.title, **data)
+        return PromptPattern(chosen, self.task, self.model.title, self.drawn[0].label(), **data)
 
 
 def base_runs(model: PreTrainedModel, edits: Mapping[Name, Edit], tokens: int) -> BaseRuns:
