@@ -1,3 +1,3 @@
 """Figure 01: forerunner token heads (Cho et al., ICLR 2025)."""
 
-__all__ = ["ablation", "cuts", "magnitudes", "measures", "plots", "results", "study"]
+__all__ = ["ablation", "causal_plots", "cuts", "magnitudes", "measures", "paper_plots", "plots", "results", "study"]
