@@ -16,7 +16,6 @@ from PIL import Image
 from util import edges, paths
 from util.figures import FIGURES, report, style
 from util.figures.edge_ablation import plots as edge_plots
-from util.figures.forerunner_heads import measures as f
 from util.figures.forerunner_heads import plots
 from util.figures.forerunner_heads.measures import Series
 from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
@@ -189,21 +188,6 @@ def test_figures_without_direct_effects_say_so_and_print_no_nan(tmp_path):
     figure = ioi_population(effects, effects * np.nan).figure()
     written = " ".join(text.get_text() for ax in figure.findobj(Axes) for text in ax.texts)
     assert "not measured" in written and "nan" not in written
-
-
-def test_effects_are_coloured_where_their_interval_excludes_0():
-    difference, width = np.array([[1.0, -2.0], [0.5, np.nan]]), np.array([[0.5, 1.0], [0.6, 0.0]])
-    cut = f.Contrast(difference, 0 * difference, difference, difference - width, difference + width)
-    figure = plots.head_effects(np.ones((2, 2), int), 4, np.ones((2, 2)), cut, "title")
-    images = figure.axes[2].get_images()
-    drawn: list[np.ndarray] = [np.ma.filled(np.ma.asarray(image.get_array()), np.nan) for image in images]
-    tested, coloured = drawn
-    np.testing.assert_array_equal(coloured, np.array([[1, -2], [np.nan, np.nan]]).T)
-    np.testing.assert_array_equal(
-        np.isfinite(tested), np.array([[True, True], [True, False]]).T
-    )  # grey; white: not cut
-    assert {text.get_text() for text in figure.axes[2].texts} == {"1.0", "-2.0"}
-    assert figure.axes[2].get_images()[1].get_clim() == (-2, 2)
 
 
 def test_values_are_plain_rounded_json(tmp_path, monkeypatch):

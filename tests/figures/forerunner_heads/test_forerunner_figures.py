@@ -253,7 +253,8 @@ def test_a_cuts_value_is_printed_where_its_interval_excludes_0():
     figure = causal_plots.cut_table(table | {QUARTERS[0]: table[EVERYWHERE]}, controls, {"a": "a", "b": "b"}, None, "s")
     for ax, control in zip(figure.axes[:2], (True, False), strict=True):  # controls of all layers alone
         assert [text.get_text() for text in ax.texts] == ["-1.00"]
-        points = {tuple(np.ravel(one.lines[0].get_xydata())): one.lines[0].get_mfc() for one in ax.containers}
+        containers: list[Any] = ax.containers
+        points = {tuple(np.ravel(one.lines[0].get_xydata())): one.lines[0].get_mfc() for one in containers}
         reds = {(-1.0, 0.0): causal_plots.RED, (3.0, 1.0): "white"}
         greys = {(0.1, 0.2): causal_plots.GREY, (0.0, 1.2): "white"}
         assert points == (reds | greys if control else reds)
@@ -261,7 +262,7 @@ def test_a_cuts_value_is_printed_where_its_interval_excludes_0():
 
 def test_the_heads_that_were_cut_are_named_in_the_order_of_what_they_move():
     result = effects(30, 9, cost=0.5)
-    below = result.figure().axes[2]
+    below = result.figure().axes[-1]
     order = sorted(zip(*np.nonzero(np.isfinite(result.worth.difference)), strict=True), key=lambda h: -result.moved[h])
     assert [tick.get_text() for tick in below.get_xticklabels()] == [f"L{layer}H{head}" for layer, head in order]
     drawn = [one.lines[0].get_ydata()[0] for one in below.containers]
@@ -412,7 +413,7 @@ def test_the_title_of_the_induction_heads():
 
 def test_the_title_of_the_effects():
     said = "of the 16 heads that move most"
-    assert title(effects(4, 8)) == f"None {said} costs the gold label more than other cells do, each cut alone"
+    assert title(effects(4, 8, -0.5)) == f"None {said} costs the gold label more than other cells do, each cut alone"
     assert title(effects(4, 8, 0.5)) == f"16 {said} cost the gold label more than other cells do, each cut alone"
     undone = effects(4, 8, 0.5, task=NOT_DONE)
     assert undone.finding is None and title(undone) == "" and undone.setting.endswith("agnews; TASK NOT DONE")

@@ -1,6 +1,7 @@
 """The figures of what cuts of attention cost, and of induction heads (Cho et al. 2025, Tables 1, 2 and Fig. 6)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -74,10 +75,11 @@ def cut_table(
     return figure
 
 
-def _print(ax: Axes, x: float, y: float, text: str) -> None:
+def _print(ax: Axes, x: float, y: float, text: str, rotation: float = 0) -> None:
     """Write a value above a point, with an outline, so that it can be read on lines."""
     outline = [withStroke(linewidth=1.5, foreground="white")]
-    ax.text(x, y, text, fontsize=SMALL, ha="center", va="bottom", color=RED, path_effects=outline)
+    place: dict[str, Any] = {"ha": "center", "va": "bottom", "rotation": rotation}
+    ax.text(x, y, text, fontsize=SMALL, color=RED, path_effects=outline, **place)
 
 
 def _significant(interval: Interval) -> bool:
@@ -191,12 +193,13 @@ def _losses(ax: Axes, moved: NDArray[np.floating], cut: Contrast, width: float) 
         face = RED if low > 0 or high < 0 else "white"
         reach = [[value - low], [high - value]]
         ax.errorbar([place], [value], yerr=reach, fmt="o", ms=3.5, lw=0.9, color=RED, mfc=face, mew=0.8)
-        if face == RED:
-            _print(ax, place, high, f"{value:.2f}")
+        if face == RED and step == 1:
+            _print(ax, place, high, f" {value:.2f}", rotation=90)
     ax.set_xticks(
         range(0, len(tested), step), [head_name(head) for head in tested[::step]], rotation=90, fontsize=SMALL
     )
     ax.set_xlim(-0.7, max(len(tested), 1) - 0.3)
+    ax.margins(y=0.25)  # room for the values
     title = "what the gold label loses when this head's labels cannot read their forerunners, beyond other cells"
     ax.set_title(broken(title, 7, 72 * width), fontsize=7)
     ax.set_ylabel("nats lost")

@@ -45,7 +45,7 @@ def count_maps(
     layers = len(next(iter(next(iter(maps.values())).values())))
     shown = [name for name in MAPS if name in next(iter(maps.values()))]
     columns = columns_of(len(maps), width - 1.2, 0.68)
-    blocks, height = -(-len(maps) // columns), min(1.7, max(0.8, 0.05 * layers))
+    blocks, height = -(-len(maps) // columns), min(1.7 if width >= WIDE else 1.3, max(0.8, 0.05 * layers))
     with style():
         figure = new_figure(width, 1.1 + blocks * len(shown) * (height + 0.35))
         axes = figure.subplots(blocks * len(shown), columns, squeeze=False, sharex=True, sharey=True)
@@ -90,7 +90,7 @@ def layer_curves(
     Behind the correct and a wrong label alone. Bands, which the paper does not have, are 95 % intervals.
     """
     with style():
-        figure = new_figure(width, 2.9)
+        figure = new_figure(width, 3.0 if width >= WIDE else 3.4)
         ax = figure.subplots()
         right = ax.twinx()
         for name, colour in COLOURS.items():
@@ -102,7 +102,7 @@ def layer_curves(
                 )
         ax.set(xlabel="block number", ylabel="mean head count", ylim=(0, None))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        right.set(ylabel="mean max. copy magnitude", ylim=(0, 1.1))
+        right.set(ylabel="mean max.\ncopy magnitude", ylim=(0, 1.1))
         right.spines["right"].set_visible(True)
         ax.set_zorder(right.get_zorder() + 1)  # lines above areas
         ax.patch.set_visible(False)

@@ -222,8 +222,8 @@ def layer_curves(
         least = min(uniform, *(float(np.maximum(one.low, FLOOR).min()) for one in largest.values()))
         below.set(yscale="log", ylim=(least / 1.6, 1.4), xlabel="layer", ylabel="largest\ncopy magnitude")
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
-        level(below, threshold, f"threshold\n{threshold:.3f}")
-        level(below, uniform, f"uniform\n{uniform:.3f}")
+        level(below, threshold, f"threshold {threshold:.3f}")
+        level(below, uniform, f"uniform {uniform:.3f}")
         columns = 2 if width >= WIDE else 1
         figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=SMALL)
         headline(figure, finding, setting)

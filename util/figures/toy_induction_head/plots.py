@@ -205,7 +205,7 @@ def patterns(
             order = np.argsort(values[query, key])  # strong ones lie above weak ones
             query, key = query[order], key[order]
             dots = ax.scatter(key, query, 2.2, c=values[query, key], cmap=VISIBLE, vmin=least, vmax=1, linewidths=0)
-            ax.set(xlim=(-1, total), ylim=(total, -1), aspect="equal")
+            ax.set(xlim=(-1, total), ylim=(total, -1))
             ax.set_title(title, fontsize=7)
             ax.spines[:].set_visible(True)
         for ax in axes[:, 0]:
