@@ -104,7 +104,9 @@ class PhaseChange:
     @property
     def setting(self) -> str:
         """What was trained, and which run is drawn in full."""
-        return f"Llama of {LAYERS} layers x {HEADS} heads on repeated random tokens; in full: {next(iter(self.runs))}"
+        moments = "falls: below half of the lower dashed line; form: prefix matching above 0.5"
+        model = f"Llama of {LAYERS} layers x {HEADS} heads on repeated random tokens"
+        return f"{model}; {moments}; in full: {next(iter(self.runs))}"
 
     def figure(self, width: float = FULL_WIDTH) -> Figure:
         """Returns losses and scores of heads against the tokens read."""

@@ -413,7 +413,7 @@ def test_the_title_of_the_induction_heads():
 
 def test_the_title_of_the_effects():
     said = "of the 16 heads that move most"
-    assert title(effects(4, 8, -0.5)) == f"None {said} costs the gold label more than other cells do, each cut alone"
-    assert title(effects(4, 8, 0.5)) == f"16 {said} cost the gold label more than other cells do, each cut alone"
+    assert title(effects(4, 8, -0.5)) == f"Cut alone, none {said} costs the gold label more than other cells do"
+    assert title(effects(4, 8, 0.5)) == f"Cut alone, 16 {said} cost the gold label more than other cells do"
     undone = effects(4, 8, 0.5, task=NOT_DONE)
     assert undone.finding is None and title(undone) == "" and undone.setting.endswith("agnews; TASK NOT DONE")

@@ -253,7 +253,7 @@ def test_the_figure_of_the_change_draws_every_head_of_the_first_run(log):
     assert len(drawn[0]) == 2 * 3 + 1 and len(drawn[1]) == 2 * heads + 2 * 2  # and the level of the guess
     assert above.get_ylim() == (0, 6) and "guess" in [text.get_text() for text in above.texts]
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert {"loss on later copies", "prefix matching, best head", "other heads of this run"} <= {*names}
+    assert {"loss on later copies", "prefix matching, best head", "thin: other heads of this run"} <= {*names}
     assert "pale: the other seeds" in names and len(names) == 6
     best = np.array(log["seeds"]["0"]["prefix_matching"]).max(axis=(1, 2))[-1]
     [first] = [line for line in below.get_lines() if line.get_label() == "prefix matching, best head"]

@@ -200,6 +200,6 @@ def _losses(ax: Axes, moved: NDArray[np.floating], cut: Contrast, width: float) 
     )
     ax.set_xlim(-0.7, max(len(tested), 1) - 0.3)
     ax.margins(y=0.25)  # room for the values
-    title = "what the gold label loses when this head's labels cannot read their forerunners, beyond other cells"
+    title = "what the gold label loses when one head is cut, beyond other cells"
     ax.set_title(broken(title, 7, 72 * width), fontsize=7)
     ax.set_ylabel("nats lost")

@@ -248,7 +248,7 @@ def phase_change(
                 best = int(heads[-1].argmax())
                 below.plot(tokens, heads[:, best], **_line(colour, number, f"{name}, best head"))
                 if number == 0:
-                    below.plot(tokens, np.delete(heads, best, axis=1), ":", color=colour, lw=0.8)
+                    below.plot(tokens, np.delete(heads, best, axis=1), color=colour, lw=0.6)
         for name, loss in guesses.items():
             above.axhline(loss, color="0.6", lw=0.7, ls="--", zorder=0)
             if loss == min(guesses.values()):  # below the line, on the left of where losses fall below it
@@ -258,7 +258,7 @@ def phase_change(
             above.annotate(name, textcoords="offset points", fontsize=TEXT, **place)
         above.set(ylabel="loss,\nnats per token", ylim=(0, top))
         below.set(xlabel="tokens read, millions", ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
-        below.plot([], [], ":", color="0.4", lw=0.8, label="other heads of this run")
+        below.plot([], [], color="0.2", lw=0.6, label="thin: other heads of this run")
         if len(runs) > 1:
             below.plot([], [], color="0.7", lw=0.7, label="pale: the other seeds")
         lines = [line for ax in (above, below) for line in zip(*ax.get_legend_handles_labels(), strict=True)]

@@ -59,8 +59,8 @@ class HeadEffects:
         if not self.task.check.done:
             return None
         costly = int((self.worth.low > 0).sum())
-        said = f"{costly or 'None'} of the {self.number} heads that move most {'costs' if costly < 2 else 'cost'}"
-        return f"{said} the gold label more than other cells do, each cut alone"
+        said = f"Cut alone, {costly or 'none'} of the {self.number} heads that move most"
+        return f"{said} {'costs' if costly < 2 else 'cost'} the gold label more than other cells do"
 
     @property
     def setting(self) -> str:
