@@ -462,7 +462,7 @@ def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_take
     assert isinstance(task, results.Task)
     checks = task.checks
     assert [check.dataset for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
-    assert task.check == checks[0] and task.mark == "TASK NOT DONE: "  # the first is measured all the same
+    assert task.check == checks[0] and task.mark == "; TASK NOT DONE"  # the first is measured all the same
     assert [line.partition(":")[0] for line in str(task).splitlines()] == ["sst5", "trec"]
     again = CausalStudy(cached(study), ["sst5", 4], choice_prompts=6).task()
     assert again == task
