@@ -11,16 +11,13 @@ import pytest
 from matplotlib import image
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 from PIL import Image
 
 from util import edges, paths
 from util.figures import FIGURES, report, style
 from util.figures.edge_ablation import plots as edge_plots
-from util.figures.forerunner_heads import measures as f
 from util.figures.forerunner_heads import plots
 from util.figures.forerunner_heads.measures import Series
-from util.figures.forerunner_heads.results import Growth, Reading, Setting
 from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
 from util.figures.induction_scores import measures as induction_measures
 from util.figures.induction_scores import study as induction_study
@@ -28,7 +25,6 @@ from util.figures.ioi_patching import measures as m
 from util.figures.ioi_patching import plots as ioi_plots
 from util.figures.ioi_patching import results as ioi
 from util.figures.toy_induction_head import study as toy_study
-from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, Intervals
 from util.stats.undefined import IN_VALUES
 
@@ -52,58 +48,6 @@ def test_nothing_of_a_committed_figure_is_cut_off_at_its_edge(file):
     pixels = image.imread(file)[..., :3]
     rim = [pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]]
     assert all((part > 0.99).all() for part in rim)
-
-
-def forerunner_figures(magnitude, control, n_t):
-    """All figures of forerunner heads on made-up numbers, by panel."""
-    n, (layers, heads) = len(n_t), magnitude.shape[1:]
-    conditions = {
-        Series.CORRECT: magnitude,
-        Series.WRONG: magnitude[:, ::-1],
-        Series.OTHER_WORD: magnitude,
-        Series.UNTRAINED: control,
-    }
-    counts = {name: f.head_counts(values, n_t) for name, values in conditions.items()}
-    curves = {name: f.mean_head_count(values, n_t) for name, values in conditions.items()}
-    largest = {name: f.mean_max_magnitude(values) for name, values in conditions.items()}
-    frequent = {name: f.frequent_heads(values, n_t) for name, values in conditions.items()}
-    found, verdicts = f.contrast(magnitude, control), f.verdicts(magnitude, control, n_t)
-    named = {head: head_name(head) for head in top(magnitude.mean(0), 5)}
-    panel = plots.Panel("title", found, verdicts, named)
-    cut = f.on_map(f.contrast(magnitude[:, 0, :2], control[:, 0, :2]), [(0, 0), (layers - 1, 1)], (layers, heads))
-    parts = [(0.0, 1.0), (0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]
-    cuts = {"si_to_yi": "s_i -> y_i", "si_to_si": "s_i -> s_j, i < j"}
-    changes = {"si_to_yi": Interval(-0.3, -0.5, -0.1), "si_to_si": Interval(0.001, -0.1, 0.1)}
-    table = dict.fromkeys(parts, changes)
-    readings = {name: Reading(v, control, v, n_t) for name, v in list(conditions.items())[:3]}
-    growth = Growth.of(Setting("m", "d", 4, n), dict.fromkeys((0, 1, 2, 4, 8, 12), readings), 5)
-    likelihoods = dict.fromkeys(f.Reader, largest[Series.CORRECT])
-    heads_of = dict.fromkeys(f.Inducing, curves[Series.CORRECT])
-    title = "a finding of some length that says what is to be seen in this figure\nmodel, data set, k = 4, 32 prompts"
-    return {
-        "counts": plots.count_maps(counts, dict.fromkeys(counts, n), frequent, title),
-        "layers": plots.layer_curves(curves, largest, 0.03, 0.006, title),
-        "specificity": plots.specificity([panel, panel._replace(names={(0, 1): "a role"})], 0.03, title),
-        "effects": plots.head_effects(counts[Series.CORRECT], n, magnitude.mean(0), cut, title),
-        "ablation": plots.ablation_map(table, {parts[0]: table[parts[0]]}, cuts, title),
-        "induction": plots.induction_layers(heads_of, likelihoods, curves[Series.WRONG], {"uniform": 0.4}, title),
-        "grid": plots.count_grid({"glue_sst2": counts, "trec": counts}, {"glue_sst2": n, "trec": n}, title),
-        "k": plots.by_demonstrations(growth.counts, growth.fixed, growth.maps, n, title),
-    }
-
-
-def test_every_figure_draws_without_a_warning(arrays, tmp_path):
-    figures = forerunner_figures(*arrays)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name, figure in figures.items():
-            figure.savefig(tmp_path / f"{name}.png", dpi=150)
-            figure.savefig(tmp_path / f"{name}.pdf")
-    for name, figure in figures.items():
-        pixels = image.imread(tmp_path / f"{name}.png")[..., :3]
-        rim = [pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]]
-        assert all((part > 0.99).all() for part in rim), f"{name} is cut off at its edge"
-        assert figure.get_size_inches()[0] <= 5.5 and figure.get_size_inches()[1] <= 8
 
 
 def test_a_head_map_counts_layers_across_and_heads_up_from_0(arrays):
@@ -138,53 +82,14 @@ def test_numbers_in_cells_have_three_characters_at_most():
     assert list(map(short_number, numbers)) == [".44", "-.26", "-2.5", "12", "10", "1.0", ".00"]
 
 
-def test_the_count_map_has_the_papers_scale(arrays):
-    magnitude, _, n_t = arrays
-    counts = f.head_counts(magnitude, n_t)
-    correct = Series.CORRECT
-    figure = plots.count_maps({correct: counts}, {correct: len(n_t)}, {correct: Interval(1, 0, 2)}, "title")
-    ax = figure.axes[0]
-    [drawn] = ax.get_images()
-    assert drawn.get_clim() == (0.25, 1)
-    np.testing.assert_array_equal(drawn.get_array(), counts.T / len(n_t))  # layers across, heads up
-    assert ax.get_xlabel() == "layer"
-    assert "1 [0, 2] heads" in ax.get_title()
-    printed = {(t.get_position(), t.get_text()) for t in ax.texts}
-    large = counts.shape in ((4, 8), (12, 12))  # enough room for three digits
-    assert printed == ({((x, y), str(counts[x, y])) for x, y in np.argwhere(counts)} if large else set())
-
-
-def test_names_of_heads_stand_apart():
-    """Five heads at one place: their names do not lie on each other."""
-    flat = np.full((1, 5), 0.5)
-    found = f.Contrast(flat, flat / 10, flat * 0.9, flat * 0.8, flat)
-    names = {(0, head): head_name((0, head)) for head in range(5)}
-    figure = plots.specificity([plots.Panel("t", found, np.full((1, 5), "forerunner head"), names)], 0.03, "title")
-    figure.canvas.draw()
-    ax = figure.axes[0]
-    written = [text for text in ax.texts if text.get_text().startswith("L0H")]
-    at = np.sort([text.get_position()[1] for text in written]) * ax.bbox.height  # of their middles, in pixels
-    assert len(at) == 5
-    assert np.diff(at).min() > max(Text.get_window_extent(text).height for text in written)
-
-
-def test_only_significant_cells_of_the_ablation_map_are_coloured():
-    table = {(0.0, 1.0): {"a": Interval(-1.0, -2.0, -0.5), "b": Interval(3.0, -1.0, 7.0)}}
-    controls = {(0.0, 1.0): {"a": Interval(0.1, 0.05, 0.2), "b": Interval(0.0, 0.0, 0.0)}}
-    figure = plots.ablation_map(table, controls, {"a": "a", "b": "b"}, "t")
-    ax = figure.axes[0]
-    [drawn] = ax.get_images()
-    np.testing.assert_array_equal(np.ma.filled(np.ma.asarray(drawn.get_array()), np.nan), [[-1, 0.1], [np.nan, np.nan]])
-    assert drawn.get_clim() == (-1, 1)  # what is not significant does not stretch the colours
-    assert [text.get_text() for text in ax.texts] == ["-1.00*", "+0.10*", "+3.00", "0.00"]
-
-
 def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     counts = {Series.CORRECT: np.arange(16).reshape(4, 4)}
     contents = []
     for _ in range(2):
-        drawn = plots.count_maps(counts, {Series.CORRECT: 16}, {Series.CORRECT: Interval(1, 0, 2)}, "title")
+        drawn = plots.count_maps(
+            counts, {Series.CORRECT: 16}, {Series.CORRECT: Interval(1, 0, 2)}, "a finding", "a model"
+        )
         files = report.save_figure(drawn, "stem", "panel")
         contents.append([file.read_bytes() for file in files])
     assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
@@ -194,7 +99,7 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
 def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     maps, correct = np.arange(16).reshape(4, 4), Series.CORRECT
-    drawn = plots.count_maps({correct: maps}, {correct: 16}, {correct: Interval(1, 0, 2)}, "title")
+    drawn = plots.count_maps({correct: maps}, {correct: 16}, {correct: Interval(1, 0, 2)}, "a finding", "a model")
     png, pdf = report.save_figure(drawn, "stem", "panel", "smollm2")
     with Image.open(png) as stored:
         assert stored.info["Description"] == "SmolLM2-135M-Instruct, Q4_1 file, dequantised"
@@ -282,21 +187,6 @@ def test_figures_without_direct_effects_say_so_and_print_no_nan(tmp_path):
     figure = ioi_population(effects, effects * np.nan).figure()
     written = " ".join(text.get_text() for ax in figure.findobj(Axes) for text in ax.texts)
     assert "not measured" in written and "nan" not in written
-
-
-def test_effects_are_coloured_where_their_interval_excludes_0():
-    difference, width = np.array([[1.0, -2.0], [0.5, np.nan]]), np.array([[0.5, 1.0], [0.6, 0.0]])
-    cut = f.Contrast(difference, 0 * difference, difference, difference - width, difference + width)
-    figure = plots.head_effects(np.ones((2, 2), int), 4, np.ones((2, 2)), cut, "title")
-    images = figure.axes[2].get_images()
-    drawn: list[np.ndarray] = [np.ma.filled(np.ma.asarray(image.get_array()), np.nan) for image in images]
-    tested, coloured = drawn
-    np.testing.assert_array_equal(coloured, np.array([[1, -2], [np.nan, np.nan]]).T)
-    np.testing.assert_array_equal(
-        np.isfinite(tested), np.array([[True, True], [True, False]]).T
-    )  # grey; white: not cut
-    assert {text.get_text() for text in figure.axes[2].texts} == {"1.0", "-2.0"}
-    assert figure.axes[2].get_images()[1].get_clim() == (-2, 2)
 
 
 def test_values_are_plain_rounded_json(tmp_path, monkeypatch):

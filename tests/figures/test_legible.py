@@ -75,3 +75,11 @@ def test_panels_are_spread_evenly():
     spread = [style.columns_of(panels, 5.5, 1.3) for panels in (1, 3, 4, 5, 6, 9)]
     assert spread == [1, 3, 4, 3, 3, 3]
     assert style.columns_of(4, 3.3, 1.5) == 2 and style.columns_of(3, 1.0, 1.5) == 1
+
+
+@pytest.mark.parametrize("width", range(20, 300, 20))
+def test_an_interval_is_not_broken_into_two_lines(width):
+    text = "heads give 0.96 [0.90, 0.97] of it to the token before, 0.94 [0.90, 0.96] to another"
+    lines = style.broken(text, style.FINDING, width).split("\n")
+    assert " ".join(lines) == text
+    assert all(line.count("[") == line.count("]") for line in lines)

@@ -1,8 +1,9 @@
 """The matplotlib style of all figures. This file knows nothing of models, prompts or caches."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, get_args
 
 import matplotlib as mpl
 import numpy as np
@@ -22,6 +23,7 @@ BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what 
 ORANGE = "#d99a2b"
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
+Layout = Literal["suite", "paper"]  # of a figure: the suite's own, or that of the published one
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
@@ -53,6 +55,12 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def check_layout(layout: str) -> None:
+    """Raises ValueError, with the names that there are, for a layout that there is not."""
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout = {layout!r}: it is {' or '.join(get_args(Layout))}")
+
+
 def headline(figure: Figure, finding: str | None, setting: str) -> None:
     """Write what a figure shows above it, and below that, smaller, the setting: model, data, number of prompts.
 
@@ -76,9 +84,12 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
 
 
 def broken(text: str, size: float, width: float) -> str:
-    """A text broken into lines, at spaces, that are at most `width` points wide in a font of `size` points."""
+    """A text broken into lines that are at most `width` points wide in a font of `size` points.
+
+    It is broken at spaces, but for those of an interval: [0.90, 0.96] stays on one line.
+    """
     font, lines = FontProperties(family=STYLE["font.family"], size=size), [""]
-    for word in text.split():
+    for word in re.split(r"\s+(?![^[]*\])", text.strip()):
         longer = f"{lines[-1]} {word}".lstrip()
         if lines[-1] and TextPath((0, 0), longer, prop=font).get_extents().width > width:
             lines.append(word)

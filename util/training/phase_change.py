@@ -22,6 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from util import paths
 from util.engine.handshake import prepare
+from util.figures.style import WIDTH as FULL_WIDTH
 from util.figures.toy_induction_head import plots
 from util.prompts.sequences import Sequences
 from util.roles.head_scores import head_scores
@@ -64,6 +65,15 @@ def formed_at(run: Mapping[str, Any], score: float = 0.5) -> int | None:
     return int(run["tokens"][int((best > score).argmax())]) if (best > score).any() else None
 
 
+def fell_at(run: Mapping[str, Any]) -> int | None:
+    """How many tokens were read when the loss on later copies was first below half of what guessing among COPY costs.
+
+    None: never.
+    """
+    below = np.array(run["later_copies"]) < np.log(COPY) / 2
+    return int(run["tokens"][int(below.argmax())]) if below.any() else None
+
+
 @dataclass(frozen=True)
 class PhaseChange:
     """Runs of training by name, the one that is drawn in full first; about: where the stored ones are from.
@@ -80,14 +90,31 @@ class PhaseChange:
         """How many tokens were read when induction heads formed, see `formed_at`, by run."""
         return {name: formed_at(run) for name, run in self.runs.items()}
 
-    def figure(self) -> Figure:
+    @property
+    def finding(self) -> str | None:
+        """How near to each other losses fall and heads form; None where a run does not show both."""
+        moments = [(fell_at(run), formed_at(run)) for run in self.runs.values()]
+        apart = [abs(fell - formed) for fell, formed in moments if fell is not None and formed is not None]
+        if len(apart) < len(moments):
+            return None
+        resolution = max(int(np.diff(run["tokens"]).max()) for run in self.runs.values())
+        runs = f"all {len(apart)} runs" if len(apart) > 1 else "the one run"
+        return f"In {runs} the loss falls within {max(apart) + resolution:,} tokens of when induction heads form"
+
+    @property
+    def setting(self) -> str:
+        """What was trained, and which run is drawn in full."""
+        moments = "falls: below half of the lower dashed line; form: prefix matching above 0.5"
+        model = f"Llama of {LAYERS} layers x {HEADS} heads on repeated random tokens"
+        return f"{model}; {moments}; in full: {next(iter(self.runs))}"
+
+    def figure(self, width: float = FULL_WIDTH) -> Figure:
         """Returns losses and scores of heads against the tokens read."""
         guesses = {
             f"guessing among all {VOCABULARY} tokens": float(np.log(VOCABULARY)),
             f"among the {COPY} of the text": float(np.log(COPY)),
         }
-        title = f"Heads and loss change together; in full: {next(iter(self.runs))}"
-        return plots.phase_change(list(self.runs.values()), title, guesses)
+        return plots.phase_change(list(self.runs.values()), guesses, self.finding, self.setting, width)
 
     def check_lines(self) -> list[str]:
         """Returns a line for each stored run."""

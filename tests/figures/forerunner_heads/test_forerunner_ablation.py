@@ -462,7 +462,7 @@ def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_take
     assert isinstance(task, results.Task)
     checks = task.checks
     assert [check.dataset for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
-    assert task.check == checks[0] and task.mark == "TASK NOT DONE: "  # the first is measured all the same
+    assert task.check == checks[0] and task.mark == "; TASK NOT DONE"  # the first is measured all the same
     assert [line.partition(":")[0] for line in str(task).splitlines()] == ["sst5", "trec"]
     again = CausalStudy(cached(study), ["sst5", 4], choice_prompts=6).task()
     assert again == task
@@ -516,12 +516,13 @@ def test_all_causal_parts_are_of_the_chosen_task(study, monkeypatch):
     assert isinstance(effects, results.HeadEffects)
     assert {part.task.check.dataset for part in (tables, induction, effects)} == {"sst5"}
     assert set(tables.together[1]) == {(0.0, 1.0), *cuts.QUARTERS} and len(tables.cut) == 1 + 25 + 25
-    assert str(tables).splitlines() == [tables.worth, tables.finding]
-    assert tables.figure().get_suptitle().startswith("TASK NOT DONE: tiny, sst5, k = 2, 5 prompts: change of")
-    assert induction.figure().get_suptitle().endswith("tiny, sst5, k = 2, 4 prompts")
+    assert str(tables).splitlines() == [tables.worth, tables.verdict]
+    assert "tiny, sst5, k = 2, 5 prompts; TASK NOT DONE" in tables.setting
+    assert induction.setting == "tiny, sst5, k = 2, 4 prompts; TASK NOT DONE"
     assert f"beyond chance: {len(induction.beyond_chance)} of 3: [" in str(induction)
     assert effects.number == 2 and np.isfinite(effects.worth.difference).sum() == 2
-    assert effects.figure().get_suptitle().endswith("k = 2, 6 prompts; cut on 3 prompts of sst5")
+    assert effects.setting.endswith("k = 2, 6 prompts; cut on 3 prompts of sst5; TASK NOT DONE")
+    assert [part.figure().get_suptitle() for part in (tables, induction, effects)] == [""] * 3
     stored = {name for part in (tables, induction, effects) for name in part.values()}
     assert stored == {"ablation", "without demonstrations", "induction", "head effects"}
 

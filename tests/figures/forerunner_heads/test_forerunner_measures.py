@@ -187,7 +187,10 @@ def test_growth_with_demonstrations_tells_the_threshold_from_the_heads():
     growth = Growth.of(Setting("toy", "trec", 4, 8), {k: reading(20 * (k + 1)) for k in (0, 4, 19)}, 5)
     assert [growth.counts[f.Series.CORRECT][k][0] for k in (0, 4, 19)] == [1, 2, 3]
     assert [growth.fixed[k][0] for k in (0, 4, 19)] == [2, 2, 2]
-    assert "k = 0 to 19: 1.0 to 3.0; above one threshold 2.0 to 2.0" in growth.figure().get_suptitle()
+    assert growth.finding == (
+        "From k = 0 to 19 more heads exceed c / n_t on a prompt (1.0 to 3.0), not clearly more or fewer one fixed "
+        "threshold (2.0 to 2.0)"
+    )
     assert growth.maps[19].tolist() == [[8, 8, 8]]
 
 
@@ -203,7 +206,7 @@ def test_published_rows_are_filled_where_the_setting_is_theirs():
     def induction(**changes):
         nothing = {"heads": {}, "shares": {}, "levels": {}, "null": heads}
         setting, task = Setting("toy", "glue_sst2", 16, 4), Task(())
-        return InductionHeads(setting, task, **nothing, correct=correct, request=request | changes)
+        return InductionHeads(setting, task, **nothing, correct=correct, classes=2, request=request | changes)
 
     here = published(layers, counts, induction())
     assert here["head_count_per_layer"] == pytest.approx((3.0, 1 / 1.96), rel=1e-4)

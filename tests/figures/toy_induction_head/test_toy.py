@@ -10,11 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import Rectangle
 
+from tests.figures.legible import LONG_NAME, faults
+from util.figures.style import COLUMN, WIDTH
 from util.figures.toy_induction_head import by_hand, plots
+from util.figures.toy_induction_head.results import FoundPatterns
 from util.figures.toy_induction_head.study import Study
 from util.records.model import Model
 from util.roles import attention_scores
+from util.roles.attention_scores import ScoredHead
+from util.roles.results import Patterns
+from util.stats.intervals import Interval
 from util.training import __main__ as command_line
 from util.training import phase_change
 
@@ -109,46 +116,148 @@ def test_the_command_line_writes_what_log_reads(run, log, tmp_path, monkeypatch,
     assert "seed 3: best prefix-matching score above 0.5 after None tokens" in capsys.readouterr().out
 
 
+LETTERS = "abcdef"
+SEQUENCE = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])
+
+
+def aligned(moves=((0, 0), (0, -1), (0, -2), (1, 0), (1, 1))):
+    place = np.eye(8)
+    moved = {(q, k): by_hand.attention(np.roll(place, q, axis=0), np.roll(place, k, axis=0), 60.0) for q, k in moves}
+    return by_hand.Aligned(moved)
+
+
+def stream(strength=0.99999999):
+    attention = strength * np.eye(4, k=-1)
+    copied = attention @ SEQUENCE
+    steps = {"tokens": SEQUENCE, "+ what the head copies": copied, "= logits": SEQUENCE + copied}
+    return by_hand.Stream(attention, steps, ["a", "b", "c", "ab"], ["a", "b", "c"])
+
+
+def found_patterns(length=50, previous=(0.96, 0.90, 0.97), matching=(0.94, 0.90, 0.96)):
+    """The attention of two heads on a sequence in four copies, with these scores."""
+    scores = {"previous_token": Interval(*previous), "prefix_matching": Interval(*matching)}
+    best = {role: ScoredHead((layer, 5), scores) for layer, role in enumerate(scores, start=22)}
+    attention = np.stack([np.eye(4 * length + 1, k=-back) for back in (1, length - 1)])
+    patterns = Patterns(tuple(head.head for head in best.values()), attention, np.arange(4 * length + 1))
+    by_role = {role: (np.eye(4 * length, k=-1), 1.0) for role in scores}
+    return FoundPatterns(patterns, best, LONG_NAME, length), by_role
+
+
+def training(log, change=lambda run: run):
+    runs = {f"seed {seed}": change(run) for seed, run in log["seeds"].items()}
+    return phase_change.PhaseChange(runs, runs, "a log")
+
+
+@pytest.mark.parametrize("width", [COLUMN, WIDTH])
 @pytest.mark.parametrize("length", [6, 50])
-def test_every_figure_draws_without_a_warning(log, length, tmp_path):
-    sequence, shift = np.eye(4)[:, :3], np.eye(4, k=-1)
-    pattern, letters = np.eye(4 * length, k=-1), "abcdef"
-    names = ["a", "b", "c", "ab"]
-    stream = np.kron(np.eye(3), np.eye(len(letters)))
-    panels = {f"panel {n}": (values, "down", "across") for n, values in enumerate((pattern, stream, np.eye(6), shift))}
-    figures = {
-        "shifts": plots.shifts({f"by {n}": np.eye(8, k=-n) for n in range(5)}),
-        "stream": plots.residual_stream(shift, {"before": sequence, "after": sequence}, names, "abc"),
-        "circuits": plots.circuits(
-            panels, ["token", "previous", "output"], letters, ("panel 1", "panel 1", "previous")
-        ),
-        "patterns": plots.patterns({"one": pattern, "two": pattern / 2, "three": 0 * pattern}, length),
-        "phase change": plots.phase_change(list(log["seeds"].values()), "title", {"guess": 4.1}),
-    }
+def test_every_figure_can_be_read_at_any_width(log, length, width):
+    found, by_role = found_patterns(length)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for name, figure in figures.items():
-            figure.savefig(tmp_path / f"{name}.png")
-            figure.savefig(tmp_path / f"{name}.pdf")
-            assert figure.get_size_inches()[0] <= 5.5
-    dots = figures["patterns"].axes[0].collections[0].get_offsets()
-    assert {*map(tuple, dots)} == {*map(tuple, np.argwhere(pattern)[:, ::-1])}  # keys across, queries down
-    for ax, rows in zip(figures["circuits"].axes, (4 * length, 18, 6, 4), strict=False):
-        assert np.shape(ax.get_images()[0].get_array()) == (rows, rows)
+        figures = {
+            "shifts": aligned().figure(width),
+            "stream": stream().figure(width),
+            "circuits": by_hand.Construction(len(LETTERS), 60.0).figure(LETTERS, width),
+            "patterns": found.figure(by_role, width),
+            "phase change": training(log).figure(width),
+        }
+        assert {name: faults(figure) for name, figure in figures.items()} == dict.fromkeys(figures, [])
+    assert {figure.get_size_inches()[0] for figure in figures.values()} == {width}
+
+
+def test_the_figures_draw_what_they_are_given():
+    pattern, blocks, shift = np.eye(24, k=-1), np.kron(np.eye(3), np.eye(6)), np.eye(4, k=-1)
+    given = {"one": pattern, "two": pattern / 2, "three": 0 * pattern}
+    dots: Any = plots.patterns(given, 6, "finding", "setting").axes[0].collections[0]
+    assert {*map(tuple, dots.get_offsets())} == {
+        *map(tuple, np.argwhere(pattern)[:, ::-1])
+    }  # keys across, queries down
+    panels = {f"panel {n}": (values, "down", "across") for n, values in enumerate((pattern, blocks, np.eye(6), shift))}
+    slots = ["token", "previous", "output"]
+    for width, order in ((WIDTH, (24, 18, 6, 4)), (COLUMN, (24, 4, 18, 6))):  # a narrow figure has columns for rows
+        figure = plots.circuits(panels, slots, LETTERS, None, "finding", "setting", width)
+        drawn = [np.shape(ax.get_images()[0].get_array()) for ax in figure.axes if ax.get_images()]
+        assert drawn == [(rows, rows) for rows in order]
+
+
+# ------------------------------------------------------------------------------------------------ what titles say
+
+
+def title(result, *arguments):
+    """The headline's two parts, on one line each."""
+    figure = result.figure(*arguments)
+    said = figure.get_suptitle().replace("\n", " ")
+    assert said == (result.finding or "")
+    assert result.setting in {text.get_text().replace("\n", " ") for text in figure.texts}
+    return said
+
+
+def test_the_title_of_the_shifts_is_told_where_the_offset_alone_counts():
+    assert title(aligned()) == "Attention reads as far back as queries are moved against keys: only the offset counts"
+    wrong = by_hand.Aligned({(0, -1): np.eye(8)})
+    assert wrong.finding is None and title(wrong) == ""
+
+
+def test_the_title_of_the_stream_counts_what_the_head_wins():
+    assert title(stream()) == "What the head copies is predicted in 1 of 4 rows, and ties with the token itself in 2"
+    said = "What the head copies is predicted in none of 4 rows, and ties with the token itself in none"
+    assert title(stream(0)) == said
+    assert title(stream(2)).startswith("What the head copies is predicted in 3 of 4 rows")
+
+
+def test_the_title_of_the_circuits_is_told_where_they_are_the_identity(monkeypatch):
+    made = by_hand.Construction(6, 60.0)
+    assert title(made, LETTERS) == "Both circuits are the identity: match what followed this token, and predict it"
+    monkeypatch.setattr(by_hand.Construction, "ov_circuit", np.eye(6, k=1))
+    assert made.finding is None and title(made, LETTERS) == ""
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (
+            {},
+            "Of its attention L22H5 gives 0.96 [0.90, 0.97] to the previous token, L23H5 gives 0.94 [0.90, 0.96] to "
+            "what followed earlier occurrences",
+        ),
+        ({"matching": (0.5, 0.4, 0.6)}, "Of its attention L22H5 gives 0.96 [0.90, 0.97] to the previous token"),
+        ({"previous": (0.5, 0.4, 0.6), "matching": (0.5, 0.4, 0.6)}, ""),
+        (
+            {"previous": (0.01, 0.0, 0.02), "matching": (0.01, 0.0, 0.02)},
+            "No head gives half of its attention to the previous token or to what followed earlier occurrences",
+        ),
+    ],
+)
+def test_the_title_of_the_patterns_names_heads_that_give_a_role_most_of_their_attention(scores, said):
+    found, by_role = found_patterns(6, **scores)
+    assert title(found, by_role) == said
+
+
+def test_the_title_of_the_change_says_how_near_loss_and_heads_are(log):
+    assert title(training(log)) == ("In all 3 runs the loss falls within 20,480 tokens of when induction heads form")
+    later = training(log, lambda run: run | {"later_copies": [5.0] * 10 + run["later_copies"][:-10]})
+    assert "within 225,280 tokens" in title(later)  # ten measurements later
+    never = training(log, lambda run: run | {"later_copies": [5.0] * len(run["tokens"])})
+    assert never.finding is None and title(never) == ""
+    assert [phase_change.fell_at(run) for run in never.runs.values()] == [None] * 3
+
+
+# ------------------------------------------------------------------------------------------------ single figures
 
 
 def test_the_figure_of_the_change_draws_every_head_of_the_first_run(log):
-    figure = plots.phase_change(list(log["seeds"].values()), "title", {"guess": 4.1})
+    figure = plots.phase_change(list(log["seeds"].values()), {"guess": 4.1}, "finding", "setting")
     above, below = figure.axes
     heads = phase_change.LAYERS * phase_change.HEADS
     drawn = [[line for line in ax.get_lines() if len(np.asarray(line.get_xdata()))] for ax in (above, below)]
-    assert len(drawn[0]) == 2 * 3 + 1 and len(drawn[1]) == 2 * heads + 2 * 2 + 1  # and the levels
+    assert len(drawn[0]) == 2 * 3 + 1 and len(drawn[1]) == 2 * heads + 2 * 2  # and the level of the guess
     assert above.get_ylim() == (0, 6) and "guess" in [text.get_text() for text in above.texts]
-    legends: list[Any] = [ax.get_legend() for ax in (above, below)]
-    names = [[text.get_text() for text in legend.get_texts()] for legend in legends]
-    assert "the other seeds" in names[0] and {"the other seeds", "other heads of this run"} <= {*names[1]}
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {"loss on later copies", "prefix matching, best head", "thin: other heads of this run"} <= {*names}
+    assert "pale: the other seeds" in names and len(names) == 6
     best = np.array(log["seeds"]["0"]["prefix_matching"]).max(axis=(1, 2))[-1]
-    assert np.asarray(below.get_lines()[0].get_ydata())[-1] == best
+    [first] = [line for line in below.get_lines() if line.get_label() == "prefix matching, best head"]
+    assert np.asarray(first.get_ydata())[-1] == best
 
 
 def test_equal_logits_are_a_tie():
@@ -160,27 +269,32 @@ def test_equal_logits_are_a_tie():
         [False, True, True],
         [False, False, True],
     ]
-    figure = plots.residual_stream(np.eye(4, k=-1), {"logits": stream}, ["a", "b", "c", "ab"], "abc")
+    figure = plots.residual_stream(np.eye(4, k=-1), {"logits": stream}, ["a", "b", "c", "ab"], "abc", "f", "s")
     patches: Any = figure.axes[-1].patches
     frames = {tuple(np.round(np.array(patch.get_xy()) + 0.44).astype(int)): patch.get_linestyle() for patch in patches}
     assert frames == {(0, 0): "-", (0, 1): "--", (1, 1): "--", (1, 2): "--", (2, 2): "--", (2, 3): "-"}
 
 
 def test_what_is_shifted_is_said_by_how_far_back_it_reads():
-    figure = plots.shifts({"nothing": np.eye(8), "keys by 2": np.eye(8, k=-2)})
+    figure = plots.shifts({"nothing": np.eye(8), "keys by 2": np.eye(8, k=-2)}, "finding", "setting")
     titles = [ax.get_title() for ax in figure.axes]
     assert titles == ["reads itself\n(nothing)", "reads 2 back\n(keys by 2)"]
     for axis in (figure.axes[0].xaxis, figure.axes[1].xaxis, figure.axes[0].yaxis):
         assert [tick.get_text() for tick in axis.get_ticklabels()] == ["0", "2", "4", "6"]
 
 
-def test_an_arrow_leads_from_the_slot_that_is_written_to_the_one_that_is_read():
-    stream = np.kron(np.eye(3), np.eye(4))
-    panels = {name: (stream, "down", "across") for name in ("one", "two")}
-    figure = plots.circuits(panels, ["token", "previous", "output"], "abcd", ("two", "one", "previous"))
+@pytest.mark.parametrize("width", [COLUMN, WIDTH])
+def test_an_arrow_leads_from_the_slot_that_is_written_to_the_one_that_is_read(width):
+    figure = by_hand.Construction(4, 60.0).figure("abcd", width)
+    axes = {ax.get_title(loc="right"): ax for ax in figure.axes}
     arrow: Any = figure.artists[0]
-    assert (arrow.coords1, arrow.coords2) == (figure.axes[1].transData, figure.axes[0].transData)
+    start, end = axes["layer 0: OV"], axes["layer 1: QK"]
+    assert (arrow.coords1, arrow.coords2) == (start.transData, end.transData)
     assert 4 - 0.5 < arrow.xy1[0] == arrow.xy2[0] < 8 - 0.5
+    assert start.get_position().y0 > end.get_position().y1 and start.get_position().x1 < end.get_position().x0
+    for ax in (start, end):
+        [frame] = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+        assert (frame.get_x(), frame.get_width()) == (3.5, 4)  # the slot "previous"
 
 
 # ------------------------------------------------------------------------------------------------ by hand
@@ -299,4 +413,6 @@ def test_a_run_that_is_trained_here_comes_first(run, monkeypatch):
     assert list(training.runs) == ["trained here", "seed 0", "seed 1", "seed 2"]
     assert training.runs["trained here"] is run
     assert training.formed["trained here"] is None and "thread" in training.about
-    assert "in full: trained here" in training.figure().axes[0].get_title()
+    assert (
+        training.setting.endswith("in full: trained here") and training.finding is None
+    )  # too short for heads to form

@@ -1,3 +1,14 @@
 """Figure 01: forerunner token heads (Cho et al., ICLR 2025)."""
 
-__all__ = ["ablation", "conclusions", "cuts", "magnitudes", "measures", "plots", "results", "study"]
+__all__ = [
+    "ablation",
+    "causal_plots",
+    "conclusions",
+    "cuts",
+    "magnitudes",
+    "measures",
+    "paper_plots",
+    "plots",
+    "results",
+    "study",
+]

@@ -1,44 +1,56 @@
-"""The figures of forerunner token heads (Cho et al. 2025) and of their controls.
+"""The figures of forerunner token heads (Cho et al. 2025, Fig. 5 middle, Fig. 22-25) and of their controls.
 
-Maps have layers across and heads up, both from 0, as the data count; a head is written L3H5.
+Maps have layers across and heads up, both from 0, as the data count; a head is written L3H5. `paper_plots` draws them
+as the paper does, `causal_plots` what cuts cost.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from util.figures.forerunner_heads.cuts import EVERYWHERE, Part
-from util.figures.forerunner_heads.measures import Contrast, Inducing, Reader, Series, Verdict
-from util.figures.head_map import colour_bar, colour_limit, head_map, print_in_cells, short_number
-from util.figures.style import WIDTH, new_figure, points, style
-from util.stats.heads import Head, heads_where
+from util.figures.forerunner_heads.measures import Contrast, Series, Verdict
+from util.figures.head_map import colour_bar, count_ticks, head_map, print_in_cells, short_number
+from util.figures.style import BLUE, GREY, ORANGE, WIDTH, columns_of, headline, new_figure, points, style
+from util.stats.heads import Head, head_name, heads_where
 from util.stats.intervals import Interval, Intervals
 
-Table = Mapping[Part, Mapping[str, Interval]]  # by part of the layers and cut
-
-COLOURS = {
-    Series.CORRECT: "#023858",
-    Series.WRONG: "#ff7f0e",
-    Series.OTHER_WORD: "#2c7d59",
-    Series.UNTRAINED: "#8a8a8a",
-}
+LIGHT, GREEN = "#3690c0", "#2c7d59"
+COLOURS = {Series.CORRECT: BLUE, Series.WRONG: ORANGE, Series.OTHER_WORD: GREEN, Series.UNTRAINED: GREY}
+LINES = {Series.CORRECT: "-", Series.WRONG: "--", Series.OTHER_WORD: ":", Series.UNTRAINED: "-"}
 MARKS = {
-    Verdict.FORERUNNER: ("#c02d45", "o"),
-    Verdict.PREVIOUS_TOKEN: ("#257ab6", "s"),
-    Verdict.NEITHER: ("#8a8a8a", "."),
+    Verdict.FORERUNNER: (BLUE, "o"),
+    Verdict.PREVIOUS_TOKEN: (LIGHT, "s"),
+    Verdict.NEITHER: (GREY, "."),
 }
-READER_COLOURS = {Reader.BEST: "#2c7d59", Reader.MEAN: "#257ab6", Reader.SIMILARITY: "#ff7f0e"}  # as in the paper
-INDUCTION_COLOURS = {Inducing.ANY: "#257ab6", Inducing.CORRECT: "#2c7d59"}
-NOT_SIGNIFICANT = "0.88"
 SHARES = (0.25, 1.0)  # of prompts, which colours are for, as in the paper
-PANEL = 0.9  # inches: the width of one map of many side by side
 FLOOR = 1e-4  # attention that is smaller is drawn as this much
+SMALL = 6  # points of small print
+WIDE = 4.5  # inches: from here on there is room for a colour bar or for numbers beside the panels
+
+
+def bar_place(width: float) -> Literal["right", "bottom"]:
+    """Where a figure of so many inches has room for a colour bar."""
+    return "right" if width >= WIDE else "bottom"
+
+
+def legend_below(figure: Figure, ax: Axes, width: float, wide: int) -> None:
+    """The legend of the axes below the figure, in `wide` columns, or in two where the figure is narrow."""
+    columns = wide if width >= WIDE else 2
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=SMALL)
+
+
+def interval_text(interval: Interval) -> str:
+    """An interval in few characters: 116 [115, 118], and 4.8 [4.7, 4.9] below ten."""
+    digits = 0 if interval.high >= 10 else 1
+    value, low, high = (f"{number:.{digits}f}" for number in interval)
+    return f"{value} [{low}, {high}]"
 
 
 # ------------------------------------------------------------------------------------------------ maps
@@ -53,26 +65,31 @@ class _Sheet(NamedTuple):
     height: float
 
     @classmethod
-    def of(cls, maps: int, layers: int, heads: int) -> "_Sheet":
-        columns = 1 if layers > 2 * heads else min(maps, 4)
-        width = (WIDTH - 0.9) / columns
-        return cls(columns, -(-maps // columns), width, min(1.5, max(0.75, 0.13 * heads)))
+    def of(cls, maps: int, layers: int, heads: int, width: float) -> "_Sheet":
+        room = width - (1.1 if width >= WIDE else 0.5)
+        columns = columns_of(maps, room, min(2.1, max(1.0, 0.068 * layers)))
+        return cls(
+            columns, -(-maps // columns), room / columns, min(1.7 if width >= WIDE else 1.1, max(0.8, 0.1 * heads))
+        )
 
     def digits(self, layers: int, heads: int) -> bool:
         """Whether numbers of three digits can be read in the cells."""
-        return self.width / layers >= 0.24 and self.height / heads >= 0.11
+        return self.width / layers >= 0.24 and self.height / heads >= 0.1
 
 
-def _count_bar(image: AxesImage, axes: list[Axes], **options: Any) -> None:
+def _count_bar(image: AxesImage, axes: list[Axes], width: float) -> None:
     percent = {"ticks": [0.25, 0.5, 0.75, 1], "format": PercentFormatter(1, symbol=" %")}
-    colour_bar(image, axes, label="prompts above threshold", extend="min", **percent, **options)
+    place = {"location": bar_place(width), "aspect": 25}
+    colour_bar(image, axes, label="prompts above threshold", extend="min", **percent, **place)
 
 
 def count_maps(
     counts: Mapping[Series, NDArray[np.integer]],
     n: Mapping[Series, int],
     frequent: Mapping[Series, Interval],
-    title: str,
+    finding: str | None,
+    setting: str,
+    width: float = WIDTH,
 ) -> Figure:
     """Heat maps of forerunner-head counts [L, H], one per `Series` (Fig. 22-25).
 
@@ -81,9 +98,9 @@ def count_maps(
     enough to read them.
     """
     layers, heads = next(iter(counts.values())).shape
-    sheet = _Sheet.of(len(counts), layers, heads)
+    sheet = _Sheet.of(len(counts), layers, heads, width)
     with style():
-        figure = new_figure(WIDTH, 0.75 + sheet.rows * (sheet.height + 0.35))
+        figure = new_figure(width, 0.95 + 0.5 * (width < WIDE) + sheet.rows * (sheet.height + 0.45))
         axes = figure.subplots(sheet.rows, sheet.columns, squeeze=False, sharex=True, sharey=True)
         for ax in axes.flat[len(counts) :]:
             ax.set_axis_off()
@@ -92,74 +109,124 @@ def count_maps(
             ax.label_outer()
             if sheet.digits(layers, heads):
                 print_in_cells(image, {head: str(values[head]) for head in heads_where(values > 0)})
-            between = ": " if sheet.columns == 1 else "\n"
-            ax.set_title(f"{name.label}{between}{frequent[name][0]} {list(frequent[name][1:])} heads", fontsize=7)
-        _count_bar(image, list(axes.flat), shrink=0.9)
-        figure.suptitle(title)
+            value, low, high = frequent[name]
+            ax.set_title(f"{name.label}\n{value} [{low}, {high}] heads", fontsize=7)
+        _count_bar(image, list(axes.flat), width)
+        headline(figure, finding, setting)
     return figure
 
 
-def count_grid(grid: Mapping[str, Mapping[Series, NDArray[np.integer]]], n: Mapping[str, int], title: str) -> Figure:
-    """Count maps by data set and condition: grid[data set][condition] is [L, H] (the layout of Fig. 22-25, transposed).
+def _layer_rows(
+    ax: Axes, rows: Mapping[str, NDArray[np.floating]], most: float, width: float, totals: Sequence[str] = ()
+) -> AxesImage:
+    """A map with one row for each name: values [L] by layer; totals: what stands at the right of each row.
 
-    n: prompts of each data set.
+    most: the end of the colour scale; width: of the axes in inches. Values are printed where they fit.
     """
+    values = np.array(list(rows.values()))
+    layers = values.shape[1]
+    image = ax.imshow(values, cmap="Blues", vmin=0, vmax=most, aspect="auto", interpolation="nearest")
+    ax.set_xticks(count_ticks(layers, max(2, int(width / 0.24))))
+    ax.set_yticks(range(len(rows)), list(rows))
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("layer")
+    ax.spines[:].set_visible(True)
+    for row, text in enumerate([*totals, "all layers"] if totals else []):
+        ax.text(1.02, row, text, fontsize=SMALL, va="center", transform=ax.get_yaxis_transform())
+    if width / layers >= 0.2:
+        for (row, layer), value in np.ndenumerate(values):
+            colour = "white" if value > 0.6 * most else "black"
+            ax.text(layer, row, short_number(value), fontsize=SMALL, ha="center", va="center", color=colour)
+    return image
+
+
+def data_set_rows(
+    shared: NDArray[np.integer],
+    by_layer: Mapping[Series, Mapping[str, NDArray[np.floating]]],
+    totals: Mapping[Series, Mapping[str, Interval]],
+    finding: str | None,
+    setting: str,
+    width: float = WIDTH,
+) -> Figure:
+    """Whether data sets have the same heads: above, on how many of them each head [L, H] is one; below, the layers.
+
+    by_layer: heads of each layer [L] above the threshold on a prompt, by condition and data set; totals: of all layers,
+    with intervals, which stand at the right.
+    """
+    layers, heads = shared.shape
+    sets = len(next(iter(by_layer.values())))
+    most = max(float(values.max()) for rows in by_layer.values() for values in rows.values()) or 1.0
+    inside = width - (2.8 if width >= WIDE else 1.9)  # inches that the cells have
+    heights = [min(1.5, max(0.8, 0.09 * heads)), *(0.16 * sets + 0.15 for _ in by_layer)]
     with style():
-        conditions: Sequence[Series] = list(next(iter(grid.values())))
-        figure = new_figure(WIDTH, 0.6 + 1.15 * len(conditions))
-        axes = figure.subplots(len(conditions), len(grid), squeeze=False, sharex=True, sharey=True)
-        for column, (dataset, maps) in enumerate(grid.items()):
-            axes[0, column].set_title(dataset.replace("_", "\n", 1), fontsize=7)
-            for row, name in enumerate(conditions):
-                image = head_map(axes[row, column], maps[name] / n[dataset], SHARES, width=PANEL)
-                axes[row, column].set_ylabel(f"{name.label}\nhead")
-                axes[row, column].label_outer()
-        _count_bar(image, list(axes.flat), shrink=0.9, pad=0.01)
-        figure.suptitle(title)
+        figure = new_figure(width, sum(heights) + 0.5 * len(heights) + 0.6 + 1.0 * (width < WIDE))
+        above, *below = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+        image = head_map(above, shared, (0, sets), width=inside)
+        place = {"location": bar_place(width), "aspect": 12 if width >= WIDE else 25}
+        ticks = np.arange(0, sets + 1, max(1, sets // 3))
+        above.set_title("correct label: on how many data sets a head reads it", fontsize=7)
+        colour_bar(image, above, label="data sets", ticks=ticks, **place)
+        for ax, (name, rows) in zip(below, by_layer.items(), strict=True):
+            names = {dataset.replace("_", " "): values for dataset, values in rows.items()}
+            image = _layer_rows(ax, names, most, inside, [interval_text(totals[name][one]) for one in rows])
+            ax.set_title(f"{name.label}: heads on a prompt", fontsize=7)
+            ax.label_outer()
+        colour_bar(image, below, label="heads of a layer", **{**place, "aspect": 25})
+        headline(figure, finding, setting)
     return figure
 
 
 # ------------------------------------------------------------------------------------------------ curves
 
 
-def _curve(ax: Axes, x: NDArray[np.number] | Sequence[int], curve: Intervals, **options: Any) -> None:
-    few = len(curve.value) < 20
-    ax.plot(x, curve.value, marker="o" if few else None, ms=3, lw=1.2, **options)
-    ax.fill_between(x, curve.low, curve.high, color=options["color"], alpha=0.25, lw=0)
+def curve(ax: Axes, x: NDArray[np.number] | Sequence[int], values: Intervals, **options: Any) -> None:
+    """Draw a line [L] with the band of its intervals; points as well where they are few."""
+    few = len(values.value) < 20
+    ax.plot(x, values.value, marker="o" if few else None, ms=3, lw=1.2, **options)
+    ax.fill_between(x, values.low, values.high, color=options["color"], alpha=0.25, lw=0)
 
 
-def _level(ax: Axes, value: float, text: str) -> None:
+def level(ax: Axes, value: float, text: str) -> None:
+    """Draw a dotted line at a value, and name it at the right of the axes."""
     ax.axhline(value, color="0.35", lw=0.7, ls=":")
-    ax.text(1.01, value, text, fontsize=6, color="0.35", transform=ax.get_yaxis_transform(), va="center")
+    ax.text(1.01, value, text, fontsize=SMALL, color="0.35", transform=ax.get_yaxis_transform(), va="center")
 
 
 def layer_curves(
-    heads: Mapping[Series, Intervals], largest: Mapping[Series, Intervals], threshold: float, uniform: float, title: str
+    heads: Mapping[Series, Intervals],
+    largest: Mapping[Series, Intervals],
+    on_a_prompt: Mapping[Series, Interval],
+    threshold: float,
+    uniform: float,
+    finding: str | None,
+    setting: str,
+    width: float = WIDTH,
 ) -> Figure:
     """Forerunner heads per layer (above) and the largest copy magnitude of a layer (below) (Fig. 5 middle).
 
-    One line per `Series`; bands are 95 % intervals. Dotted: the mean threshold c / n_t, and
-    uniform attention 1 / n_t.
+    One line per `Series`; bands are 95 % intervals. on_a_prompt: heads of all layers, for the legend. Magnitudes are
+    logarithmic; dotted: the mean threshold c / n_t, and uniform attention 1 / n_t.
     """
     with style():
-        figure = new_figure(WIDTH, 3.2)
+        figure = new_figure(width, 3.6 if width >= WIDE else 4.2)
         above, below = figure.subplots(2, 1, sharex=True)
-        layers = len(next(iter(heads.values())).value)
-        x = np.arange(layers)
-        for ax, curves in ((above, heads), (below, largest)):
-            for name, curve in curves.items():
-                style_of = "--" if name == Series.WRONG else ":" if name == Series.OTHER_WORD else "-"
-                _curve(ax, x, curve, color=COLOURS[name], label=name.label, linestyle=style_of)
-        above.set(ylabel="forerunner token\nheads of a prompt")
-        above.set_ylim(0, 1.1 * max(0.2, *(float(curve.high.max()) for curve in heads.values())))
-        below.set(ylim=(0, 1.05), xlabel="layer", ylabel="largest\ncopy magnitude")
+        x = np.arange(len(next(iter(heads.values())).value))
+        for name, values in heads.items():
+            label = f"{name.label}: {interval_text(on_a_prompt[name])} heads"
+            curve(above, x, values, color=COLOURS[name], label=label, linestyle=LINES[name])
+        for name, values in largest.items():
+            drawn = Intervals(*(np.maximum(part, FLOOR) for part in (values.value, values.low, values.high)))
+            curve(below, x, drawn, color=COLOURS[name], linestyle=LINES[name])
+        above.set_ylabel("heads\non a prompt")
+        above.set_ylim(0, 1.1 * max(0.2, *(float(one.high.max()) for one in heads.values())))
+        least = min(uniform, *(float(np.maximum(one.low, FLOOR).min()) for one in largest.values()))
+        below.set(yscale="log", ylim=(least / 1.6, 1.4), xlabel="layer", ylabel="largest\ncopy magnitude")
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
-        for level in (threshold, uniform):
-            below.axhline(level, color="0.35", lw=0.7, ls=":")
-        said = f"dotted: threshold $c / n_t$ = {threshold:.3f}, uniform {uniform:.3f}"
-        below.text(0.99, 0.97, said, transform=below.transAxes, fontsize=6, color="0.35", ha="right", va="top")
-        figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        figure.suptitle(title)
+        level(below, threshold, f"threshold {threshold:.3f}")
+        level(below, uniform, f"uniform {uniform:.3f}")
+        columns = 2 if width >= WIDE else 1
+        figure.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize=SMALL)
+        headline(figure, finding, setting)
     return figure
 
 
@@ -168,209 +235,127 @@ def by_demonstrations(
     fixed: Mapping[int, Interval],
     maps: Mapping[int, NDArray[np.integer]],
     n: int,
-    title: str,
+    finding: str | None,
+    setting: str,
+    width: float = WIDTH,
 ) -> Figure:
-    """How many heads exceed the threshold on a prompt, by the number of demonstrations k, and which ones.
+    """How many heads exceed the threshold on a prompt, by the number of demonstrations k, and in which layers.
 
     counts[condition][k]: (mean, low, high) with c / n_t, which falls as prompts grow; fixed[k]: the same with the
     correct label and one threshold for all k; maps[k]: counts [L, H] of the correct label, of n prompts.
     """
     with style():
-        figure = new_figure(WIDTH, 3.6)
-        upper, lower = figure.subfigures(2, 1, height_ratios=(1.25, 1), squeeze=False)[:, 0]
-        ax = upper.subplots()
+        rows = {f"k = {k}": one.sum(axis=1) / n for k, one in maps.items()}
+        heights = (1.5, 0.17 * len(rows) + 0.15)
+        figure = new_figure(width, sum(heights) + 1.6 + 0.6 * (width < WIDE))
+        ax, below = figure.subplots(2, 1, height_ratios=heights)
         shift = {name: 0.08 * place for place, name in enumerate([*counts, "fixed"])}
         for name, values in counts.items():
             x, label = np.array(list(values)) + shift[name], f"{name.label}, c / n_t"
-            points(ax, x, values.values(), fmt="o-", color=COLOURS[name], label=label, capsize=1.5)
+            form = {"fmt": "o", "ls": LINES[name], "color": COLOURS[name]}
+            points(ax, x, values.values(), label=label, capsize=1.5, **form)
         x, label = np.array(list(fixed)) + shift["fixed"], "correct label, one threshold"
-        points(ax, x, fixed.values(), fmt="s:", color="black", label=label, capsize=1.5)
+        points(ax, x, fixed.values(), fmt="s-.", color=LIGHT, label=label, capsize=1.5)
         top = 1.1 * max(high for values in [*counts.values(), fixed] for _, _, high in values.values())
-        ax.set(xlabel="demonstrations k", ylabel="heads above threshold\non a prompt, mean", ylim=(0, top or 1))
+        ax.set(xlabel="demonstrations k", ylabel="heads above\nthreshold on a prompt", ylim=(0, top or 1))
         ax.set_xticks(list(maps))
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=6)
-        axes = lower.subplots(1, len(maps), squeeze=False, sharey=True)[0]
-        for part, (k, one) in zip(axes, maps.items(), strict=True):
-            image = head_map(part, one / n, SHARES, width=PANEL)
-            part.set_title(f"k = {k}")
-            part.label_outer()
-        _count_bar(image, list(axes), pad=0.01)
-        figure.suptitle(title)
+        most = max(float(values.max()) for values in rows.values()) or 1.0
+        image = _layer_rows(below, rows, most, width - (1.5 if width >= WIDE else 0.8))
+        below.set_title("correct label, c / n_t: heads of each layer on a prompt", fontsize=7)
+        colour_bar(image, below, label="heads", location=bar_place(width), aspect=12 if width >= WIDE else 25)
+        legend_below(figure, ax, width, 2)
+        headline(figure, finding, setting)
     return figure
 
 
 # ------------------------------------------------------------------------------------------------ specificity
 
 
-class Panel(NamedTuple):
-    """Heads by what they read; names: what is written beside which (layer, head)."""
+class Scatter(NamedTuple):
+    """Heads by what they read: the contrast of the label with other tokens, and the verdict on each head [L, H]."""
 
-    title: str
     found: Contrast
     verdicts: NDArray[np.str_]
-    names: Mapping[Head, str]
 
 
-def specificity(panels: Sequence[Panel], threshold: float, title: str) -> Figure:
-    """Each head's attention to the previous token at the query's label against that at other tokens, both logarithmic.
-
-    On the diagonal a head attends to the previous token wherever it is; above it, more so before a label; dotted: the
-    mean threshold. Bars, of the named heads: 95 % interval of the difference, for all heads together. What is smaller
-    than FLOOR stands at it. Names stand in a column on the left, in the order of their heads' heights.
-    """
-    with style():
-        figure = new_figure(WIDTH, 3.7)
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        for ax, (name, found, verdicts, names) in zip(axes, panels, strict=True):
-            x, y = np.maximum(found.second, FLOOR), np.maximum(found.first, FLOOR)
-            ax.plot([FLOOR, 1], [FLOOR, 1], color="0.7", lw=0.8, zorder=0)
-            for verdict, (colour, marker) in MARKS.items():
-                chosen = verdicts == verdict
-                size = 3 if verdict == Verdict.NEITHER else 3.5
-                ax.plot(x[chosen], y[chosen], marker, color=colour, ms=size, mew=0, alpha=0.8, label=verdict)
-            for place in names:
-                low = np.maximum(found.second[place] + found.low[place], FLOOR)
-                high = np.maximum(found.second[place] + found.high[place], FLOOR)
-                ax.plot([x[place]] * 2, [low, high], color="black", lw=0.8)
-            ax.axhline(threshold, color="0.35", lw=0.7, ls=":")
-            limits = (0.7 * FLOOR, 1.5)
-            ax.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=name)
-            ax.set_xlabel(r"at other tokens: mean $A[t,\,t-1]$")
-            _name_column(ax, {text: (x[place], y[place]) for place, text in names.items()}, limits)
-        at = axes[0].get_yaxis_transform()
-        axes[0].text(0.99, threshold, "threshold", transform=at, fontsize=6, color="0.35", ha="right", va="top")
-        axes[0].set_ylabel(r"at the label: mean $A[y_q,\,s_q]$")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        figure.suptitle(title)
-    return figure
-
-
-def _name_column(ax: Axes, named: Mapping[str, tuple[float, float]], limits: tuple[float, float]) -> None:
-    """Write the names one below the other at the left edge, a line from each to its point."""
-    low, high = np.log(limits)
-    gap, at = 0.055, 1.0
-    for name, (x, y) in sorted(named.items(), key=lambda entry: -entry[1][1]):
-        across, up = (np.log([x, y]) - low) / (high - low)
-        at = min(at - gap, up)
-        place = (across + 0.05, up) if across < 0.25 else (0.03, at)  # beside a point that stands in the column's way
-        line = {"arrowstyle": "-", "lw": 0.4, "color": "0.5", "shrinkA": 0, "shrinkB": 1}
-        ax.annotate(name, (x, y), place, textcoords="axes fraction", fontsize=6, va="center", arrowprops=line)
-
-
-# ------------------------------------------------------------------------------------------------ what it is worth
-
-
-def ablation_map(lost: Table, controls: Table, names: Mapping[str, str], title: str) -> Figure:
-    """What each cut changes of the gold label's log-probability, by part of the layers: a map with its values.
-
-    lost and controls: intervals by part of the layers and cut; beside a part that has controls stand as many random
-    cells. A value in bold with an asterisk: the interval excludes 0; all others are grey. names: of the cuts.
-    """
-    with style():
-        cuts = list(next(iter(lost.values())))
-        columns = []
-        for part, values in lost.items():
-            columns.append((_part_name(part), values))
-            if part in controls:
-                columns.append(("random\ncells", controls[part]))
-        figure = new_figure(WIDTH, 0.85 + 0.27 * len(cuts))
-        ax = figure.subplots()
-        table = np.array([[values.get(cut, (np.nan,) * 3) for _, values in columns] for cut in cuts])
-        significant = (table[..., 1] > 0) | (table[..., 2] < 0)
-        limit = colour_limit(table[..., 0][significant])
-        shown = np.where(significant, table[..., 0], np.nan)
-        ax.set_facecolor(NOT_SIGNIFICANT)
-        image = ax.imshow(shown, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-        for row, column in np.ndindex(*table.shape[:2]):
-            value, mark = table[row, column, 0], significant[row, column]
-            if np.isfinite(value):
-                colour = "white" if mark and abs(value) > 0.6 * limit else "black" if mark else "0.35"
-                text = f"{value:+.2f}{'*' if mark else ''}".replace("-0.00", "0.00").replace("+0.00", "0.00")
-                weight = "bold" if mark else "normal"
-                ax.text(column, row, text, ha="center", va="center", fontsize=6, color=colour, weight=weight)
-        ax.set_xticks(range(len(columns)), [name for name, _ in columns])
-        ax.set_yticks(range(len(cuts)), [_typeset(names[cut]) for cut in cuts])
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(True)
-        bar = figure.colorbar(image, ax=ax, pad=0.01, label="change, nats")
-        bar.outline.set_visible(False)
-        figure.suptitle(title)
-    return figure
-
-
-def _typeset(name: str) -> str:
-    return "$" + name.replace("->", r"\to").replace("<=", r"\leq").replace(", ", r",\; ") + "$"
-
-
-def _part_name(part: Part) -> str:
-    return "all\nlayers" if part == EVERYWHERE else f"{part[0]:.0%} to\n{part[1]:.0%}"
-
-
-def induction_layers(
-    counts: Mapping[Inducing, Intervals],
-    likelihoods: Mapping[Reader, Intervals],
-    null: Intervals,
-    levels: Mapping[str, float],
-    title: str,
+def specificity(
+    heads: Scatter,
+    planted: Scatter,
+    roles: Mapping[Head, str],
+    strongest: Sequence[Head],
+    against: Mapping[str, Contrast],
+    threshold: float,
+    finding: str | None,
+    setting: str,
+    width: float = WIDTH,
 ) -> Figure:
-    """Induction heads per layer (Fig. 6 left) and the share of the query's label in what is read (Fig. 6 middle).
+    """Left, each head's attention to the previous token at the query's label against that at other tokens.
 
-    counts, likelihoods: by `Inducing` and by `Reader`; null: what the best head has by chance; levels: named
-    horizontal lines of the right panel, such as that of uniform attention. Bands: 95 % intervals.
+    Both are logarithmic; what is smaller than FLOOR stands at it. On the diagonal a head attends to the previous token
+    wherever it is; above it, more so before a label; dotted: the mean threshold. Large, named: planted heads with their
+    roles, coloured by the verdict on them. Ringed: the `strongest` heads, which stand on the right by name: how much
+    more of their attention the forerunner has, by what that is compared with; 95 % intervals, for all heads together.
     """
+    wide = width >= WIDE
     with style():
-        figure = new_figure(WIDTH, 2.6)
-        left, right = figure.subplots(1, 2)
-        x = np.arange(len(null.value))
-        for which, curve in counts.items():
-            _curve(left, x, curve, color=INDUCTION_COLOURS[which], label=which)
-        for reader, curve in likelihoods.items():
-            _curve(right, x, curve, color=READER_COLOURS[reader], label=reader)
-        for ax in (left, right):
-            ax.set_xlabel("layer")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        right.fill_between(x, null.low, null.high, color="0.6", alpha=0.6, lw=0)
-        right.plot(x, null.value, color="0.45", lw=0.8, ls="--", label="best head, labels shuffled")
-        left.set_ylim(0, 1.05 * max(0.1, *(float(curve.high.max()) for curve in counts.values())))
-        right.set_ylim(0, 1.0)
-        for name, level in levels.items():
-            _level(right, level, name)
-        left.set_ylabel("heads on a prompt, mean")
-        right.set_ylabel("share of the query's label")
-        for ax in (left, right):
-            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=1 + (ax is right), fontsize=6)
-        figure.suptitle(title)
+        figure = new_figure(width, 3.4 if wide else 5.6)
+        left, right = figure.subplots(1, 2) if wide else figure.subplots(2, 1, height_ratios=(1.5, 1))
+        _scatter(left, heads, planted, roles, threshold)
+        x, y = (
+            np.maximum([part[head] for head in strongest], FLOOR) for part in (heads.found.second, heads.found.first)
+        )
+        left.plot(x, y, "o", ms=6.5, mfc="none", mec="black", mew=0.7)
+        _differences(right, strongest, against)
+        lines = [line for ax in (left, right) for line in zip(*ax.get_legend_handles_labels(), strict=True)]
+        figure.legend(*zip(*lines, strict=True), loc="outside lower center", ncols=2, fontsize=SMALL)
+        headline(figure, finding, setting)
     return figure
 
 
-def head_effects(counts: NDArray[np.integer], n: int, moved: NDArray[np.floating], cut: Contrast, title: str) -> Figure:
-    """Attention is not copying: counts [L, H] on n prompts, below them what the heads move, and what that is worth.
+def _scatter(ax: Axes, heads: Scatter, planted: Scatter, roles: Mapping[Head, str], threshold: float) -> None:
+    ax.plot([FLOOR, 1], [FLOOR, 1], color="0.7", lw=0.8, zorder=0)
+    x, y = np.maximum(heads.found.second, FLOOR), np.maximum(heads.found.first, FLOOR)
+    for verdict, (colour, marker) in MARKS.items():
+        chosen = heads.verdicts == verdict
+        size = 3 if verdict == Verdict.NEITHER else 3.5
+        ax.plot(x[chosen], y[chosen], marker, color=colour, ms=size, mew=0, alpha=0.8, label=verdict)
+    for head, role in roles.items():
+        at = max(planted.found.second[head], FLOOR), max(planted.found.first[head], FLOOR)
+        colour, marker = MARKS[Verdict(planted.verdicts[head])]
+        ax.plot(
+            *at, "o" if marker == "." else marker, color=colour, ms=7, mec="black", mew=0.7, zorder=4, clip_on=False
+        )
+        right = at[0] > 0.01  # of the middle
+        ax.annotate(
+            f"planted: {role}",
+            at,
+            (4 if right else -4, 5),
+            textcoords="offset points",
+            fontsize=SMALL,
+            ha="right" if right else "left",
+            path_effects=[withStroke(linewidth=1.5, foreground="white")],
+        )
+    ax.axhline(threshold, color="0.35", lw=0.7, ls=":")
+    outline = [withStroke(linewidth=1.5, foreground="white")]
+    said: dict[str, Any] = {"fontsize": SMALL, "color": "0.35", "va": "bottom", "path_effects": outline}
+    ax.text(0.01, threshold, "threshold", transform=ax.get_yaxis_transform(), **said)
+    ax.set(xscale="log", yscale="log", xlim=(0.6 * FLOOR, 1.9), ylim=(0.6 * FLOOR, 4))
+    ax.set_title("attention to the previous token")
+    ax.set(xlabel=r"at other tokens: mean $A[t,\,t-1]$", ylabel=r"at the label: mean $A[y_q,\,s_q]$")
 
-    moved: mean length of the vector that a head adds at the label because of the forerunner; cut: the gold label's
-    log-probability, in nats, with other cells of the labels cut (first) and with those to their forerunners cut
-    (second); NaN where a head was not cut (white). Grey: the 95 % interval of the difference, for all cut heads
-    together, holds 0. The values of the others are printed.
-    """
-    layers, heads = counts.shape
-    sheet = _Sheet.of(3, layers, heads)
-    with style():
-        figure = new_figure(WIDTH, 0.55 + sheet.rows * (sheet.height + 0.35))
-        axes = figure.subplots(sheet.rows, sheet.columns, squeeze=False, sharex=True, sharey=True).ravel()
-        significant = (cut.low > 0) | (cut.high < 0)
-        top = float(np.nanmax(moved)) if np.isfinite(moved).any() else 1.0
-        tested = np.where(np.isfinite(cut.difference), 1.0, np.nan)
-        lost = np.where(significant, cut.difference, np.nan)
-        images = [
-            head_map(axes[0], counts / n, SHARES, width=sheet.width),
-            head_map(axes[1], moved, (0, top), colours="Greens", width=sheet.width),
-        ]
-        head_map(axes[2], tested, (0, 8), colours="Greys")
-        images.append(head_map(axes[2], lost, width=sheet.width))
-        titles = ("share of prompts above threshold", "length of what is moved", "nats lost without its cells")
-        for ax, image, name in zip(axes, images, titles, strict=True):
-            ax.set_title(name, fontsize=7)
-            ax.label_outer()
-            colour_bar(image, ax)
-        print_in_cells(images[-1], {head: short_number(lost[head]) for head in heads_where(significant)})
-        figure.suptitle(title)
-    return figure
+
+def _differences(ax: Axes, strongest: Sequence[Head], against: Mapping[str, Contrast]) -> None:
+    """The differences of some heads, a row for each, with intervals; a colour for what the label is compared with."""
+    rows = np.arange(len(strongest))
+    ax.axvline(0, color="0.7", lw=0.8, zorder=0)
+    for place, (name, contrast) in enumerate(against.items()):
+        colour = (BLUE, ORANGE, GREEN)[place]
+        value, low, high = (
+            np.array([part[head] for head in strongest]) for part in (contrast.difference, contrast.low, contrast.high)
+        )
+        bars = np.abs([low - value, high - value]).reshape(2, -1)
+        ax.errorbar(value, rows + 0.2 * (place - 1), xerr=bars, fmt="o", ms=3, lw=0.9, color=colour, label=name)
+    ax.set_yticks(rows, [head_name(head) for head in strongest])
+    ax.set_ylim(max(len(strongest), 1) - 0.4, -0.6)
+    ax.set_title("ringed heads: how much more" if strongest else "no head is confirmed")
+    ax.set_xlabel("difference of attention at the label")

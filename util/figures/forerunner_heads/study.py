@@ -253,11 +253,11 @@ class Grid:
 
     def counts(self) -> DataSets:
         """On how many prompts of every data set each head exceeds the threshold, behind correct and wrong labels."""
-        maps = {}
+        by_set = {}
         for part in self.studies:
-            readings = {name: part.magnitudes().reading(ENDINGS[name]) for name in (Series.CORRECT, Series.WRONG)}
-            maps[part.dataset] = {name: reading.counts(part.threshold) for name, reading in readings.items()}
-        return DataSets(self.study.setting, maps)
+            names = Series.CORRECT, Series.WRONG
+            by_set[part.dataset] = {name: part.magnitudes().reading(ENDINGS[name]) for name in names}
+        return DataSets.of(self.study.setting, by_set, self.study.threshold)
 
 
 @checked

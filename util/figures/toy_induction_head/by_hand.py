@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from util.figures.style import WIDTH
 from util.figures.toy_induction_head import plots
 from util.roles import attention_scores
 
@@ -31,6 +32,76 @@ def role_scores(pattern: Floats, length: int, copies: int, bos: bool = True) -> 
     before = attention_scores.cells(length, copies, bos)["previous_token"]
     values = float(attention_scores.prefix_matching(rows, length, copies, bos)), float(rows[before].mean())
     return dict(zip(SCORES, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Attention [T, T] of one-hot positions, by how many places the queries and the keys were moved down."""
+
+    patterns: Mapping[tuple[int, int], Floats]
+
+    @property
+    def finding(self) -> str | None:
+        """That the offset alone counts; None where attention does not read as far back as queries lie below keys."""
+        back = {moved: plots.reads_back(pattern) for moved, pattern in self.patterns.items()}
+        if any(back[queries, keys] != queries - keys for queries, keys in back):
+            return None
+        return "Attention reads as far back as queries are moved against keys: only the offset counts"
+
+    @property
+    def setting(self) -> str:
+        """What the patterns are of."""
+        return f"one-hot positions, {len(next(iter(self.patterns.values())))} tokens, by hand"
+
+    def figure(self, width: float = WIDTH) -> Figure:
+        panels = {_moved(*places): pattern for places, pattern in self.patterns.items()}
+        return plots.shifts(panels, self.finding, self.setting, width)
+
+
+def _moved(queries: int, keys: int) -> str:
+    """What was moved, in words."""
+    if queries == keys:
+        return f"both by {keys}" if keys else "nothing moved"
+    moved = [f"{what} by {places}" for what, places in (("queries", queries), ("keys", keys)) if places]
+    return ", ".join(moved)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The residual stream of one head: attention [T, T] and the stream at each step [T, d], the logits last.
+
+    tokens: a name for each row, vocabulary: for each dimension; the step before the last is what the head copies.
+    """
+
+    attention: Floats
+    steps: Mapping[str, Floats]
+    tokens: Sequence[str]
+    vocabulary: Sequence[str]
+
+    @property
+    def predicted(self) -> dict[str, str]:
+        """What is predicted after each token, by the largest logit: "a or b" where two are equal."""
+        return predicted(list(self.steps.values())[-1], self.tokens, self.vocabulary)
+
+    @property
+    def finding(self) -> str:
+        """In how many rows what the head copies is predicted, alone or beside the token itself."""
+        copied, logits = list(self.steps.values())[-2:]
+        from_head = plots.predictions(copied) & copied.any(axis=1, keepdims=True)
+        largest = plots.predictions(logits)
+        alone = int((largest.any(axis=1) & (~largest | from_head).all(axis=1)).sum())
+        tied = int((largest & from_head).any(axis=1).sum()) - alone
+        said = f"What the head copies is predicted in {alone or 'none'} of {len(logits)} rows"
+        return f"{said}, and ties with the token itself in {tied or 'none'}"
+
+    @property
+    def setting(self) -> str:
+        """What the stream is of."""
+        return "one head by hand; framed: the largest logit, dashed where two are equal"
+
+    def figure(self, width: float = WIDTH) -> Figure:
+        shown = self.attention, self.steps, self.tokens, self.vocabulary
+        return plots.residual_stream(*shown, self.finding, self.setting, width)
 
 
 @dataclass(frozen=True)
@@ -90,21 +161,35 @@ class Construction:
         x = x + attention(x @ self.qk_1, x, self.beta) @ x @ self.ov_1
         return x @ self.unembedding
 
-    def figure(self, letters: str) -> Figure:
+    @property
+    def finding(self) -> str | None:
+        """That both circuits are the identity; None where they are not."""
+        if not all((circuit == np.eye(self.tokens)).all() for circuit in (self.qk_circuit, self.ov_circuit)):
+            return None
+        return "Both circuits are the identity: match what followed this token, and predict it"
+
+    @property
+    def setting(self) -> str:
+        """What the matrices are of."""
+        return (
+            f"two layers of one head, written by hand, {self.tokens} tokens; framed: what one writes, the other reads"
+        )
+
+    def figure(self, letters: str, width: float = WIDTH) -> Figure:
         """Returns the matrices of both layers and the circuits; an arrow shows how the layers compose.
 
         letters: a name for each token.
         """
         panels = {
+            "layer 0: OV": (self.ov_0, "reads", "writes"),
+            "layer 1: OV": (self.ov_1, "reads", "writes"),
+            "OV to logits": (self.ov_circuit, "token of the key", "predicted"),
             "layer 0: QK": (np.eye(self.tokens * 2, k=-1), "query position", "key position"),
             "layer 1: QK": (self.qk_1, "query reads", "key reads"),
             "QK, both layers": (self.qk_circuit, "token of the query", "token before the key"),
-            "layer 0: OV": (self.ov_0, "reads", "writes"),
-            "layer 1: OV": (self.ov_1, "reads", "writes"),
-            "OV to the logits": (self.ov_circuit, "token of the key", "predicted"),
         }
         composed = ("layer 0: OV", "layer 1: QK", "previous")  # what the one writes there, the keys of the other read
-        return plots.circuits(panels, SLOTS, letters, composed)
+        return plots.circuits(panels, SLOTS, letters, composed, self.finding, self.setting, width)
 
 
 @dataclass(frozen=True)

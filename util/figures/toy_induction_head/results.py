@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pandas as pd
 from matplotlib.figure import Figure
 
+from util.figures.style import WIDTH
 from util.figures.toy_induction_head import plots
 from util.figures.toy_induction_head.by_hand import Built, Floats, Lecture, Likeliest
 from util.roles.attention_scores import ROLES, ScoredHead
@@ -69,7 +70,25 @@ class FoundPatterns:
     model_title: str
     length: int
 
-    def figure(self, by_hand: Mapping[str, tuple[Floats, float]]) -> Figure:
+    @property
+    def finding(self) -> str | None:
+        """Which heads give a role more than half of their attention, with intervals; None where that is open."""
+        scores = {role: head.scores[role] for role, head in self.best.items()}
+        if all(score.high < 0.5 for score in scores.values()):
+            return "No head gives half of its attention to the previous token or to what followed earlier occurrences"
+        said = [
+            f"{self.best[role].name} gives {score} to {_READS[role]}"
+            for role, score in scores.items()
+            if score.low > 0.5
+        ]
+        return f"Of its attention {', '.join(said)}" if said else None
+
+    @property
+    def setting(self) -> str:
+        """Whose heads they are, and on what."""
+        return f"{self.model_title}, one random sequence of {self.length} tokens in copies; scores on held-out ones"
+
+    def figure(self, by_hand: Mapping[str, tuple[Floats, float]], width: float = WIDTH) -> Figure:
         """Returns the attention of each role, drawn by hand and as the model found it.
 
         by_hand: attention [T, T] without BOS and its score, by role.
@@ -78,9 +97,13 @@ class FoundPatterns:
         for role, head in self.best.items():
             shown, (drawing, score) = role.replace("_", " "), by_hand[role]
             panels[f"by hand\n{shown} {score:.2f}"] = drawing
-            title = f"{self.model_title}, {head.name}\n{shown} {head.scores[role].value:.2f}"
-            panels[title] = self.patterns.without_bos(head.head)
-        return plots.patterns(panels, self.length)
+            panels[f"{head.name} of the model\n{shown} {head.scores[role].value:.2f}"] = self.patterns.without_bos(
+                head.head
+            )
+        return plots.patterns(panels, self.length, self.finding, self.setting, width)
+
+
+_READS = {"previous_token": "the previous token", "prefix_matching": "what followed earlier occurrences"}
 
 
 class Training(Protocol):

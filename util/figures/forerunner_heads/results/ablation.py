@@ -13,10 +13,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures.forerunner_heads import cuts, plots
+from util.figures.forerunner_heads import causal_plots, cuts
 from util.figures.forerunner_heads.cuts import EVERYWHERE, WHOLE, Condition, Cut, Part
 from util.figures.forerunner_heads.measures import Floats, TaskCheck
 from util.figures.forerunner_heads.results.setting import Setting, signed
+from util.figures.style import WIDTH
 from util.stats.answers import gold_log_probability, right
 from util.stats.intervals import Interval, accuracy, mean_interval
 
@@ -95,11 +96,24 @@ def causal_finding(lost: Table, controls: Table, done: bool, cut: Cut = Cut.SI_T
     said = f"cut {cuts.TITLES[cut]} in all layers: {signed(change)} nats, random cells {signed(random)}: "
     if not done:
         return said + "task not done, so this tells nothing of in-context learning"
-    if change.high < min(0.0, random.low):
+    if _used(change, random):
         return said + "the copying is used"
-    if change.low > max(0.0, random.high):
+    if _harmful(change, random):
         return said + "without the copying the label is likelier"
     return said + "a causal null, the copying was not shown to be used"
+
+
+def _used(change: Interval, random: Interval) -> bool:
+    return change.high < min(0.0, random.low)
+
+
+def _harmful(change: Interval, random: Interval) -> bool:
+    return change.low > max(0.0, random.high)
+
+
+def _minus(change: Interval) -> Interval:
+    """What is lost by a change."""
+    return Interval(-change.value, -change.high, -change.low)
 
 
 # Entries of the values file that are measured on the data set that was chosen.
@@ -119,8 +133,13 @@ class Task:
 
     @property
     def mark(self) -> str:
-        """What stands in front of a title."""
-        return "" if self.check.done else "TASK NOT DONE: "
+        """What stands behind a setting."""
+        return "" if self.check.done else "; TASK NOT DONE"
+
+    @property
+    def name(self) -> str:
+        """The data set, and that the task is not done where it is not."""
+        return f"{self.check.dataset}{self.mark}"
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.checks))
@@ -134,9 +153,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Tables:
-    """What the model loses when a step of the circuit is cut: answers by condition, with and without demonstrations."""
+    """What the model loses when a step of the circuit is cut: answers by condition, with and without demonstrations.
 
-    setting: Setting
+    about: what it was measured on.
+    """
+
+    about: Setting
     task: Task
     cut: Mapping[Condition, Answers]
     alone: Mapping[Condition, Answers]
@@ -147,8 +169,8 @@ class Tables:
         return changes(self.cut, comparisons=len(self.cut) - 1)
 
     @property
-    def finding(self) -> str:
-        """What the cut of the labels from their forerunners tells."""
+    def verdict(self) -> str:
+        """What the cut of the labels from their forerunners tells, in a line with its numbers."""
         return causal_finding(*changes(self.cut), self.task.check.done)
 
     @property
@@ -164,7 +186,7 @@ class Tables:
         )
 
     def __str__(self) -> str:
-        return f"{self.worth}\n{self.finding}"
+        return f"{self.worth}\n{self.verdict}"
 
     def table(self) -> pd.DataFrame:
         """What cuts in all layers change, one row each, with 95 % intervals of one number each.
@@ -186,17 +208,39 @@ class Tables:
         }
         return pd.DataFrame.from_dict(rows, orient="index", columns=list(columns)).rename_axis("cut in all layers")
 
-    def figure(self) -> Figure:
-        title = f"{self.task.mark}{self.setting}: change of the gold label's log-probability"
-        return plots.ablation_map(*self.together, cuts.TITLES, title)
+    @property
+    def finding(self) -> str | None:
+        """What the cut of the labels from their forerunners costs; None where the task is not done."""
+        if not self.task.check.done:
+            return None
+        lost, controls = changes(self.cut)
+        change, random = lost[EVERYWHERE][Cut.SI_TO_YI], controls[EVERYWHERE][Cut.SI_TO_YI]
+        if _used(change, random):
+            said = f"costs the gold label {_minus(change)} nats, random cells {_minus(random)}"
+        elif _harmful(change, random):
+            said = f"gains the gold label {change} nats, random cells {random}"
+        else:
+            said = (
+                f"is not shown to cost the gold label more than random cells: {_minus(change)} nats, {_minus(random)}"
+            )
+        return f"Cutting the labels' reads of their forerunners {said}"
+
+    @property
+    def setting(self) -> str:
+        """What it was measured on."""
+        about = f"{self.about}{self.task.mark}"
+        return f"change of the gold label's log-probability; {about}; intervals of all cells hold together"
+
+    def figure(self, width: float = WIDTH) -> Figure:
+        return causal_plots.cut_table(*self.together, cuts.TITLES, self.finding, self.setting, width)
 
     def check_lines(self) -> list[str]:
-        return [self.finding]
+        return [self.verdict]
 
     def values(self) -> dict[str, Any]:
         lost, controls = self.together
         scores = {score.value: changes(self.cut, score)[0] for score in Score}
         return {
-            "ablation": scores | {"corrected intervals": lost, "controls": controls, "finding": self.finding},
+            "ablation": scores | {"corrected intervals": lost, "controls": controls, "finding": self.verdict},
             "without demonstrations": changes(self.alone)[0],
         }

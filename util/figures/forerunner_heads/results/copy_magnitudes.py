@@ -38,6 +38,10 @@ class Reading:
         """How many heads exceed c / n_t on three of four prompts."""
         return measures.frequent_heads(self.magnitude, self.n_t, c)
 
+    def passing(self, c: float = measures.THRESHOLD) -> NDArray[np.int64]:
+        """How many heads exceed c / n_t on each prompt, [N]."""
+        return measures.is_forerunner(self.magnitude, self.n_t, c).sum(axis=(1, 2))
+
     def on_a_prompt(self, c: float = measures.THRESHOLD) -> Interval:
         """How many heads exceed c / n_t on a prompt, the mean over prompts."""
         return measures.heads_on_a_prompt(self.magnitude, self.n_t, c)

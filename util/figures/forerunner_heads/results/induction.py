@@ -10,10 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures.forerunner_heads import measures, plots
+from util.figures.forerunner_heads import causal_plots, measures, paper_plots
 from util.figures.forerunner_heads.measures import Floats, Inducing, Reader
 from util.figures.forerunner_heads.results.ablation import Task
 from util.figures.forerunner_heads.results.setting import Setting, curve
+from util.figures.style import WIDTH, Layout, check_layout
 from util.stats.intervals import Intervals, mean_intervals
 
 
@@ -39,20 +40,21 @@ class InductionHeads:
 
     heads: how many on a prompt; shares: of each reader; null: what the best head has by chance; levels: the share of
     uniform attention, and the largest one that is possible; correct [N, L, H]: whether each head prefers the query's
-    own label. request: of the record.
+    own label; classes: number of labels. about: what it was measured on; request: of the record.
     """
 
-    setting: Setting
+    about: Setting
     task: Task
     heads: Mapping[Inducing, Intervals]
     shares: Mapping[Reader, Intervals]
     null: Intervals
     levels: Mapping[str, float]
     correct: NDArray[np.bool_]
+    classes: int
     request: dict[str, Any]
 
     @classmethod
-    def of(cls, setting: Setting, task: Task, reads: LabelReads, c: float, request: dict[str, Any]) -> InductionHeads:
+    def of(cls, about: Setting, task: Task, reads: LabelReads, c: float, request: dict[str, Any]) -> InductionHeads:
         gold, shown = reads.gold, reads.demonstrations
         induction = measures.induction(reads.reads, gold, shown)
         some, correct = measures.induction_counts(induction, reads.n_t, reads.classes, c)
@@ -63,7 +65,7 @@ class InductionHeads:
         }
         uniform, ceiling = measures.uniform_likelihood(gold, shown)
         return cls(
-            setting,
+            about,
             task,
             heads={
                 Inducing.ANY: mean_intervals(some.sum(axis=2), within=(0, some.shape[2])),
@@ -73,6 +75,7 @@ class InductionHeads:
             null=measures.best_head_null(reads.reads, gold, shown),
             levels={"uniform": uniform, "ceiling": ceiling},
             correct=correct,
+            classes=reads.classes,
             request=request,
         )
 
@@ -85,10 +88,29 @@ class InductionHeads:
         beyond, layers = self.beyond_chance, len(self.null.value)
         return f"layers whose best head prefers the query's label beyond chance: {len(beyond)} of {layers}: {beyond}"
 
-    def figure(self) -> Figure:
+    @property
+    def finding(self) -> str | None:
+        """In how many layers the best head prefers the query's label; None where the task is not done."""
+        if not self.task.check.done:
+            return None
         beyond, layers = len(self.beyond_chance), len(self.null.value)
-        title = f"{self.task.mark}In {beyond} of {layers} layers the best head prefers the query's label beyond chance"
-        return plots.induction_layers(self.heads, self.shares, self.null, self.levels, f"{title}\n{self.setting}")
+        if not beyond:
+            return f"In none of {layers} layers does the best head prefer the query's label beyond chance"
+        return f"In {beyond} of {layers} layers the best head prefers the query's label beyond chance"
+
+    @property
+    def setting(self) -> str:
+        """What it was measured on."""
+        return f"{self.about}{self.task.mark}"
+
+    def figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
+        """Curves over the layers; layout "paper": its Fig. 6 left and middle. Raises ValueError for another one."""
+        check_layout(layout)
+        if layout == "paper":
+            setting = f"{self.setting}; chance: labels shuffled, which is not the line"
+            return paper_plots.induction_layers(self.heads, self.shares, self.classes, self.finding, setting, width)
+        lines = self.heads, self.shares, self.null, self.levels
+        return causal_plots.induction_layers(*lines, self.finding, self.setting, width)
 
     def values(self) -> dict[str, Any]:
         return {

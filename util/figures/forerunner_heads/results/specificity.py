@@ -15,6 +15,7 @@ from util.figures.forerunner_heads import measures, plots
 from util.figures.forerunner_heads.measures import Contrast, Series, Specificity
 from util.figures.forerunner_heads.results.copy_magnitudes import Reading
 from util.figures.forerunner_heads.results.setting import Setting
+from util.figures.style import WIDTH
 from util.stats.heads import Head, head_name
 
 
@@ -22,12 +23,12 @@ from util.stats.heads import Head, head_name
 class HeldOut:
     """Heads that were chosen on one half of the prompts, and what they do on the other.
 
-    judged: how many of them are confirmed; against: by what the magnitude is compared with, the contrasts on the
-    held-out half; verdicts [L, H]: on the half that chooses, of `chosen_on` prompts; frequent: heads above the
-    threshold on three of four of all prompts; level: the mean threshold.
+    about: what it was measured on; judged: how many of them are confirmed; against: by what the magnitude is compared
+    with, the contrasts on the held-out half; verdicts [L, H]: on the half that chooses, of `chosen_on` prompts;
+    frequent: heads above the threshold on three of four of all prompts; level: the mean threshold.
     """
 
-    setting: Setting
+    about: Setting
     judged: Specificity
     against: Mapping[str, Contrast]
     verdicts: NDArray[np.str_]
@@ -38,7 +39,7 @@ class HeldOut:
     @classmethod
     def of(
         cls,
-        setting: Setting,
+        about: Setting,
         series: Mapping[Series, Reading],
         c: float,
         choose: NDArray[np.int64],
@@ -60,7 +61,7 @@ class HeldOut:
             "than with another word": than_other,
         }
         return cls(
-            setting,
+            about,
             judged,
             against,
             verdicts=chosen,
@@ -83,24 +84,37 @@ class HeldOut:
         }
         return pd.DataFrame.from_dict(rows, orient="index", columns=["magnitude", *self.against])
 
-    def figure(self, planted: Planted) -> Figure:
-        """Beside the model's heads the planted ones."""
+    @property
+    def finding(self) -> str:
+        """How many heads read the token before the label more than elsewhere, and how many of these know the label."""
         judged = self.judged
-        title = (
-            f"{self.frequent} of {self.verdicts.size} heads read the token before the label, {judged.confirmed} more "
-            f"than elsewhere;\nof these {judged.than_other} read it more than behind another word, "
-            f"{judged.than_wrong} more than behind a wrong label\n{self.setting}"
+        if not self.frequent:
+            return "No head reads the token before the label"
+        if not judged.confirmed:
+            return f"None of {self.frequent} heads that read the token before the label does so more than elsewhere"
+        return (
+            f"{judged.confirmed} of {self.frequent} heads that read the token before the label read it more than other "
+            f"previous tokens; {judged.than_wrong or 'none'} of them more than before a wrong label"
         )
-        panels = [
-            plots.Panel(
-                f"{self.setting.model}, held-out half",
-                self.against["than at other tokens"],
-                self.verdicts,
-                {head: head_name(head) for head in judged.strongest},
-            ),
-            plots.Panel("planted heads, by what they read", planted.contrast, planted.verdicts, planted.roles),
-        ]
-        return plots.specificity(panels, self.level, title)
+
+    @property
+    def setting(self) -> str:
+        """What it was measured on."""
+        return f"{self.about}; heads chosen on one half, measured on the other"
+
+    def figure(self, planted: Planted, width: float = WIDTH) -> Figure:
+        """The model's heads and among them the planted ones."""
+        return plots.specificity(
+            plots.Scatter(self.against["than at other tokens"], self.verdicts),
+            plots.Scatter(planted.contrast, planted.verdicts),
+            planted.roles,
+            self.judged.strongest,
+            self.against,
+            self.level,
+            self.finding,
+            self.setting,
+            width,
+        )
 
     def values(self) -> dict[str, Any]:
         return {

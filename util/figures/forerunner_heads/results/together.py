@@ -99,7 +99,7 @@ def values(
         "mean_head_count": {name: curve(intervals) for name, intervals in layers.counts.items()},
         "mean_max_magnitude": {name: curve(intervals) for name, intervals in layers.largest.items()},
         "specificity": held_out.values(),
-        "grid_counts": datasets.maps,
+        **datasets.values(),
         "by_k": growth.values(),
         "planted_verdicts": planted.verdicts,
         "moved": measured.moved,
