@@ -2,4 +2,14 @@
 
 FIGURES = ("toy_induction_head", "forerunner_heads", "induction_scores", "ioi_patching", "edge_ablation")
 
-__all__ = ["FIGURES", "circuit_curve", "head_map", "planted_controls", "replication", "report", "style", *FIGURES]
+__all__ = [
+    "FIGURES",
+    "circuit_curve",
+    "claims_figure",
+    "head_map",
+    "planted_controls",
+    "replication",
+    "report",
+    "style",
+    *FIGURES,
+]

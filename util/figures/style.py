@@ -21,6 +21,7 @@ BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what 
 ORANGE = "#d99a2b"
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
+ON_PIXELS = 1.03  # times as wide as its outlines is a text whose letters are set on whole pixels
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
@@ -73,12 +74,20 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
     engine.set(rect=(0, 0, 1, at / height))  # the panels share what is left
 
 
+def headline_height(finding: str | None, setting: str, width: float) -> float:
+    """Inches that a headline takes above a figure that is so many inches wide."""
+    room = 72 * width - 2 * MARGIN
+    texts = [(setting, SETTING)] + ([(finding, FINDING)] if finding else [])
+    lines = sum(1.45 * size * (broken(text, size, room).count("\n") + 1) for text, size in texts)
+    return (MARGIN + lines) / 72
+
+
 def broken(text: str, size: float, width: float) -> str:
     """A text broken into lines, at spaces, that are at most `width` points wide in a font of `size` points."""
     font, lines = FontProperties(family=STYLE["font.family"], size=size), [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".lstrip()
-        if lines[-1] and TextPath((0, 0), longer, prop=font).get_extents().width > width:
+        if lines[-1] and ON_PIXELS * TextPath((0, 0), longer, prop=font).get_extents().width > width:
             lines.append(word)
         else:
             lines[-1] = longer
