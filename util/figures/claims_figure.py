@@ -20,7 +20,7 @@ from matplotlib.transforms import blended_transform_factory
 
 from util import paths
 from util.figures import report
-from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, new_figure, style
+from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
 from util.stats.intervals import Interval
 from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Claim, Part, Verdicts
 
@@ -94,10 +94,7 @@ class ClaimsBeside:
                 _draw(ax, block, top)
                 top += block.rows
             ax.set_ylim(top, 0)
-            figure.legend(
-                handles=self._key(blocks), loc="outside lower center", ncols=3 if width >= WIDTH else 2,
-                columnspacing=1.2, handletextpad=0.4, fontsize=6.5,
-            )  # fmt: skip
+            legend_below(figure, self._key(blocks))
             headline(figure, self.finding, self.setting)
         return figure
 

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util import edges
 from util.edges import names
 from util.edges.edge import CIRCUITS, TYPE_PAIRS
 from util.figures.edge_ablation import measures, plots, pruning_plots
+from util.figures.edge_ablation.pruning_results import PruningByTask
 from util.figures.edge_ablation.results import (
     Ambiguity,
     Circuits,
@@ -91,6 +94,11 @@ def pruned(width: float) -> Any:
     return pruning_plots.pruning([panel] * 4, FINDING, SETTING, width=width)
 
 
+def ambiguous(width: float) -> Any:
+    shares = {name: [interval() for _ in range(5)] for name in ("FULL", "CTX+AGG", "AGG-ONLY")}
+    return plots.ambiguous([0, 4, 7, 9, 10], shares, shares, shares, FINDING, SETTING, width=width)
+
+
 FIGURES = {
     "circuits": circuits,
     "models": lambda width: circuits(width, ("embedded", LONG_NAME), kl=False),
@@ -103,10 +111,7 @@ FIGURES = {
     "circuit of all": lambda width: searched(width, len(PAIRS)),
     "nothing kept": lambda width: searched(width, 0),
     "probes": probes,
-    "ambiguous": lambda width: plots.ambiguous(
-        [0, 4, 7, 9, 10], *[{name: [interval() for _ in range(5)] for name in ("FULL", "CTX+AGG", "AGG-ONLY")}] * 3,
-        FINDING, SETTING, width=width,
-    ),
+    "ambiguous": ambiguous,
     "pruning": pruned,
 }  # fmt: skip
 
@@ -163,15 +168,17 @@ N = 40
 SET = Setting("toy", "capitalization", 10, N, (0, 1))
 
 
-def row(right: Any, query: Any = None) -> dict[str, Any]:
-    """A row of N prompts with a query each: what is right of them, as a share or one by one."""
-    told = np.arange(N) < right * N if np.isscalar(right) else np.asarray(right)
-    told = np.tile(told, (2, 1))
-    zeros = np.zeros(told.shape)
+def row(right: float) -> dict[str, Any]:
+    """A row of N prompts with a query each, of which such a share is answered right."""
+    told = np.tile(np.arange(N) < right * N, (2, 1))
     return {
-        "right": told, "query": np.arange(N), "log_prob": np.log(np.where(told, 0.9, 0.05)), "kl": zeros,
-        "agrees": told, "copied": ~told,
-    }  # fmt: skip
+        "right": told,
+        "query": np.arange(N),
+        "log_prob": np.log(np.where(told, 0.9, 0.05)),
+        "kl": np.zeros(told.shape),
+        "agrees": told,
+        "copied": ~told,
+    }
 
 
 def compared(**right: float) -> Circuits:
@@ -286,8 +293,6 @@ def test_names_in_a_sentence():
 
 
 def test_pruning_has_a_finding_only_where_it_beats_every_random_pruning():
-    from util.figures.edge_ablation.pruning_results import PruningByTask
-
     def curve(share: float, random_share: float) -> Any:
         result = row(share)
         return SimpleNamespace(
@@ -296,7 +301,7 @@ def test_pruning_has_a_finding_only_where_it_beats_every_random_pruning():
         )  # fmt: skip
 
     def finding(*curves: Any) -> str | None:
-        return PruningByTask({"copying": dict(zip(("head", "edge"), curves, strict=True))}).finding  # type: ignore[arg-type]
+        return PruningByTask({"copying": dict(zip(("head", "edge"), curves, strict=True))}).finding
 
     assert finding(curve(1.0, 0.1), curve(0.9, 0.2)) == (
         "4 % of the units keep 0.90 to 1.00 of the accuracy; as many random units answer 0.20 right at most"
@@ -307,11 +312,16 @@ def test_pruning_has_a_finding_only_where_it_beats_every_random_pruning():
 # ------------------------------------------------------------------------------------------------ what is drawn where
 
 
+def filled(image: AxesImage) -> NDArray[Any]:
+    """What an image shows, NaN where it shows nothing."""
+    return np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
+
+
 def test_the_map_puts_every_type_pair_in_its_cell():
     costs = {pair: Interval(number - 3.0, number - 3.5, number - 2.5) for number, pair in enumerate(PAIRS)}
     figure = plots.edge_map(costs, dict.fromkeys(PAIRS, 0.25), {PAIRS[3]}, None, "setting")
     ax = figure.axes[0]
-    there, shown = (np.ma.filled(np.ma.asarray(image.get_array()), np.nan) for image in ax.get_images())
+    there, shown = (filled(image) for image in ax.get_images())
     rows, columns = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
     for (source, target, relation), cost in costs.items():
         group = {"same": range(3), "earlier": range(3, 7), "any": range(7, 9)}[relation]

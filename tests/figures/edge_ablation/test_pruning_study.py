@@ -82,7 +82,9 @@ def curve_of(kept, random_kept, explained=(1.0, 0.95, 0.85, 0.95)):
     random = tuple(row[explained[2]] for _ in random_kept)
     left, search = (10, 6, 4, 2), (1.0, 0.9, 0.9, 0.4)
     sizes = (3, 10, left, search, 0.9, row[1.0], rows, 4)
-    return PruningCurve(setting, "head", {}, *sizes, tuple(kept), random, tuple(map(tuple, random_kept)))
+    return PruningCurve(
+        setting, "head", {"search_prompts": 40}, *sizes, tuple(kept), random, tuple(map(tuple, random_kept))
+    )
 
 
 def test_what_two_results_share_stands_beside_what_random_ones_share():

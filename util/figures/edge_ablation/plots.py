@@ -26,6 +26,7 @@ from util.figures.style import (
     columns_of,
     headline,
     headline_height,
+    legend_below,
     new_figure,
     points,
     style,
@@ -48,14 +49,6 @@ TARGETS = (
 def dot(colour: str, label: str, marker: str = "o") -> Line2D:
     """A marker with its name, for a legend."""
     return Line2D([], [], ls="", marker=marker, ms=4, mew=0.9, color=colour, label=label)
-
-
-def legend_below(figure: Figure, handles: Sequence[Any], width: float, columns: int) -> None:
-    """One legend for all panels, below them, in so many columns, or in two where the figure is a column wide."""
-    figure.legend(
-        handles=list(handles), loc="outside lower center", ncols=columns if width >= WIDTH else min(2, columns),
-        columnspacing=1.2, handletextpad=0.5, fontsize=6.5,
-    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ circuits
@@ -110,7 +103,7 @@ def circuits(
         kinds = [dot(BLUE, "whole model"), dot(RED, "circuit, rest ablated"), dot(GREY, "one draw of donors", "|")]
         if ablations.ALONE in rows:
             kinds.insert(2, dot(GREY, "whole, bare query"))
-        legend_below(figure, [*kinds, Line2D([], [], ls=":", lw=0.8, color="0.6", label="chance")], width, 3)
+        legend_below(figure, [*kinds, Line2D([], [], ls=":", lw=0.8, color="0.6", label="chance")])
         headline(figure, finding, setting)
     return figure
 
@@ -180,7 +173,7 @@ def edge_map(
         bar.set_label("colour: nats lost (square-root scale)\nnumber: accuracy lost", fontsize=7)
         bar.ax.tick_params(labelsize=6)
         unsure = Patch(fc="0.9", label="interval of nats includes 0")
-        legend_below(figure, [unsure, _framed("accuracy lost beyond chance")], width, 2)
+        legend_below(figure, [unsure, _framed("accuracy lost beyond chance")])
         headline(figure, finding, setting)
     return figure
 
@@ -230,10 +223,10 @@ def circuit(
     with style():
         figure = new_figure(width, headline_height(finding, setting, width) + sum(heights))
         axes: dict[str, Axes] = {}
-        for row, names in zip(figure.add_gridspec(len(rows), 1, height_ratios=heights), rows, strict=True):
-            shares = {"AB": (11, 6)}.get(names)
-            for cell, name in zip(row.subgridspec(1, len(names), width_ratios=shares), names, strict=True):
-                axes[name] = figure.add_subplot(cell)
+        grid = figure.add_gridspec(len(rows), 1, height_ratios=heights)
+        for number, names in enumerate(rows):
+            row = grid[number].subgridspec(1, len(names), width_ratios=(11, 6) if names == "AB" else None)
+            axes |= {name: figure.add_subplot(row[place]) for place, name in enumerate(names)}
         nats = {pair: costs[pair].value for pair in kept if pair in costs}
         draw_type_pairs(axes["A"], kept, nats, examples=2)
         axes["A"].set_title("A) what is kept")
@@ -327,7 +320,7 @@ def windows(
         for ax in axes[:, 0]:
             ax.set_ylabel("accuracy")
         band = Patch(fc=BLUE, alpha=0.2, label="whole model, 95 %")
-        legend_below(figure, [Line2D([], [], color=RED, marker="o", ms=3, label="ablated"), band], width, 4)
+        legend_below(figure, [Line2D([], [], color=RED, marker="o", ms=3, label="ablated"), band])
         headline(figure, finding, setting)
     return figure
 
@@ -367,7 +360,7 @@ def probes(
         bar.set_ticks([-1, -0.5, 0, 0.5, 1])
         bar.set_label("colour: accuracy lost; number: accuracy", fontsize=7)
         bar.ax.tick_params(labelsize=6)
-        legend_below(figure, [_framed("lower than inside the circuit, beyond chance")], width, 2)
+        legend_below(figure, [_framed("lower than inside the circuit, beyond chance")])
         headline(figure, finding, setting)
     return figure
 
@@ -410,6 +403,6 @@ def ambiguous(
         lines_of = [
             Line2D([], [], color=looks[name][0], marker=looks[name][1], ms=3, lw=1, label=name) for name in right
         ]
-        legend_below(figure, lines_of, width, 6)
+        legend_below(figure, lines_of)
         headline(figure, finding, setting)
     return figure

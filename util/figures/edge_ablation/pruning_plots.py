@@ -13,10 +13,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from util.figures.edge_ablation.plots import dot, legend_below
+from util.figures.edge_ablation.plots import dot
 from util.figures.edge_ablation.type_circuit import arrow
 from util.figures.head_map import TICK, count_ticks, print_in_cells
-from util.figures.style import BLUE, GREY, RED, WIDTH, columns_of, headline, headline_height, new_figure, points, style
+from util.figures.style import (
+    BLUE,
+    GREY,
+    RED,
+    WIDTH,
+    columns_of,
+    headline,
+    headline_height,
+    legend_below,
+    new_figure,
+    points,
+    style,
+)
 from util.stats.intervals import Interval
 
 Counts = NDArray[np.integer]
@@ -73,7 +85,7 @@ def pruning(panels: Sequence[Pruned], finding: str | None, setting: str, *, widt
             dot(GREY, "random, as many left"),
             Line2D([], [], color="0.3", lw=0.7, label="result"),
         ]
-        legend_below(figure, handles, width, 3)
+        legend_below(figure, handles)
         headline(figure, finding, setting)
     return figure
 
