@@ -70,8 +70,10 @@ def test_a_comparison_has_its_bound_its_interval_and_the_published_value():
     written = [text.get_text() for text in ax.texts]
     assert "0.98 [0.93, 1.03]" in written and written.count(NOT_DONE) == 1
     assert "published, Gemma-2 2B: at least 0.90 of the performance" in written
-    said = "undecided (nothing to bring back: no task surely loses)"
-    assert any(text.replace("\n", " ") == f"here, {LONG_NAME}: {said}" for text in written)
+    told = [text.replace("\n", " ") for text in written]
+    assert f"here, {LONG_NAME}: undecided (nothing to bring back: no task surely loses)" in told
+    assert f"here, {LONG_NAME}: refuted (bound > 0.1)" in told
+    assert f"here, {LONG_NAME}: undecided (bound < 0.1)" in told
 
 
 @pytest.mark.parametrize("model", ["embedded", "smollm2"])

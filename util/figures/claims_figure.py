@@ -102,7 +102,9 @@ class ClaimsBeside:
         """A claim with what is said of it, broken into lines of the figure's width."""
         room = 72 * width - 4 * MARGIN
         published = self.published.get(claim.number)
-        here = f"here, {self.model}: {claim.verdict}" + (f" ({claim.note})" if claim.note else "")
+        wanted = ", ".join(dict.fromkeys(f"{'>' if part.above else '<'} {part.bound:g}" for part in claim.parts))
+        notes = [note for note in (wanted and f"bound {wanted}", claim.note) if note]
+        here = f"here, {self.model}: {claim.verdict}" + (f" ({'; '.join(notes)})" if notes else "")
         there = [] if published is None else [f"published, {self.whose}: {published.said}"]
         said = "\n".join(broken(line, SMALL, room) for line in there)
         text = broken(f"{claim.number}. {claim.text}", TEXT, room)
@@ -111,7 +113,7 @@ class ClaimsBeside:
     def _key(self, blocks: list[_Block]) -> list[Line2D | Patch]:
         verdicts = {part.verdict for block in blocks for part in block.parts}
         handles: list[Line2D | Patch] = [
-            Line2D([], [], ls="", color="black", ms=4, label=verdict, **look)
+            Line2D([], [], ls="", color=_colour(verdict), ms=4, label=verdict, **look)
             for verdict, look in LOOKS.items()
             if verdict in verdicts
         ]
@@ -224,6 +226,10 @@ def _comparison(ax: Axes, part: Part, published: float | None, y: float) -> None
         ax.text(1.02, y, part.verdict, transform=sides, va="center", fontsize=SMALL, color="0.35")
         return
     ax.text(1.02, y, str(Interval(part.value, part.low, part.high)), transform=sides, va="center", fontsize=SMALL)
-    colour = "0.6" if part.verdict == NOT_DONE else "black"
+    colour = _colour(part.verdict)
     ax.plot([part.low, part.high], [y, y], color=colour, lw=0.9)
     ax.plot(part.value, y, ms=4, color=colour, zorder=4, **LOOKS[part.verdict])
+
+
+def _colour(verdict: str) -> str:
+    return "0.6" if verdict == NOT_DONE else "black"

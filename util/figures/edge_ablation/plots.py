@@ -229,7 +229,7 @@ def circuit(
             axes |= {name: figure.add_subplot(row[place]) for place, name in enumerate(names)}
         nats = {pair: costs[pair].value for pair in kept if pair in costs}
         draw_type_pairs(axes["A"], kept, nats, examples=2)
-        axes["A"].set_title("A) what is kept")
+        axes["A"].set_title("A) what is kept, as wide as C")
         found, true = map(set, planted)
         draw_type_pairs(axes["B"], planted[1], {}, examples=1, missed=true - found)
         wrong = f", {len(found - true)} wrong" if found - true else ""
