@@ -36,7 +36,7 @@ CLAIMS = Verdicts(
     )
 )
 TOLD = {1: Published("at least 0.90 of the performance", {"": 0.9}), 2: Published("so", {"country_capital": 0.7})}
-BESIDE = ClaimsBeside(CLAIMS, TOLD, "Gemma-2 2B", LONG_NAME, SETTING)
+BESIDE = ClaimsBeside(CLAIMS, TOLD, "Gemma-2 2B", "Gemma-2 2B, at least", LONG_NAME, SETTING)
 
 
 @pytest.mark.parametrize("width", [WIDTH, COLUMN])
@@ -52,7 +52,7 @@ def test_the_title_counts_the_verdicts_and_is_silent_where_none_is_reached():
     assert BESIDE.finding == (
         "Of 5 published claims 1 holds (1), 1 is refuted (2), 2 are undecided (3, 4), 1 has no task to test (5)"
     )
-    undecided = ClaimsBeside(Verdicts(CLAIMS.claims[2:]), {}, "", "toy", "setting")
+    undecided = ClaimsBeside(Verdicts(CLAIMS.claims[2:]), {}, "", "", "toy", "setting")
     assert undecided.finding is None and undecided.figure().get_suptitle() == ""
 
 
@@ -92,7 +92,7 @@ def test_what_a_values_file_leaves_out_of_a_comparison_has_no_number():
 @pytest.mark.parametrize(("stem", "claims"), [("edge_ablation", 5), ("induction_scores", 7)])
 def test_every_claim_has_what_is_published_of_it(stem, claims):
     told = report.published(stem)["claims"]
-    assert [row["number"] for row in told["rows"]] == list(range(1, claims + 1)) and told["model"]
+    assert [row["number"] for row in told["rows"]] == list(range(1, claims + 1)) and told["model"] and told["numbers"]
     assert all(row["said"] and row["source"] for row in told["rows"])
     assert set(ClaimsBeside.of(CLAIMS, stem, "toy", "setting").published) == set(range(1, claims + 1))
 

@@ -44,14 +44,16 @@ class Published:
 
 @dataclass(frozen=True)
 class ClaimsBeside:
-    """Verdicts on a paper's claims beside what the paper says. published: by the number of a claim; whose: its model.
+    """Verdicts on a paper's claims beside what the paper says.
 
-    model: that was measured here, as it is shown; setting: what was measured, for the headline.
+    published: by the number of a claim; whose: the paper's model; numbers: what the published numbers are of; model:
+    that was measured here, as it is shown; setting: what was measured, for the headline.
     """
 
     verdicts: Verdicts
     published: Mapping[int, Published]
     whose: str
+    numbers: str
     model: str
     setting: str
 
@@ -60,7 +62,7 @@ class ClaimsBeside:
         """With what data/published/<stem>.json says of the claims."""
         published = report.published(stem)["claims"]
         told = {row["number"]: Published(row["said"], row["values"]) for row in published["rows"]}
-        return cls(verdicts, told, published["model"], model, setting)
+        return cls(verdicts, told, published["model"], published["numbers"], model, setting)
 
     @property
     def finding(self) -> str | None:
@@ -118,7 +120,7 @@ class ClaimsBeside:
             if verdict in verdicts
         ]
         if any(block.published and block.published.values for block in blocks):
-            handles.append(Line2D([], [], ls="", marker="D", ms=3.5, color=ORANGE, label="published"))
+            handles.append(Line2D([], [], ls="", marker="D", ms=3.5, color=ORANGE, label=f"published, {self.numbers}"))
         return [*handles, Patch(fc="0.88", label="what the claim says")]
 
 

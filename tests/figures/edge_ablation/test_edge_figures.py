@@ -338,6 +338,9 @@ def test_an_arrow_for_every_place_where_a_pair_is_read():
     figure = searched(WIDTH, len(PAIRS))
     arrows = len(figure.axes[0].patches)
     assert arrows == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the query, to the end
+    for ax in figure.axes[:2]:  # no arrow is cut off at the end of the prompt
+        (low, high), boxes = ax.get_xlim(), [text.get_position()[0] for text in ax.texts]
+        assert low + 0.4 < min(boxes) and max(boxes) < high - 0.4
     missed = [patch for patch in figure.axes[1].patches if patch.get_facecolor()[:3] == to_rgba(GREY)[:3]]
     assert len(missed) == 1 and figure.axes[1].get_title() == "B) planted: 2 of 3 found, 1 wrong"
     steps = figure.axes[3].get_lines()

@@ -40,10 +40,9 @@ def draw_type_pairs(
     for circuits that do not read across them. missed: pairs that are drawn grey.
     """
     slots = [(kind, example) for example in range(1, examples + 1) for kind in "xtyn"]
-    slots += [("query", examples + 1), ("last_separator", examples + 1)]
-    place = {
-        slot: i + 0.4 * slot[1] + 0.35 * (i - len(slots) + 2) * (i > len(slots) - 3) for i, slot in enumerate(slots)
-    }
+    place = {slot: number + 0.4 * slot[1] for number, slot in enumerate(slots)}
+    end = place["n", examples]
+    place |= {("query", examples + 1): end + 1.7, ("last_separator", examples + 1): end + 3.5}  # longer names
     largest = max((nats.get(pair, 0.0) for pair in pairs), default=0.0) or 1.0
     for pair in pairs:
         source, target, relation = pair
@@ -71,5 +70,5 @@ def draw_type_pairs(
         name = SHORT.get(kind, f"${kind}_{example}$")
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.2}
         ax.text(x, 0, name, ha="center", va="center", fontsize=7, bbox=box)
-    ax.set(xlim=(0.8, max(place.values()) + 0.6), ylim=(-0.5, 0.85))
+    ax.set(xlim=(min(place.values()) - 0.5, max(place.values()) + 0.7), ylim=(-0.5, 0.85))
     ax.axis("off")
