@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from matplotlib import image
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from PIL import Image
 
-from util import edges, paths
+from util import paths
 from util.figures import FIGURES, report, style
-from util.figures.edge_ablation import plots as edge_plots
 from util.figures.forerunner_heads import plots
 from util.figures.forerunner_heads.measures import Series
 from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
@@ -340,50 +338,6 @@ def test_the_change_of_the_benefit_is_that_of_the_paper(model, task, changes):
         left = tuple(values[model, f"{where}: mean ablation, {column}"] for where in (with_shots, bare))
         assert induction_measures.benefit_change(full, left)[1] == pytest.approx(change, abs=0.06)
         assert induction_measures.benefit_change(full, left, error=full[0] - full[1])[1] is None
-
-
-def test_edge_figures_put_every_type_pair_in_its_cell(tmp_path):
-    interval = Interval(0.5, 0.4, 0.6)
-    by_circuit = dict.fromkeys(("FULL", "CTX+AGG", "NONE"), interval)
-    five, three = {f"task_{number}": by_circuit for number in range(5)}, {"FULL": [interval] * 3}
-    two, at, known = dict.fromkeys("ab", by_circuit), edges.cuts(30), ([("y", "last_separator", "any")],) * 2
-    pairs = [(edge.source, edge.target, edge.relation) for edge in edges.TYPE_PAIRS]
-    costs = {pair: float(number) for number, pair in enumerate(pairs)}
-    figures = {
-        "map": edge_plots.edge_map(costs, dict.fromkeys(pairs, 0.25), {pairs[3]}, "title"),
-        "circuit": edge_plots.circuit(
-            pairs, costs, [(2, 1.0, True), (1, 0.1, False)], 0.9, {"found": interval}, [0.1, 0.2], known, "title"
-        ),
-        "nothing kept": edge_plots.circuit([], {}, [(2, 1.0, False)], 0.9, {"found": interval}, [], known, "title"),
-        "windows": edge_plots.windows(30, at, [interval] * 9, [interval] * 9, 0.6, "title"),
-        "probes": edge_plots.probes(np.eye(6, 5), ["x->y:earlier"] * 6, ["same_task", "b", "c", "d", "e"], "title"),
-        "ambiguous": edge_plots.ambiguous([0, 5, 10], three, three, three, "title"),
-        "circuits": edge_plots.circuits(five, {t: {} for t in five}, dict.fromkeys(five, 0.1), "title", five),
-        "models": edge_plots.circuits(two, dict.fromkeys(two, {}), dict.fromkeys(two, 0), "title"),
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name, figure in figures.items():
-            figure.savefig(tmp_path / f"{name}.png")
-            assert figure.get_size_inches()[0] <= 5.5
-    ax = figures["map"].axes[0]
-    shown: np.ndarray = np.ma.filled(np.ma.asarray(ax.get_images()[0].get_array()), np.nan)
-    rows, columns = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
-    for (source, target, relation), cost in costs.items():
-        group = {"same": range(3), "earlier": range(3, 7), "any": range(7, 9)}[relation]
-        [column] = [c for c in group if columns[c] == {"last_separator": "last"}.get(target, target)]
-        assert shown[rows.index(source), column] == pytest.approx(np.sqrt(cost))
-    assert int(np.isfinite(shown).sum()) == len(pairs)
-    [frame] = ax.patches
-    assert isinstance(frame, Rectangle) and (frame.get_x(), frame.get_y()) == (2 - 0.46, 0 - 0.46)  # x -> n
-    steps = figures["circuit"].axes[1].get_lines()
-    assert [np.asarray(line.get_xydata()).tolist() for line in steps[:2]] == [
-        [[2, 1.0]],
-        [[1, 0.1]],
-    ]  # put back: not joined
-    assert edge_plots.arrow("x->last_separator:same") == r"$x$ $\to$ last (same)"
-    arrows = len(figures["circuit"].axes[0].patches) - len(figures["nothing kept"].axes[0].patches)
-    assert arrows == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the query, to the end
 
 
 @pytest.mark.parametrize("stem", ["forerunner_heads", "ioi_patching", "edge_ablation"])

@@ -256,7 +256,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     assert "layers 3; prompts 4, 4\n" in printed and "planted circuit found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("edge_*.pdf")}
     assert parts == {
-        "circuits", "map", "circuit", "windows", "pruning", "survivors", "probes", "ambiguous", "models",
+        "circuits", "map", "circuit", "windows", "pruning", "survivors", "probes", "ambiguous", "models", "claims",
     }  # fmt: skip
     written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "edge_ablation.json").read_text())
     assert written["models"]["embedded"]["FULL"][0] > 0.5

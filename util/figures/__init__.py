@@ -6,6 +6,7 @@ __all__ = [
     "FIGURES",
     "circuit_curve",
     "conclusions",
+    "claims_figure",
     "head_map",
     "planted_controls",
     "replication",

@@ -1,7 +1,7 @@
 """The matplotlib style of all figures. This file knows nothing of models, prompts or caches."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
@@ -24,6 +24,7 @@ ORANGE = "#d99a2b"
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
 Layout = Literal["suite", "paper"]  # of a figure: the suite's own, or that of the published one
+ON_PIXELS = 1.03  # times as wide as its outlines is a text whose letters are set on whole pixels
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
@@ -83,6 +84,38 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
     engine.set(rect=(0, 0, 1, at / height))  # the panels share what is left
 
 
+def headline_height(finding: str | None, setting: str, width: float) -> float:
+    """The height in inches that a headline takes of a figure of a width in inches."""
+    room = 72 * width - 2 * MARGIN
+    parts = [(text, size) for text, size in ((finding, FINDING), (setting, SETTING)) if text]
+    return (MARGIN + sum(1.45 * size * (broken(text, size, room).count("\n") + 1) for text, size in parts)) / 72
+
+
+def text_width(text: str, size: float) -> float:
+    """The width in points of a text in letters of so many points."""
+    font = FontProperties(family=STYLE["font.family"], size=size)
+    return float(TextPath((0, 0), text, prop=font).get_extents().width)
+
+
+def legend_columns(labels: Sequence[str], size: float, width: float) -> int:
+    """How many columns of a legend, in letters of so many points, fit into a width in inches; at least 1."""
+    widths = [text_width(label, size) + 5.5 * size for label in labels]  # with the line before it, and a space
+    fitting = (
+        columns
+        for columns in range(len(widths), 1, -1)
+        if sum(max(column) for column in np.array_split(widths, columns)) <= 72 * width - 2 * MARGIN
+    )
+    return next(fitting, 1)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
+    """Write what labelled lines and patches are below a figure, in as many columns as fit."""
+    size, labels = STYLE["legend.fontsize"], [str(handle.get_label()) for handle in handles]
+    if handles:
+        columns = legend_columns(labels, size, figure.get_figwidth())
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size)
+
+
 def broken(text: str, size: float, width: float) -> str:
     """A text broken into lines that are at most `width` points wide in a font of `size` points.
 
@@ -91,7 +124,7 @@ def broken(text: str, size: float, width: float) -> str:
     font, lines = FontProperties(family=STYLE["font.family"], size=size), [""]
     for word in re.split(r"\s+(?![^[]*\])", text.strip()):
         longer = f"{lines[-1]} {word}".lstrip()
-        if lines[-1] and TextPath((0, 0), longer, prop=font).get_extents().width > width:
+        if lines[-1] and ON_PIXELS * TextPath((0, 0), longer, prop=font).get_extents().width > width:
             lines.append(word)
         else:
             lines[-1] = longer

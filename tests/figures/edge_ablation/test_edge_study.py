@@ -436,7 +436,8 @@ def test_circuits_of_a_task_are_compared(tmp_path):
     assert plain.alone is None and not plain.written and plain.queries == found.queries
     several = CircuitsByTask({"capitalization": found}, 0.1)
     assert several.lines()[0] == found.about and "distinct queries: {'capitalization': " in several.lines()[-1]
-    assert several.figure().get_suptitle() == "given:toy: 3 shots, 4 prompts, donors 0, 1 (dotted: chance)"
+    assert several.setting == "given:toy, 3 demonstrations, of each task 4 prompts, donors 0, 1"
+    assert several.setting in [text.get_text() for text in several.figure().texts]
 
 
 def test_without_demonstrations_the_query_stands_alone(tmp_path):
@@ -477,14 +478,15 @@ def test_a_circuit_is_verified_on_other_prompts(tmp_path):
 
 
 def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):
-    """Results have the rows that their names say, and figures the titles of what was measured."""
+    """Results have the rows that their names say, and figures the settings of what was measured."""
     monkeypatch.setattr(plan_, "PROBED", edges("y->last_separator"))
     plan = planned(tmp_path, donor_seeds=(0,), layer_cuts=3, corruptions=[1, 2])
     windows = plan.windows()
     assert (windows.layers, windows.at) == (3, (0, 1, 3)) and len(windows.rows) == 1 + 2 * 3
     np.testing.assert_array_equal(windows.rows["CONTEXT from 3"]["right"], windows.rows["FULL"]["right"])
     assert windows.context()[-1].value == windows.aggregation()[0].value == windows.rows["FULL"]["right"].mean()
-    assert "capitalization: by layers\n(4 prompts, donors 0; dotted" in windows.figure().get_suptitle()
+    assert "capitalization, 3 demonstrations, 4 prompts, donors 0" in str(windows.setting)
+    assert str(windows.setting) in [text.get_text().replace("\n", " ") for text in windows.figure().texts]
     probes = plan.probes()
     assert probes.accuracy().shape == (1, 2) and 0 < probes.widest < 0.5
     assert probes.accuracy()[0, 1] == probes.rows["y->last_separator from 2"]["right"].mean()

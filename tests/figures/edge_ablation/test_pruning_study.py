@@ -82,7 +82,9 @@ def curve_of(kept, random_kept, explained=(1.0, 0.95, 0.85, 0.95)):
     random = tuple(row[explained[2]] for _ in random_kept)
     left, search = (10, 6, 4, 2), (1.0, 0.9, 0.9, 0.4)
     sizes = (3, 10, left, search, 0.9, row[1.0], rows, 4)
-    return PruningCurve(setting, "head", {}, *sizes, tuple(kept), random, tuple(map(tuple, random_kept)))
+    return PruningCurve(
+        setting, "head", {"search_prompts": 40}, *sizes, tuple(kept), random, tuple(map(tuple, random_kept))
+    )
 
 
 def test_what_two_results_share_stands_beside_what_random_ones_share():
@@ -113,7 +115,8 @@ def test_values_of_a_model_that_answers_nothing_say_why(tmp_path, monkeypatch):
     assert "pruning: by_task: copying: head: explained: 10" in reasons
     for place, reason in reasons.items():
         assert reason.startswith("a share of ") and ("units" in reason) == ("overlap" in place), place
-    assert "are left of a model that answers nothing" in both.figure().get_suptitle()
+    assert both.finding is None
+    assert "are left: the model answers nothing" in both.figure().axes[0].get_title()
 
 
 @pytest.mark.parametrize(
@@ -142,13 +145,11 @@ def test_all_that_a_notebook_shows_of_pruning(model, tmp_path, monkeypatch):
     copying = found.by_task["copying"]["head"]
     assert copying.settings["search_prompts"] == 6 and copying.rows[copying.result]["right"].shape == (2, 4)
     assert len(found.table()) == len(found.check_lines()) == 4 and len(found.lines()) == 4 * 4 + 2
-    for figure in (found.figure(), found.survivors_figure()):
-        panels = [ax.get_title() for ax in figure.axes]
-        assert panels == [
-            f"{letter}) {task}, {sort} units" for letter, (task, sort) in zip("ABCD", PANELS, strict=True)
-        ]
-        said = f"copying: {copying.result} of 192 head units keep {copying.explained()[copying.result].value:.0%}"
-        assert said in figure.get_suptitle()
+    titles = [f"{letter}) {task}, {sort} units" for letter, (task, sort) in zip("ABCD", PANELS, strict=True)]
+    assert sorted(ax.get_title() for ax in found.survivors_figure().axes) == titles
+    panels = [ax.get_title().split("\n") for ax in found.figure().axes]
+    assert [title for title, _ in panels] == titles
+    assert panels[0][1] == f"{copying.result} of 192 keep {copying.explained()[copying.result]}"
     assert json.loads(json.dumps(found.values()))["by_task"]["copying"]["head"]["result"] == copying.result
 
 

@@ -8,9 +8,11 @@ __all__ = [
     "measures",
     "plan",
     "plots",
+    "pruning_plots",
     "pruning_results",
     "pruning_study",
     "results",
     "study",
     "summary",
+    "type_circuit",
 ]

@@ -10,6 +10,7 @@ from pydantic import Field
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, completeness, cuts, probes, single_edges, windows
 from util.edges.edge import CIRCUITS, FAMILIES
+from util.figures.claims_figure import ClaimsBeside, stored
 from util.figures.edge_ablation import claims, measures
 from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule
 from util.figures.edge_ablation.pruning_results import PruningByTask
@@ -167,12 +168,11 @@ class Plan:
         """
         model = self.study.model
         by_model: dict[str, Circuits] = {model.title: circuits.by_task[self.study.task]}
-        if self.untrained_control:
-            by_model["untrained"] = self.study.twin().compare(written=False)
+        twin = self.study.twin().compare(written=False) if self.untrained_control else None
         for name in self.other_models:
             other = self.study.replace(model=replace(model, name=name, revision=None, loader=None))
             by_model[shown_name(name)] = other.compare(written=False)
-        return CircuitsByModel(by_model)
+        return CircuitsByModel(by_model, twin)
 
     def verdicts(
         self, circuits: CircuitsByTask, circuit: VerifiedCircuit, windows: Windows, ambiguity: Ambiguity
@@ -191,3 +191,21 @@ class Plan:
             trained=word_pairs.is_trained(self.study.model.name),
             k=self.study.k,
         )
+
+    def beside(self, verdicts: Verdicts, circuits: CircuitsByTask) -> ClaimsBeside:
+        """Verdicts beside the paper's claims: those that `make claims` has kept of this model, if it has; else these.
+
+        `make claims` asks more queries. What it has kept with another number of demonstrations, or about another
+        primary task, is of another study.
+        """
+        study, setting = self.study, circuits.setting
+        model = study.model.shown_name
+        kept = stored("edge_claims", study.model.name)
+        if kept is not None:
+            of_study, settings = kept[1], kept[1]["settings"]
+            if (of_study["model"], settings["k"], settings["primary"]) == (model, study.k, study.task):
+                verdicts, setting = kept[0], (
+                    f"{model}, {study.k} demonstrations, of each task {settings['prompts']} queries or all there are, "
+                    f"donors {', '.join(map(str, settings['donor_seeds']))}"
+                )  # fmt: skip
+        return ClaimsBeside.of(verdicts, study.stem, model, setting)

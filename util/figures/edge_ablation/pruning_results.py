@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures.edge_ablation import measures, plots
+from util.figures.edge_ablation import measures, pruning_plots
 from util.figures.edge_ablation.measures import Row
-from util.figures.edge_ablation.results import Setting, right_of
+from util.figures.edge_ablation.results import Setting, in_text, in_words, right_of
+from util.figures.style import WIDTH
 from util.scores.units import SORTS, HeadUnit, Sort, unit_of
 from util.stats.intervals import Interval
 from util.stats.tests import rank_p
@@ -68,8 +69,8 @@ class PruningCurve:
     @property
     def share_kept(self) -> str:
         """The accuracy that the result keeps, in words; a model that answers nothing right has none to keep."""
-        share = self.explained()[self.result].value
-        return f"keep {share:.0%}" if np.isfinite(share) else "are left of a model that answers nothing"
+        share = self.explained()[self.result]
+        return f"keep {share}" if np.isfinite(share.value) else "are left: the model answers nothing"
 
     def by_draw(self) -> list[float]:
         """acc(circuit) / acc(whole) of the result, by draw of donors."""
@@ -170,13 +171,14 @@ class PruningCurve:
         )
 
     @property
-    def panel(self) -> plots.Pruned:
+    def panel(self) -> pruning_plots.Pruned:
         """What the figure shows."""
-        return plots.Pruned(
+        return pruning_plots.Pruned(
             f"{self.setting.task}, {WORDS[self.sort]}",
+            f"{self.result} of {self.units} {self.share_kept}",
             self.accuracy(),
             dict(zip(self.left, self.search, strict=True)),
-            right_of(self.whole).value,
+            right_of(self.whole),
             self.floor,
             self.result,
             self.random_accuracy(),
@@ -186,10 +188,6 @@ class PruningCurve:
 def _shared(one: Sequence[str], other: Sequence[str]) -> float:
     both, either = {*one} & {*other}, {*one} | {*other}
     return len(both) / len(either) if either else np.nan
-
-
-def _kept(curve: PruningCurve) -> str:
-    return f"{curve.result} of {curve.units} {WORDS[curve.sort]} {curve.share_kept}"
 
 
 @dataclass(frozen=True)
@@ -256,21 +254,65 @@ class PruningByTask:
         """What a fresh run has to reproduce."""
         return [curve.check_line() for curve in self.curves]
 
-    def _title(self, shown: str) -> str:
-        found = [
-            f"{task}: " + ", ".join(_kept(curve) for curve in curves.values()) for task, curves in self.by_task.items()
-        ]
-        return "\n".join([f"{self.curves[0].setting.model}: {shown}", *found])
+    @property
+    def finding(self) -> str | None:
+        """How few units keep how much accuracy, beside random ones; None unless every result is surely better."""
+        kept, drawn = [], []
+        for curve in self.curves:
+            by_chance = curve.random_accuracy()
+            if not by_chance or right_of(curve.rows[curve.result]).low <= max(by_chance):
+                return None
+            kept.append(curve.explained()[curve.result].value)
+            drawn.append(max(by_chance))
+        shares = [curve.result / curve.units for curve in self.curves]
+        return (
+            f"{_range([100 * share for share in shares], '.0f')} % of the units keep {_range(kept, '.2f')} of the "
+            f"accuracy; as many random units answer {max(drawn):.2f} right at most"
+        )
 
-    def figure(self) -> Figure:
-        """The accuracy against units left, a row for each task."""
-        rows = [[curve.panel for curve in curves.values()] for curves in self.by_task.values()]
-        return plots.pruning(rows, self._title("accuracy kept by the units that pruning leaves"))
+    @property
+    def setting(self) -> str:
+        """The model, the tasks, and the prompts of both splits."""
+        one = self.curves[0]
+        return (
+            f"{one.setting.model}, {in_words(list(self.by_task))}, {one.setting.k} demonstrations; tested on "
+            f"{one.setting.extent}; pruned on {one.settings['search_prompts']} others"
+        )
 
-    def survivors_figure(self) -> Figure:
+    def figure(self, *, width: float = WIDTH) -> Figure:
+        """The accuracy against units left, a panel for each task and sort of units."""
+        panels = [curve.panel for curve in self.curves]
+        return pruning_plots.pruning(panels, self.finding, self.setting, width=width)
+
+    @property
+    def where(self) -> str | None:
+        """Which kind of edge units is most frequent among all that are left, and in which layers; None without any."""
+        left: dict[str, NDArray[np.int64]] = {}
+        for curves in self.by_task.values():
+            for kind, counts in curves["edge"].by_layer().items():
+                left[kind] = left.get(kind, np.zeros_like(counts)) + counts
+        if not left:
+            return None
+        total = sum(int(counts.sum()) for counts in left.values())
+        kind, counts = max(left.items(), key=lambda item: item[1].sum())
+        layers = np.flatnonzero(counts)
+        into = sum(int(counts.sum()) for name, counts in left.items() if name.endswith("->last_separator"))
+        return (
+            f"{into} of the {total} edge units that are left lead to the last separator; the most frequent is "
+            f"{in_text(kind)} ({counts.sum()}, layer{'s' * (len(layers) > 1)} {_range(list(layers), 'd')})"
+        )
+
+    def survivors_figure(self, *, width: float = WIDTH) -> Figure:
         """Which units are left, by kind and layer."""
-        rows = [
-            [(f"{task}, {WORDS[sort]}", curve.by_layer()) for sort, curve in curves.items()]
+        panels = [
+            (f"{task}, {WORDS[sort]}", curve.by_layer())
             for task, curves in self.by_task.items()
+            for sort, curve in curves.items()
         ]
-        return plots.survivors(rows, self.curves[0].layers, self._title("which units pruning leaves"))
+        return pruning_plots.survivors(panels, self.curves[0].layers, self.where, self.setting, width=width)
+
+
+def _range(numbers: Sequence[float], form: str) -> str:
+    """The least and the largest of some numbers, as one where they are written alike."""
+    low, high = format(min(numbers), form), format(max(numbers), form)
+    return low if low == high else f"{low} to {high}"

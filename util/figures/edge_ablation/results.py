@@ -6,7 +6,7 @@ N prompts under D draws of donors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,17 +17,19 @@ from numpy.typing import NDArray
 from util.edges import names
 from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
 from util.figures.edge_ablation import measures, plots
-from util.figures.edge_ablation.measures import Cost, Row, Rows, queries_of
+from util.figures.edge_ablation.measures import Cost, Row, Rows, queries_of, sure_losses
+from util.figures.edge_ablation.type_circuit import Pair
+from util.figures.style import WIDTH
 from util.prompts import word_pairs
-from util.stats.intervals import Interval, accuracy
-from util.stats.tests import rank_p
+from util.stats.intervals import Interval, Intervals, accuracy
+from util.stats.tests import holm, mcnemar, rank_p
 
 COMPLETENESS = ("WITHIN", "CONTEXT", "AGG", "QUERY")  # families whose loss a complete circuit feels as the model does
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What was measured, for titles. model: as it is shown; prompts: as many as were asked for."""
+    """What was measured, for headlines. model: as it is shown; prompts: as many as were asked for."""
 
     model: str
     task: str
@@ -40,18 +42,58 @@ class Setting:
         """Prompts and draws of donors, in words."""
         return f"{self.prompts} prompts, donors {', '.join(map(str, self.donor_seeds))}"
 
+    def __str__(self) -> str:
+        return f"{self.model}, {self.task}, {self.k} demonstrations, {self.extent}"
+
 
 def right_of(row: Row) -> Interval:
     """Accuracy of the first token, with an interval by Wilson over distinct queries."""
     return accuracy(row["right"], queries_of(row))
 
 
-def _triple(edge: Edge) -> plots.Pair:
+def _triple(edge: Edge) -> Pair:
     """An edge as figures take it."""
     return edge.source, edge.target, edge.relation
 
 
+def in_words(names_: Sequence[str]) -> str:
+    """Names in a sentence: a, b and c."""
+    *first, last = names_
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def in_text(edge: str) -> str:
+    """The name of an edge in a sentence: y → last separator."""
+    return edge.replace("->", " → ").replace("_", " ")
+
+
+def _of(count: int, total: int, thing: str) -> str:
+    """So many of so many things: "none of 5 tasks", "1 of 5 tasks"."""
+    return f"{count or 'none'} of {total} {thing}"
+
+
 # ------------------------------------------------------------------------------------------------ circuits compared
+
+
+def what_is_needed(circuits: Mapping[str, Circuits], things: str) -> str | None:
+    """Where accuracy surely falls without demonstrations and without contextualisation; None where it does in neither.
+
+    circuits: by task or model, as `things` says.
+    """
+    without, bare = (
+        sure_losses({name: (one.rows[names.FULL], one.rows[circuit]) for name, one in circuits.items()})
+        for circuit in (names.AGG_ONLY, names.QUERY_ONLY)
+    )
+    if not without and not bare:
+        return None
+    said = (
+        f"Without demonstrations (QUERY-ONLY) accuracy surely falls in {_of(len(bare), len(circuits), things)}, "
+        f"without contextualisation (AGG-ONLY) in {len(without) or 'none'}"
+    )
+    if without:
+        name, loss = max(without.items(), key=lambda item: item[1].value)
+        said += f", most in {name}, by {loss}" if len(without) > 1 else f", {name}, by {loss}"
+    return said
 
 
 @dataclass(frozen=True)
@@ -164,41 +206,80 @@ class CircuitsByTask:
         """`Circuits.table` of all tasks."""
         return pd.concat(circuits.table() for circuits in self.by_task.values())
 
-    def figure(self) -> Figure:
+    @property
+    def finding(self) -> str | None:
+        """In how many tasks demonstrations, and contextualisation, are needed."""
+        return what_is_needed(self.by_task, "tasks")
+
+    @property
+    def setting(self) -> str:
+        """The model, and what each task has."""
+        one = self.first.setting
+        return f"{one.model}, {one.k} demonstrations, of each task {one.extent}"
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
         """Accuracy and divergence by task and circuit."""
-        setting = self.first.setting
         return plots.circuits(
             self.accuracy(),
             {task: circuits.draws() for task, circuits in self.by_task.items()},
             {task: circuits.chance for task, circuits in self.by_task.items()},
-            f"{setting.model}: {setting.k} shots, {setting.extent} (dotted: chance)",
+            self.finding,
+            self.setting,
             {task: circuits.kl() for task, circuits in self.by_task.items()},
+            width=width,
         )
 
 
 @dataclass(frozen=True)
 class CircuitsByModel:
-    """`Circuits` of one task with several models, by their names; the study's own model is the first."""
+    """`Circuits` of one task with several models, by their names; the study's own model is the first.
+
+    untrained: those of the untrained twin, None where it was not asked.
+    """
 
     by_model: Mapping[str, Circuits]
+    untrained: Circuits | None = None
 
     @property
-    def several(self) -> bool:
-        """Whether there is another model to compare with."""
-        return len(self.by_model) > 1
+    def beside(self) -> dict[str, Circuits]:
+        """Those of the untrained twin and of the other models."""
+        twin = {} if self.untrained is None else {"untrained": self.untrained}
+        return twin | dict(list(self.by_model.items())[1:])
 
     def accuracy(self) -> dict[str, dict[str, Interval]]:
         """Accuracies by model and circuit."""
-        return {model: circuits.accuracy(alone=False) for model, circuits in self.by_model.items()}
+        first, one = next(iter(self.by_model.items()))
+        return {model: circuits.accuracy(alone=False) for model, circuits in {first: one, **self.beside}.items()}
 
-    def figure(self) -> Figure:
-        """Accuracy by model and circuit."""
-        setting = next(iter(self.by_model.values())).setting
+    def lines(self) -> list[str]:
+        """What the untrained twin answers right."""
+        if self.untrained is None:
+            return ["no untrained twin was asked"]
+        best, right = max(self.untrained.accuracy(alone=False).items(), key=lambda item: item[1].value)
+        return [f"untrained twin, {self.untrained.setting.task}: accuracy {right} at most (in {best})"]
+
+    @property
+    def finding(self) -> str | None:
+        """In how many models demonstrations, and contextualisation, are needed."""
+        return what_is_needed(self.by_model, "models")
+
+    @property
+    def setting(self) -> str:
+        """The task, and what each model was asked."""
+        one = next(iter(self.by_model.values())).setting
+        return f"{one.task}, {one.k} demonstrations, {one.extent}"
+
+    def figure(self, *, width: float = WIDTH) -> Figure | None:
+        """Accuracy by model and circuit; None where there is no other model: the twin's zeros need no panel."""
+        if len(self.by_model) == 1:
+            return None
         return plots.circuits(
-            self.accuracy(),
+            {model: circuits.accuracy(alone=False) for model, circuits in self.by_model.items()},
             {model: circuits.draws() for model, circuits in self.by_model.items()},
             {model: circuits.chance for model, circuits in self.by_model.items()},
-            f"{setting.task}, {setting.k} shots, {setting.prompts} prompts (dotted: chance)",
+            self.finding,
+            self.setting,
+            width=width,
         )
 
 
@@ -223,19 +304,39 @@ class SingleEdges:
         """The whole model's accuracy with the first draw of donors, which a search uses."""
         return float(self.rows[names.FULL]["right"][0].mean())
 
-    def nats(self) -> dict[plots.Pair, float]:
+    def nats(self) -> dict[Pair, Interval]:
         """The log-probability of the answer that is lost, by (source, target, relation)."""
-        return {_triple(Edge.of(name)): cost.log_prob for name, cost in self.costs().items()}
+        return {
+            _triple(Edge.of(name)): Interval(cost.log_prob, cost.low, cost.high) for name, cost in self.costs().items()
+        }
 
-    def figure(self) -> Figure:
+    def beyond_chance(self) -> list[str]:
+        """The edges whose loss of accuracy is beyond chance, those that cost most nats first."""
+        costs = self.costs()
+        return sorted((name for name in costs if costs[name].p < 0.05), key=lambda name: -costs[name].log_prob)
+
+    @property
+    def finding(self) -> str | None:
+        """How many edges cost accuracy alone, and which of them costs most; None where none does."""
+        costs, dear = self.costs(), self.beyond_chance()
+        if not dear:
+            return None
+        most = costs[dear[0]]
+        cost = "cost" if len(dear) > 1 else "costs"
+        return (
+            f"Ablated alone, {len(dear)} of {len(costs)} type pairs {cost} accuracy beyond chance, "
+            f"most {in_text(dear[0])}: {Interval(most.log_prob, most.low, most.high)} nats"
+        )
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
         """The map of type pairs."""
-        costs, setting = self.costs(), self.setting
         return plots.edge_map(
             self.nats(),
-            {_triple(Edge.of(name)): cost.accuracy for name, cost in costs.items()},
-            {_triple(Edge.of(name)) for name, cost in costs.items() if cost.p < 0.05},
-            f"{setting.model}, {setting.task}: lost without one edge. Colour: nats; number: accuracy\n"
-            f"(search split, {setting.extent}; framed: beyond chance)",
+            {_triple(Edge.of(name)): cost.accuracy for name, cost in self.costs().items()},
+            {_triple(Edge.of(name)) for name in self.beyond_chance()},
+            self.finding,
+            f"{self.setting}, search split",
+            width=width,
         )
 
 
@@ -338,12 +439,22 @@ class VerifiedCircuit:
             + ", ".join(f"{family} {gap:.2f}" for family, gap in gaps.items()),
         ]
 
-    def figure(self, single: SingleEdges, planted: PlantedSearch) -> Figure:
+    @property
+    def finding(self) -> str | None:
+        """How well the kept pairs perform, beside random circuits; None where nothing is kept or there is no score."""
+        if not self.names or not np.isfinite(self.score.value):
+            return None
+        keep = f"keep{'s' * (len(self.names) == 1)}"
+        said = f"{len(self.names)} of {len(TYPE_PAIRS)} type pairs {keep} {self.score} of the performance"
+        beside = f"; of {len(self.random)} random circuits as large the best keeps {max(self.random, default=0):.2f}"
+        return said + beside * bool(self.random)
+
+    def figure(self, single: SingleEdges, planted: PlantedSearch, *, width: float = WIDTH) -> Figure:
         """The circuit, how it was searched, its score among random circuits, and the same search on a planted circuit.
 
         single: what its edges cost alone: the widths of arrows.
         """
-        setting, known = self.setting, (planted.search.pairs, sorted(planted.truth))
+        known = planted.search.pairs, sorted(planted.truth)
         return plots.circuit(
             [_triple(edge) for edge in self.search.pairs],
             single.nats(),
@@ -352,8 +463,9 @@ class VerifiedCircuit:
             {name: self.scores[name] for name in (names.FOUND, names.without(names.FOUND))},
             self.random,
             ([_triple(edge) for edge in known[0]], [_triple(edge) for edge in known[1]]),
-            f"{setting.model}, {setting.task}: {len(self.names)} of {len(TYPE_PAIRS)} type pairs, "
-            f"{self.explained.value:.0%} of the accuracy\n({setting.extent})",
+            self.finding,
+            str(self.setting),
+            width=width,
         )
 
 
@@ -377,13 +489,35 @@ class Windows:
         """Accuracy without aggregation below each of the layers."""
         return [right_of(self.rows[names.aggregation_below(layer)]) for layer in self.at]
 
-    def figure(self) -> Figure:
+    @property
+    def finding(self) -> str | None:
+        """From which layers on either is surely missed, all windows tested together; None where neither is."""
+        full = self.rows[names.FULL]
+        late = {names.context_from(layer): layer for layer in self.at}
+        early = {names.aggregation_below(layer): layer for layer in self.at}
+        lost = sure_losses({name: (full, self.rows[name]) for name in (*late, *early)})
+        said = []
+        if missed := [name for name in early if name in lost]:
+            said.append(f"aggregation is removed below layer {early[missed[0]]} (by {lost[missed[0]]})")
+        if missed := [name for name in late if name in lost]:
+            said.append(f"contextualisation is removed from layer {late[missed[-1]]} on (by {lost[missed[-1]]})")
+        elif said:
+            said.append("not where contextualisation is removed")
+        return f"Accuracy surely falls where {', '.join(said)}" if said else None
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
         """Accuracy by layer."""
-        whole = float(self.rows[names.FULL]["right"].mean())
-        title = (
-            f"{self.setting.model}, {self.setting.task}: by layers\n({self.setting.extent}; dotted: nothing removed)"
+        whole = right_of(self.rows[names.FULL])
+        return plots.windows(
+            self.layers,
+            self.at,
+            self.context(),
+            self.aggregation(),
+            whole,
+            self.finding,
+            str(self.setting),
+            width=width,
         )
-        return plots.windows(self.layers, self.at, self.context(), self.aggregation(), whole, title)
 
 
 @dataclass(frozen=True)
@@ -402,6 +536,19 @@ class Probes:
             [[self.rows[names.read_from(edge, c)]["right"].mean() for c in self.corruptions] for edge in self.edges]
         )
 
+    def intervals(self) -> Intervals:
+        """Accuracy by edge and corruption, [E, C], with intervals by Wilson over distinct queries."""
+        cells = [[right_of(self.rows[names.read_from(edge, c)]) for c in self.corruptions] for edge in self.edges]
+        return Intervals(*np.moveaxis(np.array(cells), -1, 0))
+
+    def beyond_chance(self) -> NDArray[np.bool_]:
+        """Where the accuracy is lower than inside the circuit, [E, C]: McNemar over queries, corrected by Holm."""
+        inside = self.rows[names.CIRCUIT]
+        rows = [self.rows[names.read_from(edge, c)] for edge in self.edges for c in self.corruptions]
+        p = holm([mcnemar(inside["right"], row["right"], inside["query"]) for row in rows])
+        lower = [row["right"].mean() < inside["right"].mean() for row in rows]
+        return (np.array(lower) & (np.array(p) < 0.05)).reshape(len(self.edges), -1)
+
     @property
     def widest(self) -> float:
         """Half of the widest of the intervals (Wilson, 95 %)."""
@@ -411,14 +558,34 @@ class Probes:
         """How exact the cells of the figure are."""
         return [f"95 % intervals of the cells (Wilson): +- {self.widest:.2f} or less"]
 
-    def figure(self) -> Figure:
-        """The accuracies as a map."""
-        inside = float(self.rows[names.CIRCUIT]["right"].mean())
-        title = (
-            f"{self.setting.model}, {self.setting.task}: inside {self.circuit} ({inside:.2f})\n({self.setting.extent})"
+    @property
+    def finding(self) -> str | None:
+        """Which edges carry something that a donor changes, and the donor that costs most; None where none does."""
+        sure, accuracy = self.beyond_chance(), self.intervals()
+        if not sure.any():
+            return None
+        carry = [in_text(edge) for edge, cells in zip(self.edges, sure, strict=True) if cells.any()]
+        row, column = np.unravel_index(np.argmin(np.where(sure, accuracy.value, np.inf)), sure.shape)
+        donor = word_pairs.CORRUPTIONS[self.corruptions[column]].replace("_", " ")
+        return (
+            f"{len(carry)} of {len(self.edges)} edges carr{'y' if len(carry) > 1 else 'ies'} what donors change "
+            f"({in_words(carry)}): accuracy falls to {accuracy[row, column]} ({donor})"
         )
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
+        """The accuracies as a map."""
+        inside = right_of(self.rows[names.CIRCUIT])
         donors = [word_pairs.CORRUPTIONS[c] for c in self.corruptions]
-        return plots.probes(self.accuracy(), self.edges, donors, title)
+        return plots.probes(
+            self.intervals(),
+            inside.value,
+            self.beyond_chance(),
+            self.edges,
+            donors,
+            self.finding,
+            f"accuracy inside {self.circuit} (nothing exchanged: {inside}); {self.setting}",
+            width=width,
+        )
 
 
 @dataclass(frozen=True)
@@ -460,9 +627,25 @@ class Ambiguity:
         shares = self.shares("right")[names.FULL]
         return {count: round(share.value, 1) for count, share in zip(self.rows, shares, strict=True)}
 
-    def figure(self) -> Figure:
+    @property
+    def finding(self) -> str | None:
+        """How far the whole model's past tenses fall, and what it says instead; None where they surely fall nowhere.
+
+        Surely: the interval is below that of the fewest ambiguous demonstrations.
+        """
+        right, copied, other = (self.shares(what)[names.FULL] for what in ("right", "copied", "other"))
+        least = min(range(len(right)), key=lambda place: right[place].value)
+        if not right[least].high < right[0].low:
+            return None
+        says, share = max(
+            (("the query again", copied[least]), ("something else", other[least])), key=lambda item: item[1].value
+        )
+        return (
+            f"With {self.counts[least]} of {self.setting.k} demonstrations ambiguous, past tenses fall from {right[0]} "
+            f"to {right[least]}: the model says {says} ({share})"
+        )
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
         """Past tenses, copies, and other answers."""
-        setting = self.setting
-        title = f"{setting.model}: verbs, {setting.k} shots, {setting.extent}"
         right, copied, other = (self.shares(what) for what in ("right", "copied", "other"))
-        return plots.ambiguous(self.counts, right, copied, other, title)
+        return plots.ambiguous(self.counts, right, copied, other, self.finding, str(self.setting), width=width)

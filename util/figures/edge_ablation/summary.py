@@ -87,7 +87,7 @@ class Summary:
         return [
             f"layers {self.circuits.first.layers}; prompts {sizes}",
             *(one.line(task) for task, one in circuits.items()),
-            *(one.line(model, alone=False) for model, one in list(self.models.by_model.items())[1:]),
+            *(one.line(model, alone=False) for model, one in self.models.beside.items()),
             f"edges that cost {WORTH:g} or more: {', '.join(dear)}",
             f"kept by the search: {', '.join(circuit.names)}",
             f"score {circuit.score.value:.2f}; without it {circuit.scores[names.without(names.FOUND)].value:.2f}",

@@ -1,0 +1,114 @@
+"""Claims beside what is published: what is drawn is what was judged, and all of it can be read."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+
+from tests.figures.legible import LONG_NAME, faults
+from util.figures import report
+from util.figures.claims_figure import ClaimsBeside, Published, stored
+from util.figures.style import COLUMN, WIDTH
+from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Claim, Part, Verdicts
+
+SETTING = f"{LONG_NAME}, 10 demonstrations, of each task 250 queries or all there are, donors 0, 1, 2"
+
+
+def part(name: str, verdict: str, value: float, bound: float = 0.1, *, above: bool = True) -> Part:
+    return Part(name, verdict, value, value - 0.05, value + 0.05, bound, above, 250, None, None, (0.5, 0.5))
+
+
+NOTHING = part("centre_embedding", NOT_DONE, np.nan)
+CLAIMS = Verdicts(
+    (
+        Claim(1, "few edges explain 90%", HOLDS, (part("4 of 31 pairs", HOLDS, 0.98, 0.9),)),
+        Claim(
+            2,
+            "pattern tasks lose more without induction heads than without others",
+            REFUTED,
+            (part("country_capital", HOLDS, 0.6), part("wordseq1: not below", REFUTED, -0.4), NOTHING),
+        ),
+        Claim(3, "contextualisation brings it back", UNDECIDED, (), "nothing to bring back: no task surely loses"),
+        Claim(4, "little is lost", UNDECIDED, (part("7 against 0 (21, 96 solved)", UNDECIDED, 0.1, above=False),)),
+        Claim(5, "zero-shot answers are not hurt", NOT_DONE, (), "no task is done without demonstrations"),
+    )
+)
+TOLD = {1: Published("at least 0.90 of the performance", {"": 0.9}), 2: Published("so", {"country_capital": 0.7})}
+BESIDE = ClaimsBeside(CLAIMS, TOLD, "Gemma-2 2B", "Gemma-2 2B, at least", LONG_NAME, SETTING)
+
+
+@pytest.mark.parametrize("width", [WIDTH, COLUMN])
+def test_every_claim_can_be_read(width):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = BESIDE.figure(width=width)
+        assert faults(figure) == []
+    assert figure.get_size_inches()[0] == width and figure.get_size_inches()[1] < 8
+
+
+def test_the_title_counts_the_verdicts_and_is_silent_where_none_is_reached():
+    assert BESIDE.finding == (
+        "Of 5 published claims 1 holds (1), 1 is refuted (2), 2 are undecided (3, 4), 1 has no task to test (5)"
+    )
+    undecided = ClaimsBeside(Verdicts(CLAIMS.claims[2:]), {}, "", "", "toy", "setting")
+    assert undecided.finding is None and undecided.figure().get_suptitle() == ""
+
+
+def test_a_comparison_has_its_bound_its_interval_and_the_published_value():
+    ax = BESIDE.figure().axes[0]
+    at = {tuple(np.ravel(line.get_xdata())): line for line in ax.get_lines()}
+    shaded = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    low, high = ax.get_xlim()
+    spans = [(round(patch.get_x(), 6), round(patch.get_x() + patch.get_width(), 6)) for patch in shaded]
+    high, low = round(high, 6), round(low, 6)
+    assert spans == [(0.9, high), (0.1, high), (0.1, high), (0.1, high), (low, 0.1)]
+    assert {(0.9,), (0.7,), (0.98,), (0.6,), (-0.4,), (0.1,)} <= {*at}
+    assert at[(0.7,)].get_color() == at[(0.9,)].get_color() != at[(0.6,)].get_color()
+    assert (0.6 - 0.05, 0.6 + 0.05) in at
+    written = [text.get_text() for text in ax.texts]
+    assert "0.98 [0.93, 1.03]" in written and written.count(NOT_DONE) == 1
+    assert "published, Gemma-2 2B: at least 0.90 of the performance" in written
+    told = [text.replace("\n", " ") for text in written]
+    assert f"here, {LONG_NAME}: undecided (nothing to bring back: no task surely loses)" in told
+    assert f"here, {LONG_NAME}: refuted (bound > 0.1)" in told
+    assert f"here, {LONG_NAME}: undecided (bound < 0.1)" in told
+
+
+@pytest.mark.parametrize("model", ["embedded", "smollm2"])
+def test_stored_verdicts_come_back_as_they_were_judged(model):
+    verdicts, data = stored("edge_claims", model) or pytest.fail("no file")
+    assert report.plain({"claims": verdicts.claims})["claims"] == data["claims"]
+    assert len(verdicts.table()) >= 5 and stored("edge_claims", "a model without one") is None
+
+
+def test_what_a_values_file_leaves_out_of_a_comparison_has_no_number():
+    verdicts, _ = stored("induction_claims", "embedded", "verdicts") or pytest.fail("no file")
+    first = verdicts.claims[0].parts[0]
+    assert first.verdict == NOT_DONE and np.isnan([first.value, first.low, first.high]).all()
+
+
+@pytest.mark.parametrize(("stem", "claims"), [("edge_ablation", 5), ("induction_scores", 7)])
+def test_every_claim_has_what_is_published_of_it(stem, claims):
+    told = report.published(stem)["claims"]
+    assert [row["number"] for row in told["rows"]] == list(range(1, claims + 1)) and told["model"] and told["numbers"]
+    assert all(row["said"] and row["source"] for row in told["rows"])
+    assert set(ClaimsBeside.of(CLAIMS, stem, "toy", "setting").published) == set(range(1, claims + 1))
+
+
+def test_the_published_numbers_of_claims_are_those_of_the_papers_table():
+    published = report.published("induction_scores")
+    one, two, three = (row["values"] for row in published["claims"]["rows"][:3])
+    rows = {row["id"]: row["value"] for row in published["values"] if row["model"].startswith("meta-llama/")}
+    assert len(one) == 5 and len(two) == len(three) == 10
+    for task in one:
+        full, ablated, others, forbidden = (
+            rows[f"{task}, 10 shots: {name}"] / 100
+            for name in ("full", "mean ablation, top 1 %", "mean ablation, random 1 %", "knockout, top 1 %")
+        )
+        assert one[task] == pytest.approx(others - ablated, abs=1e-9)
+        assert two[f"{task}: not above"] == pytest.approx(ablated - 0.5, abs=1e-9) == -two[f"{task}: not below"]
+        assert three[f"{task}: costs"] == pytest.approx(full - forbidden, abs=1e-9)
+        assert three[f"{task}: as much"] == pytest.approx(forbidden - ablated, abs=1e-9)
+    assert json.dumps(report.published("edge_ablation")["claims"]["rows"][0]["values"]) == '{"": 0.9}'

@@ -1,0 +1,237 @@
+"""Claims of a paper beside our verdicts on them: one drawing for all figures.
+
+A row is a comparison: its value with the 95 % interval, and shaded what the claim says of it. The line above it says
+what the paper reports of its model, and what is found here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.transforms import blended_transform_factory
+
+from util import paths
+from util.figures import report
+from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
+from util.stats.intervals import Interval
+from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Claim, Part, Verdicts
+
+LOOKS: Mapping[str, dict[str, Any]] = {
+    HOLDS: {"marker": "o", "mfc": "black"},
+    REFUTED: {"marker": "X", "mfc": "black"},
+    UNDECIDED: {"marker": "o", "mfc": "white"},
+    NOT_DONE: {"marker": ".", "mfc": "0.6"},
+}
+ROW = 0.135  # inches: of a line of text or a comparison
+TEXT, SMALL = 7.0, 6.0  # points: of claims, and of what is said of them
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a paper says of a claim. values: its numbers, where they are known, by comparison; "" is of the first."""
+
+    said: str
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClaimsBeside:
+    """Verdicts on a paper's claims beside what the paper says.
+
+    published: by the number of a claim; whose: the paper's model; numbers: what the published numbers are of; model:
+    that was measured here, as it is shown; setting: what was measured, for the headline.
+    """
+
+    verdicts: Verdicts
+    published: Mapping[int, Published]
+    whose: str
+    numbers: str
+    model: str
+    setting: str
+
+    @classmethod
+    def of(cls, verdicts: Verdicts, stem: str, model: str, setting: str) -> ClaimsBeside:
+        """With what data/published/<stem>.json says of the claims."""
+        published = report.published(stem)["claims"]
+        told = {row["number"]: Published(row["said"], row["values"]) for row in published["rows"]}
+        return cls(verdicts, told, published["model"], published["numbers"], model, setting)
+
+    @property
+    def finding(self) -> str | None:
+        """How many claims hold and are refuted, with their numbers; None where none of them is decided."""
+        by_verdict = {
+            verdict: [claim.number for claim in self.verdicts.claims if claim.verdict == verdict] for verdict in LOOKS
+        }
+        if not by_verdict[HOLDS] and not by_verdict[REFUTED]:
+            return None
+        words = {HOLDS: "hold", REFUTED: "are refuted", UNDECIDED: "are undecided", NOT_DONE: "have no task to test"}
+        one = {HOLDS: "holds", REFUTED: "is refuted", UNDECIDED: "is undecided", NOT_DONE: "has no task to test"}
+        parts = [
+            f"{len(numbers)} {one[verdict] if len(numbers) == 1 else words[verdict]} ({', '.join(map(str, numbers))})"
+            for verdict, numbers in by_verdict.items()
+            if numbers
+        ]
+        return f"Of {len(self.verdicts.claims)} published claims " + ", ".join(parts)
+
+    def figure(self, *, width: float = WIDTH) -> Figure:
+        """Every claim: what is published, what is found, and every comparison against its bound."""
+        blocks = [self._block(claim, width) for claim in self.verdicts.claims]
+        tall = ROW * sum(block.rows for block in blocks)
+        with style():
+            figure = new_figure(
+                width, headline_height(self.finding, self.setting, width) + tall + 0.75 + 0.15 * (width < WIDTH)
+            )
+            ax = figure.subplots()
+            _axes(ax, blocks)
+            top = 0.0
+            for block in blocks:
+                _draw(ax, block, top)
+                top += block.rows
+            ax.set_ylim(top, 0)
+            legend_below(figure, self._key(blocks))
+            headline(figure, self.finding, self.setting)
+        return figure
+
+    def _block(self, claim: Claim, width: float) -> _Block:
+        """A claim with what is said of it, broken into lines of the figure's width."""
+        room = 72 * width - 4 * MARGIN
+        published = self.published.get(claim.number)
+        wanted = ", ".join(dict.fromkeys(f"{'>' if part.above else '<'} {part.bound:g}" for part in claim.parts))
+        notes = [note for note in (wanted and f"bound {wanted}", claim.note) if note]
+        here = f"here, {self.model}: {claim.verdict}" + (f" ({'; '.join(notes)})" if notes else "")
+        there = [] if published is None else [f"published, {self.whose}: {published.said}"]
+        said = "\n".join(broken(line, SMALL, room) for line in there)
+        text = broken(f"{claim.number}. {claim.text}", TEXT, room)
+        return _Block(text, said, broken(here, SMALL, room), claim.parts, published)
+
+    def _key(self, blocks: list[_Block]) -> list[Line2D | Patch]:
+        verdicts = {part.verdict for block in blocks for part in block.parts}
+        handles: list[Line2D | Patch] = [
+            Line2D([], [], ls="", color=_colour(verdict), ms=4, label=verdict, **look)
+            for verdict, look in LOOKS.items()
+            if verdict in verdicts
+        ]
+        if any(block.published and block.published.values for block in blocks):
+            handles.append(Line2D([], [], ls="", marker="D", ms=3.5, color=ORANGE, label=f"published, {self.numbers}"))
+        return [*handles, Patch(fc="0.88", label="what the claim says")]
+
+
+def stored(stem: str, model: str, key: str = "claims") -> tuple[Verdicts, dict[str, Any]] | None:
+    """The verdicts of data/values/<stem>.json that is committed for a model, and all of that file; None without one.
+
+    key: the entry that has the claims. What the file does not keep of a comparison has no number.
+    """
+    file = paths.root() / "data" / "values" / paths.model_folder(model) / f"{stem}.json"
+    if not file.exists():
+        return None
+    data = json.loads(file.read_text(encoding="utf-8"))
+    return Verdicts(tuple(_claim(row) for row in data[key])), data
+
+
+def _claim(row: Mapping[str, Any]) -> Claim:
+    return Claim(row["number"], row["text"], row["verdict"], tuple(map(_part, row["parts"])), row["note"])
+
+
+def _part(row: Mapping[str, Any]) -> Part:
+    value, low, high = (np.nan if row[name] is None else row[name] for name in ("value", "low", "high"))
+    over, under = (np.nan if p is None else p for p in row["p"])
+    return Part(**{**row, "value": value, "low": low, "high": high, "p": (over, under)})
+
+
+# ------------------------------------------------------------------------------------------------ drawing
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A claim as it is drawn: its text, what the paper says and what is found here, in lines; and its comparisons."""
+
+    text: str
+    said: str
+    here: str
+    parts: tuple[Part, ...]
+    published: Published | None
+
+    @property
+    def lines(self) -> list[tuple[str, float, str]]:
+        """The texts above the comparisons: what is written, in points, and in which colour."""
+        return [(self.text, TEXT, "black"), (self.said, SMALL, "0.4"), (self.here, SMALL, "black")]
+
+    @property
+    def above(self) -> float:
+        """Rows above the comparisons."""
+        return sum(map(_rows, self.lines)) + 0.1
+
+    @property
+    def rows(self) -> float:
+        """Rows of all of it, and below it."""
+        return self.above + len(self.parts) + 0.7
+
+    def of_paper(self, number: int) -> float | None:
+        """The published number of a comparison, None where there is none."""
+        if self.published is None:
+            return None
+        own = self.published.values.get(self.parts[number].name)
+        return self.published.values.get("") if own is None and number == 0 else own
+
+
+def _axes(ax: Axes, blocks: list[_Block]) -> None:
+    """The x axis has room for all intervals, bounds and published values."""
+    at = [0.0]
+    for block in blocks:
+        for number, part in enumerate(block.parts):
+            at += [part.value, part.low, part.high, part.bound, block.of_paper(number) or 0.0]
+    low, high = np.nanmin(at), np.nanmax(at)
+    pad = 0.04 * (high - low or 1.0)
+    ax.set_xlim(low - pad, high + pad)
+    ax.set(xlabel="accuracy lost or kept (95 %)", yticks=[])
+    ax.spines["left"].set_visible(False)
+
+
+def _draw(ax: Axes, block: _Block, top: float) -> None:
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    edge = blended_transform_factory(figure.transFigure, ax.transData)
+    left = MARGIN / 72 / figure.get_figwidth()
+    at = top
+    for line in block.lines:
+        text, size, colour = line
+        ax.text(left, at, text, transform=edge, fontsize=size, color=colour, va="top").set_in_layout(False)
+        at += _rows(line)
+    for number, part in enumerate(block.parts):
+        _comparison(ax, part, block.of_paper(number), top + block.above + number + 0.5)
+
+
+def _rows(line: tuple[str, float, str]) -> float:
+    """How many rows a text takes that is written in lines of so many points."""
+    text, size, _ = line
+    return (text.count("\n") + 1) * 1.42 * size / (72 * ROW) if text else 0.0
+
+
+def _comparison(ax: Axes, part: Part, published: float | None, y: float) -> None:
+    low, high = ax.get_xlim()
+    start, end = (part.bound, high) if part.above else (low, part.bound)
+    ax.add_patch(Rectangle((start, y - 0.42), end - start, 0.84, fc="0.88", lw=0, zorder=0))
+    ax.plot([part.bound] * 2, [y - 0.42, y + 0.42], color="0.5", lw=0.8)
+    sides = ax.get_yaxis_transform()
+    ax.text(-0.02, y, part.name, transform=sides, ha="right", va="center", fontsize=SMALL)
+    if published is not None:
+        ax.plot(published, y, "D", ms=3.5, color=ORANGE, zorder=3)
+    if np.isnan(part.value):
+        ax.text(1.02, y, part.verdict, transform=sides, va="center", fontsize=SMALL, color="0.35")
+        return
+    ax.text(1.02, y, str(Interval(part.value, part.low, part.high)), transform=sides, va="center", fontsize=SMALL)
+    colour = _colour(part.verdict)
+    ax.plot([part.low, part.high], [y, y], color=colour, lw=0.9)
+    ax.plot(part.value, y, ms=4, color=colour, zorder=4, **LOOKS[part.verdict])
+
+
+def _colour(verdict: str) -> str:
+    return "0.6" if verdict == NOT_DONE else "black"
