@@ -2,4 +2,7 @@
 
 FIGURES = ("toy_induction_head", "forerunner_heads", "induction_scores", "ioi_patching", "edge_ablation")
 
-__all__ = ["FIGURES", "circuit_curve", "head_map", "planted_controls", "replication", "report", "style", *FIGURES]
+__all__ = [
+    "FIGURES", "circuit_curve", "circuit_diagram", "head_map", "planted_controls", "replication", "report", "style",
+    *FIGURES,
+]  # fmt: skip
