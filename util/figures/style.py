@@ -1,6 +1,6 @@
 """The matplotlib style of all figures. This file knows nothing of models, prompts or caches."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,6 +71,38 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(rect=(0, 0, 1, at / height))  # the panels share what is left
+
+
+def headline_height(finding: str | None, setting: str, width: float) -> float:
+    """The height in inches that a headline takes of a figure of a width in inches."""
+    room = 72 * width - 2 * MARGIN
+    parts = [(text, size) for text, size in ((finding, FINDING), (setting, SETTING)) if text]
+    return (MARGIN + sum(1.45 * size * (broken(text, size, room).count("\n") + 1) for text, size in parts)) / 72
+
+
+def text_width(text: str, size: float) -> float:
+    """The width in points of a text in letters of so many points."""
+    font = FontProperties(family=STYLE["font.family"], size=size)
+    return float(TextPath((0, 0), text, prop=font).get_extents().width)
+
+
+def legend_columns(labels: Sequence[str], size: float, width: float) -> int:
+    """How many columns of a legend, in letters of so many points, fit into a width in inches; at least 1."""
+    widths = [text_width(label, size) + 5.5 * size for label in labels]  # with the line before it, and a space
+    fitting = (
+        columns
+        for columns in range(len(widths), 1, -1)
+        if sum(max(column) for column in np.array_split(widths, columns)) <= 72 * width - 2 * MARGIN
+    )
+    return next(fitting, 1)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
+    """Write what labelled lines and patches are below a figure, in as many columns as fit."""
+    size, labels = STYLE["legend.fontsize"], [str(handle.get_label()) for handle in handles]
+    if handles:
+        columns = legend_columns(labels, size, figure.get_figwidth())
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size)
 
 
 def broken(text: str, size: float, width: float) -> str:
