@@ -100,7 +100,7 @@ def test_the_width_is_the_weight_the_colour_its_sign_and_the_line_the_channel():
     assert {".80", "-.40 k", ".20 q"} <= {text.get_text() for text in ax.texts}
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
-        "for", "against", "query", "key", "width: 0.80 nats", "mover",
+        "for", "against", "query", "key", "widest: 0.80 nats", "mover",
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ model: heads, types of tokens and parts of a planted circuit are drawn alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -99,11 +99,11 @@ def circuit_figure(
     labelled: int = 5,
     width: float = WIDTH,
 ) -> Figure:
-    """Returns the diagrams of circuits, one below the other, each under its name; all on one scale of widths.
+    """Returns the diagrams of circuits, one below the other, each under its name and with widths of its own scale.
 
     circuits: by the title of their panel, "" for none; those without nodes are left out. signs: what positive and
-    negative weights mean. unit: of weights, written after the largest. ticks: names below columns, by layer, such as
-    the layer's number. labelled: how many of the strongest edges of each circuit have their weight beside them.
+    negative weights mean. unit: of weights; the legend has the largest of each circuit. ticks: names below columns, by
+    layer, such as the layer's number. labelled: how many of the strongest edges of each have their weight beside them.
     """
     drawn = {title: graph for title, graph in circuits.items() if len(graph)}
     with style():
@@ -120,9 +120,8 @@ def circuit_figure(
         axes: list[Axes] = []
         if drawn:
             axes += [*figure.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]]
-        limit = largest_weight(*drawn.values())
         for ax, (title, graph) in zip(axes, drawn.items(), strict=True):
-            circuit_diagram(ax, graph, layouts[title], colours, limit=limit, labelled=labelled)
+            circuit_diagram(ax, graph, layouts[title], colours, labelled=labelled)
             ax.set_title(title)
         if ticks and axes:
             _name_columns(axes[0], layouts[next(iter(drawn))], ticks)
@@ -141,10 +140,9 @@ def _columns(handles: Sequence[Line2D | Patch], room: float) -> int:
     return next(fitting, 1)
 
 
-def largest_weight(*graphs: nx.MultiDiGraph) -> float:
-    """The largest absolute weight of circuits; 1 where there is none."""
-    weights = [abs(weight) for graph in graphs for *_, weight in graph.edges(data="weight")]
-    return max(weights, default=0.0) or 1.0
+def largest_weight(graph: nx.MultiDiGraph) -> float:
+    """The largest absolute weight of a circuit; 1 where there is none."""
+    return max((abs(weight) for *_, weight in graph.edges(data="weight")), default=0.0) or 1.0
 
 
 # ------------------------------------------------------------------------------------------------ where nodes stand
@@ -187,8 +185,21 @@ class Layout:
         return self._across[self.layers.index(layer)]
 
     def _settled(self, most: int) -> NDArray[np.int64]:
-        """The row of every node [N], of so many: each moves, or changes places, as long as that is better."""
-        rows = self._first_rows(most)
+        """The row of every node [N], of so many: the best that three ways to begin lead to."""
+        middle = (most - 1) / 2
+        wishes = (lambda row: abs(row - middle), lambda row: row, lambda row: -row)
+        return min((self._improved(self._first_rows(most, wish), most) for wish in wishes), key=self._cost)
+
+    def _first_rows(self, most: int, wish: Callable[[int], float]) -> NDArray[np.int64]:
+        """The nodes from left to right, each in the row of the least wish in which it meets nobody."""
+        rows = np.full(len(self.names), -1)
+        for node in np.argsort(self._x, kind="stable"):
+            taken = {int(rows[other]) for other in np.flatnonzero(self._meet[node]) if rows[other] >= 0}
+            rows[node] = min((row for row in range(most) if row not in taken), key=wish)
+        return rows
+
+    def _improved(self, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+        """The rows after each node moved, or changed places with another, as long as that was better."""
         best = self._cost(rows)
         for _ in range(20):
             before = best
@@ -200,15 +211,6 @@ class Layout:
                         rows, best = moved, cost
             if best >= before:
                 break
-        return rows
-
-    def _first_rows(self, most: int) -> NDArray[np.int64]:
-        """The nodes of every column, one below the other around the middle, in rows where they meet nobody."""
-        rows = np.full(len(self.names), -1)
-        middle = (most - 1) / 2
-        for node in np.argsort(self._x, kind="stable"):
-            taken = {int(rows[other]) for other in np.flatnonzero(self._meet[node]) if rows[other] >= 0}
-            rows[node] = min((row for row in range(most) if row not in taken), key=lambda row: abs(row - middle))
         return rows
 
     def _moved(self, rows: NDArray[np.int64], node: int, row: int) -> NDArray[np.int64] | None:
@@ -231,7 +233,7 @@ class Layout:
         away = np.abs(course[:, :, None] - points)  # [E, 33, N, 2]
         below = ((away[..., 0] < self._half + 1) & (away[..., 1] < HALF + 1)).any(axis=1)
         below[np.arange(len(start))[:, None], self._pairs] = False
-        return 10.0 * below.sum() + _crossings(start, end) + 0.2 * np.abs(end - start)[:, 1].sum() / PITCH
+        return 30.0 * below.sum() + _crossings(start, end) + 0.2 * np.abs(end - start)[:, 1].sum() / PITCH
 
 
 def _crossings(start: Floats, end: Floats) -> int:
@@ -264,16 +266,14 @@ def circuit_diagram(
     layout: Layout,
     colours: Mapping[str, str],
     *,
-    limit: float | None = None,
     labelled: int = 5,
 ) -> None:
     """Draw a circuit into axes that are about as large as its layout.
 
-    The width of an edge is its weight in shares of `limit`, by default the largest; its colour is the sign, its line
-    the channel. colours: of roles, see `role_colours`. labelled: how many of the strongest edges have their weight
-    beside them.
+    The width of an edge is its weight in shares of the largest; its colour is the sign, its line the channel. colours:
+    of roles, see `role_colours`. labelled: how many of the strongest edges have their weight beside them.
     """
-    limit = limit or largest_weight(graph)
+    limit = largest_weight(graph)
     bends = _bends(graph)
     for road in _strongest_last(graph):
         weight = graph.edges[road]["weight"]
@@ -417,6 +417,7 @@ def _key(
         if channel in used
     ]
     if weights:
-        largest = f"width: {largest_weight(*graphs):.2f} {unit}".strip()
+        largest = "widest: " + ", ".join(f"{largest_weight(graph):.2f}" for graph in graphs if graph.size())
+        largest = f"{largest} {unit}".strip()
         handles.append(Line2D([], [], color="0.3", lw=THICK, label=largest, solid_capstyle="butt"))
     return handles + [Patch(fc=colour, ec="0.4", lw=0.6, label=role) for role, colour in colours.items()]

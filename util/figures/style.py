@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, get_args
 
 import matplotlib as mpl
 import numpy as np
@@ -21,6 +21,7 @@ BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what 
 ORANGE = "#d99a2b"
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
+Layout = Literal["suite", "paper"]  # of a figure: the suite's own, or that of the published one
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib, so every machine draws the same
@@ -50,6 +51,12 @@ def style() -> Iterator[None]:
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure with a constrained layout; width and height are in inches."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def check_layout(layout: str) -> None:
+    """Raises ValueError, with the names that there are, for a layout that there is not."""
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout = {layout!r}: it is {' or '.join(get_args(Layout))}")
 
 
 def headline(figure: Figure, finding: str | None, setting: str) -> None:
