@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from util.figures.head_map import colour_bar, colour_limit, count_ticks, head_map, print_in_cells, short_number
-from util.figures.ioi_patching.measures import DIRECT, SHOWN, THROUGH_MLPS, carriers
+from util.figures.ioi_patching.measures import DIRECT, THROUGH_MLPS, carriers
 from util.figures.style import (
     BLUE,
     GREY,
@@ -207,9 +207,9 @@ def _spread(ax: Axes, effects: Floats, unit: str, most: int) -> None:
     ax.set(xlabel="layer", ylabel=f"mean {unit}", title="B) mean of heads; bar: SD")
 
 
-def _wide(layers: int, width: float) -> bool:
-    """Whether a map of so many layers takes the whole width of a figure of so many inches."""
-    return layers > SHOWN or width < WIDTH
+def _wide(layers: int, width: float, share: float) -> bool:
+    """Whether a map takes the whole width of a figure: in that share of it, values could not be printed in its cells."""
+    return width < WIDTH or 72 * (share * width - FRAME[0]) / layers < CELL[0]
 
 
 def permutation(
@@ -228,7 +228,7 @@ def permutation(
     """
     check_layout(layout)
     with style():
-        wide, written = _wide(len(effects), width), Names()
+        wide, written = _wide(len(effects), width, 0.4), Names()
         figure = _figure(width, 3.5 if wide else 1.9, finding, setting)
         axes = figure.subplot_mosaic("AA;BC" if wide else "ABC", width_ratios=(1, 1) if wide else (1.35, 1, 1))
         limit = _saturated(effects) if layout == "paper" else None
@@ -251,7 +251,7 @@ def permutation(
             written.add(ax, named, np.stack([norms.ravel(), effects.ravel()], axis=1))
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
         ax.margins(x=0.08, y=0.12)
-        ax.set(xlabel="norm of the outputs", ylabel="change, logits", title="C) by norm")
+        ax.set(xlabel="norm of z", ylabel="change, logits", title="C) by norm")
         headline(figure, finding, setting)
         written.write(figure)
     return figure
@@ -382,7 +382,7 @@ def patching(
     """
     check_layout(layout)
     with style():
-        wide, written = _wide(len(effects), width), Names()
+        wide, written = _wide(len(effects), width, 0.4 if layout == "paper" else 0.5), Names()
         figure = _figure(width, 3.5 if wide else 1.9, finding, setting)
         if layout == "paper":
             axes = figure.subplot_mosaic("AA;BC" if wide else "ABC", width_ratios=(1, 1) if wide else (1.35, 1, 1))
@@ -427,7 +427,7 @@ def population(
     """
     with style():
         effects, written = noised.value, Names()
-        wide = _wide(len(effects), width)
+        wide = _wide(len(effects), width, 1 / 2)
         ranked = 1.75 if not roles else 2.6
         columns = columns_of(3, width, 1.5)
         dots = [1.75] * -(-3 // columns)
@@ -493,7 +493,7 @@ def _ranked(
         largest = top(np.abs(untrained.value), len(x))
         shares = np.array([untrained[head] for head in largest]) / whole  # whole may be negative
         points(ax, x + 0.25, shares, fmt="o", color=GREY, label="untrained twin")
-    names = [head_name(h) + (f"\n{roles[h]}" if h in roles else "") for h in strongest]
+    names = [f"{head_name(h)} {roles.get(h, '')}".strip() for h in strongest]
     ax.set_xticks(x, names, rotation=90, fontsize=NAME)
     ax.axhline(0, color="0.8", lw=0.7, zorder=0)
     ax.set(ylabel="share", title="B) strongest heads, other half")
