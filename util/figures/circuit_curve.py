@@ -1,6 +1,7 @@
 """The curve of faithfulness over the size of circuits, with its CPR or CMD: one drawing for all figures."""
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -57,8 +58,8 @@ def circuit_curves(
     see `circuit_curve`. Raises ValueError for curves of the other ranking.
     """
     rankings = (
-        ("CPR", signed, "A) ranked by signed scores", "CPR, higher is better"),
-        ("CMD", absolute, "B) ranked by absolute scores", "CMD, lower is better"),
+        ("CPR", signed, "A) by signed scores", "CPR, higher is better"),
+        ("CMD", absolute, "B) by absolute scores", "CMD, lower is better"),
     )
     for measure, curves, _, _ in rankings:
         wrong = [name for name, curve in curves.items() if curve.measure != measure]
@@ -75,6 +76,8 @@ def circuit_curves(
             circuit_curve(axes[row, column], curves, controls)
             axes[row, column].set_title(title)
             _areas(axes[row + 1, column], curves, controls, better)
+            if column and [*signed] == [*absolute]:
+                axes[row + 1, column].tick_params(labelleft=False)  # the names stand at the left
         headline(figure, finding, setting)
     return figure
 
@@ -87,7 +90,11 @@ def _areas(ax: Axes, curves: Mapping[str, Curve], controls: Collection[str], lab
             reach = [[area.value - area.low], [area.high - area.value]]
             ax.errorbar([area.value], [row], xerr=reach, fmt=marker, color=colour, ms=3.5, lw=1)
             said = f"{area.value:.2f}"
-        at = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "annotation_clip": False}
+        at: dict[str, Any] = {
+            "xycoords": ("axes fraction", "data"),
+            "textcoords": "offset points",
+            "annotation_clip": False,
+        }
         ax.annotate(said, (1, row), (3, 0), va="center", fontsize=6.5, **at)
     ax.set_yticks(range(len(curves)), list(curves))
     ax.set_ylim(len(curves) - 0.5, -0.5)

@@ -351,12 +351,16 @@ def test_heads_of_the_published_circuit_have_their_roles():
     }  # fmt: skip
 
 
-def test_without_a_certain_path_there_is_no_diagram():
+def test_without_a_certain_path_the_diagram_is_the_key_alone():
     found = small_paths()
     wide = {name: getattr(found, name) for name in ("edges", "query", "key", "value", "direct")}
     unsure: dict[str, Any] = {name: Intervals(p.value, p.value - 9, p.value + 9) for name, p in wide.items()}
     quiet = replace(found, **unsure)
-    assert quiet.diagram(key()) is None and quiet.diagram_finding is None and len(quiet.graph()) == 0
+    figure = quiet.diagram(key(), COLUMN)
+    assert said(figure)[0] == "No path carries more than a hundredth of the effect for certain"
+    assert figure is not None and len(figure.axes) == 1 and faults(figure) == [] and len(quiet.graph()) == 0
+    refused = replace(quiet, refused="its layers cannot be taken apart")
+    assert refused.diagram(key()) is None and refused.diagram_finding is None
 
 
 def test_the_planted_circuit_is_drawn_with_its_exact_effects():

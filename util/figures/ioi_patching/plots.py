@@ -208,7 +208,7 @@ def _spread(ax: Axes, effects: Floats, unit: str, most: int) -> None:
 
 
 def _wide(layers: int, width: float, share: float) -> bool:
-    """Whether a map takes the whole width of a figure: in that share of it, values could not be printed in its cells."""
+    """Whether a map takes the whole width of a figure: in that share of it, its cells have no room for values."""
     return width < WIDTH or 72 * (share * width - FRAME[0]) / layers < CELL[0]
 
 
@@ -237,7 +237,7 @@ def permutation(
         ax = axes["C"]
         if layout == "paper":
             _spread(axes["B"], effects, "change, logits", HALF_WIDE)
-            colours = {
+            colours: dict[str, Any] = {
                 "c": effects.ravel(),
                 "cmap": "RdBu_r",
                 "vmin": -_saturated(effects),
@@ -437,7 +437,8 @@ def population(
         if wide:
             above = [figure.add_subplot(grid[0]), figure.add_subplot(grid[1])]
         else:
-            above = [figure.add_subplot(part) for part in grid[0].subgridspec(1, 2)]
+            halves = grid[0].subgridspec(1, 2)
+            above = [figure.add_subplot(halves[place]) for place in range(2)]
         _map(above[0], effects, (width, 1.75) if wide else (width / 2, heights[0]), "share")
         for layer, head in heads_where(carriers(noised)):
             frame = Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, edgecolor="black", lw=0.6, clip_on=False)
@@ -445,8 +446,8 @@ def population(
         above[0].set_title("A) patched from the source")
         _ranked(above[1], strongest, measured, untrained, whole, roles)
         first = len(heights) - len(dots)
-        parts = [part for row in range(len(dots)) for part in grid[first + row].subgridspec(1, columns)]
-        both, approximate, told = (figure.add_subplot(part) for part in parts[:3])
+        rows = [grid[first + row].subgridspec(1, columns) for row in range(len(dots))]
+        both, approximate, told = (figure.add_subplot(rows[place // columns][place % columns]) for place in range(3))
         both.set(title="C) both directions", xlabel="restored by it alone", ylabel="lost without it")
         approximate.set(title="D) attribution", xlabel="exact", ylabel="first-order estimate")
         told.set(title="E) direct part", xlabel="exact", ylabel=DIRECT)

@@ -760,10 +760,12 @@ class Paths(Result):
 
     @property
     def diagram_finding(self) -> str | None:
-        """How many paths the diagram has, and the strongest of them; None without any."""
+        """How many paths the diagram has, and the strongest of them; None where paths are not measured."""
         graph = self.graph()
-        if not graph.size():
+        if self.refused:
             return None
+        if not graph.size():
+            return "No path carries more than a hundredth of the effect for certain"
         sender, reader, shares = max(graph.edges(data=True), key=lambda edge: abs(edge[2]["weight"]))
         heads = sum(name != LOGITS for name in graph)
         share = Interval(shares["weight"], shares["low"], shares["high"])
@@ -771,13 +773,13 @@ class Paths(Result):
         return f"{paths} count for certain, most of all {sender} to {'the ' * (reader == LOGITS)}{reader}: {share}"
 
     def diagram(self, planted: nx.MultiDiGraph | None = None, width: float = WIDTH) -> Figure | None:
-        """Returns the circuit as a diagram in the manner of Wang et al. 2022, Fig. 2; None without any path.
+        """Returns the circuit as a diagram in the manner of Wang et al. 2022, Fig. 2; None without paths.
 
         planted: a circuit that is known, drawn below as the key, see `PlantedEdges.graph`.
         """
-        graph = self.graph()
-        if not graph.size():
+        if self.refused:
             return None
+        graph = self.graph()
         circuits = {"A) measured": graph} if planted is None else {
             "A) measured": graph, "B) the key: a planted circuit, whose parts are known": planted,
         }  # fmt: skip
