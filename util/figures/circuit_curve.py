@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -87,7 +88,7 @@ def _areas(ax: Axes, curves: Mapping[str, Curve], controls: Collection[str], lab
     for row, (curve, (colour, marker)) in enumerate(zip(curves.values(), _looks(curves, controls), strict=True)):
         area, said = curve.area, "not defined"
         if curve.defined:
-            reach = [[area.value - area.low], [area.high - area.value]]
+            reach = np.abs([[area.value - area.low], [area.high - area.value]])  # rounding may leave less than 0
             ax.errorbar([area.value], [row], xerr=reach, fmt=marker, color=colour, ms=3.5, lw=1)
             said = f"{area.value:.2f}"
         at: dict[str, Any] = {

@@ -384,4 +384,4 @@ def test_next_words_are_a_table():
     found = NextWords(SUBJECT, [[" Mike", " the"], [" Emma", "\n"]], np.array([[0.9, 0.05], [0.8, 0.1]]))
     table = found.table()
     assert table.index.tolist() == [1, 2] and table["after the source"].tolist() == ["' Emma'", "'\\n'"]
-    assert table["probability, base"].tolist() == ["0.900", "0.050"]
+    assert table["probability, base"].tolist() == ["0.9", "0.05"]

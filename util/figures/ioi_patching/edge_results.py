@@ -5,6 +5,7 @@ E is the number of edges whose exact effects were measured, N the number of fres
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from util.figures.ioi_patching.results import KEPT, Result
 from util.figures.style import WIDTH
 from util.scores.evaluation import Curve, spearman
 from util.scores.graph import LETTERS, ComponentGraph
+from util.stats.heads import head_name
 from util.stats.intervals import (
     Interval,
     Intervals,
@@ -349,7 +351,10 @@ class EdgeScores(Result):
         """Exact effects against both estimates, by what reads."""
         estimates = {method: self.estimate(method) for method in METHODS}
         said = (self.finding, self.setting)
-        return edge_plots.estimates(self.exact, estimates, self.kinds, CALLED, self.names, *said, width)
+        names = [
+            re.sub(r"a(\d+)\.h(\d+)", lambda head: head_name((int(head[1]), int(head[2]))), name) for name in self.names
+        ]
+        return edge_plots.estimates(self.exact, estimates, self.kinds, CALLED, names, *said, width)
 
     def curve_figure(self, width: float = WIDTH) -> Figure:
         """The faithfulness of circuits against their size."""

@@ -66,17 +66,23 @@ class Names:
     """
 
     def __init__(self) -> None:
-        self.wanted: list[tuple[Axes, dict[str, tuple[float, float]], Floats]] = []
+        self.wanted: list[tuple[Axes, dict[str, tuple[float, float]], Floats, Mapping[str, str]]] = []
 
-    def add(self, ax: Axes, named: Mapping[str, tuple[float, float]], others: Floats) -> None:
-        """named: points (x, y) by name. others [P, 2]: all points of the panel."""
-        self.wanted.append((ax, dict(named), others))
+    def add(
+        self,
+        ax: Axes,
+        named: Mapping[str, tuple[float, float]],
+        others: Floats,
+        colours: Mapping[str, str] | None = None,
+    ) -> None:
+        """named: points (x, y) by name. others [P, 2]: all points of the panel. colours: of names, if not black."""
+        self.wanted.append((ax, dict(named), others, colours or {}))
 
     def write(self, figure: Figure) -> None:
         """Write them all, behind the headline."""
         figure.draw_without_rendering()  # gives panels their places
         to_points = 72 / figure.dpi
-        for ax, named, others in self.wanted:
+        for ax, named, others, colours in self.wanted:
             box = np.array(ax.get_window_extent().get_points()) * to_points
             dots = ax.transData.transform(others) * to_points
             taken: list[Floats] = []
@@ -87,7 +93,7 @@ class Names:
                     continue
                 ax.annotate(
                     name, place, tuple(offset), textcoords="offset points", fontsize=NAME, ha="center", va="center",
-                    path_effects=HALO, annotation_clip=False, zorder=6,
+                    path_effects=HALO, annotation_clip=False, zorder=6, color=colours.get(name, "black"),
                     arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.5, "shrinkA": 0, "shrinkB": 1},
                 ).set_in_layout(False)  # fmt: skip
 
@@ -146,7 +152,7 @@ def predictions(
             named = {name: (float(x[token]), float(y[token])) for name, token in zip(names, answers, strict=True)}
             for (name, (across, up)), colour, marker in zip(named.items(), COLOURS, "os", strict=True):
                 ax.plot(across, up, marker, color=colour, ms=4, label=name)
-            written.add(ax, named, np.stack([x, y], axis=1))
+            written.add(ax, named, np.stack([x, y], axis=1), dict(zip(names, COLOURS, strict=True)))
         for ax, letter, text in zip(axes, "AB", texts, strict=False):
             ax.set_title(f"{letter}) ...{text[-21:].strip()}", fontsize=6.5)
             ax.set_xlabel("token's number")

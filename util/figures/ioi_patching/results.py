@@ -249,7 +249,7 @@ class NextWords(Result):
         columns = {}
         for run, words, probability in zip(("base", "source"), self.words, self.probability, strict=True):
             columns[f"after the {run}"] = [repr(word) for word in words]
-            columns[f"probability, {run}"] = [f"{value:.3f}" for value in probability]
+            columns[f"probability, {run}"] = [f"{value:.3g}" for value in probability]
         return pd.DataFrame(columns, index=pd.RangeIndex(1, len(self.words[0]) + 1, name="rank"))
 
 
