@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from matplotlib import image
 
+from tests.figures.legible import faults
 from util.figures.circuit_curve import circuit_curve, circuit_curves
-from util.figures.style import GREY, new_figure, style
+from util.figures.style import COLUMN, GREY, WIDTH, new_figure, style
 from util.scores.evaluation import SHARES, Curve
 
 
@@ -22,24 +23,26 @@ def curves(count, absolute):
     return {f"method {number} of a long name": curve(number, absolute) for number in range(count)}
 
 
+@pytest.mark.parametrize("width", [WIDTH, COLUMN])
 @pytest.mark.parametrize("count", [1, 3, 8])
-def test_curves_draw_without_a_warning_and_within_the_page(count, tmp_path):
+def test_curves_draw_without_a_warning_and_within_the_page(count, width, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = circuit_curves(curves(count, False), curves(count, True), "a finding\nmodel, task, n")
+        figure = circuit_curves(curves(count, False), curves(count, True), "a finding", "model, task, n", width=width)
         figure.savefig(tmp_path / "curves.png", dpi=150)
         figure.savefig(tmp_path / "curves.pdf")
     pixels = image.imread(tmp_path / "curves.png")[..., :3]
     rim = [pixels[:2], pixels[-2:], pixels[:, :2], pixels[:, -2:]]
     assert all((part > 0.99).all() for part in rim)
-    assert figure.get_size_inches()[0] <= 5.5 and figure.get_size_inches()[1] <= 8
-    heights = [ax.get_position().height * figure.get_size_inches()[1] for ax in figure.axes[:2]]
-    assert min(heights) > 1.2  # inches: the legend takes its own place
+    assert figure.get_size_inches()[0] == width and figure.get_size_inches()[1] <= 9
+    above = [ax for ax in figure.axes if ax.get_xscale() == "log"]
+    assert len(above) == 2 and faults(figure) == []
+    assert min(ax.get_position().height * figure.get_size_inches()[1] for ax in above) > 1.1  # inches
 
 
 def test_the_drawing_has_faithfulness_its_band_and_the_area_of_each_ranking():
     signed, absolute = curves(2, False), curves(2, True)
-    figure = circuit_curves(signed, absolute, "title", controls=["method 1 of a long name"])
+    figure = circuit_curves(signed, absolute, "title", "setting", ["method 1 of a long name"])
     panels = zip(figure.axes[:2], figure.axes[2:], (signed, absolute), ("CPR", "CMD"), strict=True)
     for ax, below, drawn, measure in panels:
         lines = [line for line in ax.lines if len(line.get_xdata()) == 10]
@@ -49,9 +52,14 @@ def test_the_drawing_has_faithfulness_its_band_and_the_area_of_each_ranking():
             np.testing.assert_array_equal(line.get_ydata(), one.faithfulness.value)
             low, high = band.get_datalim(ax.transData).intervaly
             assert (low, high) == pytest.approx((one.faithfulness.low.min(), one.faithfulness.high.max()))
-        legend: Any = below.get_legend()
-        assert legend.get_title().get_text().startswith(measure)
-        assert [text.get_text() for text in legend.get_texts()] == [f"{n}: {one.area}" for n, one in drawn.items()]
+        assert below.get_xlabel().startswith(measure)
+        named = [label.get_text() for label in below.get_yticklabels()]
+        assert named == ([*drawn] if measure == "CPR" else [])  # the same names stand at the left
+        assert [text.get_text() for text in below.texts] == [f"{one.area.value:.2f}" for one in drawn.values()]
+        dots: list[Any] = below.containers
+        for dot, line, one in zip(dots, lines, drawn.values(), strict=True):
+            bar = dot.lines[2][0].get_segments()[0]
+            assert dot.lines[0].get_color() == line.get_color() and bar[:, 0] == pytest.approx(one.area[1:])
         assert ax.get_xscale() == "log"
 
 
@@ -61,19 +69,16 @@ def test_curves_of_different_rankings_are_not_drawn_together():
     with pytest.raises(ValueError, match=r"not those of \['CMD', 'CPR'\]"):
         circuit_curve(ax, {"a": curve(0, False), "b": curve(0, True)})
     with pytest.raises(ValueError, match=r"\['method 0 of a long name'\] are not ranked as CPR asks"):
-        circuit_curves(curves(1, True), curves(1, True), "title")
+        circuit_curves(curves(1, True), curves(1, True), "title", "setting")
     with pytest.raises(ValueError, match="are not ranked as CMD asks"):
-        circuit_curves(curves(1, False), curves(1, False), "title")
+        circuit_curves(curves(1, False), curves(1, False), "title", "setting")
 
 
 def test_what_is_not_defined_is_named():
-    one = curve(0, True)
-    nothing = Curve(SHARES, one.sizes, True, one.circuit, one.empty, one.full)
-    with style(), warnings.catch_warnings():
+    signed, absolute = curve(0, False), curve(0, True)
+    nothing = [Curve(SHARES, one.sizes, one.absolute, one.circuit, one.empty, one.full) for one in (signed, absolute)]
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = new_figure(3.3, 2.2)
-        circuit_curve(figure.subplots(), {"untrained": nothing})
-        figure.axes[0].legend()
+        figure = circuit_curves({"untrained": nothing[0]}, {"untrained": nothing[1]}, None, "setting")
         figure.draw_without_rendering()
-    legend: Any = figure.axes[0].get_legend()
-    assert legend.get_texts()[0].get_text() == "untrained: not defined"
+    assert [text.get_text() for ax in figure.axes[2:] for text in ax.texts] == ["not defined"] * 2

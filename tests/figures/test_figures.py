@@ -2,14 +2,12 @@
 
 import importlib
 import json
-import warnings
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from functools import cache
 
 import numpy as np
 import pytest
 from matplotlib import image
-from matplotlib.axes import Axes
 from PIL import Image
 
 from util import paths
@@ -19,9 +17,6 @@ from util.figures.forerunner_heads.measures import Series
 from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
 from util.figures.induction_scores import measures as induction_measures
 from util.figures.induction_scores import study as induction_study
-from util.figures.ioi_patching import measures as m
-from util.figures.ioi_patching import plots as ioi_plots
-from util.figures.ioi_patching import results as ioi
 from util.figures.toy_induction_head import study as toy_study
 from util.stats.intervals import Interval, Intervals
 from util.stats.undefined import IN_VALUES
@@ -102,89 +97,6 @@ def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypat
     with Image.open(png) as stored:
         assert stored.info["Description"] == "SmolLM2-135M-Instruct, Q4_1 file, dequantised"
     assert b"(SmolLM2-135M-Instruct, Q4_1 file, dequantised)" in pdf.read_bytes()
-
-
-def ioi_population(effects, direct):
-    """A result of many pairs in which every head has these effects."""
-    effect, one = Intervals(effects, effects - 1, effects + 1), Interval(1.0, 0.5, 1.5)
-    return ioi.Population(
-        ioi.Setting("given:toy", "toy", "s2_swap"),
-        intact=one,
-        corrupted=Interval(-1.0, -2.0, 0.0),
-        accuracy=one,
-        probability=one,
-        pairs=8,
-        noised=effect,
-        denoised=effect,
-        estimate=effects,
-        direct=direct,
-        agreement=m.agreement(effects, effects),
-        chosen=effects,
-        measured=effect,
-        differences=np.ones(8),
-        probabilities=np.ones(8),
-        clusters=np.arange(8),
-    )
-
-
-@pytest.mark.parametrize(("layers", "heads", "tokens"), [(4, 8, 17), (30, 9, 17), (80, 64, 20)])
-def test_every_ioi_figure_draws_without_a_warning(layers, heads, tokens, tmp_path):
-    rng = np.random.default_rng(0)
-    effects, z = rng.normal(size=(layers, heads)), rng.normal(size=(layers, tokens, heads, 8))
-    effects[1, 2] = 10.0
-    one = Interval(1.0, 0.5, 1.5)
-    found = ioi_population(effects, effects / 2)
-    blind = replace(found, direct=effects * np.nan)
-    twin = ioi.Untrained(found.setting, 8, one, one, found.noised)
-    words = ["<s>", " $a", "\n", *(f" {n}" for n in range(tokens - 3))]
-    ratio, step = m.selectivity(z[:, 0] - z[:, 1]), m.layer_step(layers)
-    members = found.strongest(8)
-    square = np.where(np.tri(8), np.nan, 0.5)
-    edges = Intervals(square, square - 0.1, square + 0.1)
-    roads = ioi.Paths(found.setting, members, edges, edges, edges, edges, Intervals(*3 * [np.full(8, -0.3)]), 8)
-    ones = {1: one, 2: one}
-    curve = ioi.Curve(found.setting, one, ones, ones, ones, {1: [0.1, 0.2]}, ones, 8)
-    figures = {
-        "p1": ioi_plots.predictions(rng.normal(size=(2, 500)), (3, 5), ("Mike", "Emma"), ("one text", "another text")),
-        "p2": ioi_plots.permutation(effects, effects**2, "title"),
-        "p3": ioi_plots.activations(z, 1, words, "title"),
-        "p4": ioi_plots.token_differences(z[:, 0] - z[:, 1], ratio, "title", step),
-        "p5": ioi_plots.patching(effects, -10.0, "title"),
-        "circuit": curve.figure(),
-        "paths": roads.figure(found),
-        "population": found.figure(twin),
-        "roles": ioi_plots.population(
-            found.noised,
-            effects,
-            effects,
-            effects / 2,
-            found.strongest(12),
-            found.measured,
-            None,
-            found.whole,
-            "title",
-            {members[0]: "negative name mover"},
-        ),  # fmt: skip
-        "no direct": blind.figure(twin),
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name, figure in figures.items():
-            figure.savefig(tmp_path / f"{name}.png")
-            assert figure.get_size_inches()[0] <= 5.5
-    for name in ("p2", "p5", "population"):  # layers across, heads up: the image is the transposed map
-        [image, *_] = [image for ax in figures[name].axes for image in ax.get_images()]
-        np.testing.assert_array_equal(image.get_array(), effects.T)
-        assert image.get_clim() == (-10, 10)  # no cell saturates
-        printed = {text.get_text() for text in image.axes.texts}
-        assert "10" in printed if layers < 60 else not printed  # the strongest head's value, where there is room
-
-
-def test_figures_without_direct_effects_say_so_and_print_no_nan(tmp_path):
-    effects = np.random.default_rng(0).normal(size=(4, 8))
-    figure = ioi_population(effects, effects * np.nan).figure()
-    written = " ".join(text.get_text() for ax in figure.findobj(Axes) for text in ax.texts)
-    assert "not measured" in written and "nan" not in written
 
 
 def test_values_are_plain_rounded_json(tmp_path, monkeypatch):

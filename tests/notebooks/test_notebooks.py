@@ -190,7 +190,9 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
     assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
     figures = (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("ioi_patching_*.pdf")
     parts = {file.stem.removeprefix("ioi_patching_") for file in figures}
-    assert parts == {"p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths", "edges", "edge_circuits"}
+    assert parts == {
+        "p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths", "diagram", "edges", "edge_circuits",
+    }  # fmt: skip
 
 
 @pytest.mark.notebook

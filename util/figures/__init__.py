@@ -15,3 +15,5 @@ __all__ = [
     "tokens",
     *FIGURES,
 ]
+    "FIGURES", "circuit_curve", "circuit_diagram", "head_map", "planted_controls", "replication", "report", "style",
+]  # fmt: skip

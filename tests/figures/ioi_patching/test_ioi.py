@@ -434,7 +434,7 @@ def test_prompts_that_share_a_frame_and_names_count_as_one():
         many = {name: np.repeat(values, copies, axis=0) for name, values in data.items()}
         again = {SetName(kind, 1): np.repeat(alone, copies) for kind in (Kind.STRONGEST, Kind.WITHOUT)}
         circuit = Circuit(SETTING, many["base"], again, many["clusters"])
-        return Population.of(many, SETTING), Untrained.of(many, SETTING), Curve.of(circuit), circuit.table()
+        return Population.of(many, SETTING), Untrained.of(many, SETTING), Curve.of(circuit, 6), circuit.table()
 
     (one, one_twin, one_curve, one_table), (found, twin, curve, table) = results(1), results(8)
     for name in ("intact", "corrupted", "accuracy", "probability"):
@@ -565,7 +565,7 @@ def test_the_curve_says_what_is_so():
     def curve(of_two):
         scores = shares | {SetName(Kind.STRONGEST, 2): of_two}
         alone = {name: whole * share for name, share in scores.items()}
-        return Curve.of(Circuit(SETTING, whole, alone, np.arange(60)))
+        return Curve.of(Circuit(SETTING, whole, alone, np.arange(60)), 4)
 
     found = curve(0.95)
     assert found.enough == 2 and found.random == {1: [0.0], 2: [pytest.approx(whole.mean() * 0.2)]}
@@ -600,7 +600,7 @@ def test_what_is_reached_and_lost_again_is_said():
     shares = {1: 0.2, 2: 0.7, 4: 0.3}
     scores = {SetName(Kind.STRONGEST, size): share * whole for size, share in shares.items()}
     scores |= {SetName(Kind.WITHOUT, size): 0 * whole for size in shares}
-    said = "\n".join(Curve.of(Circuit(SETTING, whole, scores, np.arange(40))).sentences())
+    said = "\n".join(Curve.of(Circuit(SETTING, whole, scores, np.arange(40)), 8).sentences())
     assert "faithfulness of 0.5 is first reached by 2 heads, 0.70 [0.70, 0.70], and lost again with 4" in said
 
 
@@ -751,13 +751,18 @@ def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path, known_ed
     assert list(stored["paths"]) == ["heads", "edges", "query", "key", "value", "direct"]
     drawn = paths.figure(population)
     assert drawn is not None
-    titles = [population.figure(untrained).get_suptitle(), curve.figure().axes[0].get_title(), drawn.get_suptitle()]
-    assert [title.split("\n")[1] for title in titles] == [
-        f"given:toy, s2_swap, {population.pairs} pairs", f"given:toy, {curve.pairs} fresh pairs",
-        f"given:toy, {paths.pairs} fresh pairs",
-    ]  # fmt: skip
-    assert titles[0].startswith(f"{population.carriers} of 12 heads carry more than a hundredth for certain")
-    assert "alone keep" in titles[1] and titles[2].startswith("Paths between heads that carry")
+    assert [result.setting for result in (population, curve, paths)] == [
+        f"given:toy, s2_swap, {population.pairs} pairs",
+        f"given:toy, {curve.pairs} fresh pairs; all other heads ablated",
+        f"given:toy, s2_swap, {paths.pairs} fresh pairs",
+    ]
+    assert population.figure(untrained).get_suptitle().replace("\n", " ") == population.finding
+    assert curve.heads == 12 and drawn.axes
+    words = study.next_words(3)
+    assert [row[0] for row in words.words] == [*first.next_words] and words.probability.shape == (2, 3)
+    np.testing.assert_allclose(words.probability[:, 0], np.exp(first.log_softmax).max(axis=1))
+    with pytest.raises(ValueError, match="^count = 0"):
+        study.next_words(0)
     for figure in (
         first.predictions_figure(), first.permutation_figure(), first.activations_figure(),
         first.differences_figure(), first.patching_figure(),

@@ -5,6 +5,7 @@ E is the number of edges whose exact effects were measured, N the number of fres
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +21,10 @@ from util.figures.circuit_curve import circuit_curves
 from util.figures.ioi_patching import edge_plots
 from util.figures.ioi_patching.measures import carriers
 from util.figures.ioi_patching.results import KEPT, Result
+from util.figures.style import WIDTH
 from util.scores.evaluation import Curve, spearman
 from util.scores.graph import LETTERS, ComponentGraph
+from util.stats.heads import head_name
 from util.stats.intervals import (
     Interval,
     Intervals,
@@ -37,6 +40,7 @@ METHODS: Final = (EAP, EAP_IG)
 EXACT: Final = "exact"
 BANDS = 5  # of edges by the size of their scores, from each of which equally many are drawn
 KINDS = (*LETTERS, "MLP", "logits")  # what reads
+CALLED = {"q": "query", "k": "key", "v": "value", "MLP": "MLP", "logits": "logits"}  # KINDS in legends
 LISTED = 10
 DRAWS = 1000  # bootstrap samples of clusters
 
@@ -120,7 +124,7 @@ class NoEdges(Result):
         """There are none."""
         return []
 
-    def figure(self) -> None:
+    def figure(self, width: float = WIDTH) -> None:
         """There is none."""
 
     curve_figure = figure
@@ -149,7 +153,7 @@ class EdgeScores(Result):
     clusters: NDArray[np.integer]
     curves: Mapping[tuple[str, bool], Curve]
 
-    unstored: ClassVar[tuple[str, ...]] = ("setting",)
+    unstored: ClassVar[tuple[str, ...]] = ("subject",)
 
     @property
     def names(self) -> list[str]:
@@ -308,39 +312,53 @@ class EdgeScores(Result):
             "curves": curves,
         }
 
-    def _title(self, finding: str) -> str:
-        """A finding, and below it the setting."""
-        return f"{finding}\n{self.setting.model_title}, {self.setting.corruption}, {len(self.full)} fresh pairs"
+    @property
+    def setting(self) -> str:
+        """The model, the data and the number of pairs, for titles."""
+        return f"{self.subject.model_title}, {self.subject.corruption}, {len(self.full)} fresh pairs"
 
-    def _found_in_words(self) -> str:
-        if not self.matter.any():
+    @property
+    def finding(self) -> str | None:
+        """Which share of the edges that matter each method finds; None where the whole effect is not above 0."""
+        if not np.isfinite(self.exact.value).all():
+            return None
+        matter = int(self.matter.sum())
+        if not matter:
             return "No edge carries more than a hundredth of the effect for certain"
-        shares = ", ".join(f"{method} {100 * self.found[method].value:.0f} %" for method in METHODS)
-        return f"Found of {self.matter.sum()} edges that carry more than a hundredth: {shares}"
+        shares = ", ".join(f"{method} {self.found[method]}" for method in METHODS)
+        edges = f"{matter} edges that carry" if matter > 1 else "one edge that carries"
+        return f"Share found of the {edges} more than a hundredth: {shares}"
 
-    def _kept_in_words(self) -> str:
-        """How many edges keep nine tenths of the effect, the fewest of the sizes that were run, by absolute scores."""
+    @property
+    def curve_finding(self) -> str | None:
+        """How many edges keep nine tenths of the effect, the fewest of the sizes that were run, by absolute scores.
+
+        None where there is no effect to keep.
+        """
         curves = {method: self.curves[method, True] for method in self.means}
         if not all(curve.defined for curve in curves.values()):
-            return "Faithfulness is not defined: there is no effect"
+            return None
         fewest = {}
         for method, curve in curves.items():
             enough = np.flatnonzero(curve.faithfulness.value >= KEPT)
             fewest[method] = f"{100 * curve.shares[enough[0]]:g} %" if len(enough) else "none of the sizes"
         if len({*fewest.values()}) == 1:
-            return f"Nine tenths of the effect in {fewest[EAP]} of the edges, by any score"
+            return f"Nine tenths of the effect pass through {fewest[EAP]} of the edges, by any score"
         shares = ", ".join(f"{share} ({method})" for method, share in fewest.items())
-        return f"Nine tenths of the effect in {shares} of the edges"
+        return f"Nine tenths of the effect pass through {shares} of the edges"
 
-    def figure(self) -> Figure:
+    def figure(self, width: float = WIDTH) -> Figure:
         """Exact effects against both estimates, by what reads."""
         estimates = {method: self.estimate(method) for method in METHODS}
-        title = self._title(self._found_in_words())
-        return edge_plots.estimates(self.exact, estimates, self.kinds, KINDS, title)
+        said = (self.finding, self.setting)
+        names = [
+            re.sub(r"a(\d+)\.h(\d+)", lambda head: head_name((int(head[1]), int(head[2]))), name) for name in self.names
+        ]
+        return edge_plots.estimates(self.exact, estimates, self.kinds, CALLED, names, *said, width)
 
-    def curve_figure(self) -> Figure:
+    def curve_figure(self, width: float = WIDTH) -> Figure:
         """The faithfulness of circuits against their size."""
         signed = {name: curve for (name, absolute), curve in self.curves.items() if not absolute}
         absolute = {name: curve for (name, absolute), curve in self.curves.items() if absolute}
         controls = [name for name in signed if name.startswith("random")]
-        return circuit_curves(signed, absolute, self._title(self._kept_in_words()), controls)
+        return circuit_curves(signed, absolute, self.curve_finding, self.setting, controls, width)

@@ -103,6 +103,21 @@ class ExamplePair(study.Study):
         self._check_record(record)
         return record
 
+    def next_words(self, count: int) -> cache.Record:
+        """Returns the record of the most probable next tokens after both prompts, measured now or loaded.
+
+        Its data: tokens [2, count], after base and source, most probable first; words, the same as text; log_softmax
+        [2, count], their log-probabilities.
+        """
+        log_softmax = self.measured().data["log_softmax"]
+
+        def decoded() -> dict[str, Any]:
+            tokens = np.argsort(-log_softmax, axis=1, kind="stable")[:, :count]
+            words = [[self.pair[1].decode([int(token)]) for token in row] for row in tokens]
+            return {"tokens": tokens, "words": words, "log_softmax": np.take_along_axis(log_softmax, tokens, axis=1)}
+
+        return self.record({"part": "next words", "count": count}, decoded)
+
     def _compute(self) -> dict[str, Any]:
         self._check_model()
         model, tokenizer = self.pair

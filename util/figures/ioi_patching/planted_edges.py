@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 
+from util.figures.circuit_diagram import Edge, Node, circuit_graph
+from util.figures.ioi_patching.measures import CARRIES
 from util.figures.ioi_patching.pairs import Pairs
 from util.figures.ioi_patching.results import Result, Setting
 from util.figures.planted_controls import planted_control
@@ -90,6 +93,24 @@ class PlantedEdges(Result):
         asked = [route for route in recovery.effective if _of_attention(route) == attention]
         return len({*asked} & {*recovery.found(method)}), len(asked)
 
+    def graph(self, kind: str = "plain") -> nx.MultiDiGraph:
+        """Returns a planted circuit with the exact effects of its edges, as shares of the whole effect.
+
+        A node is a role. Edges are those whose effect is certain, see `measures.carriers`: silent ones are left out.
+        Raises KeyError for a kind that there is not.
+        """
+        recovery = self.recoveries[kind]
+        shares = {route: recovery.share("exact", route) for route in recovery.circuits[0].routes}
+        sure = {route: share for route, share in shares.items() if share.low > CARRIES or share.high < -CARRIES}
+        order = nx.DiGraph([(route.sender, route.reader) for route in sure])
+        layers = enumerate(nx.topological_generations(order))
+        nodes = [Node(name, layer, _role(name)) for layer, names in layers for name in names]
+        edges = [
+            Edge(route.sender, route.reader, share.value, LETTERS.get(route.letter, ""), share)
+            for route, share in sure.items()
+        ]
+        return circuit_graph(nodes, edges)
+
     def table(self) -> pd.DataFrame:
         """A row for each kind and method: how well scores rank the circuit's edges, and which of these they see."""
         rows = {}
@@ -135,6 +156,14 @@ class PlantedEdges(Result):
             ]
             lines.append(f"planted edges seen, {kind}, where queries and keys read, and elsewhere: {'; '.join(seen)}")
         return lines
+
+
+LETTERS = {"q": "query", "k": "key", "v": "value"}
+
+
+def _role(name: str) -> str:
+    """The role of a part of a planted circuit; the input and the logits have none."""
+    return "" if name in ("input", "logits") else name
 
 
 def _of_attention(route: Route) -> bool:

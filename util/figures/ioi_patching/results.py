@@ -11,21 +11,30 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from util.figures import report
+from util.figures.circuit_diagram import Edge, Node, circuit_figure, circuit_graph
 from util.figures.ioi_patching import measures, plots
 from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, normalised, signed
+from util.figures.style import WIDTH, Layout
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, mean_intervals
 from util.stats.splits import halves
 
 KEPT = 0.9  # share of the logit difference that a faithful set keeps
 LISTED = 8  # heads in tables and in the check
+LOGITS = "logits"  # where paths of the diagram end
 STRONGEST_PATHS = 10  # paths in the table and the figure
+
+
+def published_roles(model: str) -> dict[Head, str]:
+    """The published role of heads of this model, such as "name mover"; none for others."""
+    return measures.roles(report.published(measures.STEM)["circuit"], model)
 
 
 @dataclass(frozen=True)
@@ -39,11 +48,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """The base of all results. `unstored`: the fields that are no part of the values file."""
+    """The base of all results. subject: what was measured. `unstored`: fields that are no part of the values file."""
 
-    setting: Setting
+    subject: Setting
 
-    unstored: ClassVar[tuple[str, ...]] = ("setting",)
+    unstored: ClassVar[tuple[str, ...]] = ("subject",)
 
     def values(self) -> dict[str, Any]:
         """Returns what the values file has of this result, by name."""
@@ -145,31 +154,103 @@ class Example(Result):
         """The selectivity ratios, in words."""
         return "selectivity ratio by layer: " + " ".join(f"{value:.1f}" for value in self.selectivity)
 
-    def predictions_figure(self) -> Figure:
-        """Returns P1: the log-probabilities of all tokens after both prompts."""
-        return plots.predictions(self.log_softmax, [int(token) for token in self.answers], self.names, self.texts)
+    @property
+    def setting(self) -> str:
+        """The model and the pair of prompts, for titles."""
+        return f"{self.subject.model_title}, one pair of prompts of {len(self.tokens)} tokens"
 
-    def permutation_figure(self) -> Figure:
-        """Returns P2: what shuffling one head changes."""
-        return plots.permutation(
-            self.permuted, self.norms, f"{self.setting.model_title}: one head shuffled on the base"
+    @property
+    def predictions_finding(self) -> str:
+        """Which of the two names is the more probable after either prompt, and by how much."""
+        first, second = (
+            " above ".join(self.names if score > 0 else self.names[::-1]) + f" by {abs(score):.1f}"
+            for score in self.scores
         )
+        return f"After the base the model puts {first} logits, after the source {second}"
 
-    def activations_figure(self) -> Figure:
-        """Returns P3: the head outputs of one layer, and mean norms of all layers."""
-        layer = measures.layer_to_show(self.patched, self.shown_layer)
-        return plots.activations(self.z, layer, self.tokens, f"{self.setting.model_title}: head outputs on the source")
+    @property
+    def permutation_finding(self) -> str | None:
+        """Which head's shuffling changes most; None where no head's changes anything."""
+        head, change = self._largest(self.permuted)
+        return f"Of single heads, shuffling {head} changes the logit difference most: {change}" if head else None
 
-    def differences_figure(self) -> Figure:
-        """Returns P4: how the head outputs at the two places of the answer's name differ."""
-        title = f'{self.setting.model_title}: first minus second "{self.names[0]}"'
-        step = measures.layer_step(len(self.z), self.layer_skip)
-        return plots.token_differences(self.differences, self.selectivity, title, step)
-
-    def patching_figure(self) -> Figure:
-        """Returns P5: what taking one head from the source changes."""
+    @property
+    def patching_finding(self) -> str | None:
+        """Which head from the source changes most; None where no head changes anything."""
+        head, change = self._largest(self.patched)
         base, source = self.scores
-        return plots.patching(self.patched, source - base, f"{self.setting.model_title}: one head patched")
+        said = (
+            f"{head} alone from the source moves the logit difference by {change}, all together by {source - base:+.1f}"
+        )
+        return said if head else None
+
+    @property
+    def activations_finding(self) -> str:
+        """In which layer head outputs are longest, and by how much."""
+        norms = np.linalg.norm(self.z, axis=3).mean(axis=(1, 2))
+        rest = f"{norms.mean():.2g} over all layers"
+        return f"Head outputs are longest in layer {norms.argmax()}: mean norm {norms.max():.2g}, {rest}"
+
+    @property
+    def differences_finding(self) -> str | None:
+        """In which layer heads differ most in how far they tell the places apart; None where no ratio is defined."""
+        ratio = self.selectivity
+        if not np.isfinite(ratio).any():
+            return None
+        layer = int(np.nanargmax(ratio))
+        times = f"by a factor of {ratio[layer]:.0f}"
+        return f'Heads tell the two "{self.names[0]}" apart most unequally in layer {layer}: {times}'
+
+    def _largest(self, effects: Floats) -> tuple[str, str]:
+        """The name of the head with the largest effect, and the effect; empty where there is none."""
+        [head] = top(np.abs(effects), 1)
+        return (head_name(head), f"{effects[head]:+.1f}") if effects[head] else ("", "")
+
+    def predictions_figure(self, width: float = WIDTH) -> Figure:
+        """Returns P1: the log-probabilities of all tokens after both prompts."""
+        answers = [int(token) for token in self.answers]
+        said = (self.predictions_finding, self.setting)
+        return plots.predictions(self.log_softmax, answers, self.names, self.texts, *said, width)
+
+    def permutation_figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
+        """Returns P2: what shuffling one head changes. layout: see `plots.permutation`."""
+        said = (self.permutation_finding, f"{self.setting}; one head of the base shuffled")
+        return plots.permutation(self.permuted, self.norms, *said, width, layout=layout)
+
+    def activations_figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
+        """Returns P3: the head outputs of one layer, and mean norms of all layers. layout: see `plots.activations`."""
+        layer = measures.layer_to_show(self.patched, self.shown_layer)
+        said = (self.activations_finding, f"{self.setting}; outputs on the source, shown for layer {layer}")
+        return plots.activations(self.z, layer, self.tokens, *said, width=width, layout=layout)
+
+    def differences_figure(self, width: float = WIDTH) -> Figure:
+        """Returns P4: how the head outputs at the two places of the answer's name differ."""
+        step = measures.layer_step(len(self.z), self.layer_skip)
+        said = (self.differences_finding, f'{self.setting}; first minus second "{self.names[0]}" of the source')
+        return plots.token_differences(self.differences, self.selectivity, step, *said, width)
+
+    def patching_figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
+        """Returns P5: what taking one head from the source changes. layout: see `plots.patching`."""
+        return plots.patching(self.patched, self.patching_finding, self.setting, width, layout=layout)
+
+
+@dataclass(frozen=True)
+class NextWords(Result):
+    """The most probable next tokens after base and source.
+
+    words: two lists, most probable first. probability [2, count]: of these.
+    """
+
+    words: Sequence[Sequence[str]]
+    probability: Floats
+
+    def table(self) -> pd.DataFrame:
+        """Returns a row for each rank: the token after either prompt, and its probability."""
+        columns = {}
+        for run, words, probability in zip(("base", "source"), self.words, self.probability, strict=True):
+            columns[f"after the {run}"] = [repr(word) for word in words]
+            columns[f"probability, {run}"] = [f"{value:.3g}" for value in probability]
+        return pd.DataFrame(columns, index=pd.RangeIndex(1, len(self.words[0]) + 1, name="rank"))
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -205,7 +286,7 @@ class Population(Result):
     probabilities: Floats
     clusters: NDArray[np.integer]
 
-    unstored = ("setting", "differences", "probabilities", "clusters")
+    unstored = ("subject", "differences", "probabilities", "clusters")
 
     @classmethod
     def of(cls, data: Mapping[str, Any], setting: Setting, seed: int = 0) -> Population:
@@ -296,9 +377,26 @@ class Population(Result):
         """Returns the numbers that Wang et al. print, measured here: (value, standard error) by id."""
         return measures.wang_values(self.differences, self.probabilities, self.clusters)
 
-    def figure(self, untrained: Untrained | None = None) -> Figure:
+    @property
+    def setting(self) -> str:
+        """The model, the data and the number of pairs, for titles."""
+        return f"{self.subject.model_title}, {self.subject.corruption}, {self.pairs} pairs"
+
+    @property
+    def finding(self) -> str | None:
+        """How many heads carry anything, and the strongest with its share; None without an effect to share."""
+        if not np.isfinite(self.noised.value).all():
+            return None
+        if not self.carriers:
+            return f"None of {self.noised.value.size} heads carries more than a hundredth of the effect for certain"
+        [head] = self.strongest(1)
+        return (
+            f"{self.carriers} of {self.noised.value.size} heads carry more than a hundredth of the effect for certain; "
+            f"{head_name(head)} carries {self.share(head)}"
+        )
+
+    def figure(self, untrained: Untrained | None = None, width: float = WIDTH) -> Figure:
         """Returns the figure of many pairs, with the untrained twin's heads where it is given."""
-        circuit = report.published(measures.STEM)["circuit"]
         return plots.population(
             self.noised,
             self.denoised.value,
@@ -308,9 +406,10 @@ class Population(Result):
             self.measured,
             None if untrained is None else untrained.heads,
             self.whole,
-            f"{self.carriers} of {self.noised.value.size} heads carry more than a hundredth for certain\n"
-            f"{self.setting.model_title}, {self.setting.corruption}, {self.pairs} pairs",
-            measures.roles(circuit, self.setting.model),
+            published_roles(self.subject.model),
+            self.finding,
+            self.setting,
+            width,
         )
 
 
@@ -389,7 +488,7 @@ class Curve(Result):
     whole: of all heads. alone, without: by size of the set, of the strongest heads alone, and of all but these.
     surplus: by size, alone minus whole on the same prompts. random: by size, of random sets. faithfulness: by size, the
     share of the whole logit difference that the strongest heads alone keep, see `measures.faithfulness`. pairs: how
-    many prompts.
+    many prompts. heads: how many the model has.
     """
 
     whole: Interval
@@ -399,16 +498,17 @@ class Curve(Result):
     random: dict[int, list[float]]
     faithfulness: dict[int, Interval]
     pairs: int
+    heads: int
 
-    unstored = ("setting", "pairs")
+    unstored = ("subject", "pairs", "heads")
 
     def values(self) -> dict[str, Any]:
         """Returns what the values file has of this result, by name."""
         return {**super().values(), "reached": self.reached}
 
     @classmethod
-    def of(cls, circuit: Circuit) -> Curve:
-        """Returns the curve of the scores of `measures.curve_sets`."""
+    def of(cls, circuit: Circuit, heads: int) -> Curve:
+        """Returns the curve of the scores of `measures.curve_sets`, for a model of so many heads."""
         scores: Mapping[SetName, Floats] = circuit.alone
         strongest = {name.size: values for name, values in scores.items() if name.kind is Kind.STRONGEST}
         without = {name.size: values for name, values in scores.items() if name.kind is Kind.WITHOUT}
@@ -417,7 +517,7 @@ class Curve(Result):
             if name.kind is Kind.RANDOM:
                 random.setdefault(name.size, []).append(float(values.mean()))
         return cls(
-            circuit.setting,
+            circuit.subject,
             whole=circuit.mean(circuit.whole),
             alone={size: circuit.mean(values) for size, values in strongest.items()},
             without={size: circuit.mean(values) for size, values in without.items()},
@@ -425,6 +525,7 @@ class Curve(Result):
             random=random,
             faithfulness=measures.faithfulness(circuit.whole, strongest, circuit.clusters),
             pairs=len(circuit.whole),
+            heads=heads,
         )
 
     @property
@@ -482,16 +583,34 @@ class Curve(Result):
         )
         return table.rename_axis("heads in the set")
 
-    def figure(self) -> Figure:
-        """Returns the figure of faithfulness by the number of heads."""
-        setting = f"{self.setting.model_title}, {self.pairs} fresh pairs"
-        title = f"{self._enough_in_words()} nine tenths of the logit difference\n{setting}"
-        return plots.circuit(self.whole, self.faithfulness, self.without, self.random, measures.LEVELS, title)
+    @property
+    def setting(self) -> str:
+        """The model and the number of prompts, for titles."""
+        return f"{self.subject.model_title}, {self.pairs} fresh pairs; all other heads ablated"
 
-    def _enough_in_words(self) -> str:
-        if self.enough is None:
-            return "No set of the strongest heads alone keeps"
-        return f"The strongest {_count_of_heads(self.enough)} alone keep{'s' * (self.enough == 1)}"
+    @property
+    def finding(self) -> str | None:
+        """Whether a small part of the heads is enough; None where the model does not do the task for certain."""
+        if not self.whole.low > 0:
+            return None
+        small = {size: share for size, share in self.faithfulness.items() if size <= self.heads / 2}
+        if not small:
+            return None
+        enough = measures.reached(small, KEPT)
+        if enough is None:
+            best = max(small, key=lambda size: small[size].value)
+            return (
+                f"No set of up to half of the heads keeps nine tenths of the logit difference: "
+                f"the best, {best} of {self.heads}, keeps {small[best]}"
+            )
+        kept = f"{enough} of {self.heads} heads alone keep {self.faithfulness[enough]} of the logit difference"
+        lost = [size for size, share in self.faithfulness.items() if size > enough and share.value < KEPT]
+        return f"{kept}; {min(lost)} keep less than nine tenths" if lost else kept
+
+    def figure(self, width: float = WIDTH) -> Figure:
+        """Returns the figure of faithfulness by the number of heads."""
+        levels, said = measures.LEVELS, (self.finding, self.setting)
+        return plots.circuit(self.whole, self.faithfulness, self.without, self.random, levels, *said, width)
 
 
 def _count_of_heads(count: int) -> str:
@@ -520,7 +639,7 @@ class Paths(Result):
     pairs: int
     refused: str = ""
 
-    unstored = ("setting", "pairs", "refused")
+    unstored = ("subject", "pairs", "refused")
 
     @classmethod
     def of(cls, data: Mapping[str, Any], heads: Sequence[Head], setting: Setting) -> Paths:
@@ -578,15 +697,32 @@ class Paths(Result):
         shown = {name: [str(part[edge]) for edge in edges] for name, part in columns.items()}
         return pd.DataFrame(shown, index=[self.edge_name(edge) for edge in edges]).rename_axis("path")
 
-    def figure(self, population: Population) -> Figure | None:
+    @property
+    def setting(self) -> str:
+        """The model and the number of prompts, for titles."""
+        return f"{self.subject.model_title}, {self.subject.corruption}, {self.pairs} fresh pairs"
+
+    @property
+    def finding(self) -> str | None:
+        """How many paths between heads carry anything, and the strongest of them; None without paths."""
+        there = int(np.isfinite(self.edges.value).sum())
+        if not there:
+            return None
+        sure = carriers(self.edges)
+        if not sure.any():
+            return f"None of {there} paths between heads carries more than a hundredth of the effect for certain"
+        edge = next(edge for edge in self.strongest(there) if sure[edge])
+        channel = self.channel(edge)
+        by = f", mostly by {channel}" if channel else ""
+        said = f"{int(sure.sum())} of {there} paths between heads carry more than a hundredth of the effect for certain"
+        return f"{said}, {self.edge_name(edge)}{by}, {self.edges[edge]}"
+
+    def figure(self, population: Population, width: float = WIDTH) -> Figure | None:
         """Returns the figure of paths, beside the heads' whole effects, which `population` has; None without paths."""
         if self.refused:
             return None
         shares = [population.share(head) for head in self.heads]
         whole = Intervals(*np.array(shares).T)
-        sure = int(carriers(self.edges).sum())
-        finding = f"Paths between heads that carry more than a hundredth of the whole effect for certain: {sure}"
-        title = f"{finding}\n{self.setting.model_title}, {self.pairs} fresh pairs"
         count = len(self.heads)
         channels = {
             (row, column): self.channel((row, column))
@@ -594,7 +730,63 @@ class Paths(Result):
             for column in range(count)
             if np.isfinite(self.edges.value[row, column])
         }
-        return plots.paths(self.heads, self.edges, self.channels, channels, self.direct, whole, self.strongest(), title)
+        said = (self.finding, self.setting)
+        return plots.paths(
+            self.heads, self.edges, self.channels, channels, self.direct, whole, self.strongest(), *said, width
+        )
+
+    def graph(self) -> nx.MultiDiGraph:
+        """Returns the circuit: heads, the logits, and the paths that carry more than a hundredth for certain.
+
+        A path between heads is an edge for each channel that does so alone; where only all three together do, it is one
+        edge without a channel. Heads that have no edge are left out. Roles are published ones.
+        """
+        edges = list[Edge]()
+        for row, column in np.argwhere(np.isfinite(self.edges.value)):
+            ends = (head_name(self.heads[row]), head_name(self.heads[column]))
+            sure = {name: part[row, column] for name, part in self.channels.items() if carriers(part)[row, column]}
+            if not sure and carriers(self.edges)[row, column]:
+                sure = {"": self.edges[row, column]}
+            edges += [Edge(*ends, share.value, channel, share) for channel, share in sure.items()]
+        for row in np.flatnonzero(carriers(self.direct)):
+            share = self.direct[row]
+            edges.append(Edge(head_name(self.heads[row]), LOGITS, share.value, "", share))
+        there = {name for edge in edges for name in (edge.sender, edge.reader)}
+        roles = published_roles(self.subject.model)
+        nodes = [Node(head_name(head), head[0], roles.get(head, "")) for head in self.heads if head_name(head) in there]
+        if LOGITS in there:
+            nodes.append(Node(LOGITS, 1 + max(layer for layer, _ in self.heads)))
+        return circuit_graph(nodes, edges)
+
+    @property
+    def diagram_finding(self) -> str | None:
+        """How many paths the diagram has, and the strongest of them; None where paths are not measured."""
+        graph = self.graph()
+        if self.refused:
+            return None
+        if not graph.size():
+            return "No path carries more than a hundredth of the effect for certain"
+        sender, reader, shares = max(graph.edges(data=True), key=lambda edge: abs(edge[2]["weight"]))
+        heads = sum(name != LOGITS for name in graph)
+        share = Interval(shares["weight"], shares["low"], shares["high"])
+        paths = f"{graph.size()} path{'s' * (graph.size() > 1)} of {heads} head{'s' * (heads > 1)}"
+        return f"{paths} count for certain, most of all {sender} to {'the ' * (reader == LOGITS)}{reader}: {share}"
+
+    def diagram(self, planted: nx.MultiDiGraph | None = None, width: float = WIDTH) -> Figure | None:
+        """Returns the circuit as a diagram in the manner of Wang et al. 2022, Fig. 2; None without paths.
+
+        planted: a circuit that is known, drawn below as the key, see `PlantedEdges.graph`.
+        """
+        if self.refused:
+            return None
+        graph = self.graph()
+        circuits = {"A) measured": graph} if planted is None else {
+            "A) measured": graph, "B) the key: a planted circuit, whose parts are known": planted,
+        }  # fmt: skip
+        return circuit_figure(
+            circuits, self.diagram_finding, self.setting, signs=("carries the effect", "works against it"),
+            unit="of the effect", ticks={layer: str(layer) for layer, _ in self.heads}, width=width,
+        )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ all together

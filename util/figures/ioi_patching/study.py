@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from util.figures import report
@@ -125,6 +126,16 @@ class Study(study.Study):
         shown = (self.shown_layer, self.layer_skip)
         return results.Example.of(record.data, self.setting, described, self.texts, self.names, *shown)
 
+    def next_words(self, count: int = 5) -> results.NextWords:
+        """Returns the most probable next tokens after both prompts of the example, at most as many as there are.
+
+        Raises ValueError for a count below 1.
+        """
+        if count < 1:
+            raise ValueError(f"count = {count}: give a number of tokens from 1 on")
+        data = self.example_pair.next_words(count).data
+        return results.NextWords(self.setting, data["words"], np.exp(data["log_softmax"]))
+
     def population(self) -> results.Population:
         """Returns the effects of all heads over all pairs, with intervals."""
         return self._population
@@ -158,8 +169,9 @@ class Study(study.Study):
 
     def curve(self) -> results.Curve:
         """Returns faithfulness against size: the strongest heads of `population`, all but these, and random sets."""
-        sets = measures.curve_sets(self.population().chosen, seed=self.seed)
-        return results.Curve.of(self.circuit(sets))
+        chosen = self.population().chosen
+        sets = measures.curve_sets(chosen, seed=self.seed)
+        return results.Curve.of(self.circuit(sets), chosen.size)
 
     def paths(self, heads: Sequence[Head] | None = None) -> results.Paths:
         """Returns what heads tell each other, through query, key or value, and the output, on fresh pairs, 32 at most.
