@@ -5,8 +5,9 @@ FIGURES = ("toy_induction_head", "forerunner_heads", "induction_scores", "ioi_pa
 __all__ = [
     "FIGURES",
     "circuit_curve",
-    "conclusions",
+    "circuit_diagram",
     "claims_figure",
+    "conclusions",
     "head_map",
     "planted_controls",
     "replication",
@@ -15,5 +16,3 @@ __all__ = [
     "tokens",
     *FIGURES,
 ]
-    "FIGURES", "circuit_curve", "circuit_diagram", "head_map", "planted_controls", "replication", "report", "style",
-]  # fmt: skip
