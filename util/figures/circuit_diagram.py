@@ -8,7 +8,7 @@ model: heads, types of tokens and parts of a planted circuit are drawn alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from typing import NamedTuple
 
@@ -17,14 +17,12 @@ import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.textpath import TextPath
 from numpy.typing import NDArray
 
 from util.figures.head_map import short_number
-from util.figures.style import FINDING, SETTING, STYLE, WIDTH, broken, headline, new_figure, style
+from util.figures.style import STYLE, WIDTH, headline, headline_height, legend_columns, new_figure, style, text_width
 from util.stats.intervals import Interval
 
 Floats = NDArray[np.float64]
@@ -112,9 +110,8 @@ def circuit_figure(
         heights = [layout.height + (TITLE if title else 0) for title, layout in layouts.items()]
         colours = role_colours(drawn.values())
         handles = _key(drawn.values(), colours, signs, unit)
-        columns = _columns(handles, room)
-        lines = sum(1.45 * size * (1 + broken(text, size, room).count("\n"))
-                    for text, size in ((finding or "", FINDING), (setting, SETTING)))  # fmt: skip
+        columns = legend_columns([str(handle.get_label()) for handle in handles], KEY, width)
+        lines = 72 * headline_height(finding, setting, width)
         lines += 11 * ceil(len(handles) / columns) + (22 if ticks else 6)
         figure = new_figure(width, (sum(heights) + lines + 30) / 72)
         axes: list[Axes] = []
@@ -128,16 +125,6 @@ def circuit_figure(
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=KEY, handlelength=2.4)
         headline(figure, finding, setting)
     return figure
-
-
-def _columns(handles: Sequence[Line2D | Patch], room: float) -> int:
-    """How many columns of a legend fit into so many points."""
-    widths = [text_width(str(handle.get_label()), KEY) + 5.5 * KEY for handle in handles]  # with line and spacing
-    fitting = (
-        columns for columns in range(len(widths), 1, -1)
-        if sum(max(column) for column in np.array_split(widths, columns)) <= room
-    )  # fmt: skip
-    return next(fitting, 1)
 
 
 def largest_weight(graph: nx.MultiDiGraph) -> float:
@@ -249,12 +236,6 @@ def _crossings(start: Floats, end: Floats) -> int:
         side(other, other_far, one) * side(other, other_far, far) < 0
     )
     return int(crossing.sum()) // 2
-
-
-def text_width(text: str, size: float) -> float:
-    """The width in points of a text in letters of so many points."""
-    font = FontProperties(family=STYLE["font.family"], size=size)
-    return float(TextPath((0, 0), text, prop=font).get_extents().width)
 
 
 # ------------------------------------------------------------------------------------------------ drawing
