@@ -1,3 +1,13 @@
 """What heads do, measured: attention scores, indirect effects, and roles by a rule, for every figure that asks."""
 
-__all__ = ["attention_scores", "function_vectors", "head_scores", "heads", "results", "rules", "sequences_study"]
+__all__ = [
+    "attention_scores",
+    "cuts",
+    "function_vectors",
+    "head_scores",
+    "heads",
+    "results",
+    "rules",
+    "sequence_roles",
+    "sequences_study",
+]
