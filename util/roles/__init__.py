@@ -10,4 +10,5 @@ __all__ = [
     "rules",
     "sequence_roles",
     "sequences_study",
+    "vector_roles",
 ]

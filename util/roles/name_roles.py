@@ -47,10 +47,11 @@ class NameRoles(NamePairs):
     control another earlier key of S2. mover and negative mover: the score is the attention END -> IO; the effect is
     what the head tells the output directly, for the answer or against it. inhibition: the score is the attention
     END -> S2; the effect is what is lost when what the head writes at END is replaced, without what it tells the output
-    directly: only later heads (and MLPs) at END can have lost it. Wang et al. patch the paths to the movers' queries,
-    which a head that works through another head on the way does not pass. The null of a score is `rules.FACTOR` times
-    that of uniform attention. Where layers of a class cannot be taken apart there is no direct effect, and of the four
-    roles there is the first alone.
+    directly, so that only what comes later at END, the queries of movers above all, can have lost it; and the control
+    is the size of the direct part: a head that reads S2 and tells the output most of it by itself does not work through
+    others. (Wang et al. patch the paths to the movers' queries, which the paths through a third head are no part of.)
+    The null of a score is `rules.FACTOR` times that of uniform attention. Where layers of a class cannot be taken apart
+    there is no direct effect, and of the four roles there is the first alone.
     """
 
     corruption: Corruption = "abc"
@@ -154,7 +155,8 @@ class NameRoles(NamePairs):
 
         part = {"part": "effects", "role": str(Role.INHIBITION), "heads": plain(heads)}
         total = self.record_in_blocks(part, self._blocks, measure, _in_order("total")).data["total"]
-        return Effect(heads, total - _of_heads(direct, heads), np.zeros(1), UNIT)
+        told = _of_heads(direct, heads)
+        return Effect(heads, total - told, np.abs(told), UNIT)
 
     def _direct(self) -> NDArray[np.floating] | None:
         """What every head tells the output directly at END [M, L, H]; None where that is not known of the class."""
