@@ -22,7 +22,7 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, PatchHeads
 from util.engine.replay import Edit, Place, replay
 from util.prompts.ioi import Corruption
-from util.records.checked import Count, checked
+from util.records.checked import AtLeastFour, checked
 from util.roles.cuts import head_cut, other_cells
 from util.roles.heads import plain
 from util.roles.name_pairs import NamePairs
@@ -55,7 +55,7 @@ class NameRoles(NamePairs):
     """
 
     corruption: Corruption = "abc"
-    prompts: Count = 64
+    prompts: AtLeastFour = 64
 
     stem = "role_atlas"
 

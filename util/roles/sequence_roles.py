@@ -20,7 +20,7 @@ from util.engine.batches import Batch, Row, all_logits, check_context, run_rows
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout
-from util.records.checked import Count, checked
+from util.records.checked import AtLeastFour, checked
 from util.roles import attention_scores
 from util.roles.cuts import Cells, other_cells
 from util.roles.heads import plain
@@ -44,7 +44,7 @@ class SequenceRoles(SequenceStudy):
 
     length: AtLeastTwo = 25
     copies: AtLeastTwo = 2
-    sequences: Count = 32
+    sequences: AtLeastFour = 32
 
     stem = "role_atlas"
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from util.edges.splicing import groups_of
 from util.engine.batches import TOKEN_BUDGET
-from util.records.checked import Count, Natural, checked
+from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.study import Study
 from util.roles.function_vectors import (
     TASKS,
@@ -45,7 +45,7 @@ class VectorRoles(Study):
 
     tasks: TaskNames = TASKS
     k: Count = 10
-    prompts: Count = 24
+    prompts: AtLeastFour = 24
     seed: Natural = 0
     _: KW_ONLY
     intact: Count = 50
