@@ -36,13 +36,14 @@ def labels(vocabulary: int, label_tokens: Sequence[int], **options: Any) -> Plan
 
     label_tokens: the first tokens of labels. In layer 0 a head attends from labels, and from no other token, to the
     token before. In layer 1 a head attends from every token to the labels whose forerunner is the same token, and
-    predicts them. options: see `planted.Plan`.
+    makes them more probable: by 3 nats together, so that a label in the minority gains, too. options: see
+    `planted.Plan`.
     """
     plan = Plan(vocabulary, 2, {"forerunner": CODE}, {"label": label_tokens}, **options)
     for copy in range(plan.copies):
         slot = f"forerunner {copy}"
         plan.head("forerunner", 0, offset=1, only="label", move={"token": slot})
-        plan.head("label reader", 1, match=("token", slot), move={"token": "out"})
+        plan.head("label reader", 1, match=("token", slot), move={"token": "out"}, scale=3 / MARGIN)
     return plan.build()
 
 

@@ -42,7 +42,7 @@ class SequenceRoles(SequenceStudy):
     of the same rows.
     """
 
-    length: AtLeastTwo = 25
+    length: AtLeastTwo = 20
     copies: AtLeastTwo = 2
     sequences: AtLeastFour = 32
 

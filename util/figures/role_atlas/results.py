@@ -56,9 +56,10 @@ class Atlas:
             return f"None of {total} heads has a role that its effect confirms"
         verb, owner = ("has", "its") if count == 1 else ("have", "their")
         said = f"{count} of {total} heads {verb} a role that {owner} effect confirms"
-        layers = sorted({one.head[0] for one in self.roles.get(Role.INDUCTION, [])})
-        if not layers:
-            return said
+        induction = self.roles.get(Role.INDUCTION, [])
+        if len(induction) < 2:
+            return "; ".join([said, *(f"the induction head is {one.name}" for one in induction)])
+        layers = sorted({one.head[0] for one in induction})
         place = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
         return f"{said}; induction heads lie in {place}"
 

@@ -91,10 +91,9 @@ class Study(study.Study):
         bar = tqdm(self._parts, desc="roles", unit="kind of prompts", leave=False)
         evidence = [one for part in bar for one in part.evidence()]
         order = list(Role)
-        numbers = f"{self.sequences} sequences, {self.pairs} IOI pairs, {self.prompts} {self.dataset} prompts"
         setting = (
-            f"{self.model.title}; {numbers} (k = {self.k}), {self.word_prompts} prompts of each word-pair task; one "
-            "half chooses heads, the other confirms them; darker: larger effect"
+            f"{self.model.title}; prompts: {self.sequences} random sequences, {self.pairs} IOI, {self.prompts} "
+            f"{self.dataset} (k = {self.k}), {self.word_prompts} of each word-pair task. Darker: larger effect"
         )
         return Atlas(tuple(sorted(evidence, key=lambda one: order.index(one.role))), setting)
 
