@@ -48,7 +48,7 @@ class VectorRoles(Study):
     prompts: AtLeastFour = 24
     seed: Natural = 0
     _: KW_ONLY
-    intact: Count = 50
+    intact: Count = 32
 
     stem = "role_atlas"
 

@@ -44,7 +44,8 @@ class Study(study.Study):
     dataset, k, prompts: of the roles about labels, see `roles.label_roles`. sequences: random ones, for previous-token
     and induction heads, see `roles.sequence_roles`. pairs: of IOI prompts, see `roles.name_roles`. word_prompts: of
     each word-pair task, and intact: those that mean outputs are taken over, see `roles.vector_roles`.
-    untrained_control: whether `untrained` measures anything.
+    untrained_control: whether `untrained` measures anything; its word pairs are `untrained_prompts` of each task, at most
+    `word_prompts`: all of their effects are next to nothing, since no answer is probable.
     """
 
     dataset: Dataset = "trec"
@@ -55,8 +56,9 @@ class Study(study.Study):
     sequences: AtLeastFour = 32
     pairs: AtLeastFour = 64
     word_prompts: AtLeastFour = 24
-    intact: Count = 50
+    intact: Count = 32
     untrained_control: bool = True
+    untrained_prompts: AtLeastFour = 8
 
     stem = "role_atlas"
 
@@ -99,7 +101,8 @@ class Study(study.Study):
 
     def untrained(self) -> Atlas | None:
         """Returns the atlas of the untrained twin, the negative control; None if it is switched off."""
-        return self.twin().atlas() if self.untrained_control else None
+        fewer = min(self.untrained_prompts, self.word_prompts)
+        return self.twin(word_prompts=fewer).atlas() if self.untrained_control else None
 
     def planted(self, **options: Any) -> dict[str, bool]:
         """Returns, for each of three planted circuits, whether just its heads have just their roles.
