@@ -16,6 +16,7 @@ from util.models import planted, planted_roles
 from util.models.embedded_words import HELD_OUT_NAMES
 from util.records import study
 from util.records.checked import AtLeastFour, Count, Natural, checked
+from util.records.model import Model
 from util.records.staicc import Dataset
 from util.roles.label_roles import LabelRoles, TwoHalves
 from util.roles.name_roles import NameRoles
@@ -44,8 +45,8 @@ class Study(study.Study):
     dataset, k, prompts: of the roles about labels, see `roles.label_roles`. sequences: random ones, for previous-token
     and induction heads, see `roles.sequence_roles`. pairs: of IOI prompts, see `roles.name_roles`. word_prompts: of
     each word-pair task, and intact: those that mean outputs are taken over, see `roles.vector_roles`.
-    untrained_control: whether `untrained` measures anything; its word pairs are `untrained_prompts` of each task, at most
-    `word_prompts`: all of their effects are next to nothing, since no answer is probable.
+    untrained_control: whether `untrained` measures anything; its word pairs are `untrained_prompts` of each task, at
+    most `word_prompts`: no answer is probable, so that their effects are next to nothing.
     """
 
     dataset: Dataset = "trec"
@@ -110,21 +111,22 @@ class Study(study.Study):
         options: of the circuits (family, copies, noise, seed), see `models.planted`.
         """
         places: dict[str, Any] = {"folder": self.folder, "redo": self.redo}
-        sequences, about_names = planted_control(planted.induction, options), planted_names(options)
-        about_labels = planted_labels(options)
-        parts = {
-            "induction circuit": (SequenceRoles(sequences[0], **places), sequences[1]),
-            "name movers": (NameRoles(about_names[0], held_out=True, **places), about_names[1]),
-            "label readers": (LabelRoles(about_labels[0], PLANTED_TASK, 10, 16, **places), about_labels[1]),
+        about_tokens, tokens = planted_control(planted.induction, options)
+        about_names, names = planted_names(options)
+        about_labels, labels = planted_labels(options)
+        found = {
+            "induction circuit": (SequenceRoles(about_tokens, **places).evidence(), tokens),
+            "name movers": (NameRoles(about_names, held_out=True, **places).evidence(), names),
+            "label readers": (LabelRoles(about_labels, PLANTED_TASK, 10, 16, **places).evidence(), labels),
         }
-        return {name: found_exactly(part.evidence(), roles_of(truth)) for name, (part, truth) in parts.items()}
+        return {name: found_exactly(evidence, roles_of(truth)) for name, (evidence, truth) in found.items()}
 
     def findings(self, atlas: Atlas, untrained: Atlas | None) -> Findings:
         """Returns the atlas with its controls."""
         return Findings(atlas, untrained, self.planted())
 
 
-def planted_names(options: Mapping[str, Any]) -> tuple[Any, planted.Planted]:
+def planted_names(options: Mapping[str, Any]) -> tuple[Model, planted.Planted]:
     """Returns the model with planted name movers, and the truth about it. options: see `models.planted`."""
 
     def names(tokenizer: Any) -> list[int]:
@@ -133,7 +135,7 @@ def planted_names(options: Mapping[str, Any]) -> tuple[Any, planted.Planted]:
     return planted_control(planted_roles.names, options, names)
 
 
-def planted_labels(options: Mapping[str, Any]) -> tuple[Any, planted.Planted]:
+def planted_labels(options: Mapping[str, Any]) -> tuple[Model, planted.Planted]:
     """Returns the model with planted label readers, and the truth about it. options: see `models.planted`."""
 
     def labels(tokenizer: Any) -> list[int]:
