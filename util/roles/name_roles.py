@@ -55,7 +55,7 @@ class NameRoles(NamePairs):
     """
 
     corruption: Corruption = "abc"
-    prompts: AtLeastFour = 64
+    prompts: AtLeastFour = 128
 
     stem = "role_atlas"
 

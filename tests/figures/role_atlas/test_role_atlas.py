@@ -13,7 +13,7 @@ from util.records.model import Model
 from util.roles.rules import Effect, Evidence, Role, Score
 
 N = 16
-SETTING = f"{LONG_NAME}, untrained; prompts: 32 random sequences, 64 IOI, 32 financial_phrasebank (k = 16), 24 of each"
+SETTING = f"{LONG_NAME}, untrained; prompts: 32 random sequences, 128 IOI, 32 financial_phrasebank (k = 16), 24 of each"
 
 
 def evidence(role, shape, having, seed=0):

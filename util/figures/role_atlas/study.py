@@ -55,7 +55,7 @@ class Study(study.Study):
     seed: Natural = 0
     _: KW_ONLY
     sequences: AtLeastFour = 32
-    pairs: AtLeastFour = 64
+    pairs: AtLeastFour = 128
     word_prompts: AtLeastFour = 24
     intact: Count = 32
     untrained_control: bool = True
