@@ -59,7 +59,7 @@ def test_an_atlas_without_roles_can_be_read(shape, width):
     [
         (
             {(2, 1), (3, 0)},
-            "2 of 32 heads have a role that their effect confirms; induction heads lie in layers 2 to 3",
+            "2 of 32 heads have a role that their effect confirms; induction heads lie in layers 2-3",
         ),
         ({(2, 1), (2, 7)}, "2 of 32 heads have a role that their effect confirms; induction heads lie in layer 2"),
         ({(2, 1)}, "1 of 32 heads has a role that its effect confirms; the induction head is L2H1"),

@@ -66,7 +66,7 @@ def atlas(
     columns = columns_of(len(tested), width, LEGEND)
     rows = -(-len(tested) // columns)
     with style():
-        figure = new_figure(width, 1.15 + 0.15 * rows + min(2.6, max(1.2, 0.13 * heads)))
+        figure = new_figure(width, 1.3 + 0.15 * rows + min(2.6, max(1.2, 0.13 * heads)))
         ax = figure.subplots()
         ax.imshow(
             _image(shape, strengths),
@@ -87,7 +87,8 @@ def atlas(
         entries = [
             Patch(color=COLOURS[role], label=f"{LETTERS[role]} {role}: {count}") for role, count in tested.items()
         ]
-        figure.legend(handles=entries, loc="outside lower center", ncols=columns, handlelength=1, columnspacing=1)
+        options = {"loc": "outside lower center", "ncols": columns, "handlelength": 1, "columnspacing": 1}
+        figure.legend(handles=entries, title="role: heads (darker: larger effect)", title_fontsize=7, **options)
         headline(figure, finding, setting)
     return figure
 

@@ -60,7 +60,7 @@ class Atlas:
         if len(induction) < 2:
             return "; ".join([said, *(f"the induction head is {one.name}" for one in induction)])
         layers = sorted({one.head[0] for one in induction})
-        place = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]} to {layers[-1]}"
+        place = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
         return f"{said}; induction heads lie in {place}"
 
     def table(self, count: int = 5) -> pd.DataFrame:

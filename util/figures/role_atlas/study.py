@@ -95,8 +95,8 @@ class Study(study.Study):
         evidence = [one for part in bar for one in part.evidence()]
         order = list(Role)
         setting = (
-            f"{self.model.title}; prompts: {self.sequences} random sequences, {self.pairs} IOI, {self.prompts} "
-            f"{self.dataset} (k = {self.k}), {self.word_prompts} of each word-pair task. Darker: larger effect"
+            f"{self.model.title}; {self.sequences} random sequences, {self.pairs} IOI prompts, {self.prompts} of "
+            f"{self.dataset} (k = {self.k}), {self.word_prompts} of each word-pair task"
         )
         return Atlas(tuple(sorted(evidence, key=lambda one: order.index(one.role))), setting)
 
