@@ -284,7 +284,7 @@ def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
         "role_atlas_atlas.pdf"
     ) == 1
     written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "role_atlas.json").read_text())
-    assert set(map(str, Role)) == set(written["roles"]) and written["request"]["model"] == "tiny"
+    assert set(map(str, Role)) == set(written["roles"]) and written["request"]["model"].endswith("tiny")
 
 
 @pytest.mark.notebook
