@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -87,7 +88,12 @@ def atlas(
         entries = [
             Patch(color=COLOURS[role], label=f"{LETTERS[role]} {role}: {count}") for role, count in tested.items()
         ]
-        options = {"loc": "outside lower center", "ncols": columns, "handlelength": 1, "columnspacing": 1}
+        options: dict[str, Any] = {
+            "loc": "outside lower center",
+            "ncols": columns,
+            "handlelength": 1,
+            "columnspacing": 1,
+        }
         figure.legend(handles=entries, title="role: heads (darker: larger effect)", title_fontsize=7, **options)
         headline(figure, finding, setting)
     return figure
