@@ -19,6 +19,7 @@ from tests import architectures, toys
 from tests.stored import FOLDERS, values
 from util.figures import FIGURES
 from util.load_model_and_data import load_ICL_model
+from util.roles.rules import Role
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -262,6 +263,44 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     }  # fmt: skip
     written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "edge_ablation.json").read_text())
     assert written["models"]["embedded"]["FULL"][0] > 0.5
+
+
+@pytest.mark.notebook
+def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    model = architectures.build("gemma2", vocab_size=len(tokenizer), max_position_embeddings=512)
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    parameters = {
+        "model_name": str(tmp_path / "tiny"),
+        "sequences": 4,
+        "pairs": 8,
+        "dataset": 0,
+        "k": 1,
+        "prompts": 4,
+        "word_prompts": 4,
+        "intact": 2,
+        "quantized": True,  # beside the untrained twin, which is not
+    }
+    printed = executed("05_role_atlas", parameters, tmp_path, monkeypatch)
+    assert "of 12 heads ha" in printed and printed.count("just the planted roles") == 6  # and once more in the check
+    assert [file.name for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").iterdir()].count(
+        "role_atlas_atlas.pdf"
+    ) == 1
+    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "role_atlas.json").read_text())
+    assert set(map(str, Role)) == set(written["roles"]) and written["request"]["model"].endswith("tiny")
+
+
+@pytest.mark.notebook
+def test_what_the_role_notebook_says_of_heads_is_stored():
+    """Every interval, every head beside its role, and how many heads have one."""
+    for model, said in conclusions("05_role_atlas", "**SmolLM2-135M-Instruct**").items():
+        stored = values("role_atlas", model)
+        found = intervals_in(said)
+        assert found and found <= rounded(stored["roles"])
+        assert stored["finding"].split(" heads")[0] in said
+        with_role = {head for role in stored["roles"].values() for head in role["heads"]}
+        assert set(re.findall(r"\*(L\d+H\d+)\*", said)) <= with_role
 
 
 @pytest.mark.notebook

@@ -87,6 +87,7 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 Int = Annotated[int, BeforeValidator(_no_bool)]
 Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+AtLeastFour = Annotated[int, BeforeValidator(_no_bool), Field(ge=4)]  # two halves of two: an interval needs two
 Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]

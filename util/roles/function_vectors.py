@@ -66,6 +66,17 @@ def last_outputs(
     float32, or float64 with a float64 model. Raises ValueError, before any forward pass, for a prompt that is longer
     than the context.
     """
+    outputs = each_last_output(model, ids, token_budget)
+    return outputs.mean(axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
+
+
+def each_last_output(
+    model: PreTrainedModel, ids: Sequence[Sequence[int]], token_budget: int = TOKEN_BUDGET
+) -> NDArray[np.float64]:
+    """The output of every head at the last token of each of N prompts, [N, L, H, dv].
+
+    Raises ValueError, before any forward pass, for a prompt that is longer than the context.
+    """
     support = prepare(model)
     check_context(model, list(map(len, ids)))
     outputs: list[np.ndarray] = [np.empty(0)] * len(ids)
@@ -78,7 +89,7 @@ def last_outputs(
             outputs[number] = z[place]
 
     run_rows(model, [Row(tuple(tokens)) for tokens in ids], visit, token_budget)
-    return np.mean(outputs, axis=0).astype(np.float64 if model.dtype == torch.float64 else np.float32)
+    return np.stack(outputs)
 
 
 def patched_probabilities(
@@ -225,8 +236,8 @@ class FunctionVectorStudy(Study):
         )
 
     @cached_property
-    def _means(self) -> NDArray[np.floating]:
-        """What heads write after intact demonstrations, see `last_outputs`."""
+    def means(self) -> NDArray[np.floating]:
+        """The mean output of every head after intact demonstrations, [L, H, dv]: float32, or float64 as the model."""
 
         def compute() -> dict[str, Any]:
             self.corrupted  # noqa: B018  # raises ValueError where there are too few queries
@@ -248,7 +259,7 @@ class FunctionVectorStudy(Study):
         groups = [self._corrupted_groups[number] for number in numbers]
         ids = [group.donors[self._number].ids[: group.length] for group in groups]
         answers = [group.target[0] for group in groups]
-        found = patched_probabilities(self.pair[0], ids, answers, self._means)
+        found = patched_probabilities(self.pair[0], ids, answers, self.means)
         clean = next_token_logits(self.pair[0], [group.base.ids[: group.length] for group in groups])
         intact = softmax(clean, axis=1)[np.arange(len(answers)), answers]
         index = np.array([self.corrupted.items[number].index for number in numbers])

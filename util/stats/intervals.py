@@ -88,7 +88,7 @@ def mean_intervals(
         raise ValueError(f"an interval needs at least two sampled units, got {n}")
     mean = array.mean(axis=0)
     error = units.std(axis=0, ddof=1) / np.sqrt(n)
-    g = _skewness(units)
+    g = skewness(units)
     quantile = stats.t.ppf(1 - (1 - level) / (2 * comparisons), n - 1)
     low, high = (np.clip(mean - _reach(tail, g, n) * error, *within) for tail in (quantile, -quantile))
     return Intervals(mean, low, high)
@@ -126,8 +126,8 @@ def ratio_of_means(
     return value, value + (sums - value * whole.reshape(-1, *[1] * (above.ndim - 1))) / whole.mean()
 
 
-def _skewness(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sample skewness over the first axis: the third central moment over the 3/2 power of the second.
+def skewness(array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sample skewness [...] of values [N, ...]: the third central moment over the 3/2 power of the second.
 
     It is 0 where values are equal but for rounding.
     """

@@ -1,10 +1,13 @@
-"""Statistical tests: rank among controls, McNemar's test, Holm's correction."""
+"""Statistical tests: rank among controls, McNemar's test, means above 0, Holm's correction."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from util.stats.intervals import ratio_of_means, skewness
 
 
 class Rank(NamedTuple):
@@ -46,6 +49,27 @@ def mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_], units: ArrayLik
         probability = np.convolve(probability, step)
     totals = np.abs(np.arange(len(probability)) - len(probability) // 2)
     return min(1.0, float(probability[totals >= abs(change.sum())].sum()))
+
+
+def mean_p(values: ArrayLike, clusters: ArrayLike | None = None) -> NDArray[np.float64]:
+    """The one-sided p-values [...] that means over the first axis of values [N, ...] are not above 0.
+
+    It is the larger of two: that of Student's t test, and that with Hall's correction for skewness. So it is at most
+    alpha just where the interval of `mean_intervals` at the level 1 - 2 alpha lies above 0. Values that are all equal
+    have the p 0 above 0, and else 1. clusters [N]: see `mean_intervals`. Raises ValueError for fewer than two units.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    units = array if clusters is None else ratio_of_means(array, np.ones(len(array)), clusters)[1]
+    n = len(units)
+    if n < 2:
+        raise ValueError(f"a test needs at least two sampled units, got {n}")
+    mean, error = array.mean(axis=0), units.std(axis=0, ddof=1) / np.sqrt(n)
+    flat = error <= 8 * np.finfo(np.float64).eps * np.abs(units).max(axis=0)
+    t = mean / np.where(flat, 1.0, error)
+    k = skewness(units) / np.sqrt(n)
+    hall = t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6
+    p = stats.t.sf(np.minimum(t, hall), n - 1)
+    return np.where(flat, np.where(mean > 0, 0.0, 1.0), p)
 
 
 def holm(p: Sequence[float]) -> list[float]:

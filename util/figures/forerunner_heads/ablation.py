@@ -14,15 +14,13 @@ import torch
 
 from util.engine import batches
 from util.engine.attention import support
-from util.engine.instruments import Knockout
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
-from util.engine.replay import Edit, Place, replay
+from util.engine.replay import replay
 from util.figures.forerunner_heads.cuts import (
     DRAWS,
     EVERYWHERE,
     PUBLISHED,
     QUARTERS,
-    Cells,
     Condition,
     Cut,
     cells,
@@ -49,6 +47,7 @@ from util.prompts.prompt import Prompt, with_bos
 from util.records.checked import Count, checked
 from util.records.staicc import QUERIES, Datasets, Prompts
 from util.records.study import plain_heads
+from util.roles.cuts import head_cut
 from util.roles.head_scores import heads_by_layer
 from util.roles.heads import checked_head
 from util.stats.answers import majority_right, right, vote_right
@@ -215,23 +214,10 @@ class AblationStudy(ForerunnerStudy):
         layers = support(self.pair[0]).layers  # from places in the stack to the model's own numbers
         cut = cells(Cut.SI_TO_YI, self.plan.tokens[number], special=self.special)
         control = other_keys(cut, self.special, (self.seed, number))
-        edits = [_head_cut(layers[layer], head, which) for which in (cut, control) for layer, head in heads]
+        edits = [head_cut(layers[layer], head, [which]) for which in (cut, control) for layer, head in heads]
         first = min((int(which[:, 0].min()) for which in (cut, control) if len(which)), default=0)
         gold = torch.from_numpy(self.plan.answers[number, [self.plan.gold[number]]])
         return replay(self.pair[0], torch.tensor([self.plan.ids[number]]), edits, gold[None], first, True)
-
-
-def _head_cut(layer: int, head: int, which: Cells) -> Edit:
-    """These cells of one prompt cut in one head; layer: the model's own number."""
-
-    def instruments(place: Place) -> list[Knockout]:
-        here = [(query - place.queries.start, key) for query, key in which.tolist() if query in place.queries]
-        if place.layer != layer or not here:
-            return []
-        together = [(example, *cell) for example in place.examples.tolist() for cell in here]
-        return [Knockout(torch.tensor(together), layer, head)]
-
-    return Edit(layer, instruments)
 
 
 # ------------------------------------------------------------------------------------------------ choice of a data set

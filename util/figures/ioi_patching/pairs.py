@@ -1,17 +1,12 @@
 """The records of generated pairs of prompts: maps of all heads, sets of heads that work alone, and paths."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY
 from functools import cached_property, partial
-from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from util.engine.batches import check_context
 from util.engine.handshake import prepare
 from util.figures.ioi_patching import measures
 from util.figures.ioi_patching.patching import (
@@ -24,20 +19,10 @@ from util.figures.ioi_patching.patching import (
     measure,
     model_heads,
 )
-from util.load_model_and_data import origin
-from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
-from util.prompts.ioi import (
-    Corruption,
-    IOIPair,
-    IOIPrompts,
-    IOITokens,
-    group_by_shape,
-    ioi_prompts,
-    ioi_tokens,
-    word_lists,
-)
-from util.records import cache, study
-from util.records.checked import Count, Natural, checked
+from util.prompts.ioi import IOITokens, group_by_shape
+from util.records import cache
+from util.records.checked import checked
+from util.roles.name_pairs import NamePairs
 from util.stats.heads import Head
 
 BLOCK = 4096  # heads patched, all pairs together, in one cached block: seconds to a minute, which a kill can cost
@@ -45,33 +30,10 @@ POPULATION = {"part": "population"}
 
 
 @checked
-class Pairs(study.Study):
-    """Generated pairs of prompts, and what a model does with them.
-
-    corruption, prompts, seed: of the data set, see `prompts.ioi.ioi_prompts`. held_out: whether frames and names are
-    those that the embedded model was not trained on; None: for the embedded model.
-    """
-
-    corruption: Corruption = "s2_swap"
-    prompts: Count = 128
-    seed: Natural = 0
-    _: KW_ONLY
-    held_out: bool | None = None
+class Pairs(NamePairs):
+    """Generated pairs of prompts, and what a model does with them."""
 
     stem = measures.STEM
-    word_lists = ("ioi.json",)
-
-    def __post_init__(self) -> None:
-        most = most_pairs(self.frames, self.names)
-        if self.prompts > most:
-            raise ValueError(f"prompts = {self.prompts}: the lists of words make {most} different pairs at most")
-
-    @property
-    def holds_out(self) -> bool:
-        """Whether frames and names are those that the embedded model was not trained on."""
-        if self.held_out is not None:
-            return self.held_out
-        return Path(origin(self.model.name)).resolve() == Path(origin("embedded")).resolve()
 
     @property
     def own_request(self) -> dict[str, Any]:
@@ -83,53 +45,9 @@ class Pairs(study.Study):
             "seed": self.seed,
         }
 
-    # -------------------------------------------------------------------------------------------- the prompts
-
-    @property
-    def frames(self) -> Sequence[str]:
-        """The frames that prompts are made from."""
-        return sorted(HELD_OUT_FRAMES) if self.holds_out else word_lists()["frames"]
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names that prompts are made from, before the tokenizer keeps some of them."""
-        return sorted(HELD_OUT_NAMES) if self.holds_out else word_lists()["names"]
-
-    @cached_property
-    def drawn(self) -> IOIPrompts:
-        """The pairs of prompts. Raises what `ioi_prompts` raises, such as for words that the tokenizer splits."""
-        return ioi_prompts(self.pair[1], self.prompts, self.seed, self.corruption, self.frames, self.names)
-
-    @cached_property
-    def tokens(self) -> list[IOITokens]:
-        """The pairs as tokens."""
-        return [ioi_tokens(pair, self.pair[1]) for pair in self.drawn.pairs]
-
-    @property
-    def texts(self) -> list[str]:
-        return [prompt.text for pair in self.drawn.pairs for prompt in (pair.base, pair.source)]
-
-    @property
-    def clusters(self) -> np.ndarray:
-        """The number [N] of every pair's frame and names: pairs that share them are no independent prompts."""
-        kinds = [_frame_and_names(pair) for pair in self.drawn.pairs]
-        numbers = {kind: number for number, kind in enumerate(sorted(set(kinds)))}
-        return np.array([numbers[kind] for kind in kinds])
-
     def recorded_clusters(self) -> np.ndarray:
         """The clusters [N], drawn now or loaded: without the model where they were drawn before."""
         return self.record({"part": "clusters"}, lambda: {"clusters": self.clusters}).data["clusters"]
-
-    def batch(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the tokens [N, T] of base and source and the answers [N, 2] of some pairs, all of one length."""
-        chosen = [self.tokens[number] for number in numbers]
-        base = torch.tensor([tokens.base for tokens in chosen])
-        source = torch.tensor([tokens.source for tokens in chosen])
-        return base, source, torch.tensor([tokens.answers for tokens in chosen])
-
-    def check(self) -> None:
-        """Raises what the words, the tokenizer and the model's context make of the pairs, before any forward pass."""
-        check_context(self.pair[0], [len(tokens.base) for tokens in self.tokens])
 
     # -------------------------------------------------------------------------------------------- maps of all heads
 
@@ -258,14 +176,3 @@ def blocks(tokens: Sequence[IOITokens], heads: int) -> list[list[int]]:
         for numbers in group_by_shape(tokens).values()
         for start in range(0, len(numbers), most)
     ]
-
-
-def most_pairs(frames: Sequence[str], names: Sequence[str]) -> int:
-    """Returns how many different base prompts the lists make: frames, two names in either order, places, objects."""
-    fields = {"{PLACE}": len(word_lists()["places"]), "{OBJECT}": len(word_lists()["objects"])}
-    words = sum(prod(count for field, count in fields.items() if field in frame) for frame in frames)
-    return 2 * len(names) * (len(names) - 1) * words
-
-
-def _frame_and_names(pair: IOIPair) -> tuple[str, str]:
-    return pair.frame, " ".join(sorted(pair.base.labels))

@@ -1,0 +1,170 @@
+"""The role atlas: its picture at every shape and width, its title, its table, and its controls."""
+
+import numpy as np
+import pytest
+
+from tests import toys
+from tests.figures.legible import LONG_NAME, SHAPES, faults
+from util.figures.role_atlas import plots
+from util.figures.role_atlas.results import Atlas, Findings, found_exactly
+from util.figures.role_atlas.study import Study, planted_labels, planted_names
+from util.figures.style import COLUMN, WIDTH
+from util.records.model import Model
+from util.roles.rules import Effect, Evidence, Role, Score
+
+N = 16
+SETTING = f"{LONG_NAME}, untrained; prompts: 32 random sequences, 128 IOI, 32 financial_phrasebank (k = 16), 24 of each"
+
+
+def evidence(role, shape, having, seed=0):
+    """Evidence in which just some heads have a role."""
+    rng = np.random.default_rng(seed)
+    value = rng.normal(0.1, 0.01, (N, *shape))
+    for head in having:
+        value[(slice(None), *head)] = rng.normal(0.8, 0.02, N)
+    score = Score(value, np.full(1, 0.2), "attention")
+    heads = score.chosen()
+    size = np.linspace(0.2, 1, len(heads))
+    effect = rng.normal(0, 0.01, (len(score.halves[1]), len(heads))) + size
+    return Evidence(role, score, Effect(heads, effect, np.zeros(1), "nats"))
+
+
+def atlas(shape, share=0.1, seed=0):
+    """Every role, on a tenth of the heads; one head has all of them."""
+    rng = np.random.default_rng(seed)
+    count = max(1, int(share * shape[0] * shape[1]))
+    found = []
+    for number, role in enumerate(Role):
+        heads = {(int(rng.integers(shape[0])), int(rng.integers(shape[1]))) for _ in range(count)} | {(1, 1)}
+        found.append(evidence(role, shape, heads, number))
+    return Atlas(tuple(found), SETTING)
+
+
+@pytest.mark.parametrize("width", [WIDTH, COLUMN])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_atlas_can_be_read(shape, width):
+    assert faults(atlas(shape).figure(width)) == []
+
+
+@pytest.mark.parametrize("width", [WIDTH, COLUMN])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_atlas_without_roles_can_be_read(shape, width):
+    empty = Atlas(tuple(evidence(role, shape, ()) for role in Role), SETTING)
+    assert empty.finding == f"None of {shape[0] * shape[1]} heads has a role that its effect confirms"
+    assert faults(empty.figure(width)) == []
+
+
+@pytest.mark.parametrize(
+    ("having", "said"),
+    [
+        (
+            {(2, 1), (3, 0)},
+            "2 of 32 heads have a role that their effect confirms; induction heads lie in layers 2-3",
+        ),
+        ({(2, 1), (2, 7)}, "2 of 32 heads have a role that their effect confirms; induction heads lie in layer 2"),
+        ({(2, 1)}, "1 of 32 heads has a role that its effect confirms; the induction head is L2H1"),
+    ],
+)
+def test_the_title_says_how_many_and_where(having, said):
+    assert Atlas((evidence(Role.INDUCTION, (4, 8), having),), SETTING).finding == said
+
+
+def test_the_title_names_no_induction_heads_where_there_are_none():
+    found = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.INDUCTION, (4, 8), ())), SETTING)
+    assert found.finding == "1 of 32 heads has a role that its effect confirms"
+
+
+def test_roles_are_counted_once_for_each_head():
+    both = Atlas(
+        (evidence(Role.MOVER, (4, 8), {(1, 1), (2, 2)}), evidence(Role.INDUCTION, (4, 8), {(1, 1)}, seed=1)), SETTING
+    )
+    assert list(both.heads) == [(1, 1), (2, 2)]
+    assert [one.role for one in both.heads[1, 1]] == [Role.INDUCTION, Role.MOVER]
+    assert both.lines() == ["L1H1: induction, mover", "L2H2: mover"]
+    written = both.values()
+    assert written["mover"]["tested"] == 2 and set(written["mover"]["heads"]) == {"L1H1", "L2H2"}
+    table = both.table(count=1)
+    assert table.index.tolist() == [("mover", "2 of 2 tested"), ("induction", "1 of 1 tested")]
+    assert table["head"].tolist() == ["L2H2", "L1H1"]  # of the movers that with the larger effect
+
+
+def test_a_cell_shows_each_of_its_roles_and_the_effect():
+    strengths = {(0, 1): [(Role.INDUCTION, 1.0), (Role.MOVER, 0.0)]}
+    image = plots._image((2, 2), strengths)
+    assert image.shape == (2, 2 * plots.PARTS, 3)
+    left, right = image[1, 0], image[1, plots.PARTS - 1]
+    np.testing.assert_allclose(left, plots._shade(Role.INDUCTION, 1.0))
+    np.testing.assert_allclose(right, plots._shade(Role.MOVER, 0.0))
+    assert (plots._shade(Role.MOVER, 0.0) > plots._shade(Role.MOVER, 1.0)).any()
+    assert (image[0] == image[0, 0]).all()  # no head of that row has a role
+    assert len({*plots.COLOURS.values()}) == len({*plots.LETTERS.values()}) == len(Role)
+
+
+def test_found_exactly_wants_no_head_more_and_none_less():
+    one = [evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.INDUCTION, (4, 8), ())]
+    assert found_exactly(one, {Role.MOVER: {(1, 1)}})
+    assert not found_exactly(one, {Role.MOVER: {(1, 1), (2, 2)}})
+    assert not found_exactly(one, {})
+    assert not found_exactly(one, {Role.MOVER: {(1, 1)}, Role.INDUCTION: {(1, 1)}})
+
+
+def test_values_and_lines_have_the_controls():
+    small = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}),), SETTING)
+    empty = Atlas((evidence(Role.MOVER, (4, 8), ()),), SETTING)
+    found = Findings(small, empty, {"name movers": True, "label readers": False})
+    assert found.values({"k": 4})["untrained"]["heads"] == 0 and found.values({})["heads"] == 1
+    assert found.control_lines() == [
+        "planted name movers: just the planted roles", "planted label readers: NOT RIGHT",
+        "untrained twin: 0 heads with a role",
+    ]  # fmt: skip
+    assert Findings(small, None, {}).control_lines() == []
+
+
+# ------------------------------------------------------------------------------------------------ the study
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"k": 0}, "k"), ({"prompts": 3}, "prompts"), ({"sequences": 3}, "sequences"), ({"pairs": 3}, "pairs"),
+        ({"word_prompts": 2}, "word_prompts"), ({"dataset": "none"}, "dataset"), ({"word_prompts": 10**6}, "prompts"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused_before_anything_is_loaded(wrong, named):
+    with pytest.raises(ValueError, match=named):
+        Study("no such model", **wrong)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_planted_heads_have_just_their_roles(family, seed, tmp_path):
+    """The seed decides which head plays which role."""
+    found = Study(folder=tmp_path).planted(family=family, seed=seed)
+    assert found == {"induction circuit": True, "name movers": True, "label readers": True}
+
+
+def test_planted_circuits_differ_by_seed():
+    for build in (planted_names, planted_labels):
+        first, second = (build({"seed": seed})[1].heads for seed in (0, 3))
+        assert first != second
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_untrained_twins_have_no_role(seed, tmp_path):
+    study = Study(folder=tmp_path, word_prompts=8, intact=8, seed=seed)
+    assert study.twin(seed).atlas().heads == {}
+
+
+def test_a_model_of_another_shape_is_measured_and_kept(tmp_path):
+    toys.save(tmp_path / "tiny", toys.model("gpt2"))
+    tokenizer = toys.tokenizer(on_tasks=True)
+    model = toys.model("llama")
+    model.resize_token_embeddings(len(tokenizer))
+    study = Study(
+        Model.given(model, tokenizer, "given:tiny"), "glue_sst2", 2, 8,
+        sequences=8, pairs=8, word_prompts=4, intact=4, folder=tmp_path,
+    )  # fmt: skip
+    first = study.atlas()
+    assert first.shape == (3, 4) and len(first.evidence) == len(Role)
+    again = study.replace(model=Model("given:tiny", loader=lambda: pytest.fail("loaded again")))
+    assert again.atlas().lines() == first.lines()

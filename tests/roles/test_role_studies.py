@@ -1,0 +1,221 @@
+"""Scores and effects of roles, compared with plain eager runs that share no code with the suite."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests import eager_runs, toys
+from util.engine.batches import Batch, Row, all_logits
+from util.engine.handshake import prepare
+from util.engine.instruments import Knockout
+from util.engine.replay import replay
+from util.records.model import Model
+from util.roles import name_roles
+from util.roles.cuts import head_cut, other_cells
+from util.roles.label_roles import LabelRoles
+from util.roles.name_roles import NameRoles
+from util.roles.rules import FACTOR, Role, Score
+from util.roles.sequence_roles import SequenceRoles
+from util.roles.vector_roles import VectorRoles
+
+CHOSEN = [(0, 1), (2, 3)]  # the heads whose effects are measured, whatever their scores are
+
+
+@pytest.fixture(scope="module")
+def toy():
+    tokenizer = toys.tokenizer(on_tasks=True)
+    model = toys.model("llama")
+    model.resize_token_embeddings(len(tokenizer))
+    return Model.given(model, tokenizer, "given:toy")
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    monkeypatch.setattr(Score, "chosen", lambda self: list(CHOSEN))
+
+
+def eager(study, ids, **edits):
+    with torch.no_grad():
+        return eager_runs.run(eager_runs.reference(study.pair[0]), {"input_ids": torch.tensor(ids)[None]}, **edits)
+
+
+def cuts(head, cells):
+    return {(*head, 0, query, key) for query, key in cells}
+
+
+def test_cells_differ_by_prompt_in_one_replay(toy):
+    model = toy.pair[0]
+    prepare(model)
+    ids = torch.randint(900, (3, 9), generator=torch.Generator().manual_seed(0))
+    cells = [np.array([[8, 3], [5, 2]]), np.array([[7, 1]]), np.array([[8, 8 - 3], [8, 2]])]
+    found = replay(model, ids, [head_cut(1, 2, cells)], torch.zeros(3, 1, dtype=torch.long), first=4).logits[0, :, 0]
+    for number, of_prompt in enumerate(cells):
+        whole = all_logits(
+            model, Batch.of([Row(tuple(ids[number].tolist()))], [0]), Knockout(torch.tensor(of_prompt), 1, 2)
+        )
+        assert found[number] == pytest.approx(float(whole[0, -1, 0]), abs=1e-4)
+
+
+def test_control_cells_are_others_of_the_same_rows():
+    cut = np.array([[9, 4], [9, 6], [5, 2], [2, 1]])
+    drawn = other_cells(cut, 1, (0,))
+    assert not {*map(tuple, drawn.tolist())} & {*map(tuple, cut.tolist())}
+    assert drawn[:, 0].tolist() == [5, 9, 9]  # token 2 has no other earlier token than BOS
+    assert (drawn[:, 1] >= 1).all() and (drawn[:, 1] < drawn[:, 0]).all() and len({*map(tuple, drawn.tolist())}) == 3
+    assert other_cells(cut, 1, (0,)).tolist() == drawn.tolist()
+
+
+# ------------------------------------------------------------------------------------------------ sequences
+
+
+def test_what_cutting_costs_repeated_tokens_is_that_of_eager_runs(toy, chosen, tmp_path):
+    study = SequenceRoles(toy, 6, 2, 4, folder=tmp_path)
+    for evidence in study.evidence():
+        second = evidence.score.halves[1]
+        if evidence.role == Role.PREVIOUS_TOKEN:
+            cells = [(query, query - 1) for query in range(2, 13)]
+        else:
+            cells = [(query, query - 5) for query in range(7, 13)]
+        for column, head in enumerate(CHOSEN):
+            for row, number in enumerate(second):
+                ids = study.drawn.ids[number].tolist()
+
+                def log_probability(ids=ids, **edits):
+                    logs = eager(study, ids, **edits).logits[0].log_softmax(-1)
+                    return np.mean([float(logs[at, ids[at + 1]]) for at in range(7, 12)])
+
+                lost = log_probability() - log_probability(cuts=cuts(head, cells))
+                assert evidence.effect.value[row, column] == pytest.approx(lost, abs=1e-4)
+
+
+def test_sequence_scores_have_the_null_of_uniform_attention(toy, tmp_path):
+    study = SequenceRoles(toy, 6, 2, 4, folder=tmp_path)
+    uniform = np.tri(13) / np.arange(1, 14)[:, None]
+    previous = np.mean([uniform[query, query - 1] for query in range(7, 13)])
+    matching = np.mean([uniform[query, query - 5] for query in range(7, 13)])
+    nulls = [float(study._score(role).null.item()) for role in (Role.PREVIOUS_TOKEN, Role.INDUCTION)]
+    assert nulls == pytest.approx([FACTOR * previous, FACTOR * matching])
+
+
+# ------------------------------------------------------------------------------------------------ IOI
+
+
+def test_scores_and_effects_on_names_are_those_of_eager_runs(toy, chosen, tmp_path):
+    study = NameRoles(toy, prompts=8, folder=tmp_path)
+    found = {one.role: one for one in study.evidence()}
+    assert set(found) == set(name_roles.PATTERNS)
+    second = found[Role.MOVER].score.halves[1]
+    for row, number in enumerate(second):
+        tokens = study.tokens[number]
+        place, (io, s) = tokens.positions, tokens.answers
+        base, source = eager(study, tokens.base), eager(study, tokens.source)
+
+        def difference(run, io=io, s=s):
+            return float(run.logits[0, -1, io] - run.logits[0, -1, s])
+
+        for column, (layer, head) in enumerate(CHOSEN):
+            for role, (query, key) in name_roles.PATTERNS.items():
+                score = found[role].score
+                attention = base.weights[layer][0, head, place[query], place[key]]
+                assert score.value[number, layer, head] == pytest.approx(float(attention), abs=1e-5)
+                assert score.null[number, 0, 0] == pytest.approx(FACTOR / (place[query] + 1))
+            cut = eager(study, tokens.base, cuts=cuts((layer, head), [(place["S2"], place["S1"])]))
+            lost = difference(base) - difference(cut)
+            assert found[Role.DUPLICATE_TOKEN].effect.value[row, column] == pytest.approx(lost, abs=1e-3)
+            end = len(tokens.base) - 1
+            written = {(layer, 0, end, head): source.z[layer][0, end, head]}
+            total = difference(base) - difference(eager(study, tokens.base, writes=written))
+            direct = found[Role.MOVER].effect.value[row, column]
+            assert found[Role.NEGATIVE_MOVER].effect.value[row, column] == -direct
+            assert found[Role.INHIBITION].effect.control[row, column] == abs(direct)
+            assert found[Role.INHIBITION].effect.value[row, column] == pytest.approx(total - direct, abs=1e-3)
+            if layer == 2:  # no later layer: an MLP alone comes after what the head writes
+                assert abs(direct) > 0
+
+
+def test_prompts_of_one_frame_and_names_stay_together(toy, tmp_path):
+    study = NameRoles(toy, prompts=8, folder=tmp_path)
+    score = study._scores[Role.MOVER]
+    first, second = score.halves
+    assert not set(study.clusters[first]) & set(study.clusters[second])
+
+
+def test_without_direct_effects_there_is_the_first_role_alone(toy, chosen, tmp_path, monkeypatch):
+    monkeypatch.setattr(name_roles, "direct_effects", lambda *a: None)
+    found = NameRoles(toy, prompts=8, folder=tmp_path).evidence()
+    assert [one.role for one in found] == [Role.DUPLICATE_TOKEN]
+
+
+# ------------------------------------------------------------------------------------------------ labels
+
+
+def test_scores_and_effects_on_labels_are_those_of_eager_runs(toy, chosen, tmp_path):
+    study = LabelRoles(toy, "trec", 2, 4, folder=tmp_path)
+    forerunner, reader = study.evidence()
+    second = forerunner.score.halves[1]
+    for row, number in enumerate(second):
+        tokens, ids = study._plan.tokens[number], study._plan.ids[number]
+        base = eager(study, ids)
+        gold = int(study._plan.answers[number, study._plan.gold[number]])
+        s, y, lengths = tokens.forerunners, tokens.labels[:2], tokens.label_lengths[:2]
+        labels = [start + more for start, length in zip(tokens.labels, tokens.label_lengths, strict=True)
+                  for more in range(length)]  # fmt: skip
+        others = [token for token in range(2, len(ids)) if token not in labels]
+        cells = {
+            Role.FORERUNNER: [(at + more, s[i]) for i, at in enumerate(y) for more in range(lengths[i])],
+            Role.LABEL_READER: [(s[2], at + more) for i, at in enumerate(y) for more in range(lengths[i])],
+        }
+        for column, (layer, head) in enumerate(CHOSEN):
+            weights = base.weights[layer][0, head].numpy()
+            assert forerunner.score.value[number, layer, head] == pytest.approx(
+                np.mean([weights[y[i], s[i]] for i in range(2)]), abs=1e-5
+            )
+            elsewhere = np.mean([weights[token, token - 1] for token in others])
+            uniform = FACTOR * np.mean([1 / (at + 1) for at in y])
+            assert forerunner.score.null[number, layer, head] == pytest.approx(max(elsewhere, uniform), abs=1e-5)
+            assert reader.score.value[number, layer, head] == pytest.approx(
+                sum(weights[s[2], at] for at in y), abs=1e-5
+            )
+            assert reader.score.null[number, 0, 0] == pytest.approx(FACTOR * 2 / (s[2] + 1))
+            for one in (forerunner, reader):
+                cut = eager(study, ids, cuts=cuts((layer, head), cells[one.role]))
+                lost = base.logits[0, -1].log_softmax(-1)[gold] - cut.logits[0, -1].log_softmax(-1)[gold]
+                assert one.effect.value[row, column] == pytest.approx(float(lost), abs=1e-3)
+
+
+def test_labels_need_demonstrations():
+    with pytest.raises(ValueError, match="k = 0: these roles are about labels of demonstrations"):
+        LabelRoles("no such model", k=0)
+
+
+# ------------------------------------------------------------------------------------------------ function vectors
+
+
+def test_likeness_to_the_own_task_is_compared_with_the_others(toy, chosen, tmp_path):
+    tasks = ("copying", "present_past", "person_sport")
+    study = VectorRoles(toy, tasks, 2, 4, intact=3, folder=tmp_path)
+    (found,) = study.evidence()
+    parts = study._studies("shuffled")
+    means = [part.means for part in parts]
+    for place, head in enumerate(CHOSEN):
+        own, other = [], []
+        for number, part in enumerate(parts):
+            likeness = []
+            for item in part.corrupted.items:
+                ids = toy.pair[1](item.clean.text)["input_ids"]
+                z = eager(study, ids).z[head[0]][0, -1, head[1]].numpy()
+                likeness.append([z @ mean[head] / np.linalg.norm(z) / np.linalg.norm(mean[head]) for mean in means])
+            own.append(np.array(likeness)[:, number])
+            other.append(np.delete(likeness, number, axis=1).mean(axis=1))
+        assert found.score.value[(slice(None), *head)] == pytest.approx(np.mean(own, axis=0), abs=1e-4)
+        assert found.score.null[(slice(None), *head)] == pytest.approx(np.mean(other, axis=0), abs=1e-4)
+        effects = np.mean([part.effects().effects for part in study._studies("other_outputs")], axis=0)
+        tried = [effects, np.mean([part.effects().effects for part in parts], axis=0)]
+        measured = found.effect.value[:, place]
+        second = found.score.halves[1]
+        assert any(measured == pytest.approx(one[(second, *head)]) for one in tried)
+
+
+def test_one_task_alone_is_refused():
+    with pytest.raises(ValueError, match="give two or more"):
+        VectorRoles("no such model", ("copying",))

@@ -1,0 +1,149 @@
+"""What the study of roles gives: the roles of all heads, with scores and effects on held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from util.figures.role_atlas import plots
+from util.figures.style import WIDTH
+from util.roles.rules import Evidence, Role, RoleOfHead
+from util.stats.heads import Head
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """The roles of a model's heads.
+
+    evidence: score and effect of every role that was tested; setting: model and data, for titles. The numbers of layers
+    and heads are those of the scores.
+    """
+
+    evidence: tuple[Evidence, ...]
+    setting: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and heads of each."""
+        _, layers, heads = self.evidence[0].score.value.shape
+        return layers, heads
+
+    @cached_property
+    def roles(self) -> Mapping[Role, list[RoleOfHead]]:
+        """The heads that have each role, those with the largest effect first."""
+        found = {one.role: one.heads() for one in self.evidence}
+        return {role: found[role] for role in Role if role in found}
+
+    @property
+    def heads(self) -> Mapping[Head, list[RoleOfHead]]:
+        """The roles of each head that has any."""
+        found: dict[Head, list[RoleOfHead]] = {}
+        for listed in self.roles.values():
+            for one in listed:
+                found.setdefault(one.head, []).append(one)
+        return dict(sorted(found.items()))
+
+    @property
+    def finding(self) -> str:
+        """How many heads have a role, and where the induction heads lie."""
+        total, count = self.shape[0] * self.shape[1], len(self.heads)
+        if not count:
+            return f"None of {total} heads has a role that its effect confirms"
+        verb, owner = ("has", "its") if count == 1 else ("have", "their")
+        said = f"{count} of {total} heads {verb} a role that {owner} effect confirms"
+        induction = self.roles.get(Role.INDUCTION, [])
+        if len(induction) < 2:
+            return "; ".join([said, *(f"the induction head is {one.name}" for one in induction)])
+        layers = sorted({one.head[0] for one in induction})
+        place = f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
+        return f"{said}; induction heads lie in {place}"
+
+    def table(self, count: int = 5) -> pd.DataFrame:
+        """The heads of each role with the largest effects, `count` at most; a role that no head has is a row, too.
+
+        Scores and effects are those on the held-out half. The effect is what is lost beyond the control, in nats, or
+        for function vectors what is gained, as a probability. Intervals of a role's heads hold together.
+        """
+        columns = ["role", "heads", "head", "score", "null", "effect", "p"]
+        rows: list[tuple[str, ...]] = []
+        for one in self.evidence:
+            listed = self.roles[one.role]
+            said = f"{len(listed)} of {len(one.effect.heads)} tested"
+            for head in listed[:count]:
+                numbers = f"{head.null:.2f}", str(head.effect), f"{head.p:.1g}"
+                rows.append((str(one.role), said, head.name, str(head.score), *numbers))
+            if not listed:
+                rows.append((str(one.role), said, "", "", "", "", ""))
+        return pd.DataFrame(rows, columns=columns).set_index(["role", "heads"])
+
+    def figure(self, width: float = WIDTH) -> Figure:
+        """All heads by layer, in the colours of their roles; the depth is the effect, beside the role's largest."""
+        largest = {role: max((one.effect.value for one in listed), default=1.0) for role, listed in self.roles.items()}
+        strengths = {
+            head: [(one.role, one.effect.value / largest[one.role]) for one in listed]
+            for head, listed in self.heads.items()
+        }
+        counts = {role: len(listed) for role, listed in self.roles.items()}
+        return plots.atlas(self.shape, strengths, counts, finding=self.finding, setting=self.setting, width=width)
+
+    def values(self) -> dict[str, Any]:
+        """For each role, how many heads were tested, and of those that have it score, null, effect and p."""
+        return {
+            str(one.role): {
+                "tested": len(one.effect.heads),
+                "heads": {
+                    head.name: {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p}
+                    for head in self.roles[one.role]
+                },
+            }
+            for one in self.evidence
+        }
+
+    def lines(self) -> list[str]:
+        """Every head that has a role, with its roles."""
+        return [f"{listed[0].name}: {', '.join(str(one.role) for one in listed)}" for listed in self.heads.values()]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All parts of the figure.
+
+    atlas: of the model; untrained: of its twin with fresh weights, None where that is switched off; planted: for each
+    circuit that was planted, whether just its heads have just their roles.
+    """
+
+    atlas: Atlas
+    untrained: Atlas | None
+    planted: Mapping[str, bool]
+
+    def values(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        untrained = {} if self.untrained is None else {"heads": len(self.untrained.heads), **self.untrained.values()}
+        return {
+            "request": dict(request),
+            "finding": self.atlas.finding,
+            "heads": len(self.atlas.heads),
+            "roles": self.atlas.values(),
+            "untrained": untrained,
+            "planted": dict(self.planted),
+        }
+
+    def control_lines(self) -> list[str]:
+        """What the controls say."""
+        lines = [f"planted {name}: {'just the planted roles' if right else 'NOT RIGHT'}" for name, right in
+                 self.planted.items()]  # fmt: skip
+        if self.untrained is not None:
+            lines.append(f"untrained twin: {len(self.untrained.heads)} heads with a role")
+        return lines
+
+    def check_lines(self) -> list[str]:
+        return [self.atlas.finding, *self.atlas.lines(), *self.control_lines()]
+
+
+def found_exactly(evidence: Sequence[Evidence], planted: Mapping[Role, set[Head]]) -> bool:
+    """Whether just the planted heads have each role; roles that are not planted must have none."""
+    return all({head.head for head in one.heads()} == planted.get(one.role, set()) for one in evidence)

@@ -1,0 +1,150 @@
+"""The role atlas: which roles every head of a model has, tested on four kinds of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY
+from functools import cached_property
+from typing import Any
+
+from tqdm import tqdm
+
+from util.figures.planted_controls import planted_control
+from util.figures.role_atlas.results import Atlas, Findings, found_exactly
+from util.load_model_and_data import staicc_prompts
+from util.models import planted, planted_roles
+from util.models.embedded_words import HELD_OUT_NAMES
+from util.records import study
+from util.records.checked import AtLeastFour, Count, Natural, checked
+from util.records.model import Model
+from util.records.staicc import Dataset
+from util.roles.label_roles import LabelRoles, TwoHalves
+from util.roles.name_roles import NameRoles
+from util.roles.rules import Role
+from util.roles.sequence_roles import SequenceRoles
+from util.roles.vector_roles import VectorRoles
+from util.stats.heads import Head
+
+PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
+PLANTED_ROLES = {
+    "previous token": Role.PREVIOUS_TOKEN,
+    "induction": Role.INDUCTION,
+    "duplicate token": Role.DUPLICATE_TOKEN,
+    "inhibition": Role.INHIBITION,
+    "mover": Role.MOVER,
+    "negative mover": Role.NEGATIVE_MOVER,
+    "forerunner": Role.FORERUNNER,
+    "label reader": Role.LABEL_READER,
+}
+
+
+@checked
+class Study(study.Study):
+    """The roles of all heads of a model, see `roles.rules`.
+
+    dataset, k, prompts: of the roles about labels, see `roles.label_roles`. sequences: random ones, for previous-token
+    and induction heads, see `roles.sequence_roles`. pairs: of IOI prompts, see `roles.name_roles`. word_prompts: of
+    each word-pair task, and intact: those that mean outputs are taken over, see `roles.vector_roles`.
+    untrained_control: whether `untrained` measures anything; its word pairs are `untrained_prompts` of each task, at
+    most `word_prompts`: no answer is probable, so that their effects are next to nothing.
+    """
+
+    dataset: Dataset = "trec"
+    k: Count = 4
+    prompts: TwoHalves = 32
+    seed: Natural = 0
+    _: KW_ONLY
+    sequences: AtLeastFour = 32
+    pairs: AtLeastFour = 128
+    word_prompts: AtLeastFour = 24
+    intact: Count = 32
+    untrained_control: bool = True
+    untrained_prompts: AtLeastFour = 8
+
+    stem = "role_atlas"
+
+    def __post_init__(self) -> None:
+        self._parts  # noqa: B018  # it checks all arguments
+
+    @cached_property
+    def _parts(self) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
+        places: dict[str, Any] = {"folder": self.folder, "redo": self.redo}
+        return (
+            SequenceRoles(self.model, sequences=self.sequences, seed=self.seed, **places),
+            NameRoles(self.model, prompts=self.pairs, seed=self.seed, **places),
+            LabelRoles(self.model, self.dataset, self.k, self.prompts, self.seed, **places),
+            VectorRoles(self.model, prompts=self.word_prompts, intact=self.intact, seed=self.seed, **places),
+        )
+
+    @property
+    def own_request(self) -> Mapping[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "k": self.k,
+            "prompts": self.prompts,
+            "seed": self.seed,
+            "sequences": self.sequences,
+            "pairs": self.pairs,
+            "word_prompts": self.word_prompts,
+            "intact": self.intact,
+        }
+
+    def atlas(self) -> Atlas:
+        """Returns the roles of all heads. What was measured is kept in records of every part."""
+        bar = tqdm(self._parts, desc="roles", unit="kind of prompts", leave=False)
+        evidence = [one for part in bar for one in part.evidence()]
+        order = list(Role)
+        setting = (
+            f"{self.model.title}; {self.sequences} random sequences, {self.pairs} IOI prompts, {self.prompts} of "
+            f"{self.dataset} (k = {self.k}), {self.word_prompts} of each word-pair task"
+        )
+        return Atlas(tuple(sorted(evidence, key=lambda one: order.index(one.role))), setting)
+
+    def untrained(self) -> Atlas | None:
+        """Returns the atlas of the untrained twin, the negative control; None if it is switched off."""
+        fewer = min(self.untrained_prompts, self.word_prompts)
+        return self.twin(word_prompts=fewer).atlas() if self.untrained_control else None
+
+    def planted(self, **options: Any) -> dict[str, bool]:
+        """Returns, for each of three planted circuits, whether just its heads have just their roles.
+
+        options: of the circuits (family, copies, noise, seed), see `models.planted`.
+        """
+        places: dict[str, Any] = {"folder": self.folder, "redo": self.redo}
+        about_tokens, tokens = planted_control(planted.induction, options)
+        about_names, names = planted_names(options)
+        about_labels, labels = planted_labels(options)
+        found = {
+            "induction circuit": (SequenceRoles(about_tokens, **places).evidence(), tokens),
+            "name movers": (NameRoles(about_names, held_out=True, **places).evidence(), names),
+            "label readers": (LabelRoles(about_labels, PLANTED_TASK, 10, 16, **places).evidence(), labels),
+        }
+        return {name: found_exactly(evidence, roles_of(truth)) for name, (evidence, truth) in found.items()}
+
+    def findings(self, atlas: Atlas, untrained: Atlas | None) -> Findings:
+        """Returns the atlas with its controls."""
+        return Findings(atlas, untrained, self.planted())
+
+
+def planted_names(options: Mapping[str, Any]) -> tuple[Model, planted.Planted]:
+    """Returns the model with planted name movers, and the truth about it. options: see `models.planted`."""
+
+    def names(tokenizer: Any) -> list[int]:
+        return [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in sorted(HELD_OUT_NAMES)]
+
+    return planted_control(planted_roles.names, options, names)
+
+
+def planted_labels(options: Mapping[str, Any]) -> tuple[Model, planted.Planted]:
+    """Returns the model with planted label readers, and the truth about it. options: see `models.planted`."""
+
+    def labels(tokenizer: Any) -> list[int]:
+        shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
+        return sorted({tokenizer(f" {label}", add_special_tokens=False)["input_ids"][0] for label in shown})
+
+    return planted_control(planted_roles.labels, options, labels)
+
+
+def roles_of(truth: planted.Planted) -> dict[Role, set[Head]]:
+    """Returns which heads of a planted circuit have which role."""
+    return {PLANTED_ROLES[name]: set(heads) for name, heads in truth.heads.items()}

@@ -1,0 +1,49 @@
+"""Cells (query, key) of attention that are cut in single heads, and other cells of the same rows as their control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from util.engine.instruments import Knockout
+from util.engine.replay import Edit, Place
+
+Cells = NDArray[np.int64]  # [C, 2]: query, key
+
+
+def head_cut(layer: int, head: int, cells: Sequence[Cells]) -> Edit:
+    """Returns the edit that cuts cells in one head.
+
+    layer: the model's own number; cells: of each of the N prompts, [C, 2] (query, key).
+    """
+
+    def instruments(place: Place) -> list[Knockout]:
+        if place.layer != layer:
+            return []
+        together = [
+            (example, query - place.queries.start, key)
+            for example, of_prompt in zip(place.examples.tolist(), cells[place.prompts], strict=True)
+            for query, key in of_prompt.tolist()
+            if query in place.queries
+        ]
+        return [Knockout(torch.tensor(together), layer, head)] if together else []
+
+    return Edit(layer, instruments)
+
+
+def other_cells(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
+    """Returns, for every query of `cut` [C, 2], as many other earlier keys, drawn at random: its control, [C', 2].
+
+    special: how many special tokens stand in front, which are never drawn. There are fewer cells than in the cut where
+    a query has not enough other earlier tokens.
+    """
+    rng, drawn = np.random.default_rng(list(seed)), []
+    for query in np.unique(cut[:, 0]).tolist():
+        read = cut[cut[:, 0] == query, 1]
+        free = np.setdiff1d(np.arange(special, query), read)
+        keys = rng.permutation(free)[: len(read)]
+        drawn += [(query, key) for key in sorted(keys.tolist())]
+    return np.array(drawn, dtype=np.int64).reshape(-1, 2)

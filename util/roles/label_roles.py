@@ -1,0 +1,167 @@
+"""Forerunner heads and label readers by score and effect, on prompts with demonstrations (Cho et al. 2025, section 3).
+
+A demonstration is x s y: its forerunner s is the last visible character before the label y. The circuit of the paper:
+labels copy from their forerunners (y_i -> s_i), and the query's forerunner finds the labels of demonstrations that are
+like the query (s_q -> y_i). The effect is the gold label's log-probability, by its first token, that is lost without
+these cells of attention in one head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from util.engine import batches
+from util.engine.attention import support
+from util.engine.batches import Batch, Row, forward, run_rows
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureRows
+from util.engine.label_scores import Scoring, scoring
+from util.engine.replay import replay
+from util.prompts.prompt import LabelledTokens, with_bos
+from util.records.checked import Int, checked
+from util.records.staicc import QUERIES, Dataset, StaiccStudy
+from util.roles.cuts import Cells, head_cut, other_cells
+from util.roles.heads import plain
+from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
+
+ROLES = (Role.FORERUNNER, Role.LABEL_READER)
+TwoHalves = Annotated[Int, Field(ge=4, le=QUERIES)]  # heads are chosen on one half and confirmed on the other
+BLOCK = 4  # prompts that are measured before what was measured is kept
+
+
+@checked
+class LabelRoles(StaiccStudy):
+    """Which heads of a model read the tokens before labels, and which read labels for the query.
+
+    forerunner: the score is the attention y_i -> s_i, the mean over demonstrations; its null is the attention of other
+    tokens to the token before them, so that a previous-token head is none, or `rules.FACTOR` times that of uniform
+    attention where that is more. label reader: the score is the attention s_q -> y_i, the sum over demonstrations; its
+    null is that factor alone. All these cells of one head are cut; the control are as many other earlier keys of the
+    same rows. Raises ValueError where k = 0: without demonstrations there are no labels to read.
+    """
+
+    dataset: Dataset = "trec"
+    prompts: TwoHalves = 32
+
+    stem = "role_atlas"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.k:
+            raise ValueError("k = 0: these roles are about labels of demonstrations; take k of 1 or more")
+
+    @property
+    def own_request(self) -> dict[str, Any]:
+        return {"schema": 1, "method_version": 1, **self.data_request}
+
+    @property
+    def texts(self) -> list[str]:
+        return [prompt.with_label() for prompt in self.items]
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Returns score and effect of both roles."""
+        return tuple(Evidence(role, self._scores[role], self._effect(role)) for role in ROLES)
+
+    @cached_property
+    def _plan(self) -> Scoring:
+        return scoring(*self.pair, self.items)
+
+    # -------------------------------------------------------------------------------------------- scores
+
+    @cached_property
+    def _scores(self) -> dict[Role, Score]:
+        data = self.record({"part": "scores"}, self._measure_scores).data
+        uniform = FACTOR * data["uniform"][:, :, None, None]  # [roles, N, 1, 1]
+        nulls = np.maximum(uniform[0], data["elsewhere"]), uniform[1]
+        return {role: Score(data[str(role)], null, "attention") for role, null in zip(ROLES, nulls, strict=True)}
+
+    def _measure_scores(self) -> dict[str, Any]:
+        model, found = self.pair[0], prepare(self.pair[0])
+        shape = len(self._plan.ids), len(found.layers), found.heads
+        before, elsewhere, read = (np.empty(shape, np.float32) for _ in range(3))
+        uniform = np.empty((len(ROLES), len(self._plan.ids)))
+        for number, tokens in enumerate(self._plan.tokens):
+            labels = np.array(tokens.labels[: self.k])
+            uniform[:, number] = (1 / (labels + 1)).mean(), self.k / (tokens.forerunners[-1] + 1)
+
+        def visit(batch: Batch) -> None:
+            tokens = [self._plan.tokens[number] for number in batch.numbers]
+            width = batch.inputs["input_ids"].shape[1]
+            previous = CaptureRows(torch.arange(1, width), torch.arange(width - 1)[:, None])
+            labels = torch.tensor([one.labels[: self.k] for one in tokens])
+            last = CaptureRows(batch.lengths[:, None] - 1, labels[:, None])
+            forward(model, batch, previous, last)
+            for at, layer in enumerate(found.layers):
+                to_previous = previous.weights[layer][..., 0].float().cpu().numpy()  # [B, H, T - 1]
+                read[batch.numbers, at] = last.weights[layer][:, :, 0].sum(-1).float().cpu().numpy()
+                for row, number in enumerate(batch.numbers):
+                    before[number, at] = to_previous[row][:, labels[row].numpy() - 1].mean(1)
+                    elsewhere[number, at] = to_previous[row][:, _others(tokens[row]) - 1].mean(1)
+
+        run_rows(model, [Row(ids) for ids in self._plan.ids], visit, batches.TOKEN_BUDGET)
+        return {str(ROLES[0]): before, str(ROLES[1]): read, "elsewhere": elsewhere, "uniform": uniform}
+
+    # -------------------------------------------------------------------------------------------- effects
+
+    def _effect(self, role: Role) -> Effect:
+        score, unit = self._scores[role], "nats of the gold label"
+        heads, second = score.chosen(), score.halves[1]
+        if not heads:
+            return Effect((), np.empty((len(second), 0)), np.zeros(1), unit)
+
+        def blocks() -> list[list[int]]:
+            return [second[start : start + BLOCK].tolist() for start in range(0, len(second), BLOCK)]
+
+        def measure(numbers: Sequence[int]) -> dict[str, Any]:
+            layers = support(self.pair[0]).layers
+            lost = []
+            for number in numbers:
+                cut = _cells(role, self._plan.tokens[number])
+                control = other_cells(cut, self._special, (self.seed, number))
+                edits = [head_cut(layers[at], head, [cells]) for cells in (cut, control) for at, head in heads]
+                lost.append(self._lost(number, edits, int(cut[:, 0].min())))
+            cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(heads))
+            return {"cut": cut_and_control[:, 0], "control": cut_and_control[:, 1]}
+
+        part = {"part": "effects", "role": str(role), "heads": plain(heads)}
+        data = self.record_in_blocks(part, blocks, measure, _one_after_the_other).data
+        return Effect(heads, data["cut"], data["control"], unit)
+
+    @cached_property
+    def _special(self) -> int:
+        """How many special tokens stand in front of a prompt."""
+        return with_bos(self.items[0].text, self.pair[1]).spans.count(None)
+
+    def _lost(self, number: int, edits: Sequence[Any], first: int) -> NDArray[np.float64]:
+        """What one prompt loses of the gold label's log-probability under each edit [E]."""
+        gold = torch.from_numpy(self._plan.answers[number, [self._plan.gold[number]]])
+        runs = replay(self.pair[0], torch.tensor([self._plan.ids[number]]), edits, gold[None], first, True)
+        return (runs.base[0, 0] - runs.logits[:, 0, 0]).double().numpy()
+
+
+def _cells(role: Role, tokens: LabelledTokens) -> Cells:
+    """The cells [C, 2] of a role in one prompt; of a label of several tokens all of them."""
+    k = len(tokens.labels) - 1
+    spans = zip(tokens.labels[:k], tokens.label_lengths[:k], strict=True)
+    labels = [(i, start + more) for i, (start, length) in enumerate(spans) for more in range(length)]
+    if role == Role.FORERUNNER:
+        return np.array([(token, tokens.forerunners[i]) for i, token in labels])
+    return np.array([(tokens.forerunners[k], token) for _, token in labels])
+
+
+def _others(tokens: LabelledTokens) -> NDArray[np.int64]:
+    """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
+    labels = {start + more for start, n in zip(tokens.labels, tokens.label_lengths, strict=True) for more in range(n)}
+    return np.array([token for token in range(2, tokens.labels[-1]) if token not in labels])
+
+
+def _one_after_the_other(measured: Sequence[Any]) -> dict[str, Any]:
+    """The blocks of prompts as one: [M, C]."""
+    return {name: np.concatenate([block[name] for block in measured]) for name in ("cut", "control")}

@@ -1,0 +1,130 @@
+"""Previous-token heads and induction heads on repeated random sequences, by score and effect (Olsson et al. 2022).
+
+Both work for the same end: at a token that occurred before, the model expects what followed it. So the effect of both
+is the log-probability of the tokens of the second copy that is lost when just their cells of attention are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from util.engine.attention import support
+from util.engine.base_runs import BaseRuns
+from util.engine.batches import Batch, Row, all_logits, check_context, run_rows
+from util.engine.finite import check_finite
+from util.engine.handshake import prepare
+from util.engine.instruments import Knockout
+from util.records.checked import AtLeastFour, checked
+from util.roles import attention_scores
+from util.roles.cuts import Cells, other_cells
+from util.roles.heads import plain
+from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
+from util.roles.sequences_study import AtLeastTwo, SequenceStudy
+
+ROLES = (Role.PREVIOUS_TOKEN, Role.INDUCTION)
+SCORES = {Role.PREVIOUS_TOKEN: "previous_token", Role.INDUCTION: "prefix_matching"}  # of `attention_scores.cells`
+BLOCK = 8  # heads that are cut before what was measured is kept
+
+
+@checked
+class SequenceRoles(SequenceStudy):
+    """Which heads of a model read the previous token, and which what followed it before, and are needed for it.
+
+    previous-token: the score is the attention t -> t - 1; all these cells of a head are cut. induction: the score is
+    the prefix-matching score; the head's cells from the second copy to what followed in the first are cut. The null of
+    a score is `rules.FACTOR` times that of uniform attention; the control of an effect are as many other earlier keys
+    of the same rows.
+    """
+
+    length: AtLeastTwo = 20
+    copies: AtLeastTwo = 2
+    sequences: AtLeastFour = 32
+
+    stem = "role_atlas"
+
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Returns score and effect of both roles."""
+        return tuple(Evidence(role, self._score(role), self._effect(role)) for role in ROLES)
+
+    def _score(self, role: Role) -> Score:
+        measured = self.scores().scores[SCORES[role]]
+        cells = attention_scores.cells(self.length, self.copies, self.bos)[SCORES[role]]
+        queries = attention_scores.queries(self.length, self.copies, self.bos)
+        uniform = float((cells.sum(1) / (queries + 1)).mean())
+        return Score(measured, np.full((1, 1, 1), FACTOR * uniform), "attention")
+
+    def _effect(self, role: Role) -> Effect:
+        score = self._score(role)
+        heads, second, unit = score.chosen(), score.halves[1], "nats of a repeated token"
+        if not heads:
+            return Effect((), np.empty((len(second), 0)), np.zeros(1), unit)
+
+        def blocks() -> list[list[int]]:
+            return [list(range(start, min(start + BLOCK, len(heads)))) for start in range(0, len(heads), BLOCK)]
+
+        def measure(numbers: Sequence[int]) -> dict[str, Any]:
+            cut = self._cut(role)
+            control = other_cells(cut, int(self.bos), (self.seed, ROLES.index(role)))
+            lost: dict[str, list[NDArray[np.float64]]] = {"cut": [], "control": []}
+            for layer, head in (heads[number] for number in numbers):
+                layer_number = support(self.pair[0]).layers[layer]
+                for name, cells in (("cut", cut), ("control", control)):
+                    knockout = Knockout(torch.from_numpy(cells), layer_number, head)
+                    lost[name].append(self._whole - self._log_probability(second, knockout))
+            return {name: np.stack(values, axis=1) for name, values in lost.items()}
+
+        part = {"part": "effects", "role": str(role), "heads": plain(heads)}
+        data = self.record_in_blocks(part, blocks, measure, _side_by_side).data
+        return Effect(heads, data["cut"], data["control"], unit)
+
+    def _cut(self, role: Role) -> Cells:
+        """The cells [C, 2] of a role, BOS never being a key."""
+        if role == Role.PREVIOUS_TOKEN:
+            query = np.arange(1 + self.bos, self.copies * self.length + self.bos)
+            return np.stack([query, query - 1], axis=1)
+        layout = self.length, self.copies, self.bos
+        rows, keys = np.nonzero(attention_scores.successors(*layout))
+        return np.stack([attention_scores.queries(*layout)[rows], keys], axis=1)
+
+    # -------------------------------------------------------------------------------------------- runs
+
+    @cached_property
+    def _whole(self) -> NDArray[np.float64]:
+        return self._log_probability(self._score(Role.INDUCTION).halves[1])
+
+    @cached_property
+    def _runs(self) -> BaseRuns:
+        prepared = prepare(self.pair[0])
+        return BaseRuns(self.pair[0], prepared.layers, self.drawn.ids.size)
+
+    def _log_probability(self, numbers: NDArray[np.int64], *attached: Knockout) -> NDArray[np.float64]:
+        """The mean log-probability [M] of the repeated tokens of some sequences [M], in nats.
+
+        Repeated are the tokens of later copies whose predecessor is in such a copy, too.
+        """
+        model, ids = self.pair[0], torch.from_numpy(self.drawn.ids[numbers])
+        check_context(model, [ids.shape[1]])
+        places = torch.arange(self.bos + self.length, ids.shape[1] - 1)
+        found = np.empty(len(ids))
+
+        def visit(batch: Batch) -> None:
+            with self._runs.run(tuple(batch.numbers.tolist()), attached):
+                logits = all_logits(model, batch, *attached, logits_to_keep=places)
+            check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
+            wanted = ids[batch.numbers][:, places + 1, None].to(logits.device)
+            logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+            found[batch.numbers] = logs.gather(-1, wanted)[..., 0].double().mean(1).cpu().numpy()
+
+        run_rows(model, [Row(tuple(tokens)) for tokens in ids.tolist()], visit)
+        return found
+
+
+def _side_by_side(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The blocks of heads as one: [M, C]."""
+    return {name: np.concatenate([block[name] for block in blocks], axis=1) for name in ("cut", "control")}
