@@ -28,10 +28,12 @@ def test_every_interval_of_the_findings_is_stored(row, stem, model):
 
 def test_the_counts_of_the_findings_are_stored():
     for model, column in COLUMNS.items():
-        _, forerunner, _, ioi, edges = (row[column] for row in ROWS)
+        _, forerunner, _, ioi, edges, atlas = (row[column] for row in ROWS)
         heads = flat(values("forerunner_heads", model)["counts"]["correct"])
         assert f" of {len(heads)} heads read" in forerunner
         assert edges.startswith(f"{len(values('edge_ablation', model)['search']['kept'])} of 31 ")
+        found = values("role_atlas", model)
+        assert atlas.startswith(f"{found['heads']} of {len(heads)}")
         circuit = values("ioi_patching", model)["circuit"]
         assert "{:.2f} [{:.2f}, {:.2f}]".format(*circuit["faithfulness"]["4"]) in ioi
     circuit, heads = values("ioi_patching", "smollm2")["circuit"], 30 * 9
@@ -39,8 +41,12 @@ def test_the_counts_of_the_findings_are_stored():
     assert values("ioi_patching", "embedded")["circuit"]["reached"]["0.9"] == 4
     contrast = values("induction_scores", "smollm2")["function vectors"]["contrast"]["word pairs"]
     assert contrast[1] > 0 and "Function-vector heads matter more for word pairs" in ROWS[2][2]
-    scores = flat(values("induction_scores", "smollm2")["scores"]["mean"])
-    assert f"{sum(score >= 0.3 for score in scores)} of its {len(scores)} heads attend" in README
+    forerunners = values("role_atlas", "smollm2")["roles"]["forerunner"]
+    assert (
+        not forerunners["heads"]
+        and f"Of {forerunners['tested']} heads that read the token before a label, none" in README
+    )
+    assert "23 are coloured" in README and values("role_atlas", "smollm2")["heads"] == 23
 
 
 def test_the_claims_of_readme_are_the_stored_verdicts():

@@ -292,18 +292,6 @@ def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
 
 
 @pytest.mark.notebook
-def test_what_the_role_notebook_says_of_heads_is_stored():
-    """Every interval, every head beside its role, and how many heads have one."""
-    for model, said in conclusions("05_role_atlas", "**SmolLM2-135M-Instruct**").items():
-        stored = values("role_atlas", model)
-        found = intervals_in(said)
-        assert found and found <= rounded(stored["roles"])
-        assert stored["finding"].split(" heads")[0] in said
-        with_role = {head for role in stored["roles"].values() for head in role["heads"]}
-        assert set(re.findall(r"\*(L\d+H\d+)\*", said)) <= with_role
-
-
-@pytest.mark.notebook
 def test_a_broken_measure_makes_nbval_fail(tmp_path):
     shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))
     measure = tmp_path / "util" / "figures" / "forerunner_heads" / "measures.py"

@@ -38,7 +38,7 @@ def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") 
         "Title": finding or None,
         "Subject": caption or None,
     }
-    with mpl.rc_context({"savefig.dpi": 300, "pdf.fonttype": 42}):  # for print; fonts stay editable text
+    with mpl.rc_context({"savefig.dpi": 200, "pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
         figure.savefig(files[0], metadata=png)
         figure.savefig(files[1], metadata=pdf)
     return files

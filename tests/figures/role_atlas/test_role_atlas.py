@@ -37,7 +37,7 @@ def atlas(shape, share=0.1, seed=0):
     for number, role in enumerate(Role):
         heads = {(int(rng.integers(shape[0])), int(rng.integers(shape[1]))) for _ in range(count)} | {(1, 1)}
         found.append(evidence(role, shape, heads, number))
-    return Atlas(tuple(found), SETTING)
+    return Atlas(tuple(found), SETTING, "toy")
 
 
 @pytest.mark.parametrize("width", [WIDTH, COLUMN])
@@ -49,7 +49,7 @@ def test_the_atlas_can_be_read(shape, width):
 @pytest.mark.parametrize("width", [WIDTH, COLUMN])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_atlas_without_roles_can_be_read(shape, width):
-    empty = Atlas(tuple(evidence(role, shape, ()) for role in Role), SETTING)
+    empty = Atlas(tuple(evidence(role, shape, ()) for role in Role), SETTING, "toy")
     assert empty.finding == f"None of {shape[0] * shape[1]} heads has a role that its effect confirms"
     assert faults(empty.figure(width)) == []
 
@@ -66,17 +66,19 @@ def test_an_atlas_without_roles_can_be_read(shape, width):
     ],
 )
 def test_the_title_says_how_many_and_where(having, said):
-    assert Atlas((evidence(Role.INDUCTION, (4, 8), having),), SETTING).finding == said
+    assert Atlas((evidence(Role.INDUCTION, (4, 8), having),), SETTING, "toy").finding == said
 
 
 def test_the_title_names_no_induction_heads_where_there_are_none():
-    found = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.INDUCTION, (4, 8), ())), SETTING)
+    found = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.INDUCTION, (4, 8), ())), SETTING, "toy")
     assert found.finding == "1 of 32 heads has a role that its effect confirms"
 
 
 def test_roles_are_counted_once_for_each_head():
     both = Atlas(
-        (evidence(Role.MOVER, (4, 8), {(1, 1), (2, 2)}), evidence(Role.INDUCTION, (4, 8), {(1, 1)}, seed=1)), SETTING
+        (evidence(Role.MOVER, (4, 8), {(1, 1), (2, 2)}), evidence(Role.INDUCTION, (4, 8), {(1, 1)}, seed=1)),
+        SETTING,
+        "toy",
     )
     assert list(both.heads) == [(1, 1), (2, 2)]
     assert [one.role for one in both.heads[1, 1]] == [Role.INDUCTION, Role.MOVER]
@@ -109,8 +111,8 @@ def test_found_exactly_wants_no_head_more_and_none_less():
 
 
 def test_values_and_lines_have_the_controls():
-    small = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}),), SETTING)
-    empty = Atlas((evidence(Role.MOVER, (4, 8), ()),), SETTING)
+    small = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}),), SETTING, "toy")
+    empty = Atlas((evidence(Role.MOVER, (4, 8), ()),), SETTING, "toy")
     found = Findings(small, empty, {"name movers": True, "label readers": False})
     assert found.values({"k": 4})["untrained"]["heads"] == 0 and found.values({})["heads"] == 1
     assert found.control_lines() == [

@@ -20,12 +20,13 @@ from util.stats.heads import Head
 class Atlas:
     """The roles of a model's heads.
 
-    evidence: score and effect of every role that was tested; setting: model and data, for titles. The numbers of layers
-    and heads are those of the scores.
+    evidence: score and effect of every role that was tested; setting: model and data, for titles; described: the model
+    in words. The numbers of layers and heads are those of the scores.
     """
 
     evidence: tuple[Evidence, ...]
     setting: str
+    described: str
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -125,6 +126,7 @@ class Findings:
         untrained = {} if self.untrained is None else {"heads": len(self.untrained.heads), **self.untrained.values()}
         return {
             "request": dict(request),
+            "model": self.atlas.described,
             "finding": self.atlas.finding,
             "heads": len(self.atlas.heads),
             "roles": self.atlas.values(),

@@ -98,7 +98,8 @@ class Study(study.Study):
             f"{self.model.title}; {self.sequences} random sequences, {self.pairs} IOI prompts, {self.prompts} of "
             f"{self.dataset} (k = {self.k}), {self.word_prompts} of each word-pair task"
         )
-        return Atlas(tuple(sorted(evidence, key=lambda one: order.index(one.role))), setting)
+        described = self._parts[0].scores().description
+        return Atlas(tuple(sorted(evidence, key=lambda one: order.index(one.role))), setting, described)
 
     def untrained(self) -> Atlas | None:
         """Returns the atlas of the untrained twin, the negative control; None if it is switched off."""
