@@ -96,7 +96,7 @@ class Study(study.Study):
         order = list(Role)
         setting = (
             f"{self.model.title}; {self.sequences} random sequences, {self.pairs} IOI prompts, {self.prompts} of "
-            f"{self.dataset} (k = {self.k}), {self.word_prompts} of each word-pair task"
+            f"{self.dataset} (k={self.k}), {self.word_prompts} of each word-pair task"
         )
         described = self._parts[0].scores().description
         return Atlas(tuple(sorted(evidence, key=lambda one: order.index(one.role))), setting, described)
