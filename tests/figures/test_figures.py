@@ -5,6 +5,7 @@ import json
 from dataclasses import astuple
 from functools import cache
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib import image
@@ -95,8 +96,8 @@ def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypat
     drawn = plots.count_maps({correct: maps}, {correct: 16}, {correct: Interval(1, 0, 2)}, "a finding", "a model")
     png, pdf = report.save_figure(drawn, "stem", "panel", "smollm2")
     with Image.open(png) as stored:
-        assert stored.info["Description"] == "SmolLM2-135M-Instruct, Q4_1 file, dequantised"
-    assert b"(SmolLM2-135M-Instruct, Q4_1 file, dequantised)" in pdf.read_bytes()
+        assert stored.info["Description"] == "a model\nSmolLM2-135M-Instruct, Q4_1 file, dequantised"
+    assert b"SmolLM2-135M-Instruct, Q4_1 file, dequantised)" in pdf.read_bytes()
 
 
 def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
@@ -264,3 +265,20 @@ def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):
     scores = induction_study.Study(**sizes).twin().scores()
     assert scores.setting.startswith("embedded, untrained, ")
     assert toy_study.Study(**sizes).twin().patterns().model_title == "embedded, untrained"
+
+
+def test_pictures_of_few_colours_take_few_bytes_and_keep_their_words(tmp_path):
+    """A palette does where it changes no pixel visibly; a picture of continuous colours stays as it is."""
+    gradient = np.linspace(0, 1, 40_000).reshape(200, 200)
+    for name, values, smaller in (("flat", np.round(gradient * 3), True), ("continuous", gradient, False)):
+        colours = plt.get_cmap("viridis" if smaller else "hsv")(values / values.max())
+        if not smaller:
+            colours[..., :3] *= np.random.default_rng(0).random((200, 200, 1))
+        file = tmp_path / f"{name}.png"
+        image.imsave(file, colours, metadata={"Title": "a finding"}, dpi=100)
+        before, size = image.imread(file), file.stat().st_size
+        report.reduce_colours(file)
+        assert (file.stat().st_size < size) == smaller
+        assert np.abs(image.imread(file)[..., :3] - before[..., :3]).max() <= report.VISIBLE / 255
+        with Image.open(file) as stored:
+            assert stored.info["Title"] == "a finding" and round(stored.info["dpi"][0]) == 100
