@@ -79,6 +79,8 @@ class Study(study.Study):
     @property
     def own_request(self) -> Mapping[str, Any]:
         return {
+            "schema": 1,
+            "method_version": 1,
             "dataset": self.dataset,
             "k": self.k,
             "prompts": self.prompts,
