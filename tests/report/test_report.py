@@ -177,7 +177,7 @@ def test_every_stored_figure_is_shown_once(committed):
 def test_verdicts_are_those_that_are_stored(committed):
     model, content, page = committed
     for stem, source in SOURCES.items():
-        told = words(page.partition(f'<h3 id="{stem}-claims">')[2].partition("<h3")[0])
+        told = words(page.partition(f'<h3 id="{stem}-verdicts">')[2].partition("<h3")[0])
         file = paths.root() / "data" / "values" / FOLDERS[model] / f"{source.file}.json"
         claims = json.loads(file.read_text())[source.entry]
         section = next(section for section in content.sections if section.stem == stem)

@@ -19,6 +19,7 @@ from util.figures.style import headline_of
 from util.models.table import PACKAGED
 from util.stats.undefined import IN_VALUES
 
+DPI = 200  # of PNG files: for screens
 VISIBLE = 36  # of 255: a change of a single pixel that is hardly seen
 
 
@@ -42,7 +43,7 @@ def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") 
         "Title": finding or None,
         "Subject": caption or None,
     }
-    with mpl.rc_context({"savefig.dpi": 200, "pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
+    with mpl.rc_context({"savefig.dpi": DPI, "pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
         figure.savefig(files[0], metadata=png)
         figure.savefig(files[1], metadata=pdf)
     reduce_colours(files[0])

@@ -1,6 +1,7 @@
 """What a report of one model says: read from committed figures and values, cached records and executed notebooks."""
 
 import base64
+import importlib
 import io
 import json
 from collections import Counter
@@ -12,15 +13,13 @@ from PIL import Image
 
 from util import paths
 from util.figures import FIGURES
-from util.figures.report import published
+from util.figures.report import DPI, published
 from util.models.table import PACKAGED
 from util.report.claims import SOURCES, verdicts_of
 from util.report.notebooks import Notebook, Part
 from util.report.provenance import Provenance
 from util.report.values import Entry, entries_of
 from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Verdicts
-
-DPI = 300  # of stored figures, see `figures.report.save_figure`
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,8 @@ class Section:
     """One figure of the suite, and what there is of it for a model.
 
     pictures: by panel; parts: in the order of the notebook; others: panels that the notebook does not draw. values,
-    provenance: None where there is no values file, or no request in it. missing: what there is not, in words.
+    provenance: None where there is no values file, or no request in it. shown: sentences made of the values, see
+    `figures.conclusions`. missing: what there is not, in words.
     """
 
     stem: str
@@ -105,6 +105,7 @@ class Section:
     claims: Claims | None
     values: tuple[Entry, ...] | None
     provenance: Provenance | None
+    shown: tuple[str, ...]
     missing: tuple[str, ...]
 
     @property
@@ -172,6 +173,9 @@ def section_of(stem: str, model: str, name: str, sources: Sources) -> Section:
     ]
     if values is None:
         missing.append(f"There is no values file {_shown(sources.values(model, stem), sources)}. {cure}")
+    sentences = _sentences(stem, values) if values is not None else []
+    if values is not None and not sentences:
+        missing.append(f"Its values are not all there, so nothing is said of what they show. {cure}")
     claims = _claims(stem, model, sources)
     if claims and claims.verdicts is None:
         missing.append(f"There is no values file {claims.file}. `{command(name, 'claims')}` writes it.")
@@ -186,8 +190,18 @@ def section_of(stem: str, model: str, name: str, sources: Sources) -> Section:
         claims,
         entries_of(values) if values is not None else None,
         Provenance.of(request, sources.records) if isinstance(request, dict) else None,
+        tuple(sentences),
         tuple(missing),
     )
+
+
+def _sentences(stem: str, values: dict[str, Any]) -> list[str]:
+    """What the values of a figure say in words; nothing, where they lack what the sentences are made of."""
+    sentences = importlib.import_module(f"util.figures.{stem}.conclusions").sentences
+    try:
+        return sentences(values)
+    except (KeyError, TypeError):  # of an older version, or of a part of the figure alone
+        return []
 
 
 def _read(file: Path) -> dict[str, Any] | None:
