@@ -44,7 +44,7 @@ def test_the_counts_of_the_findings_are_stored():
     forerunners = values("role_atlas", "smollm2")["roles"]["forerunner"]
     assert (
         not forerunners["heads"]
-        and f"Of {forerunners['tested']} heads that read the token before a label, none" in README
+        and f"Of {forerunners['tested']} heads that read the token before a label on TREC" in README
     )
     assert "23 are coloured" in README and values("role_atlas", "smollm2")["heads"] == 23
 

@@ -15,11 +15,13 @@ from typing import Any
 from util import paths
 from util.models.table import PACKAGED
 from util.stats.intervals import Interval
-from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED
+from util.stats.verdicts import NOT_DONE, UNDECIDED
 
 Values = Mapping[str, Any]  # of data/values/<stem>.json
 Sentences = Callable[[Values], list[str]]
 CLAIMS = {"Crosbie & Shutova 2024": "induction_claims", "Bakalova et al. 2025": "edge_claims"}  # files by paper
+TEXT_CLAIMS = (4, 5, 6)  # of Crosbie & Shutova: about tasks with texts that people wrote
+NOT_ASKED = "not asked"  # where the committed verdicts were made without such tasks
 STORED = ("embedded", *PACKAGED)  # models whose values are committed
 
 
@@ -37,18 +39,22 @@ class Conclusions:
         return self._repr_markdown_()
 
 
-def told(stem: str, sentences: Sentences, model: str = "embedded", claims: str | None = None) -> Conclusions:
+def told(
+    stem: str, sentences: Sentences, model: str, claims: str | None = None, general: Sentences | None = None
+) -> Conclusions:
     """What the stored values of a figure say of the models that are committed, and of `model`, if it is another one.
 
     sentences: from values to sentences. The values of `model` are those that were written last, see
     `report.save_values`; the others are those of the clone. claims: the name of a file of verdicts, which ends each
-    model's text where the clone has one of it.
+    model's text where the clone has one of it. general: from the values of any model to what is about none of them.
     """
-    found = {}
+    found: dict[str, list[str]] = {}
     for name in dict.fromkeys((*STORED, model)):
         values = stored(stem, name, latest=name == model)
         if values is None:
             continue
+        if general is not None:
+            found.setdefault("whichever the model", general(values))
         judged = stored(claims, name) if claims else None
         found[title(values)] = sentences(values) + (verdicts(judged) if judged else [])
     return Conclusions(found)
@@ -58,12 +64,36 @@ def verdicts(judged: Values) -> list[str]:
     """The claims of a file of verdicts, a sentence for each verdict: which claims, and what would decide them."""
     claims = judged.get("claims") or judged["verdicts"]
     queries = max((part["queries"] for claim in claims for part in claim["parts"]), default=0)
-    found = []
-    for verdict in (HOLDS, REFUTED, UNDECIDED, NOT_DONE):
-        texts = [f"{claim['number']}, {claim['text']}{_open(claim)}" for claim in claims if claim["verdict"] == verdict]
-        if texts:
-            found.append(f"The paper's claims, up to {queries} queries of a task: **{verdict}**: {'; '.join(texts)}.")
-    return found
+    grouped: dict[str, list[str]] = {}
+    for claim in claims:
+        verdict, why = _verdict(claim, judged)
+        grouped.setdefault(verdict, []).append(f"{claim['number']}, {claim['text']}{why}")
+    return [
+        f"The paper's claims, up to {queries} queries of a task: **{verdict}**: {'; '.join(texts)}."
+        for verdict, texts in grouped.items()
+    ]
+
+
+def _verdict(claim: Values, judged: Values) -> tuple[str, str]:
+    """The verdict on a claim, and in brackets what it is made of."""
+    if claim["number"] in TEXT_CLAIMS and judged.get("text_tasks") == []:
+        return NOT_ASKED, ""
+    parts = [part for part in claim["parts"] if part["verdict"] != NOT_DONE]
+    notes = [] if claim["parts"] else [claim["note"]]
+    if len({part["verdict"] for part in parts}) > 1 or 0 < len(parts) < len(claim["parts"]):
+        by_verdict: dict[str, list[str]] = {}
+        for part in parts:
+            by_verdict.setdefault(part["verdict"], []).append(part["name"])
+        notes += [f"{verdict} in {listed(names)}" for verdict, names in by_verdict.items()]
+        notes += [f"{len(claim['parts']) - len(parts)} tasks not done"] * (len(parts) < len(claim["parts"]))
+    if claim["verdict"] == UNDECIDED:
+        open_parts = [part for part in parts if part["verdict"] == UNDECIDED and part["needed"] is not None]
+        most = max(open_parts, key=lambda part: part["needed"], default=None)
+        if most is not None and len(open_parts) == sum(part["verdict"] == UNDECIDED for part in parts):
+            there = f"; there are {most['available']:,}" if most["available"] is not None else ""
+            notes.append(f"about {most['needed']:,} queries could decide{there}")
+    said = "; ".join(filter(None, notes))
+    return claim["verdict"], f" ({said})" if said else ""
 
 
 def claims_table() -> str:
@@ -72,10 +102,11 @@ def claims_table() -> str:
     lines = [["paper", "claim", *(name.split(",")[0] for name in titles)]]
     lines.append(["---"] * len(lines[0]))
     for paper, file in CLAIMS.items():
-        found = [judged.get("claims") or judged["verdicts"] for judged in (stored(file, m) for m in STORED) if judged]
-        for same in zip(*found, strict=True):
-            verdicts_on = [f"{claim['verdict']}{_open(claim)}" for claim in same]
-            lines.append([paper, f"{same[0]['number']}. {same[0]['text']}", *verdicts_on])
+        files = [judged for judged in (stored(file, model) for model in STORED) if judged is not None]
+        found = [(judged.get("claims") or judged["verdicts"], judged) for judged in files]
+        for same in zip(*(claims for claims, _ in found), strict=True):
+            cells = ["".join(_verdict(claim, judged)) for claim, (_, judged) in zip(same, found, strict=True)]
+            lines.append([paper, f"{same[0]['number']}. {same[0]['text']}", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -137,6 +168,11 @@ def in_words(count: int) -> str:
 def none_or(count: int) -> str:
     """A number as `in_words`, where it stands for a noun: "none" of them, "three" of them."""
     return in_words(count) if count else "none"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: "no heads", "one head", "three heads"."""
+    return f"{in_words(count)} {noun if count == 1 else plural or noun + 's'}"
 
 
 def interval_at(arrays: Values, *place: int, value: str = "value") -> Interval:

@@ -151,13 +151,16 @@ class Evidence:
         return np.reshape(holm(p.ravel().tolist()), p.shape)
 
     def heads(self) -> list[RoleOfHead]:
-        """The heads that have the role, those with the largest effect first. Their intervals hold together."""
+        """The heads that have the role, those with the largest effect first.
+
+        Their intervals hold together for all heads that were tested, those without the role among them.
+        """
         second, p = self.score.halves[1], self.p()
         clusters, found = self.score.clusters_of(second), heads_where(p <= LEVEL)
         null = np.broadcast_to(self.score.null, self.score.value.shape)
 
         def interval(values: Floats) -> Interval:
-            return mean_interval(values, comparisons=len(found), clusters=clusters)
+            return mean_interval(values, comparisons=len(self.effect.heads), clusters=clusters)
 
         listed = [
             RoleOfHead(

@@ -6,7 +6,6 @@ from util.figures.conclusions import Conclusions, Values, in_words, listed, told
 from util.prompts.word_pairs import CORRUPTIONS
 
 OUTPUTS = "y->last_separator"  # the last separator reads the outputs of the demonstrations
-PAIRS = 31  # of token types, see `util.edges`
 KINDS = {"head": "heads", "edge": "edges"}
 
 
@@ -35,10 +34,10 @@ def _demonstrations(values: Values) -> list[str]:
         }
         others = [f"`{task}`" for task in values["accuracy"] if task not in lost]
         if not lost:
-            said.append(f"Of none of the {in_words(len(others))} tasks is it certain that {what} is needed.")
+            said.append(f"Without {what} the two intervals of accuracy lie apart in no task.")
         else:
-            rest = f" Of {listed(others)} that is not certain." if others else ""
-            said.append(f"Without {what} accuracy surely falls in {listed([*lost.values()])}.{rest}")
+            rest = f"; not so in {listed(others)}" if others else ""
+            said.append(f"Without {what} the two intervals of accuracy lie apart in {listed([*lost.values()])}{rest}.")
     return said
 
 
@@ -48,11 +47,14 @@ def _circuit(values: Values) -> str:
     if found[0] is None:
         return f"The model does not do `{task}`, so no circuit was looked for."
     kept = listed([f"`{edge}`" for edge in search["kept"]])
-    return (
-        f"For `{task}` {in_words(len(search['kept']))} of {PAIRS} pairs of token types are kept: {kept}. On other "
-        f"prompts they score {written(found)}, all pairs but these {written(without)}, the best of "
-        f"{len(search['random'])} random circuits of their size {max(search['random']):.2f}."
+    said = (
+        f"For `{task}` {in_words(len(search['kept']))} of {len(values['costs'])} pairs of token types "
+        f"{'is' if len(search['kept']) == 1 else 'are'} kept: {kept}. On other prompts the circuit scores "
+        f"{written(found)}, all pairs but these {written(without)}"
     )
+    if not search["random"]:
+        return f"{said}."
+    return f"{said}, the best of {len(search['random'])} random circuits of its size {max(search['random']):.2f}."
 
 
 def _carried(values: Values) -> str:
@@ -96,11 +98,12 @@ def _pruning(pruning: Values) -> list[str]:
             f"{curve['result']:,} of {curve['units']:,} units of {KINDS[sort]} keep "
             f"{written(curve['explained'][str(curve['result'])])}"
             for sort, curve in curves.items()
-            if curve["result"] is not None
+            if curve["result"] is not None and curve["explained"][str(curve["result"])][0] is not None
         ]
         if kept:
-            random = max(max(curve["random"]) for curve in curves.values())
-            said.append(f"`{task}`: {listed(kept)} of the accuracy; random prunings answer {random:.2f} at most.")
+            random = [accuracy for curve in curves.values() for accuracy in curve["random"]]
+            beside = f"; random prunings have an accuracy of {max(random):.2f} at most" if random else ""
+            said.append(f"`{task}`: {listed(kept)} of the accuracy{beside}.")
     for tasks, both in ((pruning.get("overlap") or {}).get("head") or {}).items():
         if both["shared"] is not None:
             said.append(

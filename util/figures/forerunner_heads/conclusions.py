@@ -28,7 +28,8 @@ def sentences(values: Values) -> list[str]:
 
     values: of data/values/forerunner_heads.json.
     """
-    return [*_heads(values), *_cuts(values), _single_heads(values)]
+    causal = [*_cuts(values), _single_heads(values)] if "task" in values else []
+    return [*_heads(values), *causal]
 
 
 def _heads(values: Values) -> list[str]:
@@ -63,26 +64,22 @@ def _cuts(values: Values) -> list[str]:
             f"It does none of the {in_words(len(values['task']))} data sets that were tried; "
             f"`{name}` was cut all the same."
         ]
-    changes, together = values["ablation"]["log-probability"], values["ablation"]["corrected intervals"]
-    certain = {cut: [part for part in together if sign(together[part][cut]) < 0] for cut in READS}
-    costly = sorted((cut for cut in READS if certain[cut]), key=lambda cut: changes[EVERYWHERE][cut][0])
-    others = [cut for cut in READS if not certain[cut]]
+    together = values["ablation"]["corrected intervals"]
+    costly, others = list[str](), list[str]()
+    for cut, read in READS.items():
+        certain = [part for part in together if sign(together[part][cut]) < 0]
+        if EVERYWHERE in certain:
+            costly.append(f"{read} {written(together[EVERYWHERE][cut])}")
+        elif certain:
+            most = min(certain, key=lambda part: together[part][cut][0])
+            costly.append(f"{read} in the {QUARTERS[most]} quarter of the layers {written(together[most][cut])}")
+        else:
+            others.append(f"{read} {written(together[EVERYWHERE][cut])}")
     if costly:
-        what = [f"{READS[cut]} {written(changes[EVERYWHERE][cut])}{_part(together, changes, cut)}" for cut in costly]
-        said.append(f"The gold label's log-probability changes, in nats, without {listed(what)}.")
+        said.append(f"The gold label's log-probability changes for certain, in nats, without {listed(costly)}.")
     if others:
-        what = [f"{READS[cut]} ({written(changes[EVERYWHERE][cut])})" for cut in others]
-        said.append(f"No cost is certain of {listed(what)}, where the intervals of all cuts together hold 0.")
-    return said
-
-
-def _part(together: Values, changes: Values, cut: str) -> str:
-    """What the cut costs in the quarter of the layers where it costs most, if it does so for certain in one."""
-    parts = [part for part in QUARTERS if part in together and sign(together[part][cut]) < 0]
-    if not parts:
-        return ""
-    most = min(parts, key=lambda part: changes[part][cut][0])
-    return f" (in the {QUARTERS[most]} quarter of the layers alone {written(changes[most][cut])})"
+        said.append(f"It does not for certain without {listed(others)}.")
+    return [*said[:-1], f"{said[-1]} These intervals hold for all cuts together."]
 
 
 def _single_heads(values: Values) -> str:

@@ -32,9 +32,10 @@ def _scores(values: Values) -> list[str]:
         first, last = heads[:, 0].min(), heads[:, 0].max()
         where = f", in layer {first}" if first == last else f", in layers {first} to {last}"
     untrained = f"; untrained, at most {np.max(scores['untrained']):.2f}" if "untrained" in scores else ""
+    have = "has" if len(heads) < 2 else "have"
     said = [
-        f"{in_words(len(heads)).capitalize()} of {mean.size} heads have a prefix-matching score of {INDUCTION_HEAD} or "
-        f"more{where}. The best is {head_name(best)}: {interval_at(scores, *best, value='mean')}{untrained}."
+        f"{none_or(len(heads)).capitalize()} of {mean.size} heads {have} a prefix-matching score of {INDUCTION_HEAD} "
+        f"or more{where}. The best is {head_name(best)}: {interval_at(scores, *best, value='mean')}{untrained}."
     ]
     mechanism = values.get("mechanism") or {}
     if mechanism.get("mean scores"):
@@ -86,14 +87,15 @@ def _examples(values: Values) -> list[str]:
     for task, worth in found["benefit"].items():
         without, others = worth["without induction heads"], worth["without others"]
         if without is None:
-            said.append(f"`{task}`: what ten examples are worth is within two errors of nothing.")
+            said.append(f"`{task}`: what examples are worth is within two errors of nothing.")
         else:
             said.append(
-                f"`{task}`: ten examples are worth {worth['benefit']:.2f} of accuracy; {_change(without)} without the "
+                f"`{task}`: examples are worth {worth['benefit']:.2f} of accuracy; {_change(without)} without the "
                 f"induction heads, {_change(others)} without others."
             )
     undone = [f"`{task}`" for task, row in found["tasks"].items() if not row["does"]]
-    return said + ([f"With ten examples the model does not do {listed(undone)}."] if undone else [])
+    asked = max(part["queries"] for claim in found["verdicts"] for part in claim["parts"])
+    return said + ([f"On {asked} queries the model is not shown to do {listed(undone)}."] if undone else [])
 
 
 def _change(per_cent: float) -> str:
@@ -113,9 +115,18 @@ def _vectors(found: Values) -> list[str]:
         rows = found["accuracy"][kind]
         verdict = {1: "rest more on FV heads", -1: "rest more on induction heads", 0: "do not tell the two apart"}
         asked = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
-        said.append(
-            f"{asked} {verdict[sign(difference)]}: {written(rows[WHOLE])} whole, "
-            f"{written(rows['FV, not induction'])} without FV heads that are no induction heads, "
-            f"{written(rows['induction, not FV'])} the reverse."
-        )
+        sets = [
+            f"{written(rows[name])} without {words} (controls {_range(rows, name)})"
+            for name, words in (
+                ("FV, not induction", "FV heads that are no induction heads"),
+                ("induction, not FV", "induction heads that are no FV heads"),
+            )
+        ]
+        said.append(f"{asked} {verdict[sign(difference)]}: {written(rows[WHOLE])} whole, {listed(sets)}.")
     return said
+
+
+def _range(rows: Values, name: str) -> str:
+    """From the least to the most that the control sets of an ablation have."""
+    controls = [row[0] for control, row in rows.items() if control.startswith(f"{name}, control")]
+    return f"{min(controls):.2f} to {max(controls):.2f}" if controls else "none"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from util.figures.conclusions import Conclusions, Values, in_words, interval_at, listed, none_or, told, written
+from util.figures.conclusions import Conclusions, Values, counted, in_words, interval_at, listed, none_or, told, written
 from util.stats.heads import Head, head_name
 from util.stats.intervals import Interval
 
@@ -43,8 +43,8 @@ def _heads(values: Values) -> list[str]:
     certain = [head for head, effect in _each(found["noised"]) if _certain(effect)]
     said = [
         f"The answer is above the other name in {written(found['accuracy'])} of {found['pairs']} pairs.",
-        f"{in_words(len(certain)).capitalize()} of {number} heads carry more than a hundredth of the effect for "
-        "certain.",
+        f"{none_or(len(certain)).capitalize()} of {number} heads {'carries' if len(certain) < 2 else 'carry'} more "
+        "than a hundredth of the effect for certain.",
     ]
     strongest = sorted(certain, key=lambda head: -abs(found["chosen"][head[0]][head[1]]))[:6]
     measured = {head: interval_at(found["measured"], *head) for head in strongest}
@@ -70,8 +70,9 @@ def _paths(values: Values) -> list[str]:
         if _certain(interval_at(paths["direct"], place))
     }
     named = sorted(writers, key=lambda head: -abs(writers[head].value))
+    written_by = listed([f"{head_name(head)} {writers[head]}" for head in named[:4]])
     said = [
-        f"To the output, through MLPs, write {listed([f'{head_name(head)} {writers[head]}' for head in named[:4]])}."
+        f"Heads that write to the output, through MLPs: {written_by}."
         if named
         else "None of the strongest heads writes to the output."
     ]
@@ -83,14 +84,13 @@ def _paths(values: Values) -> list[str]:
             effect = interval_at(paths["edges"], sender, receiver)
             if _certain(effect):
                 by = max(CHANNELS, key=lambda name: abs(paths[name]["value"][sender][receiver]))
-                told.append((abs(effect.value), f"{head_name(first)} tells {head_name(second)} by its {by} ({effect})"))
+                told.append((abs(effect.value), f"{head_name(first)} to {head_name(second)}'s {by} {effect}"))
     if not told:
         return [*said, "Between them no path carries more than a hundredth for certain."]
     strongest = [text for _, text in sorted(told, reverse=True)[:4]]
-    return [
-        *said,
-        f"Between heads {in_words(len(told))} paths matter: {listed(strongest)}{', to name four' * (len(told) > 4)}.",
-    ]
+    matter = "matters" if len(told) == 1 else "matter"
+    which = "The strongest" if len(told) > len(strongest) else "They are" if len(told) > 1 else "It is"
+    return [*said, f"Between heads {counted(len(told), 'path')} {matter} for certain. {which}: {listed(strongest)}."]
 
 
 def _circuit(values: Values) -> str:
@@ -106,24 +106,30 @@ def _circuit(values: Values) -> str:
     ]
     if enough is None:
         said.append("No set that was tried keeps nine tenths.")
-    elif enough <= number / 4:
-        said.append(f"Nine tenths are kept by {in_words(enough)} of {number} heads: {kept[enough]}.")
     else:
-        random = max(circuit["random"][str(enough)]) / circuit["whole"][0]
+        smaller = max((size for size in kept if size < enough), default=None)
         said.append(
-            f"No small set of heads is faithful: nine tenths are kept by {in_words(enough)} of {number} at the least, "
-            f"where the best random set keeps {random:.2f}."
+            "Of the sets of the strongest 1, 2, 4, ... heads, the first that keeps nine tenths has "
+            f"{in_words(enough)} of {number}: {kept[enough]}"
+            + (f"; {in_words(smaller)} keep {kept[smaller]}." if smaller else ".")
         )
+        random = circuit["random"][str(enough)]
+        if random:
+            best = max(random) / circuit["whole"][0]
+            said.append(f"The best of {len(random)} random sets as large keeps {best:.2f}.")
     return " ".join(said)
 
 
 def _edges(values: Values) -> list[str]:
     graph = values["component graph"]
-    said = [f"Of {graph['drawn']:,} edges that were measured {in_words(graph['matter'])} carry more than a hundredth."]
+    said = [
+        f"Of {graph['drawn']:,} edges that were measured {counted(graph['matter'], 'carries', 'carry')} more than a "
+        "hundredth of the effect for certain."
+    ]
     if not graph["matter"]:
-        return [said[0]]
-    found = [f"{written(share)} by {method}" for method, share in graph["found"].items()]
-    said.append(f"Of these, as many edges with the highest scores have {listed(found)}.")
+        return said
+    shares = [f"{written(share)} by {method}" for method, share in graph["found"].items()]
+    said.append(f"Among as many edges with the highest scores is this share of them: {listed(shares)}.")
     name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1]["exact"][0]))
     estimates = listed([f"{method} {largest[method]:.2f}" for method in graph["found"] if method != "exact"])
     said.append(f"The largest, `{name}`, carries {written(largest['exact'])}; estimates are {estimates}.")
@@ -135,7 +141,7 @@ def _edges(values: Values) -> list[str]:
         random = [area[0] for method, area in areas.items() if method.startswith("random")]
         scored = listed([f"{method} {written(areas[method])}" for method in graph["found"]])
         circuits.append(
-            f"Circuits by {measure} ({better} is better): {scored}; random rankings {min(random):.2f} to "
-            f"{max(random):.2f}."
+            f"Circuits by {measure} ({better} is better): {scored}; random rankings "
+            f"{min(random):.3f} to {max(random):.3f}."
         )
     return [" ".join(said), *circuits]

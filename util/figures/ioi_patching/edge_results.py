@@ -343,9 +343,9 @@ class EdgeScores(Result):
             enough = np.flatnonzero(curve.faithfulness.value >= KEPT)
             fewest[method] = f"{100 * curve.shares[enough[0]]:g} %" if len(enough) else "none of the sizes"
         if len({*fewest.values()}) == 1:
-            return f"Nine tenths of the effect pass through {fewest[EAP]} of the edges, by any score"
+            return f"Nine tenths of the effect pass through {fewest[EAP]} of the edges, by any absolute score"
         shares = ", ".join(f"{share} ({method})" for method, share in fewest.items())
-        return f"Nine tenths of the effect pass through {shares} of the edges"
+        return f"Nine tenths of the effect pass through {shares} of the edges, by absolute scores"
 
     def figure(self, width: float = WIDTH) -> Figure:
         """Exact effects against both estimates, by what reads."""

@@ -4,7 +4,10 @@ from collections import defaultdict
 
 from util.figures.conclusions import Conclusions, Values, in_words, listed, none_or, told, written
 
-UNITS = {"function vector": "as a probability"}  # of effects; all others are in nats, of logits in IOI
+UNITS = {  # of effects; all others are in nats
+    "function vector": "as a probability that is gained",
+    **dict.fromkeys(("duplicate-token", "inhibition", "mover", "negative mover"), "in nats of the logit difference"),
+}
 NAMED = 3  # heads of a role that are named with their effects
 
 
@@ -32,10 +35,10 @@ def sentences(values: Values) -> list[str]:
         said.append(f"No head has these roles, with the heads whose score passed: {listed(without)}.")
     several = [f"{name} ({listed(roles)})" for name, roles in sorted(by_head.items()) if len(roles) > 1]
     if several:
-        said.append(f"Several roles {'have' if len(several) > 1 else 'has'} {listed(several)}.")
+        said.append(f"Heads with several roles: {listed(several)}.")
     if values["untrained"]:
         count = values["untrained"]["heads"]
-        said.append(f"Of the untrained twin {none_or(count)} {'have' if count > 1 else 'has'} a role.")
+        said.append(f"Of the untrained twin's heads {none_or(count)} {'have' if count > 1 else 'has'} a role.")
     return said
 
 

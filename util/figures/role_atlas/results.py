@@ -136,8 +136,8 @@ class Findings:
 
     def control_lines(self) -> list[str]:
         """What the controls say."""
-        lines = [f"planted {name}: {'just the planted roles' if right else 'NOT RIGHT'}" for name, right in
-                 self.planted.items()]  # fmt: skip
+        said = {True: "just the planted roles, of those tested there", False: "NOT RIGHT"}
+        lines = [f"planted {name}: {said[right]}" for name, right in self.planted.items()]
         if self.untrained is not None:
             lines.append(f"untrained twin: {len(self.untrained.heads)} heads with a role")
         return lines

@@ -54,8 +54,13 @@ class Counts:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     @property
-    def finding(self) -> str:
-        """How many heads read the token before a label, and whether that is more than with untrained weights."""
+    def finding(self) -> str | None:
+        """How many heads read the token before a label, and whether that is more than with untrained weights.
+
+        None without the correct label.
+        """
+        if Series.CORRECT not in self.frequent:
+            return None
         heads = next(iter(self.maps.values())).size
         value, low, high = self.frequent[Series.CORRECT]
         untrained = self.frequent.get(Series.UNTRAINED, Interval(0, 0, 0))
