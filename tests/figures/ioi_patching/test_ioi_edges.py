@@ -103,7 +103,7 @@ def test_estimates_that_are_right_find_every_edge_that_matters():
         "EAP 0.00 [0.00, 0.00], EAP-IG inputs 1.00 [1.00, 1.00]"
     )
     assert found.setting == "toy, s2_swap, 40 fresh pairs"
-    assert found.curve_finding == "Nine tenths of the effect pass through 100 % of the edges, by any score"
+    assert found.curve_finding == "Nine tenths of the effect pass through 100 % of the edges, by any absolute score"
     assert found.figure().get_suptitle().replace("\n", " ") == found.finding
     assert found.curve_figure().get_suptitle().replace("\n", " ") == found.curve_finding
     assert [*found.table().index] == [EAP, EAP_IG]
