@@ -23,10 +23,11 @@ from util.figures import FIGURES, report
 from util.figures.style import headline, new_figure, style
 from util.records import cache
 from util.report import notebooks, pages, values
-from util.report.claims import SOURCES, verdicts_of
+from util.report.claims import SOURCES
 from util.report.content import Picture, Sources, report_of
 from util.report.notebooks import Notebook
 from util.report.provenance import Provenance
+from util.stats.verdicts import verdicts_of
 
 CHROMIUM = os.environ.get("ICL_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None

@@ -6,7 +6,6 @@ what the paper reports of its model, and what is found here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +17,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.transforms import blended_transform_factory
 
-from util import paths
-from util.figures import report
+from util.figures import conclusions, report
 from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
 from util.stats.intervals import Interval
-from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Claim, Part, Verdicts
+from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Claim, Part, Verdicts, verdicts_of
 
 LOOKS: Mapping[str, dict[str, Any]] = {
     HOLDS: {"marker": "o", "mfc": "black"},
@@ -129,21 +127,8 @@ def stored(stem: str, model: str, key: str = "claims") -> tuple[Verdicts, dict[s
 
     key: the entry that has the claims. What the file does not keep of a comparison has no number.
     """
-    file = paths.root() / "data" / "values" / paths.model_folder(model) / f"{stem}.json"
-    if not file.exists():
-        return None
-    data = json.loads(file.read_text(encoding="utf-8"))
-    return Verdicts(tuple(_claim(row) for row in data[key])), data
-
-
-def _claim(row: Mapping[str, Any]) -> Claim:
-    return Claim(row["number"], row["text"], row["verdict"], tuple(map(_part, row["parts"])), row["note"])
-
-
-def _part(row: Mapping[str, Any]) -> Part:
-    value, low, high = (np.nan if row[name] is None else row[name] for name in ("value", "low", "high"))
-    over, under = (np.nan if p is None else p for p in row["p"])
-    return Part(**{**row, "value": value, "low": low, "high": high, "p": (over, under)})
+    data = conclusions.stored(stem, model)
+    return None if data is None else (verdicts_of(data[key]), data)
 
 
 # ------------------------------------------------------------------------------------------------ drawing

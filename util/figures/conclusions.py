@@ -62,7 +62,7 @@ def told(
 
 def verdicts(judged: Values) -> list[str]:
     """The claims of a file of verdicts, a sentence for each verdict: which claims, and what would decide them."""
-    claims = judged.get("claims") or judged["verdicts"]
+    claims = _claims(judged)
     queries = max((part["queries"] for claim in claims for part in claim["parts"]), default=0)
     grouped: dict[str, list[str]] = {}
     for claim in claims:
@@ -72,6 +72,11 @@ def verdicts(judged: Values) -> list[str]:
         f"The paper's claims, up to {queries} queries of a task: **{verdict}**: {'; '.join(texts)}."
         for verdict, texts in grouped.items()
     ]
+
+
+def _claims(judged: Values) -> list[Values]:
+    """The claims of a file of verdicts; the two papers' files name the entry differently."""
+    return judged.get("claims") or judged["verdicts"]
 
 
 def _verdict(claim: Values, judged: Values) -> tuple[str, str]:
@@ -103,7 +108,7 @@ def claims_table() -> str:
     lines.append(["---"] * len(lines[0]))
     for paper, file in CLAIMS.items():
         files = [judged for judged in (stored(file, model) for model in STORED) if judged is not None]
-        found = [(judged.get("claims") or judged["verdicts"], judged) for judged in files]
+        found = [(_claims(judged), judged) for judged in files]
         for same in zip(*(claims for claims, _ in found), strict=True):
             cells = ["".join(_verdict(claim, judged)) for claim, (_, judged) in zip(same, found, strict=True)]
             lines.append([paper, f"{same[0]['number']}. {same[0]['text']}", *cells])

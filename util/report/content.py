@@ -15,11 +15,11 @@ from util import paths
 from util.figures import FIGURES
 from util.figures.report import DPI, published
 from util.models.table import PACKAGED
-from util.report.claims import SOURCES, verdicts_of
+from util.report.claims import SOURCES
 from util.report.notebooks import Notebook, Part
 from util.report.provenance import Provenance
 from util.report.values import Entry, entries_of
-from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Verdicts
+from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED, Verdicts, verdicts_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ what has to be true of all of them needs no correction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -91,6 +92,21 @@ class Verdicts:
 
 
 # ------------------------------------------------------------------------------------------------ one comparison
+
+
+def verdicts_of(stored: Sequence[Mapping[str, Any]]) -> Verdicts:
+    """The verdicts of a values file, which `figures.report.plain` wrote: null is a number that is not defined."""
+    return Verdicts(tuple(Claim(**{**row, "parts": tuple(map(_part, row["parts"]))}) for row in stored))
+
+
+def _part(stored: Mapping[str, Any]) -> Part:
+    numbers = {name: _number(stored[name]) for name in ("value", "low", "high")}
+    first, second = map(_number, stored["p"])
+    return Part(**{**stored, **numbers, "p": (first, second)})
+
+
+def _number(stored: float | None) -> float:
+    return np.nan if stored is None else stored
 
 
 @dataclass(frozen=True)
