@@ -4,6 +4,8 @@
 #   PYTHON          the interpreter that .venv is made from (3.11 or later; `make clean` first to change it)
 #   MODEL           the model of `make figures`, `make claims`, `make report`: embedded, smollm2, a hub id, a folder, a GGUF file
 #   SEED            the draw of `make replicate`
+#   JOBS            notebooks that `make figures` executes at the same time, each on one thread (default: a notebook per core
+#                   for the embedded model; one, on all cores, for any other, which may fill the memory)
 #   NOTEBOOKS       the notebooks to run (default: all; empty: none)
 #   TESTS           the tests to run (default: tests; empty: none)
 #   WORKERS         processes that test at the same time, each on one thread (default: a process per core, 8 at most)
@@ -24,6 +26,7 @@
 PYTHON ?= python3
 MODEL = embedded
 SEED = 1
+JOBS = $(if $(filter embedded,$(MODEL)),$(shell getconf _NPROCESSORS_ONLN),1)
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 TESTS = tests
 WORKERS = auto
@@ -45,6 +48,10 @@ ORACLES := .venv-oracles
 HARNESS := .venv-harness
 EXECUTED := experiment_material/executed
 MODEL_PLACE = $(if $(wildcard $(MODEL)),$(abspath $(MODEL)),$(MODEL)) # notebooks run in a folder of their own
+# where files of a model lie below figures/ and data/values/: "" for the embedded model
+MODEL_FOLDER = $(if $(filter embedded,$(MODEL)),,$(shell $(PY) -m util.paths "$(strip $(MODEL_PLACE))")/)
+# notebooks that run side by side have one thread each; one alone has all cores
+SIDE_BY_SIDE_THREADS = $(if $(filter 1,$(JOBS)),,OMP_NUM_THREADS=1)
 # what the reference outputs of notebooks and the tests have in common
 QUIET := TQDM_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 # tests side by side: a file, or a notebook, is one process's, so that what its tests share is made once
@@ -61,19 +68,22 @@ help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
 
 figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/; MODEL=smollm2: on a real model
-	@set -- $(NOTEBOOKS); [ $$# -gt 0 ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
-	model="$(strip $(MODEL_PLACE))"; case "$$model" in embedded) folder=;; *) folder="$$($(PY) -m util.paths "$$model")/";; esac; \
-	mkdir -p "$(EXECUTED)/$$folder"; total=$$#; number=0; trap 'exit 130' INT; \
-	for notebook in "$$@"; do \
-		number=$$((number + 1)); copy="$(EXECUTED)/$$folder$${notebook##*/}"; \
-		echo "[$$number/$$total] $$notebook"; \
-		began=$$SECONDS; \
-		ICL_OUTPUT="$(CURDIR)" $(PY) -m papermill --kernel python3 --cwd notebooks --log-level ERROR --progress-bar \
-			-r model_name "$$model" "$$notebook" "$$copy" $(PAPERMILL_ARGS) || { echo "$$notebook failed; see $$copy" >&2; exit 1; }; \
-		[ ! -e "$$model" ] || sed -i.bak "s|$$(dirname "$$model")/||g" "$$copy" && rm -f "$$copy.bak"; \
-		echo "        $$((SECONDS - began)) s"; \
-	done; \
-	echo "Figures: figures/$$folder   values: data/values/$$folder   ($$SECONDS s)"
+	@[ -n "$(strip $(NOTEBOOKS))" ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
+	mkdir -p "$(EXECUTED)/$(MODEL_FOLDER)"; \
+	$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) $(addprefix executed/,$(NOTEBOOKS)) || \
+		{ echo "Not all notebooks could be executed; the lines above name those that failed." >&2; exit 1; }; \
+	echo "Figures: figures/$(MODEL_FOLDER)   values: data/values/$(MODEL_FOLDER)   ($$SECONDS s)"
+
+# one notebook of `make figures`; FORCE is never there, so that it is executed every time
+FORCE:
+executed/%.ipynb: FORCE
+	@notebook="$*.ipynb"; model="$(strip $(MODEL_PLACE))"; copy="$(EXECUTED)/$(MODEL_FOLDER)$${notebook##*/}"; \
+	echo "$$notebook"; \
+	ICL_OUTPUT="$(CURDIR)" $(SIDE_BY_SIDE_THREADS) $(PY) -m papermill --kernel python3 --cwd notebooks --log-level ERROR \
+		$(if $(filter 1,$(JOBS)),--progress-bar,--no-progress-bar) \
+		-r model_name "$$model" "$$notebook" "$$copy" $(PAPERMILL_ARGS) || { echo "$$notebook failed; see $$copy" >&2; exit 1; }; \
+	[ ! -e "$$model" ] || sed -i.bak "s|$$(dirname "$$model")/||g" "$$copy" && rm -f "$$copy.bak"; \
+	echo "$$notebook: done after $$SECONDS s"
 
 report: $(STAMP) ## pages to read of what `make figures` and `make claims` left, in experiment_material/report/: a file for each model, notebooks, docstrings
 	@$(PY) -m util report "$(strip $(MODEL_PLACE))" --api --executed $(EXECUTED) --out experiment_material/report
