@@ -36,7 +36,8 @@ class Study:
     model: a `Model` or a model's name. folder: where records are kept, default `paths.material()`. redo: measure again
     even if there is a record. A subclass adds its own arguments (in the order data, k, prompts, seed; the rest by
     keyword) and defines `own_request` and `texts`. Where prompts are drawn from files of data/word_lists whose content
-    is not part of the request, it names these files in `word_lists`.
+    is not part of the request, it names these files in `word_lists`. In `parts` it names its methods without arguments
+    that measure, or load, all that a section of its notebook shows.
     """
 
     model: AsModel = field(default_factory=Model)
@@ -45,6 +46,7 @@ class Study:
     redo: bool = field(default=False, compare=False, repr=False)
 
     stem: ClassVar[str]
+    parts: ClassVar[tuple[str, ...]] = ()
     word_lists: ClassVar[tuple[str, ...]] = ()
 
     @property

@@ -73,6 +73,7 @@ class ClaimsStudy:
     rule: Rule = RULE
 
     stem: ClassVar[str] = "edge_claims"
+    parts: ClassVar[tuple[str, ...]] = ("measure",)
 
     def __post_init__(self) -> None:
         for name, task in [*(("tasks", task) for task in self.tasks), ("task", self.study.task)]:

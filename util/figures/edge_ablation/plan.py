@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -66,6 +66,11 @@ class Plan:
     search_prompts: Count = 64
     per_round: Share = 0.2
 
+    parts: ClassVar[tuple[str, ...]] = (
+        "circuits", "single_edges", "search", "planted", "verified", "windows", "pruning", "probes", "ambiguity",
+        "models",
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         if self.study.task not in self.tasks:
             raise ValueError(f"tasks = {list(self.tasks)}: the primary task, {self.study.task!r}, is to be one of them")
@@ -120,8 +125,12 @@ class Plan:
         """A circuit of the primary task."""
         return self.study.search(self.rule.share)
 
-    def verified(self, search: Search) -> VerifiedCircuit:
-        """A searched circuit on the study's prompts, beside random ones; its split should not be the search's."""
+    def verified(self, search: Search | None = None) -> VerifiedCircuit:
+        """A searched circuit on the study's prompts, beside random ones; its split should not be the search's.
+
+        search: by default that of `search`.
+        """
+        search = self.search() if search is None else search
         tried = circuit_ablations({names.FOUND: search.kept}, self.random_circuits, self.study.seed, like=names.FOUND)
         rows = self.study.over_donors(tried | completeness(search.kept, COMPLETENESS))
         full, none, found = (rows[name]["right"] for name in (names.FULL, names.NONE, names.FOUND))
@@ -166,11 +175,13 @@ class Plan:
         last = self.by_count[self.ambiguous_counts[-1]]
         return Ambiguity(last.setting, rows, draws[-1][names.FULL].get("askable"))
 
-    def models(self, circuits: CircuitsByTask) -> CircuitsByModel:
+    def models(self, circuits: CircuitsByTask | None = None) -> CircuitsByModel:
         """The circuits of the primary task with this model, its untrained twin, and the other models.
 
-        Other models are loaded as this one is, but for the revision, which is this model's.
+        circuits: of this model, by default those of `circuits`. Other models are loaded as this one is, but for the
+        revision, which is this model's.
         """
+        circuits = self.circuits() if circuits is None else circuits
         model = self.study.model
         others = [replace(model, name=name, revision=None, loader=None) for name in self.other_models]
         studies = [self.study.twin()] if self.untrained_control else []

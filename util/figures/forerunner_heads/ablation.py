@@ -54,6 +54,7 @@ from util.roles.heads import checked_head
 from util.stats.answers import majority_right, right, vote_right
 from util.stats.heads import Head, top
 
+CellLists = Literal["corrected", "reference"]
 HEAD_BLOCK = 8  # prompts of one record of head effects: what an interruption can cost at most
 
 
@@ -70,7 +71,7 @@ class AblationStudy(ForerunnerStudy):
 
     prompts: Prompts = 64
     _: KW_ONLY
-    cell_lists: Literal["corrected", "reference"] = "corrected"
+    cell_lists: CellLists = "corrected"
     draws: Count = DRAWS
     every_part: bool = False
 

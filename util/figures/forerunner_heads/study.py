@@ -97,6 +97,8 @@ class Study(ForerunnerStudy):
     untrained_control: bool = False
     untrained_prompts: Prompts = 64
 
+    parts = ("magnitudes", "counts", "layers", "specificity", "planted", "planted_errors")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_conditions(self.appended)

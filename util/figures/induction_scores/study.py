@@ -131,6 +131,10 @@ class Study(AnyStudy):
     untrained_control: bool = True
 
     stem = "induction_scores"
+    parts = (
+        "scores", "stability", "companions", "pattern", "mechanism", "accuracies", "doses", "costs", "benefits",
+        "claims_beside", "function_vectors", "planted_check",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.primary_task not in self._tasks:

@@ -53,6 +53,7 @@ class Study(study.Study):
     untrained_prompts: AtLeastFour = 8
 
     stem = "role_atlas"
+    parts = ("atlas", "untrained", "planted")
 
     def __post_init__(self) -> None:
         self._parts  # noqa: B018  # it checks all arguments
