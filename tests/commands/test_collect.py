@@ -8,11 +8,10 @@ import pytest
 
 from tests.commands.test_commands import ends, unloaded  # noqa: F401  # a fixture
 from util import paths
-from util.commands import collect, studies
+from util.commands import collect
 from util.commands.frame import main
 from util.commands.studies import STUDIES, collection
 from util.figures import FIGURES
-from util.figures.role_atlas.study import Study as RoleStudy
 from util.records import shards
 from util.records.model import Model
 from util.records.shards import Shard
@@ -71,7 +70,7 @@ WRONG = {
     '{"study": "card", "parts": "card"}': "parts = 'card': give a list",
     '{"study": "edge_ablation", "plan": {"task": 1}}': "Plan has no argument 'task'",
     '{"study": "edge_ablation", "plan": 1}': "plan = 1: give an object",
-    '{"study": "forerunner_heads", "plan": {"grid_k": [900]}}': "k = 900",
+    '{"study": "forerunner_heads", "plan": {"grid_k": [99999]}}': "k = 99999",
 }
 
 
@@ -155,65 +154,66 @@ def test_a_part_that_a_model_refuses_is_named_and_the_others_are_measured(tmp_pa
 
 # ------------------------------------------------------------------------------------------------ notebooks
 
-# How a notebook is asked for by file: parameters of the notebook, and the study that means the same. Small ones.
+# What notebooks ask of their studies that measures nothing, or puts together what other parts have measured.
+NO_PART = {"replace", "check", "results", "findings", "verdicts", "claims_beside"}
+# Names in notebooks of what measures, and the parts that differ in name from the methods.
+MEASURED_BY = {"study", "plan", "grid", "by_k", "causal"}
+RENAMED = {"grid.counts": "datasets"}
+# Notebooks as a file asks for them, small: the notebook's parameters, and what the study is given instead of them.
 NOTEBOOKS = {
-    "toy_induction_head": (
-        {"length": 8, "copies": 2, "sequences": 4},
-        {"length": 8, "copies": 2, "sequences": 4},
-    ),
+    "toy_induction_head": ({"length": 8, "copies": 2, "sequences": 4}, {}),
     "role_atlas": (
-        {"sequences": 4, "pairs": 16, "dataset": "glue_sst2", "k": 2, "prompts": 8, "word_prompts": 4, "intact": 4},
-        {"sequences": 4, "pairs": 16, "dataset": "glue_sst2", "k": 2, "prompts": 8, "word_prompts": 4, "intact": 4},
-    ),
-    "ioi_patching": (
-        {"prompts": 8, "path_heads": 2, "edge_pairs": 2, "exact_edges": 5},
-        {"prompts": 8, "path_heads": 2, "edge_pairs": 2, "exact_edges": 5},
-    ),
-    "induction_scores": (
-        {"tasks": ["wordseq1"], "k": 2, "prompts": 4, "sequences": 2, "control_sets": 2, "sizes": [1], "text_tasks": [],
-         "shots": [0, 2]},
-        {"tasks": ["wordseq1"], "k": 2, "prompts": 4, "sequences": 2, "control_sets": 2, "sizes": [1], "text_tasks": [],
-         "shots": [0, 2]},
-    ),
-    "forerunner_heads": (
-        {"dataset": "agnews", "k": 1, "prompts": 8, "causal_datasets": ["agnews"], "choice_prompts": 8, "ablated": 4,
-         "read_prompts": 4, "single_heads": 2, "heads_cut": 2, "grid_datasets": ["sst5"], "grid_k": [0, 1],
-         "grid_prompts": 4},
-        {"dataset": "agnews", "k": 1, "prompts": 8, "untrained_control": True, "untrained_prompts": 4, "plan":
-         {"causal_datasets": ["agnews"], "choice_prompts": 8, "ablated": 4, "read_prompts": 4, "single_heads": 2,
-          "heads_cut": 2, "grid_datasets": ["sst5"], "grid_k": [0, 1], "grid_prompts": 4}},
+        {"sequences": 4, "pairs": 8, "dataset": "glue_sst2", "k": 2, "prompts": 4, "word_prompts": 4, "intact": 4},
+        {},
     ),
     "edge_ablation": (
-        {"tasks": ["capitalization"], "k": 2, "prompts": 2, "donor_seeds": [0], "random_circuits": 1, "layer_cuts": 3,
-         "ambiguous_counts": [0], "corruptions": [1], "pruned_tasks": ["capitalization"], "search_prompts": 2,
-         "per_round": 0.9},
-        {"task": "capitalization", "k": 2, "prompts": 2, "donor_seeds": [0], "two_pass": True, "plan":
-         {"tasks": ["capitalization"], "random_circuits": 1, "layer_cuts": 3, "ambiguous_counts": [0],
-          "corruptions": [1], "pruned_tasks": ["capitalization"], "search_prompts": 2, "per_round": 0.9}},
+        {
+            "primary_task": "capitalization", "k": 2, "prompts": 2, "donor_seeds": [0], "tasks": ["capitalization"],
+            "random_circuits": 1, "layer_cuts": 3, "ambiguous_counts": [0], "corruptions": [1],
+            "pruned_tasks": ["capitalization"], "search_prompts": 2, "per_round": 0.9,
+        },
+        {
+            "task": "capitalization", "k": 2, "prompts": 2, "donor_seeds": [0], "two_pass": True, "plan": {
+                "tasks": ["capitalization"], "random_circuits": 1, "layer_cuts": 3, "ambiguous_counts": [0],
+                "corruptions": [1], "pruned_tasks": ["capitalization"], "search_prompts": 2, "per_round": 0.9,
+            },
+        },
     ),
 }  # fmt: skip
-MEASURED_BY = {"study", "plan", "grid", "by_k", "causal"}  # names, in notebooks, of what measures
 
 
-def asks(cell):
-    """What a cell does with its studies: (assigned, code) for each statement that builds or asks one of them."""
-    for statement in ast.parse("\n".join(line for line in cell.splitlines() if not line.startswith("%"))).body:
-        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-        if (
-            isinstance(statement, ast.Import | ast.ImportFrom)
-            or isinstance(statement, ast.Assign)
-            and used & (MEASURED_BY | {"model"})
-        ):
-            yield ast.unparse(statement)
-        else:
-            for node in ast.walk(statement):
-                of = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
-                if isinstance(of, ast.Name) and of.id in MEASURED_BY:
-                    yield ast.unparse(node)
+def notebook(stem):
+    """The code cells of a figure's notebook, without magics: whether a cell has the parameters, and its source."""
+    place = next((paths.root() / "notebooks").glob(f"*_{stem}.ipynb"))
+    for cell in json.loads(place.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            lines = "".join(cell["source"]).splitlines()
+            source = "\n".join(line for line in lines if not line.startswith("%"))
+            yield "parameters" in cell["metadata"].get("tags", []), source
 
 
-def test_every_notebook_of_a_figure_is_asked_for():
-    assert set(NOTEBOOKS) == set(FIGURES)
+def asked_methods(tree):
+    """The calls `name.method(...)` of what measures."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of = node.func.value
+            if isinstance(of, ast.Name) and of.id in MEASURED_BY:
+                yield node, f"{of.id}.{node.func.attr}"
+
+
+@pytest.mark.parametrize("stem", FIGURES)
+def test_the_parts_of_a_figure_are_what_its_notebook_asks_for(stem):
+    calls = [call for _, source in notebook(stem) for _, call in asked_methods(ast.parse(source))]
+    asked = {RENAMED.get(call, call.partition(".")[2]) for call in calls}
+    parts = {*collection({"study": stem}).parts}
+    assert asked - NO_PART == parts - {*ALSO.get(stem, ())}
+
+
+# Parts that notebooks ask for by way of `results` or `findings`.
+ALSO = {
+    "induction_scores": ("planted_check", "claims_beside"),
+    "role_atlas": ("planted",),
+}
 
 
 @pytest.mark.parametrize("stem", NOTEBOOKS)
@@ -221,35 +221,28 @@ def test_a_notebook_is_served_by_what_all_parts_have_kept(stem, tmp_path, monkey
     """Its cells ask its studies, as they stand there, in a folder where every part was collected, without a model."""
     parameters, given = NOTEBOOKS[stem]
     monkeypatch.setenv("ICL_MATERIAL", str(tmp_path))
-    collect.measure(collection({"study": stem, "model": "embedded", **given}), Shard(1, 1))
-    place = next((paths.root() / "notebooks").glob(f"*_{stem}.ipynb"))
-    names, asked = {}, 0
+    collect.measure(collection({"study": stem, "model": "embedded", **(given or parameters)}), Shard(1, 1))
+    names = {}
     with shards.looking():
-        for cell in json.loads(place.read_text(encoding="utf-8"))["cells"]:
-            if cell["cell_type"] != "code":
-                continue
-            source = "".join(cell["source"])
-            if "parameters" in cell["metadata"].get("tags", []):
-                exec(source, names)
+        for has_parameters, source in notebook(stem):
+            tree = ast.parse(source)
+            for statement in tree.body:
+                called = [node for node, call in asked_methods(statement) if call != "study.results"]
+                assigned = isinstance(statement, ast.Assign)
+                built = assigned and ast.unparse(statement.targets[0]) in {*MEASURED_BY, "model"}
+                if has_parameters or built or isinstance(statement, ast.Import | ast.ImportFrom) or called and assigned and "study.results" not in source:
+                    exec(ast.unparse(statement), names)
+                else:
+                    for node in called:
+                        eval(ast.unparse(node), names)
+            if has_parameters:
                 assert {*parameters} <= {*names}
                 names |= parameters
-                continue
-            for code in asks(source):
-                if stem == "toy_induction_head" and "study.results(" in code:
-                    continue  # it puts together what was made by hand in other cells
-                exec(code, names)
-                asked += any(f"{name}." in code for name in MEASURED_BY)
-    assert asked > 2
 
 
-def test_a_part_that_is_left_out_is_missed(tmp_path, monkeypatch):
+def test_what_was_not_collected_is_missed(tmp_path, monkeypatch):
     """The test above would notice."""
     monkeypatch.setenv("ICL_MATERIAL", str(tmp_path))
-    given = {"study": "role_atlas", "model": "embedded", **NOTEBOOKS["role_atlas"][1], "untrained_control": False}
-    collect.measure(collection({**given, "parts": ["untrained"]}), Shard(1, 1))
+    collect.measure(collection({**TINY, "parts": ["heads"]}), Shard(1, 1))
     with shards.looking(), pytest.raises(shards.NotYet):
-        RoleStudy("embedded", **NOTEBOOKS["role_atlas"][1]).atlas()
-
-
-def test_no_file_is_read_for_help():
-    assert studies.STUDIES and collect.__doc__ and "--shard 1/3" in collect.__doc__
+        collection(TINY).study.patterns()
