@@ -17,6 +17,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -36,6 +37,7 @@ CURE = "choose another folder with ICL_MATERIAL or free space"
 # Folders in which a result of this process could not be saved, or an unusable record not be replaced. Work in them goes
 # on, because to stop would lose it.
 _UNSAVED: set[Path] = set()
+_STORED_ONLY: ContextVar[bool] = ContextVar("stored_only", default=False)
 
 
 class CacheError(OSError):
@@ -44,6 +46,10 @@ class CacheError(OSError):
 
 class TooLarge(CacheError):
     """A record of this size could not be read back. Its folder is not at fault."""
+
+
+class NotStored(LookupError):
+    """A record is not there, and `stored_only` forbids to compute it."""
 
 
 class CacheWarning(UserWarning):
@@ -301,6 +307,16 @@ def _cure(folder: Path) -> Iterator[None]:
         raise CacheError(f"cannot write to {folder} ({error.strerror or error}): {CURE}") from error
 
 
+@contextmanager
+def stored_only() -> Iterator[None]:
+    """Inside the block nothing is computed: `load_or_compute` raises NotStored where a record is not there."""
+    token = _STORED_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _STORED_ONLY.reset(token)
+
+
 def load_or_compute(
     request: Request,
     compute: Callable[[], tuple[Fields, Fields]],
@@ -321,6 +337,8 @@ def load_or_compute(
         cached = load(request, folder, expect)
         if cached is not None:
             return cached
+    if _STORED_ONLY.get():
+        raise NotStored(f"there is no record {record_path(request, folder).name}")
     with _turn(record_path(request, folder), redo) as alone:
         if alone and not redo:
             cached = load(request, folder, expect)  # another process may have computed it meanwhile
