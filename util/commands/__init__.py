@@ -8,6 +8,7 @@ __all__ = [
     "card",
     "claims",
     "edges",
+    "estimate",
     "evaluate",
     "forerunner",
     "frame",
@@ -18,4 +19,5 @@ __all__ = [
     "report",
     "results",
     "scores",
+    "studies",
 ]

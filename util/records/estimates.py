@@ -299,13 +299,18 @@ class Estimate:
         }
 
     @property
-    def line(self) -> str:
-        """The estimate in words, such as "about 12 min here (3,400 tokens a second), 1.6 GB of memory"."""
+    def lines(self) -> list[str]:
+        """The estimate in words: one line of all, then one for each part that takes a tenth of it or more.
+
+        The first is such as "about 12 min here (3,400 tokens a second), 1.6 GB of memory, 0.01 GB of records".
+        """
         there = f"; {len(self.stored)} of {len(self.parts)} parts are there already" if self.stored else ""
-        return (
+        first = (
             f"about {in_words(self.seconds)} here ({self.speed.tokens:,.0f} tokens a second), "
             f"{self.gigabytes:.1f} GB of memory, {self.disk_gigabytes:.2g} GB of records{there}"
         )
+        long = {name: seconds for name, seconds in self.parts.items() if seconds >= 0.1 * self.seconds > 0}
+        return [first, *(f"    {name}: about {in_words(seconds)}" for name, seconds in long.items())]
 
 
 def in_words(seconds: float) -> str:

@@ -7,10 +7,13 @@ shares of the tokens below are counted: they hardly depend on the model, as toke
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from util.edges.ablation import cuts
 from util.edges.edge import CIRCUITS, TYPE_PAIRS
 from util.edges.splicing import NEW_TOKENS, STORED
+from util.figures.edge_ablation.claims import AMBIGUOUS
+from util.figures.edge_ablation.claims_study import COUNTS, THREE, TWO, ClaimsStudy
 from util.figures.edge_ablation.plan import DOUBTED, PROBED, Plan
 from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.results import COMPLETENESS
@@ -41,42 +44,48 @@ DRAWING = 0.01  # seconds in which a prompt is drawn with its donor
 TYPES = 8  # of heads' tokens
 
 
-def parts(plan: Plan, shape: Shape) -> dict[str, Part]:
-    """The parts that notebook 04 asks for, by the names of the plan's methods."""
-    study = plan.study
+def plan_parts(plan: Plan | ClaimsStudy, shape: Shape) -> dict[str, Part]:
+    """The parts of notebook 04, or the one of the claims, by the names of the plan's methods."""
+    if isinstance(plan, ClaimsStudy):
+        return {"measure": Part(loading() + claims(plan, shape), plan.measure)}
+    study, corruptions = plan.study, len(plan.corruptions)
     layer_cuts = len(cuts(shape.layers, plan.layer_cuts))
-    compared = [compare(one, shape, written=True) for one in plan.by_task.values()]
-    completed = 2 * len(COMPLETENESS)
-    doubted = [ablations(one, shape, len(DOUBTED), DOUBT) for one in plan.by_count.values()]
-    found = {
-        "circuits": Part(loading() + together(compared), plan.circuits),
-        "single_edges": Part(ablations(study, shape, len(TYPE_PAIRS), SINGLE), plan.single_edges),
-        "search": Part(search(study, shape), plan.search),
-        "planted": Part(with_control(NOTHING, 5.8), plan.planted),
-        "verified": Part(
-            ablations(study, shape, 2 + plan.random_circuits + completed, FOUND), lambda: plan.verified(plan.search())
-        ),
-        "windows": Part(ablations(study, shape, 2 * layer_cuts, WINDOW), plan.windows),
-        "pruning": Part(together([pruning(plan.pruner(task), shape) for task in plan.pruned_tasks]), plan.pruning),
-        "probes": Part(
-            ablations(
-                plan.probing,
-                shape,
-                1 + len(plan.corruptions) * len(PROBED),
-                PROBE,
-                donors=len(plan.corruptions) * 1.6 + 1,
-            ),
-            plan.probes,
-        ),
-        "ambiguity": Part(together(doubted), plan.ambiguity),
+    again = NOTHING
+    if plan.untrained_control or plan.other_models:  # other models are taken to be of this one's size
+        again = (loading() + compare(study, shape, written=False)).times(
+            plan.untrained_control + len(plan.other_models)
+        )
+    verified = 2 + plan.random_circuits + 2 * len(COMPLETENESS)
+    # donors of a probed edge run inside the circuit, beside plain ones
+    donors, probed = 1 + 1.6 * corruptions, 1 + corruptions * len(PROBED)
+    works = {
+        "circuits": loading() + together([compare(one, shape, written=True) for one in plan.by_task.values()]),
+        "single_edges": ablations(study, shape, len(TYPE_PAIRS), SINGLE),
+        "search": search(study, shape),
+        "planted": with_control(NOTHING, 5.8),
+        "verified": ablations(study, shape, verified, FOUND),
+        "windows": ablations(study, shape, 2 * layer_cuts, WINDOW),
+        "pruning": together([pruning(plan.pruner(task), shape) for task in plan.pruned_tasks]),
+        "probes": ablations(plan.probing, shape, probed, PROBE, donors=donors),
+        "ambiguity": together([ablations(one, shape, len(DOUBTED), DOUBT) for one in plan.by_count.values()]),
+        "models": again,
     }
-    others = len(plan.other_models)
-    if plan.untrained_control or others:
-        again = compare(study, shape, written=False)
-        # other models are taken to be of this one's size
-        work = (loading() + again).times(plan.untrained_control + others)
-        found["models"] = Part(work, lambda: plan.models(plan.circuits()))
-    return found
+    needing: dict[str, Callable[[], object]] = {  # what another part has measured
+        "verified": lambda: plan.verified(plan.search()),
+        "models": lambda: plan.models(plan.circuits()),
+    }
+    return {name: Part(work, needing.get(name, getattr(plan, name))) for name, work in works.items()}
+
+
+def claims(study: ClaimsStudy, shape: Shape) -> Work:
+    """Circuits of every task and of ambiguous demonstrations, a search, and halves of the layers."""
+    primary = study.task_study(study.study.task)
+    searching = study.task_study(study.study.task, study.search_prompts, "search")
+    works = [ablations(study.task_study(task), shape, len(THREE), CIRCUIT) for task in study.tasks]
+    works += [ablations(study.task_study(AMBIGUOUS, ambiguous=n), shape, len(TWO), DOUBT) for n in COUNTS]
+    first = searching.replace(donor_seeds=searching.donor_seeds[:1])
+    works += [ablations(first, shape, 2 * len(TYPE_PAIRS), SEARCHED), ablations(primary, shape, 4, WINDOW)]
+    return together(works)
 
 
 def length_of(study: Study, shape: Shape) -> float:

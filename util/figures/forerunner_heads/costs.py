@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
 from util.figures.forerunner_heads.cuts import EVERYWHERE, PUBLISHED, QUARTERS, conditions
 from util.figures.forerunner_heads.study import ByDemonstrations, Grid, Study
@@ -26,25 +28,49 @@ PLACES = 8  # of a batch at which logits are computed, for all rows: prompts in 
 TRIED = 0.4  # of the data sets that a task is chosen from: the first that the model does ends it
 
 
+class Plan(Protocol):
+    """All that notebook 01 measures beside the main study."""
+
+    @property
+    def study(self) -> Study:
+        """The main study, whose heads are cut one at a time."""
+
+    @property
+    def causal(self) -> CausalStudy:
+        """The causal parts."""
+
+    @property
+    def grid(self) -> Grid:
+        """Several data sets."""
+
+    @property
+    def by_k(self) -> ByDemonstrations:
+        """Several numbers of demonstrations."""
+
+
 def parts(study: Study, shape: Shape) -> dict[str, Part]:
-    """The parts that notebook 01 asks the main study for; `grid`, `by_demonstrations` and `causal` have the others."""
-    found = {"magnitudes": Part(loading() + magnitudes(study, shape), study.magnitudes)}
-    if (twin := study.untrained_twin) is not None:
-        found["untrained"] = Part(loading() + magnitudes(twin, shape), twin.magnitudes)
-    # six noisy models, and the plain one: their prompts are tokenised and run
-    found["planted"] = Part(with_control(NOTHING, 1.0 + 0.02 * min(64, study.prompts)), study.planted)
-    found["planted_errors"] = Part(with_control(NOTHING, 6.0), study.planted_errors)
-    return found
+    """The parts that notebook 01 asks the main study for, by the names of its methods."""
+    twin = study.untrained_twin
+    control = NOTHING if twin is None else loading() + magnitudes(twin, shape)
+    return {
+        "magnitudes": Part(loading() + magnitudes(study, shape), study.magnitudes),
+        "counts": Part(control, study.counts),
+        "layers": Part(NOTHING, study.layers),
+        "specificity": Part(NOTHING, study.specificity),
+        "planted": Part(with_control(NOTHING, 1.0 + 0.02 * min(64, study.prompts)), study.planted),
+        # six noisy models: their prompts are tokenised and run
+        "planted_errors": Part(with_control(NOTHING, 6.0), study.planted_errors),
+    }
 
 
-def grid(asked: Grid, shape: Shape) -> dict[str, Part]:
-    """The cost of several data sets."""
-    return {"grid": Part(together([magnitudes(study, shape) for study in asked.studies]), asked.counts)}
-
-
-def by_demonstrations(asked: ByDemonstrations, shape: Shape) -> dict[str, Part]:
-    """The cost of several numbers of demonstrations."""
-    return {"growth": Part(together([magnitudes(study, shape) for study in asked.studies]), asked.growth)}
+def plan_parts(plan: Plan, shape: Shape) -> dict[str, Part]:
+    """The parts that notebook 01 measures beside the main study."""
+    by_data, by_k = plan.grid, plan.by_k
+    return {
+        **causal(plan.causal, plan.study, shape),
+        "datasets": Part(together([magnitudes(study, shape) for study in by_data.studies]), by_data.counts),
+        "growth": Part(together([magnitudes(study, shape) for study in by_k.studies]), by_k.growth),
+    }
 
 
 def causal(asked: CausalStudy, study: Study, shape: Shape) -> dict[str, Part]:
@@ -53,17 +79,19 @@ def causal(asked: CausalStudy, study: Study, shape: Shape) -> dict[str, Part]:
     Which data set the model does is not known yet: prompts are as long as those of the first one.
     """
     if not asked.study.k:
-        return {}
-    tried = asked.candidates[: max(1, round(TRIED * len(asked.candidates)))]
-    chosen = asked.study.replace(dataset=asked.datasets[0])
-    read = chosen.replace(prompts=asked.read_prompts)
-    single = chosen.replace(prompts=asked.single_heads)
-    return {
-        "task": Part(together([answers(one, shape) for one in tried]), asked.task),
-        "tables": Part(tables(chosen, shape), asked.tables),
-        "induction_heads": Part(label_reads(read, shape), asked.induction_heads),
-        "head_effects": Part(head_cuts(single, asked.heads_cut, shape), lambda: asked.head_effects(study)),
-    }
+        found = [NOTHING] * 4
+    else:
+        tried = asked.candidates[: max(1, round(TRIED * len(asked.candidates)))]
+        chosen = asked.study.replace(dataset=asked.datasets[0])
+        found = [
+            together([answers(one, shape) for one in tried]),
+            tables(chosen, shape),
+            label_reads(chosen.replace(prompts=asked.read_prompts), shape),
+            head_cuts(chosen.replace(prompts=asked.single_heads), asked.heads_cut, shape),
+        ]
+    methods = asked.task, asked.tables, asked.induction_heads, lambda: asked.head_effects(study)
+    names = ("task", "tables", "induction_heads", "head_effects")
+    return {name: Part(work, method) for name, work, method in zip(names, found, methods, strict=True)}
 
 
 # ------------------------------------------------------------------------------------------------ parts

@@ -59,7 +59,9 @@ def parts(study: Study, shape: Shape) -> dict[str, Part]:
         "mechanism": Part(score.times(1 + ALIKE), study.mechanism),
         "accuracies": Part(accuracies(study, setup, shape), study.accuracies),
         "doses": Part(doses(study, setup, shape), study.doses),
+        "costs": Part(NOTHING, study.costs),
         "benefits": Part(benefits(study, setup, shape), study.benefits),
+        "claims_beside": Part(NOTHING, study.claims_beside),
         "function_vectors": Part(function_vectors(study, shape), study.function_vectors),
         "planted_check": Part(with_control(NOTHING, 7.0), study.planted_check),
     }

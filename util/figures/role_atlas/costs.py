@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from util.figures.role_atlas.study import Study
 from util.prompts import lengths
 from util.records.estimates import CONTROL, RECORD, Part, Shape, Work, loading, plain_runs, together, with_control
@@ -17,27 +15,30 @@ UNTRAINED = 0.02  # the same of an untrained model
 
 
 def parts(study: Study, shape: Shape) -> dict[str, Part]:
-    """The kinds of prompts of the atlas, and the controls, as notebook 05 asks for them."""
-    found = {name: Part(work, measure) for name, (work, measure) in _kinds(study, shape).items()}
-    found["sequences"] = Part(loading() + found["sequences"].work, found["sequences"].measure)
+    """The parts that notebook 05 asks for, by the names of the study's methods."""
+    control = Work()
     if study.untrained_control:
-        fewer = min(study.untrained_prompts, study.word_prompts)
-        twin = study.replace(word_prompts=fewer, untrained_control=False)
-        works = [work for work, _ in _kinds(twin, shape, UNTRAINED).values()]
-        found["untrained"] = Part(loading() + together(works), study.untrained)
-    found["planted"] = Part(with_control(Work(stored=50 * RECORD), 28.0, 2 * CONTROL), study.planted)
-    return found
+        twin = study.replace(word_prompts=min(study.untrained_prompts, study.word_prompts))
+        control = loading() + atlas(twin, shape, UNTRAINED)
+    return {
+        "atlas": Part(loading() + atlas(study, shape, FEW), study.atlas),
+        "untrained": Part(control, study.untrained),
+        "planted": Part(with_control(Work(stored=50 * RECORD), 28.0, 2 * CONTROL), study.planted),
+    }
 
 
-def _kinds(study: Study, shape: Shape, tested: float = FEW) -> dict[str, tuple[Work, Callable[[], object]]]:
+def atlas(study: Study, shape: Shape, tested: float) -> Work:
+    """All four kinds of prompts. tested: the share of heads that pass a score."""
     sequences, names, labels, vectors = study._parts
     heads = tested * shape.all_heads
-    return {
-        "sequences": (of_sequences(sequences, shape, heads), sequences.evidence),
-        "names": (of_names(names, shape, heads), names.evidence),
-        "labels": (of_labels(labels, shape, heads), labels.evidence),
-        "vectors": (of_vectors(vectors, shape, heads, tested), vectors.evidence),
-    }
+    return together(
+        [
+            of_sequences(sequences, shape, heads),
+            of_names(names, shape, heads),
+            of_labels(labels, shape, heads),
+            of_vectors(vectors, shape, heads, tested),
+        ]
+    )
 
 
 def of_sequences(study: SequenceRoles, shape: Shape, heads: float) -> Work:
