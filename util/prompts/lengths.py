@@ -23,13 +23,13 @@ STAICC: Mapping[str, Length] = {
     "hate_speech_18": (27, 30),
 }
 PATTERNS: Mapping[str, Length] = {  # of `prompts.classification`
-    "repetition": (46, 8.5),
-    "recursion": (46, 8.5),
-    "centre_embedding": (47, 9.5),
-    "wordseq1": (45, 7.5),
-    "wordseq2": (45, 7.5),
-    "wordseq1_4way": (45, 7.5),
-    "wordseq2_4way": (45, 7.5),
+    "repetition": (52, 8.3),
+    "recursion": (52, 8.3),
+    "centre_embedding": (53, 9.3),
+    "wordseq1": (50, 6.9),
+    "wordseq2": (50, 6.9),
+    "wordseq1_4way": (50, 6.9),
+    "wordseq2_4way": (50, 6.9),
 }
 TEXTS: Mapping[str, Length] = {"sst2": (28, 22.5), "subj": (55, 39)}
 OTHER_TEXTS: Length = (50, 35)  # of tasks with texts that do not come with the suite

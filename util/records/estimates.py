@@ -33,6 +33,7 @@ SHORT = 8  # tokens of the row that shows what a pass takes beside its tokens
 SECONDS_OF_A_LAYER = 7e-4  # that one pass takes beside its tokens, where it is not measured
 LIBRARIES = 550_000_000  # bytes of a process that has imported the suite and read prompts
 CONTROL = 200_000_000  # bytes that a planted model takes, with what is measured of it
+KERNEL, KERNELS = 60_000, 1_250_000_000  # bytes of a kernel, the mean over calls, and of all that are kept
 RECORD = 30_000  # bytes of a record on the disk, beside its arrays
 PADDING = 1.07  # tokens that run for each token of prompts of like lengths
 
@@ -133,6 +134,18 @@ class Shape:
         """The bytes of edited runs that are replayed together: `length` tokens are computed, which read `keys`."""
         one = replay.row_bytes(self.model, max(1, round(length)), max(1, round(keys)))
         return round(min(replay.BUDGET, runs * one))
+
+    def kernels(self, passes: float) -> float:
+        """The bytes of the kernels that the CPU keeps of a mixture of experts in 16 bits, after so many passes.
+
+        oneDNN makes one for each number of tokens that goes through an expert, and keeps the last thousand.
+        """
+        experts = max((p.shape[0] for p in self.model.parameters() if p.ndim == 3), default=0)
+        on_cpu = self.model.device.type in ("cpu", "meta")
+        if not experts or self.item > 2 or not on_cpu:
+            return 0.0
+        calls = passes * 2 * experts * self.model.config.get_text_config(decoder=True).num_hidden_layers
+        return min(KERNELS, KERNEL * calls)
 
     def states(self, tokens: float) -> int:
         """The bytes of keys and values of so many tokens in all layers."""
@@ -329,11 +342,12 @@ def estimate(parts: Mapping[str, Part], model: Model, shape: Shape, speed: Speed
     stored = tuple(name for name, part in parts.items() if part.is_stored)
     ahead = {name: part.work for name, part in parts.items() if name not in stored}
     seconds = {name: speed.seconds(ahead.get(name, NOTHING), shape) for name in parts}
-    room = max((work.room for work in ahead.values()), default=0.0)
+    all_work = together(list(ahead.values()))
+    room = all_work.room + shape.kernels(all_work.passes)
     return Estimate(
         seconds=sum(seconds.values()),
         gigabytes=(process_bytes(model, shape, with_weights=bool(ahead)) + room) / 1e9,
-        disk_gigabytes=sum(work.stored for work in ahead.values()) / 1e9,
+        disk_gigabytes=all_work.stored / 1e9,
         parts=seconds,
         speed=speed,
         stored=stored,
