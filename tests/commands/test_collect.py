@@ -230,7 +230,14 @@ def test_a_notebook_is_served_by_what_all_parts_have_kept(stem, tmp_path, monkey
                 called = [node for node, call in asked_methods(statement) if call != "study.results"]
                 assigned = isinstance(statement, ast.Assign)
                 built = assigned and ast.unparse(statement.targets[0]) in {*MEASURED_BY, "model"}
-                if has_parameters or built or isinstance(statement, ast.Import | ast.ImportFrom) or called and assigned and "study.results" not in source:
+                if (
+                    has_parameters
+                    or built
+                    or isinstance(statement, ast.Import | ast.ImportFrom)
+                    or called
+                    and assigned
+                    and "study.results" not in source
+                ):
                     exec(ast.unparse(statement), names)
                 else:
                     for node in called:

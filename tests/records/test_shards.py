@@ -50,7 +50,7 @@ def merged(folder):
 def unloadable(folder):
     """The study with a model that cannot be loaded."""
     study = Numbers(Model("given:tiny", loader=lambda: pytest.fail("the model is loaded")), folder=folder)
-    return collect.Collection(study, study.stem, {part: getattr(study, part) for part in study.parts})
+    return collect.Collection(study, study.stem, (study,), {part: getattr(study, part) for part in study.parts})
 
 
 # ------------------------------------------------------------------------------------------------ owners

@@ -17,7 +17,7 @@ from util.card.results import Card, Losses, Taken
 from util.card.results import WordPairs as WordPairsResult
 from util.engine import memory
 from util.engine.attention import support
-from util.engine.batches import TOKEN_BUDGET, Row, forward, run_rows
+from util.engine.batches import TOKEN_BUDGET
 from util.engine.call import UnsupportedModel
 from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.study import Study as EdgeStudy
@@ -26,11 +26,11 @@ from util.figures.role_atlas.results import Atlas
 from util.figures.role_atlas.study import Study as RoleStudy
 from util.records import shards, study
 from util.records.checked import Natural, Number, checked
+from util.records.estimates import PROBE_ROWS, Speed
 from util.roles.rules import Role
 from util.stats.heads import Head
 
 PRIMARY_TASK = "capitalization"  # of the map of single edges, as in notebook 04
-PROBE_ROWS, PROBE_TOKENS, PROBE_RUNS = 32, 64, 3  # of the run that the speed is measured on
 Minutes = Annotated[Number, Field(gt=0)]
 
 
@@ -119,20 +119,7 @@ class Study(study.Study):
     @cached_property
     def speed(self) -> float:
         """How many tokens run through the whole model in a second, here and now."""
-        model = self.pair[0]
-        vocabulary = model.config.get_text_config(decoder=True).vocab_size
-        row = [
-            Row(tuple((7 * place + number) % vocabulary for place in range(PROBE_TOKENS)))
-            for number in range(PROBE_ROWS)
-        ]
-
-        def seconds() -> float:
-            begun = time.perf_counter()
-            run_rows(model, row, lambda batch: forward(model, batch))
-            return time.perf_counter() - begun
-
-        seconds()  # the first run makes what later ones find
-        return PROBE_ROWS * PROBE_TOKENS / min(seconds() for _ in range(PROBE_RUNS))
+        return Speed.measured(self.pair[0]).tokens
 
     def check(self) -> None:
         """Raises ValueError for settings that a part refuses, before the model is loaded."""

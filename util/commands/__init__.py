@@ -9,6 +9,7 @@ __all__ = [
     "claims",
     "collect",
     "edges",
+    "estimate",
     "evaluate",
     "forerunner",
     "frame",

@@ -117,6 +117,12 @@ COMMANDS = (
         takes_config=False,
     ),
     Command(
+        "estimate",
+        "what a study will take: seconds, memory and disk, before anything is measured",
+        ("STUDY.json", "STUDY.json --config-only --speed 800"),
+        takes_config=False,
+    ),
+    Command(
         "replication",
         "two runs' values: what held and what moved",
         ("data/values experiment_material/replications/embedded-1/data/values --texts README.md",),

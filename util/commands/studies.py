@@ -38,10 +38,15 @@ NOT_HERE = {"folder": "name it with --folder", "redo": "give another --folder"} 
 
 @dataclass(frozen=True)
 class Collection:
-    """What a file asks for. study: its stem in `STUDIES`; parts: by name, what measures or loads them."""
+    """What a file asks for.
+
+    name: of the study in `STUDIES`; measuring: the study, and the plan beside it where there is one; parts: by name,
+    what measures or loads them.
+    """
 
     study: Study
     name: str
+    measuring: tuple[Any, ...]
     parts: Mapping[str, Callable[[], Any]]
 
     @property
@@ -85,7 +90,7 @@ def collection(given: Any, folder: Path | None = None) -> Collection:
     elif plan:
         raise ValueError(f"plan: {name} has none beside its study")
     parts = {part: partial(_part, one, part) for one in measuring for part in one.parts}
-    return Collection(study, name, _chosen(parts, asked))
+    return Collection(study, name, tuple(measuring), _chosen(parts, asked))
 
 
 def _part(one: Any, part: str) -> Any:

@@ -4,6 +4,7 @@ __all__ = [
     "classification",
     "induction_pattern",
     "ioi",
+    "lengths",
     "prompt",
     "row_files",
     "sequences",

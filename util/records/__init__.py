@@ -1,3 +1,14 @@
 """Checked studies, those of StaICC's prompts too; their shards, models and cached records; provenance, exports."""
 
-__all__ = ["cache", "checked", "exports", "file_format", "model", "provenance", "shards", "staicc", "study"]
+__all__ = [
+    "cache",
+    "checked",
+    "estimates",
+    "exports",
+    "file_format",
+    "model",
+    "provenance",
+    "shards",
+    "staicc",
+    "study",
+]

@@ -5,6 +5,7 @@ __all__ = [
     "claims_study",
     "conclusions",
     "configs",
+    "costs",
     "measures",
     "plan",
     "plots",

@@ -4,6 +4,7 @@ __all__ = [
     "ablation",
     "causal_plots",
     "conclusions",
+    "costs",
     "cuts",
     "magnitudes",
     "measures",

@@ -3,6 +3,7 @@
 __all__ = [
     "benefits",
     "conclusions",
+    "costs",
     "edits",
     "function_vector_plots",
     "function_vector_study",

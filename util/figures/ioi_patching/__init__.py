@@ -2,6 +2,7 @@
 
 __all__ = [
     "conclusions",
+    "costs",
     "edge_plots",
     "edge_results",
     "edges",
