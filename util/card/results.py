@@ -236,8 +236,9 @@ def _closest(evidence: Evidence) -> dict[str, Any] | None:
 class Taken:
     """What was decided of one part, and what it took.
 
-    size: None where it did not fit into the time. estimated: in seconds, when it was decided. seconds: None where it
-    was not measured; refused: why this model cannot be measured, or "".
+    size: None where it did not fit into the time. estimated: the seconds of measuring it, when it was decided. seconds:
+    when it was measured first; None where it was not measured. refused: why this model cannot be measured, or "".
+    resumed: whether the seconds lack those of a run that was interrupted. there: whether another card had measured it.
     """
 
     part: str
@@ -246,11 +247,20 @@ class Taken:
     estimated: float
     seconds: float | None
     refused: str = ""
+    resumed: bool = False
+    there: bool = False
 
     @property
     def is_read(self) -> bool:
-        """Whether it took so much less than a measurement that it was read from records."""
-        return self.seconds is not None and self.seconds < self.estimated / 5
+        """Whether it was read from records: it was there, or took far less than a measurement from start to end."""
+        return self.there or (self.seconds is not None and not self.resumed and self.seconds < self.estimated / 5)
+
+    @property
+    def spent(self) -> float:
+        """The seconds of the card's minutes that it took; where a run was interrupted, as many as were expected."""
+        if self.there or self.seconds is None:
+            return 0.0
+        return max(self.seconds, self.estimated) if self.resumed else self.seconds
 
 
 @dataclass(frozen=True)
@@ -289,6 +299,7 @@ class Card:
                         "estimated seconds": one.estimated,
                         "seconds": one.seconds,
                         "from records": one.is_read,
+                        "resumed": one.resumed,
                         "refused": one.refused,
                     }
                     for one in self.taken
