@@ -248,7 +248,7 @@ def test_the_page_is_whole_and_has_all_sentences(written, card):
     assert not checked(html).faults
     shown = words(html)
     values = json.loads(written.json.read_text())
-    assert len(values["sentences"]) == 5
+    assert len(values["sentences"]) == 6
     for one in values["sentences"]:
         assert " ".join(one["text"].split()) in shown
     assert "python -m util card embedded --minutes 20" in shown
@@ -262,9 +262,9 @@ def test_sentences_come_from_the_file_alone(written):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-def test_the_page_is_printed_on_one_sheet(written):
+def test_the_page_is_printed_on_both_sides_of_one_sheet(written):
     pages = written.pdf.read_bytes().count(b"/Type /Page\n") + written.pdf.read_bytes().count(b"/Type/Page\n")
-    assert pages == 1
+    assert pages == 2
 
 
 def test_without_a_browser_the_page_says_how_it_is_printed(card, tmp_path, monkeypatch):
@@ -298,6 +298,9 @@ def test_cards_stand_side_by_side(written, tmp_path, capsys):
     layers = sorted(int(name[1]) for name in heads)
     assert stored["embedded"]["induction"]["depths"] == pytest.approx([layer / 3 for layer in layers])
     assert stored["another"]["induction"]["depths"] == pytest.approx([layer / 7 for layer in layers], abs=1e-6)
+    named = {name for role in values["roles"]["roles"].values() for name in role["heads"]}
+    nameless = {*values["IOI"]["carriers"]} - named
+    assert stored["embedded"]["in IOI, no role"]["heads"] == len(nameless)
     in_ioi = {*heads} & {*values["IOI"]["carriers"]}
     assert stored["embedded"]["induction"]["in IOI too"] == sorted(in_ioi)
 
