@@ -53,8 +53,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Written:
-    """The files of a card; pdf is None where no browser could print it, for the reason `lacking`."""
+    """The files of a card, and the values in card.json; pdf is None where no browser could print it: `lacking` why."""
 
+    values: Mapping[str, Any]
     json: Path
     html: Path
     pdf: Path | None
@@ -115,7 +116,7 @@ def write(card: Card, folder: Path, command: str) -> Written:
         part.replace(folder / name)
     (folder / PDF).unlink(missing_ok=True)  # of an older card
     lacking = printed(folder / HTML, folder / PDF)
-    return Written(folder / JSON, folder / HTML, None if lacking else folder / PDF, lacking)
+    return Written(values, folder / JSON, folder / HTML, None if lacking else folder / PDF, lacking)
 
 
 def browser() -> str | None:
