@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from util.card.budget import PARTS, SIZES, Shape, plan, tokens
+from util.card.budget import IOI, PARTS, RESERVE, SIZES, Pace, Shape, passes, plan, seconds, tokens
 
 SHAPES = [Shape(4, 8), Shape(30, 9), Shape(80, 64)]
 
@@ -34,14 +34,28 @@ EACH = {"a": [10.0, 20.0, 50.0], "b": [5.0, 30.0], "c": [1.0, 2.0, 3.0]}
         (10, {"a": 0, "b": None, "c": None}),
         (15, {"a": 0, "b": 0, "c": None}),
         (16, {"a": 0, "b": 0, "c": 0}),
-        (26, {"a": 1, "b": 0, "c": 0}),
-        (27, {"a": 1, "b": 0, "c": 1}),
-        (53, {"a": 1, "b": 1, "c": 2}),
-        (83, {"a": 2, "b": 1, "c": 2}),
+        (28, {"a": 0, "b": 0, "c": 2}),  # growing further would use up the reserve
+        (29, {"a": 1, "b": 0, "c": 0}),
+        (30, {"a": 1, "b": 0, "c": 1}),
+        (59, {"a": 1, "b": 1, "c": 2}),
+        (93, {"a": 2, "b": 1, "c": 2}),
     ],
 )
 def test_parts_grow_together(seconds, chosen):
     assert plan(seconds, list(EACH), EACH) == chosen
+
+
+def test_sizes_that_are_there_are_kept_where_no_time_is_left():
+    each = {"a": [0.0, 0.0, 50.0], "b": [5.0, 30.0]}
+    assert plan(5, list(each), each) == {"a": 1, "b": 0}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_takes_longer_where_tokens_or_passes_do(part):
+    size, shape = SIZES[part][0], SHAPES[1]
+    fast, slow, late = (seconds(part, size, shape, pace) for pace in (Pace(1e3, 0.0), Pace(5e2, 0.0), Pace(1e3, 0.1)))
+    assert slow > fast
+    assert late == pytest.approx(fast + 0.1 * passes(part, size, shape)) and (late > fast) == (part == IOI)
 
 
 costs = st.lists(st.floats(0.1, 1e4), min_size=1, max_size=4).map(sorted)
@@ -54,6 +68,8 @@ def test_what_is_chosen_fits(seconds, each):
     chosen = plan(seconds, names, by_name)
     taken = [by_name[name][place] for name, place in chosen.items() if place is not None]
     assert sum(taken) <= seconds * (1 + 1e-9)
+    if sum(taken) > sum(one[0] for name, one in by_name.items() if chosen[name] is not None):  # something grew
+        assert sum(taken) <= seconds * (1 - RESERVE + 1e-9)
     left_out = [place is None for place in chosen.values()]
     assert left_out == sorted(left_out)  # the last ones are left out
 

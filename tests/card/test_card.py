@@ -11,21 +11,24 @@ from tests.html_pages import CHROMIUM, NO_CHROMIUM, checked, words
 from util import paths
 from util.card import budget, costs, page, study
 from util.card.atlas import CardAtlas, Entry
-from util.card.budget import IOI, KNOCKED_OUT, PARTS, ROLES, WORD_PAIRS, Size
+from util.card.budget import IOI, KNOCKED_OUT, PARTS, ROLES, WORD_PAIRS, Pace, Size
 from util.card.results import SCHEMA
 from util.card.sentences import Told, sentences
 from util.card.study import Study
 from util.commands.frame import main
+from util.engine.call import UnsupportedModel
 from util.figures.report import plain
 from util.load_model_and_data import load_ICL_model
 from util.models import planted
+from util.prompts.prompt import UnsupportedTokenizer
+from util.records import cache
 from util.records import model as model_room
 from util.records.model import Model
 from util.roles.rules import Role
 
 TINY = {
     ROLES: (Size("full", {"prompts": 4, "sequences": 16, "pairs": 24, "word_prompts": 4, "intact": 8}),),
-    IOI: (Size("full", {"prompts": 16, "path_heads": 4}),),
+    IOI: (Size("full", {"prompts": 16, "path_heads": 4, "random_sets": 1}),),
     WORD_PAIRS: (Size("full", {"prompts": 4, "donor_seeds": (0,)}),),
     KNOCKED_OUT: (Size("full", {"queries": 8, "sequences": 4, "texts": 4, "control_sets": 2}),),
 }
@@ -102,10 +105,17 @@ def test_a_card_that_was_killed_goes_on_as_planned(card, tiny, folder, tmp_path,
             killed.card(silent)
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.pickle")}
     assert kept
+    marks = [file for file in kept if cache.read(file).request.get("part") == "begun"]
+    assert [cache.read(mark).request["about"] for mark in marks] == [WORD_PAIRS]
     with monkeypatch.context() as patch:  # the plan was made: how fast the machine is now changes nothing of it
-        patch.setattr(Study, "speed", property(lambda self: 1e-3))
+        patch.setattr(Study, "pace", property(lambda self: Pace(1e-3, 1e3)))
         resumed = Study("embedded", folder=tmp_path).card(silent)
+    assert not any(mark.exists() for mark in marks)
+    for mark in marks:
+        del kept[mark]
     assert {file: file.stat().st_mtime_ns for file in kept} == kept  # nothing is computed twice
+    assert [one.part for one in resumed.taken if one.resumed] == [WORD_PAIRS]  # its seconds are those of the rest
+    assert not any(one.is_read for one in resumed.taken)
     for name in ("roles", "IOI", "word pairs", "knocked out"):
         assert plain(resumed.values())[name] == plain(card.values())[name]
 
@@ -121,7 +131,7 @@ def test_what_does_not_fit_is_left_out_and_said(tiny, tmp_path):
 def test_parts_after_one_that_is_left_out_are_left_out(tiny, tmp_path, monkeypatch):
     """As the plan said beforehand, though a later part would fit; without roles there is nothing to knock out."""
     needed = {ROLES: 600.0, IOI: 10.0, WORD_PAIRS: 10.0, KNOCKED_OUT: 10.0}
-    monkeypatch.setattr(Study, "estimates", lambda self, speed: {part: [needed[part]] for part in PARTS})
+    monkeypatch.setattr(Study, "estimates", lambda self, pace: {part: [needed[part]] for part in PARTS})
     made = Study("embedded", 5.0, folder=tmp_path).card(silent)
     assert [one.size for one in made.taken] == [None] * 4
     assert made.taken[-1].refused == "the roles of heads were not measured"
@@ -138,18 +148,46 @@ def test_a_slow_part_leaves_less_to_those_after_it(tiny, tmp_path, monkeypatch):
     sizes = {**TINY, WORD_PAIRS: (*TINY[WORD_PAIRS], Size("larger", {"prompts": 5, "donor_seeds": (0,)}))}
     for module in (budget, study):
         monkeypatch.setattr(module, "SIZES", sizes)
-    monkeypatch.setattr(Study, "estimates", lambda self, speed: {p: [60.0, 120.0][: len(sizes[p])] for p in PARTS})
-    monkeypatch.setattr(Study, "_measured", lambda *_: SimpleNamespace(heads={(0, 0): []}))
+    monkeypatch.setattr(Study, "estimates", lambda self, pace: {p: [60.0, 120.0][: len(sizes[p])] for p in PARTS})
     monkeypatch.setattr(study, "Card", lambda *given: SimpleNamespace(taken=given[6]))
     for seconds, size in ((60.0, "larger"), (100.0, "full")):
-        monkeypatch.setattr(Study, "_seconds", lambda self, part, now, took=seconds: took)
+        result = SimpleNamespace(heads={(0, 0): []}), seconds, False
+        monkeypatch.setattr(Study, "_timed", lambda *_, result=result: result)
         taken = Study("embedded", 8.0 if size == "larger" else 7.0, folder=tmp_path / size).card(silent).taken
         assert [one.size for one in taken if one.part == WORD_PAIRS] == [size]
 
 
-def test_a_part_that_a_model_refuses_is_left_out_with_the_reason(card, tiny, folder, monkeypatch):
+def test_on_another_machine_or_with_other_code_it_is_decided_again(tiny, tmp_path, monkeypatch):
+    paces = iter([Pace(1e-3, 0.0), Pace(1e9, 0.0)])
+    monkeypatch.setattr(Study, "pace", property(lambda self: next(paces)))
+    slow = Study("embedded", folder=tmp_path)
+    assert slow._decision(ROLES, PARTS, [], None)["size"] is None
+    monkeypatch.setattr(study, "code_digest", lambda: "of other code")
+    assert Study("embedded", folder=tmp_path)._decision(ROLES, PARTS, [], None)["size"] == "full"
+
+
+def test_more_minutes_keep_what_is_there_where_growing_does_not_fit(card, tiny, folder, monkeypatch):
+    """Sizes that were measured cost nothing, so that the time is left to the parts that grow."""
+    counts = {ROLES: "prompts", IOI: "prompts", WORD_PAIRS: "prompts", KNOCKED_OUT: "queries"}
+    for part, (size,) in TINY.items():
+        more = {**size.settings, counts[part]: size.settings[counts[part]] + 4}
+        monkeypatch.setitem(study.SIZES, part, (size, Size("larger", more)))
+    monkeypatch.setattr(Study, "estimates", lambda self, pace: {part: [100.0, 1e4] for part in PARTS})
+    more = Study("embedded", 30.0, folder=folder)
+    assert more.prices(Pace(1.0, 0.0))[ROLES] == [0.0, 1e4]
+    made = more.card(silent)
+    assert [one.size for one in made.taken] == ["full"] * 4 and all(one.is_read for one in made.taken)
+    assert [one.seconds for one in made.taken] == [one.seconds for one in card.taken]
+    assert sum(one.spent for one in made.taken) == 0
+    assert {part: (size, seconds) for part, (size, seconds) in more.planned().items()} == {
+        part: ("full", 0.0) for part in PARTS
+    }
+
+
+@pytest.mark.parametrize("error", [UnsupportedModel, UnsupportedTokenizer])
+def test_a_part_that_a_model_refuses_is_left_out_with_the_reason(card, tiny, folder, monkeypatch, error):
     def refuse(*_, **__):
-        raise ValueError("the tokenizer splits names")
+        raise error("the tokenizer splits names")
 
     monkeypatch.setattr(Study, "ioi", refuse)
     made = Study("embedded", folder=folder).card(silent)
@@ -157,6 +195,15 @@ def test_a_part_that_a_model_refuses_is_left_out_with_the_reason(card, tiny, fol
     found = {one.topic: one for one in sentences(plain(made.values()))}
     assert found["Indirect objects (IOI)"].told is Told.NOT_MEASURED
     assert "the tokenizer splits names" in found["Indirect objects (IOI)"].text
+
+
+def test_any_other_error_ends_the_card(card, tiny, folder, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(Study, "ioi", fail)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        Study("embedded", folder=folder).card(silent)
 
 
 @pytest.mark.parametrize("wrong", [{"minutes": 0}, {"minutes": float("nan")}, {"seed": -1}])
@@ -201,7 +248,7 @@ def test_the_page_is_whole_and_has_all_sentences(written, card):
     assert not checked(html).faults
     shown = words(html)
     values = json.loads(written.json.read_text())
-    assert len(values["sentences"]) == 5
+    assert len(values["sentences"]) == 6
     for one in values["sentences"]:
         assert " ".join(one["text"].split()) in shown
     assert "python -m util card embedded --minutes 20" in shown
@@ -215,9 +262,9 @@ def test_sentences_come_from_the_file_alone(written):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-def test_the_page_is_printed_on_one_sheet(written):
+def test_the_page_is_printed_on_both_sides_of_one_sheet(written):
     pages = written.pdf.read_bytes().count(b"/Type /Page\n") + written.pdf.read_bytes().count(b"/Type/Page\n")
-    assert pages == 1
+    assert pages == 2
 
 
 def test_without_a_browser_the_page_says_how_it_is_printed(card, tmp_path, monkeypatch):
@@ -251,6 +298,9 @@ def test_cards_stand_side_by_side(written, tmp_path, capsys):
     layers = sorted(int(name[1]) for name in heads)
     assert stored["embedded"]["induction"]["depths"] == pytest.approx([layer / 3 for layer in layers])
     assert stored["another"]["induction"]["depths"] == pytest.approx([layer / 7 for layer in layers], abs=1e-6)
+    named = {name for role in values["roles"]["roles"].values() for name in role["heads"]}
+    nameless = {*values["IOI"]["carriers"]} - named
+    assert stored["embedded"]["in IOI, no role"]["heads"] == len(nameless)
     in_ioi = {*heads} & {*values["IOI"]["carriers"]}
     assert stored["embedded"]["induction"]["in IOI too"] == sorted(in_ioi)
 

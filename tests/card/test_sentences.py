@@ -9,7 +9,7 @@ from util import paths
 from util.card.budget import PARTS
 from util.card.sentences import Told, advice, sentences
 
-INDUCTION, IOI, PATHS, WORD_PAIRS, WITHOUT = range(5)
+INDUCTION, OTHERS, IOI, PATHS, WORD_PAIRS, WITHOUT = range(6)
 HEAD = {"score": [0.8, 0.7, 0.9], "null": 0.1, "effect": [1.5, 1.2, 1.8], "p": 0.001}
 NONE = {"tested": 0, "heads": {}, "closest": None}
 ROLES = ["previous-token", "duplicate-token", "induction", "forerunner", "label reader", "function vector",
@@ -28,6 +28,7 @@ def values():
     """Of a model that has all circuits."""
     roles = {role: copy.deepcopy(NONE) for role in ROLES}
     roles["induction"] = {"tested": 4, "heads": {"L2H1": HEAD, "L3H0": HEAD}, "closest": None}
+    roles["mover"] = {"tested": 2, "heads": {"L3H1": HEAD, "L3H2": HEAD}, "closest": None}
     roles["previous-token"] = {"tested": 2, "heads": {"L1H1": HEAD}, "closest": None}
     outcomes = {"copies": [0.4, 0.3, 0.5], "plain text": [0.01, -0.02, 0.04]}
     part = {"size": "full", "settings": {}, "estimated seconds": 60.0, "seconds": 50.0, "refused": ""}
@@ -76,17 +77,29 @@ def values():
     }  # fmt: skip
 
 
+def test_of_other_roles_what_may_be_there_cannot_be_told():
+    given = values()
+    roles = given["roles"]["roles"]
+    roles["mover"] = {"tested": 3, "heads": {}, "closest": {"head": "L3H1", "effect": [0.0, -0.1, 0.5], "p": 0.5}}
+    roles["forerunner"] = {"tested": 3, "heads": {}, "closest": {"head": "L3H1", "effect": [0.0, -0.1, 0.05], "p": 0.5}}
+    state, text = said(given, OTHERS)
+    assert state is Told.OPEN and text.endswith("Cannot be told: mover.") and "duplicate-token, forerunner" in text
+    roles["mover"] = NONE
+    assert said(given, OTHERS)[0] is Told.NOT_FOUND and "Cannot" not in said(given, OTHERS)[1]
+
+
 def said(given, which):
     found = sentences(given)[which]
     return found.told, found.text
 
 
-def test_a_model_with_all_circuits_has_five_sentences():
+def test_a_model_with_all_circuits_has_six_sentences():
     found = sentences(values())
-    assert [one.told for one in found] == [Told.FOUND] * 5
-    induction, ioi, paths, pairs, without = (one.text for one in found)
+    assert [one.told for one in found] == [Told.FOUND] * 6
+    induction, others, ioi, paths, pairs, without = (one.text for one in found)
     assert induction.startswith("Two of 32 heads are induction heads.") and "L2H1 1.50 [1.20, 1.80]" in induction
     assert "So does cutting what one previous-token head reads: L1H1 1.50 [1.20, 1.80]." in induction
+    assert "two mover heads (L3H1 1.50 [1.20, 1.80]). No head for certain: duplicate-token, forerunner" in others
     assert "One of 32 heads carries more than a hundredth of the effect for certain, most L2H1 0.40" in ioi
     assert "one works against it, most L3H3 -0.20 [-0.30, -0.10]" in ioi and "L0H0" not in ioi
     assert ioi.endswith("The strongest two heads alone keep 0.95 [0.90, 1.00] of the logit difference.")
@@ -186,7 +199,7 @@ def test_without_a_role_there_is_nothing_to_knock_out():
 
 @pytest.mark.parametrize(
     ("part", "which"),
-    [("roles", [INDUCTION]), ("IOI", [IOI, PATHS]), ("word pairs", [WORD_PAIRS]), ("knocked out", [WITHOUT])],
+    [("roles", [INDUCTION, OTHERS]), ("IOI", [IOI, PATHS]), ("word pairs", [WORD_PAIRS]), ("knocked out", [WITHOUT])],
 )
 def test_what_was_not_measured_is_said_with_what_it_needs(part, which):
     given = values()

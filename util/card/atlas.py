@@ -63,11 +63,24 @@ class Entry:
             return {}
         return {name: one["effect"][0] for name, one in self.values["roles"]["roles"][role]["heads"].items()}
 
+    def rows(self) -> dict[str, dict[str, float]]:
+        """The heads of each role, and those that count in IOI and have none, each with its effect."""
+        return {**{str(role): self.heads(role) for role in Role}, plots.NAMELESS: self.nameless}
+
     def depth(self, head: str) -> float:
         """How deep a head lies: 0 in the first layer, 1 in the last."""
         found = re.fullmatch(r"L(\d+)H\d+", head)
         assert found is not None, head
         return int(found[1]) / max(1, self.values["layers"] - 1)
+
+    @property
+    def nameless(self) -> dict[str, float]:
+        """The carriers without a role, each with the size of its effect in IOI; none where roles were not measured."""
+        if self.values["roles"] is None:
+            return {}
+        named = {name for role in Role for name in self.heads(role)}
+        shares = self.values["IOI"]["carriers"] if self.carriers else {}
+        return {name: abs(share[0]) for name, share in shares.items() if name not in named}
 
     @property
     def carriers(self) -> set[str]:
@@ -89,16 +102,15 @@ class CardAtlas:
             raise ValueError(f"cards of {models}: give one or more, of different models")
 
     def table(self) -> pd.DataFrame:
-        """A row for each model and role: how many heads, how deep (mean, least, most), how many carry IOI too."""
+        """A row for each model and role, and for heads of IOI without one: how many, how deep (mean, least, most)."""
         rows = []
         for entry in self.entries:
-            for role in Role:
-                heads = entry.heads(role)
+            for role, heads in entry.rows().items():
                 depths = [entry.depth(head) for head in heads]
                 rows.append(
                     {
                         "model": entry.name,
-                        "role": str(role),
+                        "role": role,
                         "heads": len(heads),
                         "depth": f"{np.mean(depths):.2f} ({min(depths):.2f}-{max(depths):.2f})" if depths else "",
                         "in IOI too": ", ".join(sorted({*heads} & entry.carriers)),
@@ -125,15 +137,14 @@ class CardAtlas:
     @property
     def setting(self) -> str:
         """What is shown."""
-        return "roles by score and effect; size: the effect, within role and model; ring: counts in IOI, for or against"
+        return "roles by score and effect; size: the effect, within row and model; ring: counts in IOI, for or against"
 
     def figure(self, width: float = WIDTH) -> Figure:
         """The depth of every head, a row for each role, a panel for each model."""
-        shown: dict[str, Mapping[Role, Sequence[tuple[float, float, bool]]]] = {}
+        shown: dict[str, Mapping[str, Sequence[tuple[float, float, bool]]]] = {}
         for entry in self.entries:
             of_model = {}
-            for role in Role:
-                heads = entry.heads(role)
+            for role, heads in entry.rows().items():
                 most = max(heads.values(), default=1.0)
                 of_model[role] = [
                     (entry.depth(head), effect / most, head in entry.carriers) for head, effect in heads.items()
@@ -145,12 +156,12 @@ class CardAtlas:
         """The plain values of the table."""
         return {
             entry.name: {
-                str(role): {
-                    "heads": len(entry.heads(role)),
-                    "depths": sorted(entry.depth(head) for head in entry.heads(role)),
-                    "in IOI too": sorted({*entry.heads(role)} & entry.carriers),
+                role: {
+                    "heads": len(heads),
+                    "depths": sorted(entry.depth(head) for head in heads),
+                    "in IOI too": sorted({*heads} & entry.carriers),
                 }
-                for role in Role
+                for role, heads in entry.rows().items()
             }
             for entry in self.entries
         }

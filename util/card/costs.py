@@ -1,12 +1,13 @@
 """What a model loses without the heads that a card has found: in-context learning, and plain text.
 
-Heads are ablated by their mean output. The controls are as many other heads, none of which has a role, of the same
-layers; where a layer has too few, of a like norm. What is reported is the loss beyond that of the controls.
+Heads are ablated by their mean output. The controls are as many other heads, which have no role and do not count in
+IOI, of the same layers; where a layer has too few, of a like norm. What is reported is the loss beyond that of the
+controls. Only tasks that the model does are asked: it shows that on other prompts than those that measure the loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
@@ -29,6 +30,7 @@ from util.stats.intervals import Interval, accuracy, mean_interval
 PRIMARY = "wordseq1"  # of the pattern tasks of Crosbie & Shutova: the one that small models do
 COPIED = 0.1  # of tokens: a model that copies no more does not copy
 LENGTH = 50  # of random sequences, as Crosbie & Shutova have
+OTHER_COPIES = 2000  # is added to the seed for the sequences that say whether the model copies at all
 DEMONSTRATION_SEED = 42
 EVERY = "all heads with a role"
 RIGHT_OR_WRONG = (PATTERNS, word_pair_name(""))  # outcomes that are one answer for each prompt
@@ -81,15 +83,16 @@ class CostStudy:
         """The repeated random sequences; others than those on which roles are tested."""
         return CopiesStudy(self.model, LENGTH, 2, self.sequences, self.seed + 500, **self._places)
 
-    def ablations(self, sets: Mapping[str, list[Head]], shape: tuple[int, int]) -> list[Ablation]:
+    def ablations(
+        self, sets: Mapping[str, list[Head]], shape: tuple[int, int], others: Sequence[Head] = ()
+    ) -> list[Ablation]:
         """Returns what is ablated: each set of heads that is not empty, with its controls.
 
-        sets: by name; the heads of all of them serve as no control. shape: (L, H) of the model.
+        sets: by name. others: heads that, like those of all sets, serve as no control. shape: (L, H) of the model.
         """
         eligible = np.ones(shape, bool)
-        for heads in sets.values():
-            for head in heads:
-                eligible[head] = False
+        for head in [*others, *(head for heads in sets.values() for head in heads)]:
+            eligible[head] = False
         return [self._ablation(name, heads, eligible) for name, heads in sets.items() if heads]
 
     def _ablation(self, name: str, heads: list[Head], eligible: NDArray[np.bool_]) -> Ablation:
@@ -102,9 +105,9 @@ class CostStudy:
             drawn, matched = [], ""
         return Ablation(name, tuple(heads), tuple(map(tuple, drawn)), matched)
 
-    def losses(self, sets: Mapping[str, list[Head]], shape: tuple[int, int]) -> Losses:
+    def losses(self, sets: Mapping[str, list[Head]], shape: tuple[int, int], others: Sequence[Head] = ()) -> Losses:
         """Returns what is lost without each set of heads, see `ablations`. Its intervals hold together."""
-        ablations = self.ablations(sets, shape)
+        ablations = self.ablations(sets, shape, others)
         edits: dict[tuple[str, int], Edit] = {("", 0): WHOLE}
         for one in ablations:
             for number, heads in enumerate((one.heads, *one.controls)):
@@ -135,23 +138,27 @@ class CostStudy:
     def _measured(
         self, edits: Mapping[tuple[str, int], Edit]
     ) -> tuple[dict[str, tuple[float, float, float, bool]], dict[str, dict[tuple[str, int], NDArray[np.float64]]]]:
-        """The whole model's results, and what each edit leaves: by outcome and edit, the higher the better, [N]."""
-        copied = self.copies.copied(edits)
-        interval = mean_interval(copied["", 0], within=(0, 1))
-        whole = {COPIES: (*interval, interval.low > COPIED)}
+        """The whole model's results, and what each edit leaves: by outcome and edit, the higher the better, [N].
+
+        Whether the model does a task is decided on other sequences and queries.
+        """
+        intact = {("", 0): WHOLE}
         measured = {}
-        if interval.low > COPIED:
+        copies = _copies(self.copies.replace(seed=self.copies.seed + OTHER_COPIES).copied(intact)["", 0]).low > COPIED
+        copied = self.copies.copied(edits if copies else intact)
+        whole = {COPIES: (*_copies(copied["", 0]), copies)}
+        if copies:
             measured[COPIES] = {name: np.asarray(values, np.float64) for name, values in copied.items()}
-        share, does = does_task(self.pattern_task)
-        whole[PATTERNS] = (*share, does)
+        _, does = does_task(self.pattern_task.other_queries)
+        answers = self.pattern_task.answers(edits if does else intact)
+        whole[PATTERNS] = (*accuracy(answers["", 0].right), does)
         if does:
-            answers = self.pattern_task.answers(edits)
             measured[PATTERNS] = {name: one.right.astype(np.float64) for name, one in answers.items()}
-        right = self.word_pairs.answers(edits)
+        others = self.word_pairs.replace(split="search").answers(intact)["", 0]
+        done = [task for task, answered in others.items() if accuracy(answered).low > self._chance(task)]
+        right = self.word_pairs.answers(edits if done else intact)
         for task, answered in right["", 0].items():
-            share = accuracy(answered)
-            whole[word_pair_name(task)] = (*share, share.low > self._chance(task))
-        done = [task for task in right["", 0] if whole[word_pair_name(task)][3]]
+            whole[word_pair_name(task)] = (*accuracy(answered), task in done)
         if done:
             measured[word_pair_name("")] = {
                 name: np.concatenate([answered[task] for task in done]).astype(np.float64)
@@ -162,6 +169,11 @@ class CostStudy:
         whole[PLAIN_TEXT] = (*plain, True)
         measured[PLAIN_TEXT] = {name: -np.asarray(values, np.float64) for name, values in losses.items()}
         return whole, measured
+
+
+def _copies(copied: NDArray[np.floating]) -> Interval:
+    """The share of copied tokens, of sequences [N]."""
+    return mean_interval(copied, within=(0, 1))
 
 
 def beyond_controls(differences: NDArray[np.float64], comparisons: int, of_answers: bool) -> Interval:

@@ -28,7 +28,7 @@ from util.figures.style import headline_of
 TEMPLATES = Path(__file__).parent / "templates"
 JSON, HTML, PDF = "card.json", "card.html", "card.pdf"
 PAGE, HALF = 7.2, 3.5  # inches: the width of the page, and of a half of it
-WIDER, NARROWER = 4.3, 2.8  # of the row with the diagram
+DIAGRAM = 6.0  # inches: it is shown as wide as the page, so that its smallest letters are of 6 points on paper
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PRINTING = 120  # seconds that a browser may take
 
@@ -53,8 +53,9 @@ class Picture:
 
 @dataclass(frozen=True)
 class Written:
-    """The files of a card; pdf is None where no browser could print it, for the reason `lacking`."""
+    """The files of a card, and the values in card.json; pdf is None where no browser could print it: `lacking` why."""
 
+    values: Mapping[str, Any]
     json: Path
     html: Path
     pdf: Path | None
@@ -77,16 +78,14 @@ def pictures(card: Card) -> dict[str, Picture]:
         roles = None
         if card.roles is not None:
             roles = {head: [one.role for one in listed] for head, listed in card.roles.heads.items()}
-        found["paths"] = card.ioi.paths.diagram(roles=roles, width=WIDER)
+        found["paths"] = card.ioi.paths.diagram(roles=roles, width=DIAGRAM, by_channel=False)
         found["heads"] = card.ioi.curve.figure(width=HALF)
     if card.word_pairs is not None:
         circuits = card.word_pairs.circuits
         chance = {task: one.chance for task, one in circuits.by_task.items()}
         finding, setting = circuits.finding, circuits.setting
-        found["circuits"] = plots.word_pairs(
-            circuits.accuracy(), chance, finding=finding, setting=setting, width=NARROWER
-        )
-        found["edges"] = card.word_pairs.single.figure(width=HALF)
+        found["circuits"] = plots.word_pairs(circuits.accuracy(), chance, finding=finding, setting=setting, width=HALF)
+        found["edges"] = card.word_pairs.single.figure(width=PAGE)
     if card.losses is not None and card.losses.each:
         finding, setting = card.losses.finding, f"{card.model}; {card.losses.setting}"
         found["losses"] = plots.losses(card.losses, finding=finding, setting=setting, width=PAGE)
@@ -117,7 +116,7 @@ def write(card: Card, folder: Path, command: str) -> Written:
         part.replace(folder / name)
     (folder / PDF).unlink(missing_ok=True)  # of an older card
     lacking = printed(folder / HTML, folder / PDF)
-    return Written(folder / JSON, folder / HTML, None if lacking else folder / PDF, lacking)
+    return Written(values, folder / JSON, folder / HTML, None if lacking else folder / PDF, lacking)
 
 
 def browser() -> str | None:

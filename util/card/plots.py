@@ -15,6 +15,7 @@ from util.edges import names
 from util.figures.style import (
     BLUE,
     GREY,
+    NO_ROLE,
     RED,
     ROLES,
     WIDTH,
@@ -36,6 +37,7 @@ CIRCUITS = {
 }
 APART = 0.18  # between the rows of two circuits of a task
 SPREAD = 0.2  # between heads of one role in one layer, in rows
+NAMELESS = "in IOI, no role"  # heads that count in IOI and have no role
 MODEL = 1.4  # inches that the panel of a model needs at least
 PANEL = 1.25  # inches that a panel needs at least
 UNITS = {"plain text": "nats"}  # all other outcomes are shares of right answers
@@ -102,26 +104,28 @@ def word_pairs(
 
 
 def depths(
-    shown: Mapping[str, Mapping[Role, Sequence[tuple[float, float, bool]]]],
+    shown: Mapping[str, Mapping[str, Sequence[tuple[float, float, bool]]]],
     *,
     finding: str | None,
     setting: str,
     width: float = WIDTH,
 ) -> Figure:
-    """How deep the heads of each role lie: a panel for each model, a row for each role.
+    """How deep the heads of each role lie: a panel for each model, a row for each role, and one for NAMELESS heads.
 
-    shown: by model and role, for each head its depth from 0 to 1, its effect beside the role's largest, and whether it
+    shown: by model and row, for each head its depth from 0 to 1, its effect beside the row's largest, and whether it
     carries a part of IOI.
     """
+    row_names = [*map(str, Role), NAMELESS]
+    colours = {str(role): look.colour for role, look in ROLES.items()} | {NAMELESS: NO_ROLE}
     columns = columns_of(len(shown), width - 0.9, MODEL)
     rows = -(-len(shown) // columns)
     with style():
-        figure = new_figure(width, headline_height(finding, setting, width) + rows * (0.6 + 0.17 * len(Role)))
+        figure = new_figure(width, headline_height(finding, setting, width) + rows * (0.6 + 0.17 * len(row_names)))
         axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for ax in axes.flat[len(shown) :]:
             ax.axis("off")
         for ax, (name, by_role) in zip(axes.flat, shown.items(), strict=False):
-            for row, role in enumerate(reversed(Role)):
+            for row, role in enumerate(reversed(row_names)):
                 heads = by_role[role]
                 ax.text(1.07, row, str(len(heads)), fontsize=6, va="center", color="0.35")
                 at = Counter[float]()
@@ -132,13 +136,13 @@ def depths(
                         depth,
                         height,
                         s=8 + 26 * strength,
-                        color=ROLES[role].colour,
+                        color=colours[role],
                         lw=0.9 if carries else 0,
                         edgecolors="black",
                     )
             ax.set_title("\n".join(textwrap.wrap(name, 22)))
-            ax.set_yticks(range(len(Role)), [str(role) for role in reversed(Role)])
-            ax.set(xlim=(-0.06, 1.04), ylim=(-0.6, len(Role) - 0.4))
+            ax.set_yticks(range(len(row_names)), list(reversed(row_names)))
+            ax.set(xlim=(-0.06, 1.04), ylim=(-0.6, len(row_names) - 0.4))
             ax.grid(axis="y", color="0.93", lw=0.6)
             ax.set_axisbelow(True)
         figure.supxlabel("layer / last layer; at the right: number of heads")

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from util.edges import names
-from util.figures.edge_ablation.measures import by_query, sure_losses
+from util.figures.edge_ablation.measures import by_query
 from util.figures.edge_ablation.results import CircuitsByTask, SingleEdges
 from util.figures.ioi_patching.measures import LEVELS, carriers
 from util.figures.ioi_patching.results import Curve, Paths, Population
 from util.figures.role_atlas.results import Atlas
 from util.roles.rules import Evidence
 from util.stats.heads import head_name, heads_where
-from util.stats.intervals import Interval, mean_interval
+from util.stats.intervals import Interval, mean_intervals
 from util.stats.verdicts import paired_interval
 
 SCHEMA = 1
@@ -163,11 +163,18 @@ class WordPairs:
     single: SingleEdges
 
     def values(self) -> dict[str, Any]:
-        """The plain values: accuracies, what falls for certain without a part of the circuit, and the dearest edges."""
-        rows = {task: one.rows for task, one in self.circuits.by_task.items()}
-        needed = {
-            part: sure_losses({task: (row[names.FULL], row[name]) for task, row in rows.items()})
-            for part, name in PARTS_OF_CIRCUITS.items()
+        """The plain values: accuracies, what falls for certain without a part of the circuit, and the dearest edges.
+
+        The intervals of losses hold together, for all tasks and parts. A task needs a part for certain where its loss
+        is above 0 by this interval.
+        """
+        comparisons = len(PARTS_OF_CIRCUITS) * len(self.circuits.by_task)
+        losses = {
+            task: {
+                part: _paired(one.rows[names.FULL], one.rows[name], comparisons)
+                for part, name in PARTS_OF_CIRCUITS.items()
+            }
+            for task, one in self.circuits.by_task.items()
         }
         costs = self.single.costs()
         dearest = sorted(costs, key=lambda name: -costs[name].log_prob)[:STRONGEST]
@@ -177,12 +184,9 @@ class WordPairs:
                     "queries": one.queries,
                     "chance": one.chance,
                     "accuracy": {name: list(value) for name, value in one.accuracy(alone=False).items()},
-                    "loss": {
-                        part: list(_paired(one.rows[names.FULL], one.rows[name]))
-                        for part, name in PARTS_OF_CIRCUITS.items()
-                    },
-                    "CTX+AGG minus AGG-ONLY": list(_paired(one.rows[names.CTX_AGG], one.rows[names.AGG_ONLY])),
-                    "surely needed": [part for part, found in needed.items() if task in found],
+                    "loss": {part: list(loss) for part, loss in losses[task].items()},
+                    "CTX+AGG minus AGG-ONLY": list(_paired(one.rows[names.CTX_AGG], one.rows[names.AGG_ONLY], 1)),
+                    "surely needed": [part for part, loss in losses[task].items() if loss.low > 0],
                 }
                 for task, one in self.circuits.by_task.items()
             },
@@ -202,13 +206,16 @@ class WordPairs:
         }
 
 
-def _paired(whole: Mapping[str, Any], ablated: Mapping[str, Any]) -> Interval:
-    """What the ablated loses of the whole's accuracy, with an interval over distinct queries."""
-    return paired_interval(by_query(whole["right"] * 1.0 - ablated["right"], whole["query"]))
+def _paired(whole: Mapping[str, Any], ablated: Mapping[str, Any], comparisons: int) -> Interval:
+    """What the ablated loses of the whole's accuracy, with an interval over distinct queries.
+
+    comparisons: how many such intervals are to hold together.
+    """
+    return paired_interval(by_query(whole["right"] * 1.0 - ablated["right"], whole["query"]), comparisons)
 
 
 def role_values(atlas: Atlas) -> dict[str, Any]:
-    """The plain values of a role atlas; of roles without heads also what speaks for the strongest that was tested."""
+    """The plain values of a role atlas; of roles without heads also what may still be one."""
     found = atlas.values()
     for one in atlas.evidence:
         found[str(one.role)]["closest"] = None if found[str(one.role)]["heads"] else _closest(one)
@@ -216,18 +223,21 @@ def role_values(atlas: Atlas) -> dict[str, Any]:
 
 
 def _closest(evidence: Evidence) -> dict[str, Any] | None:
-    """The tested head whose effect is largest, with an interval that holds for all of them; None if none was tested."""
+    """The tested head whose effect may be the largest: that whose interval reaches furthest; None if none was tested.
+
+    The intervals hold for all tested heads together.
+    """
     effect = evidence.effect
     if not effect.heads:
         return None
     second = evidence.score.halves[1]
     excess = np.asarray(effect.excess, np.float64)
-    place = int(excess.mean(axis=0).argmax())
     clusters = evidence.score.clusters_of(second)
-    interval = mean_interval(excess[:, place], comparisons=len(effect.heads), clusters=clusters)
+    intervals = mean_intervals(excess, comparisons=len(effect.heads), clusters=clusters)
+    place = int(intervals.high.argmax())
     return {
         "head": head_name(effect.heads[place]),
-        "effect": list(interval),
+        "effect": list(intervals[place]),
         "p": float(evidence.p()[effect.heads[place]]),
     }
 
@@ -236,8 +246,9 @@ def _closest(evidence: Evidence) -> dict[str, Any] | None:
 class Taken:
     """What was decided of one part, and what it took.
 
-    size: None where it did not fit into the time. estimated: in seconds, when it was decided. seconds: None where it
-    was not measured; refused: why this model cannot be measured, or "".
+    size: None where it did not fit into the time. estimated: the seconds of measuring it, when it was decided. seconds:
+    when it was measured first; None where it was not measured. refused: why this model cannot be measured, or "".
+    resumed: whether the seconds lack those of a run that was interrupted. there: whether another card had measured it.
     """
 
     part: str
@@ -246,11 +257,20 @@ class Taken:
     estimated: float
     seconds: float | None
     refused: str = ""
+    resumed: bool = False
+    there: bool = False
 
     @property
     def is_read(self) -> bool:
-        """Whether it took so much less than a measurement that it was read from records."""
-        return self.seconds is not None and self.seconds < self.estimated / 5
+        """Whether it was read from records: it was there, or took far less than a measurement from start to end."""
+        return self.there or (self.seconds is not None and not self.resumed and self.seconds < self.estimated / 5)
+
+    @property
+    def spent(self) -> float:
+        """The seconds of the card's minutes that it took; where a run was interrupted, as many as were expected."""
+        if self.there or self.seconds is None:
+            return 0.0
+        return max(self.seconds, self.estimated) if self.resumed else self.seconds
 
 
 @dataclass(frozen=True)
@@ -289,6 +309,7 @@ class Card:
                         "estimated seconds": one.estimated,
                         "seconds": one.seconds,
                         "from records": one.is_read,
+                        "resumed": one.resumed,
                         "refused": one.refused,
                     }
                     for one in self.taken

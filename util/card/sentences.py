@@ -1,4 +1,4 @@
-"""The five sentences of a card, made from its values: which circuits, how sure that is, and what cannot be told.
+"""The six sentences of a card, made from its values: which circuits, how sure that is, and what cannot be told.
 
 `sentences` takes what card.json has, so that they can be made again from the file alone. Each sentence says how it
 stands: found, not found, not told apart (the intervals are too wide), not done (the model does not do the task), or
@@ -24,7 +24,7 @@ UNSURE = 0.1  # nats: a role whose largest effect may reach this is not said to 
 CARRIES = 0.01  # of the whole effect: what carries less is not spoken of
 NAMED = 3  # heads that are named with their numbers
 NEARLY = 0.1  # of accuracy: who may be so much above chance is not said not to do a task
-NONE_LOST = 0.15  # of accuracy: a loss that may be larger is not said to be none; with 32 queries 0.12 stay possible
+NONE_LOST = 0.2  # of accuracy: a loss that may be larger is not said to be none; with 32 queries 0.17 stay possible
 
 
 class Told(StrEnum):
@@ -47,11 +47,18 @@ class Sentence:
 
 
 def sentences(values: Values) -> list[Sentence]:
-    """The sentences about induction, IOI, its paths, word pairs, and what the found heads are worth.
+    """The sentences about induction, other roles, IOI, its paths, word pairs, and what the found heads are worth.
 
     values: of card.json.
     """
-    return [_induction(values), _ioi(values), _paths(values), _word_pairs(values), _knocked_out(values)]
+    return [
+        _induction(values),
+        _other_roles(values),
+        _ioi(values),
+        _paths(values),
+        _word_pairs(values),
+        _knocked_out(values),
+    ]
 
 
 def _unmeasured(topic: str, values: Values, part: str) -> Sentence:
@@ -108,15 +115,39 @@ def _no_heads(topic: str, what: str, role: Values) -> Sentence:
     attend = "attends" if role["tested"] == 1 else "attend"
     if effect[2] >= UNSURE:
         text = (
-            f"Cannot be told: {tested} {attend} as an {what} does, and what {closest['head']} does is worth "
+            f"Cannot be told: {tested} {attend} as an {what} does, and what {closest['head']} does may be worth most: "
             f"{written(effect)} nats."
         )
         return Sentence(topic, Told.OPEN, text)
     text = (
-        f"No {what}: {tested} {attend} as one does, but none is worth {UNSURE} nats, the most {closest['head']}, "
-        f"{written(effect)}."
+        f"No {what}: {tested} {attend} as one does, but none is worth {UNSURE} nats; what {closest['head']} does may "
+        f"be worth most, {written(effect)}."
     )
     return Sentence(topic, Told.NOT_FOUND, text)
+
+
+def _other_roles(values: Values) -> Sentence:
+    """How many heads have each role that no other sentence is about, which is the strongest, and what is open."""
+    topic = "Other roles"
+    if values["roles"] is None:
+        return _unmeasured(topic, values, "roles")
+    found, without, unsure = list[str](), list[str](), list[str]()
+    for role in Role:
+        if role in (Role.INDUCTION, Role.PREVIOUS_TOKEN):
+            continue
+        one = values["roles"]["roles"][role]
+        if one["heads"]:
+            name, most = next(iter(one["heads"].items()))
+            found.append(f"{counted(len(one['heads']), f'{role} head')} ({name} {written(most['effect'])})")
+        elif one["closest"] is not None and one["closest"]["effect"][2] >= UNSURE:
+            unsure.append(str(role))
+        else:
+            without.append(str(role))
+    said = [f"Found, with the strongest head and its effect: {listed(found)}"] if found else []
+    said += [f"No head for certain: {listed(without)}"] if without else []
+    said += [f"Cannot be told: {listed(unsure)}"] if unsure else []
+    state = Told.FOUND if found else Told.OPEN if unsure else Told.NOT_FOUND
+    return Sentence(topic, state, f"{'. '.join(said)}.")
 
 
 # ------------------------------------------------------------------------------------------------ IOI
@@ -272,7 +303,7 @@ def _knocked_out(values: Values) -> Sentence:
     losses = [one for one in found["losses"] if one["ablated"] == largest]
     heads = losses[0]["heads"]
     if losses[0]["beyond"] is None:
-        text = f"Cannot be told: too few heads have no role, so that the {in_words(heads)} that have one lack controls."
+        text = f"Cannot be told: too few heads are left, so that the {in_words(heads)} that have a role lack controls."
         return Sentence(topic, Told.OPEN, text)
     told = [_loss(one) for one in losses if one["beyond"][1] > 0]
     rest = [_loss(one) for one in losses if one["beyond"][1] <= 0]

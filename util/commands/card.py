@@ -14,7 +14,8 @@ from util.records.exports import check_folder
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
     add_model(parser)
-    parser.add_argument("--minutes", type=float, default=20.0, help="that all parts may take together (default: 20)")
+    minutes = "that all parts may take together (default: 20); with more, a part that grows is measured anew"
+    parser.add_argument("--minutes", type=float, default=20.0, help=minutes)
     parser.add_argument("--seed", type=int, default=0, help="of all prompts")
     about = "of the model's untrained twin with fresh weights from this seed: what a card says of nothing"
     parser.add_argument("--untrained", type=int, metavar="SEED", help=about)
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     card = study.card(lambda line: print(line, flush=True))
     written = page.write(card, out, command_of(arguments))
-    for one in page.values_of(card)["sentences"]:
+    for one in written.values["sentences"]:
         print(f"{one['topic']} ({one['told']}): {one['text']}")
     print(*filter(None, [written.json, written.html, written.pdf, written.lacking]), sep="\n")
 

@@ -55,11 +55,8 @@ def estimate(measuring: Sequence[Any], parts: Sequence[str] | None = None, speed
 
 def card_parts(card: CardStudy, shape: Shape, speed: Speed) -> dict[str, Part]:
     """Returns the one part of a card: what fits into its minutes, at the sizes that its own plan chooses."""
-    of_card = budget.Shape(shape.layers, shape.heads)
-    each = {
-        part: [budget.seconds(part, size, of_card, speed.tokens) for size in budget.SIZES[part]]
-        for part in budget.PARTS
-    }
+    of_card, pace = budget.Shape(shape.layers, shape.heads), budget.Pace(speed.tokens, speed.passes)
+    each = {part: [budget.seconds(part, size, of_card, pace) for size in budget.SIZES[part]] for part in budget.PARTS}
     chosen = budget.plan(60 * card.minutes, budget.PARTS, each)
     seconds = sum(each[part][place] for part, place in chosen.items() if place is not None)
     # replayed runs, and keys and values that are kept, fill their budgets where the sizes allow it

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine.attention import input_device, instrument
-from util.engine.call import Instrument, Support
+from util.engine.call import Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.handshake import check_ids, check_length, out_of_memory
 from util.engine.instruments import Knockout
@@ -204,10 +204,10 @@ def _run(
 
 
 def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
-    """Raises ValueError, before any forward pass, when a prompt has more tokens than the model has positions for."""
+    """Raises UnsupportedModel, before any forward pass, for a prompt of more tokens than the model has positions."""
     limit = context_length(model)
     if limit is not None and max(lengths, default=0) > limit:
-        raise ValueError(
+        raise UnsupportedModel(
             f"the longest prompt has {max(lengths)} tokens, this model places {limit}; "
             "use fewer demonstrations or a data set with shorter texts"
         )

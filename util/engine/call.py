@@ -69,7 +69,7 @@ CLOSED = -1e4  # the mask of a closed cell is lower; biases such as ALiBi's are 
 
 
 class UnsupportedModel(ValueError):
-    """The attention of this model class cannot be instrumented; the message says why and what works."""
+    """This model cannot be instrumented, or has too short a context; the message says why and what works."""
 
 
 @dataclass(frozen=True, eq=False)

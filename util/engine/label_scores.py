@@ -18,7 +18,7 @@ from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, input_device, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
-from util.prompts.prompt import Appended, LabelledTokens, Prompt, labelled_tokens
+from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
 
 Attach = Callable[[Batch], Sequence[Instrument]]
 Label = tuple[int, ...]  # the tokens of one label
@@ -73,7 +73,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
     for number, prompt in enumerate(prompts):
         for offset in range(count):
             if tokens[offset][number].ids[:-1] != tokens[0][number].ids[:-1]:
-                raise ValueError(
+                raise UnsupportedTokenizer(
                     f"the label {prompt.label(offset)!r} changes the tokens before it in {prompt.text[-30:]!r}, so no "
                     "one prompt can be followed by every label; use other label words or another separator"
                 )
@@ -82,7 +82,7 @@ def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -
         labels.append(label_tokens)
         for i, j in permutations(range(count), 2):
             if label_tokens[j][: len(label_tokens[i])] == label_tokens[i]:
-                raise ValueError(
+                raise UnsupportedTokenizer(
                     f"the tokens of the label {prompt.labels[i]!r} begin those of {prompt.labels[j]!r}, so no model "
                     "can give the longer one a higher probability; replace the label words (StaICC: change_label_space)"
                 )

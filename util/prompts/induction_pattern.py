@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from util.prompts.prompt import Prompt, Span, Tokens, with_bos
+from util.prompts.prompt import Prompt, Span, Tokens, UnsupportedTokenizer, with_bos
 from util.prompts.sequences import matched_cells
 from util.prompts.words import table
 
@@ -92,7 +92,9 @@ def cells_among(prompt: Prompt, tokens: Tokens, pattern: str = "induction", seed
         if (shares and owner is not None) or (part.kind is not None and not own):
             start, end = part.span
             around = prompt.text[max(0, start - 12) : end + 12]
-            raise ValueError(f"the tokenizer does not split a prompt at its parts, so they cannot be cut: {around!r}")
+            raise UnsupportedTokenizer(
+                f"the tokenizer does not split a prompt at its parts, so they cannot be cut: {around!r}"
+            )
         positions[i] = own
         if own:
             last, owner = own[-1], part.kind

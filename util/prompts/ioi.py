@@ -22,7 +22,7 @@ from string import Formatter
 from typing import Any, Literal, get_args
 
 from util import paths
-from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, with_bos
+from util.prompts.prompt import Misaligned, Prompt, Span, Tokens, UnsupportedTokenizer, with_bos
 
 Corruption = Literal[
     "s2_swap",  # S2 becomes IO: the first clause stays, the answer flips (IO <- S2 in the paper)
@@ -127,7 +127,7 @@ def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Seq
         kept[kind] = _kept(kind, words, users, tokenizer, rejected) if users else ()
         needed = MINIMUM if kind == "names" else 1
         if users and len(kept[kind]) < needed:
-            raise ValueError(
+            raise UnsupportedTokenizer(
                 f"{type(tokenizer).__name__} keeps {len(kept[kind])} of {len(words)} {kind}, and {needed} are needed "
                 f"({dict(rejected)}); take a tokenizer of a larger vocabulary, "
                 + ("pass more names, or other frames" if kind == "names" else f"or frames without {fields[0]}")
@@ -244,7 +244,7 @@ def ioi_prompts(
         else:
             pairs.append(pair)
     if not pairs:
-        raise ValueError(
+        raise UnsupportedTokenizer(
             f"none of {count} IOI pairs lies on top of each other in the tokens of {type(tokenizer).__name__} "
             f"({dict(dropped)}); take other frames or names"
         )

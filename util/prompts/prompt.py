@@ -17,6 +17,10 @@ Appended = int | str  # what follows the query: a label, by its offset from gold
 CUTS = ("none", "label_words", "last_sentence_token")
 
 
+class UnsupportedTokenizer(ValueError):
+    """Prompts of a kind cannot be made, or not be told apart, in the tokens of this tokenizer; the message says why."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One prompt without its answer: it ends with the query's forerunner, or the last word of an IOI sentence.
@@ -108,7 +112,7 @@ def _locate(prompt: Prompt, text: str, ids: list[int], offsets: list[Span], toke
         forerunner, label_last = first[s_end - 1], last[label_end - 1]
         if forerunner < 0 or label_last <= forerunner or offsets[forerunner][1] > label_end - 1:
             around = text[max(0, s_end - 20) : label_end]
-            raise ValueError(
+            raise UnsupportedTokenizer(
                 f"{type(tokenizer).__name__} has no token boundary between forerunner and label in {around!r}; "
                 "use other label words or another separator before the label"
             )
@@ -148,7 +152,7 @@ def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequ
                     "choose offsets below the number of labels, and words that are no labels"
                 )
             if seen.setdefault(token, label) != label:
-                raise ValueError(
+                raise UnsupportedTokenizer(
                     f"the labels {seen[token]!r} and {label!r} begin with the same token ({token}) in this tokenizer, "
                     "so their attention rows are the same; replace the label words (StaICC: change_label_space)"
                 )
@@ -157,7 +161,7 @@ def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequ
 def _check_offsets(tokenizer: Any) -> None:
     """Raises ValueError for a tokenizer without character offsets."""
     if not getattr(tokenizer, "is_fast", False):
-        raise ValueError(
+        raise UnsupportedTokenizer(
             f"{type(tokenizer).__name__} gives no character offsets, which token roles need; "
             "load the fast (Rust) tokenizer of this model, or convert it with transformers' conversion script"
         )
@@ -224,7 +228,7 @@ class Layout:
 # ------------------------------------------------------------------------------------------------ token positions
 
 
-class Misaligned(ValueError):
+class Misaligned(UnsupportedTokenizer):
     """A prompt's parts do not fall on tokens as they have to; `reason` says why in a few words, to count cases."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -278,6 +282,6 @@ def bos_token(tokenizer: Any) -> int:
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)
-    raise ValueError(
+    raise UnsupportedTokenizer(
         f"{type(tokenizer).__name__} has neither a BOS nor an EOS token to put first; set tokenizer.bos_token"
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from util.prompts.prompt import bos_token
+from util.prompts.prompt import UnsupportedTokenizer, bos_token
 
 SALT = 2024  # joined to every seed, so that other code with seeds 0, 1, ... does not draw the same numbers
 
@@ -60,7 +60,7 @@ def repeated_sequences(
     drop = int(exclude * len(ranked))
     candidates = np.array(ranked[drop : len(ranked) - drop], dtype=np.int64)
     if len(candidates) < length:
-        raise ValueError(
+        raise UnsupportedTokenizer(
             f"{len(candidates)} tokens of {type(tokenizer).__name__} can be drawn, fewer than length = {length}; "
             "take a smaller length or exclude, or a tokenizer of a larger vocabulary"
         )
@@ -88,7 +88,7 @@ def ranked_tokens(tokenizer: Any) -> tuple[list[int], str]:
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ValueError(
+        raise UnsupportedTokenizer(
             f"{type(tokenizer).__name__} has no Rust backend to read token ranks from; load the fast tokenizer"
         )
     state = json.loads(backend.to_str())

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from util.prompts.prompt import Layout, Misaligned, Prompt
+from util.prompts.prompt import Layout, Misaligned, Prompt, UnsupportedTokenizer
 from util.prompts.token_types import TypedTokens, check_aligned, type_tokens
 from util.prompts.word_pairs import CORRUPTIONS, Pair, WordPairTask, fault, find
 from util.prompts.words import table
@@ -428,7 +428,7 @@ def prompts(
             coincidences[c] += sum(a == b for a, b in zip(_outputs(clean.prompt), _outputs(donor), strict=True))
     if not items:
         reasons = "; ".join(f"{reason} {count}" for reason, count in (stock.rejected + dropped).items())
-        raise ValueError(
+        raise UnsupportedTokenizer(
             f"task {task.name!r}: no prompt can be made for this tokenizer ({reasons}). Try another "
             "separator (layout: TAB, COLON, ARROW or your own), a smaller k, or fewer corruptions"
         )

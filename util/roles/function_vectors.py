@@ -29,6 +29,7 @@ from util.engine.instruments import CaptureHeads, PatchHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.replay import Edit, Place, path, replay
 from util.prompts import word_pair_prompts, word_pairs
+from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.words import table
 from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
@@ -161,9 +162,9 @@ class FunctionVectorStudy(Study):
             raise ValueError(f"k = {self.k}, corruption = {self.corruption!r}: {error}") from error
         self._check_queries(len(self._task.queries(self.split)))
 
-    def _check_queries(self, queries: int) -> None:
+    def _check_queries(self, queries: int, error: type[ValueError] = ValueError) -> None:
         if self.prompts > queries:
-            raise ValueError(
+            raise error(
                 f"prompts = {self.prompts}: {self.task} has {queries} queries to ask, and none is asked twice; give "
                 f"{queries} or fewer"
             )
@@ -207,11 +208,11 @@ class FunctionVectorStudy(Study):
     def corrupted(self) -> word_pair_prompts.WordPairPrompts:
         """The prompts that heads are patched in: the donors of these.
 
-        Raises ValueError where this tokenizer leaves fewer queries than prompts, and what `word_pair_prompts.prompts`
+        Raises UnsupportedTokenizer where it leaves fewer queries than prompts, and what `word_pair_prompts.prompts`
         raises.
         """
         drawn = self._drawn(self.prompts, self.seed)
-        self._check_queries(drawn.askable)
+        self._check_queries(drawn.askable, UnsupportedTokenizer)
         return drawn
 
     @cached_property

@@ -167,12 +167,13 @@ def interval(samples: Sequence[Sample], error: float = ERROR) -> Interval:
     return Interval(raw, min(mean - width, low), max(mean + width, _most(net, n, error)))
 
 
-def paired_interval(differences: ArrayLike) -> Interval:
+def paired_interval(differences: ArrayLike, comparisons: int = 1) -> Interval:
     """The mean of paired differences of right answers [N], each in [-1, 1], with its interval, which ends there.
 
-    Unlike Student's interval it has width where all differences are equal.
+    Unlike Student's interval it has width where all differences are equal. comparisons: how many such intervals are to
+    hold together (Bonferroni's correction).
     """
-    value, low, high = interval([Sample.of(differences)])
+    value, low, high = interval([Sample.of(differences)], ERROR / comparisons)
     return Interval(value, max(low, -1.0), min(high, 1.0))
 
 

@@ -743,16 +743,18 @@ class Paths(Result):
         shown = self.certain() or self.strongest()
         return plots.paths(self.heads, self.edges, self.channels, channels, self.direct, whole, shown, *said, width)
 
-    def graph(self, roles: Mapping[Head, Sequence[Role]] | None = None) -> nx.MultiDiGraph:
+    def graph(self, roles: Mapping[Head, Sequence[Role]] | None = None, *, by_channel: bool = True) -> nx.MultiDiGraph:
         """Returns the circuit: heads, the logits, and the paths that carry more than a hundredth for certain.
 
         A path between heads is an edge for each channel that does so alone; where only all three together do, it is one
-        edge without a channel. Heads that have no edge are left out. roles: by head, see `stored_roles`.
+        edge without a channel. Heads that have no edge are left out. roles: by head, see `stored_roles`. by_channel:
+        False for one edge without a channel for each path that all three together carry.
         """
         edges = list[Edge]()
         for row, column in np.argwhere(np.isfinite(self.edges.value)):
             ends = (head_name(self.heads[row]), head_name(self.heads[column]))
             sure = {name: part[row, column] for name, part in self.channels.items() if carriers(part)[row, column]}
+            sure = sure if by_channel else {}
             if not sure and carriers(self.edges)[row, column]:
                 sure = {"": self.edges[row, column]}
             edges += [Edge(*ends, share.value, channel, share) for channel, share in sure.items()]
@@ -785,19 +787,23 @@ class Paths(Result):
         planted: nx.MultiDiGraph | None = None,
         roles: Mapping[Head, Sequence[Role]] | None = None,
         width: float = WIDTH,
+        *,
+        by_channel: bool = True,
     ) -> Figure | None:
         """Returns the circuit as a diagram in the manner of Wang et al. 2022, Fig. 2; None without paths.
 
         planted: a circuit that is known, drawn below as the key, see `PlantedEdges.graph`. roles: by head, see
-        `stored_roles`; None where they are not known.
+        `stored_roles`; None where they are not known. by_channel: see `graph`; without channels the title counts paths
+        as `finding` does, each of which is one line then.
         """
         if self.refused:
             return None
-        circuits = {"A) measured": self.graph(roles)}
+        circuits = {"A) measured" if by_channel else "": self.graph(roles, by_channel=by_channel)}
         if planted is not None:
             circuits["B) the key: a planted circuit, whose parts are known"] = planted
+        finding = self.diagram_finding if by_channel else self.finding
         return circuit_figure(
-            circuits, self.diagram_finding, f"{self.setting}; numbers on lines: the {NUMBERED} strongest of a panel",
+            circuits, finding, f"{self.setting}; numbers on lines: the {NUMBERED} strongest of a panel",
             output=LOGITS, signs=("carries the effect", "works against it"), unit="of the effect",
             no_role="roles not measured" if roles is None else "no role",
             ticks={layer: str(layer) for layer, _ in self.heads}, labelled=NUMBERED, width=width,

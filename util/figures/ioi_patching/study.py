@@ -39,11 +39,11 @@ class Study(study.Study):
     at least 8, by `seed`. Sets of heads and paths are measured on fresh pairs, of `seed` + 1.
     texts: base and source of the project's example. names: the answer of the base, and the name that it repeats.
     shown_layer: the layer whose activations are shown, by default that of the strongest head. layer_skip: every how
-    many layers one is shown, by default so that at most 12 are. path_heads: between how many heads paths are patched,
-    at most. edge_pairs: on how many pairs edges of the component graph are scored, and on how many fresh ones they are
-    judged. exact_edges: of how many edges exact effects are measured, at most. untrained_control: whether `untrained`
-    measures anything. held_out: whether frames and names are those that the embedded model was not trained on; None:
-    for the embedded model.
+    many layers one is shown, by default so that at most 12 are. random_sets: of each size, which the strongest heads
+    are compared with. path_heads: between how many heads paths are patched, at most. edge_pairs: on how many pairs
+    edges of the component graph are scored, and on how many fresh ones they are judged. exact_edges: of how many edges
+    exact effects are measured, at most. untrained_control: whether `untrained` measures anything. held_out: whether
+    frames and names are those that the embedded model was not trained on; None: for the embedded model.
     """
 
     corruption: Corruption = "s2_swap"
@@ -54,6 +54,7 @@ class Study(study.Study):
     names: TWO_TEXTS = NAMES
     shown_layer: Natural | None = None
     layer_skip: Count | None = None
+    random_sets: Count = measures.RANDOM_SETS
     path_heads: Count = 16
     edge_pairs: Annotated[Count, Field(ge=2)] = 32
     exact_edges: Annotated[Count, Field(ge=BANDS)] = 2000
@@ -176,7 +177,7 @@ class Study(study.Study):
     def curve(self) -> results.Curve:
         """Returns faithfulness against size: the strongest heads of `population`, all but these, and random sets."""
         chosen = self.population().chosen
-        sets = measures.curve_sets(chosen, seed=self.seed)
+        sets = measures.curve_sets(chosen, self.random_sets, self.seed)
         return results.Curve.of(self.circuit(sets), chosen.size)
 
     def paths(self, heads: Sequence[Head] | None = None) -> results.Paths:
