@@ -122,7 +122,7 @@ def tiny():
 def collection(folder, pause=0.0):
     """All parts of the study."""
     study = Numbers(tiny(), folder=folder, pause=pause)
-    return Collection(study, study.stem, {part: getattr(study, part) for part in study.parts})
+    return Collection(study, study.stem, (study,), {part: getattr(study, part) for part in study.parts})
 
 
 def contents(folder):

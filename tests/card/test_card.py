@@ -173,13 +173,13 @@ def test_more_minutes_keep_what_is_there_where_growing_does_not_fit(card, tiny, 
         more = {**size.settings, counts[part]: size.settings[counts[part]] + 4}
         monkeypatch.setitem(study.SIZES, part, (size, Size("larger", more)))
     monkeypatch.setattr(Study, "estimates", lambda self, pace: {part: [100.0, 1e4] for part in PARTS})
-    more = Study("embedded", 30.0, folder=folder)
-    assert more.prices(Pace(1.0, 0.0))[ROLES] == [0.0, 1e4]
-    made = more.card(silent)
+    longer = Study("embedded", 30.0, folder=folder)
+    assert longer.prices(Pace(1.0, 0.0))[ROLES] == [0.0, 1e4]
+    made = longer.card(silent)
     assert [one.size for one in made.taken] == ["full"] * 4 and all(one.is_read for one in made.taken)
     assert [one.seconds for one in made.taken] == [one.seconds for one in card.taken]
     assert sum(one.spent for one in made.taken) == 0
-    assert {part: (size, seconds) for part, (size, seconds) in more.planned().items()} == {
+    assert {part: (size, seconds) for part, (size, seconds) in longer.planned().items()} == {
         part: ("full", 0.0) for part in PARTS
     }
 

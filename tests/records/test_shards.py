@@ -60,7 +60,7 @@ def unloadable(folder):
 def test_every_piece_belongs_to_just_one_shard(of):
     names = [Piece(Path(f"record {number}.pickle")) for number in range(40)]
     blocks = [Piece(Path(f"blocks/record {n}/{b}.pickle"), block=b) for n in range(5) for b in range(9)]
-    owners = Counter()
+    owners = Counter[int]()
     for piece in names + blocks:
         shares = [shards.Share(Shard(number, of)) for number in range(1, of + 1)]
         assert [share.owns(piece) for share in shares].count(True) == 1

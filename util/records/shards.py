@@ -93,12 +93,11 @@ class NotYet(RuntimeError):
         self.unknown = tuple(dict.fromkeys(unknown))
         super().__init__("not there yet: " + "; ".join([*map(str, self.pieces), *self.unknown]))
 
-    @classmethod
-    def joined(cls, errors: Sequence[NotYet]) -> NotYet:
-        """One error for several, with all that they miss."""
-        return cls(
-            (piece for error in errors for piece in error.pieces), (word for error in errors for word in error.unknown)
-        )
+
+def _together(errors: Sequence[NotYet]) -> NotYet:
+    """One error for several, with all that they miss."""
+    pieces = [piece for error in errors for piece in error.pieces]
+    return NotYet(pieces, [word for error in errors for word in error.unknown])
 
 
 @dataclass
@@ -224,7 +223,7 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
         except NotYet as error:
             errors.append(error)
     if errors:
-        raise NotYet.joined(errors)
+        raise _together(errors)
     return results
 
 
