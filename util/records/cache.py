@@ -331,7 +331,8 @@ def load_or_compute(
     one is complete. A result that cannot be saved in the folder is saved in the system's temporary folder, if possible,
     and returned; a CacheWarning says where it is. Raises CacheError, before computing, if the folder cannot be written
     to, and what `load` and `save` raise otherwise. Where a result of this process is only in memory already, or a
-    record that cannot be relied on lies in a folder that may only be read, it is computed nevertheless.
+    record that cannot be relied on lies in a folder that may only be read, it is computed nevertheless. Inside
+    `stored_only`, raises NotStored where there is no record.
     """
     if not redo:
         cached = load(request, folder, expect)
