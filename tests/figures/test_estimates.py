@@ -30,8 +30,8 @@ TOKENS = 2.0
 MEASURED = {
     "embedded": ("edge_ablation", "induction_scores"),
     "experts": ("forerunner_heads",),
-    "wide": ("ioi_patching",),
-    "deep": ("toy_induction_head", "role_atlas"),
+    "wide": ("toy_induction_head", "role_atlas"),
+    "deep": ("ioi_patching",),
 }
 SMALL = {"study": "toy_induction_head", "sequences": 4, "untrained_control": False}
 

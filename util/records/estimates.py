@@ -33,8 +33,9 @@ SHORT = 8  # tokens of the row that shows what a pass takes beside its tokens
 SECONDS_OF_A_LAYER = 7e-4  # that one pass takes beside its tokens, where it is not measured
 LIBRARIES = 550_000_000  # bytes of a process that has imported the suite and read prompts
 CONTROL = 200_000_000  # bytes that a planted model takes, with what is measured of it
-KERNEL, KERNELS = 60_000, 1_250_000_000  # bytes of a kernel, the mean over calls, and of all that are kept
+KERNEL, KERNELS = 100_000, 1_250_000_000  # bytes of a kernel, the mean over calls, and of all that are kept
 RECORD = 30_000  # bytes of a record on the disk, beside its arrays
+REPLAYED = 0.5  # of what `engine.replay` allows for: not all runs are at the widest place of a layer together
 PADDING = 1.07  # tokens that run for each token of prompts of like lengths
 
 
@@ -133,7 +134,7 @@ class Shape:
     def replay(self, runs: float, length: float, keys: float) -> int:
         """The bytes of edited runs that are replayed together: `length` tokens are computed, which read `keys`."""
         one = replay.row_bytes(self.model, max(1, round(length)), max(1, round(keys)))
-        return round(min(replay.BUDGET, runs * one))
+        return round(REPLAYED * min(replay.BUDGET, runs * one))
 
     def kernels(self, passes: float) -> float:
         """The bytes of the kernels that the CPU keeps of a mixture of experts in 16 bits, after so many passes.

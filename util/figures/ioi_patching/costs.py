@@ -84,7 +84,7 @@ def curve(study: Study, shape: Shape) -> Work:
     tokens = prompts * lengths.NAMES
     return runs + Work(
         unembedded=sets * tokens,
-        passes=sets * frames / 2,
+        passes=sets * min(1.5, frames / 8),
         seconds=0.005 * sets * frames,
         room=runs.room + shape.logits(tokens / frames * 2, 2),
         stored=sets * RECORD,
@@ -126,9 +126,8 @@ def edges(study: Study, shape: Shape) -> Work:
     )
     run = Work(
         tokens=READ * circuits * tokens,
-        passes=4 * circuits * min(FRAMES, prompts),
-        seconds=1e-9 * circuits * tokens * shape.layers * every / max(1, shape.layers) * 0.01,
-        room=shape.replay(tokens / 2 * shape.heads, lengths.NAMES, lengths.NAMES) * 0.5,
+        passes=4 * circuits * min(FRAMES, prompts / 3),
+        room=shape.replay(tokens / 2 * shape.heads, lengths.NAMES, lengths.NAMES) * 0.15,
         stored=2 * rankings * RECORD,
     )
     return scored + alone + run + Work(stored=len(METHODS) * every * 4)

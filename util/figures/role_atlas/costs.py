@@ -10,7 +10,7 @@ from util.roles.name_roles import NameRoles
 from util.roles.sequence_roles import SequenceRoles
 from util.roles.vector_roles import VectorRoles
 
-FEW = 0.12  # the share of heads that pass a score, and are put to the test
+FEW = 0.07  # the share of heads that pass a score, and are put to the test
 UNTRAINED = 0.02  # the same of an untrained model
 
 
