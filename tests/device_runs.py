@@ -1,4 +1,4 @@
-"""What the suite computes on a model, wherever the model is: on the CPU, on fake GPUs (`tests/fake_gpu`), on a real one.
+"""What the suite computes on a model, wherever it is: on the CPU, on fake GPUs (`tests/fake_gpu`), or on a real one.
 
 Each run takes a prepared model and gives named numbers. Prompts are random and short, and the same for every device.
 `INSTRUMENTS` reads and edits attention; `WHOLE` is everything that is built on that. What runs give in the model's own
@@ -6,7 +6,7 @@ dtype is named in `OWN_DTYPE`; everything else is promised as float32 or float64
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from tests.architectures import VOCABULARY
 from util.edges.ablation import Ablation
 from util.edges.splicing import Group, Store, continuations, outcomes, whole_logits
-from util.engine.attention import instrument, support
+from util.engine.attention import support
 from util.engine.base_runs import BaseRuns
 from util.engine.batches import Batch, Row, forward
 from util.engine.call import Instrument
@@ -47,7 +47,7 @@ from util.engine.replay import Edit, Place, replay
 from util.prompts.prompt import LabelledTokens
 from util.prompts.token_types import TypedTokens
 from util.scores import token_types
-from util.scores.attribution import edge_scores, model_graph, node_scores
+from util.scores.attribution import Method, edge_scores, model_graph, node_scores
 from util.scores.circuits import circuit_metrics
 from util.scores.exact import exact_node_scores, exact_scores
 from util.scores.paths import path_effects
@@ -222,13 +222,12 @@ def direct(model: PreTrainedModel) -> Numbers:
 def groups(vocabulary: int = VOCABULARY) -> list[Group]:
     """Two prompts of word pairs with donors of two corruptions; one of them has a word of two tokens."""
     found = []
-    for number, more in enumerate((0, 1)):
-        types, examples = (*TYPES[:1], *TYPES[1:2] * more, *TYPES[1:]), (*EXAMPLES[:1], *EXAMPLES[1:2] * more, *EXAMPLES[1:])
-        starts = [place == 0 or not (more and place == 2) for place in range(len(types))]
-        slots = tuple(int(slot) for slot in np.cumsum(starts) - 1)
-        rng = np.random.default_rng(number)
-        made = [TypedTokens((1, *rng.integers(3, vocabulary, len(types) - 1).tolist()), types, examples, slots) for _ in range(3)]
-        found.append(Group(made[0], {0: made[1], 1: made[2]}))
+    for slots in (tuple(range(len(TYPES))), (0, 1, *range(1, len(TYPES)))):
+        types, examples = tuple(TYPES[slot] for slot in slots), tuple(EXAMPLES[slot] for slot in slots)
+        rng = np.random.default_rng(len(slots))
+        drawn = [(1, *rng.integers(3, vocabulary, len(slots) - 1).tolist()) for _ in range(3)]
+        base, *donors = (TypedTokens(tokens, types, examples, slots) for tokens in drawn)
+        found.append(Group(base, dict(enumerate(donors))))
     return found
 
 
@@ -236,8 +235,9 @@ def edges(model: PreTrainedModel) -> Numbers:
     """Ablated edges: donors beside the prompts, before them, and kept."""
     whole = whole_logits(model, groups())
     found: Numbers = {"whole": whole}
-    for name, options in {"together": {}, "apart": {"two_pass": True}, "kept": {"two_pass": True, "store": Store()}}.items():
-        said = outcomes(model, groups(), EDGES, whole, **options)  # type: ignore[arg-type]
+    ways: dict[str, Any] = {"together": {}, "apart": {"two_pass": True}, "kept": {"two_pass": True, "store": Store()}}
+    for name, options in ways.items():
+        said = outcomes(model, groups(), EDGES, whole, **options)
         found |= {f"{name} {key}": said[key] for key in ("log_prob", "kl")}
     return found
 
@@ -251,7 +251,11 @@ def units(model: PreTrainedModel) -> Numbers:
     numbers: Numbers = {}
     for method in ("local_exact", "linear", "integrated"):
         scored = token_types.scores(model, chosen, pruned, method, steps=2)
-        numbers |= {f"{method} heads": scored.heads.signed, f"{method} edges": scored.edges.signed, "losses": scored.losses}
+        numbers |= {
+            f"{method} heads": scored.heads.signed,
+            f"{method} edges": scored.edges.signed,
+            "losses": scored.losses,
+        }
     numbers["log_prob"] = token_types.answers(model, chosen, pruned)["log_prob"]
     return numbers
 
@@ -262,15 +266,12 @@ def components(model: PreTrainedModel) -> Numbers:
     source[:, 3:6] = ids(2, seed=1)[:, 3:6]
     answers = torch.tensor([[5, 7], [6, 8]])
     graph = model_graph(model)
-    found: Numbers = {
-        method: edge_scores(model, base, source, answers, method, steps=2)  # type: ignore[arg-type]
-        for method in ("EAP", "EAP-IG inputs", "EAP-IG activations")
-    }
+    found: Numbers = {method: edge_scores(model, base, source, answers, method, steps=1) for method in get_args(Method)}
     found["nodes"] = node_scores(model, base, source, answers)
-    some = [tuple(edge) for edge in np.argwhere(graph.edges)[:: max(1, graph.size // 12)].tolist()]
+    some = [tuple(edge) for edge in np.argwhere(graph.edges)[:: max(1, graph.size // 6)].tolist()]
     found["exact"] = exact_scores(model, base, source, answers, some)
     found["exact nodes"] = exact_node_scores(model, base, source, answers)
-    heads = [(layer, head) for layer in range(graph.layers) for head in (0, 2)]
+    heads = [(layer, layer) for layer in range(graph.layers)]
     paths = path_effects(model, base, source, answers, heads)
     found |= {"paths": paths.edges, "direct paths": paths.direct}
     kept = torch.rand(graph.shape, generator=torch.Generator().manual_seed(0)) > 0.5
@@ -289,7 +290,10 @@ class Letters:
 
 def written(model: PreTrainedModel) -> Numbers:
     """Tokens that are written behind ablated prompts, on caches: a letter each."""
-    texts = [*continuations(model, Letters(), groups(), EDGES), *continuations(model, Letters(), groups(), EDGES, store=Store())]
+    texts = [
+        *continuations(model, Letters(), groups(), EDGES),
+        *continuations(model, Letters(), groups(), EDGES, store=Store()),
+    ]
     return {"tokens": np.array([ord(letter) for text in texts for letter in text], np.float64)}
 
 

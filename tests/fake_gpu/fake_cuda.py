@@ -153,8 +153,8 @@ WAITS = {
 }  # fmt: skip
 
 
-# Operations that are done in another way on the CPU: it has no histogram of integers, and zeros without memory cannot be
-# wrapped.
+# Operations that are done in another way here: the CPU has no histogram of integers, and zeros that take no memory
+# cannot be wrapped.
 INSTEAD = {
     aten.histc.default: lambda numbers, *rest, **more: aten.histc(numbers.float(), *rest, **more).to(numbers.dtype),
     aten._efficientzerotensor.default: torch.zeros,
@@ -219,7 +219,7 @@ class Devices(TorchDispatchMode):
         """Note an operation that takes numbers from a device to the CPU."""
         source = args[1] if func in FILLS else args[0] if func in COPIES | WAITS else None
         if type(source) is FakeCuda and (func in WAITS or place is None):
-            self.transfers.append(Transfer(func.__name__.split('.')[0], 1 if func in WAITS else source.numel()))
+            self.transfers.append(Transfer(func.__name__.split(".")[0], 1 if func in WAITS else source.numel()))
 
     def _indexed(self, func: Any, args: Any) -> int | None:
         """Where what is indexed is. Its indices are on the CPU or beside it, the values that are put in beside it."""
