@@ -277,21 +277,31 @@ def put(model: PreTrainedModel, index: int = 0) -> PreTrainedModel:
 
 
 def spread(model: PreTrainedModel) -> PreTrainedModel:
-    """Spread a model over two fake devices, as `device_map="auto"` does: its later layers are on the second one.
+    """Spread a model over two fake devices, as `device_map="auto"` does.
 
-    The hooks that move hidden states from device to device are accelerate's.
+    The first layer is on the first one with what comes before it; the other layers are on the second one with what
+    comes after them, and an unembedding that is not tied to the embeddings. The hooks that move hidden states from
+    device to device are accelerate's.
     """
     base: Any = model.base_model
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     layers = next(m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
     names = {module: name for name, module in model.named_modules()}
-    places = {names[layer]: "cuda:1" if number else "cuda:0" for number, layer in enumerate(layers)}
-    pending: list[nn.Module] = [model]
-    while pending:  # what is no layer stays on the first one, each part as a whole
-        for child in pending.pop().children():
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = head.weight is embedding.weight
+    places: dict[str, str] = {}
+    place = "cuda:0"
+
+    def go_on(module: nn.Module) -> None:
+        nonlocal place
+        for child in module.children():
             if child is layers:
-                continue
-            holds = any(module is layers for module in child.modules())
-            pending += [child] if holds else []
-            places |= {} if holds else {names[child]: "cuda:0"}
-    return dispatch_model(model, places, force_hooks=True)
+                places.update({names[layer]: "cuda:1" if at else "cuda:0" for at, layer in enumerate(layers)})
+                place = "cuda:1"
+            elif any(inner is layers for inner in child.modules()):
+                go_on(child)
+            else:
+                places[names[child]] = "cuda:0" if child is head and tied else place
+
+    go_on(model)
+    return dispatch_model(model, places, main_device="cuda:0", skip_keys="past_key_values", force_hooks=True)

@@ -13,10 +13,20 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from util.engine.base_runs import BaseRuns
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, forward, may_branch, run_rows
+from util.engine.batches import (
+    TOKEN_BUDGET,
+    Batch,
+    Row,
+    all_logits,
+    check_context,
+    forward,
+    logits_at,
+    may_branch,
+    run_rows,
+)
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
-from util.engine.handshake import check_tokenizer, input_device, prepare
+from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
 from util.prompts.prompt import Appended, LabelledTokens, Prompt, labelled_tokens
 
@@ -291,7 +301,8 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     The unembedding runs at these places only (at each of them for all rows).
     """
     kept, index = places.unique(return_inverse=True)
-    logits = all_logits(model, batch, *instruments, logits_to_keep=kept.to(input_device(model)))
+    with logits_at(model, kept) as options:
+        logits = all_logits(model, batch, *instruments, **options)
     logits = _float(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
     check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
     return logits
