@@ -22,7 +22,7 @@ from tests.tiny_models import KINDS, tiny_model
 from util.engine import call, instruments, replay
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
-from util.engine.handshake import input_device, prepare
+from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 
 LAYOUTS = {**architectures.SUPPORTED, **architectures.ADAPTED}
@@ -74,11 +74,11 @@ def assert_same(found, wanted):
 
 
 def assert_placed(model, found):
-    """What an instrument gives is on the device of its layer, hidden states where the model takes its input."""
+    """What an instrument gives is on the device of its layer, hidden states on that of the last one."""
     places = {layer: next(module.parameters()).device for module, layer in support(model).modules.items()}
     for name, numbers in found.items():
         layer = name.split()[-1]
-        wanted = places[int(layer)] if layer.isdigit() else input_device(model)
+        wanted = places[int(layer) if layer.isdigit() else max(places)]
         assert numbers.device == wanted, f"{name} is on {numbers.device}, its layer on {wanted}"
 
 
@@ -120,9 +120,10 @@ def test_a_model_on_one_gpu():
 
 @pytest.mark.parametrize("name", BUILT)
 def test_scores_of_a_model_on_two_gpus(name):
+    model = on_gpus(name)
     with Devices():
-        assert device_runs.direct(on_gpus(name))["direct"] is not None
-    compared(on_gpus(name), name, LONG)
+        assert device_runs.direct(model)["direct"] is not None
+    compared(model, name, LONG)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -241,9 +242,10 @@ def test_a_tensor_that_is_misplaced_is_found(run, count, monkeypatch):
 
 
 def test_a_sum_that_went_to_the_cpu_is_found(monkeypatch):
+    model = on_gpus("llama")
     left(monkeypatch, instruments, "in_double")
     with Devices(), pytest.raises(AssertionError, match="sums 0 is on cpu"):
-        assert_placed(on_gpus("llama"), device_runs.capture_heads(on_gpus("llama")))
+        assert_placed(model, device_runs.capture_heads(model))
 
 
 def test_copies_of_each_token_would_be_counted(monkeypatch):
