@@ -36,7 +36,10 @@ class Transfer(NamedTuple):
     numbers: int
 
 
-class FakeCuda(Tensor):
+TensorClass: Any = Tensor  # whose attributes, such as the device, have types that a subclass may not change
+
+
+class FakeCuda(TensorClass):
     """A tensor that says it is on a CUDA device, and keeps its numbers in a tensor of the CPU, `inner`.
 
     For C++ it is a tensor of the device "meta": no build lacks support for that in backward passes.
@@ -272,7 +275,7 @@ def put(model: PreTrainedModel, index: int = 0) -> PreTrainedModel:
                 if id(tensor) not in fakes:
                     fake: Tensor = FakeCuda(tensor.detach(), index)
                     fakes[id(tensor)] = nn.Parameter(fake, False) if isinstance(tensor, nn.Parameter) else fake
-                own[name] = fakes[id(tensor)]  # type: ignore[assignment]
+                own[name] = fakes[id(tensor)]
     return model
 
 
