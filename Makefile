@@ -62,7 +62,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report replicate test test-real test-oracles test-harness torture claims classes check format notebooks lock bench-card bench-coverage bench-edges bench-estimates bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
+.PHONY: help figures report replicate test test-real test-gpu test-oracles test-harness torture claims classes check format notebooks lock bench-card bench-coverage bench-edges bench-estimates bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -119,6 +119,10 @@ test-real: $(STAMP) ## measure a real model (SmolLM2, fetched once) and compare 
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
 	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 		$(PY) -m pytest $(SIDE_BY_SIDE) tests/real_model $(PYTEST_ARGS)
+
+test-gpu: $(STAMP) ## everything that a GPU can get wrong, on the GPU of this machine; ends in a report to paste into an issue
+	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
+	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) $(PY) -m tests.gpu.checks
 
 torture: $(STAMP) ## damage records and kill studies, thousands of times and at random moments (an hour at most)
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.torture.torture $(TORTURE_ARGS)

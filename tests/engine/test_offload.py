@@ -124,7 +124,7 @@ def dequantised(model):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "device",
-    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"))],
+    ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)],
 )
 def test_4_bit_weights_act_as_the_matrices_they_stand_for(family, folder, device, dtype):
     model, tokenizer = load_ICL_model(folder, device=device, quantized=True, dtype=dtype, verbose=False)
@@ -225,7 +225,7 @@ def test_accelerates_own_offload_changes_no_bit(folder, kind, tmp_path):
     assert_same(model, plain, tokenizer)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.gpu
 def test_offload_from_a_gpu_changes_no_bit(family, folder):
     plain, tokenizer = load_ICL_model(folder, device="cuda", verbose=False)
     for chosen in (spread(family, 0, "cpu"), spread(family, 0, "disk"), spread(family, "cpu", 0)):

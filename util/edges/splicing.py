@@ -25,7 +25,7 @@ from transformers import DynamicCache, PreTrainedModel
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import check_matched
 from util.engine.attention import instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows, shared_budget
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, logits_at, run_rows, shared_budget
 from util.engine.caches import cache_for, check_writing, keeps_rows_apart
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
@@ -474,7 +474,8 @@ def _after(
         batch = run.batch(numbers, donors=not two_pass)
         wanted = torch.tensor([run.groups[numbers[owner]].length - 1 for owner in owners]) + steps
         kept, which = wanted.unique(return_inverse=True)
-        logits = all_logits(run.model, batch, *instruments, logits_to_keep=kept.to(input_device(run.model)))
+        with logits_at(run.model, kept) as options:
+            logits = all_logits(run.model, batch, *instruments, **options)
         rows = logits[(1 if two_pass else run.members) * (torch.tensor(owners) + 1) - 1, which.to(logits.device)]
     return rows.cpu(), owners, steps
 

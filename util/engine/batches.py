@@ -1,12 +1,13 @@
 """Run prompts through an instrumented model: batches, progress, and smaller batches where memory runs out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -192,6 +193,29 @@ def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **op
 def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:
     """The logits after every token of a batch, [B, T, V], on the device of the unembedding."""
     return _run(model, model, batch, instruments, options).logits
+
+
+@contextmanager
+def logits_at(model: PreTrainedModel, places: Tensor) -> Iterator[dict[str, Tensor]]:
+    """The options of a forward pass inside the block, whose logits are those after the tokens at places [P] alone.
+
+    Of a model on several devices the pass cannot be told: accelerate moves what it is told to the first device, and
+    hidden states that it would choose from are on the last one. There a hook on the unembedding makes the choice.
+    """
+    devices = {*(getattr(model, "hf_device_map", None) or {}).values()} - {"cpu", "disk"}
+    if len(devices) < 2:
+        yield {"logits_to_keep": places.to(input_device(model))}
+        return
+
+    def choose(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return given[0][:, places.to(given[0].device)], *given[1:]
+
+    head: Any = model.get_output_embeddings()
+    hook = head.register_forward_pre_hook(choose)
+    try:
+        yield {}
+    finally:
+        hook.remove()
 
 
 def _run(

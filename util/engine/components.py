@@ -75,7 +75,8 @@ class Parts:
     """A run, taken apart. L layers, N prompts of T tokens, H heads.
 
     hidden: what goes into each layer, and the stream behind the last one, L + 1 tensors [N, T, d]; z: by layer, the
-    heads' outputs before the projection [N, T, H, dv]; mlp: by layer, what the MLP adds to the stream [N, T, d].
+    heads' outputs before the projection [N, T, H, dv]; mlp: by layer, what the MLP adds to the stream [N, T, d]. Of a
+    model on several devices, each is on the device of its layer.
     """
 
     hidden: tuple[Tensor, ...]
@@ -132,7 +133,8 @@ class Components:
             self.model.base_model(ids[:, self.first :], past_key_values=cache, use_cache=cache is not None)
         if cache is not None:
             cache.layers.clear()  # the calls hold it, and no one reads it again
-        streams = [*(call.hidden for call in calls), first_of(calls[-1].out)]
+        # of a model on several devices, the stream is recorded before it goes to the device of its layer
+        streams = [*(call.hidden.to(first_of(call.out).device) for call in calls), first_of(calls[-1].out)]
         mlp = [
             seen.last.view_as(stream) * block.factor
             for seen, stream, block in zip(added, streams[1:], self.blocks, strict=True)
@@ -356,7 +358,7 @@ def _check_sum(model: PreTrainedModel) -> None:
             between = hidden + parts.writes(layer, z)
             read = hidden if parts.blocks[layer].parallel else between
             for ours, theirs in ((z.flatten(2), run.z[layer].flatten(2)), (between + parts.adds(layer, read), out)):
-                gap, allowed = tolerance(model, ours, theirs)
+                gap, allowed = tolerance(model, ours, theirs.to(ours.device))
                 if not gap <= allowed:
                     name = type(model).__name__
                     raise UnsupportedModel(f"{name}: the parts of layer {layer}, put together, are {gap:.2g} off")
@@ -374,7 +376,7 @@ class _Layer:
         projection: nn.Module,
     ) -> None:
         self.model, self.layer, self.call, self.scaled, self.projection = model, layer, call, scaled, projection
-        self.hidden = call.hidden
+        self.hidden = call.hidden.to(first_of(call.out).device)
         generator = torch.Generator().manual_seed(1)
         noise = torch.randn(2, *self.hidden.shape, generator=generator, dtype=torch.float32)
         small, large = noise.to(self.hidden) * self.hidden.std()

@@ -47,14 +47,14 @@ def direct_effects(
 
         def read(changed: Tensor) -> Tensor:  # one row for each position of each prompt
             rows = changed.transpose(0, 1).flatten(0, 1)[:, None]
-            return run.read(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
+            return run.picked(run.end(rows, out), columns).unflatten(0, (-1, len(ids))).transpose(0, 1)
 
         logits = []
         for layer, change in changes.items():
             block = blocks[layer]
             added = block.change(head_writes(block.projection, change), heads.z.get(layer))
-            logits.append(torch.stack([read(stream + one.to(stream)) for one in added.unbind(2)]))
-        seen, base = torch.stack(logits), read(stream)
+            logits.append(torch.stack([read(stream + one.to(stream)) for one in added.unbind(2)]).cpu())
+        seen, base = torch.stack(logits), read(stream).cpu()
     check_finite(base, "the logits", model, ids)
     check_finite(seen.movedim(2, 0), "the direct effects on the logits", model, ids)
     return seen, base
@@ -82,8 +82,9 @@ def bare_writes(model: PreTrainedModel, tokens: Tensor) -> Tensor | None:
             with instrument(model, values := CaptureValues(layers=layer)):
                 calls[layer].again(plan.layers[layer], calls[0].hidden, None, plan.scaled[layer])
             written = head_writes(blocks[layer].projection, values.values[layer][:, 0])
-            logits.append([run.read(run.end(w[:, None], calls[-1].out), columns) for w in written.unbind(1)])
-    bare = torch.stack([torch.stack(heads) for heads in logits])
+            ends = [run.end(w[:, None], calls[-1].out) for w in written.unbind(1)]
+            logits.append(torch.stack([run.picked(end, columns) for end in ends]).cpu())
+    bare = torch.stack(logits)
     check_finite(bare.movedim(2, 0), "the logits by the weights alone", model, tokens[:, None])
     return bare
 

@@ -13,10 +13,20 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from util.engine.base_runs import BaseRuns
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, forward, may_branch, run_rows
+from util.engine.batches import (
+    TOKEN_BUDGET,
+    Batch,
+    Row,
+    all_logits,
+    check_context,
+    forward,
+    logits_at,
+    may_branch,
+    run_rows,
+)
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
-from util.engine.handshake import check_tokenizer, input_device, prepare
+from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
 from util.prompts.prompt import Appended, LabelledTokens, Prompt, UnsupportedTokenizer, labelled_tokens
 
@@ -131,9 +141,9 @@ def label_log_probs(
         if text:
             with edited:
                 logits_everywhere = all_logits(model, batch, *attached)
-            for i, row in enumerate(batch_rows):
-                results["text_loss"][row.prompt] = _text_loss(logits_everywhere[i], plan.tokens[row.prompt])
-            losses = results["text_loss"][owners[batch.numbers]]
+            by_row = [_text_loss(logits_everywhere[i], plan.tokens[row.prompt]) for i, row in enumerate(batch_rows)]
+            losses = torch.stack(by_row).cpu().numpy()
+            results["text_loss"][owners[batch.numbers]] = losses
             check_finite(losses, "the losses", model, batch.tokens, batch.prompts)
             logits = _float(logits_everywhere[torch.arange(len(batch_rows))[:, None], places])
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
@@ -141,11 +151,12 @@ def label_log_probs(
             with edited:
                 logits = _logits_at(model, batch, places, *attached)
         normaliser = logits.logsumexp(-1).cpu().numpy()
-        for i, row in enumerate(batch_rows):
-            for label, reads in row.reads.items():
-                place, token = np.array(reads).T
-                terms = logits[i, place, token].cpu().numpy() - normaliser[i, place]
-                results["log_prob"][row.prompt, label] = terms.sum()
+        labels = [(i, label, reads) for i, row in enumerate(batch_rows) for label, reads in row.reads.items()]
+        example, place, token = np.array([(i, *read) for i, _, reads in labels for read in reads]).T
+        terms = logits[example, place, token].cpu().numpy() - normaliser[example, place]
+        ends = np.cumsum([len(reads) for _, _, reads in labels])
+        for (i, label, _), own in zip(labels, np.split(terms, ends[:-1]), strict=True):
+            results["log_prob"][batch_rows[i].prompt, label] = own.sum()
 
     run_rows(model, [row.row for row in rows], visit, token_budget, prompts=owners.tolist())
     return results
@@ -202,13 +213,13 @@ def _label_row(prompt: int, ids: tuple[int, ...], labels: Mapping[int, Label]) -
     return _LabelRow(row, prompt, tuple(range(len(ids) - 1, len(row))), reads)
 
 
-def _text_loss(logits: Tensor, tokens: LabelledTokens) -> float:
-    """The mean next-token loss over a prompt's tokens except its labels, from logits [T, V]."""
+def _text_loss(logits: Tensor, tokens: LabelledTokens) -> Tensor:
+    """The mean next-token loss [] over a prompt's tokens except its labels, from logits [T, V]."""
     spans = zip(tokens.labels, tokens.label_lengths, strict=True)
     labels = {start + i for start, length in spans for i in range(length)}
     targets = torch.tensor([t for t in range(1, tokens.labels[-1]) if t not in labels])
     ids = torch.tensor(tokens.ids)[targets].to(logits.device)
-    return float(cross_entropy(_float(logits[(targets - 1).to(logits.device)]), ids))
+    return cross_entropy(_float(logits[(targets - 1).to(logits.device)]), ids)
 
 
 def knockouts(cells: Sequence[np.ndarray], heads: Mapping[int, Sequence[int] | None]) -> Attach:
@@ -268,9 +279,11 @@ def text_losses(
         attached = attach(batch)
         with nullcontext() if runs is None else runs.run(tuple(batch.numbers.tolist()), attached):
             logits = all_logits(model, batch, *attached)
+        found = []
         for place, number in enumerate(batch.numbers):
             ids = torch.tensor(texts[number])[1:].to(logits.device)
-            losses[number] = float(cross_entropy(_float(logits[place, : len(ids)]), ids))
+            found.append(cross_entropy(_float(logits[place, : len(ids)]), ids))
+        losses[batch.numbers] = torch.stack(found).cpu().numpy()
         check_finite(losses[batch.numbers], "the losses", model, batch.tokens, batch.prompts)
 
     run_rows(model, [Row(tuple(ids)) for ids in texts], visit, token_budget)
@@ -288,7 +301,8 @@ def _logits_at(model: PreTrainedModel, batch: Batch, places: Tensor, *instrument
     The unembedding runs at these places only (at each of them for all rows).
     """
     kept, index = places.unique(return_inverse=True)
-    logits = all_logits(model, batch, *instruments, logits_to_keep=kept.to(input_device(model)))
+    with logits_at(model, kept) as options:
+        logits = all_logits(model, batch, *instruments, **options)
     logits = _float(logits[torch.arange(len(index))[:, None], index.to(logits.device)])
     check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
     return logits

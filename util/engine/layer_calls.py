@@ -183,4 +183,5 @@ class FewRows(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits [N, S, A] of the A chosen tokens, for x [N, S, d]."""
-        return linear(x.to(self.weight.dtype), self.weight, self.bias)
+        # tied to the embeddings, it may be on another device than the last layer, and accelerate's hook is not on it
+        return linear(x.to(self.weight), self.weight, self.bias)

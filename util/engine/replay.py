@@ -196,12 +196,16 @@ class Runs:
             return self.model(ids, use_cache=False).logits[:, -1]
 
     def read(self, logits: Tensor, columns: Tensor) -> Tensor:
-        """The logits, or log-probabilities, [R, C] of the columns [N, C] that are read."""
+        """The logits, or log-probabilities, [R, C] of the columns [N, C] that are read, on the CPU."""
+        return self.picked(logits, columns).cpu()
+
+    def picked(self, logits: Tensor, columns: Tensor) -> Tensor:
+        """The same on the device of the logits, from which many are copied together."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.log_probabilities:
             logits = logits.log_softmax(1)
         columns = columns.to(logits.device)
-        return logits.gather(1, columns.repeat(len(logits) // len(columns), 1)).cpu()
+        return logits.gather(1, columns.repeat(len(logits) // len(columns), 1))
 
     @contextmanager
     def unembedding(self, answers: Tensor) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from util.engine.attention import support
 from util.engine.base_runs import BaseRuns
-from util.engine.batches import Batch, Row, all_logits, check_context, run_rows
+from util.engine.batches import Batch, Row, all_logits, check_context, logits_at, run_rows
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout
@@ -116,8 +116,8 @@ class SequenceRoles(SequenceStudy):
         found = np.empty(len(ids))
 
         def visit(batch: Batch) -> None:
-            with self._runs.run(tuple(batch.numbers.tolist()), attached):
-                logits = all_logits(model, batch, *attached, logits_to_keep=places)
+            with self._runs.run(tuple(batch.numbers.tolist()), attached), logits_at(model, places) as options:
+                logits = all_logits(model, batch, *attached, **options)
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
             wanted = ids[batch.numbers][:, places + 1, None].to(logits.device)
             logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

@@ -79,11 +79,11 @@ def node_scores(model: PreTrainedModel, base: Tensor, source: Tensor, answers: T
     after = end_gradient(parts, base_run.hidden[-1], answers)
     for layer in reversed(range(parts.layers)):
         found = LayerGradients(parts, layer, base_run.hidden[layer], after)
-        scores.append(_dot(base_run.mlp[layer] - source_run.mlp[layer], after)[:, None])
+        scores.append(_dot(base_run.mlp[layer] - source_run.mlp[layer], found.after)[:, None])
         scores.append(((base_run.z[layer] - source_run.z[layer]) * found.z).sum((1, 3)))
         after = found.before
     scores.append(_dot(base_run.hidden[0] - source_run.hidden[0], after)[:, None])
-    together = torch.cat(scores[::-1], 1)
+    together = torch.cat([score.to(base_run.hidden[0].device) for score in scores[::-1]], 1)
     together = together.to(torch.promote_types(together.dtype, torch.float32)).cpu()
     check_finite(together, "the scores of nodes", model, base)
     return together
@@ -292,7 +292,7 @@ class _Scored:
 
         def multiply(readers: Tensor, layer: int) -> None:  # with senders up to this layer
             senders, column = slice(start, min(stop, 1 + (layer + 1) * (parts.heads + 1))), layer * width
-            products = self.writes[:, senders].flatten(2) @ readers.flatten(2).mT
+            products = self.writes[:, senders].flatten(2) @ readers.to(self.writes.device).flatten(2).mT
             scores[:, senders, column : column + readers.shape[1]] = products
 
         def before(layer: int, after: Tensor) -> Tensor:  # the gradient, and nothing else is kept of the layer

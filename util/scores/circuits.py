@@ -70,7 +70,7 @@ class _Joint:
     @torch.no_grad()
     def metric(self, kept: Tensor) -> Tensor:
         """The metric [N] of the circuit that keeps these edges [U, V]."""
-        parts, heads, kept = self.parts, self.parts.heads, kept.to(self.embedded.device)
+        parts, heads, kept = self.parts, self.parts.heads, kept.cpu()
         run = _Run(parts, self.embedded, self.source)
         for layer in range(parts.layers):
             senders, column = 1 + layer * (heads + 1), layer * (3 * heads + 1)
@@ -105,10 +105,11 @@ class _Run:
 
         The first S senders; the last of them may be the heads of a layer whose MLP has not been called.
         """
-        weights, heads = kept.T.to(self.embedded.dtype), self.parts.heads
+        weights, heads = kept.T.to(self.embedded), self.parts.heads
         stream = _mixed(weights[:, 0], self.embedded, self.source.hidden[0])
         for layer, start in enumerate(range(1, len(kept), heads + 1)):
-            block = self.parts.blocks[layer]
+            block, device = self.parts.blocks[layer], self.source.z[layer].device
+            stream, weights = stream.to(device), weights.to(device)
             projected = block.projection(self.source.z[layer].flatten(-2))
             own = torch.einsum("ph,nthd->pntd", weights[:, start : start + heads], self.heads[layer])
             stream = stream + block.added(projected + own)
@@ -132,7 +133,7 @@ def _mixed_attention(read: Call, patterns: int, which: Tensor) -> Tensor:
     shared = heads // read.key.shape[1]
     alone = read.only(torch.arange(prompts))
     query, key, value = (state.unflatten(0, (patterns, prompts)) for state in (read.query, read.key, read.value))
-    own = torch.arange(heads, device=which.device)
+    own = torch.arange(heads)
     z = None
     for member in range(shared):  # of the heads that share keys and values, one head of each group at a time
         asking = own[member::shared]

@@ -71,7 +71,8 @@ def exact_node_scores(
     for layer in range(parts.layers):
         heads = source_run.z[layer]
         edits += [head_edit(layer, head, heads[:, :, head : head + 1]) for head in range(parts.heads)]
-        after = parts.base.hidden[layer + 1] + source_run.mlp[layer] - parts.base.mlp[layer]
+        hidden = parts.base.hidden[layer + 1].to(heads.device)
+        after = hidden + source_run.mlp[layer] - parts.base.mlp[layer]
         edits.append(Edit(layer + 1, _nothing, after))
     effects = (work.metric - work.run(edits)).T
     check_finite(effects, "the effects of nodes", model, base)
@@ -111,7 +112,7 @@ class _Work:
     @torch.no_grad()
     def effects(self, layer: int, wanted: dict[int, list[int]]) -> dict[tuple[int, int], Tensor]:
         """How far the metric [N] falls, by sender and reader; wanted: by sender, readers of one layer."""
-        changes = self._changes(sorted(wanted))
+        changes = self._changes(sorted(wanted), self.base.hidden[layer].device)
         if layer == self.graph.layers:
             rows = (self.base.hidden[-1][:, -1] - changes[:, :, -1]).flatten(0, 1)
             metrics = metric(self.parts, rows[:, None], self.answers).cpu().unflatten(0, (len(wanted), -1))
@@ -127,13 +128,13 @@ class _Work:
             edits.append(edit)
         return dict(zip(edges, self.metric - self.run(edits), strict=True))
 
-    def _changes(self, wanted: Sequence[int]) -> Tensor:
-        """By how much senders change the stream, [senders, N, T, d]."""
+    def _changes(self, wanted: Sequence[int], device: torch.device) -> Tensor:
+        """By how much senders change the stream, [senders, N, T, d], on the device of the layer that reads it."""
         found = []
         for sender in self.senders:
             own = [place - sender.places.start for place in wanted if sender.places.start <= place < sender.places.stop]
             if own:
-                found.append(sender.change()[:, own].transpose(0, 1))
+                found.append(sender.change()[:, own].transpose(0, 1).to(device))
         return torch.cat(found)
 
     def _heads(
@@ -175,9 +176,9 @@ class _Work:
             read = read + self.parts.writes(layer, self.base.z[layer])
         rows = (read - changes[chosen]).flatten(0, 1)
         added = self.parts.adds(layer, rows).unflatten(0, (len(chosen), -1)) - self.base.mlp[layer]
-        reader = (layer + 1) * self.graph.width - 1
+        reader, after = (layer + 1) * self.graph.width - 1, self.base.hidden[layer + 1].to(added.device)
         for sender, own in zip([list(wanted)[place] for place in chosen], added, strict=True):
-            yield (sender, reader), Edit(layer + 1, _nothing, self.base.hidden[layer + 1] + own)
+            yield (sender, reader), Edit(layer + 1, _nothing, after + own)
 
     def run(self, edits: Sequence[Edit]) -> Tensor:
         """The metrics [E, N] under each edit alone."""

@@ -117,7 +117,7 @@ class _FrozenRun:
     def _go_on(self, layer: int, senders: Sequence[int]) -> None:
         """Take the streams through a layer; heads of it that are senders begin theirs here."""
         hidden, z = self.base.hidden[layer], self.base.z[layer]
-        streams, added = [self.stream], [repeated(self.parts.writes(layer, z), len(self.stream))]
+        streams, added = [self.stream.to(hidden.device)], [repeated(self.parts.writes(layer, z), len(self.stream))]
         for head in senders:
             changed = z.clone()
             changed[:, :, head] = self.source.z[layer][:, :, head]

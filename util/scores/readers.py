@@ -67,21 +67,22 @@ class LayerGradients:
 
     parts, layer: which; patch: what senders put out instead of what they compute. hidden: what goes into the layer
     [N, T, d]. after: the gradient of what comes out of it [N, T, d]. Then `before` is the gradient of what goes into
-    it, and z that of its heads' outputs [N, T, H, dv].
+    it, and z that of its heads' outputs [N, T, H, dv]. All of them are on the device of the layer.
     """
 
     def __init__(
         self, parts: Components, layer: int, hidden: Tensor, after: Tensor, patch: Patch | None = None
     ) -> None:
-        self.parts, self.layer, self.after, self.patch = parts, layer, after, patch
-        self.hidden = hidden.detach().requires_grad_()
+        self.parts, self.layer, self.patch = parts, layer, patch
+        device = parts.base.hidden[layer].device
+        self.hidden, self.after = hidden.detach().to(device).requires_grad_(), after.to(device)
         self.reads: list[_Read] = []
         with torch.enable_grad(), patched(parts, layer, patch) as self.tap, ExitStack() as stack:
             for module in parts.plan.layers[layer].modules():
                 if isinstance(module, nn.Linear | Conv1D):
                     stack.callback(module.register_forward_hook(self._keep).remove)
             out = parts.whole(layer, self.hidden)
-        self.before, self.z = torch.autograd.grad(out, [self.hidden, self.tap.z], after, retain_graph=True)
+        self.before, self.z = torch.autograd.grad(out, [self.hidden, self.tap.z], self.after, retain_graph=True)
 
     def _keep(self, module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
         if self.tap.call is None:  # what is called behind attention is not on the way to it

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from util.edges.edge import kinds
 from util.edges.splicing import Ablated, Group, States, Store, outcomes_of
 from util.engine.attention import input_device, instrument
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, run_rows, shared_budget
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at, run_rows, shared_budget
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
 from util.engine.instruments import Splice
@@ -200,9 +200,9 @@ class PrunedRun(Ablated):
         steps = torch.tensor([step for size in sizes for step in range(size)])
         first = torch.tensor([self.groups[number].length - 1 for number in numbers])
         places, which = (first[owners] + steps).unique(return_inverse=True)
-        device = input_device(self.model)
         instruments = [*self.beside(numbers, donors), *watching]
-        out = _forward(self.model, self.model, batch, instruments, logits_to_keep=places.to(device))
+        with logits_at(self.model, places) as options:
+            out = _forward(self.model, self.model, batch, instruments, **options)
         logits = out.logits[owners.to(out.logits.device), which.to(out.logits.device)]
         ids = [self.groups[number].base.ids for number in numbers]
         check_finite(logits.detach(), "the logits", self.model, [ids[o] for o in owners.tolist()])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from util.edges.splicing import Group, groups_of
 from util.engine.base_runs import BaseRuns
-from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, run_rows
+from util.engine.batches import TOKEN_BUDGET, Batch, Row, all_logits, check_context, logits_at, run_rows
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import PatchHeads
@@ -223,8 +223,8 @@ class CopiesStudy(SequenceStudy):
         copied = np.empty(len(ids))
 
         def visit(batch: Batch) -> None:
-            with runs.run(tuple(batch.numbers.tolist()), attached):
-                logits = all_logits(model, batch, *attached, logits_to_keep=places)
+            with runs.run(tuple(batch.numbers.tolist()), attached), logits_at(model, places) as options:
+                logits = all_logits(model, batch, *attached, **options)
             check_finite(logits, "the logits", model, batch.tokens, batch.prompts)
             right = logits.argmax(-1).cpu() == ids[batch.numbers][:, places + 1]
             copied[batch.numbers] = right.double().mean(1).numpy()

@@ -1,0 +1,309 @@
+"""What the suite computes on a model, wherever it is: on the CPU, on fake GPUs (`tests/fake_gpu`), or on a real one.
+
+Each run takes a prepared model and gives named numbers. Prompts are random and short, and the same for every device.
+`INSTRUMENTS` reads and edits attention; `WHOLE` is everything that is built on that. What runs give in the model's own
+dtype is named in `OWN_DTYPE`; everything else is promised as float32 or float64.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tests.architectures import VOCABULARY
+from util.edges.ablation import Ablation
+from util.edges.splicing import Group, Store, continuations, outcomes, whole_logits
+from util.engine.attention import support
+from util.engine.base_runs import BaseRuns
+from util.engine.batches import Batch, Row, forward
+from util.engine.call import Instrument
+from util.engine.direct_effects import bare_writes, direct_effects
+from util.engine.instruments import (
+    AddHeads,
+    CaptureHeads,
+    CaptureRows,
+    CaptureStates,
+    CaptureValues,
+    Knockout,
+    PatchHeads,
+    ScoreRows,
+    Splice,
+    SumHeads,
+)
+from util.engine.label_scores import (
+    Scoring,
+    knockouts,
+    label_log_probs,
+    label_reads,
+    next_token_logits,
+    replacements,
+    text_losses,
+)
+from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
+from util.engine.replay import Edit, Place, replay
+from util.prompts.prompt import LabelledTokens
+from util.prompts.token_types import TypedTokens
+from util.scores import token_types
+from util.scores.attribution import Method, edge_scores, model_graph, node_scores
+from util.scores.circuits import circuit_metrics
+from util.scores.exact import exact_node_scores, exact_scores
+from util.scores.paths import path_effects
+from util.scores.units import Circuit
+
+Numbers = dict[str, Any]  # by name, tensors or arrays; None where a class does not allow a run
+Run = Callable[[PreTrainedModel], Numbers]
+
+PROMPTS, TOKENS = 3, 9
+LABELS = ((11,), (12, 13), (12, 14, 15))
+TYPES = ("bos", "x", "t", "y", "n", "x", "t", "y", "n", "query", "last_separator", "target")
+EXAMPLES = (0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3)
+EDGES = Ablation(kept=("WITHIN", "AGG", "ANCHOR"), probed={"y->last_separator": 1})
+# What a run gives as the model computes it.
+OWN_DTYPE = {"z", "values", "keys", "hidden"}
+
+
+def ids(rows: int = PROMPTS, tokens: int = TOKENS, seed: int = 0) -> Tensor:
+    """Random prompts [rows, tokens], on the CPU."""
+    return torch.randint(3, VOCABULARY, (rows, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def rows(count: int = PROMPTS, tokens: int = TOKENS) -> list[Row]:
+    """Prompts of `tokens` tokens and fewer."""
+    return [Row(tuple(row[: tokens - number % 3])) for number, row in enumerate(ids(count, tokens).tolist())]
+
+
+def attached(model: PreTrainedModel, *instruments: Instrument, tokens: int = TOKENS) -> Tensor:
+    """The last hidden states [B, T, d] of a batch of prompts under instruments."""
+    some = rows(tokens=tokens)
+    return forward(model, Batch.of(some, range(len(some))), *instruments)[0]
+
+
+# ------------------------------------------------------------------------------------------------ instruments
+
+
+def capture_rows(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+    """Attention rows of all heads; some keys of each; sums over cells."""
+    whole = CaptureRows(torch.tensor([2, tokens - 1]))
+    few = CaptureRows(torch.tensor([[3], [4], [5]]), keys=torch.tensor([[[0, 1]], [[1, 2]], [[2, 3]]]))
+    cells = {"first": torch.arange(tokens)[None].expand(2, -1) == 0, "all": torch.ones(2, tokens)}
+    sums = ScoreRows(torch.tensor([2, tokens - 1]), cells)
+    attached(model, whole, few, sums, tokens=tokens)
+    named = {f"sums {name}": scores for name, scores in sums.scores.items()}
+    return by_layer({"rows": whole.weights, "cells": few.weights, **named})
+
+
+def capture_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+    """Outputs, values and states of heads, and sums of outputs."""
+    z, some = CaptureHeads(), CaptureHeads(torch.tensor([[1], [2], [3]]))
+    values, states, sums = CaptureValues(torch.tensor([0, 2])), CaptureStates(), SumHeads(torch.ones(PROMPTS, tokens))
+    attached(model, z, some, values, states, sums, tokens=tokens)
+    keys = {layer: pair[0] for layer, pair in states.states.items()}
+    return by_layer({"z": z.z, "z some": some.z, "values": values.values, "keys": keys, "sums": sums.sums})
+
+
+def patch_heads(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+    """Heads patched with a number, a tensor, and the outputs of another prompt; something added to all heads."""
+    layer = support(model).layers[-1]
+    width = capture_heads(model)[f"z {layer}"].shape[-1]
+    value = torch.randn(2, width, generator=torch.Generator().manual_seed(1))
+    patches = {
+        "number": PatchHeads(layer, 0, 0.0, positions=torch.tensor([1, 3])),
+        "tensor": PatchHeads(layer, [1, 2], value, positions=torch.tensor([[2], [4]]), examples=torch.tensor([0, 2])),
+        "donor": PatchHeads(layer, [0, 3], from_rows=torch.tensor([1, 0, 2])),
+        "added": AddHeads(layer, value[:1]),
+    }
+    return {f"hidden {name}": attached(model, patch, tokens=tokens) for name, patch in patches.items()}
+
+
+def knock_out(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+    """Cells knocked out in some heads and in all, with rows captured."""
+    last = tokens - 1
+    cut = Knockout(torch.tensor([[0, 5, 3], [2, 5, 4]]), heads=[0, 1])
+    kept = CaptureRows(torch.tensor([5]))
+    hidden = attached(model, cut, Knockout(torch.tensor([[last, last - 1], [5, 4]])), kept, tokens=tokens)
+    return {"hidden": hidden, **by_layer({"rows": kept.weights})}
+
+
+def splice_edges(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+    """Cells that are read from other rows of the batch, and from states of an earlier pass."""
+    found = support(model)
+    codes = torch.zeros(PROMPTS, tokens, tokens, dtype=torch.long)
+    codes[0, 4:, 1:3], codes[2, 5:, 3] = 1, 2
+    table = torch.tensor([[0, 1, 2], [0, 0, 1]]).repeat(found.heads, 1)[: found.heads]
+    tables = {layer: table for layer in found.layers}
+    donors = torch.tensor([[1, 2], [0, 2], [0, 1]])
+    rows = CaptureRows(torch.tensor([6]))
+    together = attached(model, Splice(codes, tables, donors), rows, tokens=tokens)
+    attached(model, states := CaptureStates(), tokens=tokens)
+    apart = attached(model, Splice(codes, tables, donors, "v", states.states), tokens=tokens)
+    return {"hidden together": together, "hidden apart": apart, **by_layer({"rows": rows.weights})}
+
+
+def by_layer(found: Mapping[str, Mapping[int, Any]]) -> Numbers:
+    """Captures by name and layer under one name each."""
+    return {f"{name} {layer}": tensor for name, layers in found.items() for layer, tensor in layers.items()}
+
+
+INSTRUMENTS: dict[str, Run] = {
+    "capture rows": capture_rows,
+    "capture heads": capture_heads,
+    "patch heads": patch_heads,
+    "knockout": knock_out,
+    "splice edges": splice_edges,
+}
+
+
+# ------------------------------------------------------------------------------------------------ what is built on them
+
+
+def silenced(layer: int, head: int, first: int) -> Edit:
+    """A replayed run in which a head puts out nothing from a token on."""
+
+    def instruments(place: Place) -> list[PatchHeads]:
+        positions = torch.tensor([t - place.queries.start for t in place.queries if t >= first])
+        return [PatchHeads(layer, head, 0.0, positions, examples=place.examples)] if place.layer == layer else []
+
+    return Edit(layer, instruments)
+
+
+def replayed(model: PreTrainedModel, tokens: int = TOKENS) -> Numbers:
+    """Head patches replayed from the first token and from a later one, as logits and as log-probabilities."""
+    heads = [(layer, head) for layer in support(model).layers for head in range(support(model).heads)]
+    answers = torch.tensor([[5, 7]]).expand(2, -1)
+    found: Numbers = {}
+    for first, log_probabilities in ((0, False), (3, True)):
+        edits = [silenced(*head, first) for head in heads]
+        run = replay(model, ids(2, tokens), edits, answers, first, log_probabilities)
+        found |= {f"logits from {first}": run.logits, f"base from {first}": run.base}
+    return found
+
+
+def label_scores(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
+    """Labels scored plain, under a knockout, and with heads replaced; losses; what a label's reader reads."""
+    chosen = [row.ids for row in rows(count, 12)]
+    plan = Scoring(
+        [LabelledTokens((*row, 11), (2, 5, len(row) - 1), (3, 6, len(row)), (1, 1, 1), len(row) + 1) for row in chosen],
+        chosen, [LABELS] * count, np.zeros(count, int),
+    )  # fmt: skip
+    layer = support(model).layers[-1]
+    cells = [np.array([(len(row) - 1, 2), (4, 2)]) for row in chosen]
+    edits = {"knockout": knockouts(cells, {layer: [0, 1]}), "zero": replacements({layer: [0]}, {layer: 0.0})}
+    found = {f"plain {name}": value for name, value in label_log_probs(model, plan, text=True).items()}
+    runs = BaseRuns(model, [layer] * len(edits), 1000)
+    for name, edit in edits.items():
+        found[name] = label_log_probs(model, plan, edit, runs=runs)["log_prob"]
+    found |= label_reads(model, plan)
+    found["losses"] = text_losses(model, chosen)
+    found["next"] = next_token_logits(model, chosen, PatchHeads(layer, 1, 0.0))
+    return found
+
+
+def means(model: PreTrainedModel, count: int = PROMPTS) -> Numbers:
+    """Mean outputs of heads, by token and by position, and outputs of mean inputs."""
+    layers, some = list(support(model).layers), rows(count, 12)
+    found: Numbers = {name: mean_outputs(model, some)[name] for name in ("mean", "norms")}
+    return found | by_layer(
+        {"positions": position_means(model, some, layers), "inputs": outputs_of_mean_inputs(model, some, layers)}
+    )
+
+
+def direct(model: PreTrainedModel) -> Numbers:
+    """Direct effects of heads on logits, and what they write of bare embeddings."""
+    prompts = ids(2)
+    z = capture_heads(model)
+    changes = {layer: -z[f"z {layer}"][:2, -1:] for layer in support(model).layers}
+    found = direct_effects(model, prompts, changes, torch.tensor([[5, 7], [6, 8]]))
+    return {"direct": None if found is None else found[0], "bare": bare_writes(model, torch.tensor([4, 5, 6]))}
+
+
+def groups(vocabulary: int = VOCABULARY) -> list[Group]:
+    """Two prompts of word pairs with donors of two corruptions; one of them has a word of two tokens."""
+    found = []
+    for slots in (tuple(range(len(TYPES))), (0, 1, *range(1, len(TYPES)))):
+        types, examples = tuple(TYPES[slot] for slot in slots), tuple(EXAMPLES[slot] for slot in slots)
+        rng = np.random.default_rng(len(slots))
+        drawn = [(1, *rng.integers(3, vocabulary, len(slots) - 1).tolist()) for _ in range(3)]
+        base, *donors = (TypedTokens(tokens, types, examples, slots) for tokens in drawn)
+        found.append(Group(base, dict(enumerate(donors))))
+    return found
+
+
+def edges(model: PreTrainedModel) -> Numbers:
+    """Ablated edges: donors beside the prompts, before them, and kept."""
+    whole = whole_logits(model, groups())
+    found: Numbers = {"whole": whole}
+    ways: dict[str, Any] = {"together": {}, "apart": {"two_pass": True}, "kept": {"two_pass": True, "store": Store()}}
+    for name, options in ways.items():
+        said = outcomes(model, groups(), EDGES, whole, **options)
+        found |= {f"{name} {key}": said[key] for key in ("log_prob", "kl")}
+    return found
+
+
+def units(model: PreTrainedModel) -> Numbers:
+    """Scores of units by token type, and a pruned run."""
+    chosen, found = groups(), support(model)
+    circuit = Circuit.whole(len(found.layers), found.heads, [group.base for group in chosen])
+    alive = np.random.default_rng(0).random(circuit.edges.shape) > 0.3
+    pruned = circuit.keeping("edge", alive)
+    numbers: Numbers = {}
+    for method in ("local_exact", "linear", "integrated"):
+        scored = token_types.scores(model, chosen, pruned, method, steps=2)
+        numbers |= {
+            f"{method} heads": scored.heads.signed,
+            f"{method} edges": scored.edges.signed,
+            "losses": scored.losses,
+        }
+    numbers["log_prob"] = token_types.answers(model, chosen, pruned)["log_prob"]
+    return numbers
+
+
+def components(model: PreTrainedModel) -> Numbers:
+    """First-order and exact scores of edges and nodes, paths between heads, and a circuit run for real."""
+    base, source = ids(2), ids(2)
+    source[:, 3:6] = ids(2, seed=1)[:, 3:6]
+    answers = torch.tensor([[5, 7], [6, 8]])
+    graph = model_graph(model)
+    found: Numbers = {method: edge_scores(model, base, source, answers, method, steps=1) for method in get_args(Method)}
+    found["nodes"] = node_scores(model, base, source, answers)
+    some = [tuple(edge) for edge in np.argwhere(graph.edges)[:: max(1, graph.size // 6)].tolist()]
+    found["exact"] = exact_scores(model, base, source, answers, some)
+    found["exact nodes"] = exact_node_scores(model, base, source, answers)
+    heads = [(layer, layer) for layer in range(graph.layers)]
+    paths = path_effects(model, base, source, answers, heads)
+    found |= {"paths": paths.edges, "direct paths": paths.direct}
+    kept = torch.rand(graph.shape, generator=torch.Generator().manual_seed(0)) > 0.5
+    found["circuit"] = circuit_metrics(model, base, source, answers, [kept])
+    return found
+
+
+class Letters:
+    """A tokenizer that writes every token as one letter."""
+
+    eos_token_id = 2
+
+    def decode(self, tokens: Any) -> str:
+        return "".join(chr(97 + token) for token in tokens)
+
+
+def written(model: PreTrainedModel) -> Numbers:
+    """Tokens that are written behind ablated prompts, on caches: a letter each."""
+    texts = [
+        *continuations(model, Letters(), groups(), EDGES),
+        *continuations(model, Letters(), groups(), EDGES, store=Store()),
+    ]
+    return {"tokens": np.array([ord(letter) for text in texts for letter in text], np.float64)}
+
+
+WHOLE: dict[str, Run] = {
+    "replay": replayed,
+    "label scores": label_scores,
+    "means": means,
+    "direct effects": direct,
+    "spliced edges": edges,
+    "continuations": written,
+    "scores of units": units,
+    "scores of components": components,
+}

@@ -1,0 +1,310 @@
+"""Everything that runs on a GPU, on fake ones: devices, dtypes, and copies to the CPU; the numbers are the CPU's.
+
+Every layout of `tests/architectures.py` is spread over two fake devices, whose layers, prompts and indices can get
+mixed up in all the ways of one device, and more. One device is tried for a few. Scores of components and of units take
+long: they run for the ways in which layers are built (`BUILT`), which is what their code depends on. Of the classes in
+data/classes the layouts have one of each kind of attention; the others are there under another name, or are in
+`OTHERS`, which have something of their own.
+"""
+
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests import architectures, device_runs
+from tests.device_runs import INSTRUMENTS, OWN_DTYPE, WHOLE
+from tests.fake_gpu.fake_cuda import Devices, FakeCuda, Misplaced, put, spread
+from tests.tiny_models import KINDS, tiny_model
+from util.engine import call, instruments, replay
+from util.engine.attention import support
+from util.engine.call import UnsupportedModel
+from util.engine.handshake import prepare
+from util.engine.instruments import CaptureRows
+
+LAYOUTS = {**architectures.SUPPORTED, **architectures.ADAPTED}
+# A layer: grouped keys; Conv1D and absolute positions; attention beside the MLP; norms behind heads and a soft cap; a
+# factor; an adapter and keys that all heads share.
+BUILT = ("llama", "gpt2", "phi", "gemma2", "granite", "falcon_7b")
+LONG = ("direct effects", "spliced edges", "continuations", "scores of units", "scores of components")
+SHORT = [name for name in WHOLE if name not in LONG]
+# Classes with something of their own that no layout has: selected keys, sinks behind the values, gates, other widths.
+OTHERS = ("deepseek_v32", "granite_swa", "hy_v4", "gemma4_text", "minicpm3", "recurrent_gemma", "lfm2", "jamba")
+
+
+@cache
+def on_cpu(name, dtype=torch.float32):
+    model = architectures.build(name, dtype) if name in LAYOUTS else tiny_model(name).to(dtype)
+    prepare(model)
+    return model
+
+
+@cache
+def on_gpus(name, dtype=torch.float32, count=2):
+    model = architectures.build(name, dtype) if name in LAYOUTS else tiny_model(name).to(dtype)
+    with Devices():
+        model = spread(model) if count == 2 else put(model)
+        prepare(model)
+    return model
+
+
+def measured(run, model):
+    """What a run gives, or why it is refused; arrays and tensors as they are."""
+    try:
+        return run(model)
+    except UnsupportedModel as error:
+        return {str(error): None}
+
+
+def plain(numbers):
+    """A tensor or an array as an array."""
+    return numbers.cpu().double().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers, np.float64)
+
+
+def assert_same(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, numbers in wanted.items():
+        assert (found[name] is None) == (numbers is None), name
+        if numbers is not None:
+            ours, theirs = plain(found[name]), plain(numbers)
+            np.testing.assert_allclose(ours, theirs, atol=1e-4 * max(1, np.nanmax(np.abs(theirs))), err_msg=name)
+
+
+def assert_placed(model, found):
+    """What an instrument gives of a layer is on the device of that layer."""
+    places = {layer: next(module.parameters()).device for module, layer in support(model).modules.items()}
+    for name, numbers in found.items():
+        layer = name.split()[-1]
+        if layer.isdigit():
+            wanted = places[int(layer)]
+            assert numbers.device == wanted, f"{name} is on {numbers.device}, its layer on {wanted}"
+
+
+def assert_dtypes(model, found):
+    """What is promised in float32 is that or wider; what is the model's own has its dtype."""
+    for name, numbers in found.items():
+        if numbers is None:
+            continue
+        dtype = numbers.dtype if isinstance(numbers, Tensor) else torch.from_numpy(numbers).dtype
+        if name.split()[0] in OWN_DTYPE:
+            assert dtype == model.dtype, f"{name} is {dtype}"
+        else:
+            assert dtype in (torch.float32, torch.float64), f"{name} is {dtype}"
+
+
+def compared(model, name, runs):
+    for run in runs:
+        with Devices():
+            found = measured((INSTRUMENTS | WHOLE)[run], model)
+            if run in INSTRUMENTS:
+                assert_placed(model, found)
+            assert_dtypes(model, found)
+            assert_same(found, measured((INSTRUMENTS | WHOLE)[run], on_cpu(name)))
+
+
+# ------------------------------------------------------------------------------------------------ devices
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_model_on_two_gpus(name):
+    model = on_gpus(name)
+    assert {str(weights.device) for weights in model.parameters()} == {"cuda:0", "cuda:1"}
+    compared(model, name, [*INSTRUMENTS, *SHORT])
+
+
+def test_a_model_on_one_gpu():
+    compared(on_gpus("llama", count=1), "llama", [*INSTRUMENTS, *WHOLE])
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_scores_of_a_model_on_two_gpus(name):
+    model = on_gpus(name)
+    with Devices():
+        assert device_runs.direct(model)["direct"] is not None
+    compared(model, name, LONG)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_classes_with_something_of_their_own(kind):
+    if kind not in KINDS:
+        pytest.skip(f"this transformers has no {kind}")
+    compared(on_gpus(kind), kind, INSTRUMENTS)
+
+
+# ------------------------------------------------------------------------------------------------ dtypes
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "gpt_oss", "bloom"])
+def test_what_is_promised_in_float32_of_a_model_in_bfloat16(name):
+    model = on_gpus(name, torch.bfloat16)
+    for run in (*INSTRUMENTS.values(), *WHOLE.values()):
+        with Devices():
+            found = measured(run, model)
+            assert_dtypes(model, found)
+
+
+def half_rows(monkeypatch):
+    visit = CaptureRows.visit
+
+    def forgetful(self, call, out):
+        visit(self, call, out)
+        self.weights[call.layer] = self.weights[call.layer].to(call.query.dtype)
+        return out
+
+    monkeypatch.setattr(CaptureRows, "visit", forgetful)
+
+
+def half_logits(monkeypatch):
+    monkeypatch.setattr(replay.Runs, "picked", lambda self, logits, columns: logits.bfloat16())
+
+
+@pytest.mark.parametrize(("mutate", "run"), [(half_rows, INSTRUMENTS["capture rows"]), (half_logits, WHOLE["replay"])])
+def test_a_dtype_that_is_lost_is_found(mutate, run, monkeypatch):
+    model = on_gpus("llama", torch.bfloat16)
+    mutate(monkeypatch)
+    with Devices(), pytest.raises(AssertionError, match="bfloat16"):
+        assert_dtypes(model, run(model))
+
+
+# ------------------------------------------------------------------------------------------------ copies
+
+
+def copies(run, model, **options):
+    """How often a run waits for a device, by what for; what is found out once for a model has been before."""
+    with Devices() as devices:
+        run(model, **options)
+        devices.transfers.clear()
+        run(model, **options)
+    return Counter(transfer.name for transfer in devices.transfers)
+
+
+@pytest.mark.parametrize("run", [*INSTRUMENTS, "replay"])
+def test_no_token_is_copied_alone(run):
+    model = on_gpus("llama")
+    few, many = (copies((INSTRUMENTS | WHOLE)[run], model, tokens=tokens) for tokens in (9, 14))
+    assert few == many and few
+
+
+@pytest.mark.parametrize("run", ["label scores", "means"])
+def test_no_prompt_is_copied_alone(run):
+    few, many = (copies(WHOLE[run], on_gpus("llama"), count=count) for count in (3, 9))
+    assert few == many and few
+
+
+@cache
+def with_heads(heads):
+    with Devices():
+        model = spread(architectures.build("llama", num_attention_heads=heads, num_key_value_heads=heads // 2))
+        prepare(model)
+    return model
+
+
+@pytest.mark.parametrize("run", [name for name in (*INSTRUMENTS, *WHOLE) if name != "continuations"])
+def test_no_head_is_copied_alone(run):
+    few, many = (copies((INSTRUMENTS | WHOLE)[run], with_heads(heads)) for heads in (4, 8))
+    if run == "direct effects":  # a head has a pass of its own, in which transformers asks whether prompts are packed
+        del few["is_nonzero"], many["is_nonzero"]
+    assert few == many and few
+
+
+# ------------------------------------------------------------------------------------------------ mutations
+
+
+def left(monkeypatch, owner, name):
+    """Make a function of the engine give tensors of the CPU."""
+    own = getattr(owner, name)
+
+    def misplaced(*args, **kwargs):
+        out = own(*args, **kwargs)
+        return tuple(part.cpu() for part in out) if isinstance(out, tuple) else out.cpu()
+
+    monkeypatch.setattr(owner, name, misplaced)
+
+
+MUTATIONS = {
+    "capture rows": (call.Call, "_additive"),
+    "capture heads": (instruments, "take"),
+    "patch heads": (instruments, "writable"),
+    "knockout": (instruments.Knockout, "apply"),
+    "splice edges": (instruments.Splice, "apply"),
+}
+
+
+@pytest.mark.parametrize("run", MUTATIONS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_tensor_that_is_misplaced_is_found(run, count, monkeypatch):
+    model = on_gpus("llama", count=count)
+    left(monkeypatch, *MUTATIONS[run])
+    with Devices(), pytest.raises((Misplaced, AssertionError), match="cpu"):
+        assert_placed(model, INSTRUMENTS[run](model))
+
+
+def test_a_sum_that_went_to_the_cpu_is_found(monkeypatch):
+    model = on_gpus("llama")
+    left(monkeypatch, instruments, "in_double")
+    with Devices(), pytest.raises(AssertionError, match="sums 0 is on cpu"):
+        assert_placed(model, device_runs.capture_heads(model))
+
+
+def test_copies_of_each_token_would_be_counted(monkeypatch):
+    own = instruments.CaptureHeads.visit
+
+    def visit(self, call, out):
+        for token in range(call.queries):
+            out[:, token].cpu()
+        return own(self, call, out)
+
+    monkeypatch.setattr(instruments.CaptureHeads, "visit", visit)
+    few, many = (copies(device_runs.capture_heads, on_gpus("llama"), tokens=tokens) for tokens in (9, 14))
+    assert many.total() - few.total() == 2 * 5 * architectures.LAYERS  # two captures
+
+
+# ------------------------------------------------------------------------------------------------ the fake devices
+
+
+def test_fake_devices_are_told_apart():
+    with Devices():
+        first, second, cpu = torch.ones(2, device="cuda"), torch.ones(2, device="cuda:1"), torch.ones(2)
+        assert (str(first.device), str(second.device)) == ("cuda:0", "cuda:1")
+        assert (first + first).device == first.device and (first * torch.tensor(2.0)).device == first.device
+        for other in (second, cpu):
+            with pytest.raises(Misplaced, match="same device"):
+                first + other
+        place = torch.tensor([0])
+        assert first[place].device == first.device and first[place.to("cuda:0")].device == first.device
+        with pytest.raises(Misplaced, match="indexed"):
+            cpu[place.to("cuda:0")]
+        with pytest.raises(Misplaced, match="indexed"):
+            second[place.to("cuda:0")]
+        with pytest.raises(Misplaced, match="same device"):
+            first.gather(0, place)
+        first[place] = second.to("cuda:0")[:1] + 4
+        assert first.tolist() == [5, 1] and cpu.tolist() == [1, 1]
+        with pytest.raises((RuntimeError, TypeError)):
+            first.numpy()
+    with pytest.raises(Misplaced, match="outside"):
+        first + 1
+
+
+def test_what_waits_for_a_device_is_counted():
+    with Devices() as devices:
+        numbers = torch.arange(6, device="cuda")
+        numbers.to("cuda:1"), numbers.float(), numbers + 1
+        assert not devices.transfers
+        numbers[:4].cpu(), int(numbers.sum()), bool((numbers > 2).any()), numbers.tolist()
+        torch.empty(6, dtype=torch.long).copy_(numbers)
+    assert [transfer.numbers for transfer in devices.transfers if "copy" in transfer.name] == [4, 6, 6]
+    assert Counter(transfer.name for transfer in devices.transfers)["_local_scalar_dense"] >= 1
+
+
+def test_gradients_are_on_the_device_of_their_tensor():
+    with Devices():
+        weights = torch.ones(3, 2, device="cuda:1", requires_grad=True)
+        (gradient,) = torch.autograd.grad(
+            (weights.to("cuda:0") @ torch.ones(2, 1, device="cuda:0")).sum().cpu(), weights
+        )
+        assert isinstance(gradient, FakeCuda) and str(gradient.device) == "cuda:1"
+        assert gradient.tolist() == [[1.0, 1.0]] * 3

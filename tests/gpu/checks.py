@@ -1,0 +1,399 @@
+"""Checks of the suite on a GPU, and a report that is made to be pasted into an issue.
+
+    python -m tests.gpu.checks [--device cuda]
+
+`make test-gpu` runs it. Every check measures something and compares it with a bound that stands beside it. What could
+not run is listed with the reason. With `--device cpu` it is a rehearsal: the same code, without a GPU.
+
+    float32     what a model gives on the device and on the CPU, TF32 off: the largest difference
+    bfloat16    a model in bfloat16 on the device, and the same weights in float32 on the CPU: the mean difference
+    NF4         a model in 4 bits with instruments that only read, and without any: the largest difference
+    device maps a model that is spread or offloaded, and the same one on the device alone
+    memory      a batch that does not fit is halved, and gives what it gives whole
+    times       seconds of a run beside those of a bare forward pass of the same batches: medians of paired rounds
+
+All differences are shares of the largest number that is compared (of 1 at least).
+"""
+
+import argparse
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import bitsandbytes
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tests import architectures, device_runs, toys
+from tests.benchmarks.referee import ratio
+from util.engine.attention import instrument, support
+from util.engine.batches import Batch, Row, forward, run_rows
+from util.engine.handshake import input_device, prepare
+from util.engine.instruments import CaptureHeads, CaptureRows
+from util.engine.label_scores import next_logits
+from util.engine.replay import Runs, plan_of
+from util.load_model_and_data import load_ICL_model, untrained_twin
+
+MODELS = ("llama", "gpt2", "gemma2", "mixtral")
+FLOAT32, BFLOAT16, HALVED = 1e-4, 5e-2, 1e-5  # bounds
+# Wide enough for 4-bit blocks of 64.
+WIDE = {"vocab_size": 1000, "hidden_size": 128, "intermediate_size": 256, "max_position_embeddings": 1024}
+ROUNDS = 9  # of each timing
+CHUNK = 100 * 2**20  # bytes that a row takes while memory is short
+NO_GPU = (
+    "No CUDA device here, so nothing was run. What is checked without one: make test TESTS=tests/fake_gpu NOTEBOOKS= "
+    "(devices, dtypes and copies, on fake GPUs)."
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a check: what was measured and its bound, None where there is none; or why it could not run."""
+
+    name: str
+    measured: float = float("nan")
+    bound: float | None = None
+    unit: str = ""
+    not_run: str = ""
+    failed: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it ran and held, or had nothing to hold. What was not run is not counted as bad."""
+        return not self.failed and (bool(self.not_run) or self.bound is None or self.measured <= self.bound)
+
+
+def gap(ours: Any, theirs: Any, reduce: Callable[[Any], Any] = np.nanmax) -> float:
+    """A difference of two tensors or arrays, as a share of the largest number (of 1 at least)."""
+    one, other = (
+        numbers.detach().double().cpu().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers, np.float64)
+        for numbers in (ours, theirs)
+    )
+    return float(reduce(np.abs(one - other)) / max(1.0, np.nanmax(np.abs(other))))
+
+
+@cache
+def built(name: str, dtype: torch.dtype, device: str) -> PreTrainedModel:
+    """A tiny model of this dtype on a device; its weights are those of float32, rounded."""
+    model = architectures.build(name, dtype).to(device)
+    prepare(model)
+    return model
+
+
+@cache
+def reference(name: str, dtype: torch.dtype) -> PreTrainedModel:
+    """The same weights in float32 on the CPU."""
+    model = architectures.build(name, dtype).to(torch.float32)
+    prepare(model)
+    return model
+
+
+def worst(run: device_runs.Run, model: PreTrainedModel, other: PreTrainedModel, reduce: Any) -> float:
+    """The largest of the gaps of all that a run gives."""
+    ours, theirs = run(model), run(other)
+    return max(gap(ours[key], theirs[key], reduce) for key in theirs if theirs[key] is not None)
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def float32(device: str) -> Iterator[Outcome]:
+    """Everything in float32, beside the CPU."""
+    for run, function in (device_runs.INSTRUMENTS | device_runs.WHOLE).items():
+        gaps = [
+            worst(function, built(name, torch.float32, device), reference(name, torch.float32), np.nanmax)
+            for name in MODELS[:3]  # a mixture of experts may send a token to another expert
+        ]
+        yield Outcome(f"float32: {run}", max(gaps), FLOAT32)
+
+
+def bfloat16(device: str) -> Iterator[Outcome]:
+    """Instruments and what averages over them in bfloat16, beside float32."""
+    for run in (*device_runs.INSTRUMENTS, "replay", "label scores", "means"):
+        function = (device_runs.INSTRUMENTS | device_runs.WHOLE)[run]
+        gaps = [
+            worst(function, built(name, torch.bfloat16, device), reference(name, torch.bfloat16), np.nanmean)
+            for name in MODELS
+        ]
+        yield Outcome(f"bfloat16: {run}", max(gaps), BFLOAT16)
+
+
+def saved(folder: Path) -> Path:
+    """A folder with a toy model and tokenizer that the loader takes."""
+    return toys.save(folder, architectures.build("llama", **WIDE))
+
+
+def seen(model: PreTrainedModel, *instruments: Any) -> Tensor:
+    """The logits of two random prompts, with instruments or without."""
+    ids = device_runs.ids(2).to(input_device(model))
+    with torch.inference_mode(), instrument(model, *instruments):
+        return model(ids, use_cache=False).logits.float()
+
+
+def nf4(device: str) -> Iterator[Outcome]:
+    """4-bit weights: loaded, instrumented, and with a twin that is not in 4 bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = saved(Path(folder))
+        model, tokenizer = load_ICL_model(place, device=device, quantized=True, dtype="bfloat16", verbose=False)
+        plain, _ = load_ICL_model(place, device=device, dtype="float32", verbose=False)
+        packed = sum(isinstance(module, bitsandbytes.nn.Linear4bit) for module in model.modules())
+        wanted = 7 * len(support(model).layers)
+        yield Outcome("NF4: layers that were not quantised on loading", wanted - packed, 0)
+        rows, z = CaptureRows(torch.tensor([4, 8])), CaptureHeads()
+        yield Outcome("NF4: logits under instruments that read, beside none", gap(seen(model, rows, z), seen(model)), 0)
+        sums = max(float((weights.sum(-1) - 1).abs().max()) for weights in rows.weights.values())
+        yield Outcome("NF4: captured rows, from a sum of 1", sums, 1e-2)
+        again = seen(model)
+        yield Outcome("NF4: the same logits twice", gap(again, seen(model)), 0)
+        yield Outcome("NF4: logits, beside those of unquantised weights", gap(again, seen(plain), np.nanmean))
+        twin = untrained_twin(model)
+        quantised = sum(isinstance(module, bitsandbytes.nn.Linear4bit) for module in twin.modules())
+        yield Outcome("NF4: quantised layers of the untrained twin", quantised, 0)
+        try:
+            load_ICL_model(place, quantized=True, device_map={"": "disk"}, verbose=False)
+        except ValueError:
+            yield Outcome("NF4: offloaded 4-bit weights that were not refused", 0, 0)
+        else:
+            yield Outcome("NF4: offloaded 4-bit weights that were not refused", 1, 0)
+
+
+def layer_map(first: Any, others: Any) -> dict[str, Any]:
+    """A device map of the toy model, which puts its first layer elsewhere than the others."""
+    around = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head"), first)
+    return around | {f"model.layers.{layer}": others if layer else first for layer in range(architectures.LAYERS)}
+
+
+def device_maps(device: str) -> Iterator[Outcome]:
+    """Models that are spread or offloaded give what they give on one device."""
+    cuda, devices = device != "cpu", torch.cuda.device_count()
+    first: Any = 0 if cuda else "cpu"
+    maps: dict[str, Any] = {"auto": "auto", "layers on disk": layer_map(first, "disk")}
+    if cuda:
+        maps["layers on the CPU"] = layer_map(0, "cpu")
+    if devices > 1:
+        maps["two GPUs"] = layer_map(0, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        place = saved(Path(folder))
+        plain, _ = load_ICL_model(place, device=device, dtype="float32", verbose=False)
+        for name, device_map in maps.items():
+            model, _ = load_ICL_model(place, device_map=device_map, dtype="float32", verbose=False)
+            for run in ("capture rows", "patch heads", "knockout", "label scores"):
+                function = (device_runs.INSTRUMENTS | device_runs.WHOLE)[run]
+                yield Outcome(f"device map, {name}: {run}", worst(function, model, plain, np.nanmax), FLOAT32)
+    if not cuda:
+        yield Outcome("device map, layers on the CPU of a model on a GPU", not_run="a rehearsal has no GPU")
+    if devices < 2:
+        why = "one GPU only" if devices else "a rehearsal has no GPU"
+        yield Outcome("device map, two GPUs", not_run=f"{why}; on fake ones: make test TESTS=tests/fake_gpu")
+
+
+def memory(device: str) -> Iterator[Outcome]:
+    """Each row of a batch takes CHUNK bytes while two and a half of them are free: batches of four are halved."""
+    model = built("llama", torch.float32, device)
+    rows = device_runs.rows(8)
+    logits: dict[str, np.ndarray] = {}
+    halved: dict[str, bool] = {}
+    for name in ("whole", "halved"):
+        found = np.empty((len(rows), architectures.VOCABULARY), np.float32)
+
+        def visit(batch: Batch, short: bool = name == "halved", found: np.ndarray = found) -> None:
+            if short:
+                take(device, len(batch.numbers))
+            found[batch.numbers] = next_logits(model, batch).cpu().numpy()
+
+        if device != "cpu" and name == "halved":
+            torch.cuda.empty_cache()
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2.5 * CHUNK) / total)
+        try:
+            halved[name] = run_rows(model, rows, visit, token_budget=4 * device_runs.TOKENS)
+        finally:
+            if device != "cpu":
+                torch.cuda.set_per_process_memory_fraction(1.0)
+        logits[name] = found
+    yield Outcome("memory: batches that did not fit and were not halved", 1 - int(halved["halved"]), 0)
+    yield Outcome("memory: batches that fitted and were halved", int(halved["whole"]), 0)
+    yield Outcome("memory: logits of halved batches, beside whole ones", gap(logits["halved"], logits["whole"]), HALVED)
+
+
+def take(device: str, rows: int) -> None:
+    """Take CHUNK bytes for each row, and leave them again. On the CPU it only says whether they would be there."""
+    if device == "cpu":
+        if rows * CHUNK > 2.5 * CHUNK:
+            raise torch.OutOfMemoryError("out of memory (rehearsed)")
+        return
+    torch.empty(rows * CHUNK, dtype=torch.uint8, device=device)
+
+
+def times(device: str) -> Iterator[Outcome]:
+    """Runs beside bare forward passes: larger models on a GPU, tiny ones in a rehearsal."""
+    cuda = device != "cpu"
+    size = {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 4096}
+    changes = size | {"num_hidden_layers": 8, "max_position_embeddings": 1024} if cuda else {}
+    model = architectures.build("llama", torch.bfloat16 if cuda else torch.float32, **changes).to(device)
+    prepare(model)
+    length, count = (512, 16) if cuda else (32, 4)
+    some = [Row(tuple(row)) for row in device_runs.ids(count, length).tolist()]
+    batch = Batch.of(some, range(count))
+    rows, layer = torch.tensor([length - 1]), support(model).layers[0]
+    heads = [(at, head) for at in support(model).layers for head in range(4)]
+    prompts, answers = device_runs.ids(2, 32), torch.tensor([[5, 7]]).expand(2, -1)
+    edits = [device_runs.silenced(at, head, 0) for at, head in heads]
+    plan = plan_of(model, 32)
+
+    def by_whole_passes() -> None:
+        runs = Runs(model, plan)
+        with torch.inference_mode():
+            for edit in edits:
+                runs.whole(prompts.to(device), slice(0, 2), [edit])
+
+    works: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "one row captured of every head": (
+            lambda: forward(model, batch, CaptureRows(rows)), lambda: forward(model, batch)
+        ),
+        "all z of one layer captured": (
+            lambda: forward(model, batch, CaptureHeads(layers=layer)), lambda: forward(model, batch)
+        ),
+        f"{len(edits)} head patches, replayed beside whole passes": (
+            lambda: device_runs.replay(model, prompts, edits, answers), by_whole_passes
+        ),
+    }  # fmt: skip
+    for name, pair in works.items():
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for number in range(ROUNDS if cuda else 2):
+            for work, own in zip(pair, seconds, strict=True):
+                if not number:
+                    work()  # what only a first call costs
+                own.append(timed(work, device))
+        yield Outcome(f"times: {name}", ratio(*seconds)["median"], unit="times as long")
+
+
+def timed(work: Callable[[], Any], device: str) -> float:
+    """The seconds of one run, until the device is done."""
+    wait = torch.cuda.synchronize if device != "cpu" else lambda: None
+    wait()
+    start = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - start
+
+
+def marked(device: str) -> Iterator[Outcome]:
+    """The tests that are marked `gpu`, run by pytest."""
+    if device == "cpu":
+        yield Outcome("tests marked gpu", not_run="a rehearsal has no GPU")
+        return
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    last = (done.stdout.strip().splitlines() or ["pytest said nothing"])[-1]
+    failed = "" if done.returncode == 0 else last
+    yield Outcome(f"tests marked gpu ({last})", done.returncode, 0, failed=failed)
+    for line in done.stdout.splitlines():
+        if line.startswith("SKIPPED"):
+            yield Outcome("a test marked gpu", not_run=line)
+
+
+CHECKS = {
+    "float32": float32, "bfloat16": bfloat16, "NF4": nf4, "device maps": device_maps, "memory": memory, "times": times,
+    "marked": marked,
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ the report
+
+
+def outcomes(device: str) -> list[Outcome]:
+    """What came of all checks; one that raises does not keep the others from running."""
+    found: list[Outcome] = []
+    for name, check in CHECKS.items():
+        try:
+            for outcome in check(device):
+                found.append(outcome)
+                print(row(outcome), file=sys.stderr, flush=True)
+        except Exception as error:  # noqa: BLE001  # whatever it is belongs into the report
+            traceback.print_exc()
+            found.append(Outcome(f"{name}: the rest of this check", failed=f"{type(error).__name__}: {error}"))
+    return found
+
+
+def hardware(device: str) -> dict[str, str]:
+    """The machine and the versions, by name."""
+    said = {}
+    if device != "cpu":
+        for number in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(number)
+            size = f"{card.total_memory / 2**30:.1f} GiB"
+            said[f"GPU {number}"] = f"{card.name}, {size}, compute capability {card.major}.{card.minor}"
+        said["driver"], said["CUDA"] = driver(), str(torch.version.cuda)
+    said["CPU"] = platform.processor() or platform.machine()
+    said["Python"] = platform.python_version()
+    return said | {module.__name__: module.__version__ for module in (torch, transformers, accelerate, bitsandbytes)}
+
+
+def driver() -> str:
+    """The version of the driver, as nvidia-smi says."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"not known ({type(error).__name__})"
+    return ", ".join(sorted(set(done.stdout.split())))
+
+
+def row(outcome: Outcome) -> str:
+    """A line of the report's table."""
+    if outcome.not_run or outcome.failed:
+        return f"| {outcome.name} | | | {'not run' if outcome.not_run else 'FAILED'} |"
+    measured = f"{outcome.measured:.2g} {outcome.unit}".strip()
+    bound = "" if outcome.bound is None else f"{outcome.bound:g}"
+    verdict = "recorded" if outcome.bound is None else "good" if outcome.good else "FAILED"
+    return f"| {outcome.name} | {measured} | {bound} | {verdict} |"
+
+
+def report(device: str, found: list[Outcome]) -> str:
+    """The report as one block of Markdown."""
+    bad, left_out = [each for each in found if not each.good], [each for each in found if each.not_run]
+    title = "GPU checks, a rehearsal on the CPU: no GPU was used" if device == "cpu" else "GPU checks"
+    done = len(found) - len(left_out)
+    lines = [f"## {title}", "", *(f"- {name}: {value}" for name, value in hardware(device).items()), ""]
+    lines += [f"{done} checks run, {len(bad)} failed, {len(left_out)} not run.", ""]
+    lines += ["| check | measured | bound | verdict |", "|---|---|---|---|", *map(row, found)]
+    for heading, reasons in (
+        ("Failed", [(each.name, each.failed or "beyond its bound") for each in bad]),
+        ("Not run", [(each.name, each.not_run) for each in left_out]),
+    ):
+        if reasons:
+            lines += ["", f"{heading}:", "", *(f"- {name}: {why}" for name, why in reasons)]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run all checks and print the report. Returns 1 where one failed or there is no GPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
+    device = parser.parse_args(arguments).device
+    if device == "cuda" and not torch.cuda.is_available():
+        print(NO_GPU, file=sys.stderr)
+        return 1
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    warnings.filterwarnings("ignore", message="Knockout: some cells were masked")
+    found = outcomes(device)
+    print(report(device, found))
+    return int(not all(outcome.good for outcome in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
