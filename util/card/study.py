@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -24,7 +24,7 @@ from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.ioi_patching.study import Study as IOIStudy
 from util.figures.role_atlas.results import Atlas
 from util.figures.role_atlas.study import Study as RoleStudy
-from util.records import study
+from util.records import shards, study
 from util.records.checked import Natural, Number, checked
 from util.roles.rules import Role
 from util.stats.heads import Head
@@ -47,6 +47,7 @@ class Study(study.Study):
     seed: Natural = 0
 
     stem = "card"
+    parts = ("card",)
 
     @property
     def own_request(self) -> Mapping[str, Any]:
@@ -87,12 +88,14 @@ class Study(study.Study):
     def ioi(self, **settings: Any) -> IOIResult:
         """Returns what indirect object identification rests on."""
         of_pairs = self.ioi_study(**settings)
-        return IOIResult(of_pairs.population(), of_pairs.curve(), of_pairs.paths())
+        parts: tuple[Callable[[], Any], ...] = (of_pairs.population, of_pairs.curve, of_pairs.paths)
+        return IOIResult(*shards.each(lambda part: part(), parts))
 
     def word_pairs(self, **settings: Any) -> WordPairsResult:
         """Returns the circuits of word pairs, and the single edges of one task."""
         plan = self.word_pairs_plan(**settings)
-        return WordPairsResult(plan.circuits(written=False), plan.single_edges())
+        parts: tuple[Callable[[], Any], ...] = (partial(plan.circuits, written=False), plan.single_edges)
+        return WordPairsResult(*shards.each(lambda part: part(), parts))
 
     def losses(self, atlas: Atlas, **settings: Any) -> Losses | None:
         """Returns what the model loses without the heads that have a role; None where none has one."""

@@ -7,6 +7,7 @@ __all__ = [
     "atlas",
     "card",
     "claims",
+    "collect",
     "edges",
     "evaluate",
     "forerunner",
@@ -18,4 +19,5 @@ __all__ = [
     "report",
     "results",
     "scores",
+    "studies",
 ]

@@ -72,18 +72,21 @@ def check_finite(
     )
 
 
-def check_record(data: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
-    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN in arrays that `IN_RECORDS` lacks."""
+def check_record(data: Mapping[str, Any], model: PreTrainedModel | None) -> dict[str, Any]:
+    """The data of a record, unchanged. Raises NotFinite for infinity, and for NaN in arrays that `IN_RECORDS` lacks.
+
+    model: that computed them, for the message; None where it is not loaded.
+    """
     for name, array in data.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             continue
         wrong = np.isinf(array) if name in IN_RECORDS else ~np.isfinite(array)
         if wrong.any():
             place = np.argwhere(wrong)[0].tolist()
-            raise NotFinite(
-                f"{name!r} is {array[tuple(place)]} at {place} of {list(array.shape)}, computed in {_dtype(model)}; "
-                f"nothing was stored. {_cure(model)}"
-            )
+            wrong_number = f"{name!r} is {array[tuple(place)]} at {place} of {list(array.shape)}"
+            if model is None:
+                raise NotFinite(f"{wrong_number}; nothing was stored.")
+            raise NotFinite(f"{wrong_number}, computed in {_dtype(model)}; nothing was stored. {_cure(model)}")
     return dict(data)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from util.load_model_and_data import load_ICL_model
 from util.models import planted
 from util.models.planted import Planted
+from util.records import shards
 from util.records.model import Model
 from util.records.provenance import digest, tokenizer_digest
 
@@ -26,9 +27,11 @@ def errors_by_noise(
     judge(noise, seed): for every head, whether it should be found and whether it was misjudged. "false alarms" are
     misjudged heads that should not be found, "misses" those that should be; both are (misjudged heads, all such heads).
     """
+    models = [(noise, seed) for noise in noises for seed in seeds]
+    of_models = dict(zip(models, shards.each(lambda model: list(judge(*model)), models), strict=True))
     errors = {}
     for noise in noises:
-        judged = [head for seed in seeds for head in judge(noise, seed)]
+        judged = [head for seed in seeds for head in of_models[noise, seed]]
         alarms = [wrong for wanted, wrong in judged if not wanted]
         misses = [wrong for wanted, wrong in judged if wanted]
         errors[noise] = {"false alarms": (sum(alarms), len(alarms)), "misses": (sum(misses), len(misses))}

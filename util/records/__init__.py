@@ -1,3 +1,3 @@
-"""Checked studies, those of StaICC's prompts too; cached records, their provenance, exports; the model of a record."""
+"""Checked studies, those of StaICC's prompts too; their shards, models and cached records; provenance, exports."""
 
-__all__ = ["cache", "checked", "exports", "file_format", "model", "provenance", "staicc", "study"]
+__all__ = ["cache", "checked", "exports", "file_format", "model", "provenance", "shards", "staicc", "study"]

@@ -30,6 +30,7 @@ from util.engine.label_scores import next_token_logits
 from util.engine.replay import Edit, Place, path, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.words import table
+from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.provenance import digest
 from util.records.study import Study
@@ -225,6 +226,7 @@ class FunctionVectorStudy(Study):
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
+        shards.beforehand(lambda study: study.means, [self])
         data = self.record_in_blocks({"part": "indirect effects"}, self._blocks, self._measure, _joined).data
         return IndirectEffects(
             task=word_pairs.shown_task(self.task),
@@ -285,5 +287,5 @@ def words_digest(task: word_pairs.WordPairTask) -> str:
 
 def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVectorHeads:
     """Returns the indirect effects of a model's heads on several tasks."""
-    effects = [study.effects() for study in studies]
+    effects = shards.each(FunctionVectorStudy.effects, studies)
     return FunctionVectorHeads(tuple(effects), studies[0].model.title)

@@ -25,6 +25,7 @@ from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.prompts.prompt import LabelledTokens, with_bos
+from util.records import shards
 from util.records.checked import Int, checked
 from util.records.staicc import QUERIES, Dataset, StaiccStudy
 from util.roles.cuts import Cells, head_cut, other_cells
@@ -67,7 +68,8 @@ class LabelRoles(StaiccStudy):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of both roles."""
-        return tuple(Evidence(role, self._scores[role], self._effect(role)) for role in ROLES)
+        effects = shards.each(self._effect, ROLES)
+        return tuple(Evidence(role, self._scores[role], effect) for role, effect in zip(ROLES, effects, strict=True))
 
     @cached_property
     def _plan(self) -> Scoring:

@@ -23,6 +23,7 @@ from util.figures.edge_ablation.plan import TASKS
 from util.figures.edge_ablation.results import Search
 from util.figures.edge_ablation.study import Split, Study, Tasks
 from util.prompts import word_pairs
+from util.records import shards
 from util.records.checked import Count, checked
 from util.stats.verdicts import Verdicts
 
@@ -72,6 +73,7 @@ class ClaimsStudy:
     rule: Rule = RULE
 
     stem: ClassVar[str] = "edge_claims"
+    parts: ClassVar[tuple[str, ...]] = ("measure",)
 
     def __post_init__(self) -> None:
         for name, task in [*(("tasks", task) for task in self.tasks), ("task", self.study.task)]:
@@ -111,17 +113,19 @@ class ClaimsStudy:
         searching = self.task_study(self.study.task, self.search_prompts, "search")
         by_task = {task: self.task_study(task) for task in self.tasks}
         by_count = {count: self.task_study(AMBIGUOUS, ambiguous=count) for count in COUNTS}
-        tasks = {task: answered(study, THREE) for task, study in tqdm(by_task.items(), "tasks")}
-        ambiguous = {count: answered(study, TWO) for count, study in tqdm(by_count.items(), "ambiguous demonstrations")}
+        of_tasks = shards.each(lambda study: answered(study, THREE), tqdm(by_task.values(), "tasks"))
+        tasks = dict(zip(by_task, of_tasks, strict=True))
+        bar = tqdm(by_count.values(), "ambiguous demonstrations")
+        ambiguous = dict(zip(by_count, shards.each(lambda study: answered(study, TWO), bar), strict=True))
         search = searching.search(self.rule.share)
         whole = searching.records({names.FULL: WHOLE})[names.FULL]
         layers = int(whole.data["layers"])
         half = {name: ablation for name, ablation in windows(layers).items() if name in names.halves(layers)}
         found = {names.FULL: WHOLE, names.FOUND: Ablation(kept=search.kept)}
         rows = primary.over_donors(half | found, store=Store(ROOM))
-        counted = {
-            study.task: study.answers({names.FULL: WHOLE}) for study in (primary, *by_task.values(), by_count[0])
-        }
+        counting = (primary, *by_task.values(), by_count[0])
+        whole_alone = shards.each(lambda study: study.answers({names.FULL: WHOLE}), counting)
+        counted = dict(zip([study.task for study in counting], whole_alone, strict=True))
         verdicts = claims.judge(
             self.rule,
             tasks,

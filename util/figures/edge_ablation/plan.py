@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -31,6 +31,7 @@ from util.figures.edge_ablation.results import (
 from util.figures.edge_ablation.study import Seeds, Study, Tasks, planted_control
 from util.load_model_and_data import shown_name
 from util.prompts import word_pairs
+from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Natural, Share, Text, checked
 from util.stats.verdicts import Verdicts
 
@@ -64,6 +65,11 @@ class Plan:
     pruned_tasks: Tasks = ("copying", "capitalization")
     search_prompts: Count = 64
     per_round: Share = 0.2
+
+    parts: ClassVar[tuple[str, ...]] = (
+        "circuits", "single_edges", "search", "planted", "verified", "windows", "pruning", "probes", "ambiguity",
+        "models",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.study.task not in self.tasks:
@@ -107,8 +113,8 @@ class Plan:
 
     def circuits(self, *, written: bool = True) -> CircuitsByTask:
         """The circuits in every task. written: see `Study.compare`."""
-        compared = {task: study.compare(written=written) for task, study in self.by_task.items()}
-        return CircuitsByTask(compared, self.rule.margin)
+        compared = shards.each(lambda study: study.compare(written=written), self.by_task.values())
+        return CircuitsByTask(dict(zip(self.by_task, compared, strict=True)), self.rule.margin)
 
     def single_edges(self) -> SingleEdges:
         """Each type pair removed alone, on the split "search": queries that no other part asks."""
@@ -119,8 +125,12 @@ class Plan:
         """A circuit of the primary task."""
         return self.study.search(self.rule.share)
 
-    def verified(self, search: Search) -> VerifiedCircuit:
-        """A searched circuit on the study's prompts, beside random ones; its split should not be the search's."""
+    def verified(self, search: Search | None = None) -> VerifiedCircuit:
+        """A searched circuit on the study's prompts, beside random ones; its split should not be the search's.
+
+        search: by default that of `search`.
+        """
+        search = self.search() if search is None else search
         tried = circuit_ablations({names.FOUND: search.kept}, self.random_circuits, self.study.seed, like=names.FOUND)
         rows = self.study.over_donors(tried | completeness(search.kept, COMPLETENESS))
         full, none, found = (rows[name]["right"] for name in (names.FULL, names.NONE, names.FOUND))
@@ -133,7 +143,8 @@ class Plan:
 
     def pruning(self) -> PruningByTask:
         """Head units pruned, and edge units of the heads that are left, in each of pruned_tasks."""
-        return PruningByTask({task: self.pruner(task).both() for task in self.pruned_tasks})
+        pruned = shards.each(lambda task: self.pruner(task).both(), self.pruned_tasks)
+        return PruningByTask(dict(zip(self.pruned_tasks, pruned, strict=True)))
 
     def planted(self) -> PlantedSearch:
         """The same search on a model whose circuit is known."""
@@ -154,26 +165,31 @@ class Plan:
     def ambiguity(self) -> Ambiguity:
         """Circuits on verbs with ambiguous demonstrations, by their number."""
         doubted = {name: Ablation(kept=CIRCUITS[name]) for name in DOUBTED}
+        by_draw = shards.each(lambda study: study.by_draw(doubted), self.by_count.values())
         rows = {}
-        for count, study in self.by_count.items():
+        for count, found in zip(self.by_count, by_draw, strict=True):
             draws = [
-                {name: {**data, "copied": data["top"] == data["copy"]} for name, data in draw.items()}
-                for draw in study.by_draw(doubted)
+                {name: {**data, "copied": data["top"] == data["copy"]} for name, data in draw.items()} for draw in found
             ]
             rows[count] = measures.aligned(draws)
-        return Ambiguity(study.setting, rows, draws[-1][names.FULL].get("askable"))
+        last = self.by_count[self.ambiguous_counts[-1]]
+        return Ambiguity(last.setting, rows, draws[-1][names.FULL].get("askable"))
 
-    def models(self, circuits: CircuitsByTask) -> CircuitsByModel:
+    def models(self, circuits: CircuitsByTask | None = None) -> CircuitsByModel:
         """The circuits of the primary task with this model, its untrained twin, and the other models.
 
-        Other models are loaded as this one is, but for the revision, which is this model's.
+        circuits: of this model, by default those of `circuits`. Other models are loaded as this one is, but for the
+        revision, which is this model's.
         """
+        circuits = self.circuits() if circuits is None else circuits
         model = self.study.model
+        others = [replace(model, name=name, revision=None, loader=None) for name in self.other_models]
+        studies = [self.study.twin()] if self.untrained_control else []
+        studies += [self.study.replace(model=other) for other in others]
+        compared = shards.each(lambda study: study.compare(written=False), studies)
+        twin = compared.pop(0) if self.untrained_control else None
         by_model: dict[str, Circuits] = {model.title: circuits.by_task[self.study.task]}
-        twin = self.study.twin().compare(written=False) if self.untrained_control else None
-        for name in self.other_models:
-            other = self.study.replace(model=replace(model, name=name, revision=None, loader=None))
-            by_model[shown_name(name)] = other.compare(written=False)
+        by_model |= dict(zip(map(shown_name, self.other_models), compared, strict=True))
         return CircuitsByModel(by_model, twin)
 
     def verdicts(

@@ -25,6 +25,7 @@ from util.figures.edge_ablation import measures
 from util.figures.edge_ablation.measures import Row
 from util.figures.edge_ablation.pruning_results import PruningCurve
 from util.figures.edge_ablation.study import Data, Study
+from util.records import cache, shards
 from util.records.cache import Record
 from util.records.checked import AsList, Count, Natural, Share, Text, checked
 from util.scores import token_types
@@ -195,7 +196,8 @@ class PruningStudy:
     def row(self, circuit: Circuit, draws: Sequence[Study] | None = None) -> Row:
         """What a circuit answers on the study's split under all draws of donors, see `measures.aligned`."""
         studies = self.study.draws if draws is None else draws
-        return measures.aligned([{names.PRUNED: self.answers(study, circuit)} for study in studies])[names.PRUNED]
+        answers = shards.each(lambda study: self.answers(study, circuit), studies)
+        return measures.aligned([{names.PRUNED: data} for data in answers])[names.PRUNED]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -226,8 +228,10 @@ class PruningStudy:
                 return Measured(self.answers(self.search, circuit)["right"], self, circuit, sort, file)
             return Measured(self.scored(circuit)["right"], self, circuit, sort)
 
-        with steps:
-            return prune(measure, start, sort, self._floor(share), self.per_round, self.of_initial, keep)
+        floor = self._floor(share)
+        chain = f"pruning {cache.request_digest(self.search.request)} {sort} {start.digest}"
+        with steps, shards.chain(chain):
+            return prune(measure, start, sort, floor, self.per_round, self.of_initial, keep)
 
     @cached_property
     def heads_before_edges(self) -> Circuit:
@@ -253,7 +257,8 @@ class PruningStudy:
 
     def both(self) -> dict[Sort, PruningCurve]:
         """Heads pruned, and then the edges of those that are left."""
-        return {"head": self.heads(), "edge": self.edges()}
+        heads, edges = shards.each(lambda measure: measure(), (self.heads, self.edges))
+        return {"head": heads, "edge": edges}
 
     def at_random(self, sort: Sort, start: Circuit, result: Circuit) -> list[Circuit]:
         """Random prunings of a circuit, as large as the result."""
@@ -271,6 +276,8 @@ class PruningStudy:
         one_draw = self.study.draws[:1]
         whole = self.study.over_donors({names.FULL: WHOLE})[names.FULL]
         random = self.at_random(sort, start, result)
+        rows = shards.each(self.row, [circuits[number] for number in left])
+        random_rows = shards.each(lambda circuit: self.row(circuit, one_draw), random)
         return PruningCurve(
             self.study.setting,
             sort,
@@ -281,10 +288,10 @@ class PruningStudy:
             tuple(one.accuracy for one in pruning.rounds),
             pruning.floor,
             whole,
-            {number: self.row(circuits[number]) for number in left},
+            dict(zip(left, rows, strict=True)),
             result.count(sort),
             result.names(sort),
-            tuple(self.row(circuit, one_draw) for circuit in random),
+            tuple(random_rows),
             tuple(circuit.names(sort) for circuit in random),
         )
 

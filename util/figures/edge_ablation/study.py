@@ -42,7 +42,7 @@ from util.prompts.classification import associative_map_prompts
 from util.prompts.prompt import Layout, with_bos
 from util.prompts.word_pair_prompts import typed_tokens
 from util.prompts.words import column, table
-from util.records import cache
+from util.records import cache, shards
 from util.records import study as base
 from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.provenance import digest
@@ -235,8 +235,8 @@ class Study(base.Study):
         Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
         """
         run = _Run(self, list(ablations.values()), generate, self._store(store))
-        shown = self.progress(ablations.items(), f"{self.task}, {self.k} shots")
-        return {name: run.record(ablation) for name, ablation in shown}
+        records = shards.each(run.record, self.progress(ablations.values(), f"{self.task}, {self.k} shots"))
+        return dict(zip(ablations, records, strict=True))
 
     def answers(
         self, ablations: Mapping[str, Ablation], *, generate: bool = False, store: Store | None = None
@@ -255,7 +255,7 @@ class Study(base.Study):
     def by_draw(self, ablations: Mapping[str, Ablation], *, store: Store | None = None) -> list[dict[str, Data]]:
         """The answers under each ablation, for each draw of donors, see `answers`."""
         store = self._store(store)
-        return [draw.answers(ablations, store=store) for draw in self.draws]
+        return shards.each(lambda draw: draw.answers(ablations, store=store), self.draws)
 
     def over_donors(self, ablations: Mapping[str, Ablation], *, store: Store | None = None) -> Rows:
         """The answers under each ablation with all draws of donors, see `measures.aligned`."""
@@ -268,9 +268,12 @@ class Study(base.Study):
         """
         store = self._store(None)
         compared = {name: Ablation(kept=kept) for name, kept in CIRCUITS.items()}
-        first = self.records(compared, generate=written, store=store)
-        data = {name: record.data for name, record in first.items()}
-        others = [draw.answers(compared, store=store) for draw in self.draws[1:]]
+
+        def of_draw(draw: Study) -> dict[str, cache.Record]:
+            return draw.records(compared, generate=written and draw is self, store=store)
+
+        first, *others = shards.each(of_draw, self.draws)
+        data, *more = ({name: record.data for name, record in draw.items()} for draw in (first, *others))
         alone, lines = None, {}
         if written:
             zero_shot = self.record({"ablation": names.ALONE}, self._measure_zero_shot).data
@@ -281,7 +284,7 @@ class Study(base.Study):
             }
         return Circuits(
             self.setting,
-            measures.aligned([data, *others]),
+            measures.aligned([data, *more]),
             alone,
             lines,
             1 / len(self._task.outputs),
@@ -313,7 +316,7 @@ class Study(base.Study):
             return run.record(ablation).data
 
         with steps:
-            return greedy_circuit(evaluate, share)
+            return greedy_circuit(evaluate, share, chain=f"search {cache.request_digest(self.request)}")
 
 
 class _Run:
@@ -355,23 +358,28 @@ class _Run:
 
 
 def greedy_circuit(
-    evaluate: Callable[[Ablation], Mapping[str, np.ndarray]], share: float = 0.9, pairs: Sequence[Edge] = TYPE_PAIRS
+    evaluate: Callable[[Ablation], Mapping[str, np.ndarray]],
+    share: float = 0.9,
+    pairs: Sequence[Edge] = TYPE_PAIRS,
+    *,
+    chain: str = "search",
 ) -> Search:
     """Take type pairs out one by one, as long as the accuracy stays at `share` of the whole model's (our definition).
 
     The pair that costs least when it alone is removed goes first (accuracy, then log-probability, then by name); one
-    that cannot go is put back for good. evaluate: `right` and `log_prob` [N] under an ablation.
+    that cannot go is put back for good. evaluate: `right` and `log_prob` [N] under an ablation. chain: the name of the
+    steps that need each other, see `shards.chain`.
     """
-    whole = evaluate(WHOLE)
+    whole, *each_alone = shards.each(evaluate, [WHOLE, *(Ablation(removed=(edge,)) for edge in pairs)])
     costs = {}
-    for edge in pairs:
-        alone = evaluate(Ablation(removed=(edge,)))
+    for edge, alone in zip(pairs, each_alone, strict=True):
         lost = whole["right"].mean() - alone["right"].mean(), whole["log_prob"].mean() - alone["log_prob"].mean()
         costs[edge] = float(lost[0]), float(lost[1])
     kept, trace = list(pairs), []
     for edge in sorted(pairs, key=lambda edge: (*costs[edge], edge)):
         fewer = [other for other in kept if other != edge]
-        accuracy = float(evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean())
+        with shards.chain(chain):
+            accuracy = float(evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean())
         gone = accuracy >= share * float(whole["right"].mean())
         kept = fewer if gone else kept
         trace.append((edge, gone, accuracy))

@@ -8,6 +8,7 @@ __all__ = [
     "magnitudes",
     "measures",
     "paper_plots",
+    "plan",
     "plots",
     "results",
     "study",

@@ -44,6 +44,7 @@ from util.figures.forerunner_heads.results import (
 from util.figures.forerunner_heads.study import METHOD_VERSION, ForerunnerStudy, Study, blocks
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import Prompt, with_bos
+from util.records import shards
 from util.records.checked import Count, checked
 from util.records.staicc import QUERIES, Datasets, Prompts
 from util.records.study import plain_heads
@@ -53,6 +54,7 @@ from util.roles.heads import checked_head
 from util.stats.answers import majority_right, right, vote_right
 from util.stats.heads import Head, top
 
+CellLists = Literal["corrected", "reference"]
 HEAD_BLOCK = 8  # prompts of one record of head effects: what an interruption can cost at most
 
 
@@ -69,7 +71,7 @@ class AblationStudy(ForerunnerStudy):
 
     prompts: Prompts = 64
     _: KW_ONLY
-    cell_lists: Literal["corrected", "reference"] = "corrected"
+    cell_lists: CellLists = "corrected"
     draws: Count = DRAWS
     every_part: bool = False
 
@@ -112,10 +114,12 @@ class AblationStudy(ForerunnerStudy):
         """
         parts = (EVERYWHERE, *QUARTERS)
         controlled = parts if self.every_part else (EVERYWHERE,)
-        cut = self.answers(conditions(parts=parts, controlled=controlled, draws=self.draws))
+        with_all = conditions(parts=parts, controlled=controlled, draws=self.draws)
         # without demonstrations the reference's cut of the query would leave it nothing to attend to
         named = [one for one in PUBLISHED if self.cell_lists == "corrected" or one != Cut.XQ_TO_SQ]
-        alone = self.replace(k=0).answers(conditions(named, parts=(EVERYWHERE,), controlled=()))
+        without = conditions(named, parts=(EVERYWHERE,), controlled=())
+        asked = (self, with_all), (self.replace(k=0), without)
+        cut, alone = shards.each(lambda one: one[0].answers(one[1]), asked)
         return Tables(self.setting, task, cut, alone)
 
     def answers(self, wanted: Sequence[Condition]) -> dict[Condition, Answers]:
@@ -125,16 +129,18 @@ class AblationStudy(ForerunnerStudy):
         """
         for condition in wanted:
             check_part(condition.part)
-        answers = {}
-        for condition in self.progress(wanted, f"{self.dataset}: ablations"):
+
+        def answered(condition: Condition) -> Answers:
             part = {
                 "cut": None if condition.cut is None else str(condition.cut),
                 "layers": list(condition.part),
                 "draw": condition.draw,
             }
             data = self.record(part, partial(self._measure, condition)).data
-            answers[condition] = Answers(data["log_prob"], data["gold"], data.get("text_loss"))
-        return answers
+            return Answers(data["log_prob"], data["gold"], data.get("text_loss"))
+
+        answers = shards.each(answered, self.progress(wanted, f"{self.dataset}: ablations"))
+        return dict(zip(wanted, answers, strict=True))
 
     def _measure(self, condition: Condition) -> dict[str, Any]:
         layers = list(support(self.pair[0]).layers)  # the model's own numbers
@@ -190,13 +196,12 @@ class AblationStudy(ForerunnerStudy):
         ordered = plain_heads(places)  # so that their order does not matter for the cache
         together = blocks(self.prompts, HEAD_BLOCK)
         # not `record_in_blocks`: its request of the whole would lose every cached record, which are of blocks here
-        records = [
-            self.record(
-                {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]},
-                partial(self._measure_heads, ordered, block),
-            ).data
-            for block in self.progress(together, f"{self.dataset}: heads", unit="block")
-        ]
+
+        def measured(block: range) -> dict[str, Any]:
+            part = {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]}
+            return self.record(part, partial(self._measure_heads, ordered, block)).data
+
+        records = shards.each(measured, self.progress(together, f"{self.dataset}: heads", unit="block"))
         whole, cut, control = (np.concatenate([r[name] for r in records]) for name in ("whole", "cut", "control"))
         order = [ordered.index([layer, head]) for layer, head in places]
         return HeadCuts(places, whole, cut[:, order], control[:, order])

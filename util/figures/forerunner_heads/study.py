@@ -29,6 +29,7 @@ from util.figures.planted_controls import errors_by_noise, planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
 from util.prompts.prompt import Appended, check_conditions, labelled_tokens
+from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Int, Natural, Number, checked
 from util.records.staicc import QUERIES, Datasets, Prompts, StaiccStudy
 from util.stats.splits import halves
@@ -95,6 +96,8 @@ class Study(ForerunnerStudy):
     control_tokens: Count = 32
     untrained_control: bool = False
     untrained_prompts: Prompts = 64
+
+    parts = ("magnitudes", "counts", "layers", "specificity", "planted", "planted_errors")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -170,9 +173,10 @@ class Study(ForerunnerStudy):
         return self.twin(prompts=min(self.prompts, self.untrained_prompts), untrained_control=False)
 
     def _series(self) -> dict[Series, Reading]:
-        readings = {name: self.magnitudes().reading(what) for name, what in ENDINGS.items() if what in self.appended}
-        if self.untrained_twin is not None:
-            readings[Series.UNTRAINED] = self.untrained_twin.magnitudes().reading(0)
+        measured, *untrained = shards.each(Study.magnitudes, filter(None, [self, self.untrained_twin]))
+        readings = {name: measured.reading(what) for name, what in ENDINGS.items() if what in self.appended}
+        if untrained:
+            readings[Series.UNTRAINED] = untrained[0].reading(0)
         return readings
 
     def counts(self) -> Counts:
@@ -256,9 +260,9 @@ class Grid:
     def counts(self) -> DataSets:
         """On how many prompts of every data set each head exceeds the threshold, behind correct and wrong labels."""
         by_set = {}
-        for part in self.studies:
+        for part, measured in zip(self.studies, shards.each(Study.magnitudes, self.studies), strict=True):
             names = Series.CORRECT, Series.WRONG
-            by_set[part.dataset] = {name: part.magnitudes().reading(ENDINGS[name]) for name in names}
+            by_set[part.dataset] = {name: measured.reading(ENDINGS[name]) for name in names}
         return DataSets.of(self.study.setting, by_set, self.study.threshold)
 
 
@@ -280,6 +284,6 @@ class ByDemonstrations:
     def growth(self) -> Growth:
         """How many heads exceed the threshold, by k."""
         by_k = {}
-        for part in self.studies:
-            by_k[part.k] = {name: part.magnitudes().reading(what) for name, what in ENDINGS.items()}
+        for part, measured in zip(self.studies, shards.each(Study.magnitudes, self.studies), strict=True):
+            by_k[part.k] = {name: measured.reading(what) for name, what in ENDINGS.items()}
         return Growth.of(self.study.setting, by_k, self.study.threshold)

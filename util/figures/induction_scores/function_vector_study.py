@@ -27,6 +27,7 @@ from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.task_study import SKIPPED_POSITIONS, Means, base_runs
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.sequences import repeated_sequences
+from util.records import shards
 from util.records.checked import Count, Natural, checked
 from util.records.study import Study
 from util.roles.function_vectors import TASKS, TaskNames, words_digest
@@ -181,7 +182,9 @@ class WordPairsStudy(Study):
 
             return self.record({"part": "answers", "edit": edit.plain()}, compute).data
 
-        return {name: dict(measured(edit)) for name, edit in self.progress(edits.items(), "word pairs")}
+        shards.beforehand(WordPairsStudy.means, [self] if any(edit.heads for edit in edits.values()) else [])
+        answers = shards.each(measured, self.progress(edits.values(), "word pairs"))
+        return dict(zip(edits, map(dict, answers), strict=True))
 
 
 @checked
@@ -206,7 +209,9 @@ class CopiesStudy(SequenceStudy):
 
             return self.record({"part": "copied", "edit": edit.plain()}, compute).data["copied"]
 
-        return {name: measured(edit) for name, edit in self.progress(edits.items(), "copies")}
+        shards.beforehand(CopiesStudy.means, [self] if any(edit.heads for edit in edits.values()) else [])
+        copied = shards.each(measured, self.progress(edits.values(), "copies"))
+        return dict(zip(edits, copied, strict=True))
 
     def _copied(self, attached: list[PatchHeads], runs: BaseRuns) -> NDArray[np.float64]:
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from pydantic import AfterValidator
 from scipy.stats import spearmanr
 from tqdm import tqdm
@@ -46,6 +47,7 @@ from util.prompts import classification, text_tasks
 from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
 from util.prompts.text_tasks import TEXT_TASKS
+from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Natural, Text, checked, distinct
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
@@ -129,6 +131,10 @@ class Study(AnyStudy):
     untrained_control: bool = True
 
     stem = "induction_scores"
+    parts = (
+        "scores", "stability", "companions", "pattern", "mechanism", "accuracies", "doses", "costs", "benefits",
+        "claims_beside", "function_vectors", "planted_check",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.primary_task not in self._tasks:
@@ -316,7 +322,8 @@ class Study(AnyStudy):
             "length 25": sequences.replace(length=25),
             "length 100": sequences.replace(length=100),
         }
-        maps = {name: [study.scores().mean()] for name, study in others.items()}
+        measured = shards.each(lambda study: study.scores().mean(), others.values())
+        maps = {name: [mean] for name, mean in zip(others, measured, strict=True)}
         maps["single sequences"] = [*scores.heads.scores["prefix_matching"]]
         lines = {
             name: {
@@ -369,7 +376,7 @@ class Study(AnyStudy):
         previous = np.where(earlier, scores.heads.mean("previous_token"), 0)
         makers, alike = measures.previous_token_heads(previous, scores.mean, seed=self.seed)
         removed = {"previous-token heads out": makers} | {f"others out, {i}": heads for i, heads in enumerate(alike, 1)}
-        without = {name: study.scores(heads) for name, heads in removed.items()}
+        without = dict(zip(removed, shards.each(study.scores, removed.values()), strict=True))
         return Mechanism(self.companions(), makers, removed, without, previous)
 
     # -------------------------------------------------------------------------------------------- tasks
@@ -390,8 +397,9 @@ class Study(AnyStudy):
             self._check_lengths()
         passed = {} if setup.all_tasks else tasks_done([self.on_tasks[task][0] for task in setup.tasks])
         done = setup.tasks if setup.all_tasks else tuple(passed)
-        right = {task: answered_right(self.on_tasks[task], edits.of_task(task, done)) for task in setup.tasks}
-        return Accuracies(edits, self.k, self.model.title, right, passed, done)
+        right = shards.each(lambda task: answered_right(self.on_tasks[task], edits.of_task(task, done)), setup.tasks)
+        by_task = dict(zip(setup.tasks, right, strict=True))
+        return Accuracies(edits, self.k, self.model.title, by_task, passed, done)
 
     def doses(self) -> Doses:
         """Returns right answers without demonstrations, and losses of plain text, under some edits of the plan."""
@@ -400,12 +408,12 @@ class Study(AnyStudy):
     @cached_property
     def _doses(self) -> Doses:
         accuracies = self.accuracies()
-        bare = {
-            task: answered_right(
-                [study.replace(k=0) for study in studies], accuracies.plan.few(task in accuracies.measured)
-            )
-            for task, studies in self.on_tasks.items()
-        }
+
+        def bare_of(task: str) -> dict[Row, NDArray[np.bool_]]:
+            few = accuracies.plan.few(task in accuracies.measured)
+            return answered_right([study.replace(k=0) for study in self.on_tasks[task]], few)
+
+        bare = dict(zip(self.on_tasks, shards.each(bare_of, self.on_tasks), strict=True))
         study = self.on_tasks[self.primary_task][0]
         return Doses(accuracies, bare, study.losses(accuracies.plan.few()), study.uniform_loss())
 
@@ -424,7 +432,7 @@ class Study(AnyStudy):
         pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
         texts = [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]
         bar = self.progress([*pattern, *texts], "tasks by shots", unit="task")
-        return Benefits(edits, self.model.title, [self._by_shots(labelled, edits) for labelled in bar])
+        return Benefits(edits, self.model.title, shards.each(lambda labelled: self._by_shots(labelled, edits), bar))
 
     def claims_beside(self) -> ClaimsBeside:
         """The verdicts beside what the paper says of its claims; see `ClaimsBeside.of` for which they are."""
@@ -442,10 +450,12 @@ class Study(AnyStudy):
         others = first.start + 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
         done, does = does_task(first.other_queries if others else first)
         rows = edits.benefit_rows() if does or setup.all_tasks else {Row(Group.WHOLE): WHOLE}
-        right = {
-            k: answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
-            for k in ((max(shots),) if labelled.unrelated else shots)
-        }
+
+        def answered(k: int) -> dict[Row, NDArray[np.bool_]]:
+            return answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
+
+        ks = (max(shots),) if labelled.unrelated else shots
+        right = dict(zip(ks, shards.each(answered, ks), strict=True))
         controls = tuple(row for row in rows if row.is_control_set)
         return TaskShots(
             labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does, queries,

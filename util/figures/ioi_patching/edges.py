@@ -26,7 +26,7 @@ from util.figures.ioi_patching.pairs import Pairs, in_order
 from util.figures.ioi_patching.patching import logit_difference
 from util.figures.ioi_patching.results import Setting
 from util.prompts.ioi import group_by_shape
-from util.records import cache
+from util.records import cache, shards
 from util.records.checked import Count, Natural, checked
 from util.records.provenance import digest
 from util.scores.attribution import Method, edge_scores, graph_of
@@ -182,7 +182,13 @@ class Edges:
     @cached_property
     def means(self) -> dict[str, NDArray[np.float32]]:
         """The mean scores of all edges [U, V], by method."""
-        return {name: self.scored.edge_scores(name, self.steps).data["scores"] for name in METHODS}
+
+        def scores(name: Method) -> NDArray[np.float32]:
+            mean: NDArray[np.float32] = self.scored.edge_scores(name, self.steps).data["scores"]
+            return mean
+
+        methods: tuple[Method, ...] = METHODS
+        return dict(zip(methods, shards.each(scores, methods), strict=True))
 
     @cached_property
     def graph(self) -> ComponentGraph:
@@ -200,13 +206,14 @@ class Edges:
         if len(drawn) == self.graph.size:
             means[EXACT] = self._exact_means(drawn)
         ranked = means | random_rankings(self.graph, self.random, self.seed)
+        kinds = [(name, absolute) for absolute in (False, True) for name in ranked]
+        chosen = [Circuits.of(self.graph, ranked[name], absolute=absolute) for name, absolute in kinds]
+        records = shards.each(lambda circuits: self.judged.circuit_runs(circuits.edges), chosen)
         curves, runs = {}, {}
-        for absolute in (False, True):
-            for name, scores in ranked.items():
-                circuits = Circuits.of(self.graph, scores, absolute=absolute)
-                runs = self.judged.circuit_runs(circuits.edges).data
-                ends = runs["full"], runs["empty"], runs["clusters"]
-                curves[name, absolute] = circuits.measured(runs["circuit"], *ends)
+        for kind, circuits, record in zip(kinds, chosen, records, strict=True):
+            runs = record.data
+            ends = runs["full"], runs["empty"], runs["clusters"]
+            curves[kind] = circuits.measured(runs["circuit"], *ends)
         return EdgeScores(
             self.setting,
             graph=self.graph,

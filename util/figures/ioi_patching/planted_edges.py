@@ -17,6 +17,7 @@ from util.figures.planted_controls import planted_control
 from util.models import planted
 from util.models.embedded_words import HELD_OUT_NAMES
 from util.prompts.ioi import Corruption, group_by_shape
+from util.records import shards
 from util.records.model import Model
 from util.roles.rules import Role
 from util.scores.attribution import STEPS
@@ -59,21 +60,22 @@ def planted_edges(
     """
     if len(seeds) < 2:
         raise ValueError(f"seeds = {[*seeds]}: an interval over models needs two of them or more")
-    circuits, scores, whole = [], [], []
-    for seed in seeds:
+
+    def of_model(seed: int) -> tuple[Any, Mapping[str, Any]]:
         model, truth = planted_ioi(seed=seed, **options)
         circuit = ioi_circuit(truth, corruption)
         pairs = Pairs(model, corruption, prompts, seed, held_out=True, folder=folder, redo=redo)
 
-        def measure(pairs: Pairs = pairs, graph: Any = circuit.graph) -> dict[str, Any]:
+        def measure() -> dict[str, Any]:
             batches = [pairs.batch(numbers) for numbers in group_by_shape(pairs.tokens).values()]
-            found, effect = all_scores(pairs.pair[0], graph, batches)
+            found, effect = all_scores(pairs.pair[0], circuit.graph, batches)
             return {"scores": found, "whole": effect}
 
-        data = pairs.record({"part": "scores of edges", "methods": list(METHODS), "steps": STEPS}, measure).data
-        circuits.append(circuit)
-        scores.append(data["scores"])
-        whole.append(data["whole"])
+        part = {"part": "scores of edges", "methods": list(METHODS), "steps": STEPS}
+        return circuit, pairs.record(part, measure).data
+
+    circuits, measured = zip(*shards.each(of_model, seeds), strict=True)
+    scores, whole = ([data[name] for data in measured] for name in ("scores", "whole"))
     said = "".join(f", {name} {value}" for name, value in sorted(options.items()))
     return Recovery(tuple(circuits), np.stack(scores, axis=1), np.array(whole), f"planted IOI{said}, {corruption}")
 
@@ -169,7 +171,8 @@ def _of_attention(route: Route) -> bool:
 
 def planted_circuits(folder: Path | None = None, *, redo: bool = False) -> PlantedEdges:
     """Returns what methods find of the planted circuits of KINDS: of four models each, on two pairs with "abc"."""
-    recoveries = {
-        kind: planted_edges("abc", PAIRS, SEEDS, folder, redo=redo, **options) for kind, options in KINDS.items()
-    }
+    found = shards.each(
+        lambda options: planted_edges("abc", PAIRS, SEEDS, folder, redo=redo, **options), KINDS.values()
+    )
+    recoveries = dict(zip(KINDS, found, strict=True))
     return PlantedEdges(Setting("planted", "planted IOI", "abc"), recoveries)

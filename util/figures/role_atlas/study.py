@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from util.figures.role_atlas.results import Atlas, Findings, found_exactly
 from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
 from util.models.embedded_words import HELD_OUT_NAMES
-from util.records import study
+from util.records import shards, study
 from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.model import Model
 from util.records.staicc import Dataset
@@ -26,6 +26,7 @@ from util.roles.vector_roles import VectorRoles
 from util.stats.heads import Head
 
 PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
+Part = SequenceRoles | NameRoles | LabelRoles | VectorRoles
 
 
 @checked
@@ -52,6 +53,7 @@ class Study(study.Study):
     untrained_prompts: AtLeastFour = 8
 
     stem = "role_atlas"
+    parts = ("atlas", "untrained", "planted")
 
     def __post_init__(self) -> None:
         self._parts  # noqa: B018  # it checks all arguments
@@ -85,8 +87,8 @@ class Study(study.Study):
 
     def atlas(self) -> Atlas:
         """Returns the roles of all heads. What was measured is kept in records of every part."""
-        bar = tqdm(self._parts, desc="roles", unit="kind of prompts", leave=False)
-        evidence = [one for part in bar for one in part.evidence()]
+        bar: Iterable[Part] = tqdm(self._parts, desc="roles", unit="kind of prompts", leave=False)
+        evidence = [one for of_part in shards.each(_evidence, bar) for one in of_part]
         order = list(Role)
         setting = (
             f"{self.model.title}; {self.sequences} random sequences, {self.pairs} IOI prompts, {self.prompts} of "
@@ -110,10 +112,11 @@ class Study(study.Study):
             "name movers": planted_names(options),
             "label readers": planted_labels(options),
         }
-        return {
-            name: found_exactly(self._planted_evidence(model), roles_of(truth))
-            for name, (model, truth) in circuits.items()
-        }
+
+        def found(circuit: tuple[Model, planted.Planted]) -> bool:
+            return found_exactly(self._planted_evidence(circuit[0]), roles_of(circuit[1]))
+
+        return dict(zip(circuits, shards.each(found, circuits.values()), strict=True))
 
     def _planted_evidence(self, model: Model) -> list[Evidence]:
         """The evidence on a planted model of all roles.
@@ -121,17 +124,21 @@ class Study(study.Study):
         It has the embedded model's tokenizer, which reads all prompts.
         """
         places: dict[str, Any] = {"folder": self.folder, "redo": self.redo}
-        parts = (
+        parts: tuple[Part, ...] = (
             SequenceRoles(model, **places),
             NameRoles(model, prompts=64, held_out=True, **places),
             LabelRoles(model, PLANTED_TASK, 10, 32, **places),
             VectorRoles(model, prompts=8, intact=8, **places),
         )
-        return [one for part in parts for one in part.evidence()]
+        return [one for of_part in shards.each(_evidence, parts) for one in of_part]
 
     def findings(self, atlas: Atlas, untrained: Atlas | None) -> Findings:
         """Returns the atlas with its controls."""
         return Findings(atlas, untrained, self.planted())
+
+
+def _evidence(part: Part) -> tuple[Evidence, ...]:
+    return part.evidence()
 
 
 def planted_names(options: Mapping[str, Any]) -> tuple[Model, planted.Planted]:

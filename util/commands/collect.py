@@ -1,0 +1,264 @@
+"""A study measured by several processes or machines, which have nothing in common but a folder.
+
+On a cluster: write the study down once, with the arguments that its notebook gives it,
+
+    {"study": "forerunner_heads", "model": "smollm2", "dataset": "trec", "k": 4, "prompts": 512}
+
+start a process for each shard, with a GPU or with as many cores as the others, on a folder that all of them see,
+
+    python -m util collect study.json --shard 1/3 --folder records --wait 600     (and 2/3, and 3/3)
+
+look how far they are, on any machine,
+
+    python -m util collect study.json --status --folder records
+
+and when all is there, check it and tidy up, without a model or GPU:
+
+    python -m util collect study.json --merge --folder records
+
+The notebook reads the folder where ICL_MATERIAL names it. A process that is killed is started again with the same
+command: it goes on where it stopped, a block of a minute at most is lost. Shards may be started in any order, one after
+the other too: without --wait a shard ends when nothing is left that it can do, and says for which others it would wait.
+The numbers are, bit for bit, those of one process on such a machine.
+"""
+
+import argparse
+import contextlib
+import io
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from util.commands import studies
+from util.commands.studies import Collection
+from util.records import shards
+from util.records.cache import ensure_writable
+from util.records.shards import NotYet, Piece, Shard, Share
+
+LOOK_AGAIN = 3.0  # seconds between two looks at what other shards have done
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this command to a parser."""
+    parser.add_argument("file", type=Path, metavar="STUDY.json", help="the study, its arguments and, if not all, parts")
+    doing = parser.add_mutually_exclusive_group()
+    about = "measure this share, such as 3/16 (default: 1/1, everything)"
+    doing.add_argument("--shard", type=_shard, metavar="I/N", help=about)
+    doing.add_argument("--status", action="store_true", help="say what is there and what it will still take")
+    doing.add_argument("--merge", action="store_true", help="check what all shards have measured, and tidy up")
+    about = "for what other shards measure, so many minutes at most (default: end, and say what is missing)"
+    parser.add_argument("--wait", type=float, metavar="MINUTES", help=about)
+    parser.add_argument("--folder", type=Path, help="of the records (default: ICL_MATERIAL)")
+    parser.set_defaults(error=parser.error)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure a share, or say what is there, or check all of it. Raises ValueError for what there is not.
+
+    Raises ValueError, too, where parts cannot be measured or merged, and TimeoutError where waiting was in vain.
+    """
+    if arguments.wait is not None and (arguments.shard is None or not arguments.wait > 0):
+        arguments.error("--wait: give minutes above 0, and --shard; nothing else waits")
+    collection = studies.read(arguments.file, arguments.folder)
+    if arguments.status:
+        print(*status_lines(collection), sep="\n")
+    elif arguments.merge:
+        print(*merge(collection), sep="\n")
+    else:
+        measure(collection, arguments.shard or Shard(1, 1), 60 * (arguments.wait or 0.0))
+
+
+def _shard(text: str) -> Shard:
+    try:
+        return Shard.named(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+# ------------------------------------------------------------------------------------------------ measuring
+
+
+def measure(collection: Collection, shard: Shard, wait: float = 0.0) -> None:
+    """Measure a shard's share of all parts, and say what was measured.
+
+    wait: seconds, at most, for what belongs to other shards. Raises TimeoutError where it is not there then, and
+    ValueError for parts that cannot be measured on this model; the others are measured.
+    """
+    ensure_writable(collection.study.place)
+    print(f"shard {shard} of {collection.title}, in {collection.study.place}", flush=True)
+    ahead, refused, seen, end = dict(collection.parts), dict[str, str](), set[Piece](), time.monotonic() + wait
+    while ahead:
+        lacking, before = list[Piece](), len(seen)
+        for name in list(ahead):
+            with shards.only(shard) as share:
+                try:
+                    ahead[name]()
+                    del ahead[name]
+                except NotYet:
+                    lacking += share.lacking
+                except ValueError as error:  # such as a class whose layers cannot be taken apart
+                    refused[name] = str(error)
+                    del ahead[name]
+            if share.measured or name not in ahead or not before:
+                said = refused.get(name) or _missing(share.lacking, shard)
+                print(f"{name}: {_counted(share.measured)} measured; {said or 'all is there'}", flush=True)
+            seen.update(share.there)
+        if not ahead or len(seen) > before:
+            continue
+        if time.monotonic() > end:
+            break
+        print(f"waiting: {_missing(lacking, shard)}", flush=True)
+        _wait_for_one(lacking, end)
+    if ahead:
+        text = f"the share that can be measured now is done; {_missing(lacking, shard)}"
+        if wait:
+            raise TimeoutError(f"{text}; waited {wait / 60:g} minutes, run again when they are done")
+        print(f"{text}; run again when they are done")
+    if refused:
+        raise ValueError("\n".join(f"{name} cannot be measured: {why}" for name, why in refused.items()))
+
+
+def _wait_for_one(pieces: Sequence[Piece], end: float) -> None:
+    """Wait until one of some pieces is written, by another shard, or the time is over."""
+    files = {piece.file for piece in pieces}
+    before = {file: _written(file) for file in files}
+    while time.monotonic() < end and before == {file: _written(file) for file in files}:
+        time.sleep(min(LOOK_AGAIN, max(0.0, end - time.monotonic())))
+
+
+def _written(file: Path) -> int | None:
+    """When a file was written, None where there is none."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _counted(pieces: Iterable[Piece]) -> str:
+    """How many records and blocks some pieces are, in words. Records that are made of blocks take no time."""
+    several = {piece for piece in pieces if not piece.joined}
+    blocks = sum(piece.block is not None for piece in several)
+    return f"{_number(len(several) - blocks, 'record')}, {_number(blocks, 'block')}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
+
+
+def _missing(pieces: Iterable[Piece], shard: Shard) -> str:
+    """What is missing, and whose it is, in words; "" for nothing."""
+    several = [piece for piece in pieces if not piece.joined]
+    owners = sorted({piece.owner(shard.of) for piece in several})
+    if not several:
+        return ""
+    whose = "shard" if len(owners) == 1 else "shards"
+    return f"missing: {_counted(several)} of {whose} {', '.join(map(str, owners))}"
+
+
+# ------------------------------------------------------------------------------------------------ looking
+
+
+@dataclass
+class Look:
+    """What is there of a part. share: which pieces; unknown: what cannot be known yet; refused: why it cannot be."""
+
+    share: Share
+    unknown: tuple[str, ...] = ()
+    refused: str = ""
+    missing: set[Piece] = field(default_factory=set)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the part is there."""
+        return not (self.unknown or self.missing or self.refused)
+
+
+def look(collection: Collection, *, joins: bool = False) -> dict[str, Look]:
+    """What is there of each part; no model is loaded. joins: see `shards.looking`."""
+    found = {}
+    for name, part in collection.parts.items():
+        with shards.looking(joins=joins) as share, contextlib.redirect_stdout(io.StringIO()):
+            found[name] = Look(share)
+            try:
+                part()
+            except NotYet as error:
+                found[name].unknown = error.unknown
+            except ValueError as error:  # as the part says of a model that it cannot be measured on
+                found[name].refused = str(error)
+            found[name].missing = set(share.lacking) - {*share.there}
+    return found
+
+
+def status_lines(collection: Collection) -> list[str]:
+    """What is there of each part, and how long the rest will take, in lines. No model is loaded."""
+    found = look(collection)
+    width = max(map(len, found))
+    lines = [f"{collection.title}, in {collection.study.place}"]
+    lines += [f"{name:{width}}  {_of_part(one)}" for name, one in found.items()]
+    there = {piece: origin for one in found.values() for piece, origin in one.share.there.items()}
+    missing = {piece for one in found.values() for piece in one.missing}
+    made_by = {str(origin["shard"]) for origin in there.values() if "shard" in origin}
+    of = max((Shard.named(text).of for text in made_by), default=1)
+    lines.append(f"shards seen: {', '.join(sorted(made_by)) or 'none'}")
+    left = 0.0
+    for what, is_block in (("block", True), ("record", False)):
+        taken = [
+            float(origin["seconds"])
+            for piece, origin in there.items()
+            if "seconds" in origin and not piece.joined and (piece.block is not None) == is_block
+        ]
+        ahead = sum(not piece.joined and (piece.block is not None) == is_block for piece in missing)
+        mean = sum(taken) / len(taken) if taken else None
+        said = "not known yet" if mean is None else f"{mean:.3g} s each"
+        if ahead or taken:
+            lines.append(f"{_number(ahead, what)} to measure, {said}")
+        left += ahead * (mean or 0.0)
+    unknown = any(one.unknown for one in found.values())
+    more = ", and what is not known yet" if unknown else ""
+    lines.append(f"about {left / 60 / of:.1f} minutes more with {_number(of, 'shard')}{more}")
+    return lines
+
+
+def _of_part(one: Look) -> str:
+    """What is there of a part, in words."""
+    if one.refused:
+        return f"cannot be measured: {one.refused}"
+    pieces = {*one.share.there, *one.missing}
+    records = [piece for piece in pieces if piece.block is None]
+    blocks = [piece for piece in pieces if piece.block is not None]
+    told = [f"{sum(piece in one.share.there for piece in records)} of {_number(len(records), 'record')}"]
+    if blocks:
+        told.append(f"{sum(piece in one.share.there for piece in blocks)} of {_number(len(blocks), 'block')}")
+    if one.missing or one.unknown:
+        told.append("what depends on the missing ones is not known yet")
+    return "; ".join([", ".join(told), *one.unknown])
+
+
+def merge(collection: Collection) -> list[str]:
+    """Check all parts, make records of blocks that are all there, and remove the blocks; what was done, in lines.
+
+    No model is loaded. Raises ValueError, which says what of whom, where something is missing, or blocks do not agree
+    in what made them.
+    """
+    found = look(collection, joins=True)
+    lines = []
+    for name, one in found.items():
+        if not one.is_whole:
+            shard = _shards_of(one.share)
+            told = (
+                [_missing(one.missing, shard) if shard else f"missing: {_counted(one.missing)}"] if one.missing else []
+            )
+            lines.append(f"{name}: {'; '.join(filter(None, [one.refused, *told, *one.unknown]))}")
+    if lines:
+        raise ValueError("\n".join([f"{collection.title} is not whole in {collection.study.place}", *lines]))
+    with contextlib.suppress(OSError):  # it is not empty, or not there
+        (collection.study.place / "blocks").rmdir()
+    records = {piece for one in found.values() for piece in one.share.there if piece.block is None}
+    return [f"{collection.title}: {_number(len(found), 'part')}, {_number(len(records), 'record')}, all there"]
+
+
+def _shards_of(share: Share) -> Shard | None:
+    """One of the shards that have made the pieces of a share; None where these were not as many as each other."""
+    counts = {Shard.named(str(origin["shard"])).of for origin in share.there.values() if "shard" in origin}
+    return Shard(1, counts.pop()) if len(counts) == 1 else None
