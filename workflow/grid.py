@@ -23,7 +23,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any

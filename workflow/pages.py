@@ -69,7 +69,9 @@ def _row(folder: Path, name: str, cell: Mapping[str, Any]) -> Row:
     page = place / ("card/card.html" if "card" in cell else "notebook.html")
     if not page.exists():
         return Row(name, cell, None, (), (), None, tuple(_failures(folder, place)))
-    files = [page.with_suffix(".json")] if "card" in cell else sorted(place.glob(f"data/values/**/{cell['figure']}.json"))
+    files = (
+        [page.with_suffix(".json")] if "card" in cell else sorted(place.glob(f"data/values/**/{cell['figure']}.json"))
+    )
     values = json.loads(files[0].read_text(encoding="utf-8")) if files else {}
     if "card" in cell:
         findings = [one["text"] for one in values["sentences"]]
@@ -86,7 +88,11 @@ def _failures(folder: Path, place: Path) -> list[Failure]:
     failures = []
     for log in sorted((place / "logs").glob("*.log")):
         rule, _, number = log.stem.partition("-")
-        done = {"shard": place / "shards" / number, "records": place / "records.done"}.get(rule)
+        done = {
+            "shard": place / "shards" / number,
+            "records": place / "records.done",
+            "merge": place / "merged.done",
+        }.get(rule)
         if done is not None and done.exists():
             continue
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n")

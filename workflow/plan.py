@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from util import paths
 from util.commands import studies
+from util.commands.frame import BY_NAME, parsed
 from workflow.grid import CARD, Cell, Grid, defaults, notebook
 
 PLAN = "plan.json"
@@ -30,7 +33,7 @@ LIBRARIES = 1500  # megabytes
 
 
 def study_json(cell: Cell) -> dict[str, Any]:
-    """The study of a cell as `python -m util collect` reads it: all that the notebook gives its study, in plain JSON."""
+    """The study of a cell as `python -m util collect` reads it: all that its notebook gives it, in plain JSON."""
     study: dict[str, Any] = {"study": cell.stem, "model": cell.model.loading}
     for name, value in (defaults(cell.stem) | dict(cell.arguments)).items():
         if value is not ...:
@@ -77,8 +80,6 @@ def write(grid: Grid, folder: Path, python: str, devices: Sequence[str]) -> dict
     before anything is written.
     """
     made = checked(grid)
-    cells = {cell.name: _job(cell, study) for cell, study in made.items()}
-    plan = {"python": python, "devices": list(devices), "models": str(paths.models()), "cells": cells}
     for cell, study in made.items():
         place = folder / "cells" / cell.name
         place.mkdir(parents=True, exist_ok=True)
@@ -86,6 +87,8 @@ def write(grid: Grid, folder: Path, python: str, devices: Sequence[str]) -> dict
         if cell.stem != CARD:
             loading = {"model_name" if name == "name" else name: value for name, value in cell.model.loading.items()}
             _write(place / "parameters.json", loading | dict(cell.arguments))
+    cells = {cell.name: _job(cell, folder) for cell in made}
+    plan = {"python": python, "devices": list(devices), "models": str(paths.models()), "cells": cells}
     _write(folder / PLAN, plan)
     return plan
 
@@ -98,9 +101,9 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
         part.replace(file)
 
 
-def _job(cell: Cell, study: Mapping[str, Any]) -> dict[str, Any]:
+def _job(cell: Cell, folder: Path) -> dict[str, Any]:
     """What the workflow and the index are told of a cell."""
-    seconds, gigabytes = estimate(cell, study)
+    seconds, gigabytes = estimate(cell, folder)
     told: dict[str, Any] = {
         "model": cell.model.label,
         "figure": cell.stem,
@@ -119,9 +122,24 @@ def _job(cell: Cell, study: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def estimate(cell: Cell, study: Mapping[str, Any]) -> tuple[float, float]:
-    """The seconds and gigabytes that the study of a cell is going to take; those of the grid, which are no more."""
-    return 60 * cell.minutes, cell.gigabytes
+def estimate(cell: Cell, folder: Path) -> tuple[float, float]:
+    """The seconds and gigabytes that the study of a cell is going to take; those of the grid where nobody knows.
+
+    They are what `python -m util estimate` says of the model's config; the seconds only where the grid has its speed.
+    folder: of the sweep, in which the study is written.
+    """
+    seconds, gigabytes = 60 * cell.minutes, cell.gigabytes
+    speed = cell.model.speed
+    flags = [str(folder / "cells" / cell.name / "study.json"), "--folder", str(folder / "records"), "--config-only"]
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            arguments = parsed(BY_NAME["estimate"], [*flags, "--speed", str(speed or 1.0)])
+            arguments.run(arguments)
+        told = json.loads(printed.getvalue())
+    except (KeyError, ValueError, OSError):  # such as a model of the hub whose config is not at hand
+        return seconds, gigabytes
+    return told["seconds"] if speed else seconds, told["gigabytes"]
 
 
 def card_flags(cell: Cell) -> list[str]:

@@ -1,7 +1,7 @@
 """Takes the place of Python in a sweep: jobs that take no time, and that can be told to fail.
 
-A job writes what Snakemake wants of it, and its words into ran.txt in the folder of the sweep. Where its cell has a file
-`fails`, a job that measures records prints what stands there and fails; the file goes, so that the next one succeeds.
+A job writes what Snakemake wants of it, and its words into ran.txt in the folder of the sweep. Where its cell has a
+file `fails`, a job that measures records prints what stands there and fails; the file goes, so that the next succeeds.
 """
 
 import json

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -155,7 +157,9 @@ def test_a_cell_is_the_study_of_its_notebook(stem):
 def test_arguments_reach_the_study():
     arguments = {"prompts": 8, "grid_prompts": 4, "grid_k": [0, 1], "ablated": 2, "seed": 3}
     made = studies.collection(plan.study_json(cell("forerunner_heads", **arguments)))
-    (beside,) = {id(part.args[0]): part.args[0] for part in made.parts.values() if part.args[0] is not made.study}.values()
+    (beside,) = {
+        id(part.args[0]): part.args[0] for part in made.parts.values() if part.args[0] is not made.study
+    }.values()
     assert (made.study.prompts, made.study.seed, made.study.untrained_prompts) == (8, 3, 4)
     assert (beside.grid_prompts, beside.grid_k, beside.ablated) == (4, (0, 1), 2)
     rule = plan.study_json(cell("edge_ablation", share=0.8, primary_task="copying"))
@@ -178,6 +182,25 @@ def test_the_plan_has_what_jobs_ask_for(tmp_path):
     given = json.loads((place / "toy_induction_head" / "default" / "parameters.json").read_text())
     assert (given["model_name"], given["device_map"]) == ("meta-llama/Llama-3.1-70B", "auto")
     assert not (place / "card" / "default" / "parameters.json").exists()
+
+
+def test_estimates_decide_what_jobs_ask_for(tmp_path, monkeypatch):
+    """Those of `python -m util estimate`; the time only where the speed of the model is known."""
+    asked = []
+
+    def estimating(command, argv):
+        asked.append(argv)
+        return SimpleNamespace(run=lambda arguments: print(json.dumps({"seconds": 1200.0, "gigabytes": 3.0})))
+
+    monkeypatch.setattr(plan, "BY_NAME", {"estimate": None})
+    monkeypatch.setattr(plan, "parsed", estimating)
+    models = [{"name": "embedded", "speed": 500, "shards": 4}, {"name": "smollm2", "minutes": 7}]
+    cells = plan.write(Grid(models=models, figures="card"), tmp_path, "python3", [])["cells"]
+    known, unknown = cells.values()
+    assert (known["runtime"], known["runtime_of_shard"], known["mem_mb"]) == (50, 20, 6000)
+    assert (unknown["runtime"], unknown["mem_mb"]) == (24, 6000)
+    assert asked[0][1:] == ["--folder", str(tmp_path / "records"), "--config-only", "--speed", "500.0"]
+    assert json.loads(Path(asked[0][0]).read_text())["study"] == "card"
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path):

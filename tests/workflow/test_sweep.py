@@ -69,7 +69,7 @@ def test_a_dry_run_runs_nothing(swept):
     status, said = swept("--dry-run")
     assert status == 0
     assert dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)) == {
-        "all": "1", "card": "4", "notebook": "4", "records": "8", "shard": "12", "total": "29",
+        "all": "1", "card": "4", "merge": "4", "notebook": "4", "records": "8", "shard": "12", "total": "33",
     }  # fmt: skip
     assert not ran(swept.out)
 
@@ -90,8 +90,8 @@ def test_everything_runs_once(swept):
     assert status == 0, said
     assert f"8 of 8 cells are done: {swept.out / 'index.html'}" in said
     first = ran(swept.out)
-    assert len(collected(swept.out, CELLS[0])) == 2  # everything, and the merge
-    assert len(collected(swept.out, CELLS[-1])) == 3 + 2  # three shards before
+    assert len(collected(swept.out, CELLS[0])) == 1
+    assert len(collected(swept.out, CELLS[-1])) == 3 + 1 + 1  # three shards, what is left, the merge
     assert sum("papermill" in line for line in first) == sum(" util card " in line for line in first) == 4
     page = (swept.out / "index.html").read_text()
     assert "8 of 8 cells are done." in page
@@ -119,7 +119,7 @@ def test_a_job_that_fails_is_named_and_stops_no_other(swept):
     status, said = swept()
     assert status == 0, said
     again = ran(swept.out)
-    assert len(again) == len(before) + 1 + 3  # collect again, merge, papermill, page: collect stands there twice now
+    assert len(again) == len(before) + 1 + 2  # collect stands there twice now; papermill and the page are new
     assert all(CELLS[1] in line for line in set(again) - before)
     assert "8 of 8 cells are done." in (swept.out / "index.html").read_text()
 
