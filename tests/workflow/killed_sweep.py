@@ -47,9 +47,9 @@ def command(grid: Path, out: Path) -> list[str]:
     return [sys.executable, "-m", "workflow.sweep", str(grid), "--out", str(out)]
 
 
-def records(folder: Path) -> list[Path]:
-    """The records in a folder, those of blocks included."""
-    return sorted(folder.rglob("*.pickle"))
+def records(folder: Path, *, blocks: bool = False) -> list[Path]:
+    """The records in a folder; with those of blocks if asked for, which are kept until a record is whole."""
+    return sorted(folder.rglob("*.pickle") if blocks else folder.glob("*.pickle"))
 
 
 def killed(grid: Path, out: Path, count: int) -> int:
@@ -57,18 +57,18 @@ def killed(grid: Path, out: Path, count: int) -> int:
 
     Raises RuntimeError where it ends before.
     """
-    before = len(records(out / "records"))
+    before = len(records(out / "records", blocks=True))
     with (out.parent / "killed.txt").open("a") as log:
         running = subprocess.Popen(command(grid, out), cwd=paths.root(), stdout=log, stderr=log, start_new_session=True)
         for _ in range(LONGEST * 20):
             if running.poll() is not None:
                 raise RuntimeError(f"it ended before it was killed: {Path(log.name).read_text()}")
-            if len(records(out / "records")) >= before + count:
+            if len(records(out / "records", blocks=True)) >= before + count:
                 break
             time.sleep(0.05)
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
-    return len(records(out / "records"))
+    return len(records(out / "records", blocks=True))
 
 
 def finished(grid: Path, out: Path) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ SEEDS, EVERY = 100, 5
 
 
 def calls(out: Path) -> Counter[str]:
-    """How often each job was run, by what it was asked."""
+    """How often each command of a job was run: measuring, papermill, the page of a notebook."""
     words = (line.split() for line in (out / "ran.txt").read_text(encoding="utf-8").splitlines())
     return Counter(f"{'records' if 'collect' in line else line[1]} {stand_in.cell_of(line).name}" for line in words)
 
@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
         wrong += [] if named == (failing if call == 1 else set()) else [str(sorted(named))]
     ran = calls(out)
     twice = {job for job, times in ran.items() if times > 1}
-    print(f"{len(ran)} jobs ran, {len(twice)} of them twice")
+    print(f"{len(ran)} commands ran, {len(twice)} of them twice")
     wrong += [] if twice == {f"records {name}" for name in failing} else [json.dumps(sorted(twice))]
     print(*wrong, sep="\n")
     sys.exit(bool(wrong))

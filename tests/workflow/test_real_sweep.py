@@ -10,12 +10,11 @@ pytest.importorskip("snakemake", reason="needs Snakemake: make test-workflow")
 from tests.workflow.killed_sweep import FEW, different, finished, killed, plain_runs, records  # noqa: E402
 
 GRID = {
-    "models": ["embedded", "nobody/nothing"],
+    "models": [{"name": "embedded", "shards": 2}],
     "datasets": ["trec"],
     "k": [2],
     "seeds": [0],
     "figures": {"forerunner_heads": FEW},
-    "shards": 2,
     "minutes": 10,
     "gigabytes": 1,
 }
@@ -27,6 +26,7 @@ def test_a_sweep_killed_twice_leaves_the_bits_of_plain_runs(tmp_path):
     grid.write_text(yaml.safe_dump(GRID))
     first, second = killed(grid, out, 1), killed(grid, out, 10)
     assert 1 <= first < second
+    grid.write_text(yaml.safe_dump(GRID | {"models": [*GRID["models"], "nobody/nothing"]}))
     done = finished(grid, out)
     plain_runs(grid, tmp_path / "plain", ["embedded"])
     assert not different(out / "records", tmp_path / "plain")  # notebooks, too, have measured nothing of their own
@@ -35,7 +35,7 @@ def test_a_sweep_killed_twice_leaves_the_bits_of_plain_runs(tmp_path):
     assert done.returncode == 1
     assert "1 of 2 cells are done" in done.stdout
     cell = "nobody-nothing/forerunner_heads/trec-k2-seed0"
-    assert f"{cell}: shard-1 failed: " in done.stdout and f"(cells/{cell}/logs/shard-1.log)" in done.stdout
+    assert f"{cell}: records failed: " in done.stdout and f"(cells/{cell}/logs/records.log)" in done.stdout
     page = (out / "index.html").read_text()
     assert "cells/embedded/forerunner_heads/trec-k2-seed0/notebook.html" in page
     assert "digest of the weights" in page and "float32" in page
