@@ -139,7 +139,8 @@ def _counted(pieces: Iterable[Piece]) -> str:
     """How many records and blocks some pieces are, in words. Records that are made of blocks take no time."""
     several = {piece for piece in pieces if not piece.joined}
     blocks = sum(piece.block is not None for piece in several)
-    return f"{_number(len(several) - blocks, 'record')}, {_number(blocks, 'block')}"
+    counts = {"record": len(several) - blocks, "block": blocks}
+    return ", ".join(_number(count, what) for what, count in counts.items() if count) or "nothing"
 
 
 def _number(count: int, what: str) -> str:
@@ -201,7 +202,7 @@ def status_lines(collection: Collection) -> list[str]:
     made_by = {str(origin["shard"]) for origin in there.values() if "shard" in origin}
     of = max((Shard.named(text).of for text in made_by), default=1)
     lines.append(f"shards seen: {', '.join(sorted(made_by)) or 'none'}")
-    left = 0.0
+    left: float | None = 0.0
     for what, is_block in (("block", True), ("record", False)):
         taken = [
             float(origin["seconds"])
@@ -211,13 +212,13 @@ def status_lines(collection: Collection) -> list[str]:
         ahead = sum(not piece.joined and (piece.block is not None) == is_block for piece in missing)
         mean = sum(taken) / len(taken) if taken else None
         said = "not known yet" if mean is None else f"{mean:.3g} s each"
-        if ahead or taken:
+        if ahead:
             lines.append(f"{_number(ahead, what)} to measure, {said}")
-        left += ahead * (mean or 0.0)
-    unknown = any(one.unknown for one in found.values())
-    more = ", and what is not known yet" if unknown else ""
-    lines.append(f"about {left / 60 / of:.1f} minutes more with {_number(of, 'shard')}{more}")
-    return lines
+            left = None if left is None or mean is None else left + ahead * mean
+    if all(one.is_whole for one in found.values()):
+        return [*lines, "all is there; --merge checks it and removes the blocks"]
+    time_left = "not known yet" if left is None else f"about {left / 60 / of:.1f} minutes with {_number(of, 'shard')}"
+    return [*lines, f"still to take: {time_left}, and what is not known yet"]
 
 
 def _of_part(one: Look) -> str:
@@ -230,9 +231,10 @@ def _of_part(one: Look) -> str:
     told = [f"{sum(piece in one.share.there for piece in records)} of {_number(len(records), 'record')}"]
     if blocks:
         told.append(f"{sum(piece in one.share.there for piece in blocks)} of {_number(len(blocks), 'block')}")
-    if one.missing or one.unknown:
-        told.append("what depends on the missing ones is not known yet")
-    return "; ".join([", ".join(told), *one.unknown])
+    if not pieces and not one.unknown:
+        return "those of the parts above"
+    unknown = [*one.unknown, *(["what depends on missing ones"] if one.missing else [])]
+    return ", ".join(told) + (f"; not known yet: {', '.join(unknown)}" if unknown else "")
 
 
 def merge(collection: Collection) -> list[str]:

@@ -185,7 +185,7 @@ def check_loading(model: str) -> None:
     """Raises NotYet inside of `looking`, where no model is loaded. model: its name."""
     share = active()
     if share is not None and share.shard is None:
-        raise share.not_yet([], [f"what needs the model {model}"])
+        raise share.not_yet([], [f"what the model {model} is needed for"])
 
 
 # ------------------------------------------------------------------------------------------------ pieces

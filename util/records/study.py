@@ -283,7 +283,7 @@ class _SharedBlocks:
         known = study.expected if looking else {**study.expected, "code_digest": code_digest()}
         plan = cache.load(request, self.kept, known)
         if plan is None and looking:
-            raise self.share.not_yet([self.whole], [f"the blocks of {self.whole}"])
+            raise self.share.not_yet([self.whole], ["which blocks some records have"])
         if plan is None:
             plan = cache.load_or_compute(request, self._planned, self.kept, known, lock=False)
         versions = plan.provenance["versions"] if looking else study.expected["versions"]
@@ -348,7 +348,7 @@ class _SharedBlocks:
         try:
             data = check_record(self.join([record.data for record in records.values()]), None)
         except shards.NotYet:
-            how = f"the blocks of {self.whole}, which are all there: to join them needs the model; run any shard again"
+            how = f"the blocks of {self.whole} are all there, and to join them needs the model: run any shard again"
             raise self.share.not_yet([self.whole], [how]) from None
         first = next(iter(origins.values()))
         origin = {name: value for name, value in first.items() if name not in ("seconds", "shard")}
