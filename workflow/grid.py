@@ -157,8 +157,15 @@ class Grid:
         }
         for values in itertools.product(*axes.values()):
             chosen = dict(zip(axes, values, strict=True))
-            asked = {"shards": model.shards or self.shards, "minutes": model.minutes or self.minutes}
-            yield Cell(model, stem, chosen, own | chosen, gigabytes=model.gigabytes or self.gigabytes, **asked)
+            yield Cell(
+                model,
+                stem,
+                chosen,
+                own | chosen,
+                shards=model.shards or self.shards,
+                minutes=model.minutes or self.minutes,
+                gigabytes=model.gigabytes or self.gigabytes,
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,8 +32,8 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True)
     out, grid = folder / "out", folder / "grid.yaml"
     seeds = list(range(SEEDS))
-    figures = {"toy_induction_head": {}}
-    grid.write_text(yaml.safe_dump({"models": "embedded", "seeds": seeds, "figures": figures}), encoding="utf-8")
+    swept = {"models": "embedded", "seeds": seeds, "figures": ["toy_induction_head"]}
+    grid.write_text(yaml.safe_dump(swept), encoding="utf-8")
     failing = {f"seed{seed}" for seed in seeds[::EVERY]}
     for name in failing:
         place = out / "cells" / "embedded" / "toy_induction_head" / name

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,11 @@ def cell(stem, **arguments):
     return only
 
 
+def measuring(made):
+    """The study of a collection, and the plan beside it, if there is one: what its parts are methods of."""
+    return list({id(part.args[0]): part.args[0] for part in made.parts.values()}.values())
+
+
 # ---- what is multiplied ----
 
 
@@ -34,7 +40,7 @@ def test_a_figure_is_multiplied_by_what_it_has():
         datasets=["trec", 0],
         k=[2, 4],
         seeds=[0, 1],
-        figures={"forerunner_heads": {}, "ioi_patching": {}, "induction_scores": {}, "card": None},
+        figures={"forerunner_heads": {}, "ioi_patching": {}, "induction_scores": {}, "card": {}},
     )
     names = [one.name for one in grid.cells]
     assert len(names) == len(set(names)) == 2 * (2 * 2 * 2 + 2 + 2 * 2 + 2)
@@ -70,7 +76,7 @@ def test_models_of_folders_and_of_the_hub_have_names_of_folders(tmp_path):
 
 # ---- what is refused ----
 
-WRONG = {
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no figure": ({"figures": ["forerunner"]}, "there is no figure 'forerunner'; there are toy_induction_head"),
     "no data set": ({"datasets": ["trek"]}, "unknown data set 'trek'"),
     "no argument": ({"figures": {"card": {"minuts": 3}}}, "card has no argument 'minuts'; it has minutes, seed"),
@@ -89,7 +95,7 @@ WRONG = {
 def test_wrong_grids_are_refused_in_a_line(name):
     given, said = WRONG[name]
     with pytest.raises(ValueError) as error:
-        Grid(**({"models": ["embedded"], "figures": FORERUNNER} | given))
+        Grid(**{"models": ["embedded"], "figures": FORERUNNER, **given})
     assert said in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
@@ -147,7 +153,7 @@ def test_a_cell_is_the_study_of_its_notebook(stem):
     made = studies.collection(plan.study_json(cell(stem)))
     assert made.study == names["study"]
     assert request_digest(made.study.request) == request_digest(names["study"].request)
-    beside = next((part.args[0] for part in made.parts.values() if part.args[0] is not made.study), None)
+    beside: Any = measuring(made)[-1]
     if stem == "edge_ablation":
         assert beside == names["plan"]
     if stem == "forerunner_heads":
@@ -157,10 +163,8 @@ def test_a_cell_is_the_study_of_its_notebook(stem):
 def test_arguments_reach_the_study():
     arguments = {"prompts": 8, "grid_prompts": 4, "grid_k": [0, 1], "ablated": 2, "seed": 3}
     made = studies.collection(plan.study_json(cell("forerunner_heads", **arguments)))
-    (beside,) = {
-        id(part.args[0]): part.args[0] for part in made.parts.values() if part.args[0] is not made.study
-    }.values()
-    assert (made.study.prompts, made.study.seed, made.study.untrained_prompts) == (8, 3, 4)
+    study, beside = measuring(made)
+    assert (study.prompts, study.seed, study.untrained_prompts) == (8, 3, 4)
     assert (beside.grid_prompts, beside.grid_k, beside.ablated) == (4, (0, 1), 2)
     rule = plan.study_json(cell("edge_ablation", share=0.8, primary_task="copying"))
     assert (rule["task"], rule["plan"]["rule"]) == ("copying", {"share": 0.8, "margin": 0.1})

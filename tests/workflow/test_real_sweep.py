@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import yaml
 
@@ -9,7 +11,7 @@ pytest.importorskip("snakemake", reason="needs Snakemake: make test-workflow")
 
 from tests.workflow.killed_sweep import FEW, different, finished, killed, plain_runs, records  # noqa: E402
 
-GRID = {
+GRID: dict[str, Any] = {
     "models": [{"name": "embedded", "shards": 2}],
     "datasets": ["trec"],
     "k": [2],

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -44,15 +46,14 @@ def swept(tmp_path, grid, capfd):
     """Runs a sweep of stand-ins: its status, and what was printed."""
     python = stand_in.executable(tmp_path)
 
-    def run(*flags: str, profile: str = "local") -> tuple[int, str]:
+    def run(*flags, profile="local"):
         with pytest.raises(SystemExit) as ended:
             sweep.main([str(grid), "--out", str(tmp_path / "out"), "--python", python,
                         "--profile", str(PROFILES / profile), *flags])  # fmt: skip
         printed = capfd.readouterr()
         return ended.value.code, printed.out + printed.err
 
-    run.out = tmp_path / "out"
-    return run
+    return SimpleNamespace(run=run, out=tmp_path / "out")
 
 
 def ran(out: Path) -> list[str]:
@@ -66,7 +67,7 @@ def collected(out: Path, cell: str) -> list[str]:
 
 
 def test_a_dry_run_runs_nothing(swept):
-    status, said = swept("--dry-run")
+    status, said = swept.run("--dry-run")
     assert status == 0
     assert dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)) == {
         "all": "1", "card": "4", "merge": "4", "notebook": "4", "records": "8", "shard": "12", "total": "33",
@@ -76,7 +77,7 @@ def test_a_dry_run_runs_nothing(swept):
 
 def test_a_cluster_is_asked_for_what_the_plan_has(swept):
     """By SLURM's plug-in, as far as a dry run goes: every job with its memory, time and GPUs."""
-    status, said = swept("--dry-run", profile="slurm")
+    status, said = swept.run("--dry-run", profile="slurm")
     assert status == 0, said
     shard = next(part for part in said.split("rule ") if part.startswith("shard"))
     assert "mem_mb=4500" in shard and "runtime=30" in shard and "gpu=4" in shard and "slurm_partition=gpu" in shard
@@ -86,7 +87,7 @@ def test_a_cluster_is_asked_for_what_the_plan_has(swept):
 
 
 def test_everything_runs_once(swept):
-    status, said = swept()
+    status, said = swept.run()
     assert status == 0, said
     assert f"8 of 8 cells are done: {swept.out / 'index.html'}" in said
     first = ran(swept.out)
@@ -97,7 +98,7 @@ def test_everything_runs_once(swept):
     assert "8 of 8 cells are done." in page
     assert all(f'href="cells/{cell}/' in page for cell in CELLS)
 
-    status, said = swept()
+    status, said = swept.run()
     assert status == 0 and "Nothing to be done" in said
     assert ran(swept.out) == first
 
@@ -106,7 +107,7 @@ def test_a_job_that_fails_is_named_and_stops_no_other(swept):
     failing = swept.out / "cells" / CELLS[1]
     failing.mkdir(parents=True)
     (failing / "fails").write_text("prompts = 8: too few by design")
-    status, said = swept()
+    status, said = swept.run()
     assert status == 1
     assert f"{CELLS[1]}: records failed: prompts = 8: too few by design (cells/{CELLS[1]}/logs/records.log)" in said
     assert "7 of 8 cells are done" in said
@@ -116,7 +117,7 @@ def test_a_job_that_fails_is_named_and_stops_no_other(swept):
     assert f'href="cells/{CELLS[1]}/notebook' not in page
 
     before = set(ran(swept.out))
-    status, said = swept()
+    status, said = swept.run()
     assert status == 0, said
     again = ran(swept.out)
     assert len(again) == len(before) + 1 + 2  # collect stands there twice now; papermill and the page are new
@@ -125,39 +126,39 @@ def test_a_job_that_fails_is_named_and_stops_no_other(swept):
 
 
 def test_a_cell_that_joins_the_grid_runs_alone(swept, grid):
-    assert swept()[0] == 0
+    assert swept.run()[0] == 0
     before = set(ran(swept.out))
     grid.write_text(yaml.safe_dump(GRID | {"seeds": [0, 1, 2]}))
-    assert swept()[0] == 0
+    assert swept.run()[0] == 0
     new = set(ran(swept.out)) - before
     assert new and all("/seed2/" in line for line in new)
 
 
 def test_wrong_input_ends_in_a_line(swept, grid, tmp_path):
     grid.write_text(yaml.safe_dump(GRID | {"figures": {"card": {"minutes": -1}}}))
-    status, said = swept()
+    status, said = swept.run()
     assert status == 1 and said.startswith("card: minutes = -1") and len(said.splitlines()) == 1
     assert not (swept.out / "cells").exists()
-    assert swept(profile="nowhere")[1].startswith(f"{PROFILES / 'nowhere'} is no profile")
+    assert swept.run(profile="nowhere")[1].startswith(f"{PROFILES / 'nowhere'} is no profile")
 
 
 def test_a_sweep_that_runs_is_not_run_twice(swept):
     swept.out.mkdir()
     with (swept.out / sweep.LOCK).open("a") as lock:
         sweep._alone(lock, swept.out)
-        status, said = swept()
+        status, said = swept.run()
     assert status == 1 and "this sweep runs already" in said
     assert not (swept.out / "plan.json").exists()
 
 
 def test_locks_of_a_killed_snakemake_are_taken_away(swept):
-    assert swept()[0] == 0
+    assert swept.run()[0] == 0
     locks = swept.out / ".snakemake" / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     (locks / "0.output.lock").write_text("\n".join(f"cells/{cell}/records.done" for cell in CELLS))
     done = swept.out / "cells" / CELLS[0] / "notebook.html"
     done.unlink()
-    status, said = swept()
+    status, said = swept.run()
     assert status == 0, said
     assert done.exists() and not list(locks.glob("*"))
 
@@ -165,7 +166,7 @@ def test_locks_of_a_killed_snakemake_are_taken_away(swept):
 # ---- GPUs ----
 
 
-def on_gpus(folder: Path, count: int, *command: str) -> subprocess.Popen[str]:
+def on_gpus(folder: Path, count: int, *command: str) -> Any:
     script = paths.root() / "workflow" / "gpus.py"
     given = [sys.executable, str(script), "--devices", "3", "5", "--count", str(count), "--", *command]
     return subprocess.Popen(given, env=os.environ | {"TMPDIR": str(folder)}, stdout=subprocess.PIPE, text=True)
@@ -195,7 +196,7 @@ def test_more_gpus_than_there_are_is_an_error(tmp_path):
 
 def test_jobs_of_this_machine_are_told_their_gpus(swept, monkeypatch):
     monkeypatch.setattr(sweep, "_devices", lambda: ["0", "1"])
-    status, said = swept("--dry-run", "--", "--printshellcmds")
+    status, said = swept.run("--dry-run", "--", "--printshellcmds")
     assert status == 0, said
     assert json.loads((swept.out / "plan.json").read_text())["devices"] == ["0", "1"]
     assert "gpus.py --devices 0 1 --count 1 -- " in said
