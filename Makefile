@@ -2,6 +2,7 @@
 #
 # Variables, as in `make test PYTHON=python3.12 TESTS=tests/engine NOTEBOOKS=`:
 #   PYTHON          the interpreter that .venv is made from (3.11 or later; `make clean` first to change it)
+#   GRID, PROFILE   what `make sweep` runs, and where, for example PROFILE=workflow/profiles/slurm
 #   MODEL           the model of `make figures`, `make claims`, `make report`: embedded, smollm2, a hub id, a folder, a GGUF file
 #   SEED            the draw of `make replicate`
 #   JOBS            notebooks that `make figures` executes at the same time, each on one thread (default: a notebook per core
@@ -15,6 +16,7 @@
 #   BENCH_ARGS      more for the benchmark, for example --rounds 1 or --save FILE
 #   CLAIMS_ARGS     more for the claims, for example --prompts 100
 #   CLASSES_ARGS    more for the table of classes, for example --only llama gpt2
+#   SWEEP_ARGS      more for the sweep, for example --dry-run or --out FOLDER
 #   TORTURE_ARGS    more for the torture, for example --kills 5 --studies toy
 #   TORCH           the PyTorch release that `make lock` pins
 #   DISK_GB         free space that an installation asks for
@@ -27,6 +29,8 @@ PYTHON ?= python3
 MODEL = embedded
 SEED = 1
 JOBS = $(if $(filter embedded,$(MODEL)),$(shell getconf _NPROCESSORS_ONLN),1)
+GRID = workflow/grid.yaml
+PROFILE = workflow/profiles/local
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 TESTS = tests
 WORKERS = auto
@@ -36,6 +40,7 @@ PAPERMILL_ARGS =
 BENCH_ARGS =
 CLAIMS_ARGS =
 CLASSES_ARGS =
+SWEEP_ARGS =
 TORTURE_ARGS =
 TORCH = $(shell sed -n 's/^torch==//p' requirements.lock)
 DISK_GB = 6
@@ -46,6 +51,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 ORACLES := .venv-oracles
 HARNESS := .venv-harness
+WORKFLOW := .venv-workflow
 EXECUTED := experiment_material/executed
 MODEL_PLACE = $(if $(wildcard $(MODEL)),$(abspath $(MODEL)),$(MODEL)) # notebooks run in a folder of their own
 # where files of a model lie below figures/ and data/values/: "" for the embedded model
@@ -62,7 +68,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report replicate test test-real test-gpu test-oracles test-harness torture claims classes check format notebooks lock bench-card bench-coverage bench-edges bench-estimates bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
+.PHONY: help figures report replicate sweep test test-real test-gpu test-oracles test-harness test-workflow torture claims classes check format notebooks lock bench-card bench-coverage bench-edges bench-estimates bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -98,6 +104,9 @@ replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, 
 			|| { echo "$$notebook failed; see $$place/executed/$${notebook##*/}" >&2; exit 1; }; \
 	done; \
 	$(PY) -m util replication data/values/$$folder "$$place/data/values/$$folder" --texts README.md notebooks/*.ipynb | tee "$$place/replication.txt"
+
+sweep: $(STAMP) $(WORKFLOW)/.installed ## models x data sets x k x seeds x figures of GRID=workflow/grid.yaml, what is missing of it; on a cluster: PROFILE=workflow/profiles/slurm
+	@JUPYTER_PATH="$(CURDIR)/.venv/share/jupyter" $(WORKFLOW)/bin/python -m workflow.sweep "$(GRID)" --profile "$(PROFILE)" $(SWEEP_ARGS)
 
 test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cache
 	@[ -n "$(strip $(TESTS) $(NOTEBOOKS))" ] || { echo "Nothing to test: TESTS and NOTEBOOKS are empty." >&2; exit 1; }
@@ -136,13 +145,13 @@ classes: $(STAMP) ## compare every causal class of transformers, tiny, with its 
 
 check: $(STAMP) ## ruff and mypy
 	@failed=; \
-	$(PY) -m ruff check util tests notebooks || failed="$$failed ruff-check"; \
-	$(PY) -m ruff format --check util tests notebooks || failed="$$failed ruff-format"; \
-	$(PY) -m mypy util tests || failed="$$failed mypy"; \
+	$(PY) -m ruff check util tests workflow notebooks || failed="$$failed ruff-check"; \
+	$(PY) -m ruff format --check util tests workflow notebooks || failed="$$failed ruff-format"; \
+	$(PY) -m mypy util tests workflow || failed="$$failed mypy"; \
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed (make format repairs most of what ruff finds)" >&2; exit 1; fi
 
-format: $(STAMP) ## let ruff repair and format util, tests and notebooks
-	@$(PY) -m ruff check --fix util tests notebooks; $(PY) -m ruff format util tests notebooks
+format: $(STAMP) ## let ruff repair and format util, tests, workflow and notebooks
+	@$(PY) -m ruff check --fix util tests workflow notebooks; $(PY) -m ruff format util tests workflow notebooks
 
 notebooks: $(STAMP) ## re-execute the notebooks in place: their stored outputs are what `make test` compares with
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
@@ -218,9 +227,14 @@ test-harness: $(STAMP) $(HARNESS)/.installed ## evaluate models under interventi
 	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 		$(HARNESS)/bin/python -m pytest $(SIDE_BY_SIDE) tests/extras $(PYTEST_ARGS)
 
+test-workflow: $(STAMP) $(WORKFLOW)/.installed ## run small sweeps, kill them and run them again (110 MB of its own)
+	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
+	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" JUPYTER_PATH="$(CURDIR)/.venv/share/jupyter" $(QUIET) OMP_NUM_THREADS=1 \
+		$(WORKFLOW)/bin/python -m pytest $(SIDE_BY_SIDE) tests/workflow $(PYTEST_ARGS)
+
 clean: ## delete .venv and the caches of tools; cached results stay
-	@rm -rf .venv $(ORACLES) $(HARNESS) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	@find util tests notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@rm -rf .venv $(ORACLES) $(HARNESS) $(WORKFLOW) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find util tests workflow notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 	@echo "Deleted .venv and the caches of tools. Kept: experiment_material/ ($$(du -sh experiment_material | cut -f1)); make clean-cache deletes that."
 
 clean-cache: ## delete the cached results in experiment_material/
@@ -275,6 +289,15 @@ $(HARNESS)/.installed: tests/extras/harness.txt requirements.lock | $(STAMP)
 	@$(PY) -c 'import site; print(site.getsitepackages()[0])' > "$$($(HARNESS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/suite.pth"
 	@$(HARNESS)/bin/python -m pip install --no-input --progress-bar off -r tests/extras/harness.txt > $(HARNESS)/install.log 2>&1 || \
 		{ tail -n 8 $(HARNESS)/install.log | cut -c 1-300 >&2; exit 1; }
+	@touch $@
+
+# as with the harness; jobs of a sweep run with the same Python, and find nbconvert's templates by JUPYTER_PATH
+$(WORKFLOW)/.installed: tests/workflow/workflow.txt requirements.lock | $(STAMP)
+	@rm -rf $(WORKFLOW); echo "Making $(WORKFLOW) (a minute; all of pip's words: $(WORKFLOW)/install.log)"
+	@$(PY) -m venv $(WORKFLOW)
+	@$(PY) -c 'import site; print(site.getsitepackages()[0])' > "$$($(WORKFLOW)/bin/python -c 'import site; print(site.getsitepackages()[0])')/suite.pth"
+	@$(WORKFLOW)/bin/python -m pip install --no-input --progress-bar off -r tests/workflow/workflow.txt > $(WORKFLOW)/install.log 2>&1 || \
+		{ tail -n 8 $(WORKFLOW)/install.log | cut -c 1-300 >&2; exit 1; }
 	@touch $@
 
 define preflight

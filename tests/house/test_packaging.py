@@ -39,7 +39,7 @@ TOP_LEVEL = {
         "environment.yml",
         "pyproject.toml",
     ),
-    *("requirements.lock", "data", "experiment_material", "figures", "notebooks", "tests", "util"),
+    *("requirements.lock", "data", "experiment_material", "figures", "notebooks", "tests", "util", "workflow"),
 }
 
 
@@ -141,7 +141,7 @@ def test_ci_runs_check_and_all_tests() -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text()
     assert "set -euo pipefail" in text
-    assert "for target in check test test-real test-oracles test-harness; do" in text
+    assert "for target in check test test-real test-oracles test-harness test-workflow; do" in text
 
 
 # ---- contents ----

@@ -175,7 +175,7 @@ def section_of(stem: str, model: str, name: str, sources: Sources) -> Section:
     ]
     if values is None:
         missing.append(f"There is no values file {_shown(sources.values(model, stem), sources)}. {cure}")
-    sentences = _sentences(stem, values) if values is not None else []
+    sentences = sentences_of(stem, values) if values is not None else []
     if values is not None and not sentences:
         missing.append(f"Its values are not all there, so nothing is said of what they show. {cure}")
     claims = _claims(stem, model, sources)
@@ -197,7 +197,7 @@ def section_of(stem: str, model: str, name: str, sources: Sources) -> Section:
     )
 
 
-def _sentences(stem: str, values: dict[str, Any]) -> list[str]:
+def sentences_of(stem: str, values: dict[str, Any]) -> list[str]:
     """What the values of a figure say in words; nothing, where they lack what the sentences are made of."""
     sentences = importlib.import_module(f"util.figures.{stem}.conclusions").sentences
     try:

@@ -53,7 +53,7 @@ def write(model: str, out: Path, sources: Sources) -> Written:
 
 def report_page(report: Report) -> str:
     """The report as one self-contained page."""
-    return _environment().get_template("report.html").render(report=report)
+    return environment().get_template("report.html").render(report=report)
 
 
 def notebook_page(model: str, notebook: notebooks.Notebook, folder: Path) -> str:
@@ -67,7 +67,7 @@ def notebook_page(model: str, notebook: notebooks.Notebook, folder: Path) -> str
     clone = Path(os.path.relpath(paths.root(), folder)).as_posix()
     body = re.sub(r'href="\.\./', f'href="{clone}/', body)
     body = re.sub(r'href="(\d\d_\w+)\.ipynb', r'href="\1.html', body)
-    return _environment().get_template("notebook.html").render(model=model, notebook=notebook, body=Markup(body))
+    return environment().get_template("notebook.html").render(model=model, notebook=notebook, body=Markup(body))
 
 
 def index_page(out: Path) -> str:
@@ -78,7 +78,7 @@ def index_page(out: Path) -> str:
         models.append({**json.loads(file.read_text(encoding="utf-8")), "folder": file.parent.name, "pages": pages})
     names = sorted({page for model in models for page in model["pages"]})
     api = (out / "api" / "util.html").exists()
-    return _environment().get_template("index.html").render(models=models, names=names, api=api)
+    return environment().get_template("index.html").render(models=models, names=names, api=api)
 
 
 def _summary(report: Report) -> dict[str, Any]:
@@ -93,19 +93,20 @@ def _summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+def environment(*more: Path) -> Environment:
+    """Where templates of pages are rendered. more: folders with templates beside those of this package."""
+    made = Environment(
+        loader=FileSystemLoader([TEMPLATES, *more]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.globals["css"] = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    environment.globals["code_css"] = Markup(_code_css())
-    environment.filters["trusted"] = Markup  # HTML that pandas or a result wrote, with its texts escaped
-    environment.filters["interval"] = _interval
-    return environment
+    made.globals["css"] = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
+    made.globals["code_css"] = Markup(_code_css())
+    made.filters["trusted"] = Markup  # HTML that pandas or a result wrote, with its texts escaped
+    made.filters["interval"] = _interval
+    return made
 
 
 def _code_css() -> str:
