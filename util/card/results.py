@@ -162,6 +162,16 @@ class WordPairs:
     circuits: CircuitsByTask
     single: SingleEdges
 
+    @property
+    def finding(self) -> str:
+        """In how many tasks accuracy falls for certain without a part of the circuit, as the sentence on them counts."""
+        tasks = self.values()["tasks"].values()
+        falls = [
+            f"without {part} ({circuit}) in {sum(part in one['surely needed'] for one in tasks) or 'none'}"
+            for part, circuit in PARTS_OF_CIRCUITS.items()
+        ]
+        return f"Accuracy falls for certain, of {len(tasks)} tasks, {', '.join(falls)}"
+
     def values(self) -> dict[str, Any]:
         """The plain values: accuracies, what falls for certain without a part of the circuit, and the dearest edges.
 
