@@ -95,6 +95,7 @@ def test_every_command_that_measures_is_in_the_table():
         "atlas",
         "card",
         "claims",
+        "collect",
         "estimate",
         "replication",
         "report",

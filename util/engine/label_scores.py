@@ -70,8 +70,8 @@ class Scoring:
 def scoring(model: PreTrainedModel, tokenizer: Any, prompts: Sequence[Prompt]) -> Scoring:
     """Tokenize prompts that share a label space, and each of their labels, for `label_log_probs`.
 
-    Raises ValueError where a label changes the tokens of the prompt before it, where one label's tokens are the
-    beginning of another's, and for prompts that are longer than the context.
+    Raises UnsupportedTokenizer where a label changes the tokens of the prompt before it, and where one label's tokens
+    are the beginning of another's; and what `check_context` raises for prompts that are longer than the context.
     """
     prepare(model)
     check_tokenizer(model, tokenizer)

@@ -200,7 +200,7 @@ class Runs:
         return self.picked(logits, columns).cpu()
 
     def picked(self, logits: Tensor, columns: Tensor) -> Tensor:
-        """The same on the device of the logits, from which many are copied together."""
+        """The same [R, C] on the device of the logits [R, V], from which many are copied together."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.log_probabilities:
             logits = logits.log_softmax(1)

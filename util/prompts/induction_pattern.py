@@ -76,8 +76,8 @@ def cells_among(prompt: Prompt, tokens: Tokens, pattern: str = "induction", seed
     needs no parts: the keys directly follow earlier tokens that equal the query, see `sequences.matched_cells`.
 
     A token that a part without class shares with the next part belongs to the former: where a text's full stop and the
-    blank line after it are one token, the separator is what follows. Raises ValueError for an unknown pattern, and for
-    a prompt in which a part that has a class has no tokens of its own.
+    blank line after it are one token, the separator is what follows. Raises ValueError for an unknown pattern, and
+    UnsupportedTokenizer for a prompt in which a part that has a class has no tokens of its own.
     """
     if pattern not in PATTERNS:
         raise ValueError(f"unknown pattern {pattern!r}; there are {', '.join(PATTERNS)}")

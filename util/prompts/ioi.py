@@ -115,8 +115,9 @@ def usable_words(tokenizer: Any, frames: Sequence[str] | None = None, names: Seq
     - every frame has as many tokens with this word as with the other kept words;
     - a name can follow every prompt as its answer: ids(prompt + " " + name) is ids(prompt) plus that one id.
 
-    Kinds of words that no frame uses are empty. Raises ValueError for impossible frames, fewer than MINIMUM names, no
-    place or object although frames need one, and a tokenizer without character offsets.
+    Kinds of words that no frame uses are empty. Raises ValueError for impossible frames, and
+    UnsupportedTokenizer for fewer than MINIMUM names, no place or object although frames need one, and a tokenizer
+    without character offsets.
     """
     frames = _checked(frames)
     with_bos(frames[0], tokenizer)  # raises for a tokenizer without offsets
@@ -223,8 +224,8 @@ def ioi_prompts(
     orders: of ORDERS; they take turns. Names, places and objects are single tokens (see `usable_words`). Pair i is
     drawn by its own generator, Random("ioi:seed:i"), so it depends on the kept words but not on `count`, and its base
     does not depend on the corruption. Every pair is compared token by token; a pair that `ioi_tokens` refuses is
-    counted and dropped, not replaced. Raises ValueError for an impossible count, corruption or order, if no pair is
-    left, and where `usable_words` does.
+    counted and dropped, not replaced. Raises ValueError for an impossible count, corruption or order,
+    UnsupportedTokenizer if no pair is left, and what `usable_words` raises.
     """
     if count < 1 or corruption not in CORRUPTIONS or not orders or not set(orders) <= set(ORDERS):
         raise ValueError(

@@ -138,9 +138,9 @@ def check_conditions(appended: Sequence[Appended]) -> None:
 
 
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
-    """Raises ValueError if two conditions append words with the same first token: their attention would be the same.
+    """Raises UnsupportedTokenizer if two conditions append words with the same first token.
 
-    tokens: for each condition, the tokens of every prompt. The message names the two words.
+    Their attention would be the same. tokens: for each condition, the tokens of every prompt. The message names the two words.
     """
     for number, prompt in enumerate(prompts):
         seen: dict[int, str] = {}
@@ -159,7 +159,7 @@ def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequ
 
 
 def _check_offsets(tokenizer: Any) -> None:
-    """Raises ValueError for a tokenizer without character offsets."""
+    """Raises UnsupportedTokenizer for a tokenizer without character offsets."""
     if not getattr(tokenizer, "is_fast", False):
         raise UnsupportedTokenizer(
             f"{type(tokenizer).__name__} gives no character offsets, which token roles need; "
@@ -278,7 +278,7 @@ def with_bos(text: str, tokenizer: Any, bos: bool | None = None) -> Tokens:
 
 
 def bos_token(tokenizer: Any) -> int:
-    """The id of the token to put first: BOS, or else EOS. Raises ValueError for a tokenizer with neither."""
+    """The id of the token to put first: BOS, or else EOS. Raises UnsupportedTokenizer where there is neither."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)

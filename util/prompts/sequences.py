@@ -45,8 +45,8 @@ def repeated_sequences(
 
     exclude: the share of the most frequent tokens, and of the least frequent ones, that are never drawn; special and
     added tokens never are either. The tokens of a sequence are distinct, so that only whole copies match. Raises
-    ValueError for impossible numbers, repeated seeds, too few tokens, a tokenizer without BOS and EOS if `bos`, and for
-    what `ranked_tokens` refuses.
+    ValueError for impossible numbers and repeated seeds; UnsupportedTokenizer for too few tokens, a tokenizer without
+    BOS and EOS if `bos`, and for what `ranked_tokens` refuses.
     """
     if length < 2 or copies < 1 or not 0 <= exclude < 0.5:
         raise ValueError(
@@ -84,7 +84,7 @@ def ranked_tokens(tokenizer: Any) -> tuple[list[int], str]:
 
     BPE: the order of the merges, as in the code of Bansal et al. 2023 and Crosbie & Shutova 2024; tokens that no merge
     makes, such as single bytes, are left out. Unigram: the scores, which are log-probabilities. Others: the order of
-    the ids. Raises ValueError for a tokenizer without the Rust backend, because only that shows the merges.
+    the ids. Raises UnsupportedTokenizer where it has no Rust backend, because only that shows the merges.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

@@ -399,8 +399,8 @@ def prompts(
     A query is left out where its answer begins with the same token as the query said again would: a model that copies
     would say the first token of the answer. The other pairs still stand among the demonstrations.
 
-    Raises ValueError for a task, split, order, corruption or number that there is not, for a tokenizer without
-    character offsets, and where no prompt at all can be made.
+    Raises ValueError for a task, split, order, corruption or number that there is not, and UnsupportedTokenizer for one
+    without character offsets, and where no prompt at all can be made.
     """
     task = find(task) if layout is None else replace(find(task), layout=layout)
     m = marked_demonstrations(task, n, k, corruptions, split, ambiguous, order)
