@@ -164,7 +164,7 @@ class WordPairs:
 
     @property
     def finding(self) -> str:
-        """In how many tasks accuracy falls for certain without a part of the circuit, as the sentence on them counts."""
+        """In how many tasks accuracy falls for certain without a part of the circuit, as the sentence says."""
         tasks = self.values()["tasks"].values()
         falls = [
             f"without {part} ({circuit}) in {sum(part in one['surely needed'] for one in tasks) or 'none'}"

@@ -140,7 +140,8 @@ def check_conditions(appended: Sequence[Appended]) -> None:
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
     """Raises UnsupportedTokenizer if two conditions append words with the same first token.
 
-    Their attention would be the same. tokens: for each condition, the tokens of every prompt. The message names the two words.
+    Their attention would be the same. tokens: for each condition, the tokens of every prompt. The message names the two
+    words.
     """
     for number, prompt in enumerate(prompts):
         seen: dict[int, str] = {}
