@@ -83,8 +83,9 @@ def pictures(card: Card) -> dict[str, Picture]:
     if card.word_pairs is not None:
         circuits = card.word_pairs.circuits
         chance = {task: one.chance for task, one in circuits.by_task.items()}
-        finding, setting = card.word_pairs.finding, circuits.setting
-        found["circuits"] = plots.word_pairs(circuits.accuracy(), chance, finding=finding, setting=setting, width=HALF)
+        found["circuits"] = plots.word_pairs(
+            circuits.accuracy(), chance, finding=card.word_pairs.finding, setting=circuits.setting, width=HALF
+        )
         found["edges"] = card.word_pairs.single.figure(width=PAGE)
     if card.losses is not None and card.losses.each:
         finding, setting = card.losses.finding, f"{card.model}; {card.losses.setting}"

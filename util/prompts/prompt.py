@@ -138,9 +138,9 @@ def check_conditions(appended: Sequence[Appended]) -> None:
 
 
 def check_first_tokens(prompts: Sequence[Prompt], tokens: Mapping[Appended, Sequence[LabelledTokens]]) -> None:
-    """Raises UnsupportedTokenizer if two conditions append words with the same first token.
+    """Raises ValueError if two conditions append the same word, UnsupportedTokenizer for words with one first token.
 
-    Their attention would be the same. tokens: for each condition, the tokens of every prompt. The message names the two
+    Their attention would be the same. tokens: for each condition, the tokens of every prompt. The message names the
     words.
     """
     for number, prompt in enumerate(prompts):
