@@ -76,10 +76,12 @@ help: ## list the targets
 figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/; MODEL=smollm2: on a real model
 	@[ -n "$(strip $(NOTEBOOKS))" ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
 	mkdir -p "$(EXECUTED)/$(MODEL_FOLDER)"; \
-	$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) $(addprefix executed/,$(NOTEBOOKS)) || \
+	notebooks=$$(printf 'executed/%s\n' $(NOTEBOOKS) | sort $(if $(filter 1,$(JOBS)),,-r)); \
+	$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) $$notebooks || \
 		{ echo "Not all notebooks could be executed; the lines above name those that failed." >&2; exit 1; }; \
 	echo "Figures: figures/$(MODEL_FOLDER)   values: data/values/$(MODEL_FOLDER)   ($$SECONDS s)"
 
+# side by side they start from the last: the first ones are short, so that no core is idle for long at the end
 # one notebook of `make figures`; FORCE is never there, so that it is executed every time
 FORCE:
 executed/%.ipynb: FORCE

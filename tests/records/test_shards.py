@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -224,6 +225,29 @@ def unjoined(three, tmp_path):
 def test_blocks_that_are_all_there_are_joined_without_the_model(unjoined, alone):
     merged(unjoined)
     assert contents(unjoined) == alone[0]
+
+
+@pytest.mark.parametrize("age", [-60, 60], ids=["before the record", "after it"])
+def test_what_a_killed_shard_had_begun_to_write_is_removed_with_the_blocks(age, three, tmp_path):
+    """Killed while it writes, a process leaves a file that nobody will finish; a late one, a block that is not needed."""
+    folder = tmp_path / "records"
+    shutil.copytree(three, folder)
+    for kept in (folder / "blocks").iterdir():
+        (kept / f"{cache.TEMPORARY}1").write_bytes(b"half a rec")
+        for file in kept.iterdir():
+            written = folder.stat().st_mtime + age
+            os.utime(file, (written, written))
+    merged(folder)
+
+
+def test_a_run_without_shards_removes_what_a_killed_one_had_begun_to_write(tmp_path):
+    study = Numbers(tiny(), folder=tmp_path)
+    whole = cache.record_path({**study.request, "part": "blocks"}, tmp_path).stem
+    left = tmp_path / "blocks" / whole / f"{cache.TEMPORARY}1"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half a rec")
+    study.joined()
+    assert not left.parent.exists()
 
 
 def test_a_damaged_block_is_named_and_measured_again(unjoined, alone):

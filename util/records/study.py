@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -269,7 +270,7 @@ class _SharedBlocks:
         self.share.found(self.whole, record.provenance)
         alone = self.share.shard is None or self.share.shard.of == 1
         if self.share.joins and alone:
-            _remove_older(self.kept, self.whole.file)
+            _remove(self.kept)
         return record
 
     @cached_property
@@ -371,10 +372,18 @@ def _remove_older(kept: Path, whole: Path) -> None:
 
     Newer ones are those of a redo that another process has begun.
     """
+    with suppress(OSError):
+        _remove(kept, whole.stat().st_mtime_ns)
+
+
+def _remove(kept: Path, until: float = math.inf) -> None:
+    """Remove the blocks in a folder that were written until then, and what processes that were killed left of others.
+
+    until: in nanoseconds, as files have it.
+    """
     with suppress(OSError):  # gone already, or in a folder that may only be read
-        finished = whole.stat().st_mtime_ns
-        for file in kept.glob("*.pickle"):
-            if file.stat().st_mtime_ns <= finished:
+        for file in [*kept.glob("*.pickle"), *kept.glob(f"{cache.TEMPORARY}*")]:
+            if file.stat().st_mtime_ns <= until:
                 file.unlink()
                 Path(f"{file}.lock").unlink(missing_ok=True)
         kept.rmdir()
