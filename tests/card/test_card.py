@@ -19,7 +19,6 @@ from util.commands.frame import main
 from util.engine.call import UnsupportedModel
 from util.figures.report import plain
 from util.load_model_and_data import load_ICL_model
-from util.models import planted
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import cache
 from util.records import model as model_room
@@ -331,14 +330,6 @@ def test_the_command_says_its_plan_first(tiny, capsys, tmp_path):
     shown = capsys.readouterr().out
     assert all(part in shown for part in PARTS) and "tokens a second" in shown and "GB" in shown
     assert not (tmp_path / "card").exists()
-
-
-def test_planted_induction_heads_are_just_those_of_the_card(tiny, tmp_path):
-    from util.figures.planted_controls import planted_control
-
-    model, truth = planted_control(planted.induction, {})
-    atlas = Study(model, folder=tmp_path).roles(**TINY[ROLES][0].settings)
-    assert {one.head for one in atlas.roles[Role.INDUCTION]} == {*truth.heads["induction"]}
 
 
 def test_the_fields_of_the_file_are_documented(written):

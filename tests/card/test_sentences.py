@@ -187,7 +187,14 @@ def test_losses_that_are_not_certain_are_not_found():
     for one in given["knocked out"]["losses"]:
         one["beyond"] = None
     state, text = said(given, WITHOUT)
-    assert state is Told.OPEN and "lack controls" in text
+    assert state is Told.OPEN and text.endswith("to compare the three heads that have a role with.")
+
+
+def test_one_head_with_a_role_is_no_plural():
+    given = values()
+    for one in given["knocked out"]["losses"]:
+        one["heads"] = 1
+    assert said(given, WITHOUT)[1].startswith("Without the one head that has a role (controls: one set")
 
 
 def test_without_a_role_there_is_nothing_to_knock_out():

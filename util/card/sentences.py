@@ -293,6 +293,10 @@ def _loss(one: Values) -> str:
     return f"the loss on plain text from {-one['whole']:.2f} to {one['lost'] - one['whole']:.2f} nats ({beyond})"
 
 
+def _with_a_role(heads: int) -> str:
+    return f"the {in_words(heads)} {'head that has' if heads == 1 else 'heads that have'} a role"
+
+
 def _knocked_out(values: Values) -> Sentence:
     topic, found = "Without these heads", values["knocked out"]
     if found is None:
@@ -303,14 +307,12 @@ def _knocked_out(values: Values) -> Sentence:
     losses = [one for one in found["losses"] if one["ablated"] == largest]
     heads = losses[0]["heads"]
     if losses[0]["beyond"] is None:
-        text = f"Cannot be told: too few heads are left, so that the {in_words(heads)} that have a role lack controls."
+        text = f"Cannot be told: too few other heads are left to compare {_with_a_role(heads)} with."
         return Sentence(topic, Told.OPEN, text)
     told = [_loss(one) for one in losses if one["beyond"][1] > 0]
     rest = [_loss(one) for one in losses if one["beyond"][1] <= 0]
     controls = counted(len(losses[0]["controls"]), "set")
-    start = (
-        f"Without the {in_words(heads)} heads that have a role (controls: {controls} of as many {losses[0]['matched']})"
-    )
+    start = f"Without {_with_a_role(heads)} (controls: {controls} of as many {losses[0]['matched']})"
     if not told:
         return Sentence(topic, Told.OPEN, f"{start} nothing changes for certain: {listed(rest)}.")
     said = f"{start} these change: {listed(told)}"
