@@ -229,7 +229,7 @@ def test_blocks_that_are_all_there_are_joined_without_the_model(unjoined, alone)
 
 @pytest.mark.parametrize("age", [-60, 60], ids=["before the record", "after it"])
 def test_what_a_killed_shard_had_begun_to_write_is_removed_with_the_blocks(age, three, tmp_path):
-    """Killed while it writes, a process leaves a file that nobody will finish; a late one, a block that is not needed."""
+    """Killed while it writes, a process leaves half a file; a late one, a block that nobody needs."""
     folder = tmp_path / "records"
     shutil.copytree(three, folder)
     for kept in (folder / "blocks").iterdir():
