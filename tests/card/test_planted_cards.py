@@ -87,6 +87,7 @@ def test_a_card_shows_just_the_planted_circuit(circuit, tmp_path, monkeypatch):
     make, roles, effects, sure = CIRCUITS[circuit]
     model, truth = make()
     card = Study(model, folder=tmp_path).card(lambda _: None)
+    assert card.roles is not None and card.ioi is not None
     expected = {(Role(role), head) for name, several in roles.items() for role in several for head in truth.heads[name]}
     assert {(role, one.head) for role, heads in card.roles.roles.items() for one in heads} == expected
     noised = card.ioi.population.noised
