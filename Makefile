@@ -73,6 +73,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
 
+# side by side they start from the last: the first ones are short, so that no core is idle for long at the end
 figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/; MODEL=smollm2: on a real model
 	@[ -n "$(strip $(NOTEBOOKS))" ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
 	mkdir -p "$(EXECUTED)/$(MODEL_FOLDER)"; \
@@ -81,7 +82,6 @@ figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed cop
 		{ echo "Not all notebooks could be executed; the lines above name those that failed." >&2; exit 1; }; \
 	echo "Figures: figures/$(MODEL_FOLDER)   values: data/values/$(MODEL_FOLDER)   ($$SECONDS s)"
 
-# side by side they start from the last: the first ones are short, so that no core is idle for long at the end
 # one notebook of `make figures`; FORCE is never there, so that it is executed every time
 FORCE:
 executed/%.ipynb: FORCE

@@ -7,7 +7,7 @@ from util.card.budget import IOI, KNOCKED_OUT, ROLES, WORD_PAIRS, Size
 from util.card.sentences import Told, sentences
 from util.card.study import Study
 from util.figures.ioi_patching.measures import carriers
-from util.figures.planted_controls import planted_control
+from util.figures.planted_controls import first_tokens, planted_control
 from util.figures.report import plain
 from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
@@ -28,13 +28,13 @@ INDUCTION, OTHERS, IN_IOI, PATHS, PAIRS, WITHOUT = (
 
 def all_names(tokenizer):
     """The tokens of all names of IOI prompts."""
-    return [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in word_lists()["names"]]
+    return first_tokens(word_lists()["names"], tokenizer)
 
 
 def all_labels(tokenizer):
     """The first tokens of the labels of the data set that roles are tested on."""
     labels = staicc_prompts(Study("embedded").roles_study().dataset, 1)[0].labels
-    return sorted({tokenizer(f" {label}", add_special_tokens=False)["input_ids"][0] for label in labels})
+    return sorted({*first_tokens(labels, tokenizer)})
 
 
 # For each circuit: who makes it; the roles of its planted heads on a card; the heads that count in IOI, and against it;

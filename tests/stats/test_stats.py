@@ -52,6 +52,7 @@ def test_the_tail_must_be_named(arguments):
     [
         (Interval(0.4375, 0.2812, 0.5938), "0.44 [0.28, 0.59]"),
         (Interval(1.0, 0.985, 1.0), "1.00 [0.98, 1.00]"),  # 0.985 is slightly below 0.985 in binary
+        (Interval(0.2850004, 0.07, 0.51), "0.28 [0.07, 0.51]"),  # as the 0.285 that a values file has of it
         (Interval(-0.001, -0.004, 0.002), "0.00 [0.00, 0.00]"),  # never -0.00
         (Interval(-0.5, -12.0, 0.25), "-0.50 [-12.00, 0.25]"),
     ],

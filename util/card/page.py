@@ -24,6 +24,7 @@ from util.card.results import Card
 from util.card.sentences import Sentence, Told, advice, sentences
 from util.figures.report import plain
 from util.figures.style import headline_of
+from util.records.exports import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
 JSON, HTML, PDF = "card.json", "card.html", "card.pdf"
@@ -112,9 +113,7 @@ def write(card: Card, folder: Path, command: str) -> Written:
     values = values_of(card)
     files = {JSON: json.dumps(values, indent=1, allow_nan=False) + "\n", HTML: html_of(values, pictures(card), command)}
     for name, text in files.items():
-        part = folder / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(folder / name)
+        write_whole(folder / name, text)
     (folder / PDF).unlink(missing_ok=True)  # of an older card
     lacking = printed(folder / HTML, folder / PDF)
     return Written(values, folder / JSON, folder / HTML, None if lacking else folder / PDF, lacking)

@@ -8,6 +8,7 @@ from typing import Any
 
 from util.load_model_and_data import load_ICL_model
 from util.models import planted
+from util.models.embedded_words import HELD_OUT_NAMES
 from util.models.planted import Planted
 from util.records import shards
 from util.records.model import Model
@@ -17,6 +18,16 @@ from util.records.provenance import digest, tokenizer_digest
 @functools.cache
 def _planted_tokenizer() -> Any:
     return load_ICL_model("embedded", device="cpu", verbose=False)[1]
+
+
+def first_tokens(words: Iterable[str], tokenizer: Any) -> list[int]:
+    """Returns the tokens that words begin with behind a space, in the order of the words."""
+    return [tokenizer(f" {word}", add_special_tokens=False)["input_ids"][0] for word in words]
+
+
+def name_tokens(tokenizer: Any) -> list[int]:
+    """Returns the tokens of the names that the embedded model has not learnt IOI with: `tokens` of planted circuits."""
+    return first_tokens(sorted(HELD_OUT_NAMES), tokenizer)
 
 
 def errors_by_noise(

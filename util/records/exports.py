@@ -45,11 +45,12 @@ def result_there(
 def write(folder: Path, result: Mapping[str, Any], rows: str) -> None:
     """Write both files, each whole or not at all; rows: text of CSV."""
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / ROWS, rows)
-    _replace(folder / RESULT, json.dumps(result, indent=1) + "\n")
+    write_whole(folder / ROWS, rows)
+    write_whole(folder / RESULT, json.dumps(result, indent=1) + "\n")
 
 
-def _replace(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
+    """Write a file of text whole or not at all; one that is there is replaced."""
     temporary = file.with_name(f"{file.name}.part")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(file)

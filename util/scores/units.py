@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import TYPE_PAIRS, TYPES, Edge, check_known
 from util.prompts.token_types import TypedTokens
+from util.records.exports import write_whole
 from util.stats.heads import head_name
 
 # The types that heads are pruned at. At bos and header heads put out the same on a prompt and on its donor, which begin
@@ -328,9 +329,7 @@ def write_scores(path: Path, circuit: Circuit, sort: Sort, scores: Floats, **abo
         **about,
         "scores": dict(zip(units.names(), scores.ravel().tolist(), strict=True)),
     }
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text(json.dumps(lines, indent=0) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, json.dumps(lines, indent=0) + "\n")
 
 
 def read_scores(path: Path, circuit: Circuit, sort: Sort) -> Floats:

@@ -13,9 +13,8 @@ from util.figures.circuit_diagram import Edge, Node, circuit_graph
 from util.figures.ioi_patching.measures import CARRIES
 from util.figures.ioi_patching.pairs import Pairs
 from util.figures.ioi_patching.results import Result, Setting
-from util.figures.planted_controls import planted_control
+from util.figures.planted_controls import name_tokens, planted_control
 from util.models import planted
-from util.models.embedded_words import HELD_OUT_NAMES
 from util.prompts.ioi import Corruption, group_by_shape
 from util.records import shards
 from util.records.model import Model
@@ -35,11 +34,7 @@ SEEDS = range(4)  # of the models of each kind
 
 def planted_ioi(**options: Any) -> tuple[Model, planted.Planted]:
     """Returns the model with planted heads on the embedded model's tokenizer, and the truth about it."""
-
-    def names(tokenizer: Any) -> list[int]:
-        return [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in sorted(HELD_OUT_NAMES)]
-
-    return planted_control(planted.ioi, options, names)
+    return planted_control(planted.ioi, options, name_tokens)
 
 
 def planted_edges(

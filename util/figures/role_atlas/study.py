@@ -9,11 +9,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from util.figures.planted_controls import planted_control
+from util.figures.planted_controls import first_tokens, name_tokens, planted_control
 from util.figures.role_atlas.results import Atlas, Findings, found_exactly
 from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
-from util.models.embedded_words import HELD_OUT_NAMES
 from util.records import shards, study
 from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.model import Model
@@ -143,21 +142,14 @@ def _evidence(part: Part) -> tuple[Evidence, ...]:
 
 def planted_names(options: Mapping[str, Any]) -> tuple[Model, planted.Planted]:
     """Returns the model with planted name movers, and the truth about it. options: see `models.planted`."""
-
-    def names(tokenizer: Any) -> list[int]:
-        return [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in sorted(HELD_OUT_NAMES)]
-
-    return planted_control(planted_roles.names, options, names)
+    return planted_control(planted_roles.names, options, name_tokens)
 
 
 def planted_labels(options: Mapping[str, Any]) -> tuple[Model, planted.Planted]:
     """Returns the model with planted label readers, and the truth about it. options: see `models.planted`."""
 
-    def labels(tokenizer: Any) -> list[int]:
-        shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
-        return sorted({tokenizer(f" {label}", add_special_tokens=False)["input_ids"][0] for label in shown})
-
-    return planted_control(planted_roles.labels, options, labels)
+    shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
+    return planted_control(planted_roles.labels, options, lambda tokenizer: sorted({*first_tokens(shown, tokenizer)}))
 
 
 def roles_of(truth: planted.Planted) -> dict[Role, set[Head]]:
