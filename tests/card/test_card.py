@@ -12,7 +12,7 @@ from util import paths
 from util.card import budget, costs, page, study
 from util.card.atlas import CardAtlas, Entry
 from util.card.budget import IOI, KNOCKED_OUT, PARTS, ROLES, WORD_PAIRS, Pace, Size
-from util.card.results import SCHEMA
+from util.card.results import SCHEMA, Taken
 from util.card.sentences import Told, sentences
 from util.card.study import Study
 from util.commands.frame import main
@@ -338,3 +338,10 @@ def test_the_fields_of_the_file_are_documented(written):
     documented = [name.strip(" `") for row in rows for name in row.split(",")]
     assert documented == [*json.loads(written.json.read_text())]
     assert f"schema {SCHEMA}" in text
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(90.0, 1.5), (49.0, 1.0)])
+def test_parts_ahead_are_expected_to_be_slower_as_those_before_but_never_faster(seconds, times):
+    """In five minutes, roles of SmolLM2 took 49 s instead of 60, and IOI then 153 s instead of 131."""
+    before = [Taken(ROLES, "tiny", {}, 60.0, seconds), Taken(IOI, "tiny", {}, 60.0, 600.0, there=True)]
+    assert study._slower(before) == times

@@ -325,7 +325,10 @@ def _planned(size: str | None, seconds: float) -> str:
 
 
 def _slower(taken: Sequence[Taken]) -> float:
-    """How many times their estimates parts took that were measured from start to end; 1 without any."""
+    """How many times their estimates parts took that were measured from start to end; 1 without any, or for less.
+
+    That one part took less than expected is no reason to expect the same of others, which run other code.
+    """
     measured = [one for one in taken if one.seconds is not None and not one.is_read and not one.resumed]
     expected = sum(one.estimated for one in measured)
-    return sum(one.seconds or 0.0 for one in measured) / expected if expected else 1.0
+    return max(1.0, sum(one.seconds or 0.0 for one in measured) / expected) if expected else 1.0
