@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from util.card.budget import IOI, OVERRUN, PARTS, RESERVE, SIZES, Pace, Shape, passes, plan, seconds, tokens
+from util.card.budget import IOI, PARTS, RESERVE, SIZES, Pace, Shape, passes, plan, seconds, tokens
 
 SHAPES = [Shape(4, 8), Shape(30, 9), Shape(80, 64)]
 
@@ -34,22 +34,27 @@ EACH = {"a": [10.0, 20.0, 50.0], "b": [5.0, 30.0], "c": [1.0, 2.0, 3.0]}
         (10, {"a": 0, "b": None, "c": None}),
         (15, {"a": 0, "b": 0, "c": None}),
         (16, {"a": 0, "b": 0, "c": 0}),
-        (28, {"a": 0, "b": 0, "c": 2}),  # growing further would use up the reserve
-        (30, {"a": 0, "b": 0, "c": 2}),  # "a" would fit; did it take half as long again, "c" would not
-        (36, {"a": 1, "b": 0, "c": 2}),
-        (59, {"a": 1, "b": 0, "c": 2}),
+        (32, {"a": 0, "b": 0, "c": 2}),  # growing further would use up the reserve
+        (33, {"a": 1, "b": 0, "c": 0}),
+        (34, {"a": 1, "b": 0, "c": 1}),
         (67, {"a": 1, "b": 1, "c": 2}),
-        (93, {"a": 2, "b": 1, "c": 2}),
+        (104, {"a": 2, "b": 1, "c": 2}),
     ],
 )
 def test_parts_grow_together(seconds, chosen):
     assert plan(seconds, list(EACH), EACH) == chosen
 
 
-def test_a_part_that_takes_half_as_long_again_as_said_leaves_none_out():
-    """As IOI of SmolLM2 in five minutes once did: 121 s were expected, 153 s were taken, and 66 s were lacking."""
-    each = {"IOI": [60.0, 121.0], "word pairs": [50.0, 100.0], "knocked out": [66.0, 130.0]}
-    assert plan(250, list(each), each) == {"IOI": 0, "word pairs": 0, "knocked out": 0}
+def test_parts_that_take_longer_than_said_leave_none_out():
+    """As those of SmolLM2 in five minutes did: each took a sixth longer, and for the last one too little was left."""
+    each = {"roles": [60.0, 94.0], "IOI": [69.0, 130.0], "word pairs": [48.0, 90.0], "knocked out": [65.0, 130.0]}
+    left, ahead, measured = 300.0, list(each), []
+    while ahead:
+        place = plan(left, ahead, each)[ahead[0]]
+        assert place is not None
+        left -= 1.17 * each[ahead[0]][place]
+        measured.append(ahead.pop(0))
+    assert left > 0 and measured == list(each)
 
 
 def test_sizes_that_are_there_are_kept_where_no_time_is_left():
@@ -77,11 +82,6 @@ def test_what_is_chosen_fits(seconds, each):
     assert sum(taken) <= seconds * (1 + 1e-9)
     if sum(taken) > sum(one[0] for name, one in by_name.items() if chosen[name] is not None):  # something grew
         assert sum(taken) <= seconds * (1 - RESERVE + 1e-9)
-    for number, name in enumerate(names):
-        cost = 0.0 if chosen[name] is None else by_name[name][chosen[name]]
-        if cost > by_name[name][0]:  # it grew: what comes after it fits even if it takes longer
-            after = sum(by_name[one][0] for one in names[number + 1 :] if chosen[one] is not None)
-            assert OVERRUN * cost + after <= seconds * (1 + 1e-9)
     left_out = [place is None for place in chosen.values()]
     assert left_out == sorted(left_out)  # the last ones are left out
 
