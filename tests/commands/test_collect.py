@@ -107,12 +107,14 @@ def test_shards_are_measured_looked_at_merged_and_read_without_the_model(file, t
 
     first = said("--shard", "1/2")
     assert "shard 1/2 of toy_induction_head, embedded" in first
+    assert "what is missing takes about " in first and "GB of memory" in first and "shared by 2 shards" in first
     status = said("--status")
     assert "shards seen: 1/2" in status and "not known yet" in status
     assert ends(["collect", study, "--folder", folder, "--merge"], capsys)[0] == 1
     for _ in range(4):
         said("--shard", "2/2"), said("--shard", "1/2")
     monkeypatch.setattr("util.records.model.load_ICL_model", lambda *_, **__: pytest.fail("a model is loaded"))
+    assert "what is missing" not in said("--shard", "1/2")
     assert "all is there" in said("--status")
     assert "2 parts, 4 records, all there" in said("--merge")
     read = collection(TINY, tmp_path / "records")
@@ -155,9 +157,8 @@ def test_a_part_that_a_model_refuses_is_named_and_the_others_are_measured(tmp_pa
 
 # What notebooks ask of their studies that measures nothing, or puts together what other parts have measured.
 NO_PART = {"replace", "check", "results", "findings", "verdicts", "claims_beside"}
-# Names in notebooks of what measures, and the parts that differ in name from the methods.
-MEASURED_BY = {"study", "plan", "grid", "by_k", "causal"}
-RENAMED = {"grid.counts": "datasets"}
+# Names in notebooks of what measures.
+MEASURED_BY = {"study", "plan"}
 
 
 def notebook(stem):
@@ -182,7 +183,7 @@ def asked_methods(tree):
 @pytest.mark.parametrize("stem", FIGURES)
 def test_the_parts_of_a_figure_are_what_its_notebook_asks_for(stem):
     calls = [call for _, source in notebook(stem) for _, call in asked_methods(ast.parse(source))]
-    asked = {RENAMED.get(call, call.partition(".")[2]) for call in calls}
+    asked = {call.partition(".")[2] for call in calls}
     parts = {*collection({"study": stem}).parts}
     assert asked - NO_PART == parts - {*ALSO.get(stem, ())}
 

@@ -4,18 +4,21 @@ import json
 import resource
 import subprocess
 import sys
+from functools import partialmethod
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 from transformers import LlamaConfig, MixtralConfig
 
 from tests.figures.estimated import SHAPES, counting, total
 from util import paths
 from util.commands.frame import main
 from util.engine.batches import Batch, Row, all_logits, forward
+from util.engine.call import UnsupportedModel
 from util.figures import estimates as of_figures
 from util.figures.ioi_patching.costs import number_of_edges
 from util.figures.toy_induction_head.study import Study
@@ -206,3 +209,43 @@ def test_a_card_fits_into_its_minutes(tmp_path, capsys):
 def test_speed_is_measured(embedded):
     speed = Speed.measured(embedded)
     assert 100 < speed.tokens < 10**8 and 0 <= speed.passes < 5
+
+
+# ------------------------------------------------------------------------------------------------ notebooks
+
+
+def bars(shown):
+    """The class of progress bars, switched on or off as TQDM_DISABLE does when it is imported."""
+    return type("Bar", (tqdm,), {"__init__": partialmethod(tqdm.__init__, disable=not shown)})
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Study("embedded", sequences=4, untrained_control=False, folder=tmp_path)
+
+
+def test_what_a_study_takes_is_announced_where_bars_are_shown_until_it_is_there(study, capsys, monkeypatch):
+    monkeypatch.setattr(of_figures, "tqdm", bars(shown=True))
+    of_figures.announce(study)
+    told = capsys.readouterr().err
+    assert "about " in told and " GB of memory" in told
+    study.heads(), study.patterns()
+    again = Study("embedded", sequences=4, untrained_control=False, folder=study.place)
+    of_figures.announce(again)
+    assert not "".join(capsys.readouterr()).strip() and again.model.loaded is None
+
+
+def test_nothing_is_announced_where_no_bars_are_shown(study, capsys, monkeypatch):
+    monkeypatch.setattr(of_figures, "tqdm", bars(shown=False))
+    of_figures.announce(study)
+    assert capsys.readouterr() == ("", "") and study.model.loaded is None
+
+
+def test_a_model_that_cannot_be_instrumented_has_no_estimate(study, monkeypatch):
+    def refused(_model):
+        raise UnsupportedModel("no such layers")
+
+    monkeypatch.setattr(Speed, "measured", refused)
+    assert of_figures.ahead(study) == []
+    with pytest.raises(UnsupportedModel):
+        of_figures.estimate(study)

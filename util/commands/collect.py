@@ -31,7 +31,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from util.commands import studies
+from util.commands.estimate import estimate
 from util.commands.studies import Collection
+from util.engine.call import UnsupportedModel
+from util.prompts.prompt import UnsupportedTokenizer
 from util.records import shards
 from util.records.cache import ensure_writable
 from util.records.shards import NotYet, Piece, Shard, Share
@@ -87,6 +90,7 @@ def measure(collection: Collection, shard: Shard, wait: float = 0.0) -> None:
     """
     ensure_writable(collection.study.place)
     print(f"shard {shard} of {collection.title}, in {collection.study.place}", flush=True)
+    print("".join(f"{line}\n" for line in ahead_lines(collection, shard)), end="", flush=True)
     ahead, refused, seen, end = dict(collection.parts), dict[str, str](), set[Piece](), time.monotonic() + wait
     while ahead:
         lacking, before = list[Piece](), len(seen)
@@ -117,6 +121,24 @@ def measure(collection: Collection, shard: Shard, wait: float = 0.0) -> None:
         print(f"{text}; run again when they are done")
     if refused:
         raise ValueError("\n".join(f"{name} cannot be measured: {why}" for name, why in refused.items()))
+
+
+def ahead_lines(collection: Collection, shard: Shard) -> list[str]:
+    """What all missing parts will take, in lines, for which the model is loaded.
+
+    [], and no model is loaded, where nothing that is missing is for this shard to measure.
+    """
+    found = look(collection)
+    mine = {piece for one in found.values() for piece in one.missing if piece.owner(shard.of) == shard.number}
+    if not mine:
+        return []
+    parts = [name for name, one in found.items() if not one.refused]
+    try:
+        first, *rest = estimate(collection.measuring, parts).lines
+    except (UnsupportedModel, UnsupportedTokenizer):  # the parts say of what; others can be measured
+        return []
+    shared = f", shared by {shard.of} shards" if shard.of > 1 else ""
+    return [f"what is missing takes {first}{shared}", *rest]
 
 
 def _wait_for_one(pieces: Sequence[Piece], end: float) -> None:
