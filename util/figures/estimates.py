@@ -90,9 +90,9 @@ def announce(*asked: Any) -> None:
     So the outputs of a notebook stay what they are, whatever the machine.
     """
     with tqdm(total=0, bar_format="{desc}", leave=False) as bar:
-        told = [] if bar.disable else ahead(asked)
-        if told:
-            tqdm.write("\n".join(told), file=sys.stderr)
+        are_shown = not bar.disable
+    if are_shown and (told := ahead(asked)):
+        tqdm.write("\n".join(told), file=sys.stderr)
 
 
 def lines(asked: Any, names: Sequence[str] | None = None, *, speed: Speed | None = None) -> list[str]:

@@ -10,6 +10,8 @@ middle counts as what is left of it. The backward pass that gives gradients of a
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import resource
 import sys
@@ -240,7 +242,7 @@ class Part:
     def is_stored(self) -> bool:
         """Whether all its records are there. They are read; nothing is measured, and no weights are loaded for it."""
         try:
-            with shards.looking():
+            with shards.looking(), contextlib.redirect_stderr(io.StringIO()):  # bars of what is only looked at
                 self.measure()
         except shards.NotYet:
             return False
