@@ -69,7 +69,9 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.merge:
         print(*merge(collection), sep="\n")
     else:
-        measure(collection, arguments.shard or Shard(1, 1), 60 * (arguments.wait or 0.0))
+        shard = arguments.shard or Shard(1, 1)
+        print("".join(f"{line}\n" for line in ahead_lines(collection, shard)), end="", flush=True)
+        measure(collection, shard, 60 * (arguments.wait or 0.0))
 
 
 def _shard(text: str) -> Shard:
@@ -90,7 +92,6 @@ def measure(collection: Collection, shard: Shard, wait: float = 0.0) -> None:
     """
     ensure_writable(collection.study.place)
     print(f"shard {shard} of {collection.title}, in {collection.study.place}", flush=True)
-    print("".join(f"{line}\n" for line in ahead_lines(collection, shard)), end="", flush=True)
     ahead, refused, seen, end = dict(collection.parts), dict[str, str](), set[Piece](), time.monotonic() + wait
     while ahead:
         lacking, before = list[Piece](), len(seen)
