@@ -28,6 +28,7 @@ from tests.tiny_models import KINDS, VOCABULARY, tiny_model
 from util import paths
 from util.engine.adapters import adapts
 from util.engine.attention import instrument, support
+from util.engine.batches import logits_at
 from util.engine.caches import check_writing
 from util.engine.call import UnsupportedModel
 from util.engine.direct_effects import known_blocks
@@ -163,6 +164,9 @@ def compared(ours: Any, theirs: Any, length: int) -> dict[str, float]:
     mate = torch.randint(3, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(99))
     together = ours(torch.cat([ids, mate]), use_cache=False).logits[:1]
     errors["batch"] = gap(together, plain)
+    some = [query, length - 1]
+    with logits_at(ours, torch.tensor(some)) as options:
+        errors["logits of some tokens"] = gap(ours(ids, use_cache=False, **options).logits, plain[:, some])
 
     def instruments(place: Place) -> Sequence[PatchHeads]:
         at = [token - place.queries.start] if token in place.queries else []
@@ -255,8 +259,8 @@ def page(outcomes: Sequence[Outcome]) -> str:
         "`make classes` builds each class tiny and random, and compares it with its own eager attention at",
         f"{LENGTHS[0]} tokens and at {LENGTHS[1]}, which is past every window, chunk and selection of keys: logits,",
         "attention rows, outputs and values of heads, a patched head, a knocked out cell, a replayed patch, a prompt",
-        f"beside another. Differences are shares of the largest number, in float32. Exact is below {BOUND:.0e}. A real",
-        "model is checked on loading all the same, because its config may take another path.",
+        "beside another, logits of some tokens alone. Differences are shares of the largest number, in float32. Exact",
+        f"is below {BOUND:.0e}. A real model is checked on loading all the same: its config may take another path.",
         "",
         f"{len(outcomes)} model types: {said}.",
     ]

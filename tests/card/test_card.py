@@ -15,6 +15,7 @@ from util.card.budget import IOI, KNOCKED_OUT, PARTS, ROLES, WORD_PAIRS, Pace, S
 from util.card.results import SCHEMA, Taken
 from util.card.sentences import Told, sentences
 from util.card.study import Study
+from util.commands import collect, studies
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
 from util.figures.report import plain
@@ -22,7 +23,9 @@ from util.load_model_and_data import load_ICL_model
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import cache
 from util.records import model as model_room
+from util.records.file_format import encode
 from util.records.model import Model
+from util.records.shards import Shard
 from util.roles.rules import Role
 
 TINY = {
@@ -35,6 +38,11 @@ TINY = {
 
 def silent(_line):
     """Takes what a card says, and says nothing."""
+
+
+def never(*_, **__):
+    """Takes the place of what loads a model."""
+    raise AssertionError("a model is loaded")
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +92,6 @@ def test_its_numbers_are_those_of_the_figures(card, folder, tmp_path):
 
 
 def test_a_second_card_measures_nothing_and_loads_no_model(card, folder, monkeypatch):
-    def never(*_, **__):
-        raise AssertionError("a model is loaded")
-
     monkeypatch.setattr(model_room, "load_ICL_model", never)
     again = Study("embedded", folder=folder).card(silent)
     assert plain(again.values()) == plain(card.values())
@@ -117,6 +122,31 @@ def test_a_card_that_was_killed_goes_on_as_planned(card, tiny, folder, tmp_path,
     assert not any(one.is_read for one in resumed.taken)
     for name in ("roles", "IOI", "word pairs", "knocked out"):
         assert plain(resumed.values())[name] == plain(card.values())[name]
+
+
+def test_two_shards_measure_the_card_of_one_process(card, tiny, folder, tmp_path, monkeypatch):
+    """In turns, until all is there. What decides, and what it took, are records of one of them, for both."""
+
+    def asked():
+        return studies.collection({"study": "card", "model": "embedded"}, tmp_path)
+
+    shards_of = set[str]()
+    for _ in range(20):
+        for number in (1, 2):
+            collect.measure(asked(), Shard(number, 2))
+        if all(one.is_whole for one in collect.look(asked()).values()):
+            break
+    monkeypatch.setattr(model_room, "load_ICL_model", never)
+    assert "all there" in collect.merge(asked())[0] and not (tmp_path / "blocks").exists()
+    made = asked().study.card(silent)
+    for name in PARTS:
+        assert plain(made.values())[name] == plain(card.values())[name]
+    for file in tmp_path.glob("*.pickle"):
+        record = cache.read(file)
+        shards_of.add(str(record.provenance.get("shard", "")))
+        if not file.name.startswith("card-"):  # which say when and for how long
+            assert encode({"data": record.data}) == encode({"data": cache.read(folder / file.name).data}), file.name
+    assert {"1/2", "2/2"} <= shards_of
 
 
 def test_what_does_not_fit_is_left_out_and_said(tiny, tmp_path):

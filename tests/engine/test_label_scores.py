@@ -11,12 +11,22 @@ import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tests import architectures, eager_runs, toys
+from tests import architectures, device_runs, eager_runs, toys
+from tests.tiny_models import tiny_model
 from util.engine.batches import Batch, Row, all_logits, may_branch
+from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
 from util.engine.instruments import PatchHeads
-from util.engine.label_scores import Scoring, knockouts, label_log_probs, next_logits, scoring
-from util.prompts.prompt import Prompt
+from util.engine.label_scores import (
+    Scoring,
+    knockouts,
+    label_log_probs,
+    label_reads,
+    next_logits,
+    next_token_logits,
+    scoring,
+)
+from util.prompts.prompt import LabelledTokens, Prompt
 
 NAMES = ("gpt2", "llama", "gemma2", "falcon_40b", "falcon_alibi", "qwen3_next")
 SHARED = ("gpt2", "llama", "falcon_40b")  # these take several continuations in one row
@@ -245,3 +255,25 @@ def test_labels_that_cannot_be_told_apart_or_change_the_prompt_are_refused():
     raw.pre_tokenizer = pre_tokenizers.Split(Regex("x(?=:A)|x:|."), "isolated")
     with pytest.raises(ValueError, match="the label 'B' changes the tokens before it in 'x:'"):
         scoring(model, PreTrainedTokenizerFast(tokenizer_object=raw), [question("x:", ("A", "B"), "")])
+
+
+# ------------------------------------------------------------------------------------------------ classes that differ
+
+
+@pytest.mark.parametrize("kind", ["whisper", "llama"])
+def test_logits_are_those_of_the_tokens_that_are_asked_for(kind):
+    """Whisper's decoder takes no `logits_to_keep`, and says nothing of it: it gives the logits of all tokens."""
+    model = tiny_model(kind)
+    prompts = [row.ids for row in device_runs.rows(3, 12)]
+    with torch.no_grad():
+        wanted = torch.stack([model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in prompts])
+    np.testing.assert_allclose(next_token_logits(model, prompts), wanted, atol=1e-4)
+
+
+def test_hidden_states_of_several_streams_have_no_similarity():
+    prepare(model := tiny_model("gemma3n_text"))
+    plan = Scoring(
+        [LabelledTokens((*range(3, 12),), (2, 5), (3, 6), (1, 1), 9)], [(*range(3, 12),)], [LABELS], np.zeros(1)
+    )
+    with pytest.raises(UnsupportedModel, match="several streams of hidden states"):
+        label_reads(model, plan)

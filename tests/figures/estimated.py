@@ -204,7 +204,7 @@ def measured(name: str, size: str, stems: tuple[str, ...], *, controls: bool) ->
                     "peak": peak_bytes(),
                 }
             passed = together([passed, *(one.work for one in works.values())])  # the process keeps its peak
-            needed = before + passed.room + shape.kernels(passed.passes)
+            needed = before + passed.room + shape.kernels(passed.tokens)
             rows[stem] = {"parts": found, "gigabytes": [needed / 1e9, peak_bytes() / 1e9]}
     return rows
 

@@ -99,7 +99,7 @@ def test_of_experts_those_that_are_used_count():
     assert one.unembedding > two.unembedding
     assert one.kernels(100) == 0  # float32 has other kernels
     half = Shape.of(SHAPES["experts"], torch.bfloat16)
-    assert 0 < half.kernels(1) < half.kernels(2) and half.kernels(10**9) == estimates.KERNELS
+    assert 0 < half.kernels(1) < half.kernels(2) and half.kernels(10**9) == estimates.KERNEL * estimates.KERNELS
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3])

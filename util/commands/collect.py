@@ -6,7 +6,7 @@ On a cluster: write the study down once, with the arguments that its notebook gi
 
 start a process for each shard, with a GPU or with as many cores as the others, on a folder that all of them see,
 
-    python -m util collect study.json --shard 1/3 --folder records --wait 600     (and 2/3, and 3/3)
+    python -m util collect study.json --shard 1/3 --folder records --wait 10      (and 2/3, and 3/3)
 
 look how far they are, on any machine,
 
@@ -18,7 +18,8 @@ and when all is there, check it and tidy up, without a model or GPU:
 
 The notebook reads the folder where ICL_MATERIAL names it. A process that is killed is started again with the same
 command: it goes on where it stopped, a block of a minute at most is lost. Shards may be started in any order, one after
-the other too: without --wait a shard ends when nothing is left that it can do, and says for which others it would wait.
+the other too: a shard ends when nothing is left that it can do, and says for which others it would wait. With --wait it
+ends when nothing new of theirs has come for so many minutes, as when the queue holds them back.
 The numbers are, bit for bit, those of one process on such a machine.
 """
 
@@ -26,8 +27,9 @@ import argparse
 import contextlib
 import io
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from util.commands import studies
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     doing.add_argument("--shard", type=_shard, metavar="I/N", help=about)
     doing.add_argument("--status", action="store_true", help="say what is there and what it will still take")
     doing.add_argument("--merge", action="store_true", help="check what all shards have measured, and tidy up")
-    about = "for what other shards measure, so many minutes at most (default: end, and say what is missing)"
+    about = "for other shards, so many minutes without anything new of theirs (default: end, and say what is missing)"
     parser.add_argument("--wait", type=float, metavar="MINUTES", help=about)
     parser.add_argument("--folder", type=Path, help="of the records (default: ICL_MATERIAL)")
     parser.set_defaults(error=parser.error)
@@ -59,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure a share, or say what is there, or check all of it. Raises ValueError for what there is not.
 
-    Raises ValueError, too, where parts cannot be measured or merged, and TimeoutError where waiting was in vain.
+    Raises ValueError, too, where parts cannot be measured or merged.
     """
     if arguments.wait is not None and (arguments.shard is None or not arguments.wait > 0):
         arguments.error("--wait: give minutes above 0, and --shard; nothing else waits")
@@ -70,8 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(*merge(collection), sep="\n")
     else:
         shard = arguments.shard or Shard(1, 1)
-        print("".join(f"{line}\n" for line in ahead_lines(collection, shard)), end="", flush=True)
-        measure(collection, shard, 60 * (arguments.wait or 0.0))
+        measure(collection, shard, 60 * (arguments.wait or 0.0), partial(ahead_lines, collection, shard))
 
 
 def _shard(text: str) -> Shard:
@@ -84,16 +85,22 @@ def _shard(text: str) -> Shard:
 # ------------------------------------------------------------------------------------------------ measuring
 
 
-def measure(collection: Collection, shard: Shard, wait: float = 0.0) -> None:
+def measure(collection: Collection, shard: Shard, wait: float = 0.0, tell: Callable[[], Sequence[str]] = tuple) -> None:
     """Measure a shard's share of all parts, and say what was measured.
 
-    wait: seconds, at most, for what belongs to other shards. Raises TimeoutError where it is not there then, and
-    ValueError for parts that cannot be measured on this model; the others are measured.
+    wait: seconds, at most, that it waits for other shards without anything new of theirs. tell: gives lines that are
+    said before anything is measured. It is asked before every round until it has some: what a shard has to do may be
+    known only when others have measured theirs. Raises ValueError for parts that cannot be measured on this model; the
+    others are measured.
     """
     ensure_writable(collection.study.place)
     print(f"shard {shard} of {collection.title}, in {collection.study.place}", flush=True)
     ahead, refused, seen, end = dict(collection.parts), dict[str, str](), set[Piece](), time.monotonic() + wait
+    told: Sequence[str] = ()
     while ahead:
+        if not told:
+            told = tell()
+            print("".join(f"{line}\n" for line in told), end="", flush=True)
         lacking, before = list[Piece](), len(seen)
         for name in list(ahead):
             with shards.only(shard) as share:
@@ -110,16 +117,16 @@ def measure(collection: Collection, shard: Shard, wait: float = 0.0) -> None:
                 print(f"{name}: {_counted(share.measured)} measured; {said or 'all is there'}", flush=True)
             seen.update(share.there)
         if not ahead or len(seen) > before:
+            end = time.monotonic() + wait
             continue
-        if time.monotonic() > end:
+        if time.monotonic() >= end:
             break
         print(f"waiting: {_missing(lacking, shard)}", flush=True)
         _wait_for_one(lacking, end)
     if ahead:
-        text = f"the share that can be measured now is done; {_missing(lacking, shard)}"
-        if wait:
-            raise TimeoutError(f"{text}; waited {wait / 60:g} minutes, run again when they are done")
-        print(f"{text}; run again when they are done")
+        waited = f"; waited {wait / 60:.3g} minutes without anything new" if wait else ""
+        said = f"the share that can be measured now is done; {_missing(lacking, shard)}{waited}"
+        print(f"{said}; run again when they are done", flush=True)
     if refused:
         raise ValueError("\n".join(f"{name} cannot be measured: {why}" for name, why in refused.items()))
 
@@ -127,7 +134,7 @@ def measure(collection: Collection, shard: Shard, wait: float = 0.0) -> None:
 def ahead_lines(collection: Collection, shard: Shard) -> list[str]:
     """What all missing parts will take, in lines, for which the model is loaded.
 
-    [], and no model is loaded, where nothing that is missing is for this shard to measure.
+    [], and no model is loaded, where nothing that is known to be missing is for this shard to measure.
     """
     found = look(collection)
     mine = {piece for one in found.values() for piece in one.missing if piece.owner(shard.of) == shard.number}

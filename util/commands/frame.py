@@ -113,7 +113,7 @@ COMMANDS = (
     Command(
         "collect",
         "a study measured by several processes or machines into one folder, and read there without a model",
-        ("STUDY.json --shard 3/16 --wait 600", "STUDY.json --status", "STUDY.json --merge --folder records"),
+        ("STUDY.json --shard 3/16 --wait 10", "STUDY.json --status", "STUDY.json --merge --folder records"),
         takes_config=False,
     ),
     Command(

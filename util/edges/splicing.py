@@ -416,7 +416,7 @@ class Renewed(DynamicCache):
                 past_key_values=self,
                 use_cache=True,
                 logits_to_keep=answer,
-            ).logits
+            ).logits[:, -answer:]  # there are classes without this option
 
 
 def _plain_states(model: PreTrainedModel, ids: Sequence[tuple[int, ...]], store: Store | None) -> States:

@@ -1,5 +1,6 @@
 """Run prompts through an instrumented model: batches, progress, and smaller batches where memory runs out."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -199,11 +200,12 @@ def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, *
 def logits_at(model: PreTrainedModel, places: Tensor) -> Iterator[dict[str, Tensor]]:
     """The options of a forward pass inside the block, whose logits are those after the tokens at places [P] alone.
 
-    Of a model on several devices the pass cannot be told: accelerate moves what it is told to the first device, and
-    hidden states that it would choose from are on the last one. There a hook on the unembedding makes the choice.
+    Some passes cannot be told, and a hook on the unembedding makes the choice. Classes without the option, such as
+    Whisper's decoder, take it and do nothing. Of a model on several devices accelerate moves what the pass is told to
+    the first device, and hidden states that it would choose from are on the last one.
     """
     devices = {*(getattr(model, "hf_device_map", None) or {}).values()} - {"cpu", "disk"}
-    if len(devices) < 2:
+    if len(devices) < 2 and "logits_to_keep" in inspect.signature(type(model).forward).parameters:
         yield {"logits_to_keep": places.to(input_device(model))}
         return
 

@@ -94,7 +94,8 @@ def replay(
     """The logits of `answers` [N, A] after prompts `ids` [N, T] under each edit alone, float32 (float64 if it is).
 
     first: no edit touches a token before it, and what it patches in is the base run's there. log_probabilities: these
-    instead of logits, which takes the whole unembedding. budget: bytes of one batch. Raises ValueError for ids or
+    instead of logits, which takes the whole unembedding: of as many runs at a time as half of the budget holds. budget:
+    bytes of one batch. Raises ValueError for ids or
     answers of another shape, for a `first` outside the prompt, and for what instruments refuse; MemoryError where one
     run of one prompt takes more than the budget.
     """
@@ -119,7 +120,7 @@ def replay(
     # as many prompts as fit with all edits, or else one, and as many edits as fit with these
     together = max(1, min(len(ids), rows // max(1, len(edits))))
     order = sorted(range(len(edits)), key=lambda i: edits[i].start)
-    run = Runs(model, plan, log_probabilities)
+    run = Runs(model, plan, log_probabilities, budget // 2)
     parts = []
     for start in range(0, len(ids), together):
         part = slice(start, min(start + together, len(ids)))
@@ -149,14 +150,24 @@ def row_bytes(model: PreTrainedModel, length: int, keys: int) -> int:
     return max(memory.estimate(model, [length], 1).activations.values()) + kept
 
 
+def logit_bytes(model: PreTrainedModel) -> int:
+    """The memory in bytes of one logit on the way to a log-probability: as it is, in float32 or better, normalised."""
+    return model.dtype.itemsize + 2 * max(4, model.dtype.itemsize)
+
+
 # ------------------------------------------------------------------------------------------------ one batch of prompts
 
 
 class Runs:
-    """Runs of a model as its plan allows them, and what follows their last token: logits, or log-probabilities."""
+    """Runs of a model as its plan allows them, and what follows their last token: logits, or log-probabilities.
 
-    def __init__(self, model: PreTrainedModel, plan: "Plan", log_probabilities: bool = False) -> None:
-        self.model, self.plan, self.log_probabilities = model, plan, log_probabilities
+    budget: bytes of the logits of whole vocabularies at a time, where log-probabilities are asked for.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, plan: "Plan", log_probabilities: bool = False, budget: int = BUDGET // 2
+    ) -> None:
+        self.model, self.plan, self.log_probabilities, self.budget = model, plan, log_probabilities, budget
 
     @torch.inference_mode()
     def __call__(
@@ -167,8 +178,9 @@ class Runs:
         with self.unembedding(answers) as columns:
             if self.plan.replays:
                 base = _Base(self.model, self.plan, ids, prompts, first)
-                whole = self.read(self.end(first_of(base.calls[-1].out)[:, -1:], base.calls[-1].out), columns)
-                found = [self.read(self.end(base.run(edits), base.calls[-1].out), columns) for edits in chunks]
+                out = base.calls[-1].out
+                whole = self.ends(first_of(out)[:, -1:], out, columns)
+                found = [self.ends(base.run(edits), out, columns) for edits in chunks]
             else:
                 whole = self.read(self.model(ids, use_cache=False).logits[:, -1], columns)
                 found = [self.read(self.whole(ids, prompts, edits), columns) for edits in chunks]
@@ -188,6 +200,19 @@ class Runs:
         ]
         with instrument(self.model, *attached):
             return self.model(ids.repeat(len(edits), 1), use_cache=False).logits[:, -1]
+
+    def ends(self, hidden: Tensor, out: Any, columns: Tensor) -> Tensor:
+        """What is read behind hidden states [R, 1, d], on the CPU: logits of a few tokens, or log-probabilities.
+
+        The latter take the logits of all tokens. Behind a run for every head these are gigabytes, so they are computed
+        of some runs at a time.
+        """
+        prompts = len(columns)  # those of a run stay together
+        at_once = len(hidden)
+        if self.log_probabilities:
+            vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
+            at_once = prompts * max(1, self.budget // (prompts * vocabulary * logit_bytes(self.model)))
+        return torch.cat([self.read(self.end(some, out), columns) for some in hidden.split(max(1, at_once))])
 
     def end(self, hidden: Tensor, out: Any) -> Tensor:
         """The logits [R, A] behind the last layer's hidden states [R, 1, d]."""

@@ -35,7 +35,8 @@ SHORT = 8  # tokens of the row that shows what a pass takes beside its tokens
 SECONDS_OF_A_LAYER = 7e-4  # that one pass takes beside its tokens, where it is not measured
 LIBRARIES = 550_000_000  # bytes of a process that has imported the suite and read prompts
 CONTROL = 200_000_000  # bytes that a planted model takes, with what is measured of it
-KERNEL, KERNELS = 100_000, 1_250_000_000  # bytes of a kernel, the mean over calls, and of all that are kept
+KERNEL, KERNELS = 1_220_000, 1024  # bytes of a kernel, and how many are kept
+REPEATED = 0.3  # the share of kernels that are made, of those that the tokens allow for at most
 RECORD = 30_000  # bytes of a record on the disk, beside its arrays
 REPLAYED = 0.5  # of what `engine.replay` allows for: not all runs are at the widest place of a layer together
 PADDING = 1.07  # tokens that run for each token of prompts of like lengths
@@ -138,17 +139,19 @@ class Shape:
         one = replay.row_bytes(self.model, max(1, round(length)), max(1, round(keys)))
         return round(REPLAYED * min(replay.BUDGET, runs * one))
 
-    def kernels(self, passes: float) -> float:
-        """The bytes of the kernels that the CPU keeps of a mixture of experts in 16 bits, after so many passes.
+    def kernels(self, tokens: float) -> float:
+        """The bytes of the kernels that the CPU keeps of a mixture of experts in 16 bits, after so many tokens.
 
-        oneDNN makes one for each number of tokens that goes through an expert, and keeps the last thousand.
+        oneDNN makes one for each number of rows that a matrix of an expert is multiplied by, and keeps the last ones.
+        Different numbers 1, 2, ..., n add up to n²/2 rows, so that R rows in all are at most √(2R) different numbers.
         """
         experts = max((p.shape[0] for p in self.model.parameters() if p.ndim == 3), default=0)
         on_cpu = self.model.device.type in ("cpu", "meta")
         if not experts or self.item > 2 or not on_cpu:
             return 0.0
-        calls = passes * 2 * experts * self.model.config.get_text_config(decoder=True).num_hidden_layers
-        return min(KERNELS, KERNEL * calls)
+        config = self.model.config.get_text_config(decoder=True)
+        rows = tokens * config.num_hidden_layers * (getattr(config, "num_experts_per_tok", None) or 1)
+        return KERNEL * min(KERNELS, 2 * REPEATED * math.sqrt(2 * rows))  # an expert has two matrices
 
     def states(self, tokens: float) -> int:
         """The bytes of keys and values of so many tokens in all layers."""
@@ -346,7 +349,7 @@ def estimate(parts: Mapping[str, Part], model: Model, shape: Shape, speed: Speed
     ahead = {name: part.work for name, part in parts.items() if name not in stored}
     seconds = {name: speed.seconds(ahead.get(name, NOTHING), shape) for name in parts}
     all_work = together(list(ahead.values()))
-    room = all_work.room + shape.kernels(all_work.passes)
+    room = all_work.room + shape.kernels(all_work.tokens)
     return Estimate(
         seconds=sum(seconds.values()),
         gigabytes=(process_bytes(model, shape, with_weights=bool(ahead)) + room) / 1e9,

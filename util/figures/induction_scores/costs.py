@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import ceil
+
+from util.engine import replay
 from util.figures.induction_scores.benefits import Labelled
 from util.figures.induction_scores.plan import Setup
 from util.figures.induction_scores.study import TEXT_REFERENCE_PROMPTS, Study, measures
@@ -19,6 +22,7 @@ from util.records.estimates import (
     together,
     with_control,
 )
+from util.roles.function_vectors import BLOCK
 from util.roles.function_vectors import TASKS as PAIR_TASKS
 
 DONE = 0.3  # the share of the tasks, beside the primary one, that a model does: on others it is measured alone
@@ -28,6 +32,7 @@ LOST = 5  # control sets without demonstrations, on plain text and by demonstrat
 PADDED_TEXT = 1.55  # tokens that run for each token of plain texts, which differ in length
 PLACES = 8  # of a batch at which logits are computed, for all rows
 OV_TOKENS = 256
+ALIKE_IN_LENGTH = 0.5  # the share of the prompts of word pairs, at most, that are run together
 SETS = 4  # of heads in `function_vectors`: two kinds, each with and without the other
 DRAWING = 0.003  # seconds in which a prompt is tokenised with its labels
 
@@ -205,10 +210,11 @@ def function_vectors(
     size = n or (min(4, shape.all_heads // 3) if small else measures.how_many(0.03, shape.all_heads))
     tasks = len(PAIR_TASKS)
     pair = sum(lengths.word_pairs(task, study.k, few=shape.small_vocabulary) for task in PAIR_TASKS) / tasks
+    at_once = min(BLOCK, ceil(ALIKE_IN_LENGTH * corrupted)) * shape.all_heads
     patched = Work(
         tokens=corrupted * shape.all_heads * shape.replayed,
-        unembedded=corrupted * (shape.all_heads + 1) + 8 * corrupted,
-        room=shape.replay(8 * shape.all_heads, 1, pair) + shape.logits(min(8 * shape.all_heads, _fit(shape, pair)), 3),
+        unembedded=corrupted * (shape.all_heads + 1) + BLOCK * corrupted,
+        room=shape.replay(at_once, 1, pair) + min(shape.logits(at_once, 3), replay.BUDGET // 2),
         stored=RECORD + 4 * corrupted * shape.all_heads,
     )
     effects = plain_runs(shape, shown, pair) + plain_runs(shape, corrupted, pair).times(3) + patched
@@ -230,8 +236,3 @@ def function_vectors(
     )
     means = plain_runs(shape, 20 * tasks, pair) + plain_runs(shape, 64, task) + plain_runs(shape, rows, copies)
     return effects.times(1.5 * tasks) + ablated + means + Work(seconds=1.0)
-
-
-def _fit(shape: Shape, length: float) -> float:
-    """How many runs of one token fit into the budget of replayed runs."""
-    return 2**30 / max(1, shape.replay(1, 1, length))
