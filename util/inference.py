@@ -8,7 +8,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from util.engine.batches import Batch, Row, check_context, forward, run_rows
+from util.engine.batches import Batch, Row, check_context, layer_inputs, run_rows
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows
 
@@ -35,7 +35,7 @@ def step2_get_fl_feature_and_lastftol_attention(
     def visit(batch: Batch) -> None:
         ends = batch.lengths[:, None] - torch.tensor([2, 1])
         captured = CaptureRows(ends[:, 1:], ends[:, None])
-        states = forward(model, batch, captured, output_hidden_states=True).hidden_states
+        states = layer_inputs(model, batch, captured)
         for i, number in enumerate(batch.numbers):
             hidden[number] = [state[i, ends[i].to(state.device)].cpu().clone() for state in states]
             attention[number] = [list(captured.weights[layer][i, :, 0].cpu().clone()) for layer in support.layers]

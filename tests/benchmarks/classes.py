@@ -22,8 +22,12 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from tests import eager_runs
+from tests.device_runs import INSTRUMENTS
+from tests.fake_gpu.comparison import assert_alike
+from tests.fake_gpu.fake_cuda import Devices, put, spread
 from tests.tiny_models import KINDS, VOCABULARY, tiny_model
 from util import paths
 from util.engine.adapters import adapts
@@ -39,6 +43,7 @@ from util.engine.replay import Edit, Place, plan_of, replay
 LENGTHS = (8, 24)  # tokens
 BOUND = 1e-4  # of the largest number compared, in float32
 NEW_TOKENS = 3
+WIDELY = ("replay", "label scores", "means")  # what is tried on fake GPUs beside all instruments
 
 
 @dataclass
@@ -46,8 +51,9 @@ class Outcome:
     """What came of a class.
 
     status: "exact", "partial", "refused", "wrong" or "not built"; reason: why it is refused or could not be built;
-    missing: what is not available, in words; errors: by check, the largest difference over all lengths, as a share of
-    the largest number; path: how maps of head patches are computed.
+    missing: what is not available, in words; gpus: over how many fake ones it was spread, where it gave the numbers of
+    the CPU; errors: by check, the largest difference over all lengths, as a share of the largest number; path: how maps
+    of head patches are computed.
     """
 
     kind: str
@@ -55,6 +61,7 @@ class Outcome:
     status: str
     reason: str = ""
     missing: list[str] = field(default_factory=list)
+    gpus: int = 0
     errors: dict[str, float] = field(default_factory=dict)
     path: str = ""
 
@@ -216,7 +223,27 @@ def outcome(kind: str, **changes: Any) -> Outcome:
         found.missing.append(f"continuations: {error}")
         if found.status == "exact":
             found.status = "partial"
+    on_gpus(found, ours)
     return found
+
+
+# ------------------------------------------------------------------------------------------------ fake GPUs
+
+
+def on_gpus(found: Outcome, on_cpu: PreTrainedModel) -> None:
+    """Note over how many fake GPUs a class can be spread and gives what it gives on the CPU; why not over two."""
+    for count, place in ((2, spread), (1, put)):
+        try:
+            with Devices():
+                model = place(tiny_model(found.kind))
+                prepare(model)
+            assert_alike(model, on_cpu, [*INSTRUMENTS, *WIDELY])
+        except Exception as error:  # noqa: BLE001  # the table says what it is
+            text = " ".join(str(error).split())
+            found.missing.append(f"{'split over two GPUs' if count > 1 else 'a GPU'}: {type(error).__name__}: {text}")
+            continue
+        found.gpus = count
+        return
 
 
 # ------------------------------------------------------------------------------------------------ the table
@@ -239,13 +266,13 @@ def first_line(text: str, most: int = 160) -> str:
 def rows_of(outcomes: Sequence[Outcome]) -> list[str]:
     """The lines of a Markdown table."""
     lines = [
-        "| model type | class | largest difference | head patches by | not available, or why |",
-        "|---|---|---|---|---|",
+        "| model type | class | largest difference | fake GPUs | head patches by | not available, or why |",
+        "|---|---|---|---|---|---|",
     ]
     for one in outcomes:
         worst = f"{max(one.errors.values()):.0e}" if one.errors else ""
         why = "; ".join(first_line(part, 220) for part in [*one.missing, one.reason] if part)
-        lines.append(f"| {one.kind} | {one.name} | {worst} | {first_line(one.path, 60)} | {why} |")
+        lines.append(f"| {one.kind} | {one.name} | {worst} | {one.gpus or ''} | {first_line(one.path, 60)} | {why} |")
     return lines
 
 
@@ -261,6 +288,9 @@ def page(outcomes: Sequence[Outcome]) -> str:
         "attention rows, outputs and values of heads, a patched head, a knocked out cell, a replayed patch, a prompt",
         "beside another, logits of some tokens alone. Differences are shares of the largest number, in float32. Exact",
         f"is below {BOUND:.0e}. A real model is checked on loading all the same: its config may take another path.",
+        "",
+        "Fake GPUs: over how many of them the class was spread, where instruments, replays, label scores and means",
+        "gave what they give on the CPU, and everything was on the device of its layer (`tests/fake_gpu`).",
         "",
         f"{len(outcomes)} model types: {said}.",
     ]

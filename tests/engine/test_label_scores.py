@@ -270,10 +270,12 @@ def test_logits_are_those_of_the_tokens_that_are_asked_for(kind):
     np.testing.assert_allclose(next_token_logits(model, prompts), wanted, atol=1e-4)
 
 
-def test_hidden_states_of_several_streams_have_no_similarity():
-    prepare(model := tiny_model("gemma3n_text"))
+@pytest.mark.parametrize("kind", ["gemma3n_text", "longcat_flash"])
+def test_hidden_states_that_are_not_those_of_attention_have_no_similarity(kind):
+    """They are of several streams, or fewer than there are attentions: two are in a layer of LongCat."""
+    prepare(model := tiny_model(kind))
     plan = Scoring(
         [LabelledTokens((*range(3, 12),), (2, 5), (3, 6), (1, 1), 9)], [(*range(3, 12),)], [LABELS], np.zeros(1)
     )
-    with pytest.raises(UnsupportedModel, match="several streams of hidden states"):
+    with pytest.raises(UnsupportedModel, match="not one .B, T, d. before each attention"):
         label_reads(model, plan)

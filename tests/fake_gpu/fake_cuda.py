@@ -286,9 +286,9 @@ def spread(model: PreTrainedModel) -> PreTrainedModel:
     comes after them, and an unembedding that is not tied to the embeddings. The hooks that move hidden states from
     device to device are accelerate's.
     """
-    base: Any = model.base_model
     count = model.config.get_text_config(decoder=True).num_hidden_layers
-    layers = next(m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+    lists = [m for m in (model.get_decoder() or model.base_model).modules() if isinstance(m, nn.ModuleList) and len(m)]
+    layers = next((found for found in lists if len(found) == count), lists[0])
     names = {module: name for name, module in model.named_modules()}
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     tied = head.weight is embedding.weight
@@ -297,11 +297,13 @@ def spread(model: PreTrainedModel) -> PreTrainedModel:
 
     def go_on(module: nn.Module) -> None:
         nonlocal place
+        for own, _ in module.named_parameters(recurse=False):  # such as a bias that the unembedding shares
+            places[f"{names[module]}.{own}"] = "cuda:0" if tied else place
         for child in module.children():
             if child is layers:
                 places.update({names[layer]: "cuda:1" if at else "cuda:0" for at, layer in enumerate(layers)})
                 place = "cuda:1"
-            elif any(inner is layers for inner in child.modules()):
+            elif any(inner is layers or (tied and inner is head) for inner in child.modules()) and child is not head:
                 go_on(child)
             else:
                 places[names[child]] = "cuda:0" if child is head and tied else place

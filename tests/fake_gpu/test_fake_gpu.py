@@ -2,26 +2,22 @@
 
 Every layout of `tests/architectures.py` is spread over two fake devices, whose layers, prompts and indices can get
 mixed up in all the ways of one device, and more. One device is tried for a few. Scores of components and of units take
-long: they run for the ways in which layers are built (`BUILT`), which is what their code depends on. Of the classes in
-data/classes the layouts have one of each kind of attention; the others are there under another name, or are in
-`OTHERS`, which have something of their own.
+long: they run for the ways in which layers are built (`BUILT`), which is what their code depends on. `make classes`
+tries every class of transformers so; here are those of `OTHERS`, which have something of their own.
 """
 
 from collections import Counter
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from tests import architectures, device_runs
-from tests.device_runs import INSTRUMENTS, OWN_DTYPE, WHOLE
+from tests.device_runs import INSTRUMENTS, WHOLE
+from tests.fake_gpu.comparison import assert_alike, assert_dtypes, assert_placed, measured
 from tests.fake_gpu.fake_cuda import Devices, FakeCuda, Misplaced, put, spread
 from tests.tiny_models import KINDS, tiny_model
 from util.engine import call, instruments, replay
-from util.engine.attention import support
-from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 
@@ -51,58 +47,8 @@ def on_gpus(name, dtype=torch.float32, count=2):
     return model
 
 
-def measured(run, model):
-    """What a run gives, or why it is refused; arrays and tensors as they are."""
-    try:
-        return run(model)
-    except UnsupportedModel as error:
-        return {str(error): None}
-
-
-def plain(numbers):
-    """A tensor or an array as an array."""
-    return numbers.cpu().double().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers, np.float64)
-
-
-def assert_same(found, wanted):
-    assert found.keys() == wanted.keys()
-    for name, numbers in wanted.items():
-        assert (found[name] is None) == (numbers is None), name
-        if numbers is not None:
-            ours, theirs = plain(found[name]), plain(numbers)
-            np.testing.assert_allclose(ours, theirs, atol=1e-4 * max(1, np.nanmax(np.abs(theirs))), err_msg=name)
-
-
-def assert_placed(model, found):
-    """What an instrument gives of a layer is on the device of that layer."""
-    places = {layer: next(module.parameters()).device for module, layer in support(model).modules.items()}
-    for name, numbers in found.items():
-        layer = name.split()[-1]
-        if layer.isdigit():
-            wanted = places[int(layer)]
-            assert numbers.device == wanted, f"{name} is on {numbers.device}, its layer on {wanted}"
-
-
-def assert_dtypes(model, found):
-    """What is promised in float32 is that or wider; what is the model's own has its dtype."""
-    for name, numbers in found.items():
-        if numbers is None:
-            continue
-        dtype = numbers.dtype if isinstance(numbers, Tensor) else torch.from_numpy(numbers).dtype
-        if name.split()[0] in OWN_DTYPE:
-            assert dtype == model.dtype, f"{name} is {dtype}"
-        else:
-            assert dtype in (torch.float32, torch.float64), f"{name} is {dtype}"
-
-
 def compared(model, name, runs):
-    for run in runs:
-        with Devices():
-            found = measured((INSTRUMENTS | WHOLE)[run], model)
-            if run in INSTRUMENTS:
-                assert_placed(model, found)
-            assert_dtypes(model, found)
-            assert_same(found, measured((INSTRUMENTS | WHOLE)[run], on_cpu(name)))
+    assert_alike(model, on_cpu(name), runs)
 
 
 # ------------------------------------------------------------------------------------------------ devices

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from util.engine.attention import input_device, instrument
+from util.engine.attention import input_device, instrument, support
 from util.engine.call import Instrument, Support, UnsupportedModel
 from util.engine.finite import check_finite
 from util.engine.handshake import check_ids, check_length, out_of_memory
@@ -189,6 +189,21 @@ def forward(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **op
     counted = torch.arange(batch.inputs["input_ids"].shape[1]) < batch.ends[:, None]
     check_finite(out[0], "the hidden states", model, batch.tokens, batch.prompts, counted)
     return out
+
+
+def layer_inputs(model: PreTrainedModel, batch: Batch, *instruments: Instrument) -> tuple[Tensor, ...]:
+    """The hidden states [B, T, d] before every layer, and behind the last one, on the devices of their layers.
+
+    Raises UnsupportedModel for a class that has several streams of them (Gemma 3n), or several attentions between two
+    (LongCat): these cannot be told apart by the numbers of layers.
+    """
+    states: tuple[Tensor, ...] = forward(model, batch, *instruments, output_hidden_states=True).hidden_states
+    if len(states) <= max(support(model).layers) or states[0].ndim != 3:
+        raise UnsupportedModel(
+            f"{type(model).__name__} gives {len(states)} hidden states {list(states[0].shape)}, not one [B, T, d] "
+            "before each attention: what a head reads cannot be told from them; take another model for it"
+        )
+    return states
 
 
 def all_logits(model: PreTrainedModel, batch: Batch, *instruments: Instrument, **options: Any) -> Tensor:

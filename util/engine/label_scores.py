@@ -19,12 +19,12 @@ from util.engine.batches import (
     Row,
     all_logits,
     check_context,
-    forward,
+    layer_inputs,
     logits_at,
     may_branch,
     run_rows,
 )
-from util.engine.call import Instrument, UnsupportedModel
+from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
@@ -317,7 +317,7 @@ def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN
 
     reads [N, L, H, k]: the attention A[s_q, y_i] to the first token of each label; similarity [N, L, k]: the cosine
     similarity of the hidden states of s_i and s_q at the input of each layer. Both are float32. Raises ValueError for
-    prompts without demonstrations, UnsupportedModel for a class with several streams of hidden states (Gemma 3n).
+    prompts without demonstrations, and what `batches.layer_inputs` raises.
     """
     support = prepare(model)
     s = torch.tensor([tokens.forerunners for tokens in plan.tokens])
@@ -330,13 +330,8 @@ def label_reads(model: PreTrainedModel, plan: Scoring, token_budget: int = TOKEN
 
     def visit(batch: Batch) -> None:
         rows = CaptureRows(s[batch.numbers, -1:], y[batch.numbers][:, None])
-        states = forward(model, batch, rows, output_hidden_states=True).hidden_states
+        states = layer_inputs(model, batch, rows)
         for place, layer in enumerate(support.layers):
-            if states[layer].ndim != 3:
-                raise UnsupportedModel(
-                    f"{type(model).__name__} has several streams of hidden states, {list(states[layer].shape)} instead "
-                    "of [B, T, d]: their cosine similarity at labels is not defined; take another model for it"
-                )
             reads[batch.numbers, place] = rows.weights[layer][:, :, 0].cpu().numpy()
             index = s[batch.numbers, :, None].to(states[layer].device)
             state = states[layer].gather(1, index.expand(-1, -1, states[layer].shape[-1])).float()
