@@ -156,9 +156,10 @@ WAITS = {
 }  # fmt: skip
 
 
-# Operations that are done in another way here: the CPU has no histogram of integers, and zeros that take no memory
-# cannot be wrapped.
+# Operations that are done in another way here: the CPU has no histogram of integers, and no product in another dtype;
+# zeros that take no memory cannot be wrapped.
 INSTEAD = {
+    aten.mm.dtype: lambda one, other, dtype: one.to(dtype) @ other.to(dtype),
     aten.histc.default: lambda numbers, *rest, **more: aten.histc(numbers.float(), *rest, **more).to(numbers.dtype),
     aten._efficientzerotensor.default: torch.zeros,
 }
@@ -287,7 +288,12 @@ def spread(model: PreTrainedModel) -> PreTrainedModel:
     device to device are accelerate's.
     """
     count = model.config.get_text_config(decoder=True).num_hidden_layers
-    lists = [m for m in (model.get_decoder() or model.base_model).modules() if isinstance(m, nn.ModuleList) and len(m)]
+    lists = [
+        found
+        for part in (model.get_decoder(), model.base_model)  # the first is no decoder in all classes
+        for found in (part or model).modules()
+        if isinstance(found, nn.ModuleList) and len(found)
+    ]
     layers = next((found for found in lists if len(found) == count), lists[0])
     names = {module: name for name, module in model.named_modules()}
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
@@ -297,16 +303,15 @@ def spread(model: PreTrainedModel) -> PreTrainedModel:
 
     def go_on(module: nn.Module) -> None:
         nonlocal place
-        for own, _ in module.named_parameters(recurse=False):  # such as a bias that the unembedding shares
-            places[f"{names[module]}.{own}"] = "cuda:0" if tied else place
         for child in module.children():
             if child is layers:
                 places.update({names[layer]: "cuda:1" if at else "cuda:0" for at, layer in enumerate(layers)})
                 place = "cuda:1"
-            elif any(inner is layers or (tied and inner is head) for inner in child.modules()) and child is not head:
+            elif any(inner is layers for inner in child.modules()):
                 go_on(child)
             else:
-                places[names[child]] = "cuda:0" if child is head and tied else place
+                shares = tied and any(inner is head for inner in child.modules())
+                places[names[child]] = "cuda:0" if shares else place
 
     go_on(model)
     return dispatch_model(model, places, main_device="cuda:0", skip_keys="past_key_values", force_hooks=True)
