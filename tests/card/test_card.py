@@ -21,7 +21,7 @@ from util.engine.call import UnsupportedModel
 from util.figures.report import plain
 from util.load_model_and_data import load_ICL_model
 from util.prompts.prompt import UnsupportedTokenizer
-from util.records import cache
+from util.records import cache, shards
 from util.records import model as model_room
 from util.records.file_format import encode
 from util.records.model import Model
@@ -147,6 +147,23 @@ def test_two_shards_measure_the_card_of_one_process(card, tiny, folder, tmp_path
         if not file.name.startswith("card-"):  # which say when and for how long
             assert encode({"data": record.data}) == encode({"data": cache.read(folder / file.name).data}), file.name
     assert {"1/2", "2/2"} <= shards_of
+
+
+def test_a_part_is_measured_whole_unless_it_is_shared_or_was_begun(tiny, tmp_path, monkeypatch):
+    """Of a sweep, too, where the one process of a study is the first shard of one."""
+    monkeypatch.setattr(Study, "_measured", lambda *_: None)
+    size = TINY[ROLES][0]
+
+    def resumed(folder, shard):
+        with shards.only(shard):
+            return Study("embedded", folder=tmp_path / folder)._timed(ROLES, size, {})[2]
+
+    assert not resumed("alone", Shard(1, 1))
+    made = Study("embedded", folder=tmp_path / "shared")
+    for number in (1, 2):
+        with shards.only(Shard(number, 2)):
+            assert made._begin(ROLES, size)
+    assert resumed("shared", Shard(1, 1)) and not made._mark(ROLES, size).exists()
 
 
 def test_what_does_not_fit_is_left_out_and_said(tiny, tmp_path):

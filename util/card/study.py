@@ -287,16 +287,25 @@ class Study(study.Study):
         """
         resumed = False
         if not self._taken_before(part, size):
-            alone = shards.active() is None  # what several shards measure, none of them measures from start to end
-            resumed = not alone or self._mark(part, size).exists()
-            if alone:
-                self.record(self._of_size("begun", part, size), dict)
+            resumed = self._begin(part, size)
         start = time.monotonic()
         result = self._measured(part, size.settings, found)
         seconds = time.monotonic() - start
         kept = self.record(self._seconds_of(part, size), lambda: {"seconds": seconds, "resumed": resumed}).data
         self._mark(part, size).unlink(missing_ok=True)
         return result, float(kept["seconds"]), bool(kept["resumed"])
+
+    def _begin(self, part: str, size: Size) -> bool:
+        """Mark that a part is measured from now on. Returns whether that is only the rest of it, or a share."""
+        begun, share = self._mark(part, size).exists(), shards.active()
+        if share is None:
+            self.record(self._of_size("begun", part, size), dict)
+            return begun
+        if share.shard is None:  # nothing is measured, it is only looked at
+            return begun
+        with share.measuring():  # every shard may be the first
+            self.record(self._of_size("begun", part, size), dict)
+        return begun or share.shard.of > 1
 
     def _taken_before(self, part: str, size: Size) -> bool:
         """Whether any card of this model and seed, whatever its minutes, has measured a part in this size."""
