@@ -95,9 +95,8 @@ def replay(
 
     first: no edit touches a token before it, and what it patches in is the base run's there. log_probabilities: these
     instead of logits, which takes the whole unembedding: of as many runs at a time as half of the budget holds. budget:
-    bytes of one batch. Raises ValueError for ids or
-    answers of another shape, for a `first` outside the prompt, and for what instruments refuse; MemoryError where one
-    run of one prompt takes more than the budget.
+    bytes of one batch. Raises ValueError for ids or answers of another shape, for a `first` outside the prompt, and for
+    what instruments refuse; MemoryError where one run of one prompt takes more than the budget.
     """
     prepare(model)
     if ids.ndim != 2 or answers.ndim != 2 or len(ids) != len(answers) or not 0 <= first < ids.shape[1]:
