@@ -223,19 +223,19 @@ def outcome(kind: str, **changes: Any) -> Outcome:
         found.missing.append(f"continuations: {error}")
         if found.status == "exact":
             found.status = "partial"
-    on_gpus(found, ours)
+    on_gpus(found, ours, **changes)
     return found
 
 
 # ------------------------------------------------------------------------------------------------ fake GPUs
 
 
-def on_gpus(found: Outcome, on_cpu: PreTrainedModel) -> None:
+def on_gpus(found: Outcome, on_cpu: PreTrainedModel, **changes: Any) -> None:
     """Note over how many fake GPUs a class can be spread and gives what it gives on the CPU; why not over two."""
     for count, place in ((2, spread), (1, put)):
         try:
             with Devices():
-                model = place(tiny_model(found.kind))
+                model = place(tiny_model(found.kind, **changes))
                 prepare(model)
             assert_alike(model, on_cpu, [*INSTRUMENTS, *WIDELY])
         except Exception as error:  # noqa: BLE001  # the table says what it is

@@ -66,9 +66,11 @@ EXACT = {
     "granitemoe_swa": ("granitemoe_swa", {}),
     "granitemoehybrid": ("granitemoehybrid", {}),
     "hy_v4": ("hy_v4", {}),  # selects keys, and has sinks
+    "jamba": ("jamba", {}),
     "kimi_linear": ("kimi_linear", {}),
     "lfm2": ("lfm2", {}),
     "longrope": ("phi3", LONGROPE),
+    "minicpm3": ("minicpm3", {}),  # keys and values of other widths
     "mistral": ("mistral", {}),
     "nemotron_h": ("nemotron_h", {}),
     "qwen3_5": ("qwen3_5_text", {}),
@@ -111,7 +113,7 @@ def test_exact(name):
     kind, changes = EXACT[name]
     known(kind)
     found = outcome(kind, **changes)
-    assert found.status == "exact", found
+    assert found.status == "exact" and found.gpus == 2, found
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -351,6 +353,7 @@ def test_the_table_of_classes():
     found = [classes.Outcome(**one) for one in table["classes"]]
     assert not [one.kind for one in found if one.status == "wrong"]
     assert all(max(one.errors.values()) <= table["bound"] for one in found if one.status in ("exact", "partial"))
+    assert all(one.gpus for one in found if one.status in ("exact", "partial"))
     assert all(one.reason for one in found if one.status in ("refused", "not built"))
     assert {"gpt2", "llama", "falcon", "deepseek_v32"} <= {one.kind for one in found if one.status == "exact"}
     if table["transformers"] == transformers.__version__:

@@ -1,11 +1,15 @@
-"""Means over prompts whose batches run out of memory."""
+"""Means over prompts whose batches run out of memory, and of heads that have no mean in one array."""
 
 import numpy as np
+import pytest
 import torch
 
 from tests import toys
+from tests.tiny_models import tiny_model
 from util.engine import means
 from util.engine.batches import Row
+from util.engine.call import UnsupportedModel
+from util.roles.function_vectors import each_last_output
 
 
 def test_a_batch_that_ran_out_of_memory_is_not_counted_twice(monkeypatch):
@@ -24,3 +28,12 @@ def test_a_batch_that_ran_out_of_memory_is_not_counted_twice(monkeypatch):
     assert halved["tokens"] == whole["tokens"]
     np.testing.assert_allclose(halved["mean"], whole["mean"], atol=1e-6)
     np.testing.assert_allclose(halved["norms"], whole["norms"], rtol=1e-5)
+
+
+def test_heads_of_different_widths_are_refused_by_name():
+    """Those of Gemma 4's global layers are wider: NumPy said that arrays must have the same shape."""
+    model = tiny_model("gemma4_text", per_layer_config={"01": {"head_dim": 32}, "03": {"head_dim": 32}})
+    rows = [Row(tuple(range(3, 15)))]
+    for measure in (lambda: means.mean_outputs(model, rows), lambda: each_last_output(model, [rows[0].ids])):
+        with pytest.raises(UnsupportedModel, match="Gemma4ForCausalLM has heads of 16 and 32 numbers"):
+            measure()

@@ -3,7 +3,7 @@
 Every layout of `tests/architectures.py` is spread over two fake devices, whose layers, prompts and indices can get
 mixed up in all the ways of one device, and more. One device is tried for a few. Scores of components and of units take
 long: they run for the ways in which layers are built (`BUILT`), which is what their code depends on. `make classes`
-tries every class of transformers so; here are those of `OTHERS`, which have something of their own.
+tries every class of transformers so, `tests/engine/test_classes.py` those that have something of their own.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from tests import architectures, device_runs
 from tests.device_runs import INSTRUMENTS, WHOLE
 from tests.fake_gpu.comparison import assert_alike, assert_dtypes, assert_placed, measured
 from tests.fake_gpu.fake_cuda import Devices, FakeCuda, Misplaced, put, spread
-from tests.tiny_models import KINDS, tiny_model
+from tests.tiny_models import tiny_model
 from util.engine import call, instruments, replay
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
@@ -27,8 +27,6 @@ LAYOUTS = {**architectures.SUPPORTED, **architectures.ADAPTED}
 BUILT = ("llama", "gpt2", "phi", "gemma2", "granite", "falcon_7b")
 LONG = ("direct effects", "spliced edges", "continuations", "scores of units", "scores of components")
 SHORT = [name for name in WHOLE if name not in LONG]
-# Classes with something of their own that no layout has: selected keys, sinks behind the values, gates, other widths.
-OTHERS = ("deepseek_v32", "granite_swa", "hy_v4", "gemma4_text", "minicpm3", "recurrent_gemma", "lfm2", "jamba")
 
 
 @cache
@@ -71,13 +69,6 @@ def test_scores_of_a_model_on_two_gpus(name):
     with Devices():
         assert device_runs.direct(model)["direct"] is not None
     compared(model, name, LONG)
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_classes_with_something_of_their_own(kind):
-    if kind not in KINDS:
-        pytest.skip(f"this transformers has no {kind}")
-    compared(on_gpus(kind), kind, INSTRUMENTS)
 
 
 # ------------------------------------------------------------------------------------------------ dtypes

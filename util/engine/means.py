@@ -1,6 +1,6 @@
 """Mean outputs of heads over many prompts, summed in float64 while they are computed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import head_writes, instrument
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, forward, run_rows
-from util.engine.call import in_double
+from util.engine.call import UnsupportedModel, in_double
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, SumHeads
 from util.engine.layer_calls import called_again, recorded
@@ -24,7 +24,7 @@ def mean_outputs(
 
     Gives mean [L, H, dv]; norms [L, H], the mean norm of what each head writes at the last token of a row; tokens and
     prompts, how many were averaged. The first `skip` positions, BOS among them, are left out of the mean, because their
-    outputs are outliers (attention sinks). Raises ValueError where no token is left.
+    outputs are outliers (attention sinks). Raises ValueError where no token is left, and what `check_widths` raises.
     """
     support = prepare(model)
     if max(map(len, rows), default=0) <= skip:
@@ -39,6 +39,7 @@ def mean_outputs(
         batch_sums = SumHeads(weights)
         last = CaptureHeads(batch.lengths[:, None] - 1)
         forward(model, batch, batch_sums, last)
+        check_widths(model, last.z)
         # all that may run out of memory comes first: a batch that does is visited again, in halves
         batch_norms = [
             _written_norms(support.projections.get(layer), last.z[layer][:, 0]).sum(0) for layer in support.layers
@@ -51,6 +52,20 @@ def mean_outputs(
         run_rows(model, rows, visit, token_budget, bar)
     mean = np.stack([(sums[layer] / tokens).cpu().numpy() for layer in support.layers])
     return {"mean": mean.astype(_dtype(model)), "norms": norms / len(rows), "tokens": int(tokens), "prompts": len(rows)}
+
+
+def check_widths(model: PreTrainedModel, z: Mapping[int, Tensor]) -> None:
+    """Raises UnsupportedModel unless the outputs of heads [..., H, dv], by layer, are as wide in all layers.
+
+    No array [L, H, dv] holds those of a model such as Gemma 4, whose global layers have wider heads.
+    """
+    widths = {found.shape[-1] for found in z.values()}
+    if len(widths) > 1:
+        both = " and ".join(map(str, sorted(widths)))
+        raise UnsupportedModel(
+            f"{type(model).__name__} has heads of {both} numbers in different layers: "
+            "their mean outputs are no array [L, H, dv]; take another model for what needs mean outputs"
+        )
 
 
 @torch.inference_mode()

@@ -27,6 +27,7 @@ from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, PatchHeads
 from util.engine.label_scores import next_token_logits
+from util.engine.means import check_widths
 from util.engine.replay import Edit, Place, path, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
@@ -77,7 +78,8 @@ def each_last_output(
 ) -> NDArray[np.float64]:
     """The output of every head at the last token of each of N prompts, [N, L, H, dv].
 
-    Raises ValueError, before any forward pass, for a prompt that is longer than the context.
+    Raises ValueError, before any forward pass, for a prompt that is longer than the context; UnsupportedModel for heads
+    of different widths in different layers.
     """
     support = prepare(model)
     check_context(model, list(map(len, ids)))
@@ -86,6 +88,7 @@ def each_last_output(
     def visit(batch: Batch) -> None:
         heads = CaptureHeads(batch.lengths[:, None] - 1)
         forward(model, batch, heads)
+        check_widths(model, heads.z)
         z = np.stack([heads.z[layer][:, 0].double().cpu().numpy() for layer in support.layers], axis=1)
         for place, number in enumerate(batch.numbers):
             outputs[number] = z[place]
