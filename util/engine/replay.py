@@ -24,6 +24,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from util.engine import memory
 from util.engine.attention import instrument, support
+from util.engine.batches import logits_at
 from util.engine.call import Instrument
 from util.engine.finite import check_finite
 from util.engine.handshake import (
@@ -181,7 +182,7 @@ class Runs:
                 whole = self.ends(first_of(out)[:, -1:], out, columns)
                 found = [self.ends(base.run(edits), out, columns) for edits in chunks]
             else:
-                whole = self.read(self.model(ids, use_cache=False).logits[:, -1], columns)
+                whole = self.read(self.last_logits(ids), columns)
                 found = [self.read(self.whole(ids, prompts, edits), columns) for edits in chunks]
         edited = torch.cat(found) if found else whole[:0]
         return whole, edited.unflatten(0, (-1, len(ids)))
@@ -198,7 +199,12 @@ class Runs:
             for each in edit.instruments(Place(layer, prompts, _examples(number, len(ids)), range(ids.shape[1])))
         ]
         with instrument(self.model, *attached):
-            return self.model(ids.repeat(len(edits), 1), use_cache=False).logits[:, -1]
+            return self.last_logits(ids.repeat(len(edits), 1))
+
+    def last_logits(self, ids: Tensor) -> Tensor:
+        """The logits [R, V] behind the last tokens of ids [R, T], which alone are computed, by a whole pass."""
+        with logits_at(self.model, torch.tensor([ids.shape[1] - 1])) as options:
+            return self.model(ids, use_cache=False, **options).logits[:, -1]
 
     def ends(self, hidden: Tensor, out: Any, columns: Tensor) -> Tensor:
         """What is read behind hidden states [R, 1, d], on the CPU: logits of a few tokens, or log-probabilities.
