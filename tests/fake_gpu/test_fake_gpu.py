@@ -16,7 +16,6 @@ from tests import architectures, device_runs
 from tests.device_runs import INSTRUMENTS, WHOLE
 from tests.fake_gpu.comparison import assert_alike, assert_dtypes, assert_placed, measured
 from tests.fake_gpu.fake_cuda import Devices, FakeCuda, Misplaced, put, spread
-from tests.tiny_models import tiny_model
 from util.engine import call, instruments, replay
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
@@ -31,14 +30,14 @@ SHORT = [name for name in WHOLE if name not in LONG]
 
 @cache
 def on_cpu(name, dtype=torch.float32):
-    model = architectures.build(name, dtype) if name in LAYOUTS else tiny_model(name).to(dtype)
+    model = architectures.build(name, dtype)
     prepare(model)
     return model
 
 
 @cache
 def on_gpus(name, dtype=torch.float32, count=2):
-    model = architectures.build(name, dtype) if name in LAYOUTS else tiny_model(name).to(dtype)
+    model = architectures.build(name, dtype)
     with Devices():
         model = spread(model) if count == 2 else put(model)
         prepare(model)

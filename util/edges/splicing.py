@@ -408,15 +408,17 @@ class Renewed(DynamicCache):
         device = input_device(model)
         keys = next(iter(self.states.values()))[0].shape[2]
         mask = (torch.arange(keys) <= self.places[..., None])[:, None].to(device)
-        with torch.inference_mode(), instrument(model, *instruments):
+        length = tokens.shape[1]
+        last = torch.arange(length - answer, length)
+        with torch.inference_mode(), instrument(model, *instruments), logits_at(model, last) as options:
             return model(
                 input_ids=tokens.to(device),
                 position_ids=self.places.to(device),
                 attention_mask=mask,
                 past_key_values=self,
                 use_cache=True,
-                logits_to_keep=answer,
-            ).logits[:, -answer:]  # there are classes without this option
+                **options,
+            ).logits
 
 
 def _plain_states(model: PreTrainedModel, ids: Sequence[tuple[int, ...]], store: Store | None) -> States:
