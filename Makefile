@@ -159,7 +159,7 @@ notebooks: $(STAMP) ## re-execute the notebooks in place: their stored outputs a
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
 	for notebook in $(NOTEBOOKS); do \
 		echo "$$notebook"; \
-		ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) \
+		ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 			$(PY) -m nbconvert --to notebook --execute --log-level ERROR --output-dir "$$scratch" \
 			--ExecutePreprocessor.record_timing=False --ExecutePreprocessor.kernel_name=python3 \
 			--ExecutePreprocessor.timeout=$(CELL_TIMEOUT) "$$notebook" && \

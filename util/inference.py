@@ -1,6 +1,7 @@
 """The inference functions of the reference code (Cho et al. 2025), under their old names, computed by the engine."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -8,9 +9,13 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from util import paths
 from util.engine.batches import Batch, Row, check_context, layer_inputs, run_rows
 from util.engine.handshake import check_tokenizer, prepare
 from util.engine.instruments import CaptureRows
+
+with suppress(OSError):  # the reference notebook saves there, under this spelling; a read-only clone does without
+    (paths.root() / "experiment_matrial").mkdir(exist_ok=True)
 
 
 def step2_get_fl_feature_and_lastftol_attention(

@@ -12,7 +12,7 @@ from util.figures import conclusions, report
 from util.figures.claims_figure import ClaimsBeside, Published, stored
 from util.figures.conclusions import CLAIMS as SOURCES
 from util.figures.style import COLUMN, WIDTH
-from util.stats.verdicts import HOLDS, NOT_ASKED, NOT_DONE, REFUTED, UNDECIDED, Claim, Part, Verdicts, verdicts_of
+from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_ASKED, NOT_DONE, UNDECIDED, Claim, Part, Verdicts, verdicts_of
 
 ABOUT = f"{LONG_NAME}, 10 demonstrations, donors 0, 1, 2"
 
@@ -28,8 +28,8 @@ CLAIMS = Verdicts(
         Claim(
             2,
             "pattern tasks lose more without induction heads than without others",
-            REFUTED,
-            (part("country_capital", HOLDS, 0.6), part("wordseq1: not below", REFUTED, -0.4), NOTHING),
+            DOES_NOT_HOLD,
+            (part("country_capital", HOLDS, 0.6), part("wordseq1: not below", DOES_NOT_HOLD, -0.4), NOTHING),
         ),
         Claim(3, "contextualisation brings it back", UNDECIDED, (), "nothing to bring back: no task surely loses"),
         Claim(4, "little is lost", UNDECIDED, (part("7 against 0 (21, 96 solved)", UNDECIDED, 0.1, above=False),)),
@@ -52,8 +52,8 @@ def test_every_claim_can_be_read(width):
 
 def test_the_title_counts_the_verdicts_and_is_silent_where_none_is_reached():
     assert BESIDE.finding == (
-        "Of 6 published claims 1 holds (1), 1 is refuted (2), 2 are undecided (3, 4), 1 has no task to test (5), "
-        "1 is not asked (6)"
+        "Of 6 published claims 1 holds (1), 1 does not hold in this model (2), 2 are undecided (3, 4), "
+        "1 has no task to test (5), 1 is not asked (6)"
     )
     undecided = ClaimsBeside(Verdicts(CLAIMS.claims[2:]), {}, "", "", "toy", "about")
     assert undecided.finding is None and undecided.figure().get_suptitle() == ""
@@ -80,7 +80,7 @@ def test_a_comparison_has_its_bound_its_interval_and_the_published_value():
     assert "published, Gemma-2 2B: at least 0.90 of the performance" in written
     told = [text.replace("\n", " ") for text in written]
     assert f"here, {LONG_NAME}: undecided (nothing to bring back: no task surely loses)" in told
-    assert f"here, {LONG_NAME}: refuted (bound > 0.1)" in told
+    assert f"here, {LONG_NAME}: does not hold in this model (bound > 0.1)" in told
     assert f"here, {LONG_NAME}: undecided (bound < 0.1)" in told
 
 

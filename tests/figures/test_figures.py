@@ -1,10 +1,12 @@
 """Figures and reports: every drawing from 4 x 8 heads to 48 x 32, without a warning, and the rules of the table."""
 
 import importlib
+import io
 import json
 from dataclasses import astuple
 from functools import cache
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from util import paths
 from util.figures import FIGURES, report, style
 from util.figures.forerunner_heads import plots
 from util.figures.forerunner_heads.measures import Series
-from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number
+from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number, without_zero
 from util.figures.induction_scores import measures as induction_measures
 from util.figures.induction_scores import study as induction_study
 from util.figures.toy_induction_head import study as toy_study
@@ -72,8 +74,9 @@ def test_texts_in_cells_stand_out_from_the_cells_colour():
 
 
 def test_numbers_in_cells_have_three_characters_at_most():
-    numbers = (0.444, -0.26, -2.54, 12.4, 10.0, 1.0, 0.0)
-    assert list(map(short_number, numbers)) == [".44", "-.26", "-2.5", "12", "10", "1.0", ".00"]
+    numbers = (0.444, -0.26, -2.54, 12.4, 10.0, 1.0, 0.0, -9.98, 9.949)
+    assert list(map(short_number, numbers)) == [".44", "-.26", "-2.5", "12", "10", "1.0", ".00", "-10", "9.9"]
+    assert without_zero(10.0, 2) == "10.00" and without_zero(-0.5, 2) == "-.50"
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
@@ -90,10 +93,20 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
     assert contents[0] == contents[1]
 
 
+def test_a_figure_that_is_cropped_to_its_layout_keeps_its_headline():
+    """Jupyter saves so whatever a cell returns: titles stood outside of the layout and were cut off."""
+    drawn, pad = style.new_figure(4, 3), 2 * mpl.rcParams["savefig.pad_inches"]
+    drawn.subplots().plot([1, 2])
+    style.headline(drawn, "A finding", "a setting")
+    drawn.savefig(place := io.BytesIO(), bbox_inches="tight", dpi=100)
+    assert Image.open(place).size == (round(100 * (4 + pad)), round(100 * (3 + pad)))
+
+
 def test_a_figure_of_no_model_lies_beside_those_of_the_embedded_model(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     drawn = style.new_figure(2, 2)
-    assert report.saved_of_no_model(drawn, "stem", "panel") is drawn
+    shown = report.saved_of_no_model(drawn, "stem", "panel")
+    assert shown.data == (tmp_path / "figures" / "stem_panel.png").read_bytes() and shown.width == 200
     assert sorted(file.name for file in (tmp_path / "figures").iterdir()) == ["stem_panel.pdf", "stem_panel.png"]
 
 

@@ -56,12 +56,12 @@ def test_what_moved_and_which_claims_changed():
         return [{"number": number, "text": f"text {number}", "verdict": v} for number, v in enumerate(verdicts, 1)]
 
     first = {"a": [0.5, 0.4, 0.6], "b": [0.1, 0.0, 0.2], "only": [0, 0, 0], "claims": claims("holds", "undecided")}
-    second = {"a": [0.9, 0.8, 1.0], "b": [0.1, 0.05, 0.2], "claims": claims("holds", "refuted")}
+    second = {"a": [0.9, 0.8, 1.0], "b": [0.1, 0.05, 0.2], "claims": claims("holds", "does not hold in this model")}
     found = Replication.of("figure", first, second)
     assert [pair.name for pair in found.moved] == ["a"] and found.missing == ("only",)
     assert found.lines() == [
         "figure: 1 of 2 numbers held; by chance at most 1 in 20 moves.",
-        "  claim 2, text 2: undecided, now refuted",
+        "  claim 2, text 2: undecided, now does not hold in this model",
         "  in one of the runs alone: 1",
     ]
     assert found.table().to_dict("index") == {

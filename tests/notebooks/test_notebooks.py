@@ -3,6 +3,7 @@
 import ast
 import base64
 import importlib
+import io
 import json
 import os
 import re
@@ -12,12 +13,15 @@ import sys
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import papermill
 import pytest
+from PIL import Image
 
 from tests import architectures, toys
 from tests.stored import FOLDERS, values
 from util.figures import FIGURES
+from util.figures.report import VISIBLE
 from util.load_model_and_data import load_ICL_model
 from util.roles.rules import Role
 
@@ -96,6 +100,26 @@ def test_pictures_in_a_notebook_are_sharp(file):
     for output in pictures:
         pixels = int.from_bytes(base64.b64decode(output.data["image/png"])[16:20])  # of PNG's first chunk: its width
         assert pixels // 2 == output.metadata["image/png"]["width"]
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_pictures_in_a_notebook_are_those_of_the_figures_folder(file):
+    """Whole, with their titles, and of the same run. HTML is for tables: GitHub shows other pages as bare words."""
+    for cell in code_cells(file):
+        for output in (output.get("data", {}) for output in cell.outputs):
+            assert "<table" in output.get("text/html", "<table")
+            if "image/png" not in output:
+                continue
+            [panel] = re.findall(r'^report\.saved(?:_of_no_model)?\(.+, "(\w+)"\)$', cell.source, flags=re.MULTILINE)
+            files = io.BytesIO(base64.b64decode(output["image/png"])), figure_file(file, panel)
+            shown, stored = (np.array(Image.open(place).convert("RGB"), dtype=int) for place in files)
+            assert shown.shape == stored.shape, f"{panel}: run `make figures`, then `make notebooks`"
+            assert (np.abs(shown - stored).max(axis=2) > VISIBLE).sum() < 200, f"{panel} shows something else"
+
+
+def figure_file(notebook, panel):
+    """The picture of a notebook's panel on the embedded model."""
+    return ROOT / "figures" / f"{notebook.stem.partition('_')[2]}_{panel}.png"
 
 
 def entries(stored):

@@ -20,17 +20,17 @@ from matplotlib.transforms import blended_transform_factory
 from util.figures import conclusions, report
 from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
 from util.stats.intervals import Interval
-from util.stats.verdicts import HOLDS, NOT_ASKED, NOT_DONE, REFUTED, UNDECIDED, Claim, Part, Verdicts, verdicts_of
+from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_ASKED, NOT_DONE, UNDECIDED, Claim, Part, Verdicts, verdicts_of
 
 LOOKS: Mapping[str, dict[str, Any]] = {
     HOLDS: {"marker": "o", "mfc": "black"},
-    REFUTED: {"marker": "X", "mfc": "black"},
+    DOES_NOT_HOLD: {"marker": "X", "mfc": "black"},
     UNDECIDED: {"marker": "o", "mfc": "white"},
     NOT_DONE: {"marker": ".", "mfc": "0.6"},
 }
 COUNTED = {  # of one claim, of several
     HOLDS: ("holds", "hold"),
-    REFUTED: ("is refuted", "are refuted"),
+    DOES_NOT_HOLD: ("does not hold in this model", "do not hold in this model"),
     UNDECIDED: ("is undecided", "are undecided"),
     NOT_DONE: ("has no task to test", "have no task to test"),
     NOT_ASKED: ("is not asked", "are not asked"),
@@ -89,7 +89,7 @@ class ClaimsBeside:
         numbers = {
             verdict: [claim.number for claim in self.verdicts.claims if claim.verdict == verdict] for verdict in COUNTED
         }
-        if not numbers[HOLDS] and not numbers[REFUTED]:
+        if not numbers[HOLDS] and not numbers[DOES_NOT_HOLD]:
             return None
         parts = [
             f"{len(numbers[verdict])} {one if len(numbers[verdict]) == 1 else several} "

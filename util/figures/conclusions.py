@@ -88,7 +88,7 @@ def _made_of(claim: Claim) -> str:
         by_verdict: dict[str, list[str]] = {}
         for part in parts:
             by_verdict.setdefault(part.verdict, []).append(part.name)
-        notes += [f"{verdict} in {listed(names)}" for verdict, names in by_verdict.items()]
+        notes += [f"{name.removesuffix(' in this model')} in {listed(named)}" for name, named in by_verdict.items()]
         notes += [f"{len(claim.parts) - len(parts)} tasks not done"] * (len(parts) < len(claim.parts))
     if claim.verdict == UNDECIDED:
         undecided = [part for part in parts if part.verdict == UNDECIDED]

@@ -1,5 +1,6 @@
 """The map of heads that all figures use: layers from left to right, heads from bottom to top, both from 0."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,8 +72,12 @@ def colour_bar(image: AxesImage, axes: Axes | list[Axes], **options: Any) -> Non
 
 def short_number(value: float) -> str:
     """A value in three characters and a sign, such as .44, -2.5 and 12."""
-    digits = 2 if abs(value) < 1 else 1 if abs(value) < 10 else 0
-    return f"{value:.{digits}f}".replace("0.", ".", 1)
+    return without_zero(value, 2 if abs(value) < 1 else 1 if abs(value) < 9.95 else 0)
+
+
+def without_zero(value: float, digits: int) -> str:
+    """A value with so many decimals, without the zero before its point: .44, -.03, 10.00."""
+    return re.sub(r"^(-?)0\.", r"\1.", f"{value:.{digits}f}")
 
 
 def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:

@@ -1,12 +1,14 @@
 """Saves figures and plotted numbers, and compares published values with ours."""
 
+from __future__ import annotations
+
 import json
 import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -18,6 +20,9 @@ from util import paths
 from util.figures.style import headline_of
 from util.models.table import PACKAGED
 from util.stats.undefined import IN_VALUES
+
+if TYPE_CHECKING:
+    from IPython.display import Image as Picture
 
 DPI = 200  # of PNG files: for screens
 VISIBLE = 36  # of 255: a change of a single pixel that is hardly seen
@@ -177,21 +182,26 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     return "\n".join(text)
 
 
-def saved(figure: Figure | None, study: Any, panel: str) -> Figure | None:
-    """Write a figure of a study, see `save_figure`, and give it back: the last line of a notebook's cell.
+def saved(figure: Figure | None, study: Any, panel: str) -> Picture | None:
+    """Write a figure of a study, see `save_figure`, and return its PNG file: the last line of a notebook's cell.
 
     None, of what there is nothing to draw of, is given back as it is.
     """
-    if figure is None:
-        return None
-    save_figure(figure, study.stem, panel, study.model.name)
-    return figure
+    return _shown(figure, study.stem, panel, study.model.name) if figure else None
 
 
-def saved_of_no_model(figure: Figure, stem: str, panel: str) -> Figure:
-    """Write a figure in which no model is, see `save_figure`, and give it back.
+def saved_of_no_model(figure: Figure, stem: str, panel: str) -> Picture:
+    """Write a figure in which no model is, see `save_figure`, and return its PNG file.
 
     It is stored once, whichever model the notebook runs on: beside the figures of the embedded model.
     """
-    save_figure(figure, stem, panel)
-    return figure
+    return _shown(figure, stem, panel)
+
+
+def _shown(figure: Figure, *place: str) -> Picture:
+    """The PNG file itself, so that a notebook shows what is in figures/, at two pixels for each that it takes."""
+    from IPython.display import Image as Picture  # half a second, for notebooks alone
+
+    png, _ = save_figure(figure, *place)
+    with Image.open(png) as image:
+        return Picture(filename=png, width=image.width // 2)

@@ -85,8 +85,13 @@ def style() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure with a constrained layout; width and height are in inches."""
-    return Figure(figsize=(width, height), layout="constrained")
+    """An empty figure with a constrained layout; width and height are in inches.
+
+    It is saved whole by whoever crops to what is in the layout, as Jupyter does: titles are not.
+    """
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_in_layout(True)
+    return figure
 
 
 def check_layout(layout: str) -> None:
@@ -106,11 +111,10 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
     centred: dict[str, Any] = {"x": 0.5, "ha": "center", "va": "top", "linespacing": 1.2}
     if finding:
         text = broken(finding, FINDING, room)
-        figure.suptitle(text, y=at / height, fontsize=FINDING, **centred).set_in_layout(False)
+        figure.suptitle(text, y=at / height, fontsize=FINDING, **centred)
         at -= 1.45 * FINDING * (text.count("\n") + 1)
     text = broken(setting, SETTING, room)
-    below = figure.text(y=at / height, s=text, fontsize=SETTING, color="0.35", gid=SETTING_ID, **centred)
-    below.set_in_layout(False)
+    figure.text(y=at / height, s=text, fontsize=SETTING, color="0.35", gid=SETTING_ID, **centred)
     at -= 1.45 * SETTING * (text.count("\n") + 1)
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)

@@ -1,4 +1,4 @@
-"""A prompt as coloured tokens: each is shaded by the weight that a row gives it, as a picture and as HTML.
+"""A prompt as coloured tokens: each is shaded by the weight that a row gives it.
 
 A row is whatever was captured for one query or one head: the attention of the last token, for example. Source of the
 picture: Crosbie & Shutova 2024, Figs. 6 and 7. This file knows nothing of models, prompts or caches.
@@ -10,7 +10,6 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from typing import NamedTuple
 
 import matplotlib as mpl
@@ -113,8 +112,6 @@ class TokenRows:
         framed = " from the framed token" if self.queries else ""
         return f"shade: {self.label}{framed}, 0 to {self.largest:.2f}; printed from {PRINTED} on"
 
-    # -------------------------------------------------------------------------------------------- picture
-
     def figure(self, *, width: float = WIDTH) -> Figure:
         """Returns the prompt in lines that fit the width, once for each row; line ends of the prompt end a line.
 
@@ -190,60 +187,3 @@ class TokenRows:
             x, y, text, fontsize=size, color=colour, family=FONT, ha="center", va="center", parse_math=False
         )
         written.set_in_layout(False)  # or the axes would shrink around it, and points no longer be points
-
-    # -------------------------------------------------------------------------------------------- HTML
-
-    def html(self) -> str:
-        """Returns the rows as HTML of its own: no script, no network.
-
-        A token under the pointer, or with the focus, tells itself, its position and its weight in every row.
-        """
-        blocks = [self._html_row(row) for row in range(len(self.names))]
-        finding = f'<p class="icl-finding">{escape(self.finding)}</p>' if self.finding else ""
-        head = f'{finding}<p class="icl-setting">{escape(self.setting)}</p>'
-        key = f'<p class="icl-setting">{escape(self.key)}. Point at a token, or tap it, for all its weights.</p>'
-        return f'<div class="icl-tokens"><style>{CSS}</style>{head}{"".join(blocks)}{key}</div>'
-
-    def _repr_html_(self) -> str:
-        return self.html()
-
-    def _html_row(self, row: int) -> str:
-        query = self.queries[row] if self.queries else len(self.tokens) - 1
-        marks = []
-        for number, token in enumerate(self.tokens):
-            weight = float(self.weights[row, number])
-            shade = weight / self.largest
-            kinds = ["icl-token"]
-            kinds += ["icl-dark"] * (shade > 0.55) + ["icl-unseen"] * (number > query)
-            kinds += ["icl-query"] * bool(self.queries and number == query)
-            told, line_end = escape(self._told(number)), "<br>" if self._ends_line(number) else ""
-            marks.append(
-                f'<span class="{" ".join(kinds)}" tabindex="0" style="--w:{shade:.3f}">{escape(visible(token))}'
-                f'<span class="icl-told" role="tooltip">{told}</span></span>{line_end}'
-            )
-        return f'<div class="icl-row"><p>{escape(self.names[row])}</p><div>{"".join(marks)}</div></div>'
-
-    def _told(self, number: int) -> str:
-        weights = ", ".join(f"{name} {self.weights[i, number]:.3f}" for i, name in enumerate(self.names))
-        return f"“{visible(self.tokens[number])}”, position {number}: {weights}"
-
-
-# Every rule is bound to the class of the block, so that a page that shows it keeps its own looks.
-CSS = """
-.icl-tokens{--shade:2,56,88;--ink:#111;--soft:#666;--on:#fff;--line:#ddd;--paper:#fff;color:var(--ink);
-background:var(--paper);max-width:46em;padding:.5em;font:14px/1.4 system-ui,sans-serif}
-@media (prefers-color-scheme:dark){.icl-tokens{--shade:140,200,255;--ink:#eee;--soft:#aaa;--on:#000;--line:#444;
---paper:#111}}
-.icl-tokens p{margin:.2em 0}
-.icl-tokens .icl-finding{font-weight:600}
-.icl-tokens .icl-setting{color:var(--soft);font-size:12px}
-.icl-tokens .icl-row{position:relative;padding-bottom:3.2em}
-.icl-tokens .icl-row div{font:13px/1.9 ui-monospace,monospace;overflow-wrap:anywhere}
-.icl-tokens .icl-token{background:rgba(var(--shade),var(--w));outline:1px solid var(--line);padding:.1em 0}
-.icl-tokens .icl-dark{color:var(--on)}
-.icl-tokens .icl-unseen{color:var(--soft)}
-.icl-tokens .icl-query{outline:2px solid var(--ink)}
-.icl-tokens .icl-told{display:none;position:absolute;left:0;right:0;bottom:.2em;color:var(--ink);
-font:12px/1.3 system-ui,sans-serif}
-.icl-tokens .icl-token:hover .icl-told,.icl-tokens .icl-token:focus .icl-told{display:block}
-""".replace("\n", "")

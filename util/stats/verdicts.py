@@ -1,9 +1,9 @@
 """Verdicts on claims, from arrays alone, and how many queries a verdict needs.
 
-A claim is a mean over distinct queries that should be above or below a bound; it holds, is refuted, or is undecided. It
-is "task not done" where the model does none of its tasks, and "not asked" where none of them was asked. A claim on
-several tasks or parts of the model keeps its error: what has to be true of one of them is corrected (Holm), what has to
-be true of all of them needs no correction.
+A claim is a mean over distinct queries that should be above or below a bound; it holds, does not hold in this
+model, or is undecided. It is "task not done" where the model does none of its tasks, and "not asked" where none of them
+was asked. A claim on several tasks or parts of the model keeps its error: what has to be true of one of them is
+corrected (Holm), what has to be true of all of them needs no correction.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from scipy import stats
 from util.stats.intervals import Interval
 from util.stats.tests import holm
 
-HOLDS, REFUTED, UNDECIDED, NOT_DONE, NOT_ASKED = "holds", "refuted", "undecided", "task not done", "not asked"
-VERDICTS = (HOLDS, REFUTED, UNDECIDED, NOT_DONE, NOT_ASKED)
+HOLDS, DOES_NOT_HOLD, UNDECIDED = "holds", "does not hold in this model", "undecided"
+NOT_DONE, NOT_ASKED = "task not done", "not asked"
+VERDICTS = (HOLDS, DOES_NOT_HOLD, UNDECIDED, NOT_DONE, NOT_ASKED)
 ERROR = 0.025  # of a verdict, in either direction; it goes with intervals of 95 %
 MOST = 10**7  # queries: what needs more has no number
 
@@ -231,25 +232,25 @@ def compared(
     over, under = tail_p(samples, bound)
     p = (over, under) if above else (under, over)
     asked = samples[0].n if queries is None else queries
-    verdict = HOLDS if p[0] <= error else REFUTED if p[1] <= error else UNDECIDED
+    verdict = HOLDS if p[0] <= error else DOES_NOT_HOLD if p[1] <= error else UNDECIDED
     needed = queries_needed(samples, bound, error, asked)
     return Part(name, verdict, *interval(samples), bound, above, asked, needed, available, p)
 
 
 def any_of(parts: Sequence[Part], error: float = ERROR) -> tuple[str, tuple[Part, ...]]:
-    """The verdict on "in some of them": holds where one holds after Holm's correction, refuted where all are."""
+    """The verdict on "in some of them": holds where one holds after Holm's correction, does not where none does."""
     return _joint(parts, error, want=0)
 
 
 def all_of(parts: Sequence[Part], error: float = ERROR) -> tuple[str, tuple[Part, ...]]:
-    """The verdict on "in all of them": refuted where one is refuted after the correction, holds where all hold."""
+    """The verdict on "in all of them": does not hold where one does not after the correction, holds where all hold."""
     return _joint(parts, error, want=1)
 
 
 def _joint(parts: Sequence[Part], error: float, want: int) -> tuple[str, tuple[Part, ...]]:
     judged = [part for part in parts if part.verdict != NOT_DONE]
     corrected = dict(zip((part.name for part in judged), holm([part.p[want] for part in judged]), strict=True))
-    one, all_ = (HOLDS, REFUTED) if want == 0 else (REFUTED, HOLDS)
+    one, all_ = (HOLDS, DOES_NOT_HOLD) if want == 0 else (DOES_NOT_HOLD, HOLDS)
     told = tuple(
         replace(part, verdict=UNDECIDED) if part.verdict == one and corrected[part.name] > error else part
         for part in parts

@@ -8,7 +8,7 @@ import pytest
 from util.figures.edge_ablation import claims
 from util.figures.edge_ablation.claims import Rule
 from util.stats.intervals import wilson
-from util.stats.verdicts import HOLDS, NOT_DONE, REFUTED, UNDECIDED
+from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, UNDECIDED
 
 RULE = Rule(margin=0.1)
 
@@ -36,10 +36,10 @@ def test_few_edges_can_hold_from_36_right_answers_on():
         assert part.extent == f"27 queries; {told}"
 
 
-def test_few_edges_are_refuted_by_value_and_by_size():
-    assert claims.few_edges(rows(200, found=60), 2, 31, RULE).verdict == REFUTED
+def test_few_edges_do_not_hold_by_value_and_by_size():
+    assert claims.few_edges(rows(200, found=60), 2, 31, RULE).verdict == DOES_NOT_HOLD
     large = claims.few_edges(rows(200, found=0), 16, 31, RULE)
-    assert large.verdict == REFUTED and "16 of 31" in large.note
+    assert large.verdict == DOES_NOT_HOLD and "16 of 31" in large.note
     assert claims.few_edges(rows(200, found=0), 15, 31, RULE).verdict == HOLDS
 
 
@@ -68,8 +68,8 @@ def test_some_task_loses_as_soon_as_one_does_and_none_where_all_do_not():
     loses, keeps, few = rows(100, AGG_ONLY=40), rows(100, AGG_ONLY=1), rows(12, AGG_ONLY=2)
     undone = rows(100, wrong=90, AGG_ONLY=0)
     one = claims.some_lose({"keeps": keeps, "loses": loses, "undone": undone}, RULE)
-    assert one.verdict == HOLDS and [part.verdict for part in one.parts] == [REFUTED, HOLDS, NOT_DONE]
-    assert claims.some_lose({"a": keeps, "b": keeps, "undone": undone}, RULE).verdict == REFUTED
+    assert one.verdict == HOLDS and [part.verdict for part in one.parts] == [DOES_NOT_HOLD, HOLDS, NOT_DONE]
+    assert claims.some_lose({"a": keeps, "b": keeps, "undone": undone}, RULE).verdict == DOES_NOT_HOLD
     assert claims.some_lose({"a": keeps, "b": few}, RULE).verdict == UNDECIDED
 
 
@@ -89,10 +89,10 @@ def test_contextualisation_brings_it_back_in_every_task_that_loses():
     claim = claims.comes_back({"back": back, "kept": kept}, losing, RULE)
     assert claim.verdict == HOLDS and [part.name for part in claim.parts] == ["back"]
     both = {"back": back, "gone": gone}
-    assert claims.comes_back(both, claims.some_lose(both, RULE), RULE).verdict == REFUTED
+    assert claims.comes_back(both, claims.some_lose(both, RULE), RULE).verdict == DOES_NOT_HOLD
     nothing = claims.comes_back({"kept": kept}, claims.some_lose({"kept": kept}, RULE), RULE)
     assert nothing.verdict == UNDECIDED and nothing.parts == ()
-    assert nothing.note == "nothing to bring back: no task that the model does surely loses 0.1"
+    assert nothing.note == "nothing to bring back: no task above the floor is shown to lose 0.1"
 
 
 def test_ambiguity_is_judged_on_prompts_that_the_whole_model_solves():
@@ -100,7 +100,7 @@ def test_ambiguity_is_judged_on_prompts_that_the_whole_model_solves():
     claim = claims.more_if_ambiguous({**counts, 10: rows(100, AGG_ONLY=90)}, 10, RULE)
     assert claim.verdict == HOLDS and claim.parts[0].name == "4 against 0 (60, 100 solved)"
     assert claim.parts[0].value == pytest.approx(40 / 60)
-    assert claims.more_if_ambiguous({0: counts[0], 4: rows(100, AGG_ONLY=0)}, 10, RULE).verdict == REFUTED
+    assert claims.more_if_ambiguous({0: counts[0], 4: rows(100, AGG_ONLY=0)}, 10, RULE).verdict == DOES_NOT_HOLD
     few = claims.more_if_ambiguous({0: counts[0], 7: counts[7]}, 10, RULE)
     assert few.verdict == UNDECIDED and "fewer than 10" in few.note
 
@@ -108,7 +108,7 @@ def test_ambiguity_is_judged_on_prompts_that_the_whole_model_solves():
 def test_layers_need_both_halves():
     parts = {"late": 0, "early": 0}
     assert claims.first_then(rows(100, **parts), "late", "early", RULE).verdict == HOLDS
-    assert claims.first_then(rows(100, **parts | {"early": 60}), "late", "early", RULE).verdict == REFUTED
+    assert claims.first_then(rows(100, **parts | {"early": 60}), "late", "early", RULE).verdict == DOES_NOT_HOLD
     assert claims.first_then(rows(100, **parts | {"early": 10}), "late", "early", RULE).verdict == UNDECIDED
 
 
@@ -121,5 +121,5 @@ def test_prompts_of_one_query_are_one_unit():
 def test_a_claim_cannot_be_changed():
     claim = claims.few_edges(rows(36, found=0), 2, 31, RULE)
     with pytest.raises(FrozenInstanceError):
-        claim.verdict = REFUTED  # type: ignore[misc]
+        claim.verdict = DOES_NOT_HOLD  # type: ignore[misc]
     assert Rule().floor >= 2 * Rule().margin

@@ -16,7 +16,7 @@ from util.figures.edge_ablation.results import Search
 from util.figures.edge_ablation.study import Study
 from util.prompts import word_pairs
 from util.records.model import Model
-from util.stats.verdicts import HOLDS, REFUTED
+from util.stats.verdicts import DOES_NOT_HOLD, HOLDS
 
 
 def small(model, folder, tasks=("country_capital", "capitalization")):
@@ -112,7 +112,7 @@ def test_verdicts_follow_the_rule_that_is_handed_over():
     rows |= dict.fromkeys(names.halves(5), row(4))
     there = {"copying": 103, AMBIGUOUS: 87}
     loose, strict = (judged(Rule(margin=margin), ("copying",), rows, [0, 4], 5, there).claims for margin in (0.3, 0.01))
-    assert [claim.verdict for claim in loose][:2] == [HOLDS, REFUTED] and loose[4].verdict == HOLDS
+    assert [claim.verdict for claim in loose][:2] == [HOLDS, DOES_NOT_HOLD] and loose[4].verdict == HOLDS
     assert strict[4].verdict != HOLDS and names.halves(5) == ("CONTEXT from 2", "AGG below 2")
 
 
@@ -157,7 +157,7 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
     printed = capsys.readouterr().out
     assert "1. few edges explain 90% " in printed and " holds " in printed and "2. without contextualisation" in printed
     values = json.loads((tmp_path / "data" / "values" / "edge_claims.json").read_text())
-    assert [claim["verdict"] for claim in values["claims"]][:2] == ["holds", "refuted"]
+    assert [claim["verdict"] for claim in values["claims"]][:2] == ["holds", "does not hold in this model"]
     part = values["claims"][1]["parts"][0]
     assert {"value", "low", "high", "bound", "queries", "needed", "available", "verdict"} <= {*part}
     assert [*values] == ["model", "about", "settings", "rule", "kept", "claims"]

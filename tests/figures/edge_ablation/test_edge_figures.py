@@ -199,7 +199,7 @@ def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations(
     assert loss.value == 0.5 and loss.low > 0.3
     assert both.finding == (
         "Without demonstrations (QUERY-ONLY) accuracy surely falls in 1 of 2 tasks, "
-        f"without contextualisation (AGG-ONLY) in 1, a, by {loss}"
+        f"without those read by each other or the query (AGG-ONLY) in 1, a, by {loss}"
     )
     assert both.sure_losses()["AGG-ONLY"] == {"a": loss} and [*both.sure_losses()["QUERY-ONLY"]] == ["a"]
     assert CircuitsByTask({"b": not_}, 0.1).finding is None

@@ -539,10 +539,10 @@ def test_a_table_study_is_like_the_forerunner_study(model_folder):
 @pytest.mark.parametrize(
     ("change", "random", "done", "said"),
     [
-        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), True, "the copying is used"),
-        ((-1.0, -2.2, 0.2), (0.0, -0.1, 0.1), True, "a causal null"),
-        ((-0.3, -0.4, -0.2), (-0.3, -0.5, -0.1), True, "a causal null"),  # random cells cost as much
-        ((0.5, 0.4, 0.6), (0.0, -0.1, 0.1), True, "label is likelier"),
+        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), True, "becomes less likely"),
+        ((-1.0, -2.2, 0.2), (0.0, -0.1, 0.1), True, "no effect"),
+        ((-0.3, -0.4, -0.2), (-0.3, -0.5, -0.1), True, "no effect"),  # random cells cost as much
+        ((0.5, 0.4, 0.6), (0.0, -0.1, 0.1), True, "becomes likelier"),
         ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), False, "task not done"),
     ],
 )

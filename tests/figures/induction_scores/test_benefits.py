@@ -15,7 +15,7 @@ from util.figures.induction_scores.plan import PRESETS, Plan, Setup
 from util.figures.induction_scores.study import Study
 from util.figures.style import COLUMN, WIDTH
 from util.stats.intervals import Interval
-from util.stats.verdicts import HOLDS, NOT_ASKED, NOT_DONE, REFUTED, UNDECIDED
+from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_ASKED, NOT_DONE, UNDECIDED
 
 WHOLE, KNOCKED_OUT, ABLATED = Row(Group.WHOLE), Row(Group.KNOCKED_OUT), Row(Group.ABLATED, 3)
 CONTROLS = tuple(Row(Group.LAYER_MATCHED, None, draw) for draw in (1, 2))
@@ -74,22 +74,22 @@ def test_of_a_model_without_induction_heads_no_claim_holds():
     unrelated = task("sst2", {10: (0.9, 0.9, 0.9, 0.9)}, text=True, unrelated=True)
     verdicts = [claim.verdict for claim in benefits(same, text, unrelated).verdicts.claims]
     # nothing surely loses more, so that the second and the third have nothing to judge
-    assert verdicts == [REFUTED, UNDECIDED, UNDECIDED, REFUTED, REFUTED, REFUTED, REFUTED]
+    assert verdicts == [DOES_NOT_HOLD, UNDECIDED, UNDECIDED, DOES_NOT_HOLD, DOES_NOT_HOLD, DOES_NOT_HOLD, DOES_NOT_HOLD]
     assert verdict(3, same).parts == () and "no pattern task" in verdict(3, same).note
 
 
 def test_a_claim_does_not_hold_of_what_did_not_happen():
     """Forbidding costs nothing; nothing is brought to chance; below chance is not close to it; nothing to lose."""
     free = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.75, 0.9, 0.9)}, n=4000)
-    assert [part.verdict for part in verdict(3, free).parts] == [REFUTED, REFUTED]
+    assert [part.verdict for part in verdict(3, free).parts] == [DOES_NOT_HOLD, DOES_NOT_HOLD]
     weak = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.82, 0.9, 0.9)}, n=4000)
-    assert verdict(1, weak).verdict == HOLDS and verdict(3, weak).verdict == REFUTED
+    assert verdict(1, weak).verdict == HOLDS and verdict(3, weak).verdict == DOES_NOT_HOLD
     at_chance = task("wordseq1", {0: (0.5,) * 4, 10: (0.57,) * 4}, n=2000)
-    assert verdict(1, at_chance).verdict == REFUTED and verdict(2, at_chance).verdict == UNDECIDED
+    assert verdict(1, at_chance).verdict == DOES_NOT_HOLD and verdict(2, at_chance).verdict == UNDECIDED
     below = task("wordseq1", {0: (0.5,) * 4, 10: (1.0, 0.1, 0.1, 1.0)})
-    assert [part.verdict for part in verdict(2, below).parts] == [HOLDS, REFUTED]
+    assert [part.verdict for part in verdict(2, below).parts] == [HOLDS, DOES_NOT_HOLD]
     kept = task("sst2", {0: (0.7,) * 4, 10: (0.76,) * 4}, text=True, n=4000)
-    assert verdict(4, kept).verdict == REFUTED and verdict(5, kept).verdict == NOT_DONE
+    assert verdict(4, kept).verdict == DOES_NOT_HOLD and verdict(5, kept).verdict == NOT_DONE
     useless = task("sst2", {0: (0.9,) * 4, 10: (0.9,) * 4}, text=True)
     assert verdict(4, useless).verdict == NOT_DONE and "surely help" in verdict(4, useless).note
 
@@ -133,22 +133,22 @@ def test_a_task_that_the_model_does_not_do_gets_no_verdict():
 
 def test_one_task_that_contradicts_refutes_a_claim_about_all():
     kept = task("wordseq2", {0: (0.5,) * 4, 10: (0.95,) * 4})
-    assert verdict(1, PATTERN, kept).verdict == REFUTED
+    assert verdict(1, PATTERN, kept).verdict == DOES_NOT_HOLD
 
 
 def test_the_loss_of_benefit_is_a_difference_of_differences():
     """What is lost without demonstrations, too, is no loss of benefit."""
     hurt = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.9, 0.6, 0.7, 0.9)}, text=True, n=1000)
     claim = verdict(4, hurt)
-    assert claim.parts[0].value == pytest.approx(0.0) and claim.verdict == REFUTED
-    assert verdict(7, hurt).verdict == REFUTED
+    assert claim.parts[0].value == pytest.approx(0.0) and claim.verdict == DOES_NOT_HOLD
+    assert verdict(7, hurt).verdict == DOES_NOT_HOLD
     both = task("sst2", {0: (0.5, 0.9, 0.9, 0.1), 10: (0.9, 0.1, 0.1, 0.9)}, text=True)
     part = verdict(4, both).parts[0]
     assert part.value == pytest.approx(1.6) and part.bound == RULE.margin and part.low < 1.6 < part.high
 
 
 def test_the_rule_can_be_changed():
-    assert verdict(1, PATTERN, rule=Rule(margin=0.6)).verdict == REFUTED
+    assert verdict(1, PATTERN, rule=Rule(margin=0.6)).verdict == DOES_NOT_HOLD
     with pytest.raises(ValueError, match="margin"):
         Rule(margin=1.5)
 

@@ -27,10 +27,10 @@ from util.prompts import word_pairs
 from util.records.checked import Count, Number, Share, checked
 from util.stats.intervals import wilson
 from util.stats.verdicts import (
+    DOES_NOT_HOLD,
     ERROR,
     HOLDS,
     NOT_DONE,
-    REFUTED,
     UNDECIDED,
     Claim,
     Part,
@@ -113,7 +113,7 @@ def few_edges(
     small = kept < rule.size * pairs
     if part.verdict != NOT_DONE and not small:
         return Claim(
-            1, text, REFUTED, (part,), f"the circuit keeps {kept} of {pairs} pairs, not less than {rule.size:.0%}"
+            1, text, DOES_NOT_HOLD, (part,), f"the circuit keeps {kept} of {pairs} pairs, not less than {rule.size:.0%}"
         )
     return Claim(1, text, part.verdict, (part,))
 
@@ -140,7 +140,7 @@ def comes_back(
     tasks_lost = [part.name for part in losing.parts if part.verdict == HOLDS]
     if not tasks_lost:
         verdict = NOT_DONE if losing.verdict == NOT_DONE else UNDECIDED
-        note = f"nothing to bring back: no task that the model does surely loses {rule.margin:g}"
+        note = f"nothing to bring back: no task above the floor is shown to lose {rule.margin:g}"
         return Claim(3, text, verdict, (), note)
     parts = [
         _loss(task, tasks[task], names.CTX_AGG, rule, 0.0, (available or {}).get(task), above=False)

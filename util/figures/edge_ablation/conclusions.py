@@ -6,6 +6,7 @@ from util.figures.conclusions import Conclusions, Values, in_words, listed, told
 from util.prompts.word_pairs import CORRUPTIONS
 
 OUTPUTS = "y->last_separator"  # the last separator reads the outputs of the demonstrations
+READ_BY_OTHERS = "demonstrations that are read by each other or the query"
 KINDS = {"head": "heads", "edge": "edges"}
 
 
@@ -26,7 +27,7 @@ def sentences(values: Values) -> list[str]:
 def _demonstrations(values: Values) -> list[str]:
     """Where accuracy surely falls, by the paired tests that the title of the figure is made of."""
     said = []
-    for circuit, what in (("QUERY-ONLY", "reading the demonstrations"), ("AGG-ONLY", "contextualisation")):
+    for circuit, what in (("QUERY-ONLY", "reading the demonstrations"), ("AGG-ONLY", READ_BY_OTHERS)):
         lost, accuracy = values["sure losses"][circuit], values["accuracy"]
         falls = [
             f"`{task}` (by {written(loss)}, from {accuracy[task]['FULL'][0]:.2f} to {accuracy[task][circuit][0]:.2f})"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from util.edges import names as ablations
 from util.figures.edge_ablation.type_circuit import Pair, arrow, draw_type_pairs, short_name
-from util.figures.head_map import short_number
+from util.figures.head_map import short_number, without_zero
 from util.figures.style import (
     BLUE,
     GREY,
@@ -347,8 +347,8 @@ def probes(
         for row, column in np.ndindex(accuracy.value.shape):
             value, low, high = accuracy[row, column]
             cell: dict[str, Any] = {"ha": "center", "color": "white" if inside - value > 0.6 else "black"}
-            ax.text(column, row + 0.04, _two_digits(value), va="bottom", fontsize=7, **cell)
-            between = f"[{_two_digits(low)}, {_two_digits(high)}]"
+            ax.text(column, row + 0.04, without_zero(value, 2), va="bottom", fontsize=7, **cell)
+            between = f"[{without_zero(low, 2)}, {without_zero(high, 2)}]"
             ax.text(column, row + 0.08, between, va="top", fontsize=5, **cell)
             if beyond_chance[row, column]:
                 _frame(ax, row, column)
@@ -363,11 +363,6 @@ def probes(
         legend_below(figure, [_framed("lower than inside the circuit, beyond chance")])
         headline(figure, finding, setting)
     return figure
-
-
-def _two_digits(share: float) -> str:
-    """A share from 0 to 1 with two digits, as .44 and 1.00."""
-    return f"{share:.2f}".replace("0.", ".", 1)
 
 
 def ambiguous(

@@ -96,7 +96,7 @@ def what_is_needed(circuits: Mapping[str, Circuits], things: str) -> str | None:
         return None
     said = (
         f"Without demonstrations (QUERY-ONLY) accuracy surely falls in {_of(len(bare), len(circuits), things)}, "
-        f"without contextualisation (AGG-ONLY) in {len(without) or 'none'}"
+        f"without those read by each other or the query (AGG-ONLY) in {len(without) or 'none'}"
     )
     if without:
         name, loss = max(without.items(), key=lambda item: item[1].value)

@@ -59,7 +59,10 @@ def _cuts(values: Values) -> list[str]:
     *_, tried = values["task"]
     name = values["chosen"]["ablation"]
     if ": task done" in tried:
-        said = [f"The model does `{name}`, so its steps can be cut there."]
+        said = [
+            f"Steps were cut on `{name}`: accuracy there is above the majority label and the vote of the "
+            "demonstrations. Whether demonstrations help was not asked."
+        ]
     else:
         said = [
             f"It does none of the {in_words(len(values['task']))} data sets that were tried; "

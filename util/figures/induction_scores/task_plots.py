@@ -10,6 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from util.figures.head_map import without_zero
 from util.figures.style import (
     BLUE,
     GREY,
@@ -97,8 +98,7 @@ def _dot(ax: Axes, interval: Interval, y: float, colour: str) -> None:
 
 def _value(ax: Axes, value: float, y: float) -> None:
     """A value in digits, at the right of its row."""
-    text = f"{value:.2f}".replace("0.", ".", 1)
-    ax.annotate(text, (1.09, y), fontsize=6, va="center", annotation_clip=False)
+    ax.annotate(without_zero(value, 2), (1.09, y), fontsize=6, va="center", annotation_clip=False)
 
 
 @dataclass(frozen=True)

@@ -100,23 +100,16 @@ def _circuit(values: Values) -> str:
         return "The model does not do the task, so there is no circuit to look for."
     enough = circuit["reached"][str(FAITHFUL)]
     small = max((size for size in kept if size <= 4), default=min(kept))
+    sizes = ", ".join(map(str, kept))
     said = [
         f"The logit difference on fresh pairs is {written(circuit['whole'])}; "
-        f"{in_words(small)} heads alone keep {kept[small]} of it."
+        f"{in_words(small)} heads alone keep {kept[small]} of it.",
+        f"The strongest {sizes} of {number} heads keep {', '.join(f'{share.value:.2f}' for share in kept.values())}.",
     ]
-    if enough is None:
-        said.append("No set that was tried keeps nine tenths.")
-    else:
-        smaller = max((size for size in kept if size < enough), default=None)
-        said.append(
-            "Of the sets of the strongest 1, 2, 4, ... heads, the first that keeps nine tenths has "
-            f"{in_words(enough)} of {number}: {kept[enough]}"
-            + (f"; {in_words(smaller)} keep {kept[smaller]}." if smaller else ".")
-        )
-        random = circuit["random"][str(enough)]
-        if random:
-            best = max(random) / circuit["whole"][0]
-            said.append(f"The best of {len(random)} random sets as large keeps {best:.2f}.")
+    random = circuit["random"].get(str(enough))
+    if random:
+        best = max(random) / circuit["whole"][0]
+        said.append(f"The best of {len(random)} random sets of {enough} keeps {best:.2f}.")
     return " ".join(said)
 
 

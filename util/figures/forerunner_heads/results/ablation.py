@@ -97,10 +97,10 @@ def causal_finding(lost: Table, controls: Table, done: bool, cut: Cut = Cut.SI_T
     if not done:
         return said + "task not done, so this tells nothing of in-context learning"
     if _used(change, random):
-        return said + "the copying is used"
+        return said + "the gold label becomes less likely (this alone does not tell which label takes its place)"
     if _harmful(change, random):
-        return said + "without the copying the label is likelier"
-    return said + "a causal null, the copying was not shown to be used"
+        return said + "the gold label becomes likelier"
+    return said + "no effect on the gold label was detected"
 
 
 def _used(change: Interval, random: Interval) -> bool:
