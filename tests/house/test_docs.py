@@ -90,6 +90,18 @@ def test_files_and_modules_that_a_page_names_are_there(page):
     assert not [place for place in named if not (ROOT / place).exists()]
 
 
+def test_what_readme_runs_is_there_in_a_new_shell():
+    """Bare `python` is another one there, and has none of the packages."""
+    text = FENCE.sub("", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert not re.findall(r"(?<!\.venv/bin/)python -m util", text)
+    commands = re.sub(r"\\\n", "", text)
+    starts = {line.split()[0] for line in re.findall(r"^    (\S.*)$", commands, flags=re.MULTILINE)}
+    assert starts <= {"make", ".venv/bin/python", ".venv/bin/papermill", "echo", CPU_INDEX}
+
+
+CPU_INDEX = "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
+
+
 def test_contributing_names_every_room():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rooms = {path.name for path in (ROOT / "util").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
