@@ -1,0 +1,100 @@
+"""Compares two exports of `tests.golden.make`, or one with what the repository keeps of it.
+
+    python -m tests.golden.compare BEFORE [AFTER] [--rtol 1e-6]
+    python -m tests.golden.compare --keep BEFORE
+
+BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
+values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that relative
+difference. Without AFTER the digests of tests/golden/<model>.json are compared. --keep writes these, and for the
+embedded model its small arrays. The exit code is 1 where something differs.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+SMALL = 4096  # bytes of an array that the repository keeps as it is
+
+
+def records(folder: Path) -> dict[str, dict[str, np.ndarray]]:
+    """The arrays of each record of an export, by the digest of its request."""
+    return {file.stem: dict(np.load(file)) for file in sorted((folder / "records").glob("*.npz"))}
+
+
+def digests(arrays: dict[str, np.ndarray]) -> dict[str, str]:
+    """What identifies each array: dtype, shape and sha256 of its bytes."""
+    return {
+        path: f"{array.dtype.str} {list(array.shape)} {sha256(array.tobytes()).hexdigest()}"
+        for path, array in arrays.items()
+    }
+
+
+def numbers(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number, text and null of a values file, with its path."""
+    if isinstance(value, dict | list):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(entry, f"{path}/{key}")
+    else:
+        yield path, value
+
+
+def same(first: Any, second: Any, rtol: float) -> bool:
+    """Whether two arrays, numbers or texts are equal: bit for bit, or up to a relative difference above 0."""
+    one, other = np.asarray(first), np.asarray(second)
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if rtol and one.dtype.kind == "f":
+        return bool(np.allclose(one, other, rtol=rtol, atol=0, equal_nan=True))
+    return one.tobytes() == other.tobytes() if one.dtype != object else first == second
+
+
+def compared(before: dict[str, Any], after: dict[str, Any], rtol: float, what: str) -> bool:
+    """Prints how many entries are equal, and each that differs or is in one alone; returns whether all shared agree."""
+    shared = before.keys() & after.keys()
+    unequal = sorted(key for key in shared if not same(before[key], after[key], rtol))
+    print(f"{what}: {len(shared) - len(unequal)} of {len(shared)} equal; only before: "
+          f"{len(before.keys() - shared)}, only after: {len(after.keys() - shared)}")  # fmt: skip
+    for key in unequal:
+        print(f"  differs: {key}")
+    return not unequal
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path, nargs="?")
+    parser.add_argument("--rtol", type=float, default=0.0)
+    parser.add_argument("--keep", action="store_true")
+    given = parser.parse_args()
+    first, kept = records(given.before), HERE / f"{given.before.name}.json"
+    if given.keep:
+        kept.write_text(json.dumps({name: digests(arrays) for name, arrays in first.items()}, indent=0) + "\n")
+        if given.before.name == "embedded":
+            small = {f"{n}/{p}": a for n, arrays in first.items() for p, a in arrays.items() if a.nbytes <= SMALL}
+            np.savez_compressed(HERE / "embedded.npz", **small)
+        return
+    flat = {f"{name}/{path}": array for name, arrays in first.items() for path, array in arrays.items()}
+    if given.after is None:
+        stored = json.loads(kept.read_text())
+        now = {f"{name}/{path}": text for name, arrays in first.items() for path, text in digests(arrays).items()}
+        then = {f"{name}/{path}": text for name, arrays in stored.items() for path, text in arrays.items()}
+        sys.exit(not compared(then, now, 0.0, "arrays"))
+    other = {f"{name}/{path}": array for name, arrays in records(given.after).items() for path, array in arrays.items()}
+    good = compared(flat, other, given.rtol, "arrays")
+    for file in sorted((given.before / "values").rglob("*.json")):
+        twin = given.after / "values" / file.relative_to(given.before / "values")
+        if twin.exists():
+            one, two = (dict(numbers(json.loads(place.read_text(encoding="utf-8")))) for place in (file, twin))
+            good &= compared(one, two, given.rtol, file.name)
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main()
