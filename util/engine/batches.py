@@ -244,14 +244,16 @@ def _run(
         return module(**inputs, use_cache=False, **options)
 
 
-def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
-    """Raises UnsupportedModel, before any forward pass, for a prompt of more tokens than the model has positions."""
+def check_context(
+    model: PreTrainedModel, lengths: Sequence[int], cure: str = "a smaller k, or a data set with shorter texts"
+) -> None:
+    """Raises UnsupportedModel, before any forward pass, for a prompt of more tokens than the model has positions.
+
+    cure: the setting that makes prompts shorter, for the error.
+    """
     limit = context_length(model)
     if limit is not None and max(lengths, default=0) > limit:
-        raise UnsupportedModel(
-            f"the longest prompt has {max(lengths)} tokens, this model places {limit}; "
-            "use fewer demonstrations or a data set with shorter texts"
-        )
+        raise UnsupportedModel(f"the longest prompt has {max(lengths)} tokens, this model places {limit}; use {cure}")
 
 
 # ------------------------------------------------------------------------------------------------ what a model allows

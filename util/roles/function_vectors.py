@@ -9,7 +9,7 @@ head's output z, before the output projection, is their patch. The prompts are t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -287,6 +287,17 @@ def words_digest(task: word_pairs.WordPairTask) -> str:
     return digest(
         [repr((task.pairs, task.balanced, task.list_name, task.layout)), *(repr(table(n)) for n in task.lists)]
     )
+
+
+def without_prompts(studies: Iterable[FunctionVectorStudy]) -> dict[str, str]:
+    """Returns the tasks that the tokenizer has no prompts of, each with the reason. The model is loaded."""
+    found: dict[str, str] = {}
+    for study in studies:
+        try:
+            study.corrupted, study.intact_prompts  # noqa: B018  # they raise it
+        except UnsupportedTokenizer as error:
+            found.setdefault(study.task, str(error).split(". ")[0])
+    return found
 
 
 def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVectorHeads:
