@@ -194,9 +194,10 @@ class Benefits:
                 return f"{value[0]:.2f} to {value[2]:.2f}"
             return "-" if pd.isna(value) else f"{value:.2f}"
 
-        left_out = [(f"{name}: left out, {why}", shots) for (name, shots), why in self.left_out.items()]
         numbers = self.numbers().map(text)
-        return numbers.reindex([*numbers.index, *left_out], fill_value="-") if left_out else numbers
+        for place, why in self.left_out.items():
+            numbers.loc[place, :] = [why, *["-"] * (len(numbers.columns) - 1)]
+        return numbers
 
     def changed(self) -> dict[str, dict[str, float | None]]:
         """Returns the benefit of demonstrations, its standard error, and its change in per cent of it, by task.

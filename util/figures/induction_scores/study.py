@@ -19,6 +19,8 @@ from pydantic import AfterValidator
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
+from util.engine.batches import too_long
+from util.engine.call import UnsupportedModel
 from util.figures.claims_figure import ClaimsBeside
 from util.figures.induction_scores import measures
 from util.figures.induction_scores.benefits import Benefits, Labelled, TaskShots
@@ -40,7 +42,6 @@ from util.figures.induction_scores.results import (
 )
 from util.figures.induction_scores.task_study import Labels, Reference, TaskStudy, answered_right, does_task, tasks_done
 from util.figures.planted_controls import errors_by_noise, planted_control
-from util.engine.call import UnsupportedModel
 from util.load_model_and_data import load_text_task, reference_texts
 from util.models import planted
 from util.models.planted import Planted
@@ -328,7 +329,7 @@ class Study(AnyStudy):
             try:
                 return study.scores().mean()
             except UnsupportedModel as error:
-                return str(error).split(";")[0]
+                return too_long(error)
 
         found = dict(zip(others, shards.each(measured, others.values()), strict=True))
         maps = {name: [mean] for name, mean in found.items() if not isinstance(mean, str)}
@@ -340,7 +341,9 @@ class Study(AnyStudy):
             }
             for name, several in maps.items()
         }
-        left_out = {f"{name}: left out, {why}": {} for name, why in found.items() if isinstance(why, str)}
+        left_out: dict[str, dict[str, float]] = {
+            f"{name}: {why}": {} for name, why in found.items() if name not in maps
+        }
         return pd.DataFrame.from_dict({**lines, **left_out}, orient="index")
 
     def companions(self) -> Companions:
@@ -455,14 +458,14 @@ class Study(AnyStudy):
         )  # fmt: skip
 
     def _fitting_shots(self, labelled: Labelled, edits: Plan) -> tuple[TaskShots | None, dict[tuple[str, int], str]]:
-        """A task with the numbers of demonstrations that fit the model, and why others are left out, by their places."""
+        """A task with the numbers of demonstrations that fit the model, and why the others are left out."""
         shots, left_out = edits.setup.shots_of(labelled.task), dict[tuple[str, int], str]()
         while shots:
             try:
                 return self._by_shots(labelled, edits, shots), left_out
             except UnsupportedModel as error:
                 most = max(shots)
-                left_out[labelled.name, most] = str(error).split(";")[0]
+                left_out[labelled.name, most] = too_long(error)
                 shots = tuple(k for k in shots if k < most)
         return None, left_out
 
@@ -486,7 +489,7 @@ class Study(AnyStudy):
         )  # fmt: skip
 
     def _check_lengths(self) -> None:
-        """Raises ValueError where prompts with k demonstrations are too long for the model, or any for their reference."""
+        """Raises ValueError where prompts with k demonstrations are too long for the model, any for the reference."""
         setup = self.setup
         labelled = [Labelled(task) for task in (*setup.tasks, *setup.four_way, *setup.text_tasks)]
         for one in tqdm(labelled, desc="lengths of prompts", leave=False):

@@ -90,8 +90,8 @@ class Study(study.Study):
     def atlas(self) -> Atlas:
         """Returns the roles of all heads. What was measured is kept in records of every part.
 
-        Word-pair tasks that the tokenizer has no prompts of, and prompts that do not fit the model, are left out; random
-        sequences have to fit.
+        Word-pair tasks that the tokenizer has no prompts of, and prompts that do not fit the model, are left out;
+        random sequences have to fit.
         """
         bar: Iterable[Part] = tqdm(self._parts, desc="roles", unit="kind of prompts", leave=False)
         parts = shards.each(_evidence, bar)
