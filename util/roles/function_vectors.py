@@ -301,6 +301,16 @@ def without_prompts(studies: Iterable[FunctionVectorStudy]) -> dict[str, str]:
 
 
 def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVectorHeads:
-    """Returns the indirect effects of a model's heads on several tasks."""
-    effects = shards.each(FunctionVectorStudy.effects, studies)
-    return FunctionVectorHeads(tuple(effects), studies[0].model.title)
+    """Returns the indirect effects of a model's heads on several tasks.
+
+    Tasks that the tokenizer has no prompts of are left out. Raises UnsupportedTokenizer where it has none of any.
+    """
+    left_out: dict[str, str] = {}
+    try:
+        effects = shards.each(FunctionVectorStudy.effects, studies)
+    except UnsupportedTokenizer:
+        left_out = without_prompts(studies)
+        if len(left_out) in (0, len(studies)):
+            raise
+        effects = shards.each(FunctionVectorStudy.effects, [one for one in studies if one.task not in left_out])
+    return FunctionVectorHeads(tuple(effects), studies[0].model.title, left_out)

@@ -579,6 +579,7 @@ class Study(AnyStudy):
         draws = control_sets or (20 if small else 10)
         check_size(size, matching.size)
         heads = self.function_vector_heads(prompts, intact, corruption)
+        pairs = pairs.replace(tasks=[task for task in PAIR_TASKS if task not in heads.left_out])
         sets = head_sets(matching, heads.mean(), pairs.means().norms, size, draws, self.seed)
         edits = {name: Edit.ablate(chosen) if chosen else WHOLE for name, chosen in sets.ablations.items()}
         return FunctionVectors(
