@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import papermill
@@ -296,7 +297,7 @@ def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     assert set(map(str, Role)) == set(written["roles"]) and written["request"]["model"].endswith("tiny")
 
 
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "00_toy_induction_head": {"length": 10, "copies": 3, "sequences": 4},
     "01_forerunner_heads": {
         "dataset": 4, "k": 2, "prompts": 8, "grid_datasets": ["trec", "agnews"], "grid_k": [0, 2, 12],
