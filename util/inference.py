@@ -33,7 +33,7 @@ def step2_get_fl_feature_and_lastftol_attention(
     ids = [tuple(tokenizer(text)["input_ids"]) for text in prompts_with_label]
     if min(map(len, ids), default=2) < 2:
         raise ValueError("a prompt with label needs at least two tokens")
-    check_context(model, [len(tokens) for tokens in ids])
+    check_context(model, [len(tokens) for tokens in ids], "shorter prompts")
     hidden: list[list[Tensor]] = [[] for _ in ids]
     attention: list[list[list[Tensor]]] = [[] for _ in ids]
 

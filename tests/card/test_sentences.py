@@ -88,6 +88,19 @@ def test_of_other_roles_what_may_be_there_cannot_be_told():
     assert said(given, OTHERS)[0] is Told.NOT_FOUND and "Cannot" not in said(given, OTHERS)[1]
 
 
+def test_roles_that_could_not_be_tested_are_said_and_the_others_stand():
+    given = values()
+    del given["roles"]["roles"]["function vector"]
+    given["roles"]["left out"] = ["word pairs: no role is tested, task 'copying': no prompt can be made"]
+    state, text = said(given, OTHERS)
+    assert state is Told.FOUND and "mover heads (L3H1" in text
+    assert text.endswith(
+        "Not measured: function vector. Word pairs: no role is tested, task 'copying': no prompt can be made."
+    )
+    given["roles"]["roles"] = {role: given["roles"]["roles"][role] for role in ("induction", "previous-token")}
+    assert said(given, OTHERS)[0] is Told.NOT_MEASURED and said(given, INDUCTION)[0] is Told.FOUND
+
+
 def said(given, which):
     found = sentences(given)[which]
     return found.told, found.text
@@ -101,7 +114,7 @@ def test_a_model_with_all_circuits_has_six_sentences():
     assert "So does cutting what one previous-token head reads: L1H1 1.50 [1.20, 1.80]." in induction
     assert "two mover heads (L3H1 1.50 [1.20, 1.80]). No head for certain: duplicate-token, forerunner" in others
     assert "One of 32 heads carries more than a hundredth of the effect for certain, most L2H1 0.40" in ioi
-    assert "one works against it, most L3H3 -0.20 [-0.30, -0.10]" in ioi and "L0H0" not in ioi
+    assert "one works against it, L3H3 -0.20 [-0.30, -0.10]" in ioi and "L0H0" not in ioi
     assert ioi.endswith("The strongest two heads alone keep 0.95 [0.90, 1.00] of the logit difference.")
     assert paths.startswith("One path of 20 between the six strongest heads counts")
     assert "L0H1 to L2H1 0.30 [0.20, 0.40] (mostly by L2H1's query)" in paths
@@ -119,6 +132,17 @@ def test_where_only_many_heads_are_enough_no_small_set_is():
     given["IOI"]["circuit"]["enough"] = 32
     assert said(given, IOI)[1].endswith("the strongest 16 alone keep 0.97 [0.90, 1.00] of the logit difference.")
     assert "No small set is enough" in said(given, IOI)[1]
+
+
+def test_a_head_that_is_no_carrier_on_all_pairs_is_not_named():
+    given = values()
+    carriers = {"L2H1": [0.4, 0.3, 0.5], "L3H3": [-0.2, -0.3, -0.1], "L3H4": [-0.1, -0.2, -0.05]}
+    given["IOI"]["carriers"] = carriers
+    given["IOI"]["strongest"] = {"L1H3": [-0.41, -0.67, -0.15], "L1H5": [0.5, 0.1, 0.9], **carriers}
+    text = said(given, IOI)[1]
+    assert "most L2H1 0.40 [0.30, 0.50] of it; two work against it, most L3H3 -0.20 [-0.30, -0.10]." in text
+    del given["IOI"]["strongest"]["L3H3"], given["IOI"]["strongest"]["L3H4"]
+    assert "; two work against it. The strongest" in said(given, IOI)[1]
 
 
 def test_heads_that_all_work_against_the_answer_are_no_missing_carriers():

@@ -11,10 +11,13 @@ from tests import architectures, eager_runs, toys
 from util import inference
 from util.engine import batches
 from util.engine.attention import instrument
+from util.engine.call import UnsupportedModel
 from util.engine.handshake import prepare
 from util.figures.forerunner_heads import magnitudes
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import labelled_tokens
+from util.records.model import Model
+from util.roles.sequences_study import SequenceStudy
 
 
 def eager_rows(model, ids):
@@ -154,8 +157,18 @@ def test_a_prompt_longer_than_the_context_is_refused_before_any_forward(monkeypa
     prepare(model)
     model.config.n_positions = model.config.max_position_embeddings = 30
     monkeypatch.setattr(magnitudes, "forward", None)
-    with pytest.raises(ValueError, match=r"the longest prompt has \d+ tokens, this model places 30"):
+    with pytest.raises(ValueError, match=r"the longest prompt has \d+ tokens, this model places 30; use a smaller k,"):
         magnitudes.label_run(model, toys.tokenizer(), staicc_prompts(2, 4)[:3])
+    with pytest.raises(ValueError, match="use a smaller length or fewer copies"):
+        SequenceStudy(Model.given(model, toys.tokenizer(), "given:toy"), 20, 2, 1).scores()
+
+
+def test_only_what_is_too_long_is_left_out():
+    assert batches.too_long(
+        UnsupportedModel("the longest prompt has 31 tokens, this model places 30; use another")
+    ) == ("left out, 31 tokens, 30 positions")
+    with pytest.raises(UnsupportedModel, match="two stacks"):
+        batches.too_long(UnsupportedModel("a model of two stacks"))
 
 
 def test_control_tokens_are_seeded_and_never_labels():

@@ -3,6 +3,7 @@
 import copy
 import importlib
 import json
+import re
 
 import pytest
 
@@ -103,6 +104,15 @@ def test_ioi_heads_are_named_only_where_they_are_certain():
     measured["high"][24][4] = 0.1
     text = said("ioi_patching", population=population | {"measured": measured})
     assert "L24H4 -0.26" not in text.split("To the output")[0] and "Against the answer work L29H0" in text
+
+
+@pytest.mark.parametrize(
+    ("stem", "place"),
+    [("ioi_patching", "untrained"), ("induction_scores", "scores__untrained"), ("role_atlas", "untrained")],
+)
+def test_without_an_untrained_twin_nothing_is_said_of_one(stem, place):
+    with_twin, without = said(stem), said(stem, **{place: None})
+    assert re.search("untrained|fresh weights", with_twin) and not re.search("untrained|fresh weights", without)
 
 
 def test_what_heads_alone_keep_is_said_as_a_curve_beside_random_sets():

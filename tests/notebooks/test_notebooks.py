@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import numpy as np
@@ -137,9 +138,12 @@ def test_every_figure_has_an_untrained_control(stem, model):
 
 
 def executed(name, parameters, tmp_path, monkeypatch):
-    """What a notebook prints when it runs with these parameters; its files go to tmp_path / "ICL_OUTPUT"."""
-    for variable in ("ICL_MATERIAL", "ICL_OUTPUT"):
-        monkeypatch.setenv(variable, str(tmp_path / variable))
+    """What a notebook prints when it runs with these parameters; its files go to tmp_path / "ICL_OUTPUT".
+
+    Records are shared by all tests, so that planted models are measured once.
+    """
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path / "ICL_OUTPUT"))
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path.parent / "material"))
     source, out = ROOT / "notebooks" / f"{name}.ipynb", tmp_path / "out.ipynb"
     papermill.execute_notebook(source, out, parameters, kernel_name="python3", cwd=source.parent, progress_bar=False)
     return "".join(output.get("text", "") for cell in code_cells(out) for output in cell.outputs)
@@ -315,6 +319,49 @@ def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     ) == 1
     written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "role_atlas.json").read_text())
     assert set(map(str, Role)) == set(written["roles"]) and written["request"]["model"].endswith("tiny")
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "00_toy_induction_head": {"length": 10, "copies": 3, "sequences": 4},
+    "01_forerunner_heads": {
+        "dataset": 4, "k": 2, "prompts": 8, "grid_datasets": ["trec", "agnews"], "grid_k": [0, 2, 12],
+        "grid_prompts": 8, "causal_datasets": ["agnews", "trec"], "choice_prompts": 8, "ablated": 4, "read_prompts": 8,
+        "single_heads": 4, "heads_cut": 2,
+    },
+    "02_induction_scores": {
+        "sequences": 2, "tasks": ["wordseq1"], "k": 2, "prompts": 6, "sizes": [1, 2], "primary": 2, "control_sets": 2,
+        "text_tasks": ["sst2"], "shots": [0, 10],
+    },
+    "03_ioi_patching": {"prompts": 16, "path_heads": 3, "edge_pairs": 4, "exact_edges": 20},
+    "04_edge_ablation": {
+        "tasks": ["copying"], "primary_task": "copying", "k": 3, "prompts": 4, "donor_seeds": [3], "random_circuits": 2,
+        "ambiguous_counts": [0, 2], "corruptions": [2, 4], "pruned_tasks": ["copying"], "search_prompts": 4,
+        "per_round": 0.5,
+    },
+    "05_role_atlas": {
+        "sequences": 4, "pairs": 8, "dataset": "agnews", "k": 4, "prompts": 8, "word_prompts": 4, "intact": 2,
+    },
+}  # fmt: skip
+LEFT_OUT = {
+    "01_forerunner_heads": ["agnews: left out, 269 tokens, 256 positions", "left out, 321 tokens, 256 positions"],
+    "02_induction_scores": ["length 100: left out, 401 tokens, 256 positions", "left out, 465 tokens, 256 positions"],
+    "05_role_atlas": ["labels: no role is tested, the longest prompt has 556 tokens, this model places 256"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.notebook
+@pytest.mark.parametrize("name", SMALL)
+def test_a_notebook_runs_whole_on_a_model_of_few_positions_and_says_what_it_leaves_out(name, tmp_path, monkeypatch):
+    tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
+    model = architectures.build("gpt2", vocab_size=len(tokenizer), hidden_size=48, max_position_embeddings=256)
+    model.save_pretrained(tmp_path / "short")
+    tokenizer.save_pretrained(tmp_path / "short")
+    parameters = {"model_name": str(tmp_path / "short"), "untrained_control": False, **SMALL[name]}
+    executed(name, parameters, tmp_path, monkeypatch)
+    shown = (tmp_path / "out.ipynb").read_text(encoding="utf-8")
+    assert [said for said in LEFT_OUT.get(name, ()) if said not in shown] == []
+    assert (tmp_path / "ICL_OUTPUT" / "data" / "values" / "short").is_dir()
 
 
 @pytest.mark.notebook

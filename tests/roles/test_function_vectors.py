@@ -11,7 +11,8 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, PatchHeads
 from util.load_model_and_data import load_ICL_model
 from util.models import planted
-from util.prompts import word_pairs
+from util.prompts import word_pair_prompts, word_pairs
+from util.prompts.prompt import UnsupportedTokenizer
 from util.records.model import Model
 from util.roles import function_vectors
 from util.roles.function_vectors import (
@@ -269,6 +270,25 @@ def test_prompts_that_one_task_dropped_are_left_out():
     assert heads.effects.shape == (6, 2, 3, 4)
     np.testing.assert_array_equal(heads.effects[3, 0], whole.effects[4])
     np.testing.assert_array_equal(heads.effects[3, 1], lacking.effects[3])
+
+
+def test_a_task_that_the_tokenizer_has_no_prompts_of_is_left_out(tmp_path, monkeypatch):
+    first = FunctionVectorStudy(task="copying", prompts=4, intact=4, folder=tmp_path)
+    studies, whole = [first.replace(task="person_sport"), first], word_pair_prompts.prompts
+    lacking = ["person_sport"]
+
+    def prompts(task, *arguments, **options):
+        if task.name in lacking:
+            raise UnsupportedTokenizer(f"task {task.name!r}: no prompt can be made. Try another separator")
+        return whole(task, *arguments, **options)
+
+    monkeypatch.setattr(word_pair_prompts, "prompts", prompts)
+    heads = function_vector_heads(studies)
+    assert [task.task for task in heads.tasks] == ["copying"]
+    assert heads.left_out == {"person_sport": "task 'person_sport': no prompt can be made"}
+    lacking.append("copying")
+    with pytest.raises(UnsupportedTokenizer, match="Try another separator"):
+        function_vector_heads([study.replace(seed=1) for study in studies])
 
 
 def test_heads_of_several_tasks_are_those_of_each(tmp_path):

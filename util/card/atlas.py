@@ -61,7 +61,8 @@ class Entry:
         """The heads of a role, each with its effect; none where roles were not measured."""
         if self.values["roles"] is None:
             return {}
-        return {name: one["effect"][0] for name, one in self.values["roles"]["roles"][role]["heads"].items()}
+        heads = self.values["roles"]["roles"].get(role, {"heads": {}})["heads"]
+        return {name: one["effect"][0] for name, one in heads.items()}
 
     def rows(self) -> dict[str, dict[str, float]]:
         """The heads of each role, and those that count in IOI and have none, each with its effect."""

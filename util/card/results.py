@@ -225,11 +225,13 @@ def _paired(whole: Mapping[str, Any], ablated: Mapping[str, Any], comparisons: i
 
 
 def role_values(atlas: Atlas) -> dict[str, Any]:
-    """The plain values of a role atlas; of roles without heads also what may still be one."""
+    """The plain values of a role atlas; of roles without heads also what may still be one, and what is left out."""
     found = atlas.values()
     for one in atlas.evidence:
         found[str(one.role)]["closest"] = None if found[str(one.role)]["heads"] else _closest(one)
-    return {"heads": len(atlas.heads), "of": atlas.shape[0] * atlas.shape[1], "setting": atlas.setting, "roles": found}
+    left_out = list(atlas.left_out)
+    heads = {"heads": len(atlas.heads), "of": atlas.shape[0] * atlas.shape[1]}
+    return {**heads, "setting": atlas.setting, "left out": left_out, "roles": found}
 
 
 def _closest(evidence: Evidence) -> dict[str, Any] | None:

@@ -16,12 +16,12 @@ from typing import Any
 
 from util.edges import names
 from util.figures.conclusions import counted, in_words, listed, none_or, written
+from util.figures.ioi_patching.conclusions import carry_and_oppose
 from util.roles.rules import LEAST, Role
 
 Values = Mapping[str, Any]
 BY_CHANCE = 0.5  # of two names
 UNSURE = 0.1  # nats: a role whose largest effect may reach this is not said to be absent
-CARRIES = 0.01  # of the whole effect: what carries less is not spoken of
 NAMED = 3  # heads that are named with their numbers
 NEARLY = 0.1  # of accuracy: who may be so much above chance is not said not to do a task
 NONE_LOST = 0.2  # of accuracy: a loss that may be larger is not said to be none; with 32 queries 0.17 stay possible
@@ -132,10 +132,11 @@ def _other_roles(values: Values) -> Sentence:
     if values["roles"] is None:
         return _unmeasured(topic, values, "roles")
     found, without, unsure = list[str](), list[str](), list[str]()
+    roles = values["roles"]["roles"]
     for role in Role:
-        if role in (Role.INDUCTION, Role.PREVIOUS_TOKEN):
+        if role in (Role.INDUCTION, Role.PREVIOUS_TOKEN) or role not in roles:
             continue
-        one = values["roles"]["roles"][role]
+        one = roles[role]
         if one["heads"]:
             name, most = next(iter(one["heads"].items()))
             found.append(f"{counted(len(one['heads']), f'{role} head')} ({name} {written(most['effect'])})")
@@ -146,7 +147,10 @@ def _other_roles(values: Values) -> Sentence:
     said = [f"Found, with the strongest head and its effect: {listed(found)}"] if found else []
     said += [f"No head for certain: {listed(without)}"] if without else []
     said += [f"Cannot be told: {listed(unsure)}"] if unsure else []
-    state = Told.FOUND if found else Told.OPEN if unsure else Told.NOT_FOUND
+    absent = [role for role in Role if role not in roles]
+    said += [f"Not measured: {listed(absent)}"] if absent else []
+    said += [line[0].upper() + line[1:] for line in values["roles"].get("left out", [])]
+    state = Told.FOUND if found else Told.OPEN if unsure else Told.NOT_FOUND if without else Told.NOT_MEASURED
     return Sentence(topic, state, f"{'. '.join(said)}.")
 
 
@@ -176,12 +180,12 @@ def _ioi(values: Values) -> Sentence:
         said += "No single head counts for a hundredth of the effect for certain."
         return Sentence(topic, Told.NOT_FOUND, said)
     count, verb = none_or(len(carry)).capitalize(), "carries" if len(carry) < 2 else "carry"
-    strongest = [f"{name} {written(one)}" for name, one in ioi["strongest"].items() if one[1] > CARRIES][:NAMED]
+    strongest, against = carry_and_oppose(ioi["carriers"], ioi["strongest"])
     said += f"{count} of {ioi['circuit']['heads']} heads {verb} more than a hundredth of the effect for certain"
-    said += f", most {listed(strongest)} of it" if strongest else ""
+    said += f", most {listed(strongest[:NAMED])} of it" if strongest else ""
     if oppose:
-        worst = [f", most {name} {written(one)}" for name, one in ioi["strongest"].items() if one[2] < -CARRIES][:1]
-        said += f"; {in_words(len(oppose))} {'works' if len(oppose) == 1 else 'work'} against it{''.join(worst)}"
+        said += f"; {in_words(len(oppose))} {'works' if len(oppose) == 1 else 'work'} against it"
+        said += f", {'most ' if len(oppose) > 1 else ''}{against[0]}" if against else ""
     return Sentence(topic, Told.FOUND, f"{said}. {_circuit(ioi['circuit'])}")
 
 

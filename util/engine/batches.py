@@ -1,6 +1,7 @@
 """Run prompts through an instrumented model: batches, progress, and smaller batches where memory runs out."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -244,14 +245,24 @@ def _run(
         return module(**inputs, use_cache=False, **options)
 
 
-def check_context(model: PreTrainedModel, lengths: Sequence[int]) -> None:
-    """Raises UnsupportedModel, before any forward pass, for a prompt of more tokens than the model has positions."""
+def check_context(
+    model: PreTrainedModel, lengths: Sequence[int], cure: str = "a smaller k, or a data set with shorter texts"
+) -> None:
+    """Raises UnsupportedModel, before any forward pass, for a prompt of more tokens than the model has positions.
+
+    cure: the setting that makes prompts shorter, for the error.
+    """
     limit = context_length(model)
     if limit is not None and max(lengths, default=0) > limit:
-        raise UnsupportedModel(
-            f"the longest prompt has {max(lengths)} tokens, this model places {limit}; "
-            "use fewer demonstrations or a data set with shorter texts"
-        )
+        raise UnsupportedModel(f"the longest prompt has {max(lengths)} tokens, this model places {limit}; use {cure}")
+
+
+def too_long(error: UnsupportedModel) -> str:
+    """How long a prompt is and what fits, in words for a table, of an error of `check_context`; raises any other."""
+    found = re.match(r"the longest prompt has (\d+) tokens, this model places (\d+)", str(error))
+    if found is None:
+        raise error
+    return f"left out, {found[1]} tokens, {found[2]} positions"
 
 
 # ------------------------------------------------------------------------------------------------ what a model allows

@@ -9,7 +9,7 @@ head's output z, before the output projection, is their patch. The prompts are t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -289,7 +289,28 @@ def words_digest(task: word_pairs.WordPairTask) -> str:
     )
 
 
+def without_prompts(studies: Iterable[FunctionVectorStudy]) -> dict[str, str]:
+    """Returns the tasks that the tokenizer has no prompts of, each with the reason. The model is loaded."""
+    found: dict[str, str] = {}
+    for study in studies:
+        try:
+            study.corrupted, study.intact_prompts  # noqa: B018  # they raise it
+        except UnsupportedTokenizer as error:
+            found.setdefault(study.task, str(error).split(". ")[0])
+    return found
+
+
 def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVectorHeads:
-    """Returns the indirect effects of a model's heads on several tasks."""
-    effects = shards.each(FunctionVectorStudy.effects, studies)
-    return FunctionVectorHeads(tuple(effects), studies[0].model.title)
+    """Returns the indirect effects of a model's heads on several tasks.
+
+    Tasks that the tokenizer has no prompts of are left out. Raises UnsupportedTokenizer where it has none of any.
+    """
+    left_out: dict[str, str] = {}
+    try:
+        effects = shards.each(FunctionVectorStudy.effects, studies)
+    except UnsupportedTokenizer:
+        left_out = without_prompts(studies)
+        if len(left_out) in (0, len(studies)):
+            raise
+        effects = shards.each(FunctionVectorStudy.effects, [one for one in studies if one.task not in left_out])
+    return FunctionVectorHeads(tuple(effects), studies[0].model.title, left_out)

@@ -42,7 +42,7 @@ def head_scores(
     prepared = prepare(model)
     rows = torch.from_numpy(attention_scores.queries(*layout))
     cells = {name: torch.from_numpy(cell) for name, cell in attention_scores.cells(*layout).items()}
-    check_context(model, [sequences.ids.shape[1]])
+    check_context(model, [sequences.ids.shape[1]], "a smaller length or fewer copies")
     shape = (len(sequences.ids), len(prepared.layers), prepared.heads)
     scores = {name: np.empty(shape) for name in cells}
 

@@ -93,7 +93,7 @@ class NamePairs(study.Study):
 
     def check(self) -> None:
         """Raises what the words, the tokenizer and the model's context make of the pairs, before any forward pass."""
-        check_context(self.pair[0], [len(tokens.base) for tokens in self.tokens])
+        check_context(self.pair[0], [len(tokens.base) for tokens in self.tokens], "another model")
 
 
 def most_pairs(frames: Sequence[str], names: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,10 +105,11 @@ class IndirectEffects:
 
 @dataclass(frozen=True)
 class FunctionVectorHeads:
-    """The indirect effects of a model's heads on several tasks."""
+    """The indirect effects of a model's heads on several tasks. left_out: why other tasks have none."""
 
     tasks: tuple[IndirectEffects, ...]
     model_title: str
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def corruption(self) -> str:

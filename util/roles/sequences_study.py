@@ -118,7 +118,7 @@ class SequenceStudy(Study):
             model, ids = self.pair[0], self.drawn.ids[-1]
             numbers = prepare(model).layers
             heads_by_layer(support(model), wanted)
-            check_context(model, [len(ids)])
+            check_context(model, [len(ids)], "a smaller length or fewer copies")
             rows = CaptureRows(torch.arange(len(ids)), layers={numbers[layer] for layer, _ in wanted})
             forward(model, Batch.of([Row(tuple(ids.tolist()))], [0], [len(self.drawn.ids) - 1]), rows)
             attention = [rows.weights[numbers[layer]][0, head].float().cpu().numpy() for layer, head in wanted]

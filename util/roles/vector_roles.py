@@ -35,6 +35,7 @@ from util.roles.function_vectors import (
     FunctionVectorStudy,
     TaskNames,
     each_last_output,
+    without_prompts,
 )
 from util.roles.heads import plain
 from util.roles.rules import Effect, Evidence, Role, Score
@@ -103,6 +104,10 @@ class VectorRoles(Study):
     @property
     def texts(self) -> list[str]:
         return [text for study in self._studies["shuffled"] for text in study.texts]
+
+    def tasks_left_out(self) -> dict[str, str]:
+        """Returns the tasks that the tokenizer has no prompts of, each with the reason. The model is loaded."""
+        return without_prompts(study for of_tasks in self._studies.values() for study in of_tasks)
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of the role."""

@@ -286,6 +286,17 @@ def test_the_grid_is_checked_measured_and_cached_by_name_or_index(study):
     assert list(growth.table().index) == [0, 1] and growth.setting.endswith("trec, 10 prompts for each k")
 
 
+def test_data_sets_that_do_not_fit_are_left_out_unless_none_does(tmp_path):
+    model = given()
+    model.pair[0].config.max_position_embeddings = 160
+    study = Study(model, k=1, prompts=10, control_tokens=4, folder=tmp_path)
+    found = Grid(study, ["agnews", "trec"]).counts()
+    assert list(found.maps) == ["trec"] and "; agnews: left out, " in found.setting
+    assert found.setting.endswith(" tokens, 160 positions")
+    with pytest.raises(ValueError, match="this model places 160; use a smaller k"):
+        Grid(study, ["agnews"]).counts()
+
+
 def test_a_changed_study_is_a_study(study):
     assert study.replace() == study
     assert study.replace(dataset=4, k=2).request == {**study.request, "dataset": "trec", "k": 2}

@@ -14,7 +14,10 @@ from util.figures.role_atlas.results import Atlas, Findings, found_exactly
 from util.figures.role_atlas.study import Study, planted_labels, planted_names, roles_of
 from util.figures.style import COLUMN, ROLES, WIDTH
 from util.models import planted_roles
+from util.prompts import word_pair_prompts
+from util.prompts.prompt import UnsupportedTokenizer
 from util.records.model import Model
+from util.roles.function_vectors import TASKS
 from util.roles.rules import Effect, Evidence, Role, Score
 
 N = 16
@@ -200,3 +203,32 @@ def test_a_model_of_another_shape_is_measured_and_kept(tmp_path):
     assert first.shape == (3, 4) and len(first.evidence) == len(Role)
     again = study.replace(model=Model("given:tiny", loader=lambda: pytest.fail("loaded again")))
     assert again.atlas().lines() == first.lines()
+
+
+@pytest.mark.parametrize("lacking", [1, 4, 5])
+def test_what_does_not_fit_is_left_out_and_the_other_roles_are_tested(lacking, tmp_path, monkeypatch):
+    """Tasks that the tokenizer has no prompts of, and prompts that are longer than the context."""
+    tokenizer = toys.tokenizer(on_tasks=True)
+    model = toys.model("llama")
+    model.resize_token_embeddings(len(tokenizer))
+    model.config.max_position_embeddings = 256
+    whole = word_pair_prompts.prompts
+
+    def prompts(task, *arguments, **options):
+        if task.name in TASKS[-lacking:]:
+            raise UnsupportedTokenizer(f"task {task.name!r}: no prompt can be made. Try another separator")
+        return whole(task, *arguments, **options)
+
+    monkeypatch.setattr(word_pair_prompts, "prompts", prompts)
+    study = Study(
+        Model.given(model, tokenizer, "given:toy"), "agnews", 4, 8,
+        sequences=4, pairs=8, word_prompts=4, intact=2, folder=tmp_path,
+    )  # fmt: skip
+    found = study.atlas()
+    assert "labels: no role is tested, the longest prompt has" in found.lines()[0]
+    if lacking == 1:
+        assert found.lines()[1] == "word pairs: left out, task 'person_sport': no prompt can be made"
+    else:
+        assert "word pairs: no role is tested, task" in found.lines()[1]
+    missing = {Role.FORERUNNER, Role.LABEL_READER} | ({Role.FUNCTION_VECTOR} if lacking > 1 else set())
+    assert {*found.roles} == {*Role} - missing

@@ -14,6 +14,8 @@ import torch
 
 from util.engine import batches
 from util.engine.attention import support
+from util.engine.batches import too_long
+from util.engine.call import UnsupportedModel
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 from util.engine.replay import replay
 from util.figures.forerunner_heads.cuts import (
@@ -298,11 +300,18 @@ class CausalStudy:
     @cached_property
     def _task(self) -> Task:
         checks: list[TaskCheck] = []
+        left_out: dict[str, str] = {}
         for study in self.candidates:
-            checks.append(study.check(len(self.candidates)))
+            try:
+                checks.append(study.check(len(self.candidates)))
+            except UnsupportedModel as error:
+                left_out[study.dataset] = too_long(error)
+                if len(left_out) == len(self.candidates):
+                    raise
+                continue
             if checks[-1].done:
                 break
-        return Task(tuple(checks))
+        return Task(tuple(checks), left_out)
 
     def task(self) -> Task | NoDemonstrations:
         """Which data set the model does: they are tried in order until one is done."""

@@ -1,9 +1,9 @@
 """Forerunner token heads: what is measured, and the records of it (Cho et al. 2025, Fig. 5 middle, 22-25)."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -11,6 +11,8 @@ from tqdm import tqdm
 
 from util.engine import batches
 from util.engine.attention import support
+from util.engine.batches import too_long
+from util.engine.call import UnsupportedModel
 from util.figures.forerunner_heads import magnitudes as copying
 from util.figures.forerunner_heads.measures import ENDINGS, THRESHOLD, Series, Verdict
 from util.figures.forerunner_heads.results import (
@@ -260,10 +262,11 @@ class Grid:
     def counts(self) -> DataSets:
         """On how many prompts of every data set each head exceeds the threshold, behind correct and wrong labels."""
         by_set = {}
-        for part, measured in zip(self.studies, shards.each(Study.magnitudes, self.studies), strict=True):
+        fitting, left_out = _magnitudes({study.dataset: study for study in self.studies})
+        for dataset, measured in fitting.items():
             names = Series.CORRECT, Series.WRONG
-            by_set[part.dataset] = {name: measured.reading(ENDINGS[name]) for name in names}
-        return DataSets.of(self.study.setting, by_set, self.study.threshold)
+            by_set[dataset] = {name: measured.reading(ENDINGS[name]) for name in names}
+        return replace(DataSets.of(self.study.setting, by_set, self.study.threshold), left_out=left_out)
 
 
 @checked
@@ -283,7 +286,28 @@ class ByDemonstrations:
 
     def growth(self) -> Growth:
         """How many heads exceed the threshold, by k."""
-        by_k = {}
-        for part, measured in zip(self.studies, shards.each(Study.magnitudes, self.studies), strict=True):
-            by_k[part.k] = {name: measured.reading(what) for name, what in ENDINGS.items()}
-        return Growth.of(self.study.setting, by_k, self.study.threshold)
+        fitting, left_out = _magnitudes({study.k: study for study in self.studies})
+        by_k = {k: {name: measured.reading(what) for name, what in ENDINGS.items()} for k, measured in fitting.items()}
+        return replace(Growth.of(self.study.setting, by_k, self.study.threshold), left_out=left_out)
+
+
+Place = TypeVar("Place")
+
+
+def _magnitudes(studies: Mapping[Place, Study]) -> tuple[dict[Place, Magnitudes], dict[Place, str]]:
+    """What was measured by the studies whose prompts fit the model, and why others are left out.
+
+    Raises UnsupportedModel where none fits.
+    """
+
+    def measured(study: Study) -> Magnitudes | str:
+        try:
+            return study.magnitudes()
+        except UnsupportedModel as error:
+            return too_long(error)
+
+    found = dict(zip(studies, shards.each(measured, studies.values()), strict=True))
+    left_out = {place: why for place, why in found.items() if isinstance(why, str)}
+    if len(left_out) == len(studies):
+        next(iter(studies.values())).magnitudes()
+    return {place: one for place, one in found.items() if not isinstance(one, str)}, left_out

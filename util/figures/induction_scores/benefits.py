@@ -21,7 +21,7 @@ about these sets, over endless queries. Each number of demonstrations has means 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -150,11 +150,15 @@ class TaskShots:
 
 @dataclass(frozen=True)
 class Benefits:
-    """Accuracies by task and number of demonstrations, and what follows from them."""
+    """Accuracies by task and number of demonstrations, and what follows from them.
+
+    left_out: why the model could not be asked, by the name of the task and the number of demonstrations.
+    """
 
     plan: Plan
     model_title: str
     tasks: Sequence[TaskShots]
+    left_out: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
     # -------------------------------------------------------------------------------------------- tables
 
@@ -181,7 +185,7 @@ class Benefits:
         return pd.DataFrame(lines.values(), index=_places(lines), columns=columns)
 
     def table(self) -> pd.DataFrame:
-        """Returns the numbers as text; "-" where nothing was measured."""
+        """Returns the numbers as text, and what is left out; "-" where nothing was measured."""
 
         def text(value: Any) -> str:
             if isinstance(value, Interval | int | np.integer):
@@ -190,7 +194,10 @@ class Benefits:
                 return f"{value[0]:.2f} to {value[2]:.2f}"
             return "-" if pd.isna(value) else f"{value:.2f}"
 
-        return self.numbers().map(text)
+        numbers = self.numbers().map(text)
+        for place, why in self.left_out.items():
+            numbers.loc[place, :] = [why, *["-"] * (len(numbers.columns) - 1)]
+        return numbers
 
     def changed(self) -> dict[str, dict[str, float | None]]:
         """Returns the benefit of demonstrations, its standard error, and its change in per cent of it, by task.

@@ -31,7 +31,7 @@ def _scores(values: Values) -> list[str]:
     if len(heads):
         first, last = heads[:, 0].min(), heads[:, 0].max()
         where = f", in layer {first}" if first == last else f", in layers {first} to {last}"
-    untrained = f"; untrained, at most {np.max(scores['untrained']):.2f}" if "untrained" in scores else ""
+    untrained = f"; untrained, at most {np.max(scores['untrained']):.2f}" if scores.get("untrained") else ""
     have = "has" if len(heads) < 2 else "have"
     said = [
         f"{none_or(len(heads)).capitalize()} of {mean.size} heads {have} a prefix-matching score of {INDUCTION_HEAD} "

@@ -218,7 +218,7 @@ class CopiesStudy(SequenceStudy):
 
     def _copied(self, attached: list[PatchHeads], runs: BaseRuns) -> NDArray[np.float64]:
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids)
-        check_context(model, [ids.shape[1]])
+        check_context(model, [ids.shape[1]], "a smaller length or fewer copies")
         places = torch.arange(self.bos + self.length, ids.shape[1] - 1)
         copied = np.empty(len(ids))
 

@@ -251,6 +251,7 @@ class FunctionVectors:
         ]
         if self.heads.room < ROOM:
             lines.insert(1, "no room: indirect effects say nothing here")
+        lines += [f"left out, {why}" for why in self.heads.left_out.values()]
         lost = [f"{measure} {self.contrast(measure)}" for measure in self.measured]
         lines.append(f"lost without FV alone, more than without induction alone: {'; '.join(lost)}")
         by_norm = [kind for kind, how in self.sets.matched.items() if how == "norms"]

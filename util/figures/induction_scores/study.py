@@ -6,7 +6,7 @@ Source: Crosbie & Shutova 2024, on prefix-matching scores after Olsson et al. 20
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,8 @@ from pydantic import AfterValidator
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
+from util.engine.batches import too_long
+from util.engine.call import UnsupportedModel
 from util.figures.claims_figure import ClaimsBeside
 from util.figures.induction_scores import measures
 from util.figures.induction_scores.benefits import Benefits, Labelled, TaskShots
@@ -313,7 +315,7 @@ class Study(AnyStudy):
         """Returns how the scores agree with those of other settings, a line for each.
 
         The rank correlation over all heads, and how many of the primary set are among the best both times. Of single
-        sequences: the least of any.
+        sequences: the least of any. The line of sequences that are longer than the model's context says so.
         """
         scores, sequences = self.scores(), self.on_sequences
         n = len(scores.chosen)
@@ -322,8 +324,15 @@ class Study(AnyStudy):
             "length 25": sequences.replace(length=25),
             "length 100": sequences.replace(length=100),
         }
-        measured = shards.each(lambda study: study.scores().mean(), others.values())
-        maps = {name: [mean] for name, mean in zip(others, measured, strict=True)}
+
+        def measured(study: SequenceStudy) -> NDArray[np.floating] | str:
+            try:
+                return study.scores().mean()
+            except UnsupportedModel as error:
+                return too_long(error)
+
+        found = dict(zip(others, shards.each(measured, others.values()), strict=True))
+        maps = {name: [mean] for name, mean in found.items() if not isinstance(mean, str)}
         maps["single sequences"] = [*scores.heads.scores["prefix_matching"]]
         lines = {
             name: {
@@ -332,7 +341,10 @@ class Study(AnyStudy):
             }
             for name, several in maps.items()
         }
-        return pd.DataFrame.from_dict(lines, orient="index")
+        left_out: dict[str, dict[str, float]] = {
+            f"{name}: {why}": {} for name, why in found.items() if name not in maps
+        }
+        return pd.DataFrame.from_dict({**lines, **left_out}, orient="index")
 
     def companions(self) -> Companions:
         """Returns what else heads do, each [L, H].
@@ -422,7 +434,8 @@ class Study(AnyStudy):
 
         Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. A task is done where the
         whole model is better than chance on other queries, with the most demonstrations (on the same queries, where
-        there are too few others); where it is not done the model is measured alone, unless `all_tasks`.
+        there are too few others); where it is not done the model is measured alone, unless `all_tasks`. Demonstrations
+        that make a prompt longer than the model's context are left out.
         """
         return self._benefits
 
@@ -432,7 +445,9 @@ class Study(AnyStudy):
         pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
         texts = [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]
         bar = self.progress([*pattern, *texts], "tasks by shots", unit="task")
-        return Benefits(edits, self.model.title, shards.each(lambda labelled: self._by_shots(labelled, edits), bar))
+        found = shards.each(lambda labelled: self._fitting_shots(labelled, edits), bar)
+        left_out = {place: why for _, of_task in found for place, why in of_task.items()}
+        return Benefits(edits, self.model.title, [task for task, _ in found if task is not None], left_out)
 
     def claims_beside(self) -> ClaimsBeside:
         """The verdicts beside what the paper says of its claims; see `ClaimsBeside.of` for which they are."""
@@ -442,9 +457,20 @@ class Study(AnyStudy):
             self.stem, benefits.verdicts, model.name, model.title, benefits.ablated, benefits.asked
         )  # fmt: skip
 
-    def _by_shots(self, labelled: Labelled, edits: Plan) -> TaskShots:
+    def _fitting_shots(self, labelled: Labelled, edits: Plan) -> tuple[TaskShots | None, dict[tuple[str, int], str]]:
+        """A task with the numbers of demonstrations that fit the model, and why the others are left out."""
+        shots, left_out = edits.setup.shots_of(labelled.task), dict[tuple[str, int], str]()
+        while shots:
+            try:
+                return self._by_shots(labelled, edits, shots), left_out
+            except UnsupportedModel as error:
+                most = max(shots)
+                left_out[labelled.name, most] = too_long(error)
+                shots = tuple(k for k in shots if k < most)
+        return None, left_out
+
+    def _by_shots(self, labelled: Labelled, edits: Plan, shots: Sequence[int]) -> TaskShots:
         setup, name = edits.setup, labelled.task
-        shots = setup.shots_of(name)
         first = self._studies(labelled, max(shots))[0]
         queries = len(first.classes.rows)
         others = first.start + 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
@@ -463,13 +489,17 @@ class Study(AnyStudy):
         )  # fmt: skip
 
     def _check_lengths(self) -> None:
-        """Raises ValueError where prompts are too long for the model, or for the reference of their positions."""
+        """Raises ValueError where prompts with k demonstrations are too long for the model, any for the reference."""
         setup = self.setup
         labelled = [Labelled(task) for task in (*setup.tasks, *setup.four_way, *setup.text_tasks)]
         for one in tqdm(labelled, desc="lengths of prompts", leave=False):
             for k in {self.k, *setup.shots_of(one.task)} if one.task in setup.tasks else setup.shots_of(one.task):
                 for study in self._studies(one, k):
-                    study.check_lengths(setup.mode)
+                    try:
+                        study.check_lengths(setup.mode)
+                    except UnsupportedModel:
+                        if one.task in setup.tasks and k == self.k:  # other numbers are left out, see `benefits`
+                            raise
 
     def _studies(self, labelled: Labelled, k: int) -> list[TaskStudy]:
         """The studies of one task with k demonstrations, one for each seed."""
@@ -549,6 +579,7 @@ class Study(AnyStudy):
         draws = control_sets or (20 if small else 10)
         check_size(size, matching.size)
         heads = self.function_vector_heads(prompts, intact, corruption)
+        pairs = pairs.replace(tasks=[task for task in PAIR_TASKS if task not in heads.left_out])
         sets = head_sets(matching, heads.mean(), pairs.means().norms, size, draws, self.seed)
         edits = {name: Edit.ablate(chosen) if chosen else WHOLE for name, chosen in sets.ablations.items()}
         return FunctionVectors(

@@ -1,6 +1,6 @@
 """What the stored values of head patching on the IOI task say."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -38,6 +38,17 @@ def _each(arrays: Values) -> Iterator[tuple[Head, Interval]]:
             yield (layer, head), interval_at(arrays, layer, head)
 
 
+def carry_and_oppose(certain: Collection[str], measured: Mapping[str, Sequence[float]]) -> tuple[list[str], list[str]]:
+    """The heads that carry the effect and those that work against the answer, each with its effect, in words.
+
+    certain: heads that count for certain on all pairs; no other is named. measured: effects of heads on the half of
+    the pairs that did not choose them (value, low, high), in the order in which they are named.
+    """
+    sure = {head: effect for head, effect in measured.items() if head in certain}
+    carry = [f"{head} {written(effect)}" for head, effect in sure.items() if effect[1] > MATTERS]
+    return carry, [f"{head} {written(effect)}" for head, effect in sure.items() if effect[2] < -MATTERS]
+
+
 def _heads(values: Values) -> list[str]:
     found, number = values["population"], np.size(values["population"]["chosen"])
     certain = [head for head, effect in _each(found["noised"]) if _certain(effect)]
@@ -47,14 +58,13 @@ def _heads(values: Values) -> list[str]:
         "than a hundredth of the effect for certain.",
     ]
     strongest = sorted(certain, key=lambda head: -abs(found["chosen"][head[0]][head[1]]))[:6]
-    measured = {head: interval_at(found["measured"], *head) for head in strongest}
-    carry = [f"{head_name(head)} {effect}" for head, effect in measured.items() if effect.low > MATTERS]
-    oppose = [f"{head_name(head)} {effect}" for head, effect in measured.items() if effect.high < -MATTERS]
+    measured = {head_name(head): interval_at(found["measured"], *head) for head in strongest}
+    carry, oppose = carry_and_oppose(measured, measured)
     if carry:
         said[-1] += f" The strongest, on the other half of the pairs: {listed(carry)}."
     if oppose:
         said[-1] += f" Against the answer work {listed(oppose)}."
-    if "untrained" in values:
+    if values.get("untrained"):
         blind = [head for head, effect in _each(values["untrained"]["heads"]) if effect.low > 0 or effect.high < 0]
         are = "are" if len(blind) > 1 else "is"
         said.append(f"With fresh weights {none_or(len(blind))} of {number} heads {are} beyond chance.")

@@ -79,7 +79,7 @@ class ExamplePair(study.Study):
 
     def _check_model(self) -> None:
         layers = len(prepare(self.pair[0]).layers)
-        check_context(self.pair[0], [len(self.tokens.source)])
+        check_context(self.pair[0], [len(self.tokens.source)], "shorter texts")
         self._check_shape(layers, np.array(self.tokens.source), self.tokens.answers[0])
 
     def _check_record(self, record: cache.Record) -> None:

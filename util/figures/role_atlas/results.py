@@ -21,12 +21,14 @@ class Atlas:
     """The roles of a model's heads.
 
     evidence: score and effect of every role that was tested; setting: model and data, for titles; described: the model
-    in words. The numbers of layers and heads are those of the scores.
+    in words; left_out: what could not be tested, a line for each. The numbers of layers and heads are those of the
+    scores.
     """
 
     evidence: tuple[Evidence, ...]
     setting: str
     described: str
+    left_out: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -106,8 +108,9 @@ class Atlas:
         }
 
     def lines(self) -> list[str]:
-        """Every head that has a role, with its roles."""
-        return [f"{listed[0].name}: {', '.join(str(one.role) for one in listed)}" for listed in self.heads.values()]
+        """What is left out, and every head that has a role, with its roles."""
+        heads = [f"{listed[0].name}: {', '.join(str(one.role) for one in listed)}" for listed in self.heads.values()]
+        return [*self.left_out, *heads]
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from util.engine.call import UnsupportedModel
 from util.figures.planted_controls import first_tokens, name_tokens, planted_control
 from util.figures.role_atlas.results import Atlas, Findings, found_exactly
 from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
+from util.prompts.prompt import UnsupportedTokenizer
 from util.records import shards, study
 from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.model import Model
@@ -26,6 +28,7 @@ from util.stats.heads import Head
 
 PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
 Part = SequenceRoles | NameRoles | LabelRoles | VectorRoles
+KINDS: Mapping[type, str] = {NameRoles: "IOI", LabelRoles: "labels", VectorRoles: "word pairs"}  # that can be left out
 
 
 @checked
@@ -85,16 +88,22 @@ class Study(study.Study):
         }
 
     def atlas(self) -> Atlas:
-        """Returns the roles of all heads. What was measured is kept in records of every part."""
+        """Returns the roles of all heads. What was measured is kept in records of every part.
+
+        Word-pair tasks that the tokenizer has no prompts of, and prompts that do not fit the model, are left out;
+        random sequences have to fit.
+        """
         bar: Iterable[Part] = tqdm(self._parts, desc="roles", unit="kind of prompts", leave=False)
-        evidence = [one for of_part in shards.each(_evidence, bar) for one in of_part]
+        parts = shards.each(_evidence, bar)
+        evidence, left_out = ([one for part in found for one in part] for found in zip(*parts, strict=True))
         order = list(Role)
         setting = (
             f"{self.model.title}; {self.sequences} random sequences, {self.pairs} IOI prompts, {self.prompts} of "
             f"{self.dataset} (k={self.k}), {self.word_prompts} of each word-pair task"
         )
         described = self._parts[0].scores().description
-        return Atlas(tuple(sorted(evidence, key=lambda one: order.index(one.role))), setting, described)
+        in_order = tuple(sorted(evidence, key=lambda one: order.index(one.role)))
+        return Atlas(in_order, setting, described, tuple(left_out))
 
     def untrained(self) -> Atlas | None:
         """Returns the atlas of the untrained twin, the negative control; None if it is switched off."""
@@ -129,15 +138,25 @@ class Study(study.Study):
             LabelRoles(model, PLANTED_TASK, 10, 32, **places),
             VectorRoles(model, prompts=8, intact=8, **places),
         )
-        return [one for of_part in shards.each(_evidence, parts) for one in of_part]
+        return [one for of_part in shards.each(lambda part: part.evidence(), parts) for one in of_part]
 
     def findings(self, atlas: Atlas, untrained: Atlas | None) -> Findings:
         """Returns the atlas with its controls."""
         return Findings(atlas, untrained, self.planted())
 
 
-def _evidence(part: Part) -> tuple[Evidence, ...]:
-    return part.evidence()
+def _evidence(part: Part) -> tuple[tuple[Evidence, ...], list[str]]:
+    """The evidence on a kind of prompts, and what is left out of it, in words."""
+    try:
+        return part.evidence(), []
+    except (UnsupportedModel, UnsupportedTokenizer) as error:
+        if isinstance(part, SequenceRoles):
+            raise
+        without = part.tasks_left_out() if isinstance(part, VectorRoles) else {}
+        if isinstance(part, VectorRoles) and without and len(part.tasks) - len(without) >= 2:
+            evidence, more = _evidence(part.replace(tasks=[task for task in part.tasks if task not in without]))
+            return evidence, [*(f"{KINDS[type(part)]}: left out, {why}" for why in without.values()), *more]
+        return (), [f"{KINDS[type(part)]}: no role is tested, {error}"]
 
 
 def planted_names(options: Mapping[str, Any]) -> tuple[Model, planted.Planted]:

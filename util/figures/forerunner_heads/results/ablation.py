@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -122,9 +122,10 @@ OF_TASK = ("ablation", "without demonstrations", "induction", "head effects")
 
 @dataclass(frozen=True)
 class Task:
-    """The data sets that were tried, in this order, until the model did one."""
+    """The data sets that were tried, in this order, until the model did one; left_out: why others could not be."""
 
     checks: tuple[TaskCheck, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def check(self) -> TaskCheck:
@@ -142,7 +143,7 @@ class Task:
         return f"{self.check.dataset}{self.mark}"
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.checks))
+        return "\n".join([*map(str, self.checks), *(f"{dataset}: {why}" for dataset, why in self.left_out.items())])
 
     def check_lines(self) -> list[str]:
         return [str(self.check)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -169,12 +169,13 @@ class DataSets:
     """On how many prompts each head exceeds the threshold, by data set and series [L, H].
 
     about: what it was measured on, but for the data set; on_a_prompt: how many heads exceed it on a prompt, by series
-    and data set.
+    and data set; left_out: why data sets were not measured.
     """
 
     about: Setting
     maps: Mapping[str, Mapping[Series, NDArray[np.int64]]]
     on_a_prompt: Mapping[Series, Mapping[str, Interval]]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, about: Setting, by_set: Mapping[str, Mapping[Series, Reading]], c: float) -> DataSets:
@@ -214,7 +215,8 @@ class DataSets:
         """What was counted, and on what."""
         s = self.about
         frequent = "frequent: above the threshold on three of four prompts"
-        return f"{frequent}; {s.model}, k = {s.k}, {s.prompts} prompts per data set"
+        left_out = "".join(f"; {dataset}: {why}" for dataset, why in self.left_out.items())
+        return f"{frequent}; {s.model}, k = {s.k}, {s.prompts} prompts per data set{left_out}"
 
     def figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
         """Which heads data sets share; layout "paper": the maps of its Fig. 22-25. Raises ValueError for another."""
@@ -237,13 +239,14 @@ class Growth:
 
     about: what it was measured on, but for k; counts[series][k]: with c / n_t, which falls as prompts grow; fixed[k]:
     of the correct label, with one threshold for all k, that of the middle one; maps[k]: counts [L, H] of the correct
-    label.
+    label; left_out[k]: why it was not measured.
     """
 
     about: Setting
     counts: Mapping[Series, Mapping[int, Interval]]
     fixed: Mapping[int, Interval]
     maps: Mapping[int, NDArray[np.int64]]
+    left_out: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, about: Setting, by_k: Mapping[int, Mapping[Series, Reading]], c: float) -> Growth:
@@ -259,10 +262,13 @@ class Growth:
         )
 
     def table(self) -> pd.DataFrame:
-        """One row for each k."""
+        """One row for each k, that of prompts that do not fit the model says so."""
         columns = {f"{name.label}, c / n_t": values for name, values in self.counts.items()}
         columns["correct label, one threshold"] = self.fixed
-        texts = {name: {k: str(value) for k, value in values.items()} for name, values in columns.items()}
+        texts = {
+            name: {k: str(value) for k, value in values.items()} | dict(self.left_out)
+            for name, values in columns.items()
+        }
         return pd.DataFrame(texts).rename_axis("k")
 
     @property
