@@ -27,6 +27,7 @@
 
 PYTHON ?= python3
 MODEL = embedded
+override MODEL := $(value MODEL)
 SEED = 1
 JOBS = $(if $(filter embedded,$(MODEL)),$(shell getconf _NPROCESSORS_ONLN),1)
 GRID = workflow/grid.yaml
@@ -53,9 +54,14 @@ ORACLES := .venv-oracles
 HARNESS := .venv-harness
 WORKFLOW := .venv-workflow
 EXECUTED := experiment_material/executed
-MODEL_PLACE = $(if $(wildcard $(MODEL)),$(abspath $(MODEL)),$(MODEL)) # notebooks run in a folder of their own
-# where files of a model lie below figures/ and data/values/: "" for the embedded model
-MODEL_FOLDER = $(if $(filter embedded,$(MODEL)),,$(shell $(PY) -m util.paths "$(strip $(MODEL_PLACE))")/)
+# MODEL is text from outside: it reaches the shell as an environment variable, never as a part of a command
+export MODEL
+# notebooks run in a folder of their own, so that a path is made absolute; files of a model lie in `folder` below figures/ and
+# data/values/, "" for the embedded model
+define find_model
+model="$$MODEL"; case "$$model" in /*) ;; *) [ ! -e "$$model" ] || model="$(CURDIR)/$$model";; esac; \
+	folder="$$($(PY) -m util.paths "$$model")" || exit 1; folder="$${folder:+$$folder/}"
+endef
 # notebooks that run side by side have one thread each; one alone has all cores
 SIDE_BY_SIDE_THREADS = $(if $(filter 1,$(JOBS)),,OMP_NUM_THREADS=1)
 # what the reference outputs of notebooks and the tests have in common
@@ -76,29 +82,30 @@ help: ## list the targets
 # side by side they start from the last: the first ones are short, so that no core is idle for long at the end
 figures: $(STAMP) ## execute the notebooks: figures/, data/values/, executed copies in experiment_material/executed/; MODEL=smollm2: on a real model
 	@[ -n "$(strip $(NOTEBOOKS))" ] || { echo "No notebook to execute: NOTEBOOKS is empty." >&2; exit 1; }; \
-	mkdir -p "$(EXECUTED)/$(MODEL_FOLDER)"; \
+	$(find_model); mkdir -p "$(EXECUTED)/$$folder"; \
 	notebooks=$$(printf 'executed/%s\n' $(NOTEBOOKS) | sort $(if $(filter 1,$(JOBS)),,-r)); \
 	$(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) $$notebooks || \
 		{ echo "Not all notebooks could be executed; the lines above name those that failed." >&2; exit 1; }; \
-	echo "Figures: figures/$(MODEL_FOLDER)   values: data/values/$(MODEL_FOLDER)   ($$SECONDS s)"
+	echo "Figures: figures/$$folder   values: data/values/$$folder   ($$SECONDS s)"
 
 # one notebook of `make figures`; FORCE is never there, so that it is executed every time
 FORCE:
 executed/%.ipynb: FORCE
-	@notebook="$*.ipynb"; model="$(strip $(MODEL_PLACE))"; copy="$(EXECUTED)/$(MODEL_FOLDER)$${notebook##*/}"; \
+	@$(find_model); notebook="$*.ipynb"; copy="$(EXECUTED)/$$folder$${notebook##*/}"; \
 	echo "$$notebook"; \
 	ICL_OUTPUT="$(CURDIR)" $(SIDE_BY_SIDE_THREADS) $(PY) -m papermill --kernel python3 --cwd notebooks --log-level ERROR \
 		$(if $(filter 1,$(JOBS)),--progress-bar,--no-progress-bar) \
 		-r model_name "$$model" "$$notebook" "$$copy" $(PAPERMILL_ARGS) || { echo "$$notebook failed; see $$copy" >&2; exit 1; }; \
-	[ ! -e "$$model" ] || sed -i.bak "s|$$(dirname "$$model")/||g" "$$copy" && rm -f "$$copy.bak"; \
+	[ ! -e "$$model" ] || $(PY) -c 'import pathlib, sys; copy = pathlib.Path(sys.argv[1]); \
+		copy.write_text(copy.read_text().replace(sys.argv[2], ""))' "$$copy" "$$(dirname "$$model")/"; \
 	echo "$$notebook: done after $$SECONDS s"
 
 report: $(STAMP) ## pages to read of what `make figures` and `make claims` left, in experiment_material/report/: a file for each model, notebooks, docstrings
-	@$(PY) -m util report "$(strip $(MODEL_PLACE))" --api --executed $(EXECUTED) --out experiment_material/report
+	@$(find_model); $(PY) -m util report "$$model" --api --executed $(EXECUTED) --out experiment_material/report
 
 replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`
-	@set -o pipefail; set -- $(NOTEBOOKS); model="$(strip $(MODEL_PLACE))"; folder="$$($(PY) -m util.paths "$$model")"; \
-	place="$(or $(ICL_MATERIAL),$(CURDIR)/experiment_material)/replications/$${folder:-embedded}-$(SEED)"; mkdir -p "$$place/executed"; trap 'exit 130' INT; \
+	@set -o pipefail; set -- $(NOTEBOOKS); $(find_model); name="$${folder%/}"; \
+	place="$(or $(ICL_MATERIAL),$(CURDIR)/experiment_material)/replications/$${name:-embedded}-$(SEED)"; mkdir -p "$$place/executed"; trap 'exit 130' INT; \
 	for notebook in "$$@"; do \
 		echo "$$notebook"; \
 		ICL_OUTPUT="$$place" $(PY) -m papermill --kernel python3 --cwd notebooks --log-level ERROR --progress-bar \
@@ -139,8 +146,8 @@ torture: $(STAMP) ## damage records and kill studies, thousands of times and at 
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.torture.torture $(TORTURE_ARGS)
 
 claims: $(STAMP) ## measure what the verdicts of notebooks 02 and 04 need beyond their defaults (hours; resumes): data/values/
-	@ICL_OUTPUT="$(CURDIR)" $(PY) -m util claims "$(strip $(MODEL_PLACE))" --about induction
-	@ICL_OUTPUT="$(CURDIR)" $(PY) -m util claims "$(strip $(MODEL_PLACE))" $(CLAIMS_ARGS)
+	@$(find_model); export ICL_OUTPUT="$(CURDIR)"; \
+	$(PY) -m util claims "$$model" --about induction && $(PY) -m util claims "$$model" $(CLAIMS_ARGS)
 
 classes: $(STAMP) ## compare every causal class of transformers, tiny, with its own eager attention: data/classes/ (10 minutes)
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.benchmarks.classes $(CLASSES_ARGS)

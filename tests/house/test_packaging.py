@@ -135,6 +135,33 @@ def test_make_help_lists_every_target_and_all_are_phony() -> None:
         assert re.findall(r"^ +make ([a-z-]+) ", shown, flags=re.MULTILINE) == described
 
 
+FAKE = """#!/bin/sh
+case "$*" in -I*) echo True;; "-m util.paths "*) echo place;; esac
+printf "%s\\n" "$@" >> arguments.txt
+"""
+MODELS = ["`touch ran`", "$(touch ran)", "$$(touch ran)", "$(shell touch ran)", 'x"; touch ran; "', "a b", "my model"]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("target", ["figures", "claims", "report", "replicate"])
+def test_a_models_name_reaches_the_commands_as_it_is_and_runs_nothing(target, model, tmp_path) -> None:
+    """With a Python that only writes down its arguments. A folder's path is made absolute."""
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(REPO / name, tmp_path)
+    for folder in (".venv/bin", "util", "my model"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").write_text(FAKE)
+    (tmp_path / ".venv" / "bin" / "python").chmod(0o755)
+    (tmp_path / ".venv" / ".installed").touch()
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MODEL"))}
+    command = ["make", target, f"MODEL={model}", "NOTEBOOKS=notebooks/a.ipynb"]
+    subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=60)
+    assert not (tmp_path / "ran").exists()
+    known = str(tmp_path / model) if model == "my model" else model
+    assert known in (tmp_path / "arguments.txt").read_text().splitlines()
+
+
 def test_ci_runs_check_and_all_tests() -> None:
     script = REPO / ".ci" / "run"
     assert os.access(script, os.X_OK)
