@@ -14,6 +14,7 @@ terminal agree in whatever folder they run.
 import os
 import re
 import sys
+from hashlib import sha256
 from pathlib import Path, PurePath
 
 KINDS = {"figures": "figures", "values": "data/values", "cards": "data/cards", "commands": "commands"}
@@ -64,11 +65,18 @@ def output(kind: str, model: str = "embedded") -> Path:
 
 
 def model_folder(model: str) -> str:
-    """The name of a model's subfolder of the output folder: its name in plain characters, "" for embedded models."""
-    if model.partition("/")[0] == "embedded":
+    """The name of a model's subfolder of the output folder, "" for the embedded model.
+
+    No two models share one: it is the model's name where that is plain, such as gpt2, else its last part in plain
+    characters and a digest of all of it, for a path the absolute one.
+    """
+    if model in ("embedded", "embedded/generalist"):
         return ""
-    last_part = PurePath(model.rstrip("/\\")).name.lower()
-    return re.sub(r"[^a-z0-9._]+", "-", last_part).strip("-.") or "model"
+    if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", model) and not os.path.exists(model):
+        return model
+    whole = os.path.abspath(model) if os.path.exists(model) else model
+    last_part = re.sub(r"[^a-z0-9._]+", "-", PurePath(whole).name.lower()).strip("-.") or "model"
+    return f"{last_part}-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def _named(variable: str) -> Path | None:

@@ -21,6 +21,7 @@ from PIL import Image
 
 from tests import architectures, toys
 from tests.stored import FOLDERS, values
+from util import paths
 from util.figures import FIGURES
 from util.figures.report import VISIBLE
 from util.load_model_and_data import load_ICL_model
@@ -149,6 +150,11 @@ def executed(name, parameters, tmp_path, monkeypatch):
     return "".join(output.get("text", "") for cell in code_cells(out) for output in cell.outputs)
 
 
+def written_to(tmp_path, kind):
+    """Where a notebook writes what it has of the model in tmp_path / "tiny"."""
+    return tmp_path / "ICL_OUTPUT" / kind / paths.model_folder(str(tmp_path / "tiny"))
+
+
 @pytest.mark.notebook
 def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     toys.save(tmp_path / "tiny", toys.model("gpt2"))
@@ -169,7 +175,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "full_grid": True,
     }
     panels = {"counts", "layers", "specificity", "ablation", "induction", "effects", "grid", "k"}
-    place = tmp_path / "ICL_OUTPUT" / "figures" / "tiny"
+    place = written_to(tmp_path, "figures")
     for k, untrained_control in ((1, True), (0, False)):
         shutil.rmtree(place, ignore_errors=True)
         parameters |= {"k": k, "untrained_control": untrained_control, "quantized": untrained_control}
@@ -179,7 +185,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         assert ("trec: task" in printed) == (k > 0) and ("k = 0: without demonstrations" in printed) == (k == 0)
         drawn = {file.stem.removeprefix("forerunner_heads_") for file in place.glob("*.pdf")}
         assert drawn == (panels if k else panels - {"ablation", "induction", "effects"})
-    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "forerunner_heads.json").read_text())
+    written = json.loads((written_to(tmp_path, "data/values") / "forerunner_heads.json").read_text())
     assert list(written["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in written["model"]
     assert list(written["by_k"]["fixed"]) == ["0", "2"]
 
@@ -193,10 +199,10 @@ def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch)
         printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
         assert "planted GPT-2, L1H5, induction" in printed and "tiny, L" in printed and "tmp" not in printed
         assert ("untrained twin, L" in printed) == untrained_control
-    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "toy_induction_head.json").read_text())
+    written = json.loads((written_to(tmp_path, "data/values") / "toy_induction_head.json").read_text())
     assert written["request"]["model"] == "tiny" and len(written["heads"]) == 4
     figures = tmp_path / "ICL_OUTPUT" / "figures"
-    assert [file.stem for file in figures.glob("tiny/*.pdf")] == ["toy_induction_head_patterns"]
+    assert [file.stem for file in written_to(tmp_path, "figures").glob("*.pdf")] == ["toy_induction_head_patterns"]
     assert len(list(figures.glob("toy_induction_head_*.pdf"))) == 4  # no model is in these
 
 
@@ -219,7 +225,7 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
     }
     printed = executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
     assert "heads 5 x 4; tokens 17" in printed and "planted heads that carry anything: mover" in printed
-    figures = (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("ioi_patching_*.pdf")
+    figures = (written_to(tmp_path, "figures")).glob("ioi_patching_*.pdf")
     parts = {file.stem.removeprefix("ioi_patching_") for file in figures}
     assert parts == {
         "p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths", "diagram", "edges", "edge_circuits",
@@ -252,10 +258,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
     }
     printed = executed("02_induction_scores", parameters, tmp_path, monkeypatch)
     assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed
-    parts = {
-        file.stem.split("_")[-1]
-        for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("induction_scores_*.pdf")
-    }
+    parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("induction_scores_*.pdf")}
     assert parts == {
         "scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "changes", "vectors", "claims",
     }  # fmt: skip
@@ -287,11 +290,11 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     }
     printed = executed("04_edge_ablation", parameters, tmp_path, monkeypatch)
     assert "layers 3; prompts 4, 4\n" in printed and "planted circuit found exactly: True" in printed
-    parts = {file.stem.split("_")[-1] for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").glob("edge_*.pdf")}
+    parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("edge_*.pdf")}
     assert parts == {
         "circuits", "map", "circuit", "windows", "pruning", "survivors", "probes", "ambiguous", "models", "claims",
     }  # fmt: skip
-    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "edge_ablation.json").read_text())
+    written = json.loads((written_to(tmp_path, "data/values") / "edge_ablation.json").read_text())
     assert written["models"]["embedded"]["FULL"][0] > 0.5
 
 
@@ -314,10 +317,8 @@ def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     }
     printed = executed("05_role_atlas", parameters, tmp_path, monkeypatch)
     assert "of 12 heads ha" in printed and printed.count("just the planted roles") == 6  # and once more in the check
-    assert [file.name for file in (tmp_path / "ICL_OUTPUT" / "figures" / "tiny").iterdir()].count(
-        "role_atlas_atlas.pdf"
-    ) == 1
-    written = json.loads((tmp_path / "ICL_OUTPUT" / "data" / "values" / "tiny" / "role_atlas.json").read_text())
+    assert [file.name for file in (written_to(tmp_path, "figures")).iterdir()].count("role_atlas_atlas.pdf") == 1
+    written = json.loads((written_to(tmp_path, "data/values") / "role_atlas.json").read_text())
     assert set(map(str, Role)) == set(written["roles"]) and written["request"]["model"].endswith("tiny")
 
 
