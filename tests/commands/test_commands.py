@@ -16,6 +16,7 @@ from util import paths
 from util.commands import arguments, frame
 from util.commands.frame import COMMANDS, main
 from util.commands.results import Destination
+from util.engine.finite import NotFinite
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.saved_means import SavedMeans, model_of
 from util.figures.induction_scores.task_study import TaskStudy
@@ -150,6 +151,39 @@ WRONG_INPUT = [
 def test_what_a_user_can_mend_ends_with_1_before_a_model_is_loaded(argv, said, unloaded, capsys):
     status, message = ends(argv, capsys)
     assert status == 1 and said in message and "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["ablate", "--config", "deep.json"],
+        ["ablate", "--heads", "deep.json"],
+        ["scores", "--device-map", "deep"],
+        ["edges", "deep.json"],
+        ["atlas", "deep.json"],
+    ],
+    ids=" ".join,
+)
+def test_json_that_is_nested_too_deeply_ends_with_a_message(argv, tmp_path, monkeypatch, unloaded, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    last = argv[-1] if argv[-1] != "deep" else '{"a":' * 30_000
+    status, message = ends([*argv[:-1], last], capsys)
+    assert status in (1, 2) and "maximum recursion depth exceeded while decoding" in message and len(message) < 9000
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(NotFinite("the logits are NaN"), "the logits are NaN\n"), (MemoryError(), "needs more memory than there is")],
+    ids=["not finite", "no memory"],
+)
+def test_what_a_run_meets_ends_with_a_message(error, said, monkeypatch, capsys):
+    def run(_):
+        raise error
+
+    monkeypatch.setattr("util.commands.scores.run", run)
+    status, message = ends(["scores"], capsys)
+    assert status == 1 and said in message
 
 
 @pytest.mark.parametrize("controls", [[], ["--controls", "2"], ["--random", "1"]])
