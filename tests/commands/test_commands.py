@@ -226,6 +226,15 @@ def test_an_interrupted_command_says_that_it_goes_on(monkeypatch, capsys):
 # ------------------------------------------------------------------------------------------------ heads
 
 
+def test_a_pair_of_ones_own_is_printed_before_the_population(tmp_path, monkeypatch, capsys):
+    texts = [f"When Emma and Mike went to the cafe, {name} gave a coffee to" for name in ("Mike", "Emma")]
+    asked = ["--prompts", "8", "--base", texts[0], "--source", texts[1], "--names", "Emma,Mike"]
+    main(["ioi", *asked, "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert 0 < said.index(f"{texts[0]} ...") < said.index(f"{texts[1]} ...") < said.index("from the source moves")
+    assert said.index("from the source moves") < said.index("share, other half")
+
+
 def test_heads_are_named_in_four_ways(tmp_path):
     (tmp_path / "heads.json").write_text("[[2, 6], [1, 0]]")
     names = ("2.6,1.0", "L2H6 L1H0", "[[2, 6], [1, 0]]", str(tmp_path / "heads.json"), '["L2H6", "1.0"]')
