@@ -1511,8 +1511,6 @@ WRONG = {
     r"k = -1: ": {"k": -1},
     r"k = 'four': ": {"k": "four"},
     r"prompts = 0: ": {"prompts": 0},
-    r"prompts = 501, start = 0: repetition has 500 rows": {"prompts": 501, "all_tasks": True},
-    r"prompts = 300, start = 300: repetition has 500 rows": {"prompts": 300},
     r"seed = 'a': ": {"seed": "a"},
     r"seed = -1: ": {"seed": -1},
     r"demonstration_seeds.0 = 'a': ": {"demonstration_seeds": ["a"]},

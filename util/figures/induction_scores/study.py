@@ -159,8 +159,7 @@ class Study(AnyStudy):
         tasks = (*self._tasks, *preset.four_way, *self._text_tasks)
         if self.prompts is not None:  # as many other queries say whether the model does a task
             rows = min(len(self._task_studies(task, 1)[0].classes.rows) for task in tasks)
-            source = "the smallest task" if self._all_tasks else "the smallest task, by as many other queries,"
-            most = rows if self._all_tasks else rows // 2
+            most, source = (rows, "the smallest task") if self._all_tasks else (rows // 2, "half of the smallest task")
             object.__setattr__(self, "prompts", capped(self.prompts, most, source))
         for task in tasks:
             most = max(self.k, *(FOUR_WAY_SHOTS if task in preset.four_way else self._shots))
