@@ -6,7 +6,10 @@ import errno
 import hashlib
 import importlib.metadata
 import io
+import logging
+import os
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -37,6 +40,10 @@ from util.prompts.prompt import Prompt, Span
 from util.prompts.text_tasks import Hub, TextTask
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
+LAYERS = 10_000  # more than any model has; a config that asks for more is damaged, and takes forever to look at
+
+# bitsandbytes warns where it finds no kernels for 4-bit weights on the CPU, which `_keep_4bit_exact` turns off anyway.
+logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda said: "gemm_4bit_forward" not in str(said.msg))
 
 # The names of StaICC's loader classes. The index of a data set is its place in this list, as in StaICC.Normal.
 DATASETS = (
@@ -116,10 +123,8 @@ def load_ICL_model(
         if not isinstance(name, str | Path) or not str(name):
             raise ValueError(f"name = {name!r}: give a hub id, a folder, a GGUF file, or one of {_offered()}")
         check_revision(name, revision)
-        if str(device).startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError(f"device {device!r} was asked for, but no CUDA GPU is usable; pass device='cpu' or 'auto'")
-        if str(device).startswith("mps") and not torch.backends.mps.is_available():
-            raise ValueError(f"device {device!r} was asked for, but this machine has none; pass device='cpu' or 'auto'")
+        if device != "auto":
+            _check_device(device)
         with _hub_errors(name, device_map):
             hub = {
                 "token": huggingface_token,
@@ -131,7 +136,7 @@ def load_ICL_model(
             if source.gguf:
                 _refuse_with_gguf(shown_name(name), quantized, device_map)
             config = AutoConfig.from_pretrained(source.place, **source.options)
-            _refuse_early(config)
+            _refuse_early(config, shown_name(name))
             tokenizer = _tokenizer(name, source)
             if device == "auto" or device_map is not None:
                 device = "cuda" if torch.cuda.is_available() and not _stays_on_cpu(device_map) else "cpu"
@@ -154,6 +159,7 @@ def load_ICL_model(
                 max_memory=max_memory,
                 offload_folder=None if offload_folder is None else str(offload_folder),
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # `_refuse_incomplete` names them
                 **source.options,
             )
             _refuse_incomplete(shown_name(name), report)
@@ -234,7 +240,7 @@ def dtype_name(dtype: str | torch.dtype | None) -> str:
     if dtype in (None, "auto"):
         return "auto"
     resolved = dtype if isinstance(dtype, torch.dtype) else getattr(torch, str(dtype), None)
-    if not isinstance(resolved, torch.dtype) or not resolved.is_floating_point:
+    if not isinstance(resolved, torch.dtype) or not resolved.is_floating_point or resolved.itemsize < 2:
         raise ValueError(f"unknown dtype {dtype!r}; choose float32, bfloat16, float16, float64 or auto")
     return str(resolved).removeprefix("torch.")
 
@@ -263,7 +269,7 @@ def shown_name(name: str | Path) -> str:
         return packaged.PACKAGED[name].title
     if name.startswith(LOCAL):
         return name.removeprefix(LOCAL).partition(":")[2]
-    return Path(name).expanduser().resolve().name if _is_local(name) else name
+    return _path(name).resolve().name if _is_local(name) else name
 
 
 def full_name(name: str | Path) -> str:
@@ -284,7 +290,7 @@ def request_name(name: str | Path) -> str:
     """
     if not _is_local(name):
         return str(name).rstrip("/")
-    place = Path(name).expanduser().resolve()
+    place = _path(name).resolve()
     digest = hashlib.sha256(str(place).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     local = f"{LOCAL}{digest}:{place.name}"
     _LOCAL_PLACES[local] = str(place)
@@ -301,12 +307,17 @@ def check_revision(name: str | Path, revision: str | None) -> None:
         )
 
 
+def _path(name: str | Path) -> Path:
+    """A name as a path; that of a user whom there is not stays as it is."""
+    return Path(os.path.expanduser(name))
+
+
 def _is_local(name: str | Path) -> bool:
     """Whether a name is a folder or file: it exists, or the name cannot be a hub id."""
     text = str(name)
     if text.startswith((LOCAL, "given:")) or text in packaged.PACKAGED or text.partition("/")[0] == "embedded":
         return False
-    return isinstance(name, Path) or text.startswith((".", "/", "~")) or Path(text).expanduser().exists()
+    return isinstance(name, Path) or text.startswith((".", "/", "~")) or _path(text).exists()
 
 
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
@@ -375,7 +386,7 @@ def _folder(name: str | Path) -> str:
         return str(packaged.place(text))
     if text.startswith(LOCAL):
         return _LOCAL_PLACES.get(text, text)
-    return str(Path(name).expanduser().resolve()) if _is_local(name) else text
+    return str(_path(name).resolve()) if _is_local(name) else text
 
 
 class _Source(NamedTuple):
@@ -466,8 +477,24 @@ def _stays_on_cpu(device_map: Any) -> bool:
     return {str(place) for place in places} <= {"cpu", "disk"}
 
 
-def _refuse_early(config: Any) -> None:
-    """Raises UnsupportedModel for a class that cannot be instrumented, before gigabytes are downloaded."""
+def _check_device(device: str) -> None:
+    """Raises ValueError for a device that cannot be used here."""
+    try:
+        torch.empty(1, device=device)
+    except Exception as error:  # torch has another one for each reason
+        raise ValueError(
+            f"device {device!r} cannot be used here ({_reason(error)}); pass device='cpu' or 'auto'"
+        ) from error
+
+
+def _refuse_early(config: Any, name: str) -> None:
+    """Raises UnsupportedModel for a class that cannot be instrumented, before gigabytes are downloaded.
+
+    Raises ValueError for more layers than any model has.
+    """
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", 0)
+    if layers > LAYERS:
+        raise ValueError(f"{name}: num_hidden_layers = {layers}, and no model has more than {LAYERS}; mend its config")
     with contextlib.suppress(KeyError):  # the class is code from the hub: the handshake decides
         refuse_bypassing(AutoModelForCausalLM._model_mapping[type(config)])
 
@@ -478,7 +505,7 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
     name = str(source)
     try:
         yield
-    except packaged.FetchError:  # its message is clear already
+    except (packaged.FetchError, MemoryError):  # their messages are clear already
         raise
     except ValueError as error:  # transformers about its own arguments
         if "offload_folder" in str(error):
@@ -507,6 +534,16 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
             f"could not load {name!r}: {error}\nGive a hub id (needs the network, or a model downloaded before), a "
             f"folder with config.json and weights, a GGUF file, or one of {_offered()}."
         ) from error
+    except Exception as error:  # what transformers, accelerate and torch make of a damaged config, tokenizer or file
+        place = "" if device_map is None else f", and device_map={device_map!r} one for its modules and this machine"
+        raise ValueError(
+            f"{shown_name(name)} cannot be loaded ({_reason(error)}). Are its files whole, and of one model{place}?"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of an error of another package, on one line."""
+    return f"{type(error).__name__}: {textwrap.shorten(str(error).partition('. ')[0], 240)}".removesuffix(": ")
 
 
 def _offered() -> str:
@@ -748,7 +785,7 @@ def _texts(source: str | Path | None, staicc: str | None, needs: str) -> _Texts:
         return _Texts("StaICC" if staicc else HUB)
     if str(source) == HUB:
         return _Texts(HUB)
-    folder = Path(source).expanduser().resolve()
+    folder = _path(source).resolve()
     if not str(source) or not folder.is_dir():
         raise ValueError(f"there is no folder {str(source)!r}; give {needs}")
     return _Texts("folder", folder, str(resolved_revision(folder)))

@@ -352,7 +352,16 @@ def test_cards_stand_side_by_side(written, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "cure"), [(None, "python -m util card MODEL"), ("{", "make the card again"), ('{"schema": 0}', "schema 0")]
+    ("text", "cure"),
+    [
+        (None, "python -m util card MODEL"),
+        ("{", "make the card again"),
+        ("[" * 100_000, "make the card again"),
+        ('{"schema": 0}', "schema 0"),
+        (f'{{"schema": {SCHEMA}}}', r"card.json is damaged \(KeyError: 'model'\); make the card again"),
+        (f'{{"schema": {SCHEMA}, "model": "one", "roles": 5}}', "is damaged .TypeError"),
+    ],
+    ids=lambda value: f"{value!s:.40}",
 )
 def test_what_is_no_card_is_refused(tmp_path, text, cure):
     if text is not None:

@@ -16,6 +16,7 @@ from util import paths
 from util.commands import arguments, frame
 from util.commands.frame import COMMANDS, main
 from util.commands.results import Destination
+from util.engine.finite import NotFinite
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.saved_means import SavedMeans, model_of
 from util.figures.induction_scores.task_study import TaskStudy
@@ -152,6 +153,39 @@ def test_what_a_user_can_mend_ends_with_1_before_a_model_is_loaded(argv, said, u
     assert status == 1 and said in message and "Traceback" not in message
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["ablate", "--config", "deep.json"],
+        ["ablate", "--heads", "deep.json"],
+        ["scores", "--device-map", "deep"],
+        ["edges", "deep.json"],
+        ["atlas", "deep.json"],
+    ],
+    ids=" ".join,
+)
+def test_json_that_is_nested_too_deeply_ends_with_a_message(argv, tmp_path, monkeypatch, unloaded, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    last = argv[-1] if argv[-1] != "deep" else '{"a":' * 30_000
+    status, message = ends([*argv[:-1], last], capsys)
+    assert status in (1, 2) and "maximum recursion depth exceeded while decoding" in message and len(message) < 9000
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(NotFinite("the logits are NaN"), "the logits are NaN\n"), (MemoryError(), "needs more memory than there is")],
+    ids=["not finite", "no memory"],
+)
+def test_what_a_run_meets_ends_with_a_message(error, said, monkeypatch, capsys):
+    def run(_):
+        raise error
+
+    monkeypatch.setattr("util.commands.scores.run", run)
+    status, message = ends(["scores"], capsys)
+    assert status == 1 and said in message
+
+
 @pytest.mark.parametrize("controls", [[], ["--controls", "2"], ["--random", "1"]])
 @pytest.mark.parametrize("head", ["4.0", "9.9", "0.99"])
 def test_heads_that_the_model_has_not_end_with_1(head, controls, tmp_path, capsys):
@@ -190,6 +224,15 @@ def test_an_interrupted_command_says_that_it_goes_on(monkeypatch, capsys):
 
 
 # ------------------------------------------------------------------------------------------------ heads
+
+
+def test_a_pair_of_ones_own_is_printed_before_the_population(tmp_path, monkeypatch, capsys):
+    texts = [f"When Emma and Mike went to the cafe, {name} gave a coffee to" for name in ("Mike", "Emma")]
+    asked = ["--prompts", "8", "--base", texts[0], "--source", texts[1], "--names", "Emma,Mike"]
+    main(["ioi", *asked, "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert 0 < said.index(f"{texts[0]} ...") < said.index(f"{texts[1]} ...") < said.index("from the source moves")
+    assert said.index("from the source moves") < said.index("share, other half")
 
 
 def test_heads_are_named_in_four_ways(tmp_path):

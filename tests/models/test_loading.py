@@ -1,6 +1,9 @@
 """The loader: names, dtypes, refusals before work, the doors of the reference code."""
 
+import importlib
+import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -44,8 +47,9 @@ def test_dtypes(folder, monkeypatch):
     model, _ = loading.load_ICL_model(folder, dtype="bfloat16", verbose=False)
     assert model.dtype == torch.bfloat16 and "bfloat16" in loading.describe(model)
     assert loading.load_ICL_model(folder, dtype=torch.float64, verbose=False)[0].dtype == torch.float64
-    with pytest.raises(ValueError, match="unknown dtype 'fp32'"):
-        loading.load_ICL_model(folder, dtype="fp32")
+    for unknown in ("fp32", "float8_e4m3fn"):
+        with pytest.raises(ValueError, match=f"unknown dtype '{unknown}'"):
+            loading.load_ICL_model(folder, dtype=unknown)
     config = AutoConfig.from_pretrained(folder)
     assert loading.resolve_dtype("auto", "cpu", config) == torch.float32
     assert loading.resolve_dtype(None, "cuda", config) == torch.float32
@@ -150,8 +154,71 @@ def test_a_model_alone_or_an_absent_gpu_is_refused(folder):
     with pytest.raises(TypeError, match=r"load_ICL_model\(\(model, tokenizer\)\)"):
         loading.load_ICL_model(toys.model("llama"))
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="no CUDA GPU is usable"):
+        with pytest.raises(ValueError, match="^device 'cuda' cannot be used here"):
             loading.load_ICL_model(folder, device="cuda")
+
+
+DAMAGED = [
+    ({"num_key_value_heads": 3}, "the checkpoint of damaged lacks model.layers.0.self_attn.k_proj.weight"),
+    ({"num_attention_heads": 0}, "ZeroDivisionError"),
+    ({"num_attention_heads": -8}, "negative dimension"),
+    ({"head_dim": 0}, "ZeroDivisionError"),
+    ({"hidden_act": None}, "'hidden_act' expected str"),
+    ({"hidden_act": "unknown"}, "KeyError: 'unknown'"),
+    ({"rms_norm_eps": "x"}, "'rms_norm_eps' expected float"),
+    ({"num_hidden_layers": "4"}, "'num_hidden_layers' expected int"),
+    ({"num_hidden_layers": 10**9}, "^damaged: num_hidden_layers = 1000000000, and no model has more than 10000"),
+    ({"model_type": ["llama"]}, "unhashable type: 'list'"),
+    ({"dtype": "os.system"}, "has no attribute 'os.system'"),
+    ({"rope_parameters": {"rope_type": "unknown"}}, "KeyError: 'unknown'"),
+    ({"vocab_size": -1}, "negative dimension"),
+    ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}, r"\(AssertionError: \)"),
+    ("[" * 100_000, "RecursionError: maximum recursion depth exceeded while decoding a JSON array"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), DAMAGED, ids=lambda value: f"{value!s:.40}")
+def test_a_damaged_config_ends_in_one_sentence(changes, said, folder, tmp_path):
+    file = shutil.copytree(folder, tmp_path / "damaged") / "config.json"
+    text = changes if isinstance(changes, str) else json.dumps(json.loads(file.read_text()) | changes)
+    file.write_text(text)
+    with pytest.raises(ValueError, match=said) as caught:
+        loading.load_ICL_model(tmp_path / "damaged", device="cpu", verbose=False)
+    assert "damaged" in str(caught.value) or isinstance(caught.value, call.UnsupportedModel)
+    assert "\n" not in str(caught.value)
+
+
+def test_code_in_a_checkpoint_is_refused_in_one_sentence(folder, tmp_path):
+    copied = shutil.copytree(folder, tmp_path / "damaged")
+    (copied / "model.safetensors").unlink()
+    (copied / "pytorch_model.bin").write_bytes(pickle.dumps(print))
+    with pytest.raises(ValueError, match=r"^damaged cannot be loaded \(UnpicklingError: .*\). Are its files whole"):
+        loading.load_ICL_model(copied, verbose=False)
+
+
+@pytest.mark.parametrize("device", ["foo", "", "xla"])
+def test_a_device_that_there_is_not_is_refused(device, folder):
+    with pytest.raises(ValueError, match=f"^device '{device}' cannot be used here .*; pass device='cpu' or 'auto'$"):
+        loading.load_ICL_model(folder, device=device)
+
+
+@pytest.mark.parametrize("device_map", [{"": 999}, {"": None}, {"": [1]}, {}], ids=str)
+def test_a_device_map_that_does_not_fit_is_refused(device_map, folder):
+    with pytest.raises(ValueError, match=r"^tiny cannot be loaded \(.*, and device_map=\{.*\} one for its modules"):
+        loading.load_ICL_model(folder, device_map=device_map)
+
+
+def test_a_missing_user_is_a_missing_folder():
+    with pytest.raises(OSError, match="^could not load '~no-such-user/x'"):
+        loading.load_ICL_model("~no-such-user/x")
+    assert Model("~no-such-user/x").request["model"].endswith(":x")
+
+
+def test_kernels_that_are_turned_off_are_not_missed(caplog):
+    logger = importlib.import_module("bitsandbytes.backends.cpu.ops").logger
+    logger.warning("Failed to load CPU gemm_4bit_forward from kernels-community: %s", "No module named 'kernels'")
+    logger.warning("something else")
+    assert caplog.messages == ["something else"]
 
 
 def test_a_folder_whose_name_looks_like_a_refusal_is_simply_missing(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from util.load_model_and_data import staicc_experimentor, staicc_prompts
-from util.records.checked import checked
+from util.records.checked import capped, checked
 from util.records.staicc import Datasets, StaiccStudy, dataset_name
 
 
@@ -26,7 +26,6 @@ WRONG = {
     "k = 513: financial_phrasebank has a pool of 512": {"k": 513},
     "k = -1: ": {"k": -1},
     "prompts = 1: .*greater than or equal to 2": {"prompts": 1},
-    "prompts = 513: .*less than or equal to 512": {"prompts": 513},
     "seed = -1: ": {"seed": -1},
 }
 
@@ -35,6 +34,12 @@ WRONG = {
 def test_wrong_arguments_are_refused_when_the_study_is_built(message):
     with pytest.raises(ValueError, match=f"^{message}"):
         Few(**WRONG[message])
+
+
+def test_more_prompts_than_there_are_become_all_of_them(capsys):
+    capped.cache_clear()
+    assert Few(prompts=100_000).request == Few(prompts=512).request and Few(prompts=100_000).prompts == 512
+    assert capsys.readouterr().err == "prompts = 100000: a data set of StaICC has 512 to ask, all of them are taken\n"
 
 
 def test_a_data_set_is_named_by_its_name_or_index():

@@ -45,12 +45,17 @@ class Entry:
             raise ValueError(
                 f"{place}: there is no {FILE}; `python -m util card MODEL --out {place}` makes one"
             ) from None
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{file} is no {FILE} ({error}); make the card again") from None
         if not isinstance(values, dict) or values.get("schema") != SCHEMA:
             there = values.get("schema") if isinstance(values, dict) else None
             raise ValueError(f"{file} has schema {there!r}, this version reads {SCHEMA}; make the card again")
-        return cls(values)
+        entry = cls(values)
+        try:
+            CardAtlas((entry,)).table()  # all that an atlas reads of it
+        except Exception as error:  # whatever an entry that is missing or of another type leads to
+            raise ValueError(f"{file} is damaged ({type(error).__name__}: {error}); make the card again") from error
+        return entry
 
     @property
     def name(self) -> str:

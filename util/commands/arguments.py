@@ -55,8 +55,8 @@ def _device_map(text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no JSON object ({error})") from None
 
 
 # ------------------------------------------------------------------------------------------------ means
@@ -123,8 +123,8 @@ def heads(text: str) -> tuple[Head, ...]:
     """Returns heads by their names or of a file, see `named_heads`. Raises ArgumentTypeError for what names none."""
     try:
         named = named_heads(text)
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r:.80}: {error}") from None
     if not named:
         raise argparse.ArgumentTypeError(f"{text!r} names no head")
     return named

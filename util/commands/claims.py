@@ -68,12 +68,13 @@ def run(arguments: argparse.Namespace) -> None:
         measured = study.measure()
         verdicts, values, stem = measured.verdicts, measured.values(), study.stem
     else:
-        benefits = InductionStudy(model, prompts=prompts, text_tasks=arguments.text_tasks).benefits()
+        induction = InductionStudy(model, prompts=prompts, text_tasks=arguments.text_tasks)
+        benefits = induction.benefits()
         print(benefits.table().to_string())
         verdicts, stem = benefits.verdicts, "induction_claims"
         values = {
             "model": model.title,
-            "settings": {"prompts": prompts, "text_tasks": benefits.plan.setup.text_tasks, **benefits.asked},
+            "settings": {"prompts": induction.prompts, "text_tasks": benefits.plan.setup.text_tasks, **benefits.asked},
             **benefits.values(),
         }
     print(verdicts.table().to_string())

@@ -188,7 +188,7 @@ def _flags(parser: argparse.ArgumentParser, file: str) -> list[str]:
     """The flags that a JSON file stands for. Its model becomes the default of the parser."""
     try:
         given = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         parser.error(f"--config {file} cannot be read: {error}")
     if not isinstance(given, dict):
         parser.error(f"--config {file}: {given!r:.60} is no object of flags")
@@ -237,8 +237,15 @@ def _run(argv: Sequence[str] | None) -> None:
         arguments.run(arguments)
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, MemoryError, ImportError) as error:  # what a user can mend; its message says how
+    except (
+        ValueError,
+        OSError,
+        ImportError,
+        FloatingPointError,
+    ) as error:  # what a user can mend; its message says how
         _end(1, str(error))
+    except MemoryError as error:  # Python's own has no message
+        _end(1, str(error) or "this needs more memory than there is: ask for less")
     except KeyboardInterrupt:
         _end(130, "interrupted; the same command goes on where it stopped")
 

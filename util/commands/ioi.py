@@ -36,7 +36,9 @@ def run(arguments: argparse.Namespace) -> None:
     )  # fmt: skip
     destination = Destination.of(arguments, "ioi", [study])
     study.check()
-    example, population = study.example(), study.population()
+    example = study.example()
+    print(*example.sentences()[1:], *filter(None, [example.patching_finding]), sep="\n")
+    population = study.population()
     shape = population.noised.value.shape
     rows = pd.DataFrame(list(np.ndindex(shape)), columns=["layer", "head"]).assign(
         **columns("noised", population.noised), **columns("denoised", population.denoised)

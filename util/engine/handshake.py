@@ -27,7 +27,7 @@ from util.engine.switches import dynamic_rope, switches
 SOON = 256  # tokens
 FIRST = 8  # tokens of the first prompt that is tried
 # What a class's own code raises on a prompt that it does not take, and what a device raises that lacks an operation.
-FAILURES = (TypeError, ValueError, AttributeError, KeyError, IndexError, RuntimeError, NotImplementedError)
+FAILURES = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, AssertionError)
 
 _MODELS: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[PreTrainedModel]]" = weakref.WeakKeyDictionary()
 _TRYING: ContextVar[bool] = ContextVar("trying", default=False)

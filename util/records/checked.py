@@ -6,8 +6,9 @@ and command-line flags. All of them go through the same checks, which pydantic m
 
 import ast
 import re
+import sys
 from dataclasses import field, fields
-from functools import wraps
+from functools import cache, wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
@@ -82,6 +83,14 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not values or len(set(values)) < len(values):
         raise ValueError("give one or more, none of them twice")
     return values
+
+
+@cache  # so that each is said once
+def capped(prompts: int, there: int, source: str) -> int:
+    """A number of prompts, or as many as there are; where that is fewer, it says so on stderr."""
+    if prompts > there:
+        print(f"prompts = {prompts}: {source} has {there} to ask, all of them are taken", file=sys.stderr, flush=True)
+    return min(prompts, there)
 
 
 Int = Annotated[int, BeforeValidator(_no_bool)]

@@ -32,7 +32,7 @@ def result_there(
         return None
     try:
         there = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (FileNotFoundError, ValueError, RecursionError):
         there = {}
     was, of = there.get(key, {}), there.get("provenance", {})
     other = [name for name in asked if was.get(name) != asked[name]]

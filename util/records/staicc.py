@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from util.engine import batches
 from util.load_model_and_data import DATASETS, dataset_index, demonstration_pool, staicc_prompts, staicc_version
 from util.prompts.prompt import Prompt
 from util.records import study as base
-from util.records.checked import AsList, Distinct, Int, Natural, checked
+from util.records.checked import AsList, Distinct, Int, Natural, capped, checked
 
 QUERIES = 512  # test queries of every data set
 
@@ -23,7 +23,9 @@ def dataset_name(value: Any) -> str:
 
 Dataset = Annotated[str, BeforeValidator(dataset_name)]
 Datasets = Annotated[tuple[Dataset, ...], AsList, Distinct]
-Prompts = Annotated[Int, Field(ge=2, le=QUERIES)]  # an interval needs two
+Queries = Annotated[Int, AfterValidator(lambda prompts: capped(prompts, QUERIES, "a data set of StaICC"))]
+Prompts = Annotated[Queries, Field(ge=2)]  # an interval needs two
+TwoHalves = Annotated[Queries, Field(ge=4)]  # heads are chosen on one half and measured on the other
 
 
 @checked
@@ -31,7 +33,8 @@ class StaiccStudy(base.Study):
     """What is measured on the prompts of one StaICC data set.
 
     dataset: a name or an index (0-9); k: demonstrations; prompts: of the 512 test queries, from the first one; seed: of
-    what is drawn at random: with 0 the queries and demonstrations are StaICC's own, see `staicc_prompts`.
+    what is drawn at random: with 0 the queries and demonstrations are StaICC's own, see `staicc_prompts`. More prompts
+    than there are become all of them.
     """
 
     dataset: Dataset = "financial_phrasebank"

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 
 from util.engine import batches
 from util.engine.attention import support
@@ -26,14 +25,13 @@ from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.prompts.prompt import LabelledTokens, with_bos
 from util.records import shards
-from util.records.checked import Int, checked
-from util.records.staicc import QUERIES, Dataset, StaiccStudy
+from util.records.checked import checked
+from util.records.staicc import Dataset, StaiccStudy, TwoHalves
 from util.roles.cuts import Cells, head_cut, other_cells
 from util.roles.heads import plain
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
-TwoHalves = Annotated[Int, Field(ge=4, le=QUERIES)]  # heads are chosen on one half and confirmed on the other
 BLOCK = 4  # prompts that are measured before what was measured is kept
 
 

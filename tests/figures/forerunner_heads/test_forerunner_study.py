@@ -197,7 +197,6 @@ WRONG = {
     r"prompts = 0: .*greater than or equal to 4": lambda: Study(prompts=0),
     r"prompts = 1: .*greater than or equal to 4": lambda: Study(prompts=1),
     r"prompts = 3: .*greater than or equal to 4": lambda: Study(prompts=3),  # an interval on either half needs two
-    r"prompts = 513: .*less than or equal to 512": lambda: Study(prompts=513),
     r"prompts = 2.5: ": lambda: Study(prompts=2.5),
     r"k = -1: .*greater than or equal to 0": lambda: Study(k=-1),
     r"k = 2.5: ": lambda: Study(k=2.5),
@@ -234,7 +233,6 @@ WRONG = {
     r"cell_lists = 'published': .*'corrected' or 'reference'": lambda: AblationStudy(cell_lists="published"),
     r"draws = 0: ": lambda: AblationStudy(draws=0),
     r"every_part = 'perhaps': ": lambda: AblationStudy(every_part="perhaps"),
-    r"prompts = 600: .*less than or equal to 512": lambda: AblationStudy(prompts=600),
     r"prompts = 1: .*greater than or equal to 2": lambda: AblationStudy(prompts=1),
     r"385 prompts to be measured and 128 to choose the task": lambda: causal(AblationStudy(prompts=385)),
     r"100 prompts to be measured and 500 to choose": lambda: causal(AblationStudy(prompts=100), choice_prompts=500),

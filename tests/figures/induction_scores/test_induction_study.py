@@ -43,6 +43,7 @@ from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
+from util.records.checked import capped
 from util.records.model import Model
 from util.roles import attention_scores
 from util.roles.head_scores import head_scores, heads_by_layer
@@ -1230,7 +1231,6 @@ WRONG_TASKS: dict[str, dict] = {
     r"task = 'palindrome': there are repetition": {"task": "palindrome"},
     r"reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
     r"prompts = 0: .*greater than or equal to 1": {"prompts": 0},
-    r"prompts = 513, start = 0: wordseq2 has 512 rows": {"prompts": 513},
     r"prompts = 20, start = 500: wordseq2 has 512 rows": {"prompts": 20, "start": 500},
     r"k = -1: .*greater than or equal to 0": {"k": -1},
     r"k = 2.5: ": {"k": 2.5},
@@ -1252,6 +1252,21 @@ def test_wrong_tasks_are_refused_when_the_study_is_built(message):
         TaskStudy(
             Model("given:toy", loader=never), **{"task": "wordseq2", "k": 2, "prompts": 5, **WRONG_TASKS[message]}
         )
+
+
+@pytest.mark.parametrize(
+    ("study", "there"),
+    [
+        (lambda prompts: TaskStudy(Model("given:toy", loader=never), "wordseq2", 2, prompts), 512),
+        (lambda prompts: Study(Model("given:toy", loader=never), ["wordseq1"], prompts=prompts), 256),  # and others
+        (lambda prompts: Study(Model("given:toy", loader=never), ["wordseq1"], prompts=prompts, all_tasks=True), 512),
+    ],
+    ids=["a task", "a study", "a study of all tasks"],
+)
+def test_more_prompts_than_a_task_has_become_all_of_them(study, there, capsys):
+    capped.cache_clear()
+    assert study(100_000).request == study(there).request and study(there - 1).prompts == there - 1
+    assert capsys.readouterr().err.count("\n") == 1 and study(there + 1).prompts == there
 
 
 WRONG_EDITS = {
@@ -1496,8 +1511,6 @@ WRONG = {
     r"k = -1: ": {"k": -1},
     r"k = 'four': ": {"k": "four"},
     r"prompts = 0: ": {"prompts": 0},
-    r"prompts = 501, start = 0: repetition has 500 rows": {"prompts": 501, "all_tasks": True},
-    r"prompts = 300, start = 300: repetition has 500 rows": {"prompts": 300},
     r"seed = 'a': ": {"seed": "a"},
     r"seed = -1: ": {"seed": -1},
     r"demonstration_seeds.0 = 'a': ": {"demonstration_seeds": ["a"]},

@@ -167,7 +167,7 @@ def load(file: str | Path) -> list[Config]:
         if len(set(folders)) < len(folders):
             raise ValueError("two configs have one out_dir; give each a folder of its own")
         return configs
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot run {file}: {error}") from error
 
 

@@ -32,8 +32,8 @@ from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
 from util.prompts.prompt import Appended, check_conditions, labelled_tokens
 from util.records import shards
-from util.records.checked import AsList, Count, Distinct, Int, Natural, Number, checked
-from util.records.staicc import QUERIES, Datasets, Prompts, StaiccStudy
+from util.records.checked import AsList, Count, Distinct, Natural, Number, checked
+from util.records.staicc import QUERIES, Datasets, Prompts, StaiccStudy, TwoHalves
 from util.stats.splits import halves
 
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
@@ -53,7 +53,6 @@ def _no_text(value: Any) -> Any:
 
 
 Endings = Annotated[tuple[Appended, ...], BeforeValidator(_no_text)]
-TwoHalves = Annotated[Int, Field(ge=4, le=QUERIES)]  # heads are chosen on one half and measured on the other
 
 
 @checked

@@ -50,7 +50,7 @@ from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
 from util.prompts.text_tasks import TEXT_TASKS
 from util.records import shards
-from util.records.checked import AsList, Count, Distinct, Natural, Text, checked, distinct
+from util.records.checked import AsList, Count, Distinct, Natural, Text, capped, checked, distinct
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.function_vectors import TASKS as PAIR_TASKS
@@ -101,7 +101,7 @@ class Study(AnyStudy):
     of StaICC, then the hub), "hub", or a folder with a folder for each task, see `load_model_and_data.load_text_task`,
     and with a folder mnli where that is the reference; shots: numbers of demonstrations, see `benefits`. sequences,
     length, copies, bos: see `SequenceStudy`. untrained_control: whether the untrained twin is scored too, a second
-    model in memory.
+    model in memory. More prompts than the smallest task has are as many as it has.
     """
 
     tasks: Tasks | None = None
@@ -158,7 +158,12 @@ class Study(AnyStudy):
         if twice:
             raise ValueError(f"tasks and text_tasks both have {sorted(twice)}: name a task in one of them")
         preset = PRESETS[self.settings]
-        for task in (*self._tasks, *preset.four_way, *self._text_tasks):
+        tasks = (*self._tasks, *preset.four_way, *self._text_tasks)
+        if self.prompts is not None:  # as many other queries say whether the model does a task
+            rows = min(len(self._task_studies(task, 1)[0].classes.rows) for task in tasks)
+            most, source = (rows, "the smallest task") if self._all_tasks else (rows // 2, "half of the smallest task")
+            object.__setattr__(self, "prompts", capped(self.prompts, most, source))
+        for task in tasks:
             most = max(self.k, *(FOUR_WAY_SHOTS if task in preset.four_way else self._shots))
             for study in self._task_studies(task, self._prompts_of(task, 1)):  # small models are asked the most
                 study.replace(k=most)

@@ -38,7 +38,7 @@ from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import TEXT_TASKS
 from util.records import shards
-from util.records.checked import AsList, Count, Natural, Text, checked
+from util.records.checked import AsList, Count, Natural, Text, capped, checked
 from util.records.provenance import weights_digest
 from util.records.study import Study
 from util.roles import heads as head_arguments
@@ -82,7 +82,7 @@ class Means:
 
 @checked
 class TaskStudy(Study):
-    """A classification task to answer: `prompts` queries from the one at `start` on.
+    """A classification task to answer: `prompts` queries from the one at `start` on; from 0, at most all.
 
     task: one of `classification.NAMES` or of `text_tasks.TEXT_TASKS`. k, seed: demonstrations of each query, and what
     they are drawn by. hard_negatives: see `classification.task`. labels: other words than the task's own, in their
@@ -127,6 +127,8 @@ class TaskStudy(Study):
             )
         self._premises  # noqa: B018  # raises ValueError where they are missing
         plain = self._unlabelled
+        if not self.start:
+            object.__setattr__(self, "prompts", capped(self.prompts, len(plain.rows), self.task))
         if self.start + self.prompts > len(plain.rows):
             raise ValueError(
                 f"prompts = {self.prompts}, start = {self.start}: {self.task} has {len(plain.rows)} rows to ask for"

@@ -18,8 +18,8 @@ from util.prompts.prompt import UnsupportedTokenizer
 from util.records import shards, study
 from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.model import Model
-from util.records.staicc import Dataset
-from util.roles.label_roles import LabelRoles, TwoHalves
+from util.records.staicc import Dataset, TwoHalves
+from util.roles.label_roles import LabelRoles
 from util.roles.name_roles import NameRoles
 from util.roles.rules import Evidence, Role
 from util.roles.sequence_roles import SequenceRoles
