@@ -130,7 +130,7 @@ def load_ICL_model(
             source = _source(name, gguf_file, hub)
             if source.gguf:
                 _refuse_with_gguf(shown_name(name), quantized, device_map)
-            config = AutoConfig.from_pretrained(source.place, **source.options)
+            config = AutoConfig.from_pretrained(source.place, trust_remote_code=False, **source.options)
             _refuse_early(config)
             tokenizer = _tokenizer(name, source)
             if device == "auto" or device_map is not None:
@@ -154,6 +154,7 @@ def load_ICL_model(
                 max_memory=max_memory,
                 offload_folder=None if offload_folder is None else str(offload_folder),
                 output_loading_info=True,
+                trust_remote_code=False,
                 **source.options,
             )
             _refuse_incomplete(shown_name(name), report)
@@ -185,7 +186,7 @@ def model_config(name: str | Path, revision: str | None = None) -> PreTrainedCon
     check_revision(name, revision)
     with _hub_errors(name):
         source = _source(name, None, {"revision": revision})
-        return AutoConfig.from_pretrained(source.place, **source.options)
+        return AutoConfig.from_pretrained(source.place, trust_remote_code=False, **source.options)
 
 
 def _smaller(
@@ -205,7 +206,7 @@ def _smaller(
 def _tokenizer(name: str | Path, source: "_Source") -> Any:
     """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
     try:
-        return AutoTokenizer.from_pretrained(source.place, **source.options)
+        return AutoTokenizer.from_pretrained(source.place, trust_remote_code=False, **source.options)
     except ValueError as error:
         raise ValueError(
             f"{shown_name(name)} has no tokenizer that can be read; save it beside the weights "
@@ -225,7 +226,7 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> 
     if not str(device).startswith("cuda"):
         return torch.float32
     with torch.device("meta"):
-        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config, trust_remote_code=False).parameters())
     return torch.bfloat16 if size > LARGE else torch.float32
 
 
@@ -352,7 +353,7 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     memory.check(memory.estimate(config, dtype=model.dtype, device_map=input_device(model)))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        twin = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        twin = AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
     twin = twin.to(input_device(model), model.dtype).eval()
     twin.name_or_path = f"{model.name_or_path} untrained {seed}"
     prepare(twin)
@@ -481,6 +482,11 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
     except packaged.FetchError:  # its message is clear already
         raise
     except ValueError as error:  # transformers about its own arguments
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{shown_name(name)} brings code of its own, which the suite never runs: take a checkpoint of a class "
+                "that transformers has, or build the model yourself and give (model, tokenizer)"
+            ) from error
         if "offload_folder" in str(error):
             raise ValueError(
                 f"the weights of {name} that go to disk cannot be read directly from its checkpoint (it has no "

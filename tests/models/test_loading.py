@@ -1,5 +1,6 @@
 """The loader: names, dtypes, refusals before work, the doors of the reference code."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -198,6 +199,25 @@ def test_a_bypassing_class_is_refused_by_name_before_its_weights_are_read(tmp_pa
         loading.load_ICL_model(tmp_path)
     with pytest.raises(call.UnsupportedModel, match="OpenAIGPTLMHeadModel"):
         loading.load_ICL_model((OpenAIGPTLMHeadModel(toys.bypassing()), toys.tokenizer()))
+
+
+OWN_CODE = {
+    "config": ("config.json", {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}),
+    "tokenizer": ("tokenizer_config.json", {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_CODE)
+def test_code_that_a_model_brings_is_refused_and_nothing_is_asked(kind, folder, tmp_path, monkeypatch):
+    place, ran = tmp_path / "own", tmp_path / "ran"
+    shutil.copytree(folder, place)
+    name, changes = OWN_CODE[kind]
+    (place / name).write_text(json.dumps(json.loads((place / name).read_text()) | changes))
+    (place / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own: pass\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(ValueError, match="own brings code of its own, which the suite never runs"):
+        loading.load_ICL_model(place)
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize("name", architectures.ADAPTED)
