@@ -6,7 +6,10 @@ import errno
 import hashlib
 import importlib.metadata
 import io
+import json
 import re
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -27,6 +30,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from util import paths
 from util.engine import memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, gguf, packaged
@@ -37,6 +41,8 @@ from util.prompts.prompt import Prompt, Span
 from util.prompts.text_tasks import Hub, TextTask
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
+SMALL = 64 << 20  # bytes of a folder that is digested each time
+SETTLED = 2_000_000_000  # nanoseconds after a change in which a file system may give another change the same time
 
 # The names of StaICC's loader classes. The index of a data set is its place in this list, as in StaICC.Normal.
 DATASETS = (
@@ -313,10 +319,11 @@ def _is_local(name: str | Path) -> bool:
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
     """The version of the weights behind a name: the hub's commit, or a digest of local files.
 
-    The digest of a small folder (the embedded models) is taken over the content of its files, that of a large one over
-    their names, sizes and times. Files of subfolders count too; hidden ones, compiled code and Markdown do not. A GGUF
-    file is digested by content, a packaged model by the content of the file it was made from. None where the version
-    cannot be known without the network.
+    The digest of a folder is taken over the content of its files, those of subfolders too; hidden ones, compiled code
+    and Markdown do not count. That of more than SMALL bytes is remembered with the cached records, by the names, sizes
+    and times of the files; the time of a file's last change cannot be set back. A GGUF file is digested by content, a
+    packaged model by the content of the file it was made from. None where the version cannot be known without the
+    network.
     """
     if str(name) in packaged.PACKAGED:
         return f"packaged:{packaged.PACKAGED[str(name)].sha256[:16]}"
@@ -326,13 +333,34 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
     if not folder.is_dir():
         return getattr(model.config, "_commit_hash", None) if model is not None else None
     files = sorted(file for file in folder.rglob("*") if file.is_file() and _counts(file.relative_to(folder)))
-    small = sum(p.stat().st_size for p in files) <= 64 * 2**20
+    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
+    if sum(stat.st_size for _, stat in stats) <= SMALL:
+        return _content(folder, files)
+    listed = repr([(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats])
+    name = hashlib.sha256(f"{folder}{listed}".encode("utf-8", "surrogateescape")).hexdigest()
+    remembered = paths.material() / "folders" / f"{name}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return str(json.loads(remembered.read_text())["revision"])
+    settled = max(stat.st_ctime_ns for _, stat in stats) < time.time_ns() - SETTLED
+    revision = _content(folder, files)
+    if settled:
+        with contextlib.suppress(OSError):  # then it is digested again
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            temporary = remembered.with_name(uuid.uuid4().hex)
+            temporary.write_text(json.dumps({"revision": revision}))
+            temporary.replace(remembered)
+    return revision
+
+
+def _content(folder: Path, files: Iterable[Path]) -> str:
+    """A digest of the names and bytes of a folder's files."""
     digest = hashlib.sha256()
     for file in files:
-        stat = file.stat()
         digest.update(file.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
-        digest.update(file.read_bytes() if small else f"{stat.st_size}:{stat.st_mtime_ns}".encode())
-    return ("content:" if small else "files:") + digest.hexdigest()[:16]
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return f"content:{digest.hexdigest()[:16]}"
 
 
 def _counts(file: Path) -> bool:

@@ -140,11 +140,14 @@ def convert(file: Path, folder: Path) -> None:
 
     Raises GGUFError for what `check_file` and `check_all_used` refuse.
     """
-    fields, source = check_file(file), {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False)
+    fields = check_file(file)
+    source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name, "trust_remote_code": False}
+    model = AutoModelForCausalLM.from_pretrained(
+        **source, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
+    )
     check_all_used(model, file, fields)
     forget_file(model)
     model.save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(**source, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(**source)
     mend_tokenizer(tokenizer, fields, file.name)
     tokenizer.save_pretrained(folder)
