@@ -6,10 +6,13 @@ import errno
 import hashlib
 import importlib.metadata
 import io
+import json
 import logging
 import os
 import re
 import textwrap
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -30,6 +33,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from util import paths
 from util.engine import memory
 from util.engine.handshake import check_tokenizer, input_device, prepare, refuse_bypassing
 from util.models import embedded, gguf, packaged
@@ -41,6 +45,8 @@ from util.prompts.text_tasks import Hub, TextTask
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
 LAYERS = 10_000  # more than any model has; a config that asks for more is damaged, and takes forever to look at
+SMALL = 64 << 20  # bytes of a folder that is digested each time
+SETTLED = 2_000_000_000  # nanoseconds after a change in which a file system may give another change the same time
 
 # bitsandbytes warns where it finds no kernels for 4-bit weights on the CPU, which `_keep_4bit_exact` turns off anyway.
 logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda said: "gemm_4bit_forward" not in str(said.msg))
@@ -135,7 +141,7 @@ def load_ICL_model(
             source = _source(name, gguf_file, hub)
             if source.gguf:
                 _refuse_with_gguf(shown_name(name), quantized, device_map)
-            config = AutoConfig.from_pretrained(source.place, **source.options)
+            config = AutoConfig.from_pretrained(source.place, trust_remote_code=False, **source.options)
             _refuse_early(config, shown_name(name))
             tokenizer = _tokenizer(name, source)
             if device == "auto" or device_map is not None:
@@ -160,6 +166,7 @@ def load_ICL_model(
                 offload_folder=None if offload_folder is None else str(offload_folder),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # `_refuse_incomplete` names them
+                trust_remote_code=False,
                 **source.options,
             )
             _refuse_incomplete(shown_name(name), report)
@@ -191,7 +198,7 @@ def model_config(name: str | Path, revision: str | None = None) -> PreTrainedCon
     check_revision(name, revision)
     with _hub_errors(name):
         source = _source(name, None, {"revision": revision})
-        return AutoConfig.from_pretrained(source.place, **source.options)
+        return AutoConfig.from_pretrained(source.place, trust_remote_code=False, **source.options)
 
 
 def _smaller(
@@ -211,7 +218,7 @@ def _smaller(
 def _tokenizer(name: str | Path, source: "_Source") -> Any:
     """The tokenizer of a model. Raises ValueError, naming the model, where it has none."""
     try:
-        return AutoTokenizer.from_pretrained(source.place, **source.options)
+        return AutoTokenizer.from_pretrained(source.place, trust_remote_code=False, **source.options)
     except ValueError as error:
         raise ValueError(
             f"{shown_name(name)} has no tokenizer that can be read; save it beside the weights "
@@ -231,7 +238,7 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: str, config: Any) -> 
     if not str(device).startswith("cuda"):
         return torch.float32
     with torch.device("meta"):
-        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config, trust_remote_code=False).parameters())
     return torch.bfloat16 if size > LARGE else torch.float32
 
 
@@ -323,10 +330,11 @@ def _is_local(name: str | Path) -> bool:
 def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) -> str | None:
     """The version of the weights behind a name: the hub's commit, or a digest of local files.
 
-    The digest of a small folder (the embedded models) is taken over the content of its files, that of a large one over
-    their names, sizes and times. Files of subfolders count too; hidden ones, compiled code and Markdown do not. A GGUF
-    file is digested by content, a packaged model by the content of the file it was made from. None where the version
-    cannot be known without the network.
+    The digest of a folder is taken over the content of its files, those of subfolders too; hidden ones, compiled code
+    and Markdown do not count. That of more than SMALL bytes is remembered with the cached records, by the names, sizes
+    and times of the files; the time of a file's last change cannot be set back. A GGUF file is digested by content, a
+    packaged model by the content of the file it was made from. None where the version cannot be known without the
+    network.
     """
     if str(name) in packaged.PACKAGED:
         return f"packaged:{packaged.PACKAGED[str(name)].sha256[:16]}"
@@ -336,13 +344,34 @@ def resolved_revision(name: str | Path, model: PreTrainedModel | None = None) ->
     if not folder.is_dir():
         return getattr(model.config, "_commit_hash", None) if model is not None else None
     files = sorted(file for file in folder.rglob("*") if file.is_file() and _counts(file.relative_to(folder)))
-    small = sum(p.stat().st_size for p in files) <= 64 * 2**20
+    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
+    if sum(stat.st_size for _, stat in stats) <= SMALL:
+        return _content(folder, files)
+    listed = repr([(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats])
+    name = hashlib.sha256(f"{folder}{listed}".encode("utf-8", "surrogateescape")).hexdigest()
+    remembered = paths.material() / "folders" / f"{name}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return str(json.loads(remembered.read_text())["revision"])
+    settled = max(stat.st_ctime_ns for _, stat in stats) < time.time_ns() - SETTLED
+    revision = _content(folder, files)
+    if settled:
+        with contextlib.suppress(OSError):  # then it is digested again
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            temporary = remembered.with_name(uuid.uuid4().hex)
+            temporary.write_text(json.dumps({"revision": revision}))
+            temporary.replace(remembered)
+    return revision
+
+
+def _content(folder: Path, files: Iterable[Path]) -> str:
+    """A digest of the names and bytes of a folder's files."""
     digest = hashlib.sha256()
     for file in files:
-        stat = file.stat()
         digest.update(file.relative_to(folder).as_posix().encode("utf-8", "surrogateescape"))
-        digest.update(file.read_bytes() if small else f"{stat.st_size}:{stat.st_mtime_ns}".encode())
-    return ("content:" if small else "files:") + digest.hexdigest()[:16]
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return f"content:{digest.hexdigest()[:16]}"
 
 
 def _counts(file: Path) -> bool:
@@ -363,7 +392,7 @@ def untrained_twin(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     memory.check(memory.estimate(config, dtype=model.dtype, device_map=input_device(model)))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        twin = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        twin = AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False)
     twin = twin.to(input_device(model), model.dtype).eval()
     twin.name_or_path = f"{model.name_or_path} untrained {seed}"
     prepare(twin)
@@ -508,6 +537,11 @@ def _hub_errors(source: str | Path, device_map: Any = None) -> Iterator[None]:
     except (packaged.FetchError, MemoryError):  # their messages are clear already
         raise
     except ValueError as error:  # transformers about its own arguments
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{shown_name(name)} brings code of its own, which the suite never runs: take a checkpoint of a class "
+                "that transformers has, or build the model yourself and give (model, tokenizer)"
+            ) from error
         if "offload_folder" in str(error):
             raise ValueError(
                 f"the weights of {name} that go to disk cannot be read directly from its checkpoint (it has no "

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 from functools import partial
 
 import numpy as np
@@ -267,6 +268,28 @@ def test_a_bypassing_class_is_refused_by_name_before_its_weights_are_read(tmp_pa
         loading.load_ICL_model((OpenAIGPTLMHeadModel(toys.bypassing()), toys.tokenizer()))
 
 
+OWN_CODE = {
+    "config": ("config.json", {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}),
+    "tokenizer": (
+        "tokenizer_config.json",
+        {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_CODE)
+def test_code_that_a_model_brings_is_refused_and_nothing_is_asked(kind, folder, tmp_path, monkeypatch):
+    place, ran = tmp_path / "own", tmp_path / "ran"
+    shutil.copytree(folder, place)
+    name, changes = OWN_CODE[kind]
+    (place / name).write_text(json.dumps(json.loads((place / name).read_text()) | changes))
+    (place / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own: pass\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(ValueError, match="own brings code of its own, which the suite never runs"):
+        loading.load_ICL_model(place)
+    assert not ran.exists()
+
+
 @pytest.mark.parametrize("name", architectures.ADAPTED)
 def test_an_adapted_class_is_loaded_prepared_and_twinned(name, tmp_path):
     built = architectures.build(name, vocab_size=1000, max_position_embeddings=256, max_seq_len=256)
@@ -299,13 +322,42 @@ def test_revision_follows_every_file_that_may_decide_what_the_model_does(name, s
     for text in ("one", "two!"):
         (copied / name).write_text(text)
         said.append(loading.resolved_revision(copied))
-    assert len(set(said)) == 3 and {str(revision).partition(":")[0] for revision in said} == {
-        "files" if size else "content"
-    }
+    assert len(set(said)) == 3 and all(str(revision).startswith("content:") for revision in said)
     for other in ("README.md", ".cache/download.json", "__pycache__/modeling_own.pyc"):
         (copied / other).parent.mkdir(exist_ok=True)
         (copied / other).write_text("other")
     assert loading.resolved_revision(copied) == said[-1]
+
+
+def test_a_large_folder_is_read_once_and_again_when_its_content_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
+    place, read, original = tmp_path / "texts", [], loading._content
+    monkeypatch.setattr(loading, "_content", lambda *a: (read.append(a), original(*a))[1])
+    monkeypatch.setattr(loading, "SMALL", 1)
+    place.mkdir()
+    (place / "train.jsonl").write_text("one")
+    first = loading.resolved_revision(place)
+    assert first == loading.resolved_revision(place) and len(read) == 2  # it was just written
+    monkeypatch.setattr(loading, "SETTLED", -(10**9))
+    assert [loading.resolved_revision(place) for _ in range(3)] == [first] * 3 and len(read) == 3
+    times = (place / "train.jsonl").stat()
+    (place / "train.jsonl").write_text("two")
+    os.utime(place / "train.jsonl", ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = loading.resolved_revision(place)
+    assert second != first
+    for file in (tmp_path / "material" / "folders").iterdir():
+        file.write_text("{")
+    assert loading.resolved_revision(place) == second and len(read) == 5
+
+
+def test_a_file_of_other_content_with_the_same_time_is_read_again(tmp_path):
+    file, said = tmp_path / "model.gguf", []
+    for text in ("one", "two"):
+        file.write_text(text)
+        os.utime(file, ns=(0, 0))
+        said.append(loading.resolved_revision(file))
+        time.sleep(0.02)  # the clock of a file system is coarse
+    assert said[0] != said[1]
 
 
 def test_untrained_twin_has_the_shape_and_other_weights(folder):

@@ -74,7 +74,7 @@ def estimate(
     else:
         quantized = quantized or getattr(model, "quantization_config", None) is not None
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(model, dtype=dtype)
+            model = AutoModelForCausalLM.from_config(model, dtype=dtype, trust_remote_code=False)
     tensors = dict((*model.named_parameters(), *model.named_buffers()))  # tied weights are in it once
     states = {name: getattr(tensor, "quant_state", None) for name, tensor in tensors.items()}
     # how many numbers each 4-bit weight holds

@@ -140,7 +140,8 @@ def convert(file: Path, folder: Path) -> None:
 
     Raises GGUFError for what `check_file` and `check_all_used` refuse.
     """
-    fields, source = check_file(file), {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    fields = check_file(file)
+    source = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name, "trust_remote_code": False}
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32, attn_implementation="eager")
     check_all_used(model, file, fields)
     forget_file(model)
