@@ -226,12 +226,12 @@ def test_an_interrupted_command_says_that_it_goes_on(monkeypatch, capsys):
 # ------------------------------------------------------------------------------------------------ heads
 
 
-def test_a_pair_of_ones_own_is_printed_before_the_population(tmp_path, monkeypatch, capsys):
+def test_a_pair_of_ones_own_is_printed_before_the_population(tmp_path, capsys):
     texts = [f"When Emma and Mike went to the cafe, {name} gave a coffee to" for name in ("Mike", "Emma")]
     asked = ["--prompts", "8", "--base", texts[0], "--source", texts[1], "--names", "Emma,Mike"]
     main(["ioi", *asked, "--out", str(tmp_path)])
     said = capsys.readouterr().out
-    assert 0 < said.index(f"{texts[0]} ...") < said.index(f"{texts[1]} ...") < said.index("from the source moves")
+    assert said.index(f"{texts[0]} ...") < said.index(f"{texts[1]} ...") < said.index("from the source moves")
     assert said.index("from the source moves") < said.index("share, other half")
 
 
