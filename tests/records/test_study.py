@@ -1,5 +1,6 @@
 """Checked dataclasses, models by name, and what every study shares."""
 
+import copy
 from dataclasses import KW_ONLY, FrozenInstanceError
 from functools import partial
 from typing import Annotated, ClassVar
@@ -7,11 +8,14 @@ from typing import Annotated, ClassVar
 import numpy as np
 import pytest
 import torch
+from accelerate import cpu_offload
 from tqdm import tqdm
 
-from tests import toys
+from tests import architectures, toys
 from util import paths
+from util.engine.call import UnsupportedModel
 from util.engine.finite import NotFinite
+from util.engine.handshake import prepare
 from util.prompts import words
 from util.records import cache, provenance
 from util.records import study as study_room
@@ -204,6 +208,77 @@ def test_no_weight_can_change_unnoticed(change, tmp_path):
     with pytest.warns(cache.CacheWarning, match="weights"):
         Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
     assert Sums.computed == ["sum", "sum"]
+
+
+def _scaled(model):
+    model.model.rotary_emb.inv_freq *= 2
+
+
+OTHER_SETTINGS = {
+    "rope_parameters": lambda m, _: m.config.rope_parameters.update(rope_type="linear", factor=8.0),
+    "rope_theta": lambda m, _: m.config.rope_parameters.update(rope_theta=100.0),
+    "rms_norm_eps": lambda m, _: setattr(m.config, "rms_norm_eps", 0.1),
+    "hidden_act": lambda m, _: setattr(m.config, "hidden_act", "gelu"),
+    "inv_freq": lambda m, _: _scaled(m),
+    "eps of a module": lambda m, _: setattr(m.model.layers[1].input_layernorm, "variance_epsilon", 0.1),
+    "scaling of a module": lambda m, _: setattr(m.model.layers[1].self_attn, "scaling", 0.1),
+    "act_fn of a module": lambda m, _: setattr(m.model.layers[1].mlp, "act_fn", torch.nn.GELU()),
+    "a factor of the model": lambda m, _: setattr(m, "logit_scale", 0.5),
+    "bos_token": lambda _, tokenizer: setattr(tokenizer, "bos_token", "<unk>"),
+    "add_bos_token": lambda _, tokenizer: setattr(tokenizer, "add_bos_token", "no"),
+}
+
+
+@pytest.mark.parametrize("change", OTHER_SETTINGS)
+def test_nothing_else_that_decides_a_result_can_change_unnoticed(change, tmp_path):
+    model, tokenizer = toys.model(), copy.copy(toys.tokenizer())
+    Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
+    OTHER_SETTINGS[change](model, tokenizer)
+    with pytest.warns(cache.CacheWarning, match="settings"):
+        Sums(Model.given(model, tokenizer, "given:a"), folder=tmp_path).sum()
+    assert Sums.computed == ["sum", "sum"]
+
+
+class Zero:
+    def __call__(self, *_):
+        return None
+
+
+HOOKS = {
+    "forward hook": lambda mlp: mlp.register_forward_hook(lambda *_: None),
+    "hook with an argument": lambda mlp: mlp.register_forward_pre_hook(partial(lambda *_, by: None, by=2)),
+    "backward hook": lambda mlp: mlp.register_full_backward_hook(Zero()),
+    "forward": lambda mlp: setattr(mlp, "forward", lambda x: 0 * x),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_model_with_a_hook_of_its_user_is_refused_by_name(kind, tmp_path):
+    model = toys.model()
+    study = Sums(Model.given(model, toys.tokenizer(), "given:a"), folder=tmp_path)
+    study.sum()
+    HOOKS[kind](model.model.layers[1].mlp)
+    with pytest.raises(UnsupportedModel, match=r"^model.layers.1.mlp has the (hook|forward) .* of .*test_study, "):
+        study.sum()
+
+
+LONGROPE = {
+    "original_max_position_embeddings": 16,
+    "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+        "short_factor": [1.0] * 8, "long_factor": [2.0] * 8,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes"), [("gpt_neo", {}), ("phi3", LONGROPE), ("gemma3_text", {})])
+def test_settings_are_the_same_before_and_after_work_and_when_offloaded(name, changes):
+    built = [architectures.build(name, **changes) for _ in range(2)]
+    first = provenance.settings_digest(built[0], toys.tokenizer())
+    prepare(built[0])
+    built[0](torch.zeros(1, 24, dtype=torch.long))
+    cpu_offload(built[1], torch.device("cpu"))
+    assert {provenance.settings_digest(model, toys.tokenizer()) for model in built} == {first}
 
 
 def test_the_digest_of_weights_is_of_names_shapes_dtypes_and_stored_buffers():

@@ -130,6 +130,30 @@ def _check_pass(base: nn.Module, arguments: tuple[Any, ...], keywords: dict[str,
         check_length(model, inputs.shape[1] + (0 if cache is None else cache.get_seq_length()))
 
 
+OWNERS = {"accelerate", "bitsandbytes", "transformers", "util"}  # packages whose hooks are known
+
+
+def refuse_hooks(model: PreTrainedModel) -> None:
+    """Raises UnsupportedModel for a hook, or a replaced `forward`, of which no record would know."""
+    for name, module in model.named_modules():
+        kinds = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+        found = [("hook", hook) for hooks in kinds for hook in hooks.values()]
+        forward = vars(module).get("forward")
+        if getattr(forward, "__func__", forward) not in (None, type(module).forward) and not hasattr(
+            module, "_hf_hook"
+        ):
+            found.append(("forward", forward))
+        for kind, function in found:
+            function = getattr(function, "func", function)  # of a partial
+            owner = getattr(function, "__module__", None) or type(function).__module__
+            called = getattr(function, "__qualname__", type(function).__name__)
+            if owner.partition(".")[0] not in OWNERS:
+                raise UnsupportedModel(
+                    f"{name or 'the model itself'} has the {kind} {called} of {owner}, "
+                    f"which no record would know of: remove it before measuring"
+                )
+
+
 def check_tokenizer(model: PreTrainedModel, tokenizer: Any) -> None:
     """Check that a tokenizer fits a model, and remember it for messages, which quote prompts in words.
 

@@ -138,7 +138,7 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
     """The record of a request, or None if there is no record or it cannot be relied on.
 
     In the second case a CacheWarning says why. expect: what the record's provenance must say; entries that are None are
-    not known and not compared, as are the weights of a record that does not know them; different "versions" only warn.
+    not known and not compared, nor are "weights" and "settings" of a record that says None; other "versions" only warn.
     A file that is not a record is renamed to `<name>.corrupt`, one of the older format to `<name>.old`, one of another
     request to `<name>.other`; in a folder that may only be read it stays. Raises what `request_digest` raises, and
     CacheError or MemoryError if the file cannot be read.
@@ -166,8 +166,9 @@ def load(request: Request, folder: str | Path, expect: Mapping[str, Any] | None 
         warnings.warn(f"{path} holds {different}; {moved}, recomputing", CacheWarning, stacklevel=2)
         return None
     wanted = {key: value for key, value in (expect or {}).items() if value is not None}
-    if record.provenance.get("weights", "") is None:  # some were offloaded, so that there is no digest to compare
-        wanted.pop("weights", None)
+    for part in ("weights", "settings"):
+        if record.provenance.get(part, "") is None:  # some were offloaded, so that there is no digest to compare
+            wanted.pop(part, None)
     versions = wanted.pop("versions", {})
     stored_versions = record.provenance.get("versions")
     different = _differences(wanted, record.provenance)

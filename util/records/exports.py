@@ -36,7 +36,9 @@ def result_there(
         there = {}
     was, of = there.get(key, {}), there.get("provenance", {})
     other = [name for name in asked if was.get(name) != asked[name]]
-    other += [n for n in ("revision", "weights", "tokenizer_digest") if known[n] and known[n] != of.get(n)]
+    other += [
+        n for n in ("revision", "weights", "settings", "tokenizer_digest") if known.get(n) and known[n] != of.get(n)
+    ]
     if other:
         raise FileExistsError(f"{file} is of another {key} ({', '.join(other)}); {cure}")
     return there

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from util import paths
-from util.engine.handshake import input_device
+from util.engine.handshake import input_device, refuse_hooks
 from util.load_model_and_data import (
     describe,
     resolved_revision,
@@ -21,6 +22,13 @@ from util.models.files import sha256
 
 LARGE = 4 << 30  # bytes of weights: two seconds
 _LARGE_MODELS: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()  # digests of models of more bytes
+
+UNRELATED = {
+    *("_name_or_path", "name_or_path", "transformers_version", "dtype", "architectures", "use_cache"),  # of a config
+    *("training", "forward", "max_seq_len_cached", "gradient_checkpointing"),  # of a module
+}
+SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "add_eos_token")
+PLAIN = (bool, int, float, str, tuple, list, dict, type(None))
 
 PACKAGES = ("torch", "transformers", "tokenizers", "StaICC", "numpy")
 
@@ -58,6 +66,39 @@ def weights_digest(model: PreTrainedModel) -> str | None:
     return taken.hexdigest()[:16]
 
 
+def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
+    """A digest of what decides a result beside weights, vocabulary and rules; None if a part of it is offloaded.
+
+    These are the config, the special tokens, and of every module its class, its plain attributes and the tensors that
+    are not stored. Of classes and functions the name counts, not the code. Raises what `refuse_hooks` raises.
+    """
+    refuse_hooks(model)
+    config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
+    said = [json.dumps(config, sort_keys=True, default=str)]
+    said += [f"{name} {getattr(tokenizer, name, None)}" for name in SPECIAL]
+    for place, module in model.named_modules():
+        own = next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("util."))  # not its adapter
+        said.append(f"{place} {own.__qualname__}")
+        if own.__module__.startswith("bitsandbytes"):  # they note there what has run
+            continue
+        attributes = {name: value for name, value in vars(module).items() if name[0] != "_" and name not in UNRELATED}
+        if module is model:  # it has notes of the loader too
+            attributes = {name: value for name, value in attributes.items() if isinstance(value, int | float)}
+        passing = {name: module._buffers[name] for name in sorted(module._non_persistent_buffers_set)}
+        for name, value in sorted((attributes | passing).items()):
+            if isinstance(value, torch.Tensor):
+                if value.device.type == "meta":
+                    return None
+                if "longrope" in str(getattr(module, "rope_type", "")) and not name.endswith("original_inv_freq"):
+                    continue  # each pass sets it anew
+                taken = hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+                said.append(f"{place}.{name} {tuple(value.shape)} {value.dtype} {taken.hexdigest()}")
+            elif isinstance(value, PLAIN) or callable(value):
+                text = getattr(value, "__qualname__", None) or re.sub(r" at 0x\w+", "", repr(value))
+                said.append(f"{place}.{name} {text}")
+    return digest(said)
+
+
 def lists_digest(names: Iterable[str]) -> str:
     """A digest of some files of data/word_lists. Raises FileNotFoundError if one is missing."""
     return digest(sha256(paths.root() / "data" / "word_lists" / name) for name in names)
@@ -82,6 +123,7 @@ def expectation(request: dict[str, Any], pair: tuple[PreTrainedModel, Any] | Non
     return {
         "revision": resolved_revision(request["model"], pair[0] if pair else None),
         "weights": weights_digest(pair[0]) if pair else None,
+        "settings": settings_digest(*pair) if pair else None,
         "dtype": None if request["dtype"] == "auto" else request["dtype"],
         "tokenizer_digest": tokenizer_digest(pair[1]) if pair else None,
         "versions": versions(),
@@ -95,6 +137,7 @@ def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], promp
     return {
         "revision": resolved_revision(request["model"], model),
         "weights": weights_digest(model),
+        "settings": settings_digest(model, tokenizer),
         "dtype": str(model.dtype).removeprefix("torch."),
         "tokenizer_digest": tokenizer_digest(tokenizer),
         "prompt_digest": digest(prompts),

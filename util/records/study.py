@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from util import paths
 from util.engine.finite import check_record
-from util.engine.handshake import check_tokenizer
+from util.engine.handshake import check_tokenizer, refuse_hooks
 from util.records import cache, shards
 from util.records.checked import checked
 from util.records.model import AsModel, Model
@@ -98,8 +98,14 @@ class Study:
 
     @property
     def expected(self) -> dict[str, Any]:
-        """What the provenance of cached records must say, as far as it is known: more if the model is loaded."""
-        return self._expected_unloaded if self.model.loaded is None else self._expected_loaded
+        """What the provenance of cached records must say, as far as it is known: more if the model is loaded.
+
+        Raises UnsupportedModel for a loaded model with hooks of which no record would know.
+        """
+        if self.model.loaded is None:
+            return self._expected_unloaded
+        refuse_hooks(self.model.loaded[0])
+        return self._expected_loaded
 
     @cached_property
     def origin(self) -> dict[str, Any]:
@@ -190,7 +196,7 @@ class Study:
     @property
     def _decisive(self) -> dict[str, Any]:
         """What the provenance of a block has to say."""
-        return {name: self.origin[name] for name in shards.DECISIVE}
+        return {name: self.origin[name] for name in (*shards.DECISIVE, "settings")}
 
     def _block(
         self, request: cache.Request, numbers: list[int], measure: Callable[[], dict[str, Any]], kept: Path
