@@ -91,7 +91,7 @@ def settings_digest(model: PreTrainedModel, tokenizer: Any) -> str | None:
                     return None
                 if "longrope" in str(getattr(module, "rope_type", "")) and not name.endswith("original_inv_freq"):
                     continue  # each pass sets it anew
-                taken = hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+                taken = hashlib.sha256(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
                 said.append(f"{place}.{name} {tuple(value.shape)} {value.dtype} {taken.hexdigest()}")
             elif isinstance(value, PLAIN) or callable(value):
                 text = getattr(value, "__qualname__", None) or re.sub(r" at 0x\w+", "", repr(value))
