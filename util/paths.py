@@ -70,13 +70,13 @@ def model_folder(model: str) -> str:
     No two models share one: it is the model's name where that is plain, such as gpt2, else its last part in plain
     characters and a digest of all of it, for a path the absolute one.
     """
-    if model in ("embedded", "embedded/generalist"):
+    name, place = model.rstrip("/"), os.path.expanduser(model)
+    if name in ("embedded", "embedded/generalist"):
         return ""
-    if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", model) and not os.path.exists(model):
-        return model
-    whole = os.path.abspath(model) if os.path.exists(model) else model
-    last_part = re.sub(r"[^a-z0-9._]+", "-", PurePath(whole).name.lower()).strip("-.") or "model"
-    return f"{last_part}-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    if os.path.exists(place):
+        name = os.path.realpath(place)
+    plain = re.sub(r"[^a-z0-9._]+", "-", PurePath(name).name.lower())[:60].strip("-.") or "model"
+    return plain if plain == name else f"{plain}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def _named(variable: str) -> Path | None:

@@ -18,6 +18,7 @@ import pytest
 import torch
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tests import architectures, eager_runs, toys
@@ -733,7 +734,7 @@ def test_zero_is_a_model_without_these_rows_of_the_output_projection(pair, folde
 
 def test_of_a_layer_without_heads_the_bias_is_left(pair, tmp_path):
     projection, seen = eager_runs.output_projection(eager_runs.attention_modules(pair[0])[1]), []
-    handle = projection.register_forward_hook(lambda _, arguments, out: seen.append(out))
+    handle = register_module_forward_hook(lambda module, _, out: seen.append(out) if module is projection else None)
     edit = Edit.ablate([(1, head) for head in range(4)], "zero")
     study_of(pair, tmp_path).answers({"all": edit})
     handle.remove()
@@ -1327,7 +1328,7 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
         ({"ablate": [[0, 1]], "channel": "q"}, "build it with Edit.ablate"),
     ]
     ran = []
-    handle = pair[0].get_input_embeddings().register_forward_pre_hook(lambda *_: ran.append(1))
+    handle = register_module_forward_pre_hook(lambda *_: ran.append(1))
     for edit, match in bad_edits:
         with pytest.raises(ValueError, match=match):
             study.answers({"whole": WHOLE, "bad": edit})
