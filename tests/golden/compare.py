@@ -5,8 +5,8 @@
 
 BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
 values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that relative
-difference. Without AFTER the digests of tests/golden/<model>.json are compared. --keep writes these, and for the
-embedded model its small arrays. The exit code is 1 where something differs.
+difference. Without AFTER the digests of tests/golden/<model>.json are compared, or, with --rtol, the small arrays that
+the repository keeps of the embedded model. --keep writes both. The exit code is 1 where something differs.
 """
 
 import argparse
@@ -20,12 +20,23 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).parent
-SMALL = 4096  # bytes of an array that the repository keeps as it is
+SMALL = 16_384  # bytes of an array that the repository keeps as it is
+FEW = 20  # records of each part that it keeps so
 
 
 def records(folder: Path) -> dict[str, dict[str, np.ndarray]]:
     """The arrays of each record of an export, by the digest of its request."""
     return {file.stem: dict(np.load(file)) for file in sorted((folder / "records").glob("*.npz"))}
+
+
+def small(folder: Path, found: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The small arrays of a few records of each part."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for name in found:
+        request = json.loads((folder / "records" / f"{name}.json").read_text(encoding="utf-8"))["request"]
+        parts.setdefault((request["stem"], request.get("part", "")), []).append(name)
+    few = [name for names in parts.values() for name in names[:FEW]]
+    return {f"{name}/{path}": a for name in few for path, a in found[name].items() if a.nbytes <= SMALL}
 
 
 def digests(arrays: dict[str, np.ndarray]) -> dict[str, str]:
@@ -77,10 +88,11 @@ def main() -> None:
     if given.keep:
         kept.write_text(json.dumps({name: digests(arrays) for name, arrays in first.items()}, indent=0) + "\n")
         if given.before.name == "embedded":
-            small = {f"{n}/{p}": a for n, arrays in first.items() for p, a in arrays.items() if a.nbytes <= SMALL}
-            np.savez_compressed(HERE / "embedded.npz", **small)
+            np.savez_compressed(HERE / "embedded.npz", **small(given.before, first))
         return
     flat = {f"{name}/{path}": array for name, arrays in first.items() for path, array in arrays.items()}
+    if given.after is None and given.rtol:
+        sys.exit(not compared(dict(np.load(kept.with_suffix(".npz"))), flat, given.rtol, "small arrays"))
     if given.after is None:
         stored = json.loads(kept.read_text())
         now = {f"{name}/{path}": text for name, arrays in first.items() for path, text in digests(arrays).items()}

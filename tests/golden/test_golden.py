@@ -1,0 +1,30 @@
+"""Exports of records: read without the suite, and compared to the last bit."""
+
+import numpy as np
+import pytest
+
+from tests.golden import compare, make
+from util.records.cache import save
+
+
+def test_an_export_has_what_was_saved_and_one_bit_is_seen(tmp_path, capsys):
+    effects = np.random.default_rng(0).normal(size=(3, 4))
+    data = {"effects": {"value": effects, "n": 3}, "right": [np.array([True, False])]}
+    save({"stem": "figure", "schema": 1}, data, {"device": "cpu"}, tmp_path / "material")
+    for name in ("before", "after"):
+        (tmp_path / name / "records").mkdir(parents=True)
+        assert make.export(tmp_path / "material", tmp_path / name / "records") == 1
+    [(digest, before)], [(_, after)] = (compare.records(tmp_path / name).items() for name in ("before", "after"))
+    assert digest == make.digest({"stem": "figure", "schema": 1}) and set(before) == {"effects/value", "right/0"}
+    assert before["effects/value"].tobytes() == effects.tobytes() and compare.compared(before, after, 0.0, "arrays")
+    after["effects/value"][1, 2] = np.nextafter(after["effects/value"][1, 2], 9.0)
+    assert not compare.compared(before, after, 0.0, "arrays") and "differs: effects/value" in capsys.readouterr().out
+    assert compare.compared(before, after, 1e-12, "arrays")
+    assert compare.digests(before)["effects/value"] != compare.digests(after)["effects/value"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "equal"), [(1.0, 1.0, True), (1.0, 1, False), (None, None, True), ("a", "b", False)]
+)
+def test_values_are_equal_only_with_their_types(first, second, equal):
+    assert compare.same(first, second, 0.0) == equal
