@@ -6,7 +6,8 @@
 BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
 values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that relative
 difference. Without AFTER the digests of tests/golden/<model>.json are compared, or, with --rtol, the small arrays that
-the repository keeps of the embedded model. --keep writes both. The exit code is 1 where something differs.
+the repository keeps of the embedded model. --keep adds to the digests, so that figures can be made one by one, and
+writes the small arrays anew. The exit code is 1 where something differs.
 """
 
 import argparse
@@ -86,7 +87,9 @@ def main() -> None:
     given = parser.parse_args()
     first, kept = records(given.before), HERE / f"{given.before.name}.json"
     if given.keep:
-        kept.write_text(json.dumps({name: digests(arrays) for name, arrays in first.items()}, indent=0) + "\n")
+        earlier = json.loads(kept.read_text()) if kept.exists() else {}
+        found = {name: digests(arrays) for name, arrays in first.items()}
+        kept.write_text(json.dumps(earlier | found, indent=0, sort_keys=True) + "\n")
         if given.before.name == "embedded":
             np.savez_compressed(HERE / "embedded.npz", **small(given.before, first))
         return
