@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.stored import FOLDERS, intervals_in, rounded, values
+from util import paths
 from util.figures import FIGURES
 from util.figures.conclusions import CLAIMS, in_words, listed, none_or, sign, stored, verdict_sentences, written
 from util.stats.verdicts import DOES_NOT_HOLD, Claim, Part, Verdicts
@@ -58,8 +59,7 @@ def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     of = importlib.import_module("util.figures.forerunner_heads.conclusions").of
     assert len(of("my/model").sentences) == 2
-    folder = tmp_path / "data" / "values" / "model"
-    (folder / "forerunner_heads.json").write_text(
+    (paths.output("values", "my/model") / "forerunner_heads.json").write_text(
         json.dumps(values("forerunner_heads", "embedded") | {"model": "mine"})
     )
     assert [*of("my/model").sentences][2] == "mine"

@@ -356,13 +356,13 @@ LEFT_OUT = {
 def test_a_notebook_runs_whole_on_a_model_of_few_positions_and_says_what_it_leaves_out(name, tmp_path, monkeypatch):
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
     model = architectures.build("gpt2", vocab_size=len(tokenizer), hidden_size=48, max_position_embeddings=256)
-    model.save_pretrained(tmp_path / "short")
-    tokenizer.save_pretrained(tmp_path / "short")
-    parameters = {"model_name": str(tmp_path / "short"), "untrained_control": False, **SMALL[name]}
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    parameters = {"model_name": str(tmp_path / "tiny"), "untrained_control": False, **SMALL[name]}
     executed(name, parameters, tmp_path, monkeypatch)
     shown = (tmp_path / "out.ipynb").read_text(encoding="utf-8")
     assert [said for said in LEFT_OUT.get(name, ()) if said not in shown] == []
-    assert (tmp_path / "ICL_OUTPUT" / "data" / "values" / "short").is_dir()
+    assert written_to(tmp_path, "data/values").is_dir()
 
 
 @pytest.mark.notebook

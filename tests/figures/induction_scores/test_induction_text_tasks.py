@@ -99,7 +99,6 @@ WRONG: dict[str, dict] = {
     "data = '.*': recursion is made, not read; leave it out": {"task": "recursion"},
     "data = '': ": {"data": ""},
     "k = 25: that is 13 demonstrations of a class, and rte has 12": {"k": 25},
-    "prompts = 11, start = 0: rte has 10 rows": {"prompts": 11},
     "prompts = 4, start = 8: rte has 10 rows": {"start": 8},
     "hard_negatives = True: rte has none": {"hard_negatives": True},
     r"labels = \['A', 'B', 'C'\]: rte has 2 classes": {"labels": ["A", "B", "C"]},
@@ -142,9 +141,6 @@ def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
     assert accuracies.figure() is not None and study.doses().figure() is not None
     assert list(study.costs().table().columns) == ["sst2", "wordseq1"]
     assert study.pattern().task == "sst2"
-    for arguments, message in (
-        ({"tasks": ["cola"]}, "tasks.0 = 'cola': there are repetition, .*wsc$"),
-        ({"tasks": ["sst2"], "primary_task": "sst2", "prompts": 300}, "prompts = 300, start = 300: sst2 has 512 rows"),
-    ):
+    for arguments, message in (({"tasks": ["cola"]}, "tasks.0 = 'cola': there are repetition, .*wsc$"),):
         with pytest.raises(ValueError, match=f"^{message}"):
             Study("embedded", **arguments)
