@@ -16,6 +16,7 @@ from typing import Any
 
 from util.edges import names
 from util.figures.conclusions import counted, in_words, listed, none_or, written
+from util.figures.edge_ablation.conclusions import READ_BY_OTHERS
 from util.figures.ioi_patching.conclusions import carry_and_oppose
 from util.roles.rules import LEAST, Role
 
@@ -257,7 +258,7 @@ def _word_pairs(values: Values) -> Sentence:
     state = Told.NOT_FOUND
     for part, what, circuit in (
         ("demonstrations", "reading the demonstrations", names.QUERY_ONLY),
-        ("contextualisation", "demonstrations that are read by each other or the query", names.AGG_ONLY),
+        ("contextualisation", READ_BY_OTHERS, names.AGG_ONLY),
     ):
         needed = [task for task in done if part in tasks[task]["surely needed"]]
         others = [task for task in done if task not in needed]
