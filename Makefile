@@ -147,7 +147,7 @@ torture: $(STAMP) ## damage records and kill studies, thousands of times and at 
 
 claims: $(STAMP) ## measure what the verdicts of notebooks 02 and 04 need beyond their defaults (hours; resumes): data/values/
 	@$(find_model); export ICL_OUTPUT="$(CURDIR)"; \
-	$(PY) -m util claims "$$model" --about induction && $(PY) -m util claims "$$model" $(CLAIMS_ARGS)
+	$(PY) -m util claims "$$model" $(CLAIMS_ARGS)
 
 classes: $(STAMP) ## compare every causal class of transformers, tiny, with its own eager attention: data/classes/ (10 minutes)
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.benchmarks.classes $(CLASSES_ARGS)

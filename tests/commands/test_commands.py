@@ -106,10 +106,6 @@ WRONG_FLAGS = [
     (["scores", "--device-map", "{"], "is no JSON object"),
     (["scores", "--show", "0"], "from 1 on"),
     (["edges"], "CONFIG.json"),
-    *(
-        (["claims", "embedded", "--about", "induction", *flags], f"{flags[0]}: for claims about edges alone")
-        for flags in (["--tasks", "copying"], ["--primary", "copying"], ["--search-prompts", "64"], ["--donors", "0"])
-    ),
 ]
 
 

@@ -87,7 +87,7 @@ def test_a_comparison_has_its_bound_its_interval_and_the_published_value():
 @pytest.mark.parametrize("model", conclusions.STORED)
 @pytest.mark.parametrize("stem", SOURCES)
 def test_stored_verdicts_come_back_as_they_were_judged(stem, model):
-    values = conclusions.stored(SOURCES[stem].file, model) or pytest.fail("no file")
+    values = conclusions.stored_claims(stem, model) or pytest.fail("no claims")
     settings = {name: entry for name, entry in values["settings"].items() if name != "prompts"}
     verdicts = stored(stem, model, settings) or pytest.fail("not found")
     assert report.plain({"claims": verdicts.claims})["claims"] == values["claims"]
@@ -97,7 +97,7 @@ def test_stored_verdicts_come_back_as_they_were_judged(stem, model):
 @pytest.mark.parametrize("stem", SOURCES)
 def test_verdicts_on_another_question_are_not_taken_for_these(stem):
     """They have more queries; but those of another model, or made with other settings, answer another question."""
-    values = conclusions.stored(SOURCES[stem].file, "embedded") or pytest.fail("no file")
+    values = conclusions.stored_claims(stem, "embedded") or pytest.fail("no claims")
     settings = values["settings"] | {"model": "embedded"}
     assert stored(stem, "embedded", settings) is not None and stored(stem, "gpt2", settings) is None
     for other in ({"model": "embedded, untrained"}, {"prompts": 7}, {"unknown": 1}):
@@ -106,8 +106,8 @@ def test_verdicts_on_another_question_are_not_taken_for_these(stem):
 
 @pytest.mark.parametrize("stem", SOURCES)
 def test_the_figure_shows_the_verdicts_that_the_conclusions_tell(stem):
-    """One file is behind both, with the same number of queries."""
-    values = conclusions.stored(SOURCES[stem].file, "smollm2") or pytest.fail("no file")
+    """One entry is behind both, with the same number of queries."""
+    values = conclusions.stored_claims(stem, "smollm2") or pytest.fail("no claims")
     shown = ClaimsBeside.of(stem, Verdicts(()), "smollm2", values["model"], "about", values["settings"])
     told = conclusions.verdict_sentences(verdicts_of(values))
     assert shown.setting == f"about, up to {shown.verdicts.queries} queries of each task"
@@ -118,7 +118,7 @@ def test_the_figure_shows_the_verdicts_that_the_conclusions_tell(stem):
 
 
 def test_what_a_values_file_leaves_out_of_a_comparison_has_no_number():
-    values = conclusions.stored("induction_claims", "embedded") or pytest.fail("no file")
+    values = conclusions.stored_claims("induction_scores", "embedded") or pytest.fail("no claims")
     first = verdicts_of(values).claims[0].parts[0]
     assert first.verdict == NOT_DONE and np.isnan([first.value, first.low, first.high]).all()
 

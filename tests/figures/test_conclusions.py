@@ -189,7 +189,7 @@ def test_verdicts_are_grouped_and_say_what_they_are_made_of():
 def test_conclusions_end_with_the_stored_verdicts(stem, model):
     shown = importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded")
     text = "\n".join([*shown.sentences.values()][[*FOLDERS].index(model)])
-    for claim in values(CLAIMS[stem].file, model)["claims"]:
+    for claim in values(stem, model)["claims"]["claims"]:
         [line] = [line for line in text.split("\n") if f" {claim['number']}, {claim['text']}" in line]
         assert f"**{claim['verdict']}**" in line
 

@@ -132,6 +132,25 @@ def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
     }
 
 
+def test_claims_and_the_other_values_of_a_file_leave_each_other_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    claims = {"claims": [{"parts": [{"value": float("nan"), "low": 1 / 3}]}]}
+    stored = {"claims": [{"parts": [{"value": None, "low": 0.333333}]}]}
+    stored["undefined"] = {"claims: parts: value": IN_VALUES["claims"]}
+    file = report.save_claims(claims, "stem", "gpt2")
+    assert json.loads(file.read_text()) == {"claims": stored}
+    assert report.save_values({"n": 1, "best": 0.5}, "stem", "gpt2") == file
+    assert json.loads(file.read_text()) == {"n": 1, "best": 0.5, "claims": stored}
+    report.save_values({"n": 2}, "stem", "gpt2")
+    report.save_values({"n": 3}, "stem")
+    assert json.loads(file.read_text()) == {"n": 2, "claims": stored}
+    report.save_claims({"claims": []}, "stem", "gpt2")
+    assert json.loads(file.read_text()) == {"n": 2, "claims": {"claims": []}}
+    with pytest.raises(ValueError, match="n is infinite"):
+        report.save_values({"n": np.inf}, "stem", "gpt2")
+    assert [*file.parent.iterdir()] == [file] and json.loads(file.read_text())["n"] == 2
+
+
 def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     nan = float("nan")

@@ -55,8 +55,8 @@ def test_what_moved_and_which_claims_changed():
     def claims(*verdicts):
         return [{"number": number, "text": f"text {number}", "verdict": v} for number, v in enumerate(verdicts, 1)]
 
-    first = {"a": [0.5, 0.4, 0.6], "b": [0.1, 0.0, 0.2], "only": [0, 0, 0], "claims": claims("holds", "undecided")}
-    second = {"a": [0.9, 0.8, 1.0], "b": [0.1, 0.05, 0.2], "claims": claims("holds", "does not hold in this model")}
+    first = {"a": [0.5, 0.4, 0.6], "b": [0.1, 0.0, 0.2], "only": [0, 0, 0], "verdicts": claims("holds", "undecided")}
+    second = {"a": [0.9, 0.8, 1.0], "b": [0.1, 0.05, 0.2], "verdicts": claims("holds", "does not hold in this model")}
     found = Replication.of("figure", first, second)
     assert [pair.name for pair in found.moved] == ["a"] and found.missing == ("only",)
     assert found.lines() == [
@@ -68,6 +68,10 @@ def test_what_moved_and_which_claims_changed():
         "a": {"first": "0.50 [0.40, 0.60]", "again": "0.90 [0.80, 1.00]", "standard errors": 5.5}
     }
     assert [pair.name for pair in found.quoted("it is 0.10 [0.00, 0.20].")] == ["b"]
+    more = {"claims": {"claims": claims("holds", "holds"), "c": [0.5, 0.4, 0.6]}}
+    assert Replication.of("figure", first | more, second) == found
+    both = Replication.of("figure", first | more, second | more)
+    assert len(both.pairs) == 3 and [claim.second for claim in both.claims] == ["holds", "holds"]
 
 
 def test_the_command_compares_two_folders_and_names_one_without_values(tmp_path):

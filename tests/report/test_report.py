@@ -135,10 +135,10 @@ def test_figures_in_which_no_model_is_are_stored_once():
 
 def test_verdicts_are_those_that_are_stored(committed):
     model, content, page = committed
-    for stem, source in CLAIMS.items():
+    for stem in CLAIMS:
         told = words(page.partition(f'<h3 id="{stem}-verdicts">')[2].partition("<h3")[0])
-        file = paths.root() / "data" / "values" / FOLDERS[model] / f"{source.file}.json"
-        claims = json.loads(file.read_text())["claims"]
+        file = paths.root() / "data" / "values" / FOLDERS[model] / f"{stem}.json"
+        claims = json.loads(file.read_text())["claims"]["claims"]
         section = next(section for section in content.sections if section.stem == stem)
         assert [claim.verdict for claim in section.claims.verdicts.claims] == [claim["verdict"] for claim in claims]
         for claim in claims:
@@ -191,11 +191,14 @@ def test_what_is_missing_is_said(stored):
     by_stem = {section.stem: section for section in content.sections}
     assert "There is no values file" in told
     for stem in FIGURES:
-        lacks = any(f"{stem}.json" in line for line in by_stem[stem].missing)
+        lacks = any(
+            f"no values file data/values/{paths.model_folder(ODD)}/{stem}.json" in line
+            for line in by_stem[stem].missing
+        )
         assert lacks == (stem != "induction_scores")
     assert "There is no figure forerunner_heads_counts.png" in told
     assert "There is no executed copy of notebooks/02_induction_scores.ipynb" in told
-    assert "induction_claims.json. make claims" in told
+    assert "There are no claims in data/values/" in told
     assert "No record of this request is in the cache" in told
 
 

@@ -107,7 +107,7 @@ COMMANDS = (
     Command(
         "claims",
         "verdicts on the papers' claims, with more queries than the notebooks ask (hours; goes on where it stopped)",
-        ("embedded --prompts 100 --tasks capitalization copying", "smollm2 --about induction --prompts 200"),
+        ("embedded --prompts 100", "smollm2 --text-tasks"),
         takes_config=False,
     ),
     Command(

@@ -7,7 +7,6 @@ import textwrap
 from pathlib import Path
 
 from util.figures import FIGURES
-from util.figures.conclusions import CLAIMS
 from util.figures.replication import Replication
 
 
@@ -21,11 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what held and what moved. Raises ValueError where the second folder has no values file of a figure."""
-    shared = [
-        stem
-        for stem in (*FIGURES, *(source.file for source in CLAIMS.values()))
-        if (arguments.second / f"{stem}.json").exists()
-    ]
+    shared = [stem for stem in FIGURES if (arguments.second / f"{stem}.json").exists()]
     if not shared:
         raise ValueError(f"second = {arguments.second}: there is no values file of a figure")
     text = "\n".join(map(_prose, arguments.texts))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from util.card.study import Study as CardStudy
-from util.figures.edge_ablation.claims_study import ClaimsStudy
 from util.figures.edge_ablation.plan import Plan as EdgePlan
 from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads.plan import Plan as ForerunnerPlan
@@ -29,7 +28,6 @@ STUDIES: Mapping[str, tuple[type[Study], type | None]] = {
     "induction_scores": (InductionStudy, None),
     "ioi_patching": (IOIStudy, None),
     "edge_ablation": (EdgeStudy, EdgePlan),
-    "edge_claims": (EdgeStudy, ClaimsStudy),
     "role_atlas": (RoleStudy, None),
     "card": (CardStudy, None),
 }

@@ -144,11 +144,11 @@ class ClaimsBeside:
 
 def stored(stem: str, model: str, settings: Mapping[str, Any]) -> Verdicts | None:
     """The verdicts on a figure's claims that are committed for a model; None without any, or with other settings."""
-    values = conclusions.stored(conclusions.CLAIMS[stem].file, model)
-    if values is None:
+    claims = conclusions.stored_claims(stem, model)
+    if claims is None:
         return None
-    asked, kept = report.plain(settings), values | values["settings"]
-    return verdicts_of(values) if asked == {name: kept.get(name) for name in asked} else None
+    asked, kept = report.plain(settings), claims | claims["settings"]
+    return verdicts_of(claims) if asked == {name: kept.get(name) for name in asked} else None
 
 
 # ------------------------------------------------------------------------------------------------ drawing

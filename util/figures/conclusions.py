@@ -21,18 +21,7 @@ Values = Mapping[str, Any]  # of data/values/<stem>.json
 Sentences = Callable[[Values], list[str]]
 
 
-@dataclass(frozen=True)
-class ClaimsSource:
-    """Whose claims a figure judges, and the values file that has the verdicts on them."""
-
-    paper: str
-    file: str
-
-
-CLAIMS = {  # by figure
-    "induction_scores": ClaimsSource("Crosbie & Shutova 2024", "induction_claims"),
-    "edge_ablation": ClaimsSource("Bakalova et al. 2025", "edge_claims"),
-}
+CLAIMS = {"induction_scores": "Crosbie & Shutova 2024", "edge_ablation": "Bakalova et al. 2025"}  # by figure: whose
 STORED = ("embedded", *PACKAGED)  # models whose values are committed
 
 
@@ -64,7 +53,7 @@ def told(stem: str, sentences: Sentences, model: str, general: Sentences | None 
             continue
         if general is not None:
             found.setdefault("whichever the model", general(values))
-        judged = stored(CLAIMS[stem].file, name) if stem in CLAIMS else None
+        judged = stored_claims(stem, name)
         found[title(values)] = sentences(values) + (verdict_sentences(verdicts_of(judged)) if judged else [])
     return Conclusions(found)
 
@@ -106,11 +95,11 @@ def claims_table() -> str:
     titles = [title(values) for values in (stored("forerunner_heads", model) for model in STORED) if values]
     lines = [["paper", "claim", *(name.split(",")[0] for name in titles)]]
     lines.append(["---"] * len(lines[0]))
-    for source in CLAIMS.values():
-        files = [judged for judged in (stored(source.file, model) for model in STORED) if judged is not None]
-        for same in zip(*(verdicts_of(judged).claims for judged in files), strict=True):
+    for stem, paper in CLAIMS.items():
+        by_model = [judged for judged in (stored_claims(stem, model) for model in STORED) if judged is not None]
+        for same in zip(*(verdicts_of(judged).claims for judged in by_model), strict=True):
             cells = [f"{claim.verdict}{_made_of(claim)}" for claim in same]
-            lines.append([source.paper, f"{same[0].number}. {same[0].text}", *cells])
+            lines.append([paper, f"{same[0].number}. {same[0].text}", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -127,6 +116,11 @@ def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | N
         if file.exists():
             return json.loads(file.read_text(encoding="utf-8"))
     return None
+
+
+def stored_claims(stem: str, model: str) -> dict[str, Any] | None:
+    """The claims that the clone has of a model, with more queries than the notebook asks; None if it has none."""
+    return (stored(stem, model) or {}).get("claims")
 
 
 def title(values: Values) -> str:

@@ -83,19 +83,21 @@ class Replication:
         """Compares the values of one figure, as `report.save_values` writes them, with those of another run.
 
         Where a figure chooses by the data what to measure, such as the first data set that the model does, its values
-        say under "chosen", by part, what that was. Parts of which the runs chose another are not compared.
+        say under "chosen", by part, what that was. Parts of which the runs chose another are not compared, nor claims
+        that one run alone has measured with more queries.
         """
         chosen, other = (_choices(values) for values in (first, second))
         unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
-        first, second = ({name: values[name] for name in values if name not in unlike} for values in (first, second))
+        left_out = {*unlike} | ({"claims"} & (first.keys() ^ second.keys()))
+        first, second = ({name: values[name] for name in values if name not in left_out} for values in (first, second))
         ours, theirs = dict(intervals(first)), dict(intervals(second))
-        judged = {claim["number"]: claim for claim in second.get("claims", ())}
+        judged = {claim["number"]: claim for claim in _verdicts(second)}
         return cls(
             stem,
             tuple(Pair(place, ours[place], theirs[place]) for place in ours if place in theirs),
             tuple(
                 Claim(claim["number"], claim["text"], claim["verdict"], judged[claim["number"]]["verdict"])
-                for claim in first.get("claims", ())
+                for claim in _verdicts(first)
                 if claim["number"] in judged
             ),
             tuple(": ".join(map(str, place)) for place in sorted(ours.keys() ^ theirs.keys(), key=str)),
@@ -137,6 +139,11 @@ def _choices(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the values say was chosen to measure, by part; other figures list chosen heads under this name."""
     chosen = values.get("chosen")
     return chosen if isinstance(chosen, Mapping) else {}
+
+
+def _verdicts(values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The verdicts on claims: those with more queries, where they are compared."""
+    return values["claims"]["claims"] if "claims" in values else values.get("verdicts", ())
 
 
 def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -86,18 +87,37 @@ def save_values(
 ) -> Path:
     """Write the plotted numbers to <stem>.json in a model's output folder, and return the path.
 
-    Floats are rounded to `decimals`; undefined: see `plain`, which raises ValueError.
+    Floats are rounded to `decimals`; undefined: see `plain`, which raises ValueError. What `save_claims` has left in
+    the file stays there.
     """
-    return write_values(values, paths.output("values", model) / f"{stem}.json", decimals, undefined)
+    file = paths.output("values", model) / f"{stem}.json"
+    claims = {name: entry for name, entry in _read(file).items() if name == "claims"}
+    return _write(plain(values, decimals, undefined) | claims, file)
+
+
+def save_claims(claims: Mapping[str, Any], stem: str, model: str = "embedded", decimals: int = 6) -> Path:
+    """Write verdicts on claims as the entry "claims" of <stem>.json, whose other entries stay, and return the path."""
+    file = paths.output("values", model) / f"{stem}.json"
+    return _write(_read(file) | {"claims": plain(claims, decimals)}, file)
 
 
 def write_values(
     values: Mapping[str, Any], file: Path, decimals: int = 6, undefined: Mapping[str, str] | None = None
 ) -> Path:
     """Write numbers to a JSON file as `save_values` does, and return its path."""
-    text = json.dumps(plain(values, decimals, undefined), indent=1, allow_nan=False)
-    file.write_text(text + "\n", encoding="utf-8")
-    return file
+    return _write(plain(values, decimals, undefined), file)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _write(values: Mapping[str, Any], file: Path) -> Path:
+    """Write a JSON file that is there as a whole or as it was."""
+    text = json.dumps(values, indent=1, allow_nan=False)
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    return temporary.replace(file)
 
 
 def plain(

@@ -80,11 +80,10 @@ class Published:
 
 @dataclass(frozen=True)
 class Claims:
-    """Verdicts on a paper's claims from a values file; settings: what was asked, and the rule, as stored."""
+    """Verdicts on a paper's claims from a values file."""
 
     file: str
-    verdicts: Verdicts | None  # None where there is no file
-    settings: tuple[Entry, ...] = ()
+    verdicts: Verdicts | None  # None where the file has none
 
 
 @dataclass(frozen=True)
@@ -178,9 +177,9 @@ def section_of(stem: str, model: str, name: str, sources: Sources) -> Section:
     sentences = sentences_of(stem, values) if values is not None else []
     if values is not None and not sentences:
         missing.append(f"Its values are not all there, so nothing is said of what they show. {cure}")
-    claims = _claims(stem, model, sources)
+    claims = _claims(stem, values or {}, _shown(sources.values(model, stem), sources))
     if claims and claims.verdicts is None:
-        missing.append(f"There is no values file {claims.file}. `{command(name, 'claims')}` writes it.")
+        missing.append(f"There are no claims in {claims.file}. `{command(name, 'claims')}` writes them.")
     request = (values or {}).get("request")
     return Section(
         stem,
@@ -214,15 +213,10 @@ def _shown(file: Path, sources: Sources) -> str:
     return file.relative_to(sources.stored).as_posix()
 
 
-def _claims(stem: str, model: str, sources: Sources) -> Claims | None:
+def _claims(stem: str, values: dict[str, Any], file: str) -> Claims | None:
     if stem not in CLAIMS:
         return None
-    file = sources.values(model, CLAIMS[stem].file)
-    stored = _read(file)
-    if stored is None:
-        return Claims(_shown(file, sources), None)
-    settings = {name: value for name, value in stored.items() if name != "claims"}
-    return Claims(_shown(file, sources), verdicts_of(stored), entries_of(settings))
+    return Claims(file, verdicts_of(values["claims"]) if "claims" in values else None)
 
 
 def _published(stem: str, notebook: Notebook) -> Published | None:

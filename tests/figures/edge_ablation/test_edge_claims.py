@@ -3,25 +3,26 @@
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from util import __main__ as command_line
 from util.edges import names
-from util.figures.edge_ablation import claims_study as edge_claims
-from util.figures.edge_ablation.claims import AMBIGUOUS, Rule, judge
-from util.figures.edge_ablation.claims_study import ClaimsStudy
-from util.figures.edge_ablation.results import Search
+from util.figures import report
+from util.figures.edge_ablation import more_queries
+from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule, judge
+from util.figures.edge_ablation.more_queries import asked, claims
 from util.figures.edge_ablation.study import Study
+from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts import word_pairs
 from util.records.model import Model
-from util.stats.verdicts import DOES_NOT_HOLD, HOLDS
+from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, Claim, Verdicts
 
 
 def small(model, folder, tasks=("country_capital", "capitalization")):
-    study = Study(model, "capitalization", prompts=3, donor_seeds=(0, 1), folder=folder)
-    return ClaimsStudy(study, tasks, search_prompts=2)
+    return claims(Study(model, "capitalization", prompts=3, donor_seeds=(0, 1), folder=folder), tasks, search_prompts=2)
 
 
 def no_model():
@@ -29,59 +30,37 @@ def no_model():
 
 
 def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path):
-    measured = small(Model("embedded", device="cpu", verbose=False), tmp_path).measure()
-    values, claims = measured.values(), measured.verdicts.claims
-    assert [claim.number for claim in claims] == [1, 2, 3, 4, 5] and values["model"] == "embedded"
-    second = claims[1]
+    values = small(Model("embedded", device="cpu", verbose=False), tmp_path)
+    measured = values["claims"]
+    assert [claim.number for claim in measured] == [1, 2, 3, 4, 5] and values["model"] == "embedded"
+    second = measured[1]
     assert [part.name for part in second.parts] == ["country_capital", "capitalization"]
     assert all(part.queries == 3 for part in second.parts), "each prompt asks a query of its own"
     assert [part.available for part in second.parts] == [40, 103]
-    assert claims[0].parts[0].name == f"{len(values['kept'])} of 31 pairs"
-    table = measured.verdicts.table()
-    assert len(table) == sum(max(1, len(claim.parts)) for claim in claims)
-    again = small(Model("embedded", loader=no_model), tmp_path).measure()
-    assert again.values() == values
-    apart = small(Model("embedded", loader=no_model), tmp_path, ("country_capital",)).measure()
-    assert apart.verdicts.claims[0] == claims[0], "the primary task need not be among the tasks"
+    assert measured[0].parts[0].name == f"{len(values['kept'])} of 31 pairs"
+    assert values["settings"] == {
+        "prompts": 3, "k": 10, "donor_seeds": [0, 1], "primary": "capitalization", "search_prompts": 2,
+    }  # fmt: skip
+    table = Verdicts(measured).table()
+    assert len(table) == sum(max(1, len(claim.parts)) for claim in measured)
+    assert small(Model("embedded", loader=no_model), tmp_path) == values
+    apart = small(Model("embedded", loader=no_model), tmp_path, ("country_capital",))
+    assert apart["claims"][0] == measured[0], "the primary task need not be among the tasks"
 
 
 def test_no_more_prompts_than_queries_are_asked():
     for model, copying, verbs in (("embedded", 103, 87), ("given:other", 250, 250)):
-        study = ClaimsStudy(Study(model, "copying", prompts=250))
-        asked = [study.task_study(task).prompts for task in ("copying", "country_capital", AMBIGUOUS)]
-        assert asked == [copying, 40, verbs] and study.task_study("copying", 64, "search").prompts == 64
+        study = Study(model, "copying", prompts=250)
+        prompts = [asked(study, task).prompts for task in ("copying", "country_capital", AMBIGUOUS)]
+        assert prompts == [copying, 40, verbs] and asked(study, "copying", 64, "search").prompts == 64
 
 
-def test_the_requests_of_a_claims_study_are_those_of_the_records():
-    study = ClaimsStudy(Study("given:toy", "copying", prompts=7, donor_seeds=(4, 5)))
-    asked = study.task_study(AMBIGUOUS, ambiguous=4).request
+def test_the_requests_of_claims_are_those_of_the_records():
+    study = Study("given:toy", "copying", prompts=7, donor_seeds=(4, 5))
     given = Study(
         "given:toy", AMBIGUOUS, prompts=7, donor_seeds=(4,), ambiguous=4, split="test", two_pass=True, in_turn=True
     )
-    assert asked == given.request
-    assert study.settings == {
-        "prompts": 7, "k": 10, "donor_seeds": [4, 5], "primary": "copying", "search_prompts": 64,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"tasks": ()}, "tasks = .*one or more"),
-        ({"tasks": ("copying", "copying")}, "tasks = .*twice"),
-        ({"tasks": ("coping",)}, "tasks.0 = 'coping': .*there are copying"),
-        ({"tasks": (AMBIGUOUS,)}, "tasks = 'ambiguous_present_past': choose from"),
-        ({"study": Study("given:toy", AMBIGUOUS)}, "task = 'ambiguous_present_past': choose from"),
-        ({"study": Study("given:toy", "copying", 4)}, "k = 4: .*out of 10"),
-        ({"study": "given:toy"}, "study = 'given:toy': .*Study"),
-        ({"search_prompts": 0}, "search_prompts = 0: .*greater than or equal to 1"),
-        ({"search_prompts": 2.5}, "search_prompts = 2.5: .*valid integer"),
-        ({"rule": 5}, "rule = 5: .*Rule"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_when_a_study_is_built(wrong, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        ClaimsStudy(**{"study": Study("given:toy", "copying"), **wrong})
+    assert asked(study, AMBIGUOUS, ambiguous=4).request == given.request
 
 
 @pytest.mark.parametrize("margin", [0, 1, -0.1, "a", True])
@@ -137,30 +116,37 @@ def test_what_a_user_can_mend_is_said_without_a_traceback(arguments, output, wor
 
 
 def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys):
-    def measure(study):
-        one = study.study
-        asked = (one.model.name, one.task, one.prompts, one.donor_seeds, study.search_prompts, one.model.dtype)
-        assert asked == ("embedded", "capitalization", 7, (4,), 64, "auto")
+    def measured(study):
+        settings = (study.model.name, study.task, study.prompts, study.donor_seeds, study.k, study.model.dtype)
+        assert settings == ("embedded", "capitalization", 7, (0, 1, 2), 10, "auto")
         number = np.arange(40)
         rows = {
             name: {"right": number[None] >= 0, "query": number} for name in ("FULL", "AGG-ONLY", "CTX+AGG", "found")
         }
         rows |= dict.fromkeys(names.halves(4), rows["FULL"])
-        there = dict.fromkeys((*study.tasks, AMBIGUOUS), 100)
-        verdicts = judged(study.rule, study.tasks, rows, [0], 4, there)
-        return edge_claims.Measured(study, "a model", Search((), {}, ()), verdicts)
+        tasks = ("capitalization", "copying")
+        return {"claims": judged(RULE, tasks, rows, [0], 4, dict.fromkeys((*tasks, AMBIGUOUS), 100)).claims}
 
-    monkeypatch.setattr(ClaimsStudy, "measure", measure)
+    def no_benefits(study):
+        assert (study.prompts, study.text_tasks, study.untrained_control) == (7, (), False)
+        return SimpleNamespace(claims=lambda: {"claims": (Claim(1, "a claim", NOT_DONE, ()),)})
+
+    monkeypatch.setattr(more_queries, "claims", measured)
+    monkeypatch.setattr(InductionStudy, "benefits", no_benefits)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--donors", "4"])
+    file = report.save_values({"request": 1, "verdicts": []}, "edge_ablation")
+    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--text-tasks"])
     command_line.main()
     printed = capsys.readouterr().out
     assert "1. few edges explain 90% " in printed and " holds " in printed and "2. without contextualisation" in printed
-    values = json.loads((tmp_path / "data" / "values" / "edge_claims.json").read_text())
-    assert [claim["verdict"] for claim in values["claims"]][:2] == ["holds", "does not hold in this model"]
-    part = values["claims"][1]["parts"][0]
+    values = json.loads(file.read_text())
+    assert [*values] == ["request", "verdicts", "claims"]
+    stored = values["claims"]["claims"]
+    assert [claim["verdict"] for claim in stored][:2] == ["holds", "does not hold in this model"]
+    part = stored[1]["parts"][0]
     assert {"value", "low", "high", "bound", "queries", "needed", "available", "verdict"} <= {*part}
-    assert [*values] == ["model", "about", "settings", "rule", "kept", "claims"]
-    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--tasks", "nothing"])
+    induction = json.loads(file.with_name("induction_scores.json").read_text())
+    assert induction["claims"]["claims"][0]["text"] == "a claim"
+    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--text-tasks", "nothing"])
     with pytest.raises(SystemExit):
         command_line.main()

@@ -2,11 +2,11 @@
 
 __all__ = [
     "claims",
-    "claims_study",
     "conclusions",
     "configs",
     "costs",
     "measures",
+    "more_queries",
     "plan",
     "plots",
     "pruning_plots",

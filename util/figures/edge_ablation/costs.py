@@ -12,8 +12,6 @@ from collections.abc import Callable
 from util.edges.ablation import cuts
 from util.edges.edge import CIRCUITS, TYPE_PAIRS
 from util.edges.splicing import NEW_TOKENS, STORED
-from util.figures.edge_ablation.claims import AMBIGUOUS
-from util.figures.edge_ablation.claims_study import COUNTS, THREE, TWO, ClaimsStudy
 from util.figures.edge_ablation.plan import DOUBTED, PROBED, Plan
 from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.results import COMPLETENESS
@@ -44,10 +42,8 @@ DRAWING = 0.01  # seconds in which a prompt is drawn with its donor
 TYPES = 8  # of heads' tokens
 
 
-def plan_parts(plan: Plan | ClaimsStudy, shape: Shape) -> dict[str, Part]:
-    """The parts of notebook 04, or the one of the claims, by the names of the plan's methods."""
-    if isinstance(plan, ClaimsStudy):
-        return {"measure": Part(loading() + claims(plan, shape), plan.measure)}
+def plan_parts(plan: Plan, shape: Shape) -> dict[str, Part]:
+    """The parts of notebook 04, by the names of the plan's methods."""
     study, corruptions = plan.study, len(plan.corruptions)
     layer_cuts = len(cuts(shape.layers, plan.layer_cuts))
     again = NOTHING
@@ -75,17 +71,6 @@ def plan_parts(plan: Plan | ClaimsStudy, shape: Shape) -> dict[str, Part]:
         "models": lambda: plan.models(plan.circuits()),
     }
     return {name: Part(work, needing.get(name, getattr(plan, name))) for name, work in works.items()}
-
-
-def claims(study: ClaimsStudy, shape: Shape) -> Work:
-    """Circuits of every task and of ambiguous demonstrations, a search, and halves of the layers."""
-    primary = study.task_study(study.study.task)
-    searching = study.task_study(study.study.task, study.search_prompts, "search")
-    works = [ablations(study.task_study(task), shape, len(THREE), CIRCUIT) for task in study.tasks]
-    works += [ablations(study.task_study(AMBIGUOUS, ambiguous=n), shape, len(TWO), DOUBT) for n in COUNTS]
-    first = searching.replace(donor_seeds=searching.donor_seeds[:1])
-    works += [ablations(first, shape, 2 * len(TYPE_PAIRS), SEARCHED), ablations(primary, shape, 4, WINDOW)]
-    return together(works)
 
 
 def length_of(study: Study, shape: Shape) -> float:

@@ -69,7 +69,7 @@ class Summary:
             },
             "pruning": self.pruning.values(),
             "models": self.models.accuracy(),
-            "claims": self.verdicts.claims,
+            "verdicts": self.verdicts.claims,
             "planted": {
                 "kept": list(map(str, self.planted.search.pairs)),
                 "true": sorted(map(str, self.planted.truth)),

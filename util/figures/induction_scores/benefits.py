@@ -393,6 +393,12 @@ class Benefits:
         judged = self.verdicts.claims
         return {"accuracy by shots": accuracies, "tasks": done, "benefit": self.changed(), "claims": judged}
 
+    def claims(self) -> dict[str, Any]:
+        """The verdicts on the claims, and what they are about, for `report.save_claims`."""
+        setup = self.plan.setup
+        settings = {"prompts": setup.prompts, "text_tasks": setup.text_tasks, **self.asked}
+        return {"model": self.model_title, "settings": settings, **self.values()}
+
     # -------------------------------------------------------------------------------------------- verdicts
 
     @cached_property
