@@ -21,7 +21,8 @@ Values = Mapping[str, Any]  # of data/values/<stem>.json
 Sentences = Callable[[Values], list[str]]
 
 
-CLAIMS = {"induction_scores": "Crosbie & Shutova 2024", "edge_ablation": "Bakalova et al. 2025"}  # by figure: whose
+# By figure, the paper whose claims it judges.
+CLAIMS = {"induction_scores": "Crosbie & Shutova 2024", "edge_ablation": "Bakalova et al. 2025"}
 STORED = ("embedded", *PACKAGED)  # models whose values are committed
 
 

@@ -13,7 +13,7 @@ from util.edges import names
 from util.figures import report
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule, judge
-from util.figures.edge_ablation.more_queries import asked, claims
+from util.figures.edge_ablation.more_queries import claims, task_study
 from util.figures.edge_ablation.study import Study
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts import word_pairs
@@ -51,8 +51,8 @@ def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path)
 def test_no_more_prompts_than_queries_are_asked():
     for model, copying, verbs in (("embedded", 103, 87), ("given:other", 250, 250)):
         study = Study(model, "copying", prompts=250)
-        prompts = [asked(study, task).prompts for task in ("copying", "country_capital", AMBIGUOUS)]
-        assert prompts == [copying, 40, verbs] and asked(study, "copying", 64, "search").prompts == 64
+        prompts = [task_study(study, task).prompts for task in ("copying", "country_capital", AMBIGUOUS)]
+        assert prompts == [copying, 40, verbs] and task_study(study, "copying", 64, "search").prompts == 64
 
 
 def test_the_requests_of_claims_are_those_of_the_records():
@@ -60,7 +60,7 @@ def test_the_requests_of_claims_are_those_of_the_records():
     given = Study(
         "given:toy", AMBIGUOUS, prompts=7, donor_seeds=(4,), ambiguous=4, split="test", two_pass=True, in_turn=True
     )
-    assert asked(study, AMBIGUOUS, ambiguous=4).request == given.request
+    assert task_study(study, AMBIGUOUS, ambiguous=4).request == given.request
 
 
 @pytest.mark.parametrize("margin", [0, 1, -0.1, "a", True])

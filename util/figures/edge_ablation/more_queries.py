@@ -29,14 +29,15 @@ ROOM = 2**31
 def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 64) -> dict[str, Any]:
     """The verdicts on the claims, and what they are about, for `report.save_claims`.
 
-    study: its task is that of claims 1 and 5; its prompts are those of each task, each with a query of its own, or as
-    many as the list has. tasks: of claims 2 and 3. search_prompts: those that the circuit of claim 1 is searched on.
+    study: of 10 demonstrations. Its task is that of claims 1 and 5; its prompts are those of each task, each with a
+    query of its own, or as many as the list has. tasks: of claims 2 and 3. search_prompts: those that the circuit of
+    claim 1 is searched on.
     Each ablation of a task and draw of donors is a cached record, so that an interrupted run goes on where it stopped.
     """
-    primary = asked(study, study.task)
-    searching = asked(study, study.task, search_prompts, "search")
-    by_task = {task: asked(study, task) for task in tasks}
-    by_count = {count: asked(study, AMBIGUOUS, ambiguous=count) for count in COUNTS}
+    primary = task_study(study, study.task)
+    searching = task_study(study, study.task, search_prompts, "search")
+    by_task = {task: task_study(study, task) for task in tasks}
+    by_count = {count: task_study(study, AMBIGUOUS, ambiguous=count) for count in COUNTS}
     of_tasks = shards.each(lambda one: answered(one, THREE), tqdm(by_task.values(), "tasks"))
     of_counts = shards.each(lambda one: answered(one, TWO), tqdm(by_count.values(), "ambiguous demonstrations"))
     search = searching.search(RULE.share)
@@ -78,7 +79,7 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
     }
 
 
-def asked(
+def task_study(
     study: Study, task: str, prompts: int | None = None, split: Split = "test", ambiguous: int | None = None
 ) -> Study:
     """The study of one task, of as many prompts as there are queries, or fewer."""
