@@ -135,8 +135,10 @@ def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
 def test_claims_and_the_other_values_of_a_file_leave_each_other_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     claims = {"claims": [{"parts": [{"value": float("nan"), "low": 1 / 3}]}]}
-    stored = {"claims": [{"parts": [{"value": None, "low": 0.333333}]}]}
-    stored["undefined"] = {"claims: parts: value": IN_VALUES["claims"]}
+    stored = {
+        "claims": [{"parts": [{"value": None, "low": 0.333333}]}],
+        "undefined": {"claims: parts: value": IN_VALUES["claims"]},
+    }
     file = report.save_claims(claims, "stem", "gpt2")
     assert json.loads(file.read_text()) == {"claims": stored}
     assert report.save_values({"n": 1, "best": 0.5}, "stem", "gpt2") == file
