@@ -40,8 +40,8 @@ class Command:
 COMMANDS = (
     Command(
         "card",
-        "which circuits of in-context learning a model has, on one page, measured within so many minutes",
-        ("smollm2", "smollm2 --minutes 5 --out card", "gpt2-large --minutes 60 --seed 1", "embedded --untrained 0"),
+        "which circuits of in-context learning a model has, on one page",
+        ("smollm2", "smollm2 --size small --out card", "gpt2-large --seed 1", "embedded --untrained 0"),
     ),
     Command(
         "atlas",
