@@ -95,8 +95,6 @@ def test_every_command_that_measures_is_in_the_table():
         "atlas",
         "card",
         "claims",
-        "collect",
-        "estimate",
         "replication",
         "report",
     }

@@ -53,7 +53,6 @@ class Study(study.Study):
     seed: Natural = 0
 
     stem = "card"
-    parts = ("card",)
 
     @property
     def own_request(self) -> Mapping[str, Any]:

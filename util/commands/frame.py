@@ -111,18 +111,6 @@ COMMANDS = (
         takes_config=False,
     ),
     Command(
-        "collect",
-        "a study measured by several processes or machines into one folder, and read there without a model",
-        ("STUDY.json --shard 3/16 --wait 10", "STUDY.json --status", "STUDY.json --merge --folder records"),
-        takes_config=False,
-    ),
-    Command(
-        "estimate",
-        "what a study will take: seconds, memory and disk, before anything is measured",
-        ("STUDY.json", "STUDY.json --config-only --speed 800"),
-        takes_config=False,
-    ),
-    Command(
         "replication",
         "two runs' values: what held and what moved",
         ("data/values experiment_material/replications/embedded-1/data/values --texts README.md",),

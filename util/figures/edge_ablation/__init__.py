@@ -5,7 +5,6 @@ __all__ = [
     "claims_study",
     "conclusions",
     "configs",
-    "costs",
     "measures",
     "plan",
     "plots",

@@ -23,7 +23,6 @@ from util.figures.edge_ablation.plan import TASKS
 from util.figures.edge_ablation.results import Search
 from util.figures.edge_ablation.study import Split, Study, Tasks
 from util.prompts import word_pairs
-from util.records import shards
 from util.records.checked import Count, checked
 from util.stats.verdicts import Verdicts
 
@@ -73,7 +72,6 @@ class ClaimsStudy:
     rule: Rule = RULE
 
     stem: ClassVar[str] = "edge_claims"
-    parts: ClassVar[tuple[str, ...]] = ("measure",)
 
     def __post_init__(self) -> None:
         for name, task in [*(("tasks", task) for task in self.tasks), ("task", self.study.task)]:
@@ -113,10 +111,10 @@ class ClaimsStudy:
         searching = self.task_study(self.study.task, self.search_prompts, "search")
         by_task = {task: self.task_study(task) for task in self.tasks}
         by_count = {count: self.task_study(AMBIGUOUS, ambiguous=count) for count in COUNTS}
-        of_tasks = shards.each(lambda study: answered(study, THREE), tqdm(by_task.values(), "tasks"))
+        of_tasks = [answered(study, THREE) for study in tqdm(by_task.values(), "tasks")]
         tasks = dict(zip(by_task, of_tasks, strict=True))
         bar = tqdm(by_count.values(), "ambiguous demonstrations")
-        ambiguous = dict(zip(by_count, shards.each(lambda study: answered(study, TWO), bar), strict=True))
+        ambiguous = dict(zip(by_count, [answered(study, TWO) for study in bar], strict=True))
         search = searching.search(self.rule.share)
         whole = searching.records({names.FULL: WHOLE})[names.FULL]
         layers = int(whole.data["layers"])
@@ -124,7 +122,7 @@ class ClaimsStudy:
         found = {names.FULL: WHOLE, names.FOUND: Ablation(kept=search.kept)}
         rows = primary.over_donors(half | found, store=Store(ROOM))
         counting = (primary, *by_task.values(), by_count[0])
-        whole_alone = shards.each(lambda study: study.answers({names.FULL: WHOLE}), counting)
+        whole_alone = [study.answers({names.FULL: WHOLE}) for study in counting]
         counted = dict(zip([study.task for study in counting], whole_alone, strict=True))
         verdicts = claims.judge(
             self.rule,

@@ -3,7 +3,6 @@
 __all__ = [
     "benefits",
     "conclusions",
-    "costs",
     "edits",
     "function_vector_plots",
     "function_vector_study",

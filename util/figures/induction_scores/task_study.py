@@ -37,7 +37,6 @@ from util.load_model_and_data import load_text_task, staicc_prompts, text_task_v
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import TEXT_TASKS
-from util.records import shards
 from util.records.checked import AsList, Count, Natural, Text, capped, checked
 from util.records.provenance import weights_digest
 from util.records.study import Study
@@ -355,10 +354,6 @@ class TaskStudy(Study):
         for edit in edits.values():
             heads_by_layer(prepare(self.pair[0]), edit.heads)
 
-    def _needs_means(self, edits: Mapping[Name, Edit]) -> bool:
-        """Whether means over the reference stand for heads of one of the edits."""
-        return self.means_file is None and any(edit.heads and edit.mode == "mean" for edit in edits.values())
-
     def answers(self, edits: Mapping[Name, Edit]) -> dict[Name, Answers]:
         """Returns what the model answers under each edit, by the edit's name; each is a record of its own.
 
@@ -379,9 +374,8 @@ class TaskStudy(Study):
             data = self.record({"part": "answers", "edit": edit.plain()}, compute).data
             return Answers(data["log_prob"], data["gold"])
 
-        shards.beforehand(TaskStudy.means, [self] if self._needs_means(edits) else [])
         title = f"{self.classes.name}, {self.k} shots"
-        answers = shards.each(measured, self.progress(edits.values(), title))
+        answers = list(map(measured, self.progress(edits.values(), title)))
         return dict(zip(edits, answers, strict=True))
 
     # -------------------------------------------------------------------------------------------- plain text
@@ -395,9 +389,8 @@ class TaskStudy(Study):
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
         runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, self.plain_texts))))
-        shards.beforehand(TaskStudy.means, [self] if self._needs_means(edits) else [])
         bar = self.progress(edits.values(), "plain text")
-        losses = shards.each(lambda edit: self._text_record(edit, edits, runs)["loss"], bar)
+        losses = [self._text_record(edit, edits, runs)["loss"] for edit in bar]
         return dict(zip(edits, losses, strict=True))
 
     def uniform_loss(self) -> float:
@@ -458,7 +451,7 @@ def _check_edits(edits: Mapping[Name, Edit]) -> None:
 
 def answered_right(studies: Sequence[TaskStudy], edits: Mapping[Name, Edit]) -> dict[Name, NDArray[np.bool_]]:
     """Returns which queries are answered right under each edit, [R, N] by name: a row for each study."""
-    runs = shards.each(lambda study: study.answers(edits), studies)
+    runs = [study.answers(edits) for study in studies]
     return {name: np.stack([run[name].right for run in runs]) for name in edits}
 
 
@@ -474,5 +467,5 @@ def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, Interval]:
     An ablation of a task that the model does not do says nothing. The queries are not those of the studies, so that
     what a task is chosen by is not measured again.
     """
-    found = shards.each(lambda study: does_task(study.other_queries), studies)
+    found = [does_task(study.other_queries) for study in studies]
     return {study.task: interval for study, (interval, does) in zip(studies, found, strict=True) if does}
