@@ -60,11 +60,8 @@ COMMANDS = (
     ),
     Command(
         "means",
-        "mean outputs of heads, or what heads make of their mean input, in a file that `ablate` takes",
-        (
-            "smollm2 --out means",
-            "smollm2 --mode mean,input_mean --reference staicc --reference-prompts 64 --out means",
-        ),
+        "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
+        ("smollm2", "smollm2 --mode mean,input_mean --reference mnli --reference-prompts 500"),
     ),
     Command(
         "ablate",
@@ -73,7 +70,7 @@ COMMANDS = (
             "smollm2 --task wordseq1 --top 0.01 --controls 10",
             "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,5.1 --mode zero",
             "smollm2 --top 0.01 --random 42",
-            "smollm2 --mode input_mean --reference means/means.npz",
+            "smollm2 --mode input_mean --reference mnli",
         ),
     ),
     Command(

@@ -14,7 +14,6 @@ __all__ = [
     "premises",
     "published",
     "results",
-    "saved_means",
     "study",
     "task_plots",
     "task_study",
