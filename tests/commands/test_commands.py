@@ -127,7 +127,6 @@ WRONG_INPUT = [
     (["ablate", "--k", "-1"], "k = -1"),
     (["ablate", "--prompts", "1"], "prompts = 1: two or more"),
     (["ablate", "--controls", "-1"], "controls"),
-    (["ablate", "--reference", "none.npz"], "none.npz"),
     (["ablate", "--reference", "mnli", "--reference-data", "/nowhere"], "reference_data = '/nowhere': there is no"),
     (["means", "--reference", "mnli", "--reference-data", "/nowhere"], "give a folder with train.jsonl"),
     (["means", "--reference-data", "/nowhere"], "leave it out with reference 'staicc'"),

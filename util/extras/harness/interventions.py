@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ class Reference:
     does; None means the task's own number of demonstrations, and all of its rows. reference_prompts: how many.
     """
 
-    source: Literal[task, staicc, mnli] = "task"
+    source: Literal["task", "staicc", "mnli"] = "task"
     k: Natural | None = None
     prompts: Count | None = None
     seed: Natural = 42
