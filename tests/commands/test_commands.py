@@ -398,7 +398,7 @@ def test_premises_are_a_reference_of_both_commands(tmp_path, capsys, monkeypatch
     monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
     reference = ["--reference", "mnli", "--reference-data", str(tmp_path), "--reference-prompts", "2"]
     main(["means", *reference])
-    (file,) = map(Path, capsys.readouterr().out.split())
+    file = Path(capsys.readouterr().out.splitlines()[-1])
     kept = file.stat().st_mtime_ns
     few = ["ablate", "--heads", "2.6", "--prompts", "3", "--k", "2"]
     main([*few, *reference, "--out", str(tmp_path / "one")])
