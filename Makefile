@@ -74,7 +74,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report replicate sweep test test-real test-gpu test-oracles test-harness test-workflow torture claims classes check format notebooks lock bench-card bench-coverage bench-edges bench-estimates bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
+.PHONY: help figures report replicate sweep test test-real test-gpu test-oracles test-harness test-workflow torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -186,17 +186,11 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 		--python-version 3.11.0 --only-binary :all: --target "$$scratch/none"; \
 	"$$scratch/env/bin/python" tests/house/pins.py write "$$scratch/report.json"
 
-bench-card: $(STAMP) ## whether cards keep their time and memory: embedded, SmolLM2 in 20 and in 5 minutes
-	@$(PY) -m tests.benchmarks.budgets $(BENCH_ARGS)
-
 bench-coverage: $(STAMP) ## how often 95 % intervals hold the truth, simulated on each figure's data shapes
 	@$(PY) -m tests.benchmarks.bench_coverage $(BENCH_ARGS)
 
 bench-edges: $(STAMP) ## time edge ablation in lock-step against plain runs of the same rows
 	@$(PY) -m tests.benchmarks.bench_edges $(BENCH_ARGS)
-
-bench-estimates: $(STAMP) ## what every study takes of time and memory, beside its estimate: embedded, SmolLM2, three random shapes (an hour)
-	@$(PY) -m tests.benchmarks.estimates $(BENCH_ARGS)
 
 bench-forerunner: $(STAMP) ## time the forerunner experiment against the published code
 	@$(PY) -m tests.benchmarks.bench_forerunner $(BENCH_ARGS)

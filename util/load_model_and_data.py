@@ -29,7 +29,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 
@@ -184,21 +183,6 @@ def load_ICL_model(
     if verbose:
         print(describe(model, None if isinstance(name, tuple) else name))
     return model, tokenizer
-
-
-def model_config(name: str | Path, revision: str | None = None) -> PreTrainedConfig:
-    """The configuration of a model by its name, without its weights.
-
-    A packaged model that was never fetched is fetched. Raises ValueError for an empty name and for a revision of what
-    does not come from the hub, PermissionError for a gated model without access, and OSError where there is none of
-    this name.
-    """
-    if not str(name):
-        raise ValueError(f"name = {name!r}: give a hub id, a folder, a GGUF file, or one of {_offered()}")
-    check_revision(name, revision)
-    with _hub_errors(name):
-        source = _source(name, None, {"revision": revision})
-        return AutoConfig.from_pretrained(source.place, trust_remote_code=False, **source.options)
 
 
 def _smaller(

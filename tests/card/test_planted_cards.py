@@ -2,8 +2,8 @@
 
 import pytest
 
-from util.card import budget, study
-from util.card.budget import IOI, KNOCKED_OUT, ROLES, WORD_PAIRS, Size
+from util.card import study
+from util.card.results import IOI, KNOCKED_OUT, ROLES, WORD_PAIRS
 from util.card.sentences import Told, sentences
 from util.card.study import Study
 from util.figures.ioi_patching.measures import carriers
@@ -16,10 +16,10 @@ from util.roles.rules import Role
 from util.stats.heads import heads_where
 
 SMALL = {
-    ROLES: (Size("full", {"prompts": 64, "sequences": 16, "pairs": 64, "word_prompts": 8, "intact": 8}),),
-    IOI: (Size("full", {"prompts": 48, "path_heads": 8, "random_sets": 1}),),
-    WORD_PAIRS: (Size("full", {"prompts": 16, "donor_seeds": (0,)}),),
-    KNOCKED_OUT: (Size("full", {"queries": 8, "sequences": 4, "texts": 4, "control_sets": 2}),),
+    ROLES: {"prompts": 64, "sequences": 16, "pairs": 64, "word_prompts": 8, "intact": 8},
+    IOI: {"prompts": 48, "path_heads": 8, "random_sets": 1},
+    WORD_PAIRS: {"prompts": 16, "donor_seeds": (0,)},
+    KNOCKED_OUT: {"queries": 8, "sequences": 4, "texts": 4, "control_sets": 2},
 }
 INDUCTION, OTHERS, IN_IOI, PATHS, PAIRS, WITHOUT = (
     "Induction", "Other roles", "Indirect objects (IOI)", "Who tells whom", "Word pairs", "Without these heads"
@@ -82,11 +82,10 @@ CIRCUITS = {
 
 @pytest.mark.parametrize("circuit", CIRCUITS)
 def test_a_card_shows_just_the_planted_circuit(circuit, tmp_path, monkeypatch):
-    for module in (budget, study):
-        monkeypatch.setattr(module, "SIZES", SMALL)
+    monkeypatch.setattr(study, "SIZES", {"full": SMALL})
     make, roles, effects, sure = CIRCUITS[circuit]
     model, truth = make()
-    card = Study(model, folder=tmp_path).card(lambda _: None)
+    card = Study(model, folder=tmp_path).card()
     assert card.roles is not None and card.ioi is not None
     expected = {(Role(role), head) for name, several in roles.items() for role in several for head in truth.heads[name]}
     assert {(role, one.head) for role, heads in card.roles.roles.items() for one in heads} == expected

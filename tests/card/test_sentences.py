@@ -6,7 +6,7 @@ import json
 import pytest
 
 from util import paths
-from util.card.budget import PARTS
+from util.card.results import PARTS
 from util.card.sentences import Told, advice, sentences
 
 INDUCTION, OTHERS, IOI, PATHS, WORD_PAIRS, WITHOUT = range(6)
@@ -31,13 +31,13 @@ def values():
     roles["mover"] = {"tested": 2, "heads": {"L3H1": HEAD, "L3H2": HEAD}, "closest": None}
     roles["previous-token"] = {"tested": 2, "heads": {"L1H1": HEAD}, "closest": None}
     outcomes = {"copies": [0.4, 0.3, 0.5], "plain text": [0.01, -0.02, 0.04]}
-    part = {"size": "full", "settings": {}, "estimated seconds": 60.0, "seconds": 50.0, "refused": ""}
     return {
-        "schema": 1,
+        "schema": 2,
         "model": "toy",
         "layers": 4,
         "heads": 8,
-        "budget": {"minutes": 20.0, "parts": {name: dict(part) for name in PARTS}},
+        "settings": {name: {} for name in PARTS},
+        "refused": {},
         "roles": {"heads": 3, "of": 32, "setting": "toy", "roles": roles},
         "IOI": {
             "pairs": 128,
@@ -232,44 +232,35 @@ def test_without_a_role_there_is_nothing_to_knock_out():
     ("part", "which"),
     [("roles", [INDUCTION, OTHERS]), ("IOI", [IOI, PATHS]), ("word pairs", [WORD_PAIRS]), ("knocked out", [WITHOUT])],
 )
-def test_what_was_not_measured_is_said_with_what_it_needs(part, which):
+def test_what_was_not_measured_is_said_with_the_reason(part, which):
     given = values()
     given[part] = None
-    given["budget"]["parts"][part] |= {"size": None, "seconds": None, "estimated seconds": 720.0}
+    given["refused"] = {part: "names that the tokenizer splits"}
     for number in which:
-        state, text = said(given, number)
-        assert state is Told.NOT_MEASURED and "20 minutes" in text and "12 minutes" in text
-    given["budget"]["parts"][part]["refused"] = "names that the tokenizer splits"
-    for number in which:
-        assert "names that the tokenizer splits" in said(given, number)[1]
+        assert said(given, number) == (Told.NOT_MEASURED, "Not measured on this model: names that the tokenizer splits")
 
 
-COMMAND = "python -m util card toy --minutes 20 --seed 1 --dtype bfloat16"
+COMMAND = "python -m util card toy --size small --seed 1 --dtype bfloat16"
 
 
-def test_advice_is_more_time_only_where_it_helps():
-    given = values()
-    assert not any("card" in one.command for one in advice(given, COMMAND))
-    given["budget"]["parts"]["IOI"]["size"] = "small"
-    given["IOI"]["accuracy"] = [0.5, 0.3, 0.7]
-    commands = [one.command for one in advice(given, COMMAND)]
-    assert "python -m util card toy --minutes 80 --seed 1 --dtype bfloat16" in commands  # the same model, the same draw
-    assert "python -m util ablate toy --heads L2H1,L3H0" in commands
-    assert not any(" ioi " in one for one in commands)
-
-
-def test_where_all_sizes_are_the_largest_other_prompts_are_advised():
+@pytest.mark.parametrize(
+    ("command", "next_one"),
+    [(COMMAND, COMMAND.replace("small", "full")),
+     ("python -m util card toy --size full --seed 1", "python -m util card toy --size full --seed 2")],
+)  # fmt: skip
+def test_advice_is_more_prompts_and_then_others_where_something_is_open(command, next_one):
     given = values() | {"request": {"seed": 1}}
+    assert not any(" card " in one.command for one in advice(given, command))
     given["IOI"]["accuracy"] = [0.5, 0.3, 0.7]
-    assert "python -m util card toy --minutes 20 --dtype bfloat16 --seed 2" in [
-        o.command for o in advice(given, COMMAND)
-    ]
+    commands = [one.command for one in advice(given, command)]
+    assert next_one in commands and "python -m util ablate toy --heads L2H1,L3H0" in commands
+    assert not any(" ioi " in one for one in commands)
 
 
 def test_carriers_without_a_role_are_named_and_twins_get_no_advice_on_the_trained_model():
     given = values()
     assert any(one.text.startswith("These count in IOI and have no role: L3H3") for one in advice(given, COMMAND))
-    assert advice(given, "python -m util card toy --untrained 0 --minutes 20") == []
+    assert advice(given, "python -m util card toy --untrained 0 --size full") == []
 
 
 @pytest.mark.parametrize("folder", ["", "smollm2", "untrained-0", "smollm2/untrained-0"])
@@ -278,17 +269,3 @@ def test_the_committed_cards_say_what_their_values_support(folder):
     made = [{"topic": one.topic, "told": str(one.told), "text": one.text} for one in sentences(stored)]
     assert made == stored["sentences"]
     assert not folder.endswith("untrained-0") or not any(one["told"] == Told.FOUND for one in made)
-
-
-@pytest.mark.parametrize("folder", ["", "smollm2"])
-def test_a_card_has_the_numbers_of_the_notebooks(folder):
-    """Where the settings are equal, as those of the full sizes are."""
-    card, atlas, ioi = (
-        json.loads((paths.root() / "data" / place / folder / file).read_text(encoding="utf-8"))
-        for place, file in (("cards", "card.json"), ("values", "role_atlas.json"), ("values", "ioi_patching.json"))
-    )
-    assert card["budget"]["parts"]["roles"]["size"] == card["budget"]["parts"]["IOI"]["size"] == "full"
-    for role, found in atlas["roles"].items():
-        assert card["roles"]["roles"][role]["heads"] == found["heads"]
-    assert card["IOI"]["accuracy"] == ioi["population"]["accuracy"]
-    assert card["IOI"]["logit difference"] == ioi["population"]["intact"]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,12 +18,8 @@ from util.commands import arguments, frame
 from util.commands.frame import COMMANDS, main
 from util.commands.results import Destination
 from util.engine.finite import NotFinite
-from util.figures.induction_scores.edits import Edit
-from util.figures.induction_scores.saved_means import SavedMeans, model_of
 from util.figures.induction_scores.task_study import TaskStudy
 from util.records import model as model_room
-from util.records.model import Model
-from util.records.provenance import weights_digest
 from util.roles.sequences_study import SequenceStudy
 
 NAMES = [command.name for command in COMMANDS]
@@ -126,7 +123,6 @@ WRONG_INPUT = [
     (["ablate", "--k", "-1"], "k = -1"),
     (["ablate", "--prompts", "1"], "prompts = 1: two or more"),
     (["ablate", "--controls", "-1"], "controls"),
-    (["ablate", "--reference", "none.npz"], "none.npz"),
     (["ablate", "--reference", "mnli", "--reference-data", "/nowhere"], "reference_data = '/nowhere': there is no"),
     (["means", "--reference", "mnli", "--reference-data", "/nowhere"], "give a folder with train.jsonl"),
     (["means", "--reference-data", "/nowhere"], "leave it out with reference 'staicc'"),
@@ -388,76 +384,23 @@ def test_what_heads_write_stands_beside_their_scores(tmp_path):
     assert max(column) > 0.9 and "attribution low" in rows[0]
 
 
-# ------------------------------------------------------------------------------------------------ saved means
+# ------------------------------------------------------------------------------------------------ means
 
 
-@pytest.mark.parametrize("mode", ["mean", "mean_pos", "input_mean"])
-def test_means_from_a_file_are_those_of_their_reference(mode, tmp_path):
-    """In the same bits: the file holds what the study would measure."""
-    main(["means", "--mode", mode, "--reference-prompts", "8", "--out", str(tmp_path)])
-    edit = Edit.ablate([(2, 4), (2, 6)], mode)
-    study = TaskStudy(k=2, prompts=4, reference="staicc", reference_prompts=8)
-    measured = study.answers({"one": edit})["one"].log_prob
-    saved = study.replace(reference="task", means_file=tmp_path / "means.npz")
-    np.testing.assert_array_equal(saved.answers({"one": edit})["one"].log_prob, measured)
-    whole = study.answers({"one": Edit()})["one"].log_prob
-    assert np.abs(measured - whole).max() > 0.1
-    assert "means_file" not in study.own_request and saved.own_request["means_file"]
-    assert saved.request == saved.replace(reference="staicc", reference_prompts=3).request
-    assert not {"reference", "reference_prompts"} & {*saved.request}
-    np.testing.assert_array_equal(saved.means().mean, saved.replace(means_file=None).means().mean)
-
-
-def test_premises_are_a_reference_of_both_commands(tmp_path):
+def test_premises_are_a_reference_of_both_commands(tmp_path, capsys, monkeypatch):
+    """What `means` has measured, `ablate` finds."""
     lines = [json.dumps({"premise": f"Report {number} says that the tower is old."}) for number in range(600)]
     (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))
     reference = ["--reference", "mnli", "--reference-data", str(tmp_path), "--reference-prompts", "2"]
-    main(["means", "--mode", "input_mean", *reference, "--out", str(tmp_path / "means")])
-    result, _ = written(tmp_path / "means")
-    assert result["results"]["prompts"] == 2 and len(result["records"]) == 2
-    few = ["ablate", "--heads", "2.6", "--mode", "input_mean", "--prompts", "3", "--k", "2"]
+    main(["means", *reference])
+    file = Path(capsys.readouterr().out.splitlines()[-1])
+    kept = file.stat().st_mtime_ns
+    few = ["ablate", "--heads", "2.6", "--prompts", "3", "--k", "2"]
     main([*few, *reference, "--out", str(tmp_path / "one")])
-    main([*few, "--reference", str(tmp_path / "means"), "--out", str(tmp_path / "two")])
     _, rows = written(tmp_path / "one")
-    assert written(tmp_path / "two")[1] == rows and rows[0] != rows[3]
-
-
-def test_a_file_of_means_is_the_same_bytes_again(tmp_path):
-    for name in ("one.npz", "two.npz"):
-        SavedMeans(name, {"mean": np.arange(6.0).reshape(1, 2, 3)}, {"weights": "1"}).write(tmp_path / name)
-    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["one.npz", "two.npz"]
-
-
-def test_means_that_do_not_fit_are_refused_before_any_forward_pass(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[TaskStudy.__module__], "label_log_probs", None)
-    file = tmp_path / "means.npz"
-    own = model_of(study_model := Model("embedded"), weights_digest(study_model.pair[0]))
-    for arrays, mode, said in (
-        ({"mean": np.zeros((4, 8, 9))}, "mean", "has outputs of 9 values by head; those of this model have"),
-        ({"mean": np.zeros((4, 8, 8))}, "mean_pos", "mode = 'mean_pos': means.npz has means for mean"),
-        ({"mean": np.zeros((3, 8, 8))}, "mean", "of a model of 3 layers of 8 heads; this one has 4 of 8"),
-        ({"mean_pos": np.zeros((2, 4, 8, 8))}, "mean_pos", "has 2 positions, the longest text"),
-    ):
-        SavedMeans(file.name, arrays, own).write(file)
-        with pytest.raises(ValueError, match=said):
-            TaskStudy(k=2, prompts=3, means_file=file, folder=tmp_path).answers({"one": Edit.ablate([(2, 6)], mode)})
-    means = {"mean": np.zeros((4, 8, 8))}
-    for other in (own | {"weights": "0"}, own | {"weights": None, "revision": "main"}):
-        SavedMeans(file.name, means, other).write(file)
-        with pytest.raises(ValueError, match="means.npz has means of another model: .*; this one is model embedded"):
-            TaskStudy(k=2, prompts=3, means_file=file, folder=tmp_path).answers({"one": Edit.ablate([(2, 6)])})
-    np.savez(file, **means)
-    with pytest.raises(ValueError, match="does not say of which model"):
-        TaskStudy(means_file=file)
-    for wrong in ({"median": np.zeros((4, 8, 8))}, {"mean": np.zeros((4, 8))}, {}):
-        np.savez(file, **wrong)
-        with pytest.raises(ValueError, match="means_file = .*give mean"):
-            TaskStudy(means_file=file)
-    for text in (b"", b"no zip", b"\x93NUMPY"):
-        file.write_bytes(text)
-        with pytest.raises(ValueError, match="means_file = .*cannot be read"):
-            TaskStudy(means_file=file)
+    assert rows[0] != rows[3]
+    assert [one.stat().st_mtime_ns for one in (tmp_path / "material").glob(file.name)] == [kept]
 
 
 @pytest.mark.parametrize("head", ["9.9", "0.99"])

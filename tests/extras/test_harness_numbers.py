@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -255,22 +254,6 @@ def test_several_tasks_in_one_run_have_their_own_means(embedded):
         ours = TaskStudy(embedded, name.removeprefix("icl_"), 4, 5, 42).answers({"mean": EDITS["mean"]})["mean"]
         found = log_probs({"samples": {name: results["samples"][name]}})
         np.testing.assert_allclose(found, ours.log_prob, rtol=0, atol=SINGLE)
-
-
-@pytest.mark.parametrize("mode", ["mean", "mean_pos", "input_mean"])
-def test_means_of_a_file_are_those_that_were_measured(wide, tmp_path, mode):
-    study = TaskStudy(wide, "wordseq1", 4, 5, 42, folder=tmp_path)
-    every = [(layer, head) for layer, head in np.ndindex(study.means().mean.shape[:2])]
-    array = study.means().mean if mode == "mean" else study.means_by_position(Edit.ablate(every, mode))
-    if mode != "mean":
-        array = array.reshape(len(array), *study.means().mean.shape)
-    model = json.dumps({**wide.request, "weights": weights_digest(wide.pair[0])})
-    np.savez(tmp_path / "means.npz", model=model, **{mode: array})
-    edit = EDITS[mode]
-    lm = InterventionLM(wide, edit=edit, reference=Reference(str(tmp_path / "means.npz")), batch_size=4)
-    found = log_probs(harness_run(lm, "icl_wordseq1", 4, 5))
-    np.testing.assert_allclose(found, study.answers({"": edit})[""].log_prob, rtol=0, atol=DOUBLE)
-    assert lm.request["reference"]["source"] == "means.npz" and str(tmp_path) not in str(lm.request)
 
 
 def test_plain_texts_of_staicc_are_a_reference(embedded):

@@ -4,8 +4,8 @@
     python -m tests.golden.compare --keep BEFORE
 
 BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
-values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that relative
-difference. Without AFTER the digests of tests/golden/<model>.json are compared, or, with --rtol, the small arrays that
+values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that share of the
+largest number of an array. Without AFTER the digests of tests/golden/<model>.json are compared, or, with --rtol, the small arrays that
 the repository keeps of the embedded model. --keep adds to the digests, so that figures can be made one by one, and
 writes the small arrays anew. The exit code is 1 where something differs.
 """
@@ -58,12 +58,13 @@ def numbers(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def same(first: Any, second: Any, rtol: float) -> bool:
-    """Whether two arrays, numbers or texts are equal: bit for bit, or up to a relative difference above 0."""
+    """Whether two arrays, numbers or texts are equal: bit for bit, or up to a share of the largest number."""
     one, other = np.asarray(first), np.asarray(second)
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if rtol and one.dtype.kind == "f":
-        return bool(np.allclose(one, other, rtol=rtol, atol=0, equal_nan=True))
+        largest = float(np.abs(one[np.isfinite(one)]).max(initial=0.0))
+        return bool(np.allclose(one, other, rtol=0, atol=rtol * largest, equal_nan=True))
     return one.tobytes() == other.tobytes() if one.dtype != object else first == second
 
 

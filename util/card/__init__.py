@@ -1,3 +1,3 @@
-"""The circuit card: which circuits of in-context learning a model has, measured within a budget, on one page."""
+"""The circuit card: which circuits of in-context learning a model has, on one page."""
 
-__all__ = ["atlas", "budget", "costs", "page", "plots", "results", "sentences", "study"]
+__all__ = ["atlas", "costs", "page", "plots", "results", "sentences", "study"]

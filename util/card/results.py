@@ -23,11 +23,11 @@ from util.stats.heads import head_name, heads_where
 from util.stats.intervals import Interval, mean_intervals
 from util.stats.verdicts import paired_interval
 
-SCHEMA = 1
+SCHEMA = 2
+ROLES, IOI, WORD_PAIRS, KNOCKED_OUT = PARTS = "roles", "IOI", "word pairs", "knocked out"  # in the order of measuring
 PARTS_OF_CIRCUITS = {"demonstrations": names.QUERY_ONLY, "contextualisation": names.AGG_ONLY}  # by what lacks them
 STRONGEST = 8  # heads, paths and edges that are listed
 COPIES, PATTERNS, PLAIN_TEXT = "copies", "pattern task", "plain text"
-WORD_PAIRS = "word pairs"
 
 
 def word_pair_name(task: str) -> str:
@@ -111,7 +111,7 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class IOI:
+class IOIResult:
     """Indirect object identification: all pairs, sets of heads, and paths between heads."""
 
     population: Population
@@ -156,7 +156,7 @@ class IOI:
 
 
 @dataclass(frozen=True)
-class WordPairs:
+class WordPairsResult:
     """Circuits of token types in every task of word pairs, and single edges of one task."""
 
     circuits: CircuitsByTask
@@ -255,37 +255,6 @@ def _closest(evidence: Evidence) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What was decided of one part, and what it took.
-
-    size: None where it did not fit into the time. estimated: the seconds of measuring it, when it was decided. seconds:
-    when it was measured first; None where it was not measured. refused: why this model cannot be measured, or "".
-    resumed: whether the seconds lack those of a run that was interrupted. there: whether another card had measured it.
-    """
-
-    part: str
-    size: str | None
-    settings: Mapping[str, Any]
-    estimated: float
-    seconds: float | None
-    refused: str = ""
-    resumed: bool = False
-    there: bool = False
-
-    @property
-    def is_read(self) -> bool:
-        """Whether it was read from records: it was there, or took far less than a measurement from start to end."""
-        return self.there or (self.seconds is not None and not self.resumed and self.seconds < self.estimated / 5)
-
-    @property
-    def spent(self) -> float:
-        """The seconds of the card's minutes that it took; where a run was interrupted, as many as were expected."""
-        if self.there or self.seconds is None:
-            return 0.0
-        return max(self.seconds, self.estimated) if self.resumed else self.seconds
-
-
-@dataclass(frozen=True)
 class Card:
     """All that a card knows; parts that were not measured are None."""
 
@@ -293,12 +262,11 @@ class Card:
     described: str
     shape: tuple[int, int]
     request: Mapping[str, Any]
-    minutes: float
-    speed: float  # tokens a second through the whole model, as it was measured beforehand
-    taken: tuple[Taken, ...]
+    settings: Mapping[str, Mapping[str, Any]]  # of every part's studies
+    refused: Mapping[str, str]  # why a part was not measured
     roles: Atlas | None
-    ioi: IOI | None
-    word_pairs: WordPairs | None
+    ioi: IOIResult | None
+    word_pairs: WordPairsResult | None
     losses: Losses | None
     provenance: Mapping[str, Any]
 
@@ -311,22 +279,8 @@ class Card:
             "layers": self.shape[0],
             "heads": self.shape[1],
             "request": dict(self.request),
-            "budget": {
-                "minutes": self.minutes,
-                "tokens a second": self.speed,
-                "parts": {
-                    one.part: {
-                        "size": one.size,
-                        "settings": dict(one.settings),
-                        "estimated seconds": one.estimated,
-                        "seconds": one.seconds,
-                        "from records": one.is_read,
-                        "resumed": one.resumed,
-                        "refused": one.refused,
-                    }
-                    for one in self.taken
-                },
-            },
+            "settings": {part: dict(settings) for part, settings in self.settings.items()},
+            "refused": dict(self.refused),
             "roles": None if self.roles is None else role_values(self.roles),
             "IOI": None if self.ioi is None else self.ioi.values(),
             "word pairs": None if self.word_pairs is None else self.word_pairs.values(),

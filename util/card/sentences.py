@@ -2,7 +2,7 @@
 
 `sentences` takes what card.json has, so that they can be made again from the file alone. Each sentence says how it
 stands: found, not found, not told apart (the intervals are too wide), not done (the model does not do the task), or
-not measured (it did not fit into the time).
+not measured (the model or its tokenizer does not allow it).
 """
 
 from __future__ import annotations
@@ -63,14 +63,7 @@ def sentences(values: Values) -> list[Sentence]:
 
 
 def _unmeasured(topic: str, values: Values, part: str) -> Sentence:
-    taken = values["budget"]["parts"].get(part, {})
-    if taken.get("refused"):
-        return Sentence(topic, Told.NOT_MEASURED, f"Not measured on this model: {taken['refused']}")
-    needed = taken.get("estimated seconds")
-    cure = "" if not needed else f"; this part alone needs about {needed / 60:.0f} minutes"
-    return Sentence(
-        topic, Told.NOT_MEASURED, f"Not measured: it did not fit into {values['budget']['minutes']:g} minutes{cure}."
-    )
+    return Sentence(topic, Told.NOT_MEASURED, f"Not measured on this model: {values['refused'][part]}")
 
 
 # ------------------------------------------------------------------------------------------------ induction
@@ -338,20 +331,15 @@ class Advice:
 def advice(values: Values, command: str) -> list[Advice]:
     """What one would do next with what the card says. command: what made the card, as `commands.card` writes it."""
     told = {one.topic: one.told for one in sentences(values)}
-    minutes, parts = values["budget"]["minutes"], values["budget"]["parts"]
     said = []
-    small = [part for part, one in parts.items() if one["size"] not in (None, "full")]
-    left_out = [part for part, one in parts.items() if one["size"] is None and not one["refused"]]
-    opened = [topic for topic, state in told.items() if state is Told.OPEN]
-    if left_out or (small and opened):
-        gains = [f"Measure {listed(left_out)}"] if left_out else []
-        gains += [f"Narrow the intervals of {listed(small)}"] if small else []
-        more = re.sub(r"--minutes \S+", f"--minutes {4 * minutes:g}", command)
-        said.append(Advice(f"{'; '.join(gains)}: give it more time.", more))
-    elif opened:
-        seed = values["request"]["seed"] + 1
-        again = re.sub(r" --seed \d+", "", command) + f" --seed {seed}"
-        said.append(Advice(f"{listed(opened)}: all sizes are the largest; draw other prompts.", again))
+    if opened := [topic for topic, state in told.items() if state is Told.OPEN]:
+        if "--size small" in command:
+            said.append(
+                Advice(f"{listed(opened)}: measure more prompts.", command.replace("--size small", "--size full"))
+            )
+        else:
+            again = re.sub(r" --seed \d+", "", command) + f" --seed {values['request']['seed'] + 1}"
+            said.append(Advice(f"{listed(opened)}: draw other prompts.", again))
     if "--untrained" in command:
         return said
     model = shlex.quote(shlex.split(command)[4])

@@ -7,9 +7,7 @@ __all__ = [
     "atlas",
     "card",
     "claims",
-    "collect",
     "edges",
-    "estimate",
     "evaluate",
     "forerunner",
     "frame",
@@ -20,5 +18,4 @@ __all__ = [
     "report",
     "results",
     "scores",
-    "studies",
 ]

@@ -6,9 +6,10 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from util.figures.induction_scores.measures import how_many
+from util.figures.induction_scores.task_study import Reference
 from util.records.model import Model
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.heads import named_heads, plain
@@ -62,8 +63,10 @@ def _device_map(text: str) -> Any:
 # ------------------------------------------------------------------------------------------------ means
 
 
-def add_reference(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how much means are taken over, and where the premises of MNLI are."""
+def add_reference(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add the flags that say what means are taken over, how much of it, and where the premises of MNLI are."""
+    about = f"what means are taken over: other prompts of the task, StaICC's, or samples of MNLI (default: {default})"
+    parser.add_argument("--reference", choices=get_args(Reference), default=default, help=about)
     about = "how many prompts or samples (default: 64)"
     parser.add_argument("--reference-prompts", type=int, default=64, metavar="N", help=about)
     about = "of reference mnli: a folder with train.jsonl, with the column premise (default: the hub)"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from util import paths
 from util.card import page
-from util.card.study import Study
+from util.card.study import SIZES, Study
 from util.commands.arguments import add_model, model_of
 from util.records.exports import check_folder
 
@@ -14,31 +14,26 @@ from util.records.exports import check_folder
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
     add_model(parser)
-    minutes = "that all parts may take together (default: 20); with more, a part that grows is measured anew"
-    parser.add_argument("--minutes", type=float, default=20.0, help=minutes)
+    about = "SmolLM2 on two cores: some 5 and 20 minutes (default: full)"
+    parser.add_argument("--size", choices=SIZES, default="full", help=about)
     parser.add_argument("--seed", type=int, default=0, help="of all prompts")
     about = "of the model's untrained twin with fresh weights from this seed: what a card says of nothing"
     parser.add_argument("--untrained", type=int, metavar="SEED", help=about)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="receives card.html, card.pdf and card.json")
-    parser.add_argument("--plan", action="store_true", help="say what would be measured, and stop")
     parser.add_argument("--redo", action="store_true", help="measure again what is cached")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Say what is going to be measured, measure it, and write the page. Raises ValueError for what there is not."""
+    """Measure the card and write the page. Raises ValueError for what there is not."""
     model = model_of(arguments)
     if arguments.untrained is not None:
         model = model.twin(arguments.untrained)
-    study = Study(model, arguments.minutes, arguments.seed, redo=arguments.redo)
+    study = Study(model, arguments.size, arguments.seed, redo=arguments.redo)
     twin = "" if arguments.untrained is None else f"untrained-{arguments.untrained}"
     out = arguments.out or paths.output("cards", arguments.model) / twin
     check_folder(out, "out")
     study.check()
-    print(*study.plan_lines(), sep="\n", flush=True)
-    if arguments.plan:
-        return
-    card = study.card(lambda line: print(line, flush=True))
-    written = page.write(card, out, command_of(arguments))
+    written = page.write(study.card(), out, command_of(arguments))
     for one in written.values["sentences"]:
         print(f"{one['topic']} ({one['told']}): {one['text']}")
     print(*filter(None, [written.json, written.html, written.pdf, written.lacking]), sep="\n")
@@ -48,7 +43,7 @@ def command_of(arguments: argparse.Namespace) -> str:
     """Returns the command that makes the card, without the folder of this machine."""
     model = Path(arguments.model).name if Path(arguments.model).exists() else arguments.model
     twin = [] if arguments.untrained is None else [f"--untrained {arguments.untrained}"]
-    flags = twin + [f"--minutes {arguments.minutes:g}"] + [f"--seed {arguments.seed}"] * bool(arguments.seed)
+    flags = twin + [f"--size {arguments.size}"] + [f"--seed {arguments.seed}"] * bool(arguments.seed)
     for name in ("revision", "dtype"):
         value = getattr(arguments, name)
         if value not in (None, "auto"):

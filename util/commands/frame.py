@@ -40,8 +40,8 @@ class Command:
 COMMANDS = (
     Command(
         "card",
-        "which circuits of in-context learning a model has, on one page, measured within so many minutes",
-        ("smollm2", "smollm2 --minutes 5 --out card", "gpt2-large --minutes 60 --seed 1", "embedded --untrained 0"),
+        "which circuits of in-context learning a model has, on one page",
+        ("smollm2", "smollm2 --size small --out card", "gpt2-large --seed 1", "embedded --untrained 0"),
     ),
     Command(
         "atlas",
@@ -60,11 +60,8 @@ COMMANDS = (
     ),
     Command(
         "means",
-        "mean outputs of heads, or what heads make of their mean input, in a file that `ablate` takes",
-        (
-            "smollm2 --out means",
-            "smollm2 --mode mean,input_mean --reference staicc --reference-prompts 64 --out means",
-        ),
+        "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
+        ("smollm2", "smollm2 --mode mean,input_mean --reference mnli --reference-prompts 500"),
     ),
     Command(
         "ablate",
@@ -73,7 +70,7 @@ COMMANDS = (
             "smollm2 --task wordseq1 --top 0.01 --controls 10",
             "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,5.1 --mode zero",
             "smollm2 --top 0.01 --random 42",
-            "smollm2 --mode input_mean --reference means/means.npz",
+            "smollm2 --mode input_mean --reference mnli",
         ),
     ),
     Command(
@@ -108,18 +105,6 @@ COMMANDS = (
         "claims",
         "verdicts on the papers' claims, with more queries than the notebooks ask (hours; goes on where it stopped)",
         ("embedded --prompts 100", "smollm2 --text-tasks"),
-        takes_config=False,
-    ),
-    Command(
-        "collect",
-        "a study measured by several processes or machines into one folder, and read there without a model",
-        ("STUDY.json --shard 3/16 --wait 10", "STUDY.json --status", "STUDY.json --merge --folder records"),
-        takes_config=False,
-    ),
-    Command(
-        "estimate",
-        "what a study will take: seconds, memory and disk, before anything is measured",
-        ("STUDY.json", "STUDY.json --config-only --speed 800"),
         takes_config=False,
     ),
     Command(

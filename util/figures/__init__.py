@@ -8,7 +8,6 @@ __all__ = [
     "circuit_diagram",
     "claims_figure",
     "conclusions",
-    "estimates",
     "head_map",
     "planted_controls",
     "replication",

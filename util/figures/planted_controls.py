@@ -10,7 +10,6 @@ from util.load_model_and_data import load_ICL_model
 from util.models import planted
 from util.models.embedded_words import HELD_OUT_NAMES
 from util.models.planted import Planted
-from util.records import shards
 from util.records.model import Model
 from util.records.provenance import digest, tokenizer_digest
 
@@ -39,7 +38,7 @@ def errors_by_noise(
     misjudged heads that should not be found, "misses" those that should be; both are (misjudged heads, all such heads).
     """
     models = [(noise, seed) for noise in noises for seed in seeds]
-    of_models = dict(zip(models, shards.each(lambda model: list(judge(*model)), models), strict=True))
+    of_models = {model: list(judge(*model)) for model in models}
     errors = {}
     for noise in noises:
         judged = [head for seed in seeds for head in of_models[noise, seed]]

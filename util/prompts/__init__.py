@@ -4,7 +4,6 @@ __all__ = [
     "classification",
     "induction_pattern",
     "ioi",
-    "lengths",
     "prompt",
     "row_files",
     "sequences",

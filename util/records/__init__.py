@@ -1,14 +1,12 @@
-"""Checked studies, those of StaICC's prompts too; their shards, models and cached records; provenance, exports."""
+"""Checked studies, those of StaICC's prompts too; models and cached records; provenance, exports."""
 
 __all__ = [
     "cache",
     "checked",
-    "estimates",
     "exports",
     "file_format",
     "model",
     "provenance",
-    "shards",
     "staicc",
     "study",
 ]

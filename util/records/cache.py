@@ -16,7 +16,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -308,8 +308,6 @@ def load_or_compute(
     folder: str | Path,
     expect: Mapping[str, Any] | None = None,
     redo: bool = False,
-    *,
-    lock: bool = True,
 ) -> Record:
     """The cached record of a request (see `load`), or else the record of compute() -> (data, provenance), then saved.
 
@@ -318,14 +316,13 @@ def load_or_compute(
     one is complete. A result that cannot be saved in the folder is saved in the system's temporary folder, if possible,
     and returned; a CacheWarning says where it is. Raises CacheError, before computing, if the folder cannot be written
     to, and what `load` and `save` raise otherwise. Where a result of this process is only in memory already, or a
-    record that cannot be relied on lies in a folder that may only be read, it is computed nevertheless. lock: False
-    waits for no other process, so that both may compute the same.
+    record that cannot be relied on lies in a folder that may only be read, it is computed nevertheless.
     """
     if not redo:
         cached = load(request, folder, expect)
         if cached is not None:
             return cached
-    with _turn(record_path(request, folder), redo, lock) as alone:
+    with _turn(record_path(request, folder), redo) as alone:
         if alone and not redo:
             cached = load(request, folder, expect)  # another process may have computed it meanwhile
             if cached is not None:
@@ -345,12 +342,11 @@ def load_or_compute(
 
 
 @contextmanager
-def _turn(path: Path, redo: bool, lock: bool) -> Iterator[bool]:
+def _turn(path: Path, redo: bool) -> Iterator[bool]:
     """Hold the lock of a record's file, in a folder that can be written to; gives whether the lock is held.
 
-    lock: whether there is one at all; in a folder of _UNSAVED there is none. A folder becomes one of them if it may
-    only be read and has a file of this name, which `load` did not rely on; but not under redo, where the file may be a
-    good record.
+    In a folder of _UNSAVED there is no lock. A folder becomes one of them if it may only be read and has a file of this
+    name, which `load` did not rely on; but not under redo, where the file may be a good record.
     """
     if not _UNSAVED.isdisjoint((path.parent, *path.parent.parents)):  # a folder of blocks lies in that of records
         yield False
@@ -358,7 +354,7 @@ def _turn(path: Path, redo: bool, lock: bool) -> Iterator[bool]:
     try:
         ensure_writable(path.parent)
         with _cure(path.parent):
-            held = locked(path, f"computes {path}") if lock else nullcontext()
+            held = locked(path, f"computes {path}")
     except CacheError as error:
         if redo or not _read_only(error.__cause__) or not os.path.lexists(path):
             raise
@@ -366,7 +362,7 @@ def _turn(path: Path, redo: bool, lock: bool) -> Iterator[bool]:
         yield False
         return
     with held:
-        yield lock
+        yield True
 
 
 def _save_elsewhere(record: Record, folder: Path) -> str:

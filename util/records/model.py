@@ -20,7 +20,7 @@ from util.load_model_and_data import (
     shown_name,
     untrained_twin,
 )
-from util.records import cache, shards
+from util.records import cache
 from util.records.checked import Natural, checked
 
 Pair = tuple[PreTrainedModel, Any]  # a model and its tokenizer
@@ -97,9 +97,8 @@ class Model:
         """(model, tokenizer), loaded when first read.
 
         Raises what `load_ICL_model` raises. Raises ValueError if the loaded model is not what the name and options say,
-        so that no result is ever stored under another model's name; and NotYet inside of `shards.looking`.
+        so that no result is ever stored under another model's name.
         """
-        shards.check_loading(self.shown_name)
         pair = self.loader() if self.loader is not None else self._load()
         model = pair[0]
         dtype = str(model.dtype).removeprefix("torch.")

@@ -32,7 +32,6 @@ from util.engine.replay import Edit, Place, path, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.words import table
-from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.provenance import digest
 from util.records.study import Study
@@ -230,7 +229,6 @@ class FunctionVectorStudy(Study):
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
-        shards.beforehand(lambda study: study.means, [self])
         data = self.record_in_blocks({"part": "indirect effects"}, self._blocks, self._measure, _joined).data
         return IndirectEffects(
             task=word_pairs.shown_task(self.task),
@@ -307,10 +305,10 @@ def function_vector_heads(studies: Sequence[FunctionVectorStudy]) -> FunctionVec
     """
     left_out: dict[str, str] = {}
     try:
-        effects = shards.each(FunctionVectorStudy.effects, studies)
+        effects = list(map(FunctionVectorStudy.effects, studies))
     except UnsupportedTokenizer:
         left_out = without_prompts(studies)
         if len(left_out) in (0, len(studies)):
             raise
-        effects = shards.each(FunctionVectorStudy.effects, [one for one in studies if one.task not in left_out])
+        effects = list(map(FunctionVectorStudy.effects, [one for one in studies if one.task not in left_out]))
     return FunctionVectorHeads(tuple(effects), studies[0].model.title, left_out)

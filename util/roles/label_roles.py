@@ -24,7 +24,6 @@ from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.prompts.prompt import LabelledTokens, with_bos
-from util.records import shards
 from util.records.checked import checked
 from util.records.staicc import Dataset, StaiccStudy, TwoHalves
 from util.roles.cuts import Cells, head_cut, other_cells
@@ -66,7 +65,7 @@ class LabelRoles(StaiccStudy):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of both roles."""
-        effects = shards.each(self._effect, ROLES)
+        effects = list(map(self._effect, ROLES))
         return tuple(Evidence(role, self._scores[role], effect) for role, effect in zip(ROLES, effects, strict=True))
 
     @cached_property

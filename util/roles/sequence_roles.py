@@ -20,7 +20,6 @@ from util.engine.batches import Batch, Row, all_logits, check_context, logits_at
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout
-from util.records import shards
 from util.records.checked import AtLeastFour, checked
 from util.roles import attention_scores
 from util.roles.cuts import Cells, other_cells
@@ -51,7 +50,7 @@ class SequenceRoles(SequenceStudy):
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of both roles."""
-        effects = shards.each(self._effect, ROLES)
+        effects = list(map(self._effect, ROLES))
         return tuple(Evidence(role, self._score(role), effect) for role, effect in zip(ROLES, effects, strict=True))
 
     def _score(self, role: Role) -> Score:

@@ -24,7 +24,6 @@ from util.engine.batches import TOKEN_BUDGET
 from util.engine.handshake import prepare
 from util.engine.label_scores import next_token_logits
 from util.engine.replay import replay
-from util.records import shards
 from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.study import Study
 from util.roles.cuts import last_write
@@ -154,7 +153,6 @@ class VectorRoles(Study):
 
     @cached_property
     def _score(self) -> Score:
-        shards.beforehand(lambda study: study.means, self._studies[self._corruption])
         data = self.record({"part": "likeness", "corruption": self._corruption}, self._measure_likeness).data
         return Score(data["own"], (1 + data["other"]) / 2, "cosine")
 

@@ -59,7 +59,7 @@ def test_curves_agree_with_the_map_exactly():
     assert (largest.value >= magnitude.mean(0).mean(1)).all() and (largest.value <= 1).all()
 
 
-def test_order_of_prompts_and_shards_do_not_matter():
+def test_the_order_of_prompts_does_not_matter():
     magnitude, n_t = random_case(2)
     order = np.random.default_rng(0).permutation(len(n_t))
     whole = f.head_counts(magnitude, n_t)

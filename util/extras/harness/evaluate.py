@@ -24,6 +24,7 @@ from typing import Any
 
 import pandas as pd
 
+from util.commands.arguments import add_reference
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit
 from util.figures.induction_scores.measures import how_many
 from util.prompts.induction_pattern import PATTERNS
@@ -157,14 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=MODES, help="what stands for an ablated head (default: mean)")
     names = [pattern.replace(" ", "-") for pattern in PATTERNS]
     parser.add_argument("--pattern", choices=names, help="what is knocked out (default: induction)")
-    about = (
-        "what means are taken over: other prompts of the task (the default), staicc, mnli (samples of 3000 tokens), or "
-        "a file of means"
-    )
-    parser.add_argument("--reference", default="task", metavar="task|staicc|mnli|FILE", help=about)
-    parser.add_argument("--reference-prompts", type=int, default=64, help="how many (default: 64)")
-    about = "of reference mnli: a folder with train.jsonl, with the column premise (default: the hub)"
-    parser.add_argument("--reference-data", metavar="FOLDER", help=about)
+    add_reference(parser, "task")
     about = "of demonstrations, a run of the harness for each (default: 42 43 44)"
     parser.add_argument("--seeds", type=int, nargs="+", help=about)
     parser.add_argument(

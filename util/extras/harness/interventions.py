@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,11 +21,10 @@ from util.extras.harness import tasks
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.premises import Place, PremisesStudy
 from util.figures.induction_scores.task_study import TaskStudy
-from util.models.files import sha256
 from util.prompts import induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import matched_cells
-from util.records.checked import Count, Natural, Text, checked
+from util.records.checked import Count, Natural, checked
 from util.records.model import Model
 from util.roles.head_scores import heads_by_layer
 
@@ -67,13 +66,13 @@ class Reference:
     """What the means of ablations are taken over.
 
     source: "task", other prompts of the task that is evaluated; "staicc", prompts of StaICC; "mnli", samples of MNLI's
-    premises, see `premises`; or a file of means, see `saved_means`. data: of "mnli", a folder with the premises, None
+    premises, see `premises`. data: of "mnli", a folder with the premises, None
     for the hub; raises ValueError where they cannot be read, and for a folder with another source.
     k, prompts, seed: of the prompts that are evaluated, by which "task" chooses others, as `TaskStudy`
     does; None means the task's own number of demonstrations, and all of its rows. reference_prompts: how many.
     """
 
-    source: Text = "task"
+    source: Literal["task", "staicc", "mnli"] = "task"
     k: Natural | None = None
     prompts: Count | None = None
     seed: Natural = 42
@@ -106,13 +105,11 @@ class Reference:
             return TaskStudy(model, reference="staicc", **common)
         if self.source == "mnli":
             return TaskStudy(model, reference="mnli", reference_data=self.data, **common)
-        if self.source != "task":
-            return TaskStudy(model, means_file=Path(self.source), **common)
         name = task.removeprefix(tasks.PREFIX)
         if not task.startswith(tasks.PREFIX):
             raise ValueError(
                 f"reference = 'task': {task} is no task of the suite, so that it has no other prompts to take means "
-                "over; give reference 'staicc', 'mnli' or a file of means"
+                "over; give reference 'staicc' or 'mnli'"
             )
         rows = len(tasks.known(name).rows)
         k = tasks.shots(name) if self.k is None else self.k
@@ -135,10 +132,8 @@ class Reference:
         """All that decides the means, in plain JSON. A file is called by its name, with a digest."""
         if self.source == "task":
             return {name: value for name, value in self.arguments.items() if name != "data"}
-        if self.source in ("staicc", "mnli"):
-            of_premises = self._premises if self.source == "mnli" else {}
-            return {"source": self.source, "reference_prompts": self.reference_prompts, **of_premises}
-        return {"source": Path(self.source).name, "sha256": sha256(Path(self.source))}
+        of_premises = self._premises if self.source == "mnli" else {}
+        return {"source": self.source, "reference_prompts": self.reference_prompts, **of_premises}
 
 
 def edit_of(plain: Mapping[str, Any]) -> Edit:

@@ -67,8 +67,7 @@ def study_arguments(name: str) -> dict[str, Any]:
         return {"task": plain, "labels": labels, "data": _FOLDERS.get(name)}
     if name not in classification.NAMES:
         raise ValueError(
-            f"reference = 'task': {name} is a task of your own, of which no means are taken; give reference 'staicc' "
-            "or a file of means"
+            f"reference = 'task': {name} is a task of your own, of which no means are taken; give reference 'staicc'"
         )
     return {"task": name}
 

@@ -4,7 +4,6 @@ __all__ = [
     "claims",
     "conclusions",
     "configs",
-    "costs",
     "measures",
     "more_queries",
     "plan",

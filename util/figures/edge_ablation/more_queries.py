@@ -16,7 +16,6 @@ from util.figures.edge_ablation.measures import Rows
 from util.figures.edge_ablation.plan import TASKS
 from util.figures.edge_ablation.study import Split, Study
 from util.prompts import word_pairs
-from util.records import shards
 
 COUNTS = (0, 4, 7, 9)  # ambiguous of 10 demonstrations; with 10 nothing asks for the past tense
 THREE = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits of every task
@@ -38,8 +37,8 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
     searching = task_study(study, study.task, search_prompts, "search")
     by_task = {task: task_study(study, task) for task in tasks}
     by_count = {count: task_study(study, AMBIGUOUS, ambiguous=count) for count in COUNTS}
-    of_tasks = shards.each(lambda one: answered(one, THREE), tqdm(by_task.values(), "tasks"))
-    of_counts = shards.each(lambda one: answered(one, TWO), tqdm(by_count.values(), "ambiguous demonstrations"))
+    rows_by_task = {task: answered(one, THREE) for task, one in tqdm(by_task.items(), "tasks")}
+    ambiguous = {count: answered(one, TWO) for count, one in tqdm(by_count.items(), "ambiguous demonstrations")}
     search = searching.search(RULE.share)
     whole = searching.records({names.FULL: WHOLE})[names.FULL]
     layers = int(whole.data["layers"])
@@ -47,19 +46,17 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
     found = {names.FULL: WHOLE, names.FOUND: Ablation(kept=search.kept)}
     rows = primary.over_donors(half | found, store=Store(ROOM))
     counting = (primary, *by_task.values(), by_count[0])
-    whole_alone = shards.each(lambda one: one.answers({names.FULL: WHOLE}), counting)
+    whole_alone = {one.task: one.answers({names.FULL: WHOLE})[names.FULL] for one in counting}
     verdicts = judge(
         RULE,
-        dict(zip(by_task, of_tasks, strict=True)),
+        rows_by_task,
         primary=primary.task,
         circuit=rows,
         kept=len(search.pairs),
-        ambiguous=dict(zip(by_count, of_counts, strict=True)),
+        ambiguous=ambiguous,
         halves=rows,
         layers=layers,
-        askable={
-            one.task: answers[names.FULL].get("askable") for one, answers in zip(counting, whole_alone, strict=True)
-        },
+        askable={task: answers.get("askable") for task, answers in whole_alone.items()},
         trained=word_pairs.is_trained(primary.model.name),
         k=primary.k,
     )

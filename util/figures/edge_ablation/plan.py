@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -31,7 +31,6 @@ from util.figures.edge_ablation.results import (
 from util.figures.edge_ablation.study import Seeds, Study, Tasks, planted_control
 from util.load_model_and_data import shown_name
 from util.prompts import word_pairs
-from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Natural, Share, Text, checked
 from util.stats.verdicts import Verdicts
 
@@ -65,11 +64,6 @@ class Plan:
     pruned_tasks: Tasks = ("copying", "capitalization")
     search_prompts: Count = 64
     per_round: Share = 0.2
-
-    parts: ClassVar[tuple[str, ...]] = (
-        "circuits", "single_edges", "search", "planted", "verified", "windows", "pruning", "probes", "ambiguity",
-        "models",
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.study.task not in self.tasks:
@@ -113,7 +107,7 @@ class Plan:
 
     def circuits(self, *, written: bool = True) -> CircuitsByTask:
         """The circuits in every task. written: see `Study.compare`."""
-        compared = shards.each(lambda study: study.compare(written=written), self.by_task.values())
+        compared = [study.compare(written=written) for study in self.by_task.values()]
         return CircuitsByTask(dict(zip(self.by_task, compared, strict=True)), self.rule.margin)
 
     def single_edges(self) -> SingleEdges:
@@ -143,7 +137,7 @@ class Plan:
 
     def pruning(self) -> PruningByTask:
         """Head units pruned, and edge units of the heads that are left, in each of pruned_tasks."""
-        pruned = shards.each(lambda task: self.pruner(task).both(), self.pruned_tasks)
+        pruned = [self.pruner(task).both() for task in self.pruned_tasks]
         return PruningByTask(dict(zip(self.pruned_tasks, pruned, strict=True)))
 
     def planted(self) -> PlantedSearch:
@@ -165,7 +159,7 @@ class Plan:
     def ambiguity(self) -> Ambiguity:
         """Circuits on verbs with ambiguous demonstrations, by their number."""
         doubted = {name: Ablation(kept=CIRCUITS[name]) for name in DOUBTED}
-        by_draw = shards.each(lambda study: study.by_draw(doubted), self.by_count.values())
+        by_draw = [study.by_draw(doubted) for study in self.by_count.values()]
         rows = {}
         for count, found in zip(self.by_count, by_draw, strict=True):
             draws = [
@@ -186,7 +180,7 @@ class Plan:
         others = [replace(model, name=name, revision=None, loader=None) for name in self.other_models]
         studies = [self.study.twin()] if self.untrained_control else []
         studies += [self.study.replace(model=other) for other in others]
-        compared = shards.each(lambda study: study.compare(written=False), studies)
+        compared = [study.compare(written=False) for study in studies]
         twin = compared.pop(0) if self.untrained_control else None
         by_model: dict[str, Circuits] = {model.title: circuits.by_task[self.study.task]}
         by_model |= dict(zip(map(shown_name, self.other_models), compared, strict=True))

@@ -25,7 +25,6 @@ from util.figures.edge_ablation import measures
 from util.figures.edge_ablation.measures import Row
 from util.figures.edge_ablation.pruning_results import PruningCurve
 from util.figures.edge_ablation.study import Data, Study
-from util.records import cache, shards
 from util.records.cache import Record
 from util.records.checked import AsList, Count, Natural, Share, Text, checked
 from util.scores import token_types
@@ -196,7 +195,7 @@ class PruningStudy:
     def row(self, circuit: Circuit, draws: Sequence[Study] | None = None) -> Row:
         """What a circuit answers on the study's split under all draws of donors, see `measures.aligned`."""
         studies = self.study.draws if draws is None else draws
-        answers = shards.each(lambda study: self.answers(study, circuit), studies)
+        answers = [self.answers(study, circuit) for study in studies]
         return measures.aligned([{names.PRUNED: data} for data in answers])[names.PRUNED]
 
     @property
@@ -229,8 +228,7 @@ class PruningStudy:
             return Measured(self.scored(circuit)["right"], self, circuit, sort)
 
         floor = self._floor(share)
-        chain = f"pruning {cache.request_digest(self.search.request)} {sort} {start.digest}"
-        with steps, shards.chain(chain):
+        with steps:
             return prune(measure, start, sort, floor, self.per_round, self.of_initial, keep)
 
     @cached_property
@@ -257,7 +255,7 @@ class PruningStudy:
 
     def both(self) -> dict[Sort, PruningCurve]:
         """Heads pruned, and then the edges of those that are left."""
-        heads, edges = shards.each(lambda measure: measure(), (self.heads, self.edges))
+        heads, edges = self.heads(), self.edges()
         return {"head": heads, "edge": edges}
 
     def at_random(self, sort: Sort, start: Circuit, result: Circuit) -> list[Circuit]:
@@ -276,8 +274,8 @@ class PruningStudy:
         one_draw = self.study.draws[:1]
         whole = self.study.over_donors({names.FULL: WHOLE})[names.FULL]
         random = self.at_random(sort, start, result)
-        rows = shards.each(self.row, [circuits[number] for number in left])
-        random_rows = shards.each(lambda circuit: self.row(circuit, one_draw), random)
+        rows = [self.row(circuits[number]) for number in left]
+        random_rows = [self.row(circuit, one_draw) for circuit in random]
         return PruningCurve(
             self.study.setting,
             sort,

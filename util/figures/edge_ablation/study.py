@@ -42,7 +42,7 @@ from util.prompts.classification import associative_map_prompts
 from util.prompts.prompt import Layout, with_bos
 from util.prompts.word_pair_prompts import typed_tokens
 from util.prompts.words import column, table
-from util.records import cache, shards
+from util.records import cache
 from util.records import study as base
 from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.records.provenance import digest
@@ -235,7 +235,7 @@ class Study(base.Study):
         Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
         """
         run = _Run(self, list(ablations.values()), generate, self._store(store))
-        records = shards.each(run.record, self.progress(ablations.values(), f"{self.task}, {self.k} shots"))
+        records = list(map(run.record, self.progress(ablations.values(), f"{self.task}, {self.k} shots")))
         return dict(zip(ablations, records, strict=True))
 
     def answers(
@@ -255,7 +255,7 @@ class Study(base.Study):
     def by_draw(self, ablations: Mapping[str, Ablation], *, store: Store | None = None) -> list[dict[str, Data]]:
         """The answers under each ablation, for each draw of donors, see `answers`."""
         store = self._store(store)
-        return shards.each(lambda draw: draw.answers(ablations, store=store), self.draws)
+        return [draw.answers(ablations, store=store) for draw in self.draws]
 
     def over_donors(self, ablations: Mapping[str, Ablation], *, store: Store | None = None) -> Rows:
         """The answers under each ablation with all draws of donors, see `measures.aligned`."""
@@ -272,7 +272,7 @@ class Study(base.Study):
         def of_draw(draw: Study) -> dict[str, cache.Record]:
             return draw.records(compared, generate=written and draw is self, store=store)
 
-        first, *others = shards.each(of_draw, self.draws)
+        first, *others = map(of_draw, self.draws)
         data, *more = ({name: record.data for name, record in draw.items()} for draw in (first, *others))
         alone, lines = None, {}
         if written:
@@ -316,7 +316,7 @@ class Study(base.Study):
             return run.record(ablation).data
 
         with steps:
-            return greedy_circuit(evaluate, share, chain=f"search {cache.request_digest(self.request)}")
+            return greedy_circuit(evaluate, share)
 
 
 class _Run:
@@ -361,16 +361,13 @@ def greedy_circuit(
     evaluate: Callable[[Ablation], Mapping[str, np.ndarray]],
     share: float = 0.9,
     pairs: Sequence[Edge] = TYPE_PAIRS,
-    *,
-    chain: str = "search",
 ) -> Search:
     """Take type pairs out one by one, as long as the accuracy stays at `share` of the whole model's (our definition).
 
     The pair that costs least when it alone is removed goes first (accuracy, then log-probability, then by name); one
-    that cannot go is put back for good. evaluate: `right` and `log_prob` [N] under an ablation. chain: the name of the
-    steps that need each other, see `shards.chain`.
+    that cannot go is put back for good. evaluate: `right` and `log_prob` [N] under an ablation.
     """
-    whole, *each_alone = shards.each(evaluate, [WHOLE, *(Ablation(removed=(edge,)) for edge in pairs)])
+    whole, *each_alone = map(evaluate, [WHOLE, *(Ablation(removed=(edge,)) for edge in pairs)])
     costs = {}
     for edge, alone in zip(pairs, each_alone, strict=True):
         lost = whole["right"].mean() - alone["right"].mean(), whole["log_prob"].mean() - alone["log_prob"].mean()
@@ -378,8 +375,7 @@ def greedy_circuit(
     kept, trace = list(pairs), []
     for edge in sorted(pairs, key=lambda edge: (*costs[edge], edge)):
         fewer = [other for other in kept if other != edge]
-        with shards.chain(chain):
-            accuracy = float(evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean())
+        accuracy = float(evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean())
         gone = accuracy >= share * float(whole["right"].mean())
         kept = fewer if gone else kept
         trace.append((edge, gone, accuracy))

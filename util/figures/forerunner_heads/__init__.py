@@ -4,7 +4,6 @@ __all__ = [
     "ablation",
     "causal_plots",
     "conclusions",
-    "costs",
     "cuts",
     "magnitudes",
     "measures",

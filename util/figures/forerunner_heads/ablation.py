@@ -46,7 +46,6 @@ from util.figures.forerunner_heads.results import (
 from util.figures.forerunner_heads.study import METHOD_VERSION, ForerunnerStudy, Study, blocks
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import Prompt, with_bos
-from util.records import shards
 from util.records.checked import Count, checked
 from util.records.staicc import QUERIES, Datasets, Prompts
 from util.records.study import plain_heads
@@ -121,7 +120,7 @@ class AblationStudy(ForerunnerStudy):
         named = [one for one in PUBLISHED if self.cell_lists == "corrected" or one != Cut.XQ_TO_SQ]
         without = conditions(named, parts=(EVERYWHERE,), controlled=())
         asked = (self, with_all), (self.replace(k=0), without)
-        cut, alone = shards.each(lambda one: one[0].answers(one[1]), asked)
+        cut, alone = (study.answers(edits) for study, edits in asked)
         return Tables(self.setting, task, cut, alone)
 
     def answers(self, wanted: Sequence[Condition]) -> dict[Condition, Answers]:
@@ -141,7 +140,7 @@ class AblationStudy(ForerunnerStudy):
             data = self.record(part, partial(self._measure, condition)).data
             return Answers(data["log_prob"], data["gold"], data.get("text_loss"))
 
-        answers = shards.each(answered, self.progress(wanted, f"{self.dataset}: ablations"))
+        answers = list(map(answered, self.progress(wanted, f"{self.dataset}: ablations")))
         return dict(zip(wanted, answers, strict=True))
 
     def _measure(self, condition: Condition) -> dict[str, Any]:
@@ -203,7 +202,7 @@ class AblationStudy(ForerunnerStudy):
             part = {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]}
             return self.record(part, partial(self._measure_heads, ordered, block)).data
 
-        records = shards.each(measured, self.progress(together, f"{self.dataset}: heads", unit="block"))
+        records = list(map(measured, self.progress(together, f"{self.dataset}: heads", unit="block")))
         whole, cut, control = (np.concatenate([r[name] for r in records]) for name in ("whole", "cut", "control"))
         order = [ordered.index([layer, head]) for layer, head in places]
         return HeadCuts(places, whole, cut[:, order], control[:, order])

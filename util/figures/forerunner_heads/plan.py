@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy, CellLists
 from util.figures.forerunner_heads.results import (
@@ -48,8 +48,6 @@ class Plan:
     grid_k: Annotated[tuple[Natural, ...], AsList, Distinct] = (0, 1, 2, 4, 8, 12)
     k_dataset: Dataset = "trec"
     grid_prompts: Prompts = 64
-
-    parts: ClassVar[tuple[str, ...]] = ("task", "tables", "induction_heads", "head_effects", "datasets", "growth")
 
     def __post_init__(self) -> None:
         self.causal, self.grid, self.by_k  # noqa: B018  # they refuse what they cannot measure

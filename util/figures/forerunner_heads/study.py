@@ -31,7 +31,6 @@ from util.figures.planted_controls import errors_by_noise, planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
 from util.prompts.prompt import Appended, check_conditions, labelled_tokens
-from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Natural, Number, checked
 from util.records.staicc import QUERIES, Datasets, Prompts, StaiccStudy, TwoHalves
 from util.stats.splits import halves
@@ -97,8 +96,6 @@ class Study(ForerunnerStudy):
     control_tokens: Count = 32
     untrained_control: bool = False
     untrained_prompts: Prompts = 64
-
-    parts = ("magnitudes", "counts", "layers", "specificity", "planted", "planted_errors")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,7 +171,7 @@ class Study(ForerunnerStudy):
         return self.twin(prompts=min(self.prompts, self.untrained_prompts), untrained_control=False)
 
     def _series(self) -> dict[Series, Reading]:
-        measured, *untrained = shards.each(Study.magnitudes, filter(None, [self, self.untrained_twin]))
+        measured, *untrained = map(Study.magnitudes, filter(None, [self, self.untrained_twin]))
         readings = {name: measured.reading(what) for name, what in ENDINGS.items() if what in self.appended}
         if untrained:
             readings[Series.UNTRAINED] = untrained[0].reading(0)
@@ -305,7 +302,7 @@ def _magnitudes(studies: Mapping[Place, Study]) -> tuple[dict[Place, Magnitudes]
         except UnsupportedModel as error:
             return too_long(error)
 
-    found = dict(zip(studies, shards.each(measured, studies.values()), strict=True))
+    found = {place: measured(study) for place, study in studies.items()}
     left_out = {place: why for place, why in found.items() if isinstance(why, str)}
     if len(left_out) == len(studies):
         next(iter(studies.values())).magnitudes()

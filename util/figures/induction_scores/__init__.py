@@ -3,7 +3,6 @@
 __all__ = [
     "benefits",
     "conclusions",
-    "costs",
     "edits",
     "function_vector_plots",
     "function_vector_study",
@@ -15,7 +14,6 @@ __all__ = [
     "premises",
     "published",
     "results",
-    "saved_means",
     "study",
     "task_plots",
     "task_study",

@@ -28,7 +28,6 @@ from util.figures.induction_scores.task_study import SKIPPED_POSITIONS, Means, b
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.sequences import repeated_sequences
-from util.records import shards
 from util.records.checked import Count, Natural, checked
 from util.records.study import Study
 from util.roles.function_vectors import TASKS, Split, TaskNames, words_digest
@@ -185,8 +184,7 @@ class WordPairsStudy(Study):
 
             return self.record({"part": "answers", "edit": edit.plain()}, compute).data
 
-        shards.beforehand(WordPairsStudy.means, [self] if any(edit.heads for edit in edits.values()) else [])
-        answers = shards.each(measured, self.progress(edits.values(), "word pairs"))
+        answers = list(map(measured, self.progress(edits.values(), "word pairs")))
         return dict(zip(edits, map(dict, answers), strict=True))
 
 
@@ -212,8 +210,7 @@ class CopiesStudy(SequenceStudy):
 
             return self.record({"part": "copied", "edit": edit.plain()}, compute).data["copied"]
 
-        shards.beforehand(CopiesStudy.means, [self] if any(edit.heads for edit in edits.values()) else [])
-        copied = shards.each(measured, self.progress(edits.values(), "copies"))
+        copied = list(map(measured, self.progress(edits.values(), "copies")))
         return dict(zip(edits, copied, strict=True))
 
     def _copied(self, attached: list[PatchHeads], runs: BaseRuns) -> NDArray[np.float64]:

@@ -49,7 +49,6 @@ from util.prompts import classification, text_tasks
 from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
 from util.prompts.text_tasks import TEXT_TASKS
-from util.records import shards
 from util.records.checked import AsList, Count, Distinct, Natural, Text, capped, checked, distinct
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
@@ -133,10 +132,6 @@ class Study(AnyStudy):
     untrained_control: bool = True
 
     stem = "induction_scores"
-    parts = (
-        "scores", "stability", "companions", "pattern", "mechanism", "accuracies", "doses", "costs", "benefits",
-        "claims_beside", "function_vectors", "planted_check",
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.primary_task not in self._tasks:
@@ -336,7 +331,7 @@ class Study(AnyStudy):
             except UnsupportedModel as error:
                 return too_long(error)
 
-        found = dict(zip(others, shards.each(measured, others.values()), strict=True))
+        found = {name: measured(other) for name, other in others.items()}
         maps = {name: [mean] for name, mean in found.items() if not isinstance(mean, str)}
         maps["single sequences"] = [*scores.heads.scores["prefix_matching"]]
         lines = {
@@ -393,7 +388,7 @@ class Study(AnyStudy):
         previous = np.where(earlier, scores.heads.mean("previous_token"), 0)
         makers, alike = measures.previous_token_heads(previous, scores.mean, seed=self.seed)
         removed = {"previous-token heads out": makers} | {f"others out, {i}": heads for i, heads in enumerate(alike, 1)}
-        without = dict(zip(removed, shards.each(study.scores, removed.values()), strict=True))
+        without = {name: study.scores(one) for name, one in removed.items()}
         return Mechanism(self.companions(), makers, removed, without, previous)
 
     # -------------------------------------------------------------------------------------------- tasks
@@ -414,7 +409,7 @@ class Study(AnyStudy):
             self._check_lengths()
         passed = {} if setup.all_tasks else tasks_done([self.on_tasks[task][0] for task in setup.tasks])
         done = setup.tasks if setup.all_tasks else tuple(passed)
-        right = shards.each(lambda task: answered_right(self.on_tasks[task], edits.of_task(task, done)), setup.tasks)
+        right = [answered_right(self.on_tasks[task], edits.of_task(task, done)) for task in setup.tasks]
         by_task = dict(zip(setup.tasks, right, strict=True))
         return Accuracies(edits, self.k, self.model.title, by_task, passed, done)
 
@@ -430,7 +425,7 @@ class Study(AnyStudy):
             few = accuracies.plan.few(task in accuracies.measured)
             return answered_right([study.replace(k=0) for study in self.on_tasks[task]], few)
 
-        bare = dict(zip(self.on_tasks, shards.each(bare_of, self.on_tasks), strict=True))
+        bare = {task: bare_of(task) for task in self.on_tasks}
         study = self.on_tasks[self.primary_task][0]
         return Doses(accuracies, bare, study.losses(accuracies.plan.few()), study.uniform_loss())
 
@@ -450,7 +445,7 @@ class Study(AnyStudy):
         pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
         texts = [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]
         bar = self.progress([*pattern, *texts], "tasks by shots", unit="task")
-        found = shards.each(lambda labelled: self._fitting_shots(labelled, edits), bar)
+        found = [self._fitting_shots(labelled, edits) for labelled in bar]
         left_out = {place: why for _, of_task in found for place, why in of_task.items()}
         return Benefits(edits, self.model.title, [task for task, _ in found if task is not None], left_out)
 
@@ -486,7 +481,7 @@ class Study(AnyStudy):
             return answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
 
         ks = (max(shots),) if labelled.unrelated else shots
-        right = dict(zip(ks, shards.each(answered, ks), strict=True))
+        right = {k: answered(k) for k in ks}
         controls = tuple(row for row in rows if row.is_control_set)
         return TaskShots(
             labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does, queries,

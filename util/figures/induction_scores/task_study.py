@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -32,14 +31,11 @@ from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_mea
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.premises import SKIPPED_POSITIONS, Place, PremisesStudy
 from util.figures.induction_scores.results import PromptPattern
-from util.figures.induction_scores.saved_means import SavedMeans, model_of
 from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import TEXT_TASKS
-from util.records import shards
 from util.records.checked import AsList, Count, Natural, Text, capped, checked
-from util.records.provenance import weights_digest
 from util.records.study import Study
 from util.roles import heads as head_arguments
 from util.roles.head_scores import heads_by_layer
@@ -89,8 +85,7 @@ class TaskStudy(Study):
     order; those of a text task become unrelated to its classes with Foo, Bar. data: where the texts of a text task are,
     see `load_text_task`. reference: what means are taken over, other prompts of the task, StaICC's, or samples of
     MNLI's premises, see `premises`; reference_prompts: how many, and how many plain texts; reference_data: a folder
-    with the premises, None for the hub. means_file: means that were saved, which stand for those of the reference, see
-    `saved_means`.
+    with the premises, None for the hub.
     """
 
     task: Text = "wordseq1"
@@ -106,7 +101,6 @@ class TaskStudy(Study):
     start: Natural = 0
     reference_prompts: Count = 64
     token_budget: Count = TOKEN_BUDGET
-    means_file: Path | None = None
 
     stem = "induction_scores"
     word_lists = ("categories.csv",)
@@ -146,8 +140,6 @@ class TaskStudy(Study):
             )
         if self.labels is not None:
             classification.relabelled(plain, self.labels)
-        if self.means_file is not None:
-            self.saved_means  # noqa: B018  # raises ValueError where there are none
 
     @cached_property
     def _unlabelled(self) -> classification.Task:
@@ -171,11 +163,6 @@ class TaskStudy(Study):
 
     @property
     def own_request(self) -> dict[str, Any]:
-        if self.saved_means is not None:  # the reference decides nothing then
-            means: dict[str, Any] = {"means_file": self.saved_means.digest}
-        else:
-            means = {"reference": self.reference, "reference_prompts": self.reference_prompts}
-            means |= {} if self._premises is None else self._premises.samples_request
         return {
             "schema": 2,
             "method_version": 1,
@@ -187,7 +174,9 @@ class TaskStudy(Study):
             "start": self.start,
             "seed": self.seed,
             "labels": None if self.labels is None else list(self.labels),
-            **means,
+            "reference": self.reference,
+            "reference_prompts": self.reference_prompts,
+            **({} if self._premises is None else self._premises.samples_request),
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
             **({"data_version": self._texts[1]} if self.task in TEXT_TASKS else {}),
@@ -267,11 +256,9 @@ class TaskStudy(Study):
     def means_study(self) -> Study:
         """The study that the records of means over the reference belong to.
 
-        Those over premises are the same for all tasks. The requests of a study with a file do not name the reference.
+        Those over premises are the same for all tasks.
         """
-        if self._premises is not None:
-            return self._premises
-        return self if self.means_file is None else self.replace(means_file=None)
+        return self if self._premises is None else self._premises
 
     def means(self) -> Means:
         """Returns the mean outputs of all heads over the reference, without the first tokens of its prompts."""
@@ -317,9 +304,6 @@ class TaskStudy(Study):
             return knockouts(cells, by_layer)
         if edit.mode == "zero":
             return replacements(by_layer, dict.fromkeys(by_layer, 0.0))
-        if self.saved_means is not None:
-            self.saved_means.check_model(model_of(self.model, weights_digest(model)))
-            return replacements(by_layer, self.saved_means.values(edit, prepared, lengths))
         if edit.mode == "mean":
             mean = torch.from_numpy(self.means().mean)
             means = {layer: mean[prepared.layers.index(layer)][heads] for layer, heads in by_layer.items()}
@@ -343,21 +327,12 @@ class TaskStudy(Study):
         Only the tokenizer is at work.
         """
         lengths = self.scoring.lengths
-        if mode in BY_POSITION and self.saved_means is None:
+        if mode in BY_POSITION:
             self._check_reference(mode, lengths)
-
-    @cached_property
-    def saved_means(self) -> SavedMeans | None:
-        """The means of `means_file`. Raises ValueError for what is no such file."""
-        return None if self.means_file is None else SavedMeans.read(self.means_file)
 
     def _check_heads(self, edits: Mapping[Name, Edit]) -> None:
         for edit in edits.values():
             heads_by_layer(prepare(self.pair[0]), edit.heads)
-
-    def _needs_means(self, edits: Mapping[Name, Edit]) -> bool:
-        """Whether means over the reference stand for heads of one of the edits."""
-        return self.means_file is None and any(edit.heads and edit.mode == "mean" for edit in edits.values())
 
     def answers(self, edits: Mapping[Name, Edit]) -> dict[Name, Answers]:
         """Returns what the model answers under each edit, by the edit's name; each is a record of its own.
@@ -379,9 +354,8 @@ class TaskStudy(Study):
             data = self.record({"part": "answers", "edit": edit.plain()}, compute).data
             return Answers(data["log_prob"], data["gold"])
 
-        shards.beforehand(TaskStudy.means, [self] if self._needs_means(edits) else [])
         title = f"{self.classes.name}, {self.k} shots"
-        answers = shards.each(measured, self.progress(edits.values(), title))
+        answers = list(map(measured, self.progress(edits.values(), title)))
         return dict(zip(edits, answers, strict=True))
 
     # -------------------------------------------------------------------------------------------- plain text
@@ -395,9 +369,8 @@ class TaskStudy(Study):
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
         runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, self.plain_texts))))
-        shards.beforehand(TaskStudy.means, [self] if self._needs_means(edits) else [])
         bar = self.progress(edits.values(), "plain text")
-        losses = shards.each(lambda edit: self._text_record(edit, edits, runs)["loss"], bar)
+        losses = [self._text_record(edit, edits, runs)["loss"] for edit in bar]
         return dict(zip(edits, losses, strict=True))
 
     def uniform_loss(self) -> float:
@@ -414,8 +387,7 @@ class TaskStudy(Study):
             losses = text_losses(model, texts, attach, self.token_budget, runs())
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
-        texts = {} if self.means_file is None else {"texts": self.reference_prompts}  # else the request has the number
-        return self.record({"part": "text", "edit": edit.plain(), **texts}, compute).data
+        return self.record({"part": "text", "edit": edit.plain()}, compute).data
 
     # -------------------------------------------------------------------------------------------- attention
 
@@ -458,7 +430,7 @@ def _check_edits(edits: Mapping[Name, Edit]) -> None:
 
 def answered_right(studies: Sequence[TaskStudy], edits: Mapping[Name, Edit]) -> dict[Name, NDArray[np.bool_]]:
     """Returns which queries are answered right under each edit, [R, N] by name: a row for each study."""
-    runs = shards.each(lambda study: study.answers(edits), studies)
+    runs = [study.answers(edits) for study in studies]
     return {name: np.stack([run[name].right for run in runs]) for name in edits}
 
 
@@ -474,5 +446,5 @@ def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, Interval]:
     An ablation of a task that the model does not do says nothing. The queries are not those of the studies, so that
     what a task is chosen by is not measured again.
     """
-    found = shards.each(lambda study: does_task(study.other_queries), studies)
+    found = [does_task(study.other_queries) for study in studies]
     return {study.task: interval for study, (interval, does) in zip(studies, found, strict=True) if does}

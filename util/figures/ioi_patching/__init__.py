@@ -2,7 +2,6 @@
 
 __all__ = [
     "conclusions",
-    "costs",
     "edge_plots",
     "edge_results",
     "edges",

@@ -26,7 +26,7 @@ from util.figures.ioi_patching.pairs import Pairs, in_order
 from util.figures.ioi_patching.patching import logit_difference
 from util.figures.ioi_patching.results import Setting
 from util.prompts.ioi import group_by_shape
-from util.records import cache, shards
+from util.records import cache
 from util.records.checked import Count, Natural, checked
 from util.records.provenance import digest
 from util.scores.attribution import Method, edge_scores, graph_of
@@ -188,7 +188,7 @@ class Edges:
             return mean
 
         methods: tuple[Method, ...] = METHODS
-        return dict(zip(methods, shards.each(scores, methods), strict=True))
+        return {method: scores(method) for method in methods}
 
     @cached_property
     def graph(self) -> ComponentGraph:
@@ -208,7 +208,7 @@ class Edges:
         ranked = means | random_rankings(self.graph, self.random, self.seed)
         kinds = [(name, absolute) for absolute in (False, True) for name in ranked]
         chosen = [Circuits.of(self.graph, ranked[name], absolute=absolute) for name, absolute in kinds]
-        records = shards.each(lambda circuits: self.judged.circuit_runs(circuits.edges), chosen)
+        records = [self.judged.circuit_runs(circuits.edges) for circuits in chosen]
         curves, runs = {}, {}
         for kind, circuits, record in zip(kinds, chosen, records, strict=True):
             runs = record.data

@@ -20,7 +20,7 @@ from util.figures.ioi_patching.patching import (
     model_heads,
 )
 from util.prompts.ioi import IOITokens, group_by_shape
-from util.records import cache, shards
+from util.records import cache
 from util.records.checked import checked
 from util.roles.name_pairs import NamePairs
 from util.stats.heads import Head
@@ -126,7 +126,7 @@ class Pairs(NamePairs):
             scores: np.ndarray = self.record({"part": "circuit", "kept": kept}, partial(compute, kept)).data["scores"]
             return scores
 
-        return shards.each(alone, self.progress(sets, "circuits"))
+        return list(map(alone, self.progress(sets, "circuits")))
 
     def paths(self, heads: list[list[int]]) -> cache.Record:
         """Returns the record of what K heads tell each other and the output, measured now or loaded.

@@ -16,7 +16,6 @@ from util.figures.ioi_patching.results import Result, Setting
 from util.figures.planted_controls import name_tokens, planted_control
 from util.models import planted
 from util.prompts.ioi import Corruption, group_by_shape
-from util.records import shards
 from util.records.model import Model
 from util.roles.rules import Role
 from util.scores.attribution import STEPS
@@ -69,7 +68,7 @@ def planted_edges(
         part = {"part": "scores of edges", "methods": list(METHODS), "steps": STEPS}
         return circuit, pairs.record(part, measure).data
 
-    circuits, measured = zip(*shards.each(of_model, seeds), strict=True)
+    circuits, measured = zip(*map(of_model, seeds), strict=True)
     scores, whole = ([data[name] for data in measured] for name in ("scores", "whole"))
     said = "".join(f", {name} {value}" for name, value in sorted(options.items()))
     return Recovery(tuple(circuits), np.stack(scores, axis=1), np.array(whole), f"planted IOI{said}, {corruption}")
@@ -166,8 +165,6 @@ def _of_attention(route: Route) -> bool:
 
 def planted_circuits(folder: Path | None = None, *, redo: bool = False) -> PlantedEdges:
     """Returns what methods find of the planted circuits of KINDS: of four models each, on two pairs with "abc"."""
-    found = shards.each(
-        lambda options: planted_edges("abc", PAIRS, SEEDS, folder, redo=redo, **options), KINDS.values()
-    )
+    found = [planted_edges("abc", PAIRS, SEEDS, folder, redo=redo, **options) for options in KINDS.values()]
     recoveries = dict(zip(KINDS, found, strict=True))
     return PlantedEdges(Setting("planted", "planted IOI", "abc"), recoveries)

@@ -62,10 +62,6 @@ class Study(study.Study):
     held_out: bool | None = None
 
     stem = measures.STEM
-    parts = (
-        "example", "next_words", "population", "untrained", "curve", "paths", "planted_edges", "edges", "tutorial",
-        "planted",
-    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_texts(self.texts, self.names)

@@ -15,7 +15,7 @@ from util.figures.role_atlas.results import Atlas, Findings, found_exactly
 from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
 from util.prompts.prompt import UnsupportedTokenizer
-from util.records import shards, study
+from util.records import study
 from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.model import Model
 from util.records.staicc import Dataset, TwoHalves
@@ -55,7 +55,6 @@ class Study(study.Study):
     untrained_prompts: AtLeastFour = 8
 
     stem = "role_atlas"
-    parts = ("atlas", "untrained", "planted")
 
     def __post_init__(self) -> None:
         self._parts  # noqa: B018  # it checks all arguments
@@ -94,7 +93,7 @@ class Study(study.Study):
         random sequences have to fit.
         """
         bar: Iterable[Part] = tqdm(self._parts, desc="roles", unit="kind of prompts", leave=False)
-        parts = shards.each(_evidence, bar)
+        parts = list(map(_evidence, bar))
         evidence, left_out = ([one for part in found for one in part] for found in zip(*parts, strict=True))
         order = list(Role)
         setting = (
@@ -124,7 +123,7 @@ class Study(study.Study):
         def found(circuit: tuple[Model, planted.Planted]) -> bool:
             return found_exactly(self._planted_evidence(circuit[0]), roles_of(circuit[1]))
 
-        return dict(zip(circuits, shards.each(found, circuits.values()), strict=True))
+        return {name: found(circuit) for name, circuit in circuits.items()}
 
     def _planted_evidence(self, model: Model) -> list[Evidence]:
         """The evidence on a planted model of all roles.
@@ -138,7 +137,7 @@ class Study(study.Study):
             LabelRoles(model, PLANTED_TASK, 10, 32, **places),
             VectorRoles(model, prompts=8, intact=8, **places),
         )
-        return [one for of_part in shards.each(lambda part: part.evidence(), parts) for one in of_part]
+        return [one for part in parts for one in part.evidence()]
 
     def findings(self, atlas: Atlas, untrained: Atlas | None) -> Findings:
         """Returns the atlas with its controls."""

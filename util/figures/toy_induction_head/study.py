@@ -36,7 +36,6 @@ class Study(AnyStudy):
     untrained_control: bool = True
 
     stem = "toy_induction_head"
-    parts = ("heads", "patterns")
 
     def __post_init__(self) -> None:
         if self.untrained_control:
