@@ -100,8 +100,8 @@ executed/%.ipynb: FORCE
 		copy.write_text(copy.read_text().replace(sys.argv[2], ""))' "$$copy" "$$(dirname "$$model")/"; \
 	echo "$$notebook: done after $$SECONDS s"
 
-report: $(STAMP) ## pages to read of what `make figures` and `make claims` left, in experiment_material/report/: a file for each model, notebooks, docstrings
-	@$(find_model); $(PY) -m util report "$$model" --api --executed $(EXECUTED) --out experiment_material/report
+report: $(STAMP) ## what `make figures` left as HTML, in experiment_material/report/: the executed notebooks, and an index of what they found
+	@$(find_model); $(PY) -m workflow.report "$$model" $(EXECUTED) experiment_material/report
 
 replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`
 	@set -o pipefail; set -- $(NOTEBOOKS); $(find_model); name="$${folder%/}"; \

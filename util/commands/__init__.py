@@ -17,7 +17,6 @@ __all__ = [
     "knockout",
     "means",
     "replication",
-    "report",
     "results",
     "scores",
     "studies",
