@@ -16,7 +16,7 @@
 #   BENCH_ARGS      more for the benchmark, for example --rounds 1 or --save FILE
 #   CLAIMS_ARGS     more for the claims, for example --prompts 100
 #   CLASSES_ARGS    more for the table of classes, for example --only llama gpt2
-#   SWEEP_ARGS      more for the sweep, for example --dry-run or --out FOLDER
+#   SWEEP_ARGS      more for Snakemake, for example --dry-run
 #   TORTURE_ARGS    more for the torture, for example --kills 5 --studies toy
 #   TORCH           the PyTorch release that `make lock` pins
 #   DISK_GB         free space that an installation asks for
@@ -100,8 +100,8 @@ executed/%.ipynb: FORCE
 		copy.write_text(copy.read_text().replace(sys.argv[2], ""))' "$$copy" "$$(dirname "$$model")/"; \
 	echo "$$notebook: done after $$SECONDS s"
 
-report: $(STAMP) ## pages to read of what `make figures` and `make claims` left, in experiment_material/report/: a file for each model, notebooks, docstrings
-	@$(find_model); $(PY) -m util report "$$model" --api --executed $(EXECUTED) --out experiment_material/report
+report: $(STAMP) ## what `make figures` left as HTML, in experiment_material/report/: the executed notebooks, and an index of what they found
+	@$(find_model); $(PY) -m workflow.report "$$model" $(EXECUTED) experiment_material/report
 
 replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, SEED=1, 2, ...: what held and what moved beside data/values; MODEL as in `make figures`
 	@set -o pipefail; set -- $(NOTEBOOKS); $(find_model); name="$${folder%/}"; \
@@ -114,8 +114,9 @@ replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, 
 	done; \
 	$(PY) -m util replication data/values/$$folder "$$place/data/values/$$folder" --texts README.md notebooks/*.ipynb | tee "$$place/replication.txt"
 
-sweep: $(STAMP) $(WORKFLOW)/.installed ## models x data sets x k x seeds x figures of GRID=workflow/grid.yaml, what is missing of it; on a cluster: PROFILE=workflow/profiles/slurm
-	@JUPYTER_PATH="$(CURDIR)/.venv/share/jupyter" $(WORKFLOW)/bin/python -m workflow.sweep "$(GRID)" --profile "$(PROFILE)" $(SWEEP_ARGS)
+sweep: $(STAMP) $(WORKFLOW)/.installed ## notebooks x models x data sets x k x seeds of GRID=workflow/grid.yaml, what is missing of it; on a cluster: PROFILE=workflow/profiles/slurm
+	@$(WORKFLOW)/bin/python -m snakemake --snakefile workflow/Snakefile --profile "$(PROFILE)" --config grid="$(GRID)" \
+		--directory "$(or $(ICL_MATERIAL),$(CURDIR)/experiment_material)/sweeps/$(basename $(notdir $(GRID)))" $(SWEEP_ARGS)
 
 test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cache
 	@[ -n "$(strip $(TESTS) $(NOTEBOOKS))" ] || { echo "Nothing to test: TESTS and NOTEBOOKS are empty." >&2; exit 1; }
@@ -230,9 +231,9 @@ test-harness: $(STAMP) $(HARNESS)/.installed ## evaluate models under interventi
 	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 		$(HARNESS)/bin/python -m pytest $(SIDE_BY_SIDE) tests/extras $(PYTEST_ARGS)
 
-test-workflow: $(STAMP) $(WORKFLOW)/.installed ## run small sweeps, kill them and run them again (110 MB of its own)
+test-workflow: $(STAMP) $(WORKFLOW)/.installed ## run small sweeps, kill one and run it again (110 MB of its own)
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
-	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" JUPYTER_PATH="$(CURDIR)/.venv/share/jupyter" $(QUIET) OMP_NUM_THREADS=1 \
+	ICL_MATERIAL="$$scratch/material" ICL_OUTPUT="$$scratch/output" $(QUIET) OMP_NUM_THREADS=1 \
 		$(WORKFLOW)/bin/python -m pytest $(SIDE_BY_SIDE) tests/workflow $(PYTEST_ARGS)
 
 clean: ## delete .venv and the caches of tools; cached results stay
@@ -294,7 +295,7 @@ $(HARNESS)/.installed: tests/extras/harness.txt requirements.lock | $(STAMP)
 		{ tail -n 8 $(HARNESS)/install.log | cut -c 1-300 >&2; exit 1; }
 	@touch $@
 
-# as with the harness; jobs of a sweep run with the same Python, and find nbconvert's templates by JUPYTER_PATH
+# as with the harness; jobs of a sweep run with the same Python
 $(WORKFLOW)/.installed: tests/workflow/workflow.txt requirements.lock | $(STAMP)
 	@rm -rf $(WORKFLOW); echo "Making $(WORKFLOW) (a minute; all of pip's words: $(WORKFLOW)/install.log)"
 	@$(PY) -m venv $(WORKFLOW)

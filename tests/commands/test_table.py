@@ -102,7 +102,6 @@ def test_every_command_that_measures_is_in_the_table():
         "card",
         "claims",
         "replication",
-        "report",
     }
     assert all(theirs and differs for _, theirs, _, differs in ROWS)
 

@@ -18,7 +18,7 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
     "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "roles",
-    "scores", "inference", "figures", "card", "extras", "training", "report", "commands", "__main__", "moved",
+    "scores", "inference", "figures", "card", "extras", "training", "commands", "__main__", "moved",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
@@ -32,7 +32,7 @@ NO_MODEL = (
     *(f"util.figures.{stem}.{file}" for stem in FIGURES
       for file in ("measures", "plots", "claims", "results", "conclusions")),
     *(f"util.card.{file}" for file in ("budget", "results", "sentences", "plots", "page", "atlas")),
-    "util.report", "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.edge_results",
+    "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.edge_results",
     "util.figures.ioi_patching.edge_plots", "util.figures.role_atlas.emergence",
     "util.figures.role_atlas.emergence_plots",
 )  # fmt: skip

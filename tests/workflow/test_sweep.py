@@ -1,204 +1,150 @@
-"""Sweeps of jobs that take no time: what runs, what fails, what runs again, and what a cluster would be told."""
+"""Grids: what they multiply and refuse. Sweeps of a notebook that takes no time: what runs, fails, and runs again."""
 
-from __future__ import annotations
-
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import nbformat
 import pytest
 import yaml
 
-pytest.importorskip("snakemake", reason="needs Snakemake: make test-workflow")
+from util import paths
+from workflow.grid import jobs
 
-from tests.workflow import stand_in  # noqa: E402
-from util import paths  # noqa: E402
-from workflow import sweep  # noqa: E402
+WORKFLOW = paths.root() / "workflow"
+REAL: dict[str, Any] = {
+    "models": {"embedded": None, "half": {"name": "gpt2", "dtype": "float16", "resources": "large"}},
+    "notebooks": {"forerunner_heads": {"prompts": 8}, "ioi_patching": None, "role_atlas": {"k": 2}},
+    "resources": {"small": {"gigabytes": 4, "minutes": 30}, "large": {"gigabytes": 64, "minutes": 600, "gpus": 2}},
+    "datasets": ["trec", "agnews"], "k": [1, 4], "seeds": [0, 1],
+}  # fmt: skip
+GRID = {"models": {"a": None}, "notebooks": {"tiny": None}, "seeds": [0, 1, 2, 3],
+        "resources": {"small": {"gigabytes": 2, "minutes": 5, "gpus": 1}}}  # fmt: skip
+# seed 0 fails the first time; seeds 2 and 3 wait as long as there is a file `hold`
+CELLS = [('model_name, seed = "", 0\ndevice = "auto"', ["parameters"]), ("""
+import pathlib, time
+print(seed, end="", file=open("ran.txt", "a"), flush=True)
+while seed > 1 and pathlib.Path("hold").exists():
+    time.sleep(0.05)
+if seed == 0 and not pathlib.Path("failed").exists():
+    pathlib.Path("failed").touch()
+    raise ValueError("prompts = 8: too few by design")
+""", [])]  # fmt: skip
+KERNEL = {"name": "python3", "display_name": "Python", "language": "python"}
 
-GRID = {
-    "models": ["embedded", {"name": "meta-llama/Llama-3.1-70B", "gpus": 4, "shards": 3, "device_map": "auto"}],
-    "seeds": [0, 1],
-    "figures": {"toy_induction_head": {}, "card": {}},
-    "minutes": 30,
-    "gigabytes": 2,
-}
-CELLS = [f"{model}/{figure}/seed{seed}" for model in ("embedded", "meta-llama-Llama-3.1-70B")
-         for figure in ("toy_induction_head", "card") for seed in (0, 1)]  # fmt: skip
-PROFILES = paths.root() / "workflow" / "profiles"
+
+def made(folder, text=None, **changes):
+    file = folder / "grid.yaml"
+    file.write_text(text or yaml.safe_dump(REAL | changes, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    return jobs(file)
+
+
+def test_a_notebook_is_multiplied_by_the_axes_that_it_has_and_that_are_not_given(tmp_path):
+    found = made(tmp_path, models=REAL["models"] | {"folder": {"name": str(tmp_path)}})
+    assert len(found) == 3 * (2 * 2 * 2 + 2 + 2 * 2)
+    one, other = found["embedded/forerunner_heads/agnews-k4-seed1"], found["half/role_atlas/trec-seed0"]
+    asked = {"prompts": 8, "dataset": "agnews", "k": 4, "seed": 1}
+    assert one.parameters == {"model_name": "embedded", "device": "cpu"} | asked
+    assert other.parameters == {"model_name": "gpt2", "dtype": "float16", "k": 2, "dataset": "trec", "seed": 0}
+    assert (one.resources.gigabytes, other.resources.gpus) == (4, 2)
+    assert found["folder/ioi_patching/seed0"].parameters["model_name"] == str(tmp_path)
+    assert "half/ioi_patching/default" in made(tmp_path, seeds=None)
+
+
+def test_the_grid_beside_the_snakefile_is_right_and_every_notebook_can_be_swept(tmp_path):
+    assert len(jobs(paths.root() / "workflow" / "grid.yaml")) == 6
+    stems = [file.stem.partition("_")[2] for file in (paths.root() / "notebooks").glob("*.ipynb")]
+    assert len(made(tmp_path, notebooks=dict.fromkeys(stems), datasets=["trec"], k=[1], seeds=[3])) == 2 * len(stems)
+
+
+WRONG = [
+    ({"models": {"模型": None}}, "'模型' cannot name a folder; write it like my-model: {name: 模型}"),
+    ({"models": {"..": None}}, "'..' cannot name a folder"),
+    ({"models": ["embedded"]}, "models = ['embedded']: input should be a valid dictionary"),
+    ({"models": {"a": {"resources": "huge"}}}, "no class of resources 'huge'; choose from large, small"),
+    ({"notebooks": {"forerunner": None}}, "no notebook 'forerunner'; choose from edge_ablation, forerunner_heads"),
+    ({"notebooks": {"role_atlas": {"promts": 3}}}, "no parameter of role_atlas 'promts'; choose from dataset, device"),
+    ({"datasets": ["../trec"]}, "no data set '../trec'; choose from agnews, "),
+    ({"resources": {"a": {"minutes": 3}}}, "resources.a.gigabytes = {'minutes': 3}: field required"),
+    ({"seeds": [1, 1]}, "seeds = [1, 1]: give one or more, none of them twice"),
+    ({"seed": [1]}, "no argument 'seed'; it has models, notebooks"),
+    *(({"text": text}, "; write it like workflow/grid.yaml") for text in ("3", "[", "{3: 4}", "{" * 3000)),
+    ({"text": "models: {a: , a: }"}, "'a' is there twice; rename or delete one of them"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), WRONG)
+def test_wrong_grids_are_refused_in_a_line_with_the_cure(changes, said, tmp_path):
+    with pytest.raises(ValueError) as error:
+        made(tmp_path, **changes)
+    assert said in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.fixture
-def grid(tmp_path):
-    file = tmp_path / "grid.yaml"
-    file.write_text(yaml.safe_dump(GRID))
-    return file
+def clone(tmp_path):
+    pytest.importorskip("snakemake", reason="needs Snakemake: make test-workflow")
+    for folder in ("data", "notebooks"):
+        (tmp_path / folder).mkdir()
+    cells = [nbformat.v4.new_code_cell(source, metadata={"tags": tags}) for source, tags in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
+    nbformat.write(notebook, tmp_path / "notebooks" / "00_tiny.ipynb")
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(GRID))
+    return tmp_path
 
 
-@pytest.fixture
-def swept(tmp_path, grid, capfd):
-    """Runs a sweep of stand-ins: its status, and what was printed."""
-    python = stand_in.executable(tmp_path)
-
-    def run(*flags, profile="local"):
-        with pytest.raises(SystemExit) as ended:
-            sweep.main([str(grid), "--out", str(tmp_path / "out"), "--python", python,
-                        "--profile", str(PROFILES / profile), *flags])  # fmt: skip
-        printed = capfd.readouterr()
-        return ended.value.code, printed.out + printed.err
-
-    return SimpleNamespace(run=run, out=tmp_path / "out")
+def started(clone, *flags, profile="local"):
+    command = [sys.executable, "-m", "snakemake", "--snakefile", WORKFLOW / "Snakefile", "--cores", "4", *flags,
+               "--profile", WORKFLOW / "profiles" / profile, "--directory", clone / "out", "--resources", "gpu=4",
+               "--config", f"grid={clone / 'grid.yaml'}"]  # fmt: skip
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, env=os.environ | {"ICL_ROOT": str(clone)}, start_new_session=True, **pipes)
 
 
-def ran(out: Path) -> list[str]:
-    """What jobs were run, each once."""
-    file = out / "ran.txt"
-    return sorted(file.read_text().splitlines()) if file.exists() else []
+def ended(*asked, **profile):
+    running = started(*asked, **profile)
+    said, _ = running.communicate(timeout=180)
+    return running.returncode, said
 
 
-def collected(out: Path, cell: str) -> list[str]:
-    return [line for line in ran(out) if f"cells/{cell}/" in line and "collect" in line]
+def done(clone):
+    return [(clone / f"out/jobs/a/tiny/seed{seed}/notebook.ipynb").exists() for seed in range(4)]
 
 
-def test_a_dry_run_runs_nothing(swept):
-    status, said = swept.run("--dry-run")
-    assert status == 0
-    assert dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)) == {
-        "all": "1", "card": "4", "merge": "4", "notebook": "4", "records": "8", "shard": "12", "total": "33",
-    }  # fmt: skip
-    assert not ran(swept.out)
+def test_four_jobs_one_of_which_fails_killed_once_are_complete_after_the_second_call(clone):
+    hold, ran = (clone / "notebooks" / name for name in ("hold", "ran.txt"))
+    hold.touch()
+    running = started(clone)
+    until = time.monotonic() + 120
+    while not (done(clone)[1] and hold.with_name("failed").exists() and len(ran.read_text()) == 4):
+        assert running.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+    hold.unlink()
+    assert done(clone) == [False, True, False, False]
+    status, said = ended(clone)
+    assert status == 0 and all(done(clone)), said
+    assert sorted(ran.read_text()) == ["0", "0", "1", "2", "2", "3", "3"]
 
 
-def test_a_cluster_is_asked_for_what_the_plan_has(swept):
-    """By SLURM's plug-in, as far as a dry run goes: every job with its memory, time and GPUs."""
-    status, said = swept.run("--dry-run", profile="slurm")
-    assert status == 0, said
-    shard = next(part for part in said.split("rule ") if part.startswith("shard"))
-    assert "mem_mb=4500" in shard and "runtime=30" in shard and "gpu=4" in shard and "slurm_partition=gpu" in shard
-    drawn = next(part for part in said.split("rule ") if part.startswith("notebook"))
-    assert "gpu=0" in drawn and "runtime=30" in drawn
-    assert not ran(swept.out)
+def test_a_job_that_fails_is_named_stops_no_other_and_runs_again_alone(clone):
+    status, said = ended(clone)
+    named = "\na/tiny/seed0 failed: ValueError: prompts = 8: too few by design (jobs/a/tiny/seed0/log.txt)\n"
+    assert status == 1 and named in said and said.count(" failed: ") == 1
+    assert done(clone) == [False, True, True, True]
+    assert ended(clone)[0] == 0 and all(done(clone))
+    assert sorted((clone / "notebooks" / "ran.txt").read_text()) == ["0", "0", "1", "2", "3"]
+    (clone / "grid.yaml").write_text(yaml.safe_dump(GRID | {"notebooks": {"tiny": {"device": "cpu"}}}))
+    assert "\nnotebook        4\n" in ended(clone, "--dry-run")[1]  # with another parameter all of them are missing
 
 
-def test_everything_runs_once(swept):
-    status, said = swept.run()
-    assert status == 0, said
-    assert f"8 of 8 cells are done: {swept.out / 'index.html'}" in said
-    first = ran(swept.out)
-    assert len(collected(swept.out, CELLS[0])) == 1
-    assert len(collected(swept.out, CELLS[-1])) == 3 + 1 + 1  # three shards, what is left, the merge
-    assert sum("papermill" in line for line in first) == sum(" util card " in line for line in first) == 4
-    page = (swept.out / "index.html").read_text()
-    assert "8 of 8 cells are done." in page
-    assert all(f'href="cells/{cell}/' in page for cell in CELLS)
-
-    status, said = swept.run()
-    assert status == 0 and "Nothing to be done" in said
-    assert ran(swept.out) == first
-
-
-def test_a_job_that_fails_is_named_and_stops_no_other(swept):
-    failing = swept.out / "cells" / CELLS[1]
-    failing.mkdir(parents=True)
-    (failing / "fails").write_text("prompts = 8: too few by design")
-    status, said = swept.run()
-    assert status == 1
-    assert f"{CELLS[1]}: records failed: prompts = 8: too few by design (cells/{CELLS[1]}/logs/records.log)" in said
-    assert "7 of 8 cells are done" in said
-    page = (swept.out / "index.html").read_text()
-    assert "7 of 8 cells are done, 1 failed." in page
-    assert "prompts = 8: too few by design" in page and f'href="cells/{CELLS[1]}/logs/records.log"' in page
-    assert f'href="cells/{CELLS[1]}/notebook' not in page
-
-    before = set(ran(swept.out))
-    status, said = swept.run()
-    assert status == 0, said
-    again = ran(swept.out)
-    assert len(again) == len(before) + 1 + 2  # collect stands there twice now; papermill and the page are new
-    assert all(CELLS[1] in line for line in set(again) - before)
-    assert "8 of 8 cells are done." in (swept.out / "index.html").read_text()
-
-
-def test_a_cell_that_joins_the_grid_runs_alone(swept, grid):
-    assert swept.run()[0] == 0
-    before = set(ran(swept.out))
-    grid.write_text(yaml.safe_dump(GRID | {"seeds": [0, 1, 2]}))
-    assert swept.run()[0] == 0
-    new = set(ran(swept.out)) - before
-    assert new and all("/seed2/" in line for line in new)
-
-
-def test_wrong_input_ends_in_a_line(swept, grid, tmp_path):
-    grid.write_text(yaml.safe_dump(GRID | {"figures": {"card": {"minutes": -1}}}))
-    status, said = swept.run()
-    assert status == 1 and said.startswith("card: minutes = -1") and len(said.splitlines()) == 1
-    assert not (swept.out / "cells").exists()
-    assert swept.run(profile="nowhere")[1].startswith(f"{PROFILES / 'nowhere'} is no profile")
-
-
-def test_a_sweep_that_runs_is_not_run_twice(swept):
-    swept.out.mkdir()
-    with (swept.out / sweep.LOCK).open("a") as lock:
-        sweep._alone(lock, swept.out)
-        status, said = swept.run()
-    assert status == 1 and "this sweep runs already" in said
-    assert not (swept.out / "plan.json").exists()
-
-
-def test_locks_of_a_killed_snakemake_are_taken_away(swept):
-    assert swept.run()[0] == 0
-    locks = swept.out / ".snakemake" / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    (locks / "0.output.lock").write_text("\n".join(f"cells/{cell}/records.done" for cell in CELLS))
-    done = swept.out / "cells" / CELLS[0] / "notebook.html"
-    done.unlink()
-    status, said = swept.run()
-    assert status == 0, said
-    assert done.exists() and not list(locks.glob("*"))
-
-
-# ---- GPUs ----
-
-
-def on_gpus(folder: Path, count: int, *command: str) -> Any:
-    script = paths.root() / "workflow" / "gpus.py"
-    given = [sys.executable, str(script), "--devices", "3", "5", "--count", str(count), "--", *command]
-    return subprocess.Popen(given, env=os.environ | {"TMPDIR": str(folder)}, stdout=subprocess.PIPE, text=True)
-
-
-SEEN = (sys.executable, "-c", "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep({})")
-
-
-def test_every_process_has_gpus_of_its_own(tmp_path):
-    """Two at a time on two GPUs; a third one waits until one of them is killed."""
-    long = (*SEEN[:2], SEEN[2].format(60))
-    first, second = (on_gpus(tmp_path, 1, *long) for _ in range(2))
-    assert {first.stdout.readline().strip(), second.stdout.readline().strip()} == {"3", "5"}
-    both = on_gpus(tmp_path, 2, *SEEN[:2], SEEN[2].format(0))
-    none = on_gpus(tmp_path, 0, *SEEN[:2], SEEN[2].format(0))
-    assert none.communicate()[0] == "\n"
-    first.send_signal(signal.SIGKILL)
-    time.sleep(1.5)
-    assert both.poll() is None
-    second.kill()
-    assert both.communicate(timeout=30)[0] == "3,5\n"
-
-
-def test_more_gpus_than_there_are_is_an_error(tmp_path):
-    assert on_gpus(tmp_path, 3, "true").wait() == 2
-
-
-def test_jobs_of_this_machine_are_told_their_gpus(swept, monkeypatch):
-    monkeypatch.setattr(sweep, "_devices", lambda: ["0", "1"])
-    status, said = swept.run("--dry-run", "--", "--printshellcmds")
-    assert status == 0, said
-    assert json.loads((swept.out / "plan.json").read_text())["devices"] == ["0", "1"]
-    assert "gpus.py --devices 0 1 --count 1 -- " in said
-    assert "--count 2 -- " in said  # of the model that asks for 4
-    assert "--count 0 -- " in said  # of notebooks
+def test_a_cluster_is_asked_for_what_the_class_has_and_a_wrong_grid_ends_before_anything_runs(clone):
+    _, said = ended(clone, "--dry-run", profile="slurm")
+    assert [said.count(asked) for asked in ("threads: 4\n", "mem_mb=2000", "runtime=5", "gpu=1")] == [4] * 4, said
+    (clone / "grid.yaml").write_text("models: embedded")
+    status, said = ended(clone)
+    assert status == 1 and said.splitlines()[-1].endswith("; write it like workflow/grid.yaml")
+    assert "Traceback" not in said and not (clone / "out" / "jobs").exists()

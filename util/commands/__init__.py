@@ -15,7 +15,6 @@ __all__ = [
     "knockout",
     "means",
     "replication",
-    "report",
     "results",
     "scores",
 ]

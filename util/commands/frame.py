@@ -113,12 +113,6 @@ COMMANDS = (
         ("data/values experiment_material/replications/embedded-1/data/values --texts README.md",),
         takes_config=False,
     ),
-    Command(
-        "report",
-        "pages to read: figures, tables, verdicts and provenance of a model in one file, and its notebooks",
-        ("embedded", "embedded smollm2 --out pages --api"),
-        takes_config=False,
-    ),
 )
 BY_NAME = {command.name: command for command in COMMANDS}
 ENDS = "ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong"

@@ -68,7 +68,7 @@ class ClaimsBeside:
     ) -> ClaimsBeside:
         """The verdicts on a figure's claims beside what data/published/<stem>.json says of them.
 
-        They are those that `python -m util claims` has stored of this model and these settings, if it has: it asks
+        They are those that `make claims` has stored of this model and these settings, if it has: it asks
         more queries. Else they are `verdicts`. model: its name; title: as it is shown; about: what was measured, for
         the headline; settings: what decides which question was asked, by the names in the stored file.
         """

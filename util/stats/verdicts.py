@@ -22,7 +22,6 @@ from util.stats.tests import holm
 
 HOLDS, DOES_NOT_HOLD, UNDECIDED = "holds", "does not hold in this model", "undecided"
 NOT_DONE, NOT_ASKED = "task not done", "not asked"
-VERDICTS = (HOLDS, DOES_NOT_HOLD, UNDECIDED, NOT_DONE, NOT_ASKED)
 ERROR = 0.025  # of a verdict, in either direction; it goes with intervals of 95 %
 MOST = 10**7  # queries: what needs more has no number
 

@@ -1,0 +1,38 @@
+"""The report: executed notebooks as pages, and an index of what they found."""
+
+import nbformat
+import pytest
+
+from util import paths
+from workflow import report
+
+STEM = "03_ioi_patching"
+
+
+def test_a_page_has_its_figures_and_the_index_its_findings(tmp_path):
+    notebook = nbformat.read(paths.root() / "notebooks" / f"{STEM}.ipynb", as_version=4)
+    nbformat.write(notebook, tmp_path / f"{STEM}.ipynb")
+    index = report.write("embedded", tmp_path, tmp_path / "report")
+    page = (index.parent / f"{STEM}.html").read_text(encoding="utf-8")
+    drawn = [
+        output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+    ]
+    assert page.count('src="data:image/png;base64,') == len(drawn) > 4
+    said = index.read_text(encoding="utf-8")
+    assert f'<a href="{STEM}.html">Patching heads in indirect object identification (IOI)</a>' in said
+    found = report.findings("ioi_patching", "embedded")
+    assert said.count("<li>") == len(found) and f"<li>{found[0]}</li>" in said and "it failed" not in said
+
+    notebook.metadata["papermill"] = {"exception": True}
+    nbformat.write(notebook, tmp_path / f"{STEM}.ipynb")
+    assert "(IOI) (it failed)</a>" in report.write("embedded", tmp_path, tmp_path / "report").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_without_executed_notebooks_a_sentence_says_what_makes_them(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match="^no executed notebook of gpt2 is there; `make figures MODEL=gpt2` makes"
+    ):
+        report.write("gpt2", tmp_path, tmp_path / "report")
+    assert not (tmp_path / "report").exists()
