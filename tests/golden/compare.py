@@ -5,9 +5,9 @@
 
 BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
 values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that share of the
-largest number of an array. Without AFTER the digests of tests/golden/<model>.json are compared, or, with --rtol, the small arrays that
-the repository keeps of the embedded model. --keep adds to the digests, so that figures can be made one by one, and
-writes the small arrays anew. The exit code is 1 where something differs.
+largest number of an array. Without AFTER the digests of tests/golden/<model>.json are compared, or, with --rtol, the
+small arrays that the repository keeps of the embedded model. --keep adds to the digests, so that figures can be made
+one by one, and writes the small arrays anew. The exit code is 1 where something differs.
 """
 
 import argparse
