@@ -17,6 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from util.training import sources
+from util.training.corpus import never_repeated
+from util.training.tokenizer import BOS_ID, single_ids
 
 from util.engine.attention import support
 from util.engine.call import Instrument
@@ -43,9 +46,6 @@ from util.roles.attention_scores import INDUCTION_HEAD, uniform_prefix_matching
 from util.roles.head_scores import head_scores
 from util.stats import answers
 from util.stats.intervals import mean_interval, wilson
-from util.training import sources
-from util.training.corpus import never_repeated
-from util.training.tokenizer import BOS_ID, single_ids
 
 SEED = 1_000_003  # of the evaluation: not a seed of any training step
 LENGTH, COPIES = 50, 4
