@@ -25,7 +25,7 @@ RENAMED = {
     ("edge_ablation", "share"): ("plan.rule.share",),
     ("edge_ablation", "margin"): ("plan.rule.margin",),
 }
-OF_NOTEBOOK = {"toy_induction_head": ("beta", "vocabulary", "texts", "train")}  # parameters that no study has
+OF_NOTEBOOK = {"toy_induction_head": ("beta", "vocabulary", "texts")}  # parameters that no study has
 # how much more than estimated a job asks for: estimates of time hold within 2, those of memory within 1.5
 TIME, MEMORY = 2.0, 1.5
 STARTING = 10  # minutes that loading a model and a queue's nodes may take

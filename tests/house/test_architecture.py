@@ -18,7 +18,7 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
     "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "roles",
-    "scores", "inference", "figures", "card", "extras", "training", "report", "commands", "__main__", "moved",
+    "scores", "inference", "figures", "card", "extras", "report", "commands", "__main__", "moved",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
@@ -33,8 +33,7 @@ NO_MODEL = (
       for file in ("measures", "plots", "claims", "results", "conclusions")),
     *(f"util.card.{file}" for file in ("budget", "results", "sentences", "plots", "page", "atlas")),
     "util.report", "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.edge_results",
-    "util.figures.ioi_patching.edge_plots", "util.figures.role_atlas.emergence",
-    "util.figures.role_atlas.emergence_plots",
+    "util.figures.ioi_patching.edge_plots",
 )  # fmt: skip
 INTERNALS = (
     "transformers.integrations",
@@ -125,7 +124,7 @@ def test_models_and_data_come_in_through_one_door(name):
     file, packages = NAMES[name], {imported.split(".")[0] for imported in imports(NAMES[name])}
     if name != "util.load_model_and_data":
         assert "StaICC" not in packages, f"{name}: data come in through load_model_and_data"
-    if not within(name, ("util.load_model_and_data", "util.training", "util.models")):
+    if not within(name, ("util.load_model_and_data", "util.models")):
         assert "from_pretrained" not in file.read_text(), f"{name}: models come in through load_model_and_data"
     if name not in {"util.engine.attention", "util.engine.adapters", "util.engine.call"}:
         inside = [imported for imported in imports(file) if imported.startswith(INTERNALS)]

@@ -31,7 +31,6 @@ ODD = 'a<b>&"c"'  # the name of a model
 FINDING = "3 of 270 heads <look> back & ahead"
 NO_EXECUTED = Path("/nowhere")
 OF_NO_MODEL = {"shifts", "residual_stream", "circuits", "phase_change"}  # panels of the toy in which no model is
-STORED_ONCE = [*(f"toy_induction_head_{panel}" for panel in OF_NO_MODEL), "role_atlas_emergence"]  # for all models
 
 
 def drawing(finding=FINDING, setting="toy, 8 prompts") -> Figure:
@@ -55,7 +54,7 @@ def stored(tmp_path, monkeypatch):
 def stored_pictures(model):
     """The figures that the clone has of a model, with those that are of no model."""
     folder = paths.root() / "figures"
-    once = [folder / f"{name}.png" for name in STORED_ONCE]
+    once = [folder / f"toy_induction_head_{panel}.png" for panel in OF_NO_MODEL]
     return sorted({*(folder / FOLDERS[model]).glob("*.png"), *once}, key=lambda file: file.name)
 
 

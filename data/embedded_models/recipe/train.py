@@ -190,7 +190,7 @@ def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
 
 
 def train(corpus: Corpus, seed: int = 0, recipe: Sequence[Stage] = RECIPE) -> tuple[LlamaForCausalLM, list[float]]:
-    """The trained model, and the loss of each step in nats. The batch of a step depends on seed, stage and step alone."""
+    """The trained model and the loss of each step in nats. A batch depends on seed, stage and step alone."""
     model, losses = new_model(recipe[0].layers, seed, recipe[0].heads), list[float]()
     for number, stage in enumerate(recipe):
         if stage.keep is not None:
