@@ -155,13 +155,13 @@ classes: $(STAMP) ## compare every causal class of transformers, tiny, with its 
 
 check: $(STAMP) ## ruff and mypy
 	@failed=; \
-	$(PY) -m ruff check util tests workflow notebooks || failed="$$failed ruff-check"; \
-	$(PY) -m ruff format --check util tests workflow notebooks || failed="$$failed ruff-format"; \
-	$(PY) -m mypy util tests workflow || failed="$$failed mypy"; \
+	$(PY) -m ruff check util tests workflow notebooks data || failed="$$failed ruff-check"; \
+	$(PY) -m ruff format --check util tests workflow notebooks data || failed="$$failed ruff-format"; \
+	$(PY) -m mypy util tests workflow data/embedded_models/recipe || failed="$$failed mypy"; \
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed (make format repairs most of what ruff finds)" >&2; exit 1; fi
 
-format: $(STAMP) ## let ruff repair and format util, tests, workflow and notebooks
-	@$(PY) -m ruff check --fix util tests workflow notebooks; $(PY) -m ruff format util tests workflow notebooks
+format: $(STAMP) ## let ruff repair and format util, tests, workflow, notebooks and data
+	@$(PY) -m ruff check --fix util tests workflow notebooks data; $(PY) -m ruff format util tests workflow notebooks data
 
 notebooks: $(STAMP) ## re-execute the notebooks in place: their stored outputs are what `make test` compares with
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \
@@ -238,7 +238,7 @@ test-workflow: $(STAMP) $(WORKFLOW)/.installed ## run small sweeps, kill one and
 
 clean: ## delete .venv and the caches of tools; cached results stay
 	@rm -rf .venv $(ORACLES) $(HARNESS) $(WORKFLOW) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	@find util tests workflow notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+	@find util tests workflow notebooks data \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 	@echo "Deleted .venv and the caches of tools. Kept: experiment_material/ ($$(du -sh experiment_material | cut -f1)); make clean-cache deletes that."
 
 clean-cache: ## delete the cached results in experiment_material/

@@ -45,8 +45,7 @@ def test_conclusions_are_of_both_models_each_under_its_name(stem):
     shown = importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded")
     both = ["embedded", "SmolLM2-135M-Instruct, Q4_1 file, dequantised"]
     before = ["whichever the model"] * (stem == "toy_induction_head")
-    after = ["embedded, while it was trained"] * (stem == "role_atlas")
-    assert [*shown.sentences] == before + both + after
+    assert [*shown.sentences] == before + both
     text = shown._repr_markdown_()
     assert text.count("\n- ") + text.startswith("- ") == sum(map(len, shown.sentences.values()))
     for model, found in zip(FOLDERS, map(shown.sentences.get, both), strict=True):

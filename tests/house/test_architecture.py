@@ -1,15 +1,12 @@
 """The rooms of the house and who may know whom, checked on the source. CONTRIBUTING.md has the map."""
 
 import ast
-import importlib
-import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from util import moved
 from util.figures import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +15,7 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
     "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "roles",
-    "scores", "inference", "figures", "card", "extras", "training", "commands", "__main__", "moved",
+    "scores", "inference", "figures", "card", "extras", "commands", "__main__",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
@@ -31,10 +28,9 @@ NO_MODEL = (
     "util.roles.results", "util.roles.rules", "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES
       for file in ("measures", "plots", "claims", "results", "conclusions")),
-    *(f"util.card.{file}" for file in ("budget", "results", "sentences", "plots", "page", "atlas")),
+    *(f"util.card.{file}" for file in ("results", "sentences", "plots", "page", "atlas")),
     "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.edge_results",
-    "util.figures.ioi_patching.edge_plots", "util.figures.role_atlas.emergence",
-    "util.figures.role_atlas.emergence_plots",
+    "util.figures.ioi_patching.edge_plots",
 )  # fmt: skip
 INTERNALS = (
     "transformers.integrations",
@@ -125,26 +121,13 @@ def test_models_and_data_come_in_through_one_door(name):
     file, packages = NAMES[name], {imported.split(".")[0] for imported in imports(NAMES[name])}
     if name != "util.load_model_and_data":
         assert "StaICC" not in packages, f"{name}: data come in through load_model_and_data"
-    if not within(name, ("util.load_model_and_data", "util.training", "util.models")):
+    if not within(name, ("util.load_model_and_data", "util.models")):
         assert "from_pretrained" not in file.read_text(), f"{name}: models come in through load_model_and_data"
     if name not in {"util.engine.attention", "util.engine.adapters", "util.engine.call"}:
         inside = [imported for imported in imports(file) if imported.startswith(INTERNALS)]
         assert not inside, f"{name}: only the engine knows transformers' insides"
     if room(name) == "prompts":
         assert not packages & MODELS, f"{name}: prompts are text; a tokenizer comes as an argument"
-
-
-@pytest.mark.parametrize("old", moved.MOVED)
-def test_modules_that_moved_say_where_they_went(old):
-    with pytest.raises(ModuleNotFoundError, match="has moved: import") as error:
-        importlib.import_module(old)
-    named = re.findall(r"util(?:\.\w+)+", str(error.value).partition(": import ")[2])
-    assert named and all(name in NAMES for name in named)
-
-
-def test_other_missing_modules_are_missing_as_ever():
-    with pytest.raises(ModuleNotFoundError, match="No module named 'util.nothing'"):
-        importlib.import_module("util.nothing")
 
 
 # ------------------------------------------------------------------------------------------------ docstrings
@@ -188,17 +171,3 @@ def test_public_names_say_what_they_are(name):
             if error[0].isupper() and error != "NotImplementedError" and error not in said + about:
                 lacking.append(f"{place} does not say that it raises {error}")
     assert not lacking, f"{name}: {lacking}"
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if NAMES[name].name == "__init__.py" and name != "util"])
-def test_a_room_says_what_is_in_it(name):
-    """`__all__` names the modules of a room, or names that they define; `from room import *` has them."""
-    room_ = importlib.import_module(name)
-    modules = {file.stem for file in NAMES[name].parent.glob("*.py") if not file.stem.startswith("_")}
-    modules |= {file.parent.name for file in NAMES[name].parent.glob("*/__init__.py")}
-    assert hasattr(room_, "__all__"), f"{name} has no __all__; its modules are {sorted(modules)}"
-    lacking, besides = modules - set(room_.__all__), {public for public in room_.__all__ if not hasattr(room_, public)}
-    exports_names = modules.isdisjoint(room_.__all__)  # such as `util.edges`: names of its modules, not these
-    assert exports_names or not lacking, f"__all__ of {name} lacks {sorted(lacking)}"
-    assert besides <= modules, f"__all__ of {name} has {sorted(besides - modules)}, which are not there"
-    assert room_.__doc__ and room_.__doc__.strip().endswith(".")

@@ -28,6 +28,6 @@ def path(name: str = "generalist") -> Path:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
             f"no embedded model {name!r} in {home()} (present: {', '.join(names()) or 'none'}); "
-            f"restore it from the repository, or train it: python -m util.training train {name}"
+            "restore it from the repository, or train it: python -m data.embedded_models.recipe.train"
         )
     return folder

@@ -1,86 +1,36 @@
 """The toy induction heads: training logs and their figures."""
 
 import json
-import math
-import random
-import sys
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.patches import Rectangle
 
 from tests.figures.legible import LONG_NAME, faults
+from util import paths
 from util.figures.style import COLUMN, WIDTH
 from util.figures.toy_induction_head import by_hand, plots
-from util.figures.toy_induction_head.results import FoundPatterns
+from util.figures.toy_induction_head.results import FoundPatterns, PhaseChange, fell_at, formed_at, phase_change
 from util.figures.toy_induction_head.study import Study
 from util.records.model import Model
 from util.roles import attention_scores
 from util.roles.attention_scores import ScoredHead
 from util.roles.results import Patterns
 from util.stats.intervals import Interval
-from util.training import __main__ as command_line
-from util.training import phase_change
-
-
-@pytest.fixture(scope="module")
-def run():
-    return phase_change.train(steps=5, every=2)
 
 
 @pytest.fixture(scope="module")
 def log():
-    return phase_change.log()
-
-
-def random_states():
-    return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
-
-
-def test_training_depends_on_the_seed_alone_and_leaves_random_states(run):
-    torch.manual_seed(5)
-    before, threads = random_states(), torch.get_num_threads()
-    again, other = phase_change.train(steps=5, every=2), phase_change.train(steps=2, seed=1, every=2)
-    assert random_states() == before and torch.get_num_threads() == threads
-    assert again == run
-    assert other["later_copies"][0] != run["later_copies"][0]  # other weights
-    assert other["later_copies"][1] != run["later_copies"][1]
-
-
-def test_a_log_has_the_promised_shapes_and_is_plain(run):
-    step = phase_change.ROWS * phase_change.LENGTH
-    assert run["tokens"] == [0, 2 * step, 4 * step, 5 * step]  # the last one too
-    assert json.loads(json.dumps(run)) == run
-    for name in ("first_copy", "later_copies"):
-        assert np.shape(run[name]) == (4,)
-        assert run[name][0] == pytest.approx(math.log(phase_change.VOCABULARY), abs=0.3)  # it knows nothing yet
-    for name in phase_change.SCORES:
-        assert np.shape(run[name]) == (4, phase_change.LAYERS, phase_change.HEADS)
-    drawn = phase_change.held_out()
-    uniform = attention_scores.uniform_prefix_matching(drawn.length, drawn.copies)
-    np.testing.assert_allclose(run["prefix_matching"][0], uniform, atol=0.02)  # nor does it match anything
-
-
-def test_the_held_out_sequences_repeat_and_no_batch_asks_for_more_than_copies():
-    drawn = phase_change.held_out()
-    assert drawn.ids.shape == (phase_change.HELD_OUT, 1 + phase_change.COPY * phase_change.COPIES)
-    copies = drawn.ids[:, 1:].reshape(phase_change.HELD_OUT, phase_change.COPIES, phase_change.COPY)
-    assert (copies == copies[:, :1]).all() and (np.diff(np.sort(copies[:, 0])) > 0).all()
-    tokens, repeated = (part.numpy() for part in phase_change._batch(np.random.default_rng(0)))
-    assert tokens.shape == repeated.shape == (phase_change.ROWS, phase_change.LENGTH)
-    for row, wanted in zip(tokens, repeated, strict=True):
-        seen_before = [token in row[:place] for place, token in enumerate(row)]
-        assert seen_before == wanted.tolist() and row[0] == phase_change.BOS not in row[1:]
+    return json.loads((paths.root() / "data" / "phase_change.json").read_text())
 
 
 def test_the_moment_is_the_first_measurement_above_the_score():
     run = {"tokens": [0, 10, 20, 30], "prefix_matching": np.array([0.1, 0.6, 0.4, 0.9]).reshape(4, 1, 1)}
-    assert phase_change.formed_at(run) == 10
-    assert phase_change.formed_at(run, 0.7) == 30
-    assert phase_change.formed_at(run, 0.9) is None
+    assert formed_at(run) == 10
+    assert formed_at(run, 0.7) == 30
+    assert formed_at(run, 0.9) is None
 
 
 def test_the_stored_log_shows_the_change(log):
@@ -93,27 +43,9 @@ def test_the_stored_log_shows_the_change(log):
         assert previous[0].max() < 0.1 and previous[-1, 0].max() > 0.4  # and layer 0 tells it what
         assert found["later_copies"][-1] < 0.5 < 4 < found["later_copies"][0]
         assert found["first_copy"][-1] > found["first_copy"][0]
-        moment = found["tokens"].index(phase_change.formed_at(found))
+        moment = found["tokens"].index(formed_at(found))
         assert found["later_copies"][moment] < 2  # the loss falls when the heads form: before, ...
         assert found["later_copies"][moment - 15] > 2.7  # ... it is above that of guessing among the 15 tokens
-
-
-def test_the_stored_log_begins_as_training_does(log, run):
-    for name in ("first_copy", "later_copies", *phase_change.SCORES):  # nothing is trained yet: the same on any machine
-        np.testing.assert_allclose(log["seeds"]["0"][name][0], run[name][0], atol=2e-3)
-
-
-def test_the_command_line_writes_what_log_reads(run, log, tmp_path, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(phase_change, "train", lambda seed: asked.append(seed) or run)
-    file = tmp_path / "log.json"
-    arguments = ["phase-change", "--seed", "3", "4", "--out", str(file), "--machine", "a toaster"]
-    monkeypatch.setattr(sys, "argv", ["python -m util.training", *arguments])
-    command_line.main()
-    written = json.loads(file.read_text())
-    assert asked == [3, 4] and written["seeds"] == {"3": run, "4": run} and "a toaster" in written["about"]
-    assert written.keys() == log.keys()
-    assert "seed 3: best prefix-matching score above 0.5 after None tokens" in capsys.readouterr().out
 
 
 LETTERS = "abcdef"
@@ -145,7 +77,7 @@ def found_patterns(length=50, previous=(0.96, 0.90, 0.97), matching=(0.94, 0.90,
 
 def training(log, change=lambda run: run):
     runs = {f"seed {seed}": change(run) for seed, run in log["seeds"].items()}
-    return phase_change.PhaseChange(runs, runs, "a log")
+    return PhaseChange(runs, "a log")
 
 
 @pytest.mark.parametrize("width", [COLUMN, WIDTH])
@@ -239,7 +171,7 @@ def test_the_title_of_the_change_says_how_near_loss_and_heads_are(log):
     assert "within 225,280 tokens" in title(later)  # ten measurements later
     never = training(log, lambda run: run | {"later_copies": [5.0] * len(run["tokens"])})
     assert never.finding is None and title(never) == ""
-    assert [phase_change.fell_at(run) for run in never.runs.values()] == [None] * 3
+    assert [fell_at(run) for run in never.runs.values()] == [None] * 3
 
 
 # ------------------------------------------------------------------------------------------------ single figures
@@ -248,7 +180,7 @@ def test_the_title_of_the_change_says_how_near_loss_and_heads_are(log):
 def test_the_figure_of_the_change_draws_every_head_of_the_first_run(log):
     figure = plots.phase_change(list(log["seeds"].values()), {"guess": 4.1}, "finding", "setting")
     above, below = figure.axes
-    heads = phase_change.LAYERS * phase_change.HEADS
+    heads = 2 * 4
     drawn = [[line for line in ax.get_lines() if len(np.asarray(line.get_xdata()))] for ax in (above, below)]
     assert len(drawn[0]) == 2 * 3 + 1 and len(drawn[1]) == 2 * heads + 2 * 2  # and the level of the guess
     assert above.get_ylim() == (0, 6) and "guess" in [text.get_text() for text in above.texts]
@@ -394,25 +326,14 @@ def test_records_are_those_of_the_sequences(study):
 def test_results_have_what_the_file_and_the_check_hold(study, log):
     lecture = by_hand.Lecture(np.eye(4, k=-1), np.eye(4, 3, k=-1), dict.fromkeys(by_hand.SCORES, 0.0), {"a": "b"})
     built = by_hand.Built({"layer 0": dict.fromkeys(by_hand.SCORES, 1.0)}, {"first copy": 0.0}, True)
-    training = phase_change.phase_change()
+    training = phase_change()
     results = study.results(lecture, built, by_hand.likeliest(["abab"], 60.0), training)
     values = results.values()
     assert values["request"]["model"] == "embedded" and len(values["heads"]) == 6
     assert values["phase_change"]["tokens at a score of 0.5"] == training.formed == {
-        f"seed {seed}": phase_change.formed_at(run) for seed, run in log["seeds"].items()
+        f"seed {seed}": formed_at(run) for seed, run in log["seeds"].items()
     }  # fmt: skip
     lines = results.check_lines()
     assert "predicted through the residual stream: b" in lines and "after 'abab': 'a' 1.00" in lines
     assert sum(line.startswith("seed ") for line in lines) == 3
     assert len(study.patterns().figure({role: (np.eye(30), 1.0) for role in attention_scores.ROLES}).axes) == 5
-
-
-def test_a_run_that_is_trained_here_comes_first(run, monkeypatch):
-    monkeypatch.setattr(phase_change, "train", lambda seed: run)
-    training = phase_change.phase_change(trained=True, seed=7)
-    assert list(training.runs) == ["trained here", "seed 0", "seed 1", "seed 2"]
-    assert training.runs["trained here"] is run
-    assert training.formed["trained here"] is None and "thread" in training.about
-    assert (
-        training.setting.endswith("in full: trained here") and training.finding is None
-    )  # too short for heads to form

@@ -1,3 +1,3 @@
 """The role atlas: what every head of a model is, by score and effect."""
 
-__all__ = ["conclusions", "emergence", "emergence_plots", "plots", "results", "study"]
+__all__ = ["conclusions", "plots", "results", "study"]

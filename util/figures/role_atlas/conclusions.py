@@ -3,7 +3,6 @@
 from collections import defaultdict
 
 from util.figures.conclusions import Conclusions, Values, in_words, listed, none_or, told, written
-from util.figures.role_atlas.emergence import emergence
 
 UNITS = {  # of effects; all others are in nats
     "function vector": "as a probability that is gained",
@@ -13,9 +12,8 @@ NAMED = 3  # heads of a role that are named with their effects
 
 
 def of(model: str) -> Conclusions:
-    """What was found, of the committed models and of `model`, and what a training of the embedded model showed."""
-    found = told("role_atlas", sentences, model)
-    return Conclusions({**found.sentences, "embedded, while it was trained": emergence().lines()})
+    """What was found, of the committed models and of `model`."""
+    return told("role_atlas", sentences, model)
 
 
 def sentences(values: Values) -> list[str]:

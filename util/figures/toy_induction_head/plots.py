@@ -229,7 +229,7 @@ def phase_change(
     width: float = WIDTH,
     top: float = 6.0,
 ) -> Figure:
-    """Losses (above) and scores of heads (below) against the tokens read; a run is what `train` returns.
+    """Losses (above) and scores of heads (below) against the tokens read; a run: see `results.PhaseChange`.
 
     Of the first run every head is drawn, of the others, pale, the best head of each score. guesses: losses that mark
     what guessing costs, by name. Losses above `top` are cut off.

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from util import paths
 from util.figures.style import WIDTH
 from util.figures.toy_induction_head import plots
 from util.figures.toy_induction_head.by_hand import Built, Floats, Lecture, Likeliest
 from util.roles.attention_scores import ROLES, ScoredHead
 from util.roles.results import Patterns
+
+VOCABULARY, COPY = (
+    64,
+    15,
+)  # tokens of the model that shows the phase change; distinct ones of a sequence it is measured on
 
 
 @dataclass(frozen=True)
@@ -106,13 +114,79 @@ class FoundPatterns:
 _READS = {"previous_token": "the previous token", "prefix_matching": "what followed earlier occurrences"}
 
 
-class Training(Protocol):
-    """Runs of training, see `util.training.phase_change.PhaseChange`."""
+def formed_at(run: Mapping[str, Any], score: float = 0.5) -> int | None:
+    """How many tokens were read when the best prefix-matching score was first measured above `score`; None: never."""
+    best = np.array(run["prefix_matching"]).max(axis=(1, 2))
+    return int(run["tokens"][int((best > score).argmax())]) if (best > score).any() else None
+
+
+def fell_at(run: Mapping[str, Any]) -> int | None:
+    """How many tokens were read when the loss on later copies was first below half of what guessing among COPY costs.
+
+    None: never.
+    """
+    below = np.array(run["later_copies"]) < np.log(COPY) / 2
+    return int(run["tokens"][int(below.argmax())]) if below.any() else None
+
+
+@dataclass(frozen=True)
+class PhaseChange:
+    """Runs of training by name, the one that is drawn in full first; about: where they are from.
+
+    A run is what `data/embedded_models/recipe/phase_change.py` measured while it trained: tokens read; first_copy and
+    later_copies, losses in nats per token; prefix_matching and previous_token, scores [L, H] of heads.
+    """
+
+    runs: Mapping[str, Mapping[str, Any]]
+    about: str
 
     @property
-    def formed(self) -> Mapping[str, int | None]: ...
+    def formed(self) -> dict[str, int | None]:
+        """How many tokens were read when induction heads formed, see `formed_at`, by run."""
+        return {name: formed_at(run) for name, run in self.runs.items()}
 
-    def check_lines(self) -> list[str]: ...
+    @property
+    def finding(self) -> str | None:
+        """How near to each other losses fall and heads form; None where a run does not show both."""
+        moments = [(fell_at(run), formed_at(run)) for run in self.runs.values()]
+        apart = [abs(fell - formed) for fell, formed in moments if fell is not None and formed is not None]
+        if len(apart) < len(moments):
+            return None
+        resolution = max(int(np.diff(run["tokens"]).max()) for run in self.runs.values())
+        return (
+            f"In all {len(apart)} runs the loss falls within {max(apart) + resolution:,} tokens of when induction "
+            "heads form"
+        )
+
+    @property
+    def setting(self) -> str:
+        """What was trained, and which run is drawn in full."""
+        name, run = next(iter(self.runs.items()))
+        _, layers, heads = np.shape(run["prefix_matching"])
+        moments = "falls: below half of the lower dashed line; form: prefix matching above 0.5"
+        return f"Llama of {layers} layers x {heads} heads on repeated random tokens; {moments}; in full: {name}"
+
+    def figure(self, width: float = WIDTH) -> Figure:
+        """Returns losses and scores of heads against the tokens read."""
+        guesses = {
+            f"guessing among all {VOCABULARY} tokens": float(np.log(VOCABULARY)),
+            f"among the {COPY} of the text": float(np.log(COPY)),
+        }
+        return plots.phase_change(list(self.runs.values()), guesses, self.finding, self.setting, width)
+
+    def check_lines(self) -> list[str]:
+        """Returns a line for each run."""
+        return [
+            f"{name}: prefix matching {np.max(run['prefix_matching'][-1]):.2f}, above 0.5 from {formed_at(run):,} "
+            f"tokens on; loss on the later copies {run['later_copies'][0]:.2f}, at last {run['later_copies'][-1]:.2f}"
+            for name, run in self.runs.items()
+        ]
+
+
+def phase_change() -> PhaseChange:
+    """Returns the stored runs, `data/phase_change.json`."""
+    log = json.loads((paths.root() / "data" / "phase_change.json").read_text(encoding="utf-8"))
+    return PhaseChange({f"seed {seed}": run for seed, run in log["seeds"].items()}, log["about"])
 
 
 @dataclass(frozen=True)
@@ -124,7 +198,7 @@ class Results:
     built: Built
     heads: Heads
     texts: Likeliest
-    training: Training
+    training: PhaseChange
 
     def values(self) -> dict[str, Any]:
         """Returns what the file of values holds."""

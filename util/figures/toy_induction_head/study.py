@@ -11,7 +11,7 @@ from pydantic import Field
 
 from util.figures.planted_controls import planted_control
 from util.figures.toy_induction_head.by_hand import Built, Lecture, Likeliest
-from util.figures.toy_induction_head.results import FoundPatterns, Heads, Results, ShownHead, Training
+from util.figures.toy_induction_head.results import FoundPatterns, Heads, PhaseChange, Results, ShownHead
 from util.models import planted
 from util.records.checked import Int, Natural, checked
 from util.records.study import Study as AnyStudy
@@ -84,7 +84,7 @@ class Study(AnyStudy):
         patterns = self.on_sequences.patterns([head.head for head in best.values()])
         return FoundPatterns(patterns, best, self.model.title, self.length)
 
-    def results(self, lecture: Lecture, built: Built, texts: Likeliest, training: Training) -> Results:
+    def results(self, lecture: Lecture, built: Built, texts: Likeliest, training: PhaseChange) -> Results:
         """Returns these results together with what was made by hand and what training was seen to do."""
         request = {**self.request, "model": self.model.shown_name}
         return Results(request, lecture, built, self.heads(), texts, training)

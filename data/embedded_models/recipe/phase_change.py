@@ -2,39 +2,41 @@
 
 It reads random tokens that repeat with a random period and is asked for the repeated ones only. For a while it learns
 little more than which tokens there are in the text; then previous-token heads and induction heads form at once, and
-the loss on the copies falls (Olsson et al. 2022, there in language models and on text).
+the loss on the copies falls (Olsson et al. 2022, there in language models and on text). Notebook 00 draws the log.
+
+`python -m data.embedded_models.recipe.phase_change`, from the clone's root, writes `data/phase_change.json` again.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import platform
+import time
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from data.embedded_models.recipe.train import CLIP, EMBEDDING_STD, WARM_UP, WEIGHT_DECAY
 from util import paths
 from util.engine.handshake import prepare
-from util.figures.style import WIDTH as FULL_WIDTH
-from util.figures.toy_induction_head import plots
+from util.figures.toy_induction_head.results import COPY, VOCABULARY
 from util.prompts.sequences import Sequences
 from util.roles.head_scores import head_scores
-from util.training.training import CLIP, EMBEDDING_STD, WARM_UP, WEIGHT_DECAY
 
-VOCABULARY, BOS = 64, 0
+BOS = 0
 WIDTH, LAYERS, HEADS = 64, 2, 4
 ROWS, LENGTH, PERIODS = 32, 64, (4, 21)  # of a batch, BOS counted; from and to
 RATE = 3e-3
-HELD_OUT, COPY, COPIES = 16, 15, 4  # sequences that scores and losses are measured on; they are as long as a row
+HELD_OUT, COPIES = 16, 4  # sequences that scores and losses are measured on; they are as long as a row
 SALT = 15  # in front of their seed: no batch is drawn from the same stream
 SCORES = ("prefix_matching", "previous_token")
+SEEDS = (0, 1, 2)
 
 
 def train(steps: int = 800, seed: int = 0, every: int = 10) -> dict[str, Any]:
@@ -52,84 +54,6 @@ def train(steps: int = 800, seed: int = 0, every: int = 10) -> dict[str, Any]:
             return _run(steps, np.random.default_rng(seed), every)
     finally:
         torch.set_num_threads(threads)
-
-
-def log() -> dict[str, Any]:
-    """The stored log: "about" it, in words, and "seeds", what `train` returns by seed (text), to 4 decimals."""
-    return json.loads((paths.root() / "data" / "phase_change.json").read_text(encoding="utf-8"))
-
-
-def formed_at(run: Mapping[str, Any], score: float = 0.5) -> int | None:
-    """How many tokens were read when the best prefix-matching score was first measured above `score`; None: never."""
-    best = np.array(run["prefix_matching"]).max(axis=(1, 2))
-    return int(run["tokens"][int((best > score).argmax())]) if (best > score).any() else None
-
-
-def fell_at(run: Mapping[str, Any]) -> int | None:
-    """How many tokens were read when the loss on later copies was first below half of what guessing among COPY costs.
-
-    None: never.
-    """
-    below = np.array(run["later_copies"]) < np.log(COPY) / 2
-    return int(run["tokens"][int(below.argmax())]) if below.any() else None
-
-
-@dataclass(frozen=True)
-class PhaseChange:
-    """Runs of training by name, the one that is drawn in full first; about: where the stored ones are from.
-
-    A run is what `train` returns.
-    """
-
-    runs: Mapping[str, Mapping[str, Any]]
-    stored: Mapping[str, Mapping[str, Any]]
-    about: str
-
-    @property
-    def formed(self) -> dict[str, int | None]:
-        """How many tokens were read when induction heads formed, see `formed_at`, by run."""
-        return {name: formed_at(run) for name, run in self.runs.items()}
-
-    @property
-    def finding(self) -> str | None:
-        """How near to each other losses fall and heads form; None where a run does not show both."""
-        moments = [(fell_at(run), formed_at(run)) for run in self.runs.values()]
-        apart = [abs(fell - formed) for fell, formed in moments if fell is not None and formed is not None]
-        if len(apart) < len(moments):
-            return None
-        resolution = max(int(np.diff(run["tokens"]).max()) for run in self.runs.values())
-        runs = f"all {len(apart)} runs" if len(apart) > 1 else "the one run"
-        return f"In {runs} the loss falls within {max(apart) + resolution:,} tokens of when induction heads form"
-
-    @property
-    def setting(self) -> str:
-        """What was trained, and which run is drawn in full."""
-        moments = "falls: below half of the lower dashed line; form: prefix matching above 0.5"
-        model = f"Llama of {LAYERS} layers x {HEADS} heads on repeated random tokens"
-        return f"{model}; {moments}; in full: {next(iter(self.runs))}"
-
-    def figure(self, width: float = FULL_WIDTH) -> Figure:
-        """Returns losses and scores of heads against the tokens read."""
-        guesses = {
-            f"guessing among all {VOCABULARY} tokens": float(np.log(VOCABULARY)),
-            f"among the {COPY} of the text": float(np.log(COPY)),
-        }
-        return plots.phase_change(list(self.runs.values()), guesses, self.finding, self.setting, width)
-
-    def check_lines(self) -> list[str]:
-        """Returns a line for each stored run."""
-        return [
-            f"{name}: prefix matching {np.max(run['prefix_matching'][-1]):.2f}, above 0.5 from {formed_at(run):,} "
-            f"tokens on; loss on the later copies {run['later_copies'][0]:.2f}, at last {run['later_copies'][-1]:.2f}"
-            for name, run in self.stored.items()
-        ]
-
-
-def phase_change(trained: bool = False, seed: int = 0) -> PhaseChange:
-    """Returns the stored runs; trained: a run of `train` with this seed comes first."""
-    stored = {f"seed {number}": run for number, run in log()["seeds"].items()}
-    first = {"trained here": train(seed=seed)} if trained else {}
-    return PhaseChange(first | stored, stored, log()["about"])
 
 
 def held_out() -> Sequences:
@@ -158,11 +82,11 @@ def _run(steps: int, rng: np.random.Generator, every: int) -> dict[str, Any]:
     torch.nn.init.normal_(model.model.embed_tokens.weight, std=EMBEDDING_STD)
     prepare(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY)
-    found: dict[str, Any] = {name: [] for name in ("tokens", "first_copy", "later_copies", *SCORES)}
+    log: dict[str, Any] = {name: [] for name in ("tokens", "first_copy", "later_copies", *SCORES)}
     for step in tqdm(range(steps + 1), desc="training", leave=False):
         if step % every == 0 or step == steps:
             for name, value in {"tokens": step * ROWS * LENGTH, **_measure(model)}.items():
-                found[name].append(value)
+                log[name].append(value)
         if step < steps:
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1.0, (step + 1) / WARM_UP)
@@ -171,7 +95,7 @@ def _run(steps: int, rng: np.random.Generator, every: int) -> dict[str, Any]:
             _losses(model, tokens)[repeated[:, 1:]].mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
-    return found
+    return log
 
 
 def _batch(rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -197,3 +121,22 @@ def _measure(model: LlamaForCausalLM) -> dict[str, Any]:
     measured = {"first_copy": losses[:, : drawn.length].mean(), "later_copies": losses[:, drawn.length :].mean()}
     measured |= {name: scores[name].mean(axis=0) for name in SCORES}
     return {name: np.round(value, 4).tolist() for name, value in measured.items()}
+
+
+def main() -> None:
+    """Train a model from each of three seeds, and write the log."""
+    parser = argparse.ArgumentParser(
+        prog="python -m data.embedded_models.recipe.phase_change", description=main.__doc__
+    )
+    parser.add_argument("--machine", default=platform.machine(), help="what trains, in words, for the log")
+    machine, begun = parser.parse_args().machine, time.monotonic()
+    runs = {str(seed): train(seed=seed) for seed in SEEDS}
+    seconds, release = (time.monotonic() - begun) / len(runs), torch.__version__.partition("+")[0]
+    about = f"python -m data.embedded_models.recipe.phase_change: {seconds:.0f} s a seed, on one thread of {machine}"
+    file = paths.root() / "data" / "phase_change.json"
+    file.write_text(json.dumps({"about": f"{about}, torch {release}", "seeds": runs}) + "\n", encoding="utf-8")
+    print(f"saved to {file}")
+
+
+if __name__ == "__main__":
+    main()

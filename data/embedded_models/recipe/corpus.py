@@ -1,4 +1,4 @@
-"""The training text of the embedded models: seeded streams of token rows.
+"""The training text of the embedded model: seeded streams of token rows.
 
 Every stream returns (tokens [rows, length] int64, weights [rows, length] float32). weights[b, t] is the weight of the
 loss at token t of row b, which is predicted from the tokens before it. All weights of one call sum to 1.
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from data.embedded_models.recipe import texts
+from data.embedded_models.recipe.texts import BOS_ID, PAD_ID, VOCABULARY, single_ids
 from util.models.embedded_words import (
     CATEGORIES,
     HELD_OUT_FRAMES,
@@ -26,8 +28,6 @@ from util.models.embedded_words import (
     promised,
 )
 from util.prompts.ioi import word_lists
-from util.training import sources
-from util.training.tokenizer import BOS_ID, PAD_ID, VOCABULARY, single_ids
 
 Batch = tuple[np.ndarray, np.ndarray]
 Weighted = tuple[np.ndarray, np.ndarray]  # the tokens of a line and the weights of their losses
@@ -75,7 +75,7 @@ class _Episodes:
 class Corpus:
     """The streams of token rows. names: the StaICC data sets of the episodes; if empty, there are no episodes."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = sources.TRAINED_ON) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, names: Sequence[str] = texts.TRAINED_ON) -> None:
         def ids(text: str) -> np.ndarray:
             return np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int64)
 
@@ -98,15 +98,15 @@ class Corpus:
         self._tokenizer, self._names = tokenizer, singles(word_lists()["names"], True)
         self._episodes = []
         for name in names:
-            source, pool = sources.load(name), sources.clean_pool(name)
+            source, pool = texts.load(name), texts.clean_pool(name)
             lines = [ids(source.line(text)) for text, _ in pool]
             self._episodes.append(
                 _Episodes(
                     tokens=np.concatenate(lines),
                     starts=np.cumsum([0, *map(len, lines)]),
-                    labels=np.array([source.label_space.index(label) for _, label in pool]),
-                    label_ids=singles(source.label_space, True),
-                    end=single_ids(tokenizer, [source.label_affix])[0],
+                    labels=np.array([source.labels.index(label) for _, label in pool]),
+                    label_ids=singles(source.labels, True),
+                    end=single_ids(tokenizer, [source.end])[0],
                 )
             )
 

@@ -1,11 +1,9 @@
-"""Builds, grows and trains the embedded models. A run that was stopped resumes exactly from its last checkpoint."""
+"""Trains the embedded model: `python -m data.embedded_models.recipe.train`, from the clone's root. See README.md."""
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
-import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,9 @@ from torch.nn import functional as F
 from tqdm import tqdm
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from util.training.corpus import Batch, Corpus
-from util.training.tokenizer import BOS_ID, MAX_LENGTH, PAD_ID, VOCABULARY
+from data.embedded_models.recipe.corpus import Batch, Corpus
+from data.embedded_models.recipe.texts import BOS_ID, MAX_LENGTH, PAD_ID, VOCABULARY, build_tokenizer
+from util.models import embedded
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,6 @@ class Stage:
     keep: tuple[int, ...] | None = None  # grow the model first: layer i becomes layer keep[i], others are new
     layers: int = 2
     heads: int = 4  # query heads; there are always four heads of keys and values
-    name: str = ""
 
     @property
     def steps(self) -> int:
@@ -65,15 +63,13 @@ EPISODES = dict.fromkeys(("repeats", "maps", "long_maps", "words", "pairs", "rec
     "relabelled": 3 / 16,
     "episodes": 5 / 16,
 }
-RECIPES: dict[str, tuple[Stage, ...]] = {
-    "generalist": (
-        Stage(1_600_000, 32, 64, {"repeats": 1.0}, (4, 21), (3e-3, 3e-3), name="repeats"),
-        Stage(4_000_000, 16, 256, MIXTURE, (4, 100), (2e-3, 2e-3), keep=(0, 2), layers=4, heads=8, name="mixture"),
-        Stage(2_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.5e-3), layers=4, heads=8, name="long lines"),
-        Stage(8_000_000, 32, 128, SHORT_EPISODES, (4, 50), (2e-3, 1e-3), layers=4, heads=8, name="short episodes"),
-        Stage(4_000_000, 16, 512, EPISODES, (4, 200), (1e-3, 5e-5), layers=4, heads=8, name="episodes"),
-    )
-}
+RECIPE = (
+    Stage(1_600_000, 32, 64, {"repeats": 1.0}, (4, 21), (3e-3, 3e-3)),
+    Stage(4_000_000, 16, 256, MIXTURE, (4, 100), (2e-3, 2e-3), keep=(0, 2), layers=4, heads=8),
+    Stage(2_000_000, 16, 256, LONG_LINES, (4, 100), (1.5e-3, 1.5e-3), layers=4, heads=8),
+    Stage(8_000_000, 32, 128, SHORT_EPISODES, (4, 50), (2e-3, 1e-3), layers=4, heads=8),
+    Stage(4_000_000, 16, 512, EPISODES, (4, 200), (1e-3, 5e-5), layers=4, heads=8),
+)
 WARM_UP, WEIGHT_DECAY, CLIP = 50, 0.01, 1.0
 EMBEDDING_STD = 0.04
 BLOCKS, BLOCK = "training blocks", 64  # the name of attention in blocks; the number of queries in a block
@@ -175,12 +171,6 @@ def loss_of(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
     return (losses * weights[:, 1:][chosen]).sum()
 
 
-def batch_of(recipe: Sequence[Stage], corpus: Corpus, place: tuple[int, int, int]) -> Batch:
-    """The batch of a step; place: the seed of the training, the stage and the step in it."""
-    stage, rng = recipe[place[1]], np.random.default_rng(place)
-    return corpus.batch(rng, stage.shares, stage.rows, stage.length, stage.periods)
-
-
 def learning_rate(stage: Stage, step: int) -> float:
     """The learning rate of a step: linear warm-up, then cosine from rates[0] to rates[1]."""
     first, last = stage.rates
@@ -188,117 +178,53 @@ def learning_rate(stage: Stage, step: int) -> float:
     return rate * min(1.0, (step + 1) / WARM_UP)
 
 
-class Trainer:
-    """A model, its optimizer and its place in a recipe.
+def new_optimizer(model: LlamaForCausalLM) -> torch.optim.AdamW:
+    """AdamW; norms do not decay."""
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": WEIGHT_DECAY},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98))
 
-    folder: holds the checkpoint and log.jsonl. Raises ValueError if its checkpoint was trained with another seed.
-    """
 
-    def __init__(self, recipe: Sequence[Stage], corpus: Corpus, folder: Path, seed: int = 0) -> None:
-        self.recipe, self.corpus, self.folder, self.seed = tuple(recipe), corpus, folder, seed
-        self.stage = self.step = 0
-        self.seconds = 0.0
-        self.model = new_model(recipe[0].layers, seed, recipe[0].heads)
-        self.optimizer = self._new_optimizer()
-        if self.checkpoint.exists():
-            self._restore()
-
-    @property
-    def checkpoint(self) -> Path:
-        """The file that training resumes from."""
-        return self.folder / "checkpoint.pt"
-
-    @property
-    def done(self) -> bool:
-        """Whether all stages are finished."""
-        return self.stage == len(self.recipe)
-
-    def train_step(self) -> float:
-        """Make one optimizer step and return the loss. The batch depends on (seed, stage, step) alone.
-
-        A model that grows does so in the first step of a stage: at the end of a stage it is as that stage left it.
-        """
-        stage = self.recipe[self.stage]
-        if self.stage and not self.step:
-            self._begin_stage()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(stage, self.step)
-        loss = loss_of(self.model, batch_of(self.recipe, self.corpus, (self.seed, self.stage, self.step)))
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-        self.optimizer.step()
-        self.step += 1
-        if self.step == stage.steps:
-            self.stage, self.step = self.stage + 1, 0
-        return loss.item()
-
-    def run(
-        self, minutes: float = math.inf, log_every: int = 50, save_every: float = 120, until: float = math.inf
-    ) -> None:
-        """Train to the end of the recipe, but at most `minutes`, and only to the step that reaches `until` tokens.
-
-        Writes a line of the log every `log_every` steps, and the checkpoint every `save_every` seconds and at the end.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.model.train()
-        begun = saved = ticked = time.monotonic()
-        losses: list[float] = []
-        whole = sum(stage.steps * stage.rows * stage.length for stage in self.recipe)
-        bar = tqdm(total=whole, initial=self.tokens, unit="token", unit_scale=True, leave=False)
-        while not self.done and self.tokens < until and time.monotonic() - begun < 60 * minutes:
-            place = {"stage": self.stage, "step": self.step}
-            losses.append(self.train_step())
-            bar.set_description(f"stage {self.stage}, loss {losses[-1]:.2f}", refresh=False)
-            bar.update(self.tokens - bar.n)
-            now = time.monotonic()
-            self.seconds, ticked = self.seconds + now - ticked, now
-            if place["step"] % log_every == 0:
-                line = {**place, "loss": round(sum(losses) / len(losses), 4), "tokens": self.tokens,
-                        "seconds": round(self.seconds, 1)}  # fmt: skip
-                with (self.folder / "log.jsonl").open("a") as log:
-                    log.write(json.dumps(line) + "\n")
-                losses.clear()
-            if now - saved > save_every:
-                self.save()
-                saved = now
-        bar.close()
-        self.save()
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens read so far."""
-        steps = [stage.steps for stage in self.recipe[: self.stage]] + ([] if self.done else [self.step])
-        return sum(n * stage.rows * stage.length for n, stage in zip(steps, self.recipe, strict=False))
-
-    def save(self) -> None:
-        """Write the checkpoint, completely or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        state = {"seed": self.seed, "stage": self.stage, "step": self.step, "seconds": self.seconds,
-                 "layers": len(self.model.model.layers), "heads": self.model.config.num_attention_heads,
-                 "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}  # fmt: skip
-        scratch = self.checkpoint.with_suffix(".tmp")
-        torch.save(state, scratch)
-        os.replace(scratch, self.checkpoint)
-
-    def _restore(self) -> None:
-        state: dict[str, Any] = torch.load(self.checkpoint, weights_only=True)
-        if state["seed"] != self.seed:
-            raise ValueError(f"{self.checkpoint} was trained with seed {state['seed']}, not {self.seed}")
-        self.stage, self.step, self.seconds = state["stage"], state["step"], state["seconds"]
-        self.model = new_model(state["layers"], self.seed, state["heads"])
-        self.model.load_state_dict(state["model"])
-        self.optimizer = self._new_optimizer()
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def _begin_stage(self) -> None:
-        stage = self.recipe[self.stage]
+def train(corpus: Corpus, seed: int = 0, recipe: Sequence[Stage] = RECIPE) -> tuple[LlamaForCausalLM, list[float]]:
+    """The trained model and the loss of each step in nats. A batch depends on seed, stage and step alone."""
+    model, losses = new_model(recipe[0].layers, seed, recipe[0].heads), list[float]()
+    for number, stage in enumerate(recipe):
         if stage.keep is not None:
-            self.model = grow(self.model, stage.layers, stage.keep, self.seed + self.stage, stage.heads).train()
-        self.optimizer = self._new_optimizer()
+            model = grow(model, stage.layers, stage.keep, seed + number, stage.heads)
+        optimizer = new_optimizer(model)
+        for step in tqdm(range(stage.steps), desc=f"stage {number}", leave=False):
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(stage, step)
+            rng = np.random.default_rng((seed, number, step))
+            loss = loss_of(model, corpus.batch(rng, stage.shares, stage.rows, stage.length, stage.periods))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            losses.append(loss.item())
+    return model, losses
 
-    def _new_optimizer(self) -> torch.optim.AdamW:
-        decayed = [p for p in self.model.parameters() if p.dim() > 1]
-        others = [p for p in self.model.parameters() if p.dim() <= 1]
-        groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-        return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98))
+
+def main() -> None:
+    """Train on one thread, and save tokenizer and weights, rounded to bfloat16."""
+    parser = argparse.ArgumentParser(prog="python -m data.embedded_models.recipe.train", description=main.__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the committed weights have 0")
+    parser.add_argument(
+        "--out", type=Path, default=embedded.home() / "generalist", help="default: the committed weights"
+    )
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)  # sums in the same order on every machine; two threads gain little
+    tokenizer = build_tokenizer()
+    model, losses = train(Corpus(tokenizer), arguments.seed)
+    tokenizer.save_pretrained(arguments.out)
+    model.set_attn_implementation("sdpa")
+    model.bfloat16().save_pretrained(arguments.out)
+    print(f"last loss {losses[-1]:.3f}; saved to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

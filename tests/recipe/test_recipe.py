@@ -1,0 +1,324 @@
+"""The recipe of the embedded model: its texts, its streams, growing, training, and the card's table."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from data.embedded_models.recipe import corpus as corpora
+from data.embedded_models.recipe import evaluate, texts, train
+from util.load_model_and_data import load_ICL_model, staicc_prompts
+from util.models import embedded
+from util.models import embedded_words as words
+from util.models.embedded_words import LABEL_WORDS
+from util.prompts.ioi import word_lists
+from util.stats.intervals import mean_interval
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(embedded.path())
+
+
+@pytest.fixture(scope="module")
+def corpus(tokenizer):
+    return corpora.Corpus(tokenizer, names=("financial_phrasebank", "trec"))
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+
+def test_label_words_are_staicc_s():
+    assert {word for name in texts.DATA_SETS for word in texts.load(name).labels} == set(LABEL_WORDS)
+
+
+def test_planted_duplicates_share_a_fragment():
+    known = texts.fragments("The cat, sat!") | texts.fragments("one two three four five six seven eight nine")
+    assert texts.fragments("the CAT sat") & known
+    assert texts.fragments("so: two three four, five six seven eight NINE") & known
+    assert not texts.fragments("two three four five six seven eight") & known
+    assert not texts.fragments("the cat sat down") & known
+
+
+def test_clean_pools_share_nothing_with_any_query_and_the_card_has_their_sizes():
+    queries = [text for name in texts.DATA_SETS for text, _ in texts.load(name).queries]
+    assert len(queries) == 5120
+    forbidden = {run for text in queries for run in _word_runs(text)}
+    card = (embedded.home() / "README.md").read_text()
+    for name in texts.DATA_SETS:
+        pool = texts.clean_pool(name)
+        use = "yes" if name in texts.TRAINED_ON else "tokenizer only"
+        assert f"| {name} | {len(texts.load(name).pool)} | {len(pool)} | {use} |" in card
+        assert not any(run in forbidden for text, _ in pool[::4] for run in _word_runs(text))
+
+
+def _word_runs(text: str) -> list[str]:
+    found = "".join(character if character.isalnum() or character == "_" else " " for character in text.lower()).split()
+    return [" ".join(found), *(" ".join(found[i : i + 8]) for i in range(len(found) - 7))]
+
+
+def test_a_word_of_several_tokens_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="one token"):
+        texts.single_ids(tokenizer, [" incomprehensibilities"])
+
+
+# --- the corpus ------------------------------------------------------------------------------------------------------
+
+
+def test_corpus_is_determined_by_the_seed(corpus):
+    streams = ("repeats", "maps", "long_maps", "words", "pairs", "ioi", "recurring", "relabelled", "episodes")
+    assert {stream for stage in train.RECIPE for stream in stage.shares} == {*streams}
+    shares = dict.fromkeys(streams, 1 / len(streams))
+    one, again, other = (corpus.batch(np.random.default_rng(seed), shares, 18, 96) for seed in (5, 5, 6))
+    assert one[0].shape == one[1].shape == (18, 96)
+    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not np.array_equal(one[0], other[0])
+    assert one[1].sum() == pytest.approx(1, abs=1e-5)
+    assert (one[0][:, 0] == texts.BOS_ID).all()
+    assert not (one[0][:, 1:] == texts.BOS_ID).any()
+
+
+def test_repeats_have_weight_on_copies_only(corpus):
+    tokens, weights = corpus.repeats(np.random.default_rng(0), 4, 33, (8, 8))
+    assert np.array_equal(tokens[:, 9:], tokens[:, 1:-8])
+    assert (weights[:, 9:] > 0).all()
+    assert not weights[:, :9].any()
+
+
+def test_some_tokens_are_never_repeated(corpus, tokenizer):
+    unseen = corpora.never_repeated(tokenizer)
+    assert len(set(unseen)) == 200
+    rng = np.random.default_rng(1)
+    drawn = [corpus.repeats(rng, 64, 64, (4, 21)), *(corpus.maps(rng, 16, 96) for _ in range(8))]
+    assert not any(np.isin(tokens, unseen).any() for tokens, _ in drawn)
+
+
+def test_word_pairs_are_one_task_a_row_and_none_is_held_out(corpus, tokenizer):
+    tokens, weights = corpus.pairs(np.random.default_rng(0), 40, 120)
+    seen = set()
+    for row, weight in zip(tokens, weights, strict=True):
+        lines = [tuple(line.split("\t")) for line in tokenizer.decode(row[1:]).split("\n")[:-1]]
+        tasks = [task for task, pairs in words.PAIR_TASKS.items() if {*lines} <= {*pairs}]
+        assert tasks
+        seen.update(tasks)
+        assert not {x for x, _ in lines} & words.held_out_inputs()
+        first = len(tokenizer("\t".join(lines[0]) + "\n").input_ids)
+        assert not weight[:first].any() and weight[first:].any()
+    assert seen == {*words.PAIR_TASKS}
+
+
+def test_ioi_answers_are_right_and_held_out_names_never_meet(corpus, tokenizer, monkeypatch):
+    monkeypatch.setattr(corpora, "NOISE", 0.0)
+    tokens, weights = corpus.ioi(np.random.default_rng(0), 20, 200)
+    names = {texts.single_ids(tokenizer, [f" {name}"])[0]: name for name in word_lists()["names"]}
+    newline, met = texts.single_ids(tokenizer, ["\n"])[0], set()
+    for row, weight in zip(tokens, weights, strict=True):
+        ends = np.flatnonzero(row == newline)
+        for start, end in zip([0, *ends], ends, strict=False):
+            x, y, s, answer = (names[i] for i in row[start:end].tolist() if i in names)
+            assert {x, y} == {s, answer} and x != y
+            assert row[end - 2] in names and weight[end - 2] > 10 * weight[end - 3] > 0
+            met.add(frozenset((x, y)))
+    assert len(met) > 50 and not any(pair <= words.HELD_OUT_NAMES for pair in met)
+    openings = [frame.split("{X}")[0].split("{PLACE}")[0] for frame in words.HELD_OUT_FRAMES]
+    assert not any(opening in text for text in tokenizer.batch_decode(tokens) for opening in openings)
+
+
+def test_noise_spares_names_and_answers(corpus, tokenizer):
+    clean_names = np.isin(corpus.ioi(np.random.default_rng(0), 8, 200)[0], corpus._names).sum()
+    assert clean_names > 4 * 8 * 5  # four names a sentence, six or more sentences a row
+
+
+@pytest.mark.parametrize("stream", ["maps", "words"])
+def test_weighted_labels_can_be_known(corpus, tokenizer, stream):
+    """In every map, a label with weight follows from an earlier line; in word rows it has at least been shown."""
+    for seed in range(12):
+        tokens, weights = getattr(corpus, stream)(np.random.default_rng(seed), 2, 80)
+        for row, weight in zip(tokens, weights, strict=True):
+            for place in np.flatnonzero(weight > 0.5 * weights.max()):
+                before = row[:place].tolist()
+                if stream == "words":
+                    assert row[place] in before
+                else:
+                    context, answer = before[-2:], row[place]
+                    assert any(before[i : i + 2] == context and row[i + 2] == answer for i in range(place - 2))
+
+
+def test_episodes_are_tokenised_as_prompts_are(corpus, tokenizer):
+    tokens, weights = corpus.episodes(np.random.default_rng(0), 6, 300)
+    colon, newline = texts.single_ids(tokenizer, [":", "\n"])
+    labels = set(texts.single_ids(tokenizer, [f" {w}" for w in LABEL_WORDS]))
+    for row, weight in zip(tokens, weights, strict=True):
+        whole = row[: np.flatnonzero(row == newline)[-1] + 1]
+        assert tokenizer(tokenizer.decode(whole[1:])).input_ids == whole.tolist()
+        for place in np.flatnonzero(weight > 0.5 * weights.max()):
+            assert row[place - 1] == colon
+            assert int(row[place]) in labels
+
+
+def test_relabelled_episodes_keep_one_word_a_class_and_ask_for_known_ones(corpus, tokenizer):
+    tokens, weights = corpus.relabelled(np.random.default_rng(0), 20, 300)
+    label_of = {text: label for name in ("financial_phrasebank", "trec") for text, label in texts.clean_pool(name)}
+    held_out, kept = set(), 0
+    for row, weight in zip(tokens, weights, strict=True):
+        classes: dict[str, str] = {}
+        for line in tokenizer.decode(row[1:]).split("\n")[:-1]:
+            inside, word = line.rsplit(": ", 1)
+            text = inside.split(": ", 1)[1].rsplit(" ", 1)[0]
+            assert classes.setdefault(label_of[text], word) == word
+            held_out.add(word)
+            kept += 1
+        known = np.flatnonzero(weight > 0.5 * weights.max())
+        assert all(row[at] in row[:at] for at in known)
+    assert kept > 50 and not held_out & words.HELD_OUT_LABELS
+
+
+def test_recurring_lines_keep_their_label(corpus, tokenizer):
+    tokens, weights = corpus.recurring(np.random.default_rng(0), 4, 300)
+    assert (weights > 0).any()
+    for row, weight in zip(tokens, weights, strict=True):
+        lines = tokenizer.decode(row[1:]).split("\n")[:-1]
+        assert 2 <= len(set(lines)) <= 5
+        assert len({line.rsplit(":", 1)[0] for line in lines}) == len(set(lines))
+        repeated = len(lines) - len(set(lines))
+        assert repeated <= np.count_nonzero(weight) <= repeated + 1  # the row may end between a label and its newline
+
+
+# --- growing and training --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [(0, 2), (2, 3), (0, 1)])
+def test_growing_leaves_logits_bit_equal(keep):
+    small = train.new_model(2, seed=1).eval()
+    before = copy.deepcopy(small.state_dict())
+    grown = train.grow(small, 4, keep, seed=2).eval()
+    tokens = torch.randint(2, 4096, (2, 70), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(small(tokens).logits, grown(tokens).logits)
+        wider = train.grow(small, 4, keep, seed=2, heads=8).eval()
+        torch.testing.assert_close(wider.double()(tokens).logits, small.double()(tokens).logits, atol=1e-12, rtol=0)
+    assert len(grown.model.layers) == 4
+    assert wider.config.num_attention_heads == 8
+    new = grown.model.layers[next(i for i in range(4) if i not in keep)]
+    assert new.self_attn.q_proj.weight.abs().sum() > 0
+    assert all(torch.equal(before[name], value) for name, value in train.new_model(2, seed=1).state_dict().items())
+
+
+@pytest.mark.parametrize("length", [5, 64, 150])
+def test_attention_in_blocks_is_plain_attention(length):
+    """Outputs and gradients, in float64 (as sdpa has them: the eager function takes its softmax in float32)."""
+    tokens = torch.randint(2, 4096, (2, length), generator=torch.Generator().manual_seed(0))
+    found = []
+    for implementation in (train.BLOCKS, "sdpa"):
+        model = train.new_model(2, seed=1, heads=8).double()
+        model.set_attn_implementation(implementation)
+        logits = model(tokens).logits
+        logits.square().mean().backward()
+        found.append([logits.detach(), *(parameter.grad for parameter in model.parameters())])
+    for ours, reference in zip(*found, strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize("keep", [(0,), (1, 0), (0, 4), (1, 1)])
+def test_growing_refuses_impossible_places(keep):
+    with pytest.raises(ValueError, match="does not place"):
+        train.grow(train.new_model(2, seed=1), 4, keep, seed=2)
+
+
+# of the committed weights, on an AMD EPYC (Zen 4)
+FIRST_LOSSES = 8.681441, 8.552317, 8.293642
+
+
+def test_twenty_steps_are_the_first_of_the_committed_weights(tokenizer):
+    stage = train.RECIPE[0]
+    short = replace(stage, tokens=20 * stage.rows * stage.length)
+    model, losses = train.train(corpora.Corpus(tokenizer, names=()), recipe=(short,))
+    assert len(losses) == 20 and len(model.model.layers) == 2
+    np.testing.assert_allclose([losses[0], losses[9], losses[19]], FIRST_LOSSES, rtol=1e-3)
+
+
+def test_all_stages_train_and_the_seed_decides(corpus):
+    recipe = [replace(stage, tokens=2 * 16 * 64, rows=16, length=64) for stage in train.RECIPE]
+    (model, losses), (again, same), (_, other) = (train.train(corpus, seed, recipe) for seed in (3, 3, 4))
+    assert len(losses) == 10 and np.isfinite(losses).all()
+    assert losses == same != other
+    states = model.state_dict(), again.state_dict()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert len(model.model.layers) == 4 and model.config.num_attention_heads == 8
+
+
+def test_loss_is_the_weighted_cross_entropy(corpus):
+    model = train.new_model(2, seed=0)
+    tokens, weights = corpus.maps(np.random.default_rng(1), 2, 40)
+    with torch.no_grad():
+        loss = train.loss_of(model, (tokens, weights))
+        log_probabilities = model(torch.from_numpy(tokens)).logits.log_softmax(-1)[:, :-1]
+    each = -log_probabilities.gather(2, torch.from_numpy(tokens)[:, 1:, None])[..., 0].numpy()
+    assert loss.item() == pytest.approx((each * weights[:, 1:]).sum(), rel=2e-3)
+
+
+# --- the card --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_ICL_model("embedded", device="cpu", verbose=False)
+
+
+@pytest.fixture(scope="module")
+def card():
+    """The measured table of the model card: measure -> (n, value, interval, bar, met)."""
+    lines = (embedded.home() / "README.md").read_text().splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith(evaluate.HEADER.splitlines()[0]))
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[start + 2 :] if line.startswith("| ")]
+    return {measure: tuple(others) for measure, *others in cells}
+
+
+def test_bars_are_met_but_for_random_label_words(card):
+    verdicts = {measure: met for measure, (*_, met, _, _) in card.items() if met}
+    assert len(verdicts) > 20
+    assert {measure for measure, met in verdicts.items() if met != "yes"} == {
+        f"StaICC, k = {k}, random label words: data sets above chance" for k in (4, 8)
+    }
+
+
+def test_the_card_is_of_the_committed_model(pair, card):
+    """The cheap rows, measured again as the card was; a model without a new card differs in most of them."""
+    rows = [
+        *evaluate.induction_rows(pair),
+        *evaluate.ioi_rows(pair),
+        *evaluate.word_pair_rows(pair),
+        *evaluate.word_sequence_rows(pair),
+    ]
+    assert len(rows) == len(card) - 4
+    for row in rows:
+        n, value, _, bar, met, *_ = card[row.measure]
+        assert (int(n), bar, met.strip("*")) == (row.n, row.bar, {True: "yes", False: "no", None: ""}[row.met])
+        assert float(value) == pytest.approx(row.value, abs=0.01 * max(1, abs(row.value))), row.measure
+
+
+@pytest.mark.parametrize("data", ["trec", "financial_phrasebank"])
+def test_staicc_labels_are_better_than_the_baselines(pair, data):
+    assert mean_interval(evaluate.above_chance(pair, data, 4, "true labels")).low > 0
+
+
+def test_random_label_words_keep_the_demonstrations():
+    prompt = staicc_prompts("trec", 4)[0]
+    found = evaluate.relabelled(prompt, 0)
+    shown = [line.rsplit(" ", 1)[1] for line in found.text.split("\n")[:-1]]
+    assert len(shown) == 4 and set(shown) == set(found.labels)
+    assert [found.labels[sorted({*prompt.demonstrations}).index(c)] for c in prompt.demonstrations] == shown
+    assert evaluate.relabelled(prompt, 1).labels != found.labels == evaluate.relabelled(prompt, 0).labels
