@@ -47,7 +47,7 @@ from util.records.estimates import NOTHING, Part, Shape, Speed, peak_bytes, proc
 from util.records.model import Model
 
 # planted models cost the same whatever the model is: tests leave them out, benchmarks do not
-CONTROLS = ("planted", "planted_errors", "planted_check", "planted_edges")
+CONTROLS = ("planted", "planted_errors", "planted_check")
 TOKENS = 5120  # of the embedded tokenizer, which the random models share
 # a mixture of experts in bfloat16, a wide and shallow model, a narrow and deep one
 SHAPES: Mapping[str, PreTrainedConfig] = {

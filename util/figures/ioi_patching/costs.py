@@ -9,7 +9,6 @@ from util.figures.ioi_patching.pairs import BLOCK, Pairs
 from util.figures.ioi_patching.study import PATHS, PLANTED, UNTRAINED, Study
 from util.prompts import lengths
 from util.records.estimates import (
-    CONTROL,
     NOTHING,
     RECORD,
     Part,
@@ -43,13 +42,9 @@ def parts(study: Study, shape: Shape) -> dict[str, Part]:
     if study.untrained_control:
         fewer = min(UNTRAINED, study.prompts)
         found["untrained"] = Part(loading() + maps(study.pairs, fewer, shape), study.untrained)
-    control = with_control(
-        Work(stored=16 * RECORD), 47.0, 2 * CONTROL
-    )  # sixteen models, each with exact effects of all edges
     return found | {
         "curve": Part(curve(study, shape), study.curve),
         "paths": Part(paths(study, shape), study.paths),
-        "planted_edges": Part(control, study.planted_edges),
         "edges": Part(edges(study, shape), study.edges),
         "planted": Part(with_control(NOTHING, 1.0 + 0.03 * min(PLANTED, study.prompts)), study.planted),
         "tutorial": Part(example if study.model.name == TUTORIALS else NOTHING, study.tutorial),
