@@ -248,16 +248,9 @@ def units(model: PreTrainedModel) -> Numbers:
     circuit = Circuit.whole(len(found.layers), found.heads, [group.base for group in chosen])
     alive = np.random.default_rng(0).random(circuit.edges.shape) > 0.3
     pruned = circuit.keeping("edge", alive)
-    numbers: Numbers = {}
-    for method in ("local_exact", "linear", "integrated"):
-        scored = token_types.scores(model, chosen, pruned, method, steps=2)
-        numbers |= {
-            f"{method} heads": scored.heads.signed,
-            f"{method} edges": scored.edges.signed,
-            "losses": scored.losses,
-        }
-    numbers["log_prob"] = token_types.answers(model, chosen, pruned)["log_prob"]
-    return numbers
+    scored = token_types.scores(model, chosen, pruned)
+    said = token_types.answers(model, chosen, pruned)["log_prob"]
+    return {"heads": scored.heads, "edges": scored.edges, "losses": scored.losses, "log_prob": said}
 
 
 def components(model: PreTrainedModel) -> Numbers:

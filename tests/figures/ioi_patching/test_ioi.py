@@ -20,8 +20,10 @@ from util.figures import report
 from util.figures.ioi_patching import example, measures, pairs, patching, results
 from util.figures.ioi_patching.measures import Kind, SetName
 from util.figures.ioi_patching.results import Circuit, Curve, Paths, Population, Setting, Untrained
-from util.figures.ioi_patching.study import EXAMPLE, Study, planted_ioi
+from util.figures.ioi_patching.study import EXAMPLE, Study
+from util.figures.planted_controls import name_tokens, planted_control
 from util.load_model_and_data import load_ICL_model, origin
+from util.models import planted
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import CORRUPTIONS, IOITokens, group_by_shape, ioi_prompts, ioi_tokens
 from util.records.model import Model
@@ -177,7 +179,7 @@ def test_attribution_is_exact_to_first_order(pair):
 
 def planted_data(folder, **options):
     """The maps of 16 pairs, put to planted heads, and the truth about them."""
-    model, truth = planted_ioi(**options)
+    model, truth = planted_control(planted.ioi, options, name_tokens)
     study = Study(model, prompts=16, held_out=True, folder=folder)
     data = study.pairs.maps().data
     stated = Study(prompts=16, folder=folder).planted(**options)  # the same record, as a study has it
@@ -364,7 +366,7 @@ def test_paths_of_a_study_equal_whole_forward_passes(pair, tmp_path):
 
 
 def test_the_edges_and_the_circuit_of_a_planted_model(tmp_path):
-    truth = planted_ioi()[1]
+    truth = planted_control(planted.ioi, {}, name_tokens)[1]
     model = load_ICL_model((truth.model, words()), verbose=False)
     study = study_of(model, tmp_path, prompts=16, name="given:planted")
     roles = {role: head for head, role in truth.names.items()}

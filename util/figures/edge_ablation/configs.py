@@ -42,8 +42,7 @@ OF_STUDY = (
     "in_turn",
 )  # fmt: skip
 OF_PRUNING = (
-    "after_heads", "start", "method", "reduce", "steps", "per_round", "of_initial", "heads_share", "keep",
-    "score_files", "search_prompts",
+    "after_heads", "start", "per_round", "heads_share", "keep", "score_files", "search_prompts",
 )  # fmt: skip
 Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation
 Whole = Annotated[int, Field(strict=True, ge=0)]  # JSON has numbers: text is none
@@ -65,8 +64,8 @@ class Config:
                   left, and `random` prunings of that size, on the split of the request
     prune_edges   the same for edge units, after the heads
 
-    pruning: of the last three, fields of `PruningStudy` (start, method, reduce, steps, per_round, of_initial,
-    heads_share, keep, score_files, search_prompts), and after_heads: false, to prune the edges of all heads; out_dir
+    pruning: of the last three, fields of `PruningStudy` (start, per_round, heads_share, keep,
+    score_files, search_prompts), and after_heads: false, to prune the edges of all heads; out_dir
     receives a file of scores for each round.
     donor_seeds: draws of donors. out_dir: a folder that receives result.json and rows.csv; without it, the cached
     records alone are written. Raises ValueError for what is unknown or cannot be written, before any work.
@@ -198,7 +197,7 @@ def examples() -> list[Config]:
         replace(one, action="windows"),
         replace(one, action="probes", request={**few, "corruptions": [0, 1, 2]}, circuits=(names.CTX_AGG,)),
         replace(one, action="search", random=2),
-        replace(one, action="scores", pruning={"method": "linear"}),
+        replace(one, action="scores"),
         replace(one, action="prune_heads", random=2, pruning={"per_round": 0.5}),
         replace(one, action="prune_edges", random=2, pruning={"per_round": 0.5, "start": {"removed": ["TOQUERY"]}}),
     ]
