@@ -3,7 +3,6 @@
 import csv
 import json
 import shlex
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -54,7 +53,7 @@ def flag(words, name, default=None):
 def place(tmp_path_factory):
     """A folder with what some lines read: a config, and the means that another line writes."""
     folder = tmp_path_factory.mktemp("table")
-    config = {**asdict(configs.examples()[0]), "out_dir": str(folder / "edges")}
+    config = {**configs.EXAMPLES[0], "out_dir": str(folder / "edges")}
     (folder / "CONFIG.json").write_text(json.dumps(config))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
