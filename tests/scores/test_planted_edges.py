@@ -74,10 +74,11 @@ def found_in(folder, corruption="abc", seed=0, **options):
         routes[sender, reader, letter] = tuple(graph.place(f"{s}->{r}" + f"<{letter}>" * bool(letter)) for s, r in ends)
     pairs = Pairs(model, corruption, 2, seed, held_out=True, folder=folder)
     places, net = np.argwhere(graph.edges), pairs.pair[0]
+    edges = [(sender, reader) for sender, reader in places.tolist()]
     sums, whole = {method: np.zeros(graph.shape) for method in METHODS}, 0.0
     for numbers in group_by_shape(pairs.tokens).values():
         base, source, answers = pairs.batch(numbers)
-        effects = exact_scores(net, base, source, answers, [*map(tuple, places.tolist())]).sum(0)
+        effects = exact_scores(net, base, source, answers, edges).sum(0)
         sums["exact"][tuple(places.T)] += effects.numpy()
         for method in METHODS[1:]:
             sums[method] += edge_scores(net, base, source, answers, method).sum(0).numpy()

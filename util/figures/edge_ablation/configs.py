@@ -270,7 +270,7 @@ def run(
         result, draws = _pruned(config, study, out)
     elif config.action == "scores":
         pruner = config.pruner.replaced(study=study)
-        draws: Draws = {pruner.search.donor_seeds[0]: pruner.search.records(config.ablations)}
+        draws = {pruner.search.donor_seeds[0]: pruner.search.records(config.ablations)}
         result = _result(config, draws, {names.FULL: WHOLE.plain()}) | {"scores": pruner.named_scores(pruner.first)}
     else:
         if not any(ablation.corruptions for ablation in config.ablations.values()):
