@@ -47,9 +47,9 @@ from util.engine.replay import Edit, Place, replay
 from util.prompts.prompt import LabelledTokens
 from util.prompts.token_types import TypedTokens
 from util.scores import token_types
-from util.scores.attribution import Method, edge_scores, model_graph, node_scores
+from util.scores.attribution import Method, edge_scores, model_graph
 from util.scores.circuits import circuit_metrics
-from util.scores.exact import exact_node_scores, exact_scores
+from util.scores.exact import exact_scores
 from util.scores.paths import path_effects
 from util.scores.units import Circuit
 
@@ -248,29 +248,20 @@ def units(model: PreTrainedModel) -> Numbers:
     circuit = Circuit.whole(len(found.layers), found.heads, [group.base for group in chosen])
     alive = np.random.default_rng(0).random(circuit.edges.shape) > 0.3
     pruned = circuit.keeping("edge", alive)
-    numbers: Numbers = {}
-    for method in ("local_exact", "linear", "integrated"):
-        scored = token_types.scores(model, chosen, pruned, method, steps=2)
-        numbers |= {
-            f"{method} heads": scored.heads.signed,
-            f"{method} edges": scored.edges.signed,
-            "losses": scored.losses,
-        }
-    numbers["log_prob"] = token_types.answers(model, chosen, pruned)["log_prob"]
-    return numbers
+    scored = token_types.scores(model, chosen, pruned)
+    said = token_types.answers(model, chosen, pruned)["log_prob"]
+    return {"heads": scored.heads, "edges": scored.edges, "losses": scored.losses, "log_prob": said}
 
 
 def components(model: PreTrainedModel) -> Numbers:
-    """First-order and exact scores of edges and nodes, paths between heads, and a circuit run for real."""
+    """First-order and exact scores of edges, paths between heads, and a circuit run for real."""
     base, source = ids(2), ids(2)
     source[:, 3:6] = ids(2, seed=1)[:, 3:6]
     answers = torch.tensor([[5, 7], [6, 8]])
     graph = model_graph(model)
     found: Numbers = {method: edge_scores(model, base, source, answers, method, steps=1) for method in get_args(Method)}
-    found["nodes"] = node_scores(model, base, source, answers)
     some = [tuple(edge) for edge in np.argwhere(graph.edges)[:: max(1, graph.size // 6)].tolist()]
     found["exact"] = exact_scores(model, base, source, answers, some)
-    found["exact nodes"] = exact_node_scores(model, base, source, answers)
     heads = [(layer, layer) for layer in range(graph.layers)]
     paths = path_effects(model, base, source, answers, heads)
     found |= {"paths": paths.edges, "direct paths": paths.direct}

@@ -10,11 +10,9 @@ memory is what one run takes above what the process holds between runs.
     plain        the same rows, prompts and donors, through the fast attention of transformers, nothing attached
     backward     the same, and a backward pass to the embeddings
     local_exact  `token_types.scores` of all head and edge units: the softmax of every head recomputed by unit
-    linear       the same, to first order
-    pruned       `local_exact` in a circuit with half of its units pruned
-    integrated   with the mean gradient of five steps
+    pruned       the same in a circuit with half of its units pruned
 
-The bars: local_exact and linear take at most 6 plain passes, and at most 3 times the memory of backward.
+The bars: scores take at most 6 plain passes, and at most 3 times the memory of backward.
 """
 
 from collections.abc import Callable
@@ -28,7 +26,7 @@ from tests.benchmarks.referee import Team, comparison, serve
 from tests.benchmarks.report import Line, command_line, finish, report_head
 
 MODELS = ("embedded", "smollm2")
-UNITS = ("plain", "backward", "local_exact", "linear", "pruned", "integrated")
+UNITS = ("plain", "backward", "local_exact", "pruned")
 
 SETTING = "scores of all units by token type, prompts of 128 tokens and one donor each, fp32, one thread"
 
@@ -40,11 +38,8 @@ def lines_of(model: str, title: str) -> tuple[Line, ...]:
     beside = "extra peak memory / that of a plain pass forwards and backwards"
     return (
         Line(f"{title}: `local_exact`, CPU time", (model, "local_exact / plain"), most=6, unit=unit),
-        Line(f"{title}: `linear`, CPU time", (model, "linear / plain"), most=6, unit=unit),
         Line(f"{title}: `local_exact`, half of the units pruned, CPU time", (model, "pruned / plain"), unit=unit),
-        Line(f"{title}: `integrated`, five steps, CPU time", (model, "integrated / plain"), unit=unit),
         Line(f"{title}: `local_exact`, {beside}", (model, peak, "local_exact"), most=3),
-        Line(f"{title}: `linear`, {beside}", (model, peak, "linear"), most=3),
     )
 
 
@@ -85,8 +80,7 @@ def work(name: str, model_name: str) -> Callable[[], Any]:
         rng = np.random.default_rng(0)
         for sort in ("head", "edge"):
             circuit = circuit.keeping(sort, rng.random(circuit.units(sort).shape) > 0.5)
-    method = "local_exact" if name == "pruned" else name
-    return lambda: scores(model, groups, circuit, method, token_budget=ROWS * LENGTH).edges.signed
+    return lambda: scores(model, groups, circuit, token_budget=ROWS * LENGTH).edges
 
 
 def measured(model: str, count: int) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import csv
 import json
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +55,7 @@ def flag(words, name, default=None):
 def place(tmp_path_factory):
     """A folder with the config that a line reads."""
     folder = tmp_path_factory.mktemp("table")
-    config = {**asdict(configs.examples()[0]), "out_dir": str(folder / "edges")}
+    config = {**configs.EXAMPLES[0], "out_dir": str(folder / "edges")}
     (folder / "CONFIG.json").write_text(json.dumps(config))
     return folder
 

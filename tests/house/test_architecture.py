@@ -24,7 +24,7 @@ NO_MODEL = (
     "util.paths", "util.locks", "util.stats", "util.records.cache", "util.records.file_format", "util.models.table",
     "util.figures.style", "util.figures.report", "util.figures.circuit_curve", "util.figures.circuit_diagram",
     "util.figures.claims_figure", "util.figures.conclusions", "util.figures.tokens",
-    "util.scores.graph", "util.scores.evaluation", "util.scores.mib", "util.roles.attention_scores",
+    "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",
     "util.roles.results", "util.roles.rules", "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES
       for file in ("measures", "plots", "claims", "results", "conclusions")),

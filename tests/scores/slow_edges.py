@@ -97,27 +97,6 @@ class SlowEdges:
         finally:
             hook.remove()
 
-    @contextmanager
-    def putting_out(self, sender: int, share: float) -> Iterator[None]:
-        """Inside the block all senders of a sublayer put out what lies this share of the way to the base run."""
-        base, source = self.writes
-        layer, place = divmod(sender - 1, self.heads + 1)
-        if sender == 0:
-            value = torch.lerp(source["input"][0], base["input"][0], share)
-            hook = self.layers[0].register_forward_pre_hook(lambda _, args: (value, *args[1:]))
-        elif place == self.heads:
-            value = torch.lerp(source["mlp"][layer], base["mlp"][layer], share)
-            hook = self.layers[layer].get_submodule(self.names.mlp).register_forward_hook(lambda *_: value)
-        else:
-            value = torch.lerp(source["o"][layer], base["o"][layer], share)
-            projection = self.layers[layer].get_submodule(self.names.o)
-            hook = projection.register_forward_pre_hook(lambda _, args: (value,))
-        try:
-            self.metric = self._metric()
-            yield
-        finally:
-            hook.remove()
-
     def effect(self, sender: int, reader: int, size: float = 1.0) -> Tensor:
         """How far the metric [N] falls where `reader` reads `sender` this share of the way to the source run."""
         change = self._change(sender, size)
@@ -131,33 +110,6 @@ class SlowEdges:
                 part, head = divmod(place, self.heads)
                 stack.callback(self._head_reading(layer, part, head, change))
             return self.metric - self._metric()
-
-    def without(self, sender: int) -> Tensor:
-        """How far the metric [N] falls where a sender puts out what it does in the source run."""
-        base, source = self.writes
-        layer, place = divmod(sender - 1, self.heads + 1)
-        if sender == 0:
-            with self.starting_from(source["input"][0]):
-                found = self._metric()
-            self.metric = self._metric()
-            return self.metric - found
-        if place == self.heads:
-            value, module = source["mlp"][layer], self.layers[layer].get_submodule(self.names.mlp)
-            hook = module.register_forward_hook(lambda *_: value)
-        else:
-            width = base["o"][layer].shape[-1] // self.heads
-            own = slice(place * width, (place + 1) * width)
-
-            def instead(_: nn.Module, arguments: tuple[Any, ...]) -> Any:
-                changed = arguments[0].clone()
-                changed[..., own] = source["o"][layer][..., own]
-                return (changed,)
-
-            hook = self.layers[layer].get_submodule(self.names.o).register_forward_pre_hook(instead)
-        try:
-            return self.metric - self._metric()
-        finally:
-            hook.remove()
 
     def _metric(self) -> Tensor:
         logits = self.model(self.base, use_cache=False).logits[:, -1]
@@ -196,8 +148,7 @@ class SlowEdges:
         own = slice(place * width, (place + 1) * width)
         z[..., own] = torch.lerp(z[..., own], source["o"][layer][..., own], size)
         after = block.get_submodule(self.names.after) if self.names.after else nn.Identity()
-        # without hooks: `putting_out` has one on the projection
-        return self.factor * (after(projection.forward(z)) - after(projection.forward(base["o"][layer])))
+        return self.factor * (after(projection(z)) - after(projection(base["o"][layer])))
 
     def _reading(self, module: nn.Module, change: Tensor) -> Callable[[], None]:
         return module.register_forward_pre_hook(lambda _, args: (args[0] + change, *args[1:])).remove

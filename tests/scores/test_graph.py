@@ -231,18 +231,3 @@ def test_a_circuit_of_what_is_no_edge_is_refused():
         graph.on_paths(circuit)
     with pytest.raises(ValueError, match="bool"):
         graph.on_paths(np.zeros(graph.shape))
-
-
-def test_nodes_of_a_circuit_and_edges_between_nodes():
-    graph = ComponentGraph(2, 2)
-    nodes = graph.nodes_named(["input", "a0.h1", "m1", "logits"])
-    circuit = graph.edges_between(nodes)
-    own = {"input", "a0.h1", "m1", "logits"}
-    expected = {n for n in edge_names(graph) if {n.split("->")[0], n.split("->")[1].split("<")[0]} <= own}
-    assert names_in(graph, circuit) == expected
-    np.testing.assert_array_equal(graph.nodes_of(circuit), nodes)
-    assert not graph.nodes_of(np.zeros(graph.shape, bool)).any()
-    with pytest.raises(ValueError, match="'m2' is no node"):
-        graph.nodes_named(["input", "m2"])
-    with pytest.raises(ValueError, match="nodes are an array of bool"):
-        graph.edges_between(nodes[:-1])

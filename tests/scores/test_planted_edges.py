@@ -1,6 +1,13 @@
-"""Planted IOI circuits as edges of the component graph: which method finds which."""
+"""Planted IOI circuits as edges of the component graph: exact scores find them, first-order ones only where they can.
 
-from dataclasses import replace
+The models of `models.planted` are made by hand, so it is known what each head writes and reads. A route is what one
+part of the circuit reads of another. It is silent where the metric would not change if it alone were corrupted: the
+copier adds as much to one answer as to the other; every name is marked as a name; a backup rests while the mover works.
+The attention of a planted head is saturated, so that the gradients of what queries and keys read are all but 0.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -9,130 +16,133 @@ import torch
 from tests import architectures
 from util.engine.components import blocks_of
 from util.engine.handshake import prepare
-from util.figures.ioi_patching.planted_edges import planted_edges
-from util.figures.ioi_patching.study import planted_ioi
+from util.figures.ioi_patching.pairs import Pairs
+from util.figures.ioi_patching.patching import logit_difference
+from util.figures.planted_controls import name_tokens, planted_control
 from util.models import planted
-from util.scores.planted import BACKUP, COPIER, DUPLICATE, METHODS, MOVER, Recovery, Route, ioi_circuit
+from util.prompts.ioi import group_by_shape
+from util.scores.attribution import edge_scores
+from util.scores.exact import exact_scores
+from util.scores.graph import ComponentGraph, Floats, Place
 
-ATTENTION = [Route("input", DUPLICATE, "q"), Route("input", DUPLICATE, "k"), Route(DUPLICATE, MOVER, "k")]
-LISTENING = Route(DUPLICATE, COPIER, "k")
-LINEAR = [Route("input", MOVER, "v"), Route(MOVER, "logits")]
-FIRST_ORDER = ("EAP", "EAP-IG inputs", "EAP-IG activations")
+DUPLICATE, COPIER, MOVER, BACKUP = "duplicate token", "copier", "mover", "backup mover"
+Route = tuple[str, str, str]  # sender, reader, and q, k or v where the reader is a head
+LISTENING, MARKED, OUTPUT = (DUPLICATE, COPIER, "k"), (DUPLICATE, MOVER, "k"), (MOVER, "logits", "")
+ATTENTION = [("input", DUPLICATE, "q"), ("input", DUPLICATE, "k"), MARKED]
+LINEAR = [("input", MOVER, "v"), OUTPUT]
+SILENT = [("input", DUPLICATE, "v"), ("input", COPIER, "k"), ("input", COPIER, "v"), (COPIER, "logits", "")]
+INHIBITED = [(DUPLICATE, MOVER, "v"), (MOVER, BACKUP, "q")]  # they tell the backup that the mover is done
+RESTING = [MARKED, (DUPLICATE, BACKUP, "k"), ("input", BACKUP, "v"), (BACKUP, "logits", "")]
+METHODS = ("exact", "EAP", "EAP-IG inputs")
+
+
+class Found(NamedTuple):
+    """Mean scores [U, V] of each method as shares of the whole effect, and the places of each route, one a copy."""
+
+    scores: Mapping[str, Floats]
+    routes: Mapping[Route, tuple[Place, ...]]
+    graph: ComponentGraph
+
+    def share(self, method: str, route: Route) -> float:
+        """The score of a route, all copies together."""
+        return float(sum(self.scores[method][place] for place in self.routes[route]))
+
+    def apart(self, method: str, effective: list[Route], silent: list[Route]) -> tuple[Floats, Floats]:
+        """The sizes of the scores of the routes that have an effect, and of all other edges but the silent routes."""
+        known, compared = np.zeros(self.graph.shape, bool), self.graph.edges.copy()
+        for route in effective:
+            known[tuple(np.transpose(self.routes[route]))] = True
+        for route in silent:
+            compared[tuple(np.transpose(self.routes[route]))] = False
+        sizes = np.abs(self.scores[method])
+        return sizes[known], sizes[compared & ~known]
+
+
+def found_in(folder, corruption="abc", seed=0, **options):
+    """The scores of all edges of a planted model, on two pairs."""
+    model, truth = planted_control(planted.ioi, {"seed": seed, **options}, name_tokens)
+    layers = 1 + max(layer for layer, _ in (*truth.names, *truth.decoys))
+    graph, heads = ComponentGraph(layers, planted.HEADS), dict(truth.heads)
+    if layers == 3:
+        heads[BACKUP] = tuple(head for head in heads[MOVER] if head[0] == 2)
+        heads[MOVER] = tuple(head for head in heads[MOVER] if head[0] < 2)
+    names = {role: [f"a{layer}.h{head}" for layer, head in places] for role, places in heads.items()}
+    routes = {}
+    for sender, reader, letter in {*ATTENTION, LISTENING, *LINEAR, *SILENT, *(INHIBITED + RESTING) * (layers == 3)}:
+        copies = max(len(names.get(role, ())) for role in (sender, reader))
+        ends = zip(names.get(sender, [sender] * copies), names.get(reader, [reader] * copies), strict=True)
+        routes[sender, reader, letter] = tuple(graph.place(f"{s}->{r}" + f"<{letter}>" * bool(letter)) for s, r in ends)
+    pairs = Pairs(model, corruption, 2, seed, held_out=True, folder=folder)
+    places, net = np.argwhere(graph.edges), pairs.pair[0]
+    edges = [(sender, reader) for sender, reader in places.tolist()]
+    sums, whole = {method: np.zeros(graph.shape) for method in METHODS}, 0.0
+    for numbers in group_by_shape(pairs.tokens).values():
+        base, source, answers = pairs.batch(numbers)
+        effects = exact_scores(net, base, source, answers, edges).sum(0)
+        sums["exact"][tuple(places.T)] += effects.numpy()
+        for method in METHODS[1:]:
+            sums[method] += edge_scores(net, base, source, answers, method).sum(0).numpy()
+        whole += float((logit_difference(net, base, answers) - logit_difference(net, source, answers)).sum())
+    return Found({method: scores / whole for method, scores in sums.items()}, routes, graph)
 
 
 @pytest.fixture(scope="module", params=["plain", "llama", "two copies"])
-def recovery(request, tmp_path_factory):
-    """Two models each, whose heads play other roles."""
+def found(request, tmp_path_factory):
     options = {"plain": {}, "llama": {"family": "llama"}, "two copies": {"copies": 2}}
-    folder = tmp_path_factory.mktemp("records")
-    return planted_edges("abc", prompts=2, seeds=range(2), folder=folder, **options[request.param])
+    return found_in(tmp_path_factory.mktemp("records"), **options[request.param])
 
 
-@pytest.fixture(scope="module")
-def with_backup(tmp_path_factory):
-    return planted_edges("abc", prompts=2, seeds=range(2), folder=tmp_path_factory.mktemp("records"), backup=True)
+def test_exact_scores_find_the_circuit_and_nothing_else(found):
+    known, others = found.apart("exact", [*ATTENTION, LISTENING, *LINEAR], SILENT)
+    copies = len(found.routes[LISTENING])
+    assert len(known) == 6 * copies
+    assert others.max() < 0.02 and known.min() > 0.25 / copies
+    assert all(found.share("exact", route) > 0.25 for route in [*ATTENTION, LISTENING, *LINEAR])
 
 
-def test_exact_scores_find_the_circuit_and_nothing_else(recovery):
-    assert recovery.effective == [Route("input", DUPLICATE, "q"), Route("input", DUPLICATE, "k"),
-        Route("input", MOVER, "v"), LISTENING, Route(DUPLICATE, MOVER, "k"), Route(MOVER, "logits")]  # fmt: skip
-    assert recovery.found("exact") == recovery.effective
-    assert recovery.auroc("exact").value == recovery.at_known_size("exact").value == 1
-    for circuit, scores, whole in zip(recovery.circuits, recovery.scores[0], recovery.whole, strict=True):
-        known, others = circuit.edges, circuit.compared & ~circuit.edges
-        copies = len(circuit.routes[LISTENING])
-        assert known.sum() == 6 * copies
-        assert np.abs(scores[others]).max() < 0.02 * whole
-        assert scores[known].min() > 0.25 * whole / copies
-
-
-def test_saturated_attention_hides_what_queries_and_keys_read_from_first_order_scores(recovery):
+def test_saturated_attention_hides_what_queries_and_keys_read_from_first_order_scores(found):
     """The negative control: these edges carry all of the effect, and their gradients are all but 0."""
-    for method in ("EAP", "EAP-IG inputs"):
-        for route in ATTENTION:
-            assert abs(recovery.share(method, route).value) < 0.03 < 0.5 < recovery.share("exact", route).value
-            assert route not in recovery.found(method)
-    assert recovery.auroc("EAP").value < 0.9 and recovery.at_known_size("EAP").value <= 0.5
-    assert recovery.auroc("EAP-IG inputs").value < 0.9
-    assert all(route in recovery.found("EAP") for route in LINEAR)
-
-
-def test_what_rounding_leaves_of_nothing_ranks_no_edge(recovery):
-    noise = np.random.default_rng(0).normal(0, 1e-8, recovery.scores.shape) * recovery.whole[:, None, None]
-    quiet = np.where(np.abs(recovery.scores) < 1e-6 * np.abs(recovery.whole)[:, None, None], 0, recovery.scores)
-    loud = replace(recovery, scores=np.where(quiet == 0, noise, quiet))
-    for method in METHODS:
-        assert loud.auroc(method) == recovery.auroc(method)
-        assert loud.at_known_size(method) == recovery.at_known_size(method)
-
-
-def test_moving_one_sublayer_at_a_time_sees_one_saturated_softmax_but_not_two(recovery):
-    found = recovery.found("EAP-IG activations")
-    assert Route(DUPLICATE, MOVER, "k") in found and all(route in found for route in LINEAR)
-    assert not {Route("input", DUPLICATE, "q"), Route("input", DUPLICATE, "k")} & set(found)
-    assert recovery.auroc("EAP").value <= recovery.auroc("EAP-IG activations").value < 1
+    for route in ATTENTION:
+        assert found.share("exact", route) > 0.5
+        for method in METHODS[1:]:
+            assert abs(found.share(method, route)) < 0.03
+    assert all(found.share("EAP", route) > 0.1 * found.share("exact", route) for route in LINEAR)
 
 
 def test_with_noise_exact_scores_still_find_the_circuit(tmp_path):
-    recovery = planted_edges("abc", prompts=2, seeds=range(2), folder=tmp_path, noise=0.05)
-    assert recovery.found("exact") == recovery.effective
-    assert recovery.auroc("exact").value == recovery.at_known_size("exact").value == 1
-    for method in ("EAP", "EAP-IG inputs"):
-        assert recovery.auroc(method).value < 1
-        assert abs(recovery.share(method, Route(DUPLICATE, MOVER, "k")).value) < 0.03
+    found = found_in(tmp_path, noise=0.05)
+    known, others = found.apart("exact", [*ATTENTION, LISTENING, *LINEAR], SILENT)
+    assert known.min() > others.max()
+    for method in METHODS[1:]:
+        assert abs(found.share(method, MARKED)) < 0.03
 
 
-def test_a_backup_hides_the_mover_and_is_exempt_by_name(with_backup):
-    silent = with_backup.circuits[0].silent
-    assert {route for route in silent if BACKUP in route} == {
-        Route(DUPLICATE, BACKUP, "k"), Route("input", BACKUP, "v"), Route(BACKUP, "logits"),
-    }  # fmt: skip
-    assert silent[Route(DUPLICATE, MOVER, "k")] == "the backup does the mover's work"
-    for route in silent:
+def test_a_backup_hides_the_mover(tmp_path):
+    found = found_in(tmp_path, backup=True)
+    for route in (*SILENT, *RESTING):
         expected = 0.2 if COPIER in route else 0.03  # names have codes that are not quite orthogonal
-        assert abs(with_backup.share("exact", route).value) < expected, route
-    # to tell the backup that the mover is not done makes it work, too
-    for route in (Route(DUPLICATE, MOVER, "v"), Route(MOVER, BACKUP, "q")):
-        assert with_backup.share("exact", route).value < -0.8
-        assert abs(with_backup.share("EAP", route).value) < 0.03
-    assert with_backup.auroc("exact").value == with_backup.at_known_size("exact").value == 1
-    assert with_backup.auroc("EAP").value < 0.8
+        assert abs(found.share("exact", route)) < expected, route
+    for route in INHIBITED:  # to tell the backup that the mover is not done makes it work, too
+        assert found.share("exact", route) < -0.8
+        assert abs(found.share("EAP", route)) < 0.03
+    effective = [route for route in [*ATTENTION, LISTENING, *LINEAR] if route not in RESTING] + INHIBITED
+    known, others = found.apart("exact", effective, [*SILENT, *RESTING])
+    assert len(known) == 7 and known.min() > others.max()
 
 
 @pytest.mark.parametrize("corruption", ["s2_swap", "s2_rand"])
 def test_what_both_prompts_have_in_common_is_silent(corruption, tmp_path):
-    recovery = planted_edges(corruption, prompts=2, seeds=range(2), folder=tmp_path)
-    assert len(recovery.effective) == {"s2_swap": 2, "s2_rand": 5}[corruption]
-    for route in recovery.circuits[0].routes:
-        exact = recovery.share("exact", route).value
-        assert (exact > 0.4) == (route in recovery.effective)
-        assert exact > 0.4 or abs(exact) < 0.2
-    assert recovery.auroc("exact").value == recovery.at_known_size("exact").value == 1
-    # names alone move along the edges that a swap changes: there first-order scores are right
-    assert (recovery.auroc("EAP").value == 1) == (corruption == "s2_swap")
-
-
-def test_what_is_said_of_methods(with_backup):
-    assert list(with_backup.table().index) == list(METHODS)
-    assert str(LISTENING) in with_backup.table().loc["EAP", "not seen"]
-    assert len(with_backup.routes_table()) == 15
-    assert with_backup.lines()[0].startswith("planted IOI, backup True, abc: exact sees 7 of 7 routes; AUROC 1.00")
-    values = with_backup.values()["exact"]
-    assert values["AUROC"].value == 1 and set(values["routes"]) == set(with_backup.routes_table().index)
-
-
-def test_other_models_and_corruptions_are_refused():
-    with pytest.raises(ValueError, match="has the roles duplicate token, copier and mover, not previous token"):
-        ioi_circuit(planted.induction(50), "abc")
-    truth = planted_ioi()[1]
-    with pytest.raises(ValueError, match="silent routes are known of s2_swap"):
-        ioi_circuit(truth, "names_swap")
-    circuit = ioi_circuit(truth, "abc")
-    assert circuit.nodes.sum() == 5  # input, three heads, logits
-    with pytest.raises(ValueError, match="an interval needs at least two"):
-        Recovery((circuit,), np.zeros((4, 1, *circuit.graph.shape)), np.ones(1), "")
-    with pytest.raises(ValueError, match=r"give \(4, 2, 15, 39\)"):
-        Recovery((circuit, circuit), np.zeros((4, 1, *circuit.graph.shape)), np.ones(1), "")
+    """A swap moves names alone, so first-order scores are right; a random name leaves the mark of the second one."""
+    found = found_in(tmp_path, corruption)
+    known = [*ATTENTION, LISTENING, *LINEAR]
+    effective = LINEAR if corruption == "s2_swap" else [route for route in known if route != ("input", DUPLICATE, "k")]
+    for route in found.routes:
+        exact = found.share("exact", route)
+        assert exact > 0.4 if route in effective else abs(exact) < 0.2, route
+    silent = [route for route in found.routes if route not in effective]
+    for method in ("exact", "EAP"):
+        inside, outside = found.apart(method, effective, silent)
+        assert (inside.min() > outside.max()) == (method == "exact" or corruption == "s2_swap")
 
 
 @pytest.mark.parametrize(("name", "parallel"), [("gpt2", False), ("llama", False), ("phi", True), ("gpt_neox", None)])

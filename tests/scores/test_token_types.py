@@ -13,8 +13,6 @@ import pytest
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.masking_utils import eager_mask
-from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from tests import eager_runs
 from tests.architectures import HEADS, LAYERS, attention_layers, build
@@ -27,7 +25,7 @@ from util.engine.call import Call
 from util.engine.handshake import prepare
 from util.scores import token_types
 from util.scores.token_types import PrunedRun, answers, scores
-from util.scores.units import Circuit, EdgeUnit
+from util.scores.units import SORTS, Circuit, EdgeUnit
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("wide_softmax")]
 
@@ -269,7 +267,8 @@ def test_without_edges_into_the_last_separator_it_says_what_the_donor_says(name)
     assert gap(said, rows) < 1e-10
     all_heads = circuit.keeping("head", np.zeros(circuit.heads.shape, bool))  # nor without any head: by another way
     with torch.no_grad():
-        said = run.with_circuit(all_heads).losses(numbers, run.run_donors(numbers))[1]
+        run.set_circuit(all_heads)
+        said = run.losses(numbers, run.run_donors(numbers))[1]
     assert gap(said, rows) < 1e-10
 
 
@@ -279,37 +278,6 @@ def test_without_edges_into_the_last_separator_it_says_what_the_donor_says(name)
 def gradients_by_hand(name, group, now):
     loss = loss_by_hand(name, group, now)
     return dict(zip(now.z, torch.autograd.grad(loss, list(now.z.values())), strict=True))
-
-
-@pytest.fixture
-def wide_norms(monkeypatch):
-    """Norms in float64: their float32 would be all that small differences show."""
-
-    monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, x: self.weight * normed(x, self.variance_epsilon))
-    monkeypatch.setattr(Gemma2RMSNorm, "forward", lambda self, x: (1 + self.weight) * normed(x, self.eps))
-
-
-def normed(states, epsilon):
-    return states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + epsilon)
-
-
-@pytest.mark.usefixtures("wide_norms")
-@names
-@circuits
-def test_linear_scores_are_finite_differences(name, circuit):
-    group, circuit = few()[0], CIRCUITS[circuit]()
-    found, h = scores(toy(name), [group], circuit, "linear").edges, 1e-4
-    for unit in some(circuit.edges, circuit.living_edges):
-        ends = []
-        for sign in (-2, -1, 1, 2):
-            now = set_by_hand(name, group, circuit)
-            cells = cells_of(group, unit.edge) * (1 - now.moved[unit.layer][unit.head])
-            now.moved[unit.layer][unit.head] += sign * h * cells
-            with torch.no_grad():
-                ends.append(float(loss_by_hand(name, group, now)))
-        slope = (ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h)
-        assert abs(found.signed[circuit.edges.place(unit)] - slope) < 1e-8, unit
-    assert np.abs(found.signed).max() > 1e-3
 
 
 @names
@@ -331,12 +299,9 @@ def test_local_exact_scores_are_the_gradient_times_what_the_head_puts_out_otherw
             loss_by_hand(name, group, now)
         change = now.z[unit.layer] - before[unit.layer]
         assert float(change.abs().sum(dim=(0, 1, 3))[[h for h in range(HEADS) if h != unit.head]].max()) < 1e-12
-        by_token = (gradient[unit.layer] * change).sum(dim=(0, 2, 3))
-        mine = found.of("edge" if isinstance(unit, EdgeUnit) else "head")
-        place = circuit.units("edge" if isinstance(unit, EdgeUnit) else "head").place(unit)
-        assert abs(mine.signed[place] - float(by_token.sum())) < 1e-10
-        assert abs(mine.sum_then_abs[place] - abs(float(by_token.sum()))) < 1e-10
-        assert abs(mine.abs_then_sum[place] - float(by_token.abs().sum())) < 1e-10
+        sort = "edge" if isinstance(unit, EdgeUnit) else "head"
+        wanted = abs(float((gradient[unit.layer] * change).sum()))
+        assert abs(found.of(sort)[circuit.units(sort).place(unit)] - wanted) < 1e-10
 
 
 def make_linear(monkeypatch, layer):
@@ -350,6 +315,22 @@ def make_linear(monkeypatch, layer):
         return (z * weights).sum(dim=(1, 2, 3)), said
 
     monkeypatch.setattr(PrunedRun, "losses", linear)
+
+
+def pruned_alone(model, chosen, circuit):
+    """The mean over prompts of how far the loss changes where one living unit more is pruned [L, H, K], by sort."""
+    run, numbers = PrunedRun(model, chosen, circuit), list(range(len(chosen)))
+    found = {}
+    with torch.no_grad():
+        donors = run.run_donors(numbers)
+        before = run.losses(numbers, donors)[0]
+        for sort in SORTS:
+            units = circuit.units(sort)
+            found[sort] = np.zeros(units.shape)
+            for unit in units.of(circuit.living(sort)):
+                run.set_circuit(circuit.without(unit))
+                found[sort][units.place(unit)] = float((run.losses(numbers, donors)[0] - before).abs().mean())
+    return found
 
 
 def of_last_layer(name):
@@ -371,80 +352,35 @@ def test_local_exact_scores_are_true_where_the_rest_is_linear(name, monkeypatch)
     first[: LAYERS - 1] = False  # the slow runs for the last layer alone
     circuit = circuit.keeping("edge", first).keeping("head", np.zeros(circuit.heads.shape, bool))
     circuit = circuit.keeping("head", np.arange(LAYERS)[:, None, None] * np.ones(circuit.heads.shape) == LAYERS - 1)
-    found, wanted = (scores(toy(name), few(), circuit, method) for method in ("local_exact", "exact"))
-    for sort in ("head", "edge"):
-        for reduce in ("signed", "sum_then_abs"):
-            np.testing.assert_allclose(found.of(sort).by(reduce), wanted.of(sort).by(reduce), rtol=0, atol=1e-10)
-    assert np.abs(found.edges.signed).max() > 1e-2 and np.abs(found.heads.signed).max() > 1e-2
+    found, wanted = scores(toy(name), few(), circuit), pruned_alone(toy(name), few(), circuit)
+    for sort in SORTS:
+        np.testing.assert_allclose(found.of(sort), wanted[sort], rtol=0, atol=1e-10)
+        assert wanted[sort].max() > 1e-2
 
 
 @names
-def test_exact_scores_are_a_loop_of_whole_passes(name):
-    circuit = pruned(share=0.8)
-    found = scores(toy(name), few(), circuit, "exact")
-    for unit in [*some(circuit.edges, circuit.living_edges, 8), *some(circuit.heads, circuit.living_heads, 8)]:
-        rises = []
-        for group in few():
-            with torch.no_grad():
-                before, after = (
-                    loss_by_hand(name, group, set_by_hand(name, group, one)) for one in (circuit, circuit.without(unit))
-                )
-            rises.append(float(after - before))
-        sort = "edge" if isinstance(unit, EdgeUnit) else "head"
-        place = circuit.units(sort).place(unit)
-        assert abs(found.of(sort).signed[place] - np.mean(rises)) < 1e-10
-        assert abs(found.of(sort).sum_then_abs[place] - np.mean(np.abs(rises))) < 1e-10
-
-
-@names
-@pytest.mark.parametrize("method", ["linear", "local_exact", "integrated", "exact"])
-def test_dead_units_and_donors_that_are_the_prompt_have_no_score(name, method):
+def test_dead_units_and_donors_that_are_the_prompt_have_no_score(name):
     circuit = pruned(share=0.6)
     same = [Group(group.base, {0: group.base}) for group in few()]
-    found = scores(toy(name), same, circuit, method)
-    for sort in ("head", "edge"):
-        assert np.abs(found.of(sort).abs_then_sum).max() < 1e-12
-    found = scores(toy(name), few(), circuit, method)
-    for sort in ("head", "edge"):
+    found = scores(toy(name), same, circuit)
+    for sort in SORTS:
+        assert found.of(sort).max() < 1e-12
+    found = scores(toy(name), few(), circuit)
+    for sort in SORTS:
         dead = ~circuit.living(sort)
-        assert not found.of(sort).abs_then_sum[dead].any() and found.of(sort).abs_then_sum[~dead].any()
+        assert not found.of(sort)[dead].any() and found.of(sort)[~dead].any()
     into_dead = circuit.living_edges & ~circuit.without_idle_edges().living_edges
-    assert into_dead.any() and not found.edges.abs_then_sum[into_dead].any()
-
-
-@names
-def test_integrated_scores_take_the_mean_gradient_on_the_way_to_the_donor(name):
-    group, circuit = few()[0], pruned()
-    found = scores(toy(name), [group], circuit, "integrated", steps=3)
-    one = scores(toy(name), [group], circuit, "integrated", steps=1).edges.signed
-    np.testing.assert_array_equal(one, scores(toy(name), [group], circuit).edges.signed)
-    table, total = hand_model(name).get_input_embeddings(), dict[int, torch.Tensor]()
-    own, other = (table(torch.tensor([tokens.ids[:-1]])) for tokens in (group.base, group.donors[0]))
-    for share in (1 / 3, 2 / 3, 1):
-        now = set_by_hand(name, group, circuit)  # its donor runs on its own embeddings
-        hook = table.register_forward_hook(lambda *_, share=share: other + share * (own - other))
-        total = {layer: g / 3 + total.get(layer, 0) for layer, g in gradients_by_hand(name, group, now).items()}
-        hook.remove()
-    z = {layer: value.detach() for layer, value in now.z.items()}
-    for unit in some(circuit.heads, circuit.living_heads):
-        change = now.donor[unit.layer][2] - z[unit.layer]
-        tokens = [t for t, kind in enumerate(group.base.types[:-1]) if kind == unit.target]
-        wanted = (total[unit.layer] * change)[0, tokens, unit.head].sum()
-        assert abs(found.heads.signed[circuit.heads.place(unit)] - float(wanted)) < 1e-10
-    assert np.abs(found.heads.signed - scores(toy(name), [group], circuit).heads.signed).max() > 1e-4
+    assert into_dead.any() and not found.edges[into_dead].any()
 
 
 @names
 def test_batches_and_padding_change_no_score(name):
     circuit = pruned()
-    for method in ("linear", "local_exact", "integrated"):
-        one = scores(toy(name), groups(), circuit, method, 2, token_budget=10**6)
-        two = scores(toy(name), groups(), circuit, method, 2, token_budget=1)
-        for sort in ("head", "edge"):
-            for reduce in token_types.REDUCTIONS:
-                np.testing.assert_allclose(one.of(sort).by(reduce), two.of(sort).by(reduce), rtol=0, atol=1e-10)
-        np.testing.assert_allclose(one.losses, two.losses, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(one.losses, ours(name, groups(), circuit), rtol=0, atol=1e-10)
+    one, two = (scores(toy(name), groups(), circuit, token_budget=budget) for budget in (10**6, 1))
+    for sort in SORTS:
+        np.testing.assert_allclose(one.of(sort), two.of(sort), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(one.losses, two.losses, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(one.losses, ours(name, groups(), circuit), rtol=0, atol=1e-10)
 
 
 @names
@@ -456,7 +392,7 @@ def test_donors_that_are_kept_run_once_and_change_nothing(name):
         return answers(model, few(), circuit, **options)["log_prob"]
 
     def scored(circuit, **options):
-        return scores(model, few(), circuit, **options).edges.signed
+        return scores(model, few(), circuit, **options).edges
 
     apart = {"two_pass": True}
     runs = [("whole", said, apart, 1), ("pruned", said, apart, 2), ("started", said, apart, 1)]
@@ -471,11 +407,11 @@ def test_donors_that_are_kept_run_once_and_change_nothing(name):
 
 def test_weights_want_the_gradients_that_they_wanted(monkeypatch):
     model, wanted = toy("llama"), list[bool]()
-    before = scores(model, few(), whole()).edges.signed
+    before = scores(model, few(), whole()).edges
     chosen = model.model.layers[1].mlp.up_proj.weight.requires_grad_(True)
     losses = PrunedRun.losses
     monkeypatch.setattr(PrunedRun, "losses", lambda *a: wanted.append(chosen.requires_grad) or losses(*a))
-    np.testing.assert_array_equal(scores(model, few(), whole()).edges.signed, before)
+    np.testing.assert_array_equal(scores(model, few(), whole()).edges, before)
     assert chosen.requires_grad and chosen.grad is None and wanted == [False]
     chosen.requires_grad_(False)
 
@@ -485,7 +421,7 @@ def test_rows_in_pieces_give_the_same(monkeypatch):
     one = scores(toy("gemma2"), few(), circuit)
     monkeypatch.setattr(token_types, "CELLS", 2**12)
     two = scores(toy("gemma2"), few(), circuit)
-    np.testing.assert_allclose(one.edges.signed, two.edges.signed, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(one.edges, two.edges, rtol=0, atol=1e-12)
 
 
 EXPERTS = ("gpt_oss", "qwen3_next", "deepseek_v2")  # their kernels know no float64
@@ -505,10 +441,10 @@ def test_classes_with_sinks_alibi_chunks_gates_and_other_layers(name, monkeypatc
     model, tolerance = (single(name), 1e-4) if name in EXPERTS else (toy(name), 1e-10)
     make_linear(monkeypatch, attention_layers(name)[-1])
     circuit = of_last_layer(name)
-    found, wanted = (scores(model, few(), circuit, method) for method in ("local_exact", "exact"))
-    for sort in ("head", "edge"):
-        np.testing.assert_allclose(found.of(sort).signed, wanted.of(sort).signed, rtol=0, atol=tolerance)
-        assert np.abs(found.of(sort).signed).max() > 1e-2
+    found, wanted = scores(model, few(), circuit), pruned_alone(model, few(), circuit)
+    for sort in SORTS:
+        np.testing.assert_allclose(found.of(sort), wanted[sort], rtol=0, atol=tolerance)
+        assert wanted[sort].max() > 1e-2
 
 
 # ------------------------------------------------------------------------------------------------ far donors
@@ -546,40 +482,10 @@ def test_local_exact_scores_are_true_where_donors_score_far_above_the_prompt(nam
     monkeypatch.setattr(torch.nn.functional, "softmax", OWN_SOFTMAX)
     model = single(name) if name in EXPERTS else toy(name)
     make_linear(monkeypatch, attention_layers(name)[-1])
-    found, wanted = (scores(model, few(), of_last_layer(name), method) for method in ("local_exact", "exact"))
-    np.testing.assert_allclose(found.edges.signed, wanted.edges.signed, rtol=0, atol=1e-4)
-    assert np.abs(found.edges.signed).max() > 1e-2
+    found, wanted = scores(model, few(), of_last_layer(name)), pruned_alone(model, few(), of_last_layer(name))
+    np.testing.assert_allclose(found.edges, wanted["edge"], rtol=0, atol=1e-4)
+    assert wanted["edge"].max() > 1e-2
     assert max(float(gap.max()) for gap in gaps) > 200
-
-
-@pytest.mark.usefixtures("wide_norms")
-@pytest.mark.parametrize("name", ["llama", "phi"])
-def test_linear_scores_are_finite_differences_where_donors_score_far_above_the_prompt(name, gaps):
-    group, circuit = few()[0], pruned()
-    found, h = scores(toy(name), [group], circuit, "linear").edges, 1e-6
-    for unit in some(circuit.edges, circuit.living_edges):
-        ends = []
-        for sign in (-2, -1, 1, 2):
-            now = set_by_hand(name, group, circuit)
-            now.donor = far(now.donor)
-            now.moved[unit.layer][unit.head] += sign * h * cells_of(group, unit.edge)
-            with torch.no_grad():
-                ends.append(float(loss_by_hand(name, group, now)))
-        slope = (ends[0] - 8 * ends[1] + 8 * ends[2] - ends[3]) / (12 * h)
-        assert abs(found.signed[circuit.edges.place(unit)] - slope) < 1e-6, unit
-    assert np.abs(found.signed).max() > 1 and max(float(gap.max()) for gap in gaps) > 200
-
-
-@pytest.mark.parametrize(
-    ("change", "words_"),
-    [
-        ({"method": "lineal"}, "choose one of linear"),
-        ({"steps": 0}, "1 step or more"),
-    ],
-)
-def test_wrong_arguments(change, words_):
-    with pytest.raises(ValueError, match=words_):
-        scores(toy("llama"), few(), whole(), **change)
 
 
 def test_what_does_not_fit_is_refused_before_a_pass():

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from util.figures.edge_ablation import configs
@@ -11,7 +11,7 @@ from util.records.model import Model
 
 class _PrintExamples(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(json.dumps([asdict(config) for config in configs.examples()], indent=1))
+        print(json.dumps(configs.EXAMPLES, indent=1))
         parser.exit()
 
 

@@ -192,15 +192,6 @@ class Components:
             self.whole(layer, hidden)
         return seen.last.view_as(hidden) * block.factor
 
-    @contextmanager
-    def mlp_adding(self, layer: int, value: Tensor | None) -> Iterator[None]:
-        """Make the MLP of a layer add this to the stream [R, T, d] inside the block; None for what it adds anyway."""
-        if value is None:
-            yield
-            return
-        with _returning(self.blocks[layer].mlp, _instead(value / self.blocks[layer].factor)):
-            yield
-
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [R, V] behind the last token, from the stream [R, d] behind the last layer."""
         return Runs(self.model, self.plan).end(hidden[:, None], self.calls[-1].out)
@@ -215,18 +206,15 @@ def plain_weight(module: nn.Module) -> Tensor | None:
 
 
 class Tap(Instrument):
-    """Keeps the heads' outputs z [R, T, H, dv] of one layer as they are, in the graph of a backward pass.
+    """Keeps the heads' outputs z [R, T, H, dv] of one layer as they are, in the graph of a backward pass."""
 
-    value: what z becomes, None for what it is.
-    """
-
-    def __init__(self, layer: int, value: Tensor | None = None) -> None:
-        self.layers, self.value = frozenset([layer]), value
+    def __init__(self, layer: int) -> None:
+        self.layers = frozenset([layer])
         self.z: Tensor
 
     def visit(self, call: Call, out: Tensor) -> Tensor:
-        self.z = out if self.value is None else self.value.detach().requires_grad_(out.requires_grad)
-        return self.z
+        self.z = out
+        return out
 
 
 class _Asked(Instrument):

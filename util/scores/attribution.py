@@ -10,7 +10,7 @@ Scores are arrays [N, U, V], prompt by sender by reader, in the order of `graph.
 edges are 0. The metric is the logit of the first answer minus that of the second, behind the last token.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, get_args
@@ -25,9 +25,9 @@ from util.engine.finite import check_finite
 from util.engine.handshake import check_ids, prepare
 from util.engine.replay import row_bytes
 from util.scores.graph import ComponentGraph
-from util.scores.readers import LayerGradients, Patch, patched
+from util.scores.readers import LayerGradients, tapped
 
-Method = Literal["EAP", "EAP-IG inputs", "EAP-IG activations"]
+Method = Literal["EAP", "EAP-IG inputs"]
 STEPS = 5  # of integrated gradients, as in the MIB circuit track
 BUDGET = 2**26  # bytes of the prompts that are scored at a time
 
@@ -39,53 +39,27 @@ def edge_scores(
     answers: Tensor,
     method: Method = "EAP",
     steps: int = STEPS,
-    first: int = 0,
     budget: int = BUDGET,
 ) -> Tensor:
     """Returns the score of every edge for every prompt, [N, U, V], float32 (float64 if the model is), on the CPU.
 
     base, source: the tokens of both prompts [N, T]. answers [N, 2]: the right token and the wrong one.
-    steps: of EAP-IG. Step k of S stands (first + k) / S of the way from the source run to the base run, k from 0 on.
-    Hanna et al.'s code takes first = 0 for edges, 1 for nodes. "inputs" moves the embeddings along this way,
-    "activations" one sublayer's output at a time, which takes S passes for each sublayer.
+    steps: of EAP-IG. Its embeddings stand k / S of the way from the source run to the base run, k from 0 to S - 1.
     budget: bytes of the prompts that are scored at a time, see `prompt_bytes`; there is one prompt at least.
     Raises ValueError for prompts or answers of other shapes, UnsupportedModel for a class that `Components` refuses.
     """
     check_pairs(model, base, source, answers)
     if method not in get_args(Method):
         raise ValueError(f"method = {method!r}: there are {', '.join(get_args(Method))}")
-    if steps < 1 or first not in (0, 1):
-        raise ValueError(f"steps = {steps}, first = {first}: give 1 step or more, the first of them 0 or 1")
-    shares = [(first + step) / steps for step in range(steps)]
+    if steps < 1:
+        raise ValueError(f"steps = {steps}: give 1 step or more")
     found = []
     with tqdm(total=len(base), unit="prompt", leave=False, delay=5) as bar:
         for some in _chunks(model, base, first_difference(base, source), budget):
-            found.append(_scores(model, base[some], source[some], answers[some], method, shares))
+            found.append(_scores(model, base[some], source[some], answers[some], method, steps))
             bar.update(len(found[-1]))
     together = torch.cat(found)
     check_finite(together, "the scores of edges", model, base)
-    return together
-
-
-def node_scores(model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor) -> Tensor:
-    """Returns the first-order score of every sender [N, U]: what the metric loses if all read it in the source run.
-
-    Arguments and errors are those of `edge_scores`. Source: attribution patching (Nanda 2023).
-    """
-    check_pairs(model, base, source, answers)
-    parts = Components(model, base)
-    base_run, source_run = parts.base, parts.run(source)
-    scores = []  # from the last layer to the first
-    after = end_gradient(parts, base_run.hidden[-1], answers)
-    for layer in reversed(range(parts.layers)):
-        found = LayerGradients(parts, layer, base_run.hidden[layer], after)
-        scores.append(_dot(base_run.mlp[layer] - source_run.mlp[layer], found.after)[:, None])
-        scores.append(((base_run.z[layer] - source_run.z[layer]) * found.z).sum((1, 3)))
-        after = found.before
-    scores.append(_dot(base_run.hidden[0] - source_run.hidden[0], after)[:, None])
-    together = torch.cat([score.to(base_run.hidden[0].device) for score in scores[::-1]], 1)
-    together = together.to(torch.promote_types(together.dtype, torch.float32)).cpu()
-    check_finite(together, "the scores of nodes", model, base)
     return together
 
 
@@ -109,10 +83,6 @@ def first_difference(base: Tensor, source: Tensor) -> int:
     """The first position [0, T) where prompts [N, T] differ from their source ones; 0 where none does."""
     different = (base != source).any(0).nonzero()
     return int(different[0]) if len(different) else 0
-
-
-def _dot(one: Tensor, other: Tensor) -> Tensor:
-    return (one * other).flatten(1).sum(1)
 
 
 def graph_of(parts: Components) -> ComponentGraph:
@@ -184,10 +154,6 @@ class Sender:
             change = -block.change(-writes, self.base)
         return change.transpose(1, 2)
 
-    def between(self, share: float) -> "Patch":
-        """An output that lies this share of the way from the source run to the base run."""
-        return Patch(self.layer, self.kind, torch.lerp(self.source, self.base, share))
-
 
 def senders_of(parts: Components, base: Parts, source: Parts) -> list[Sender]:
     """All senders, in their order."""
@@ -211,11 +177,11 @@ def end_gradient(parts: Components, end: Tensor, answers: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def hidden_states(parts: Components, embedded: Tensor, patch: Patch | None = None) -> list[Tensor]:
+def hidden_states(parts: Components, embedded: Tensor) -> list[Tensor]:
     """What goes into each layer, and what comes out of the last one, in a run from these embeddings [N, T, d]."""
-    hidden = [patch.value if patch is not None and patch.kind == "input" else embedded]
+    hidden = [embedded]
     for layer in range(parts.layers):
-        with patched(parts, layer, patch):
+        with tapped(parts, layer):
             hidden.append(parts.whole(layer, hidden[-1]))
     return hidden
 
@@ -232,16 +198,11 @@ def metric(parts: Components, hidden: Tensor, answers: Tensor) -> Tensor:
 
 
 def _scores(
-    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, method: Method, shares: Sequence[float]
+    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, method: Method, steps: int
 ) -> Tensor:
-    """The scores [N, U, V] of prompts that are scored together; shares: of the way from the source to the base run."""
+    """The scores [N, U, V] of prompts that are scored together."""
     scored = _Scored(model, base, source, answers)
-    if method == "EAP":
-        scores = scored.at_base()
-    elif method == "EAP-IG inputs":
-        scores = scored.along_inputs(shares)
-    else:
-        scores = scored.along_activations(shares)
+    scores = scored.at_base() if method == "EAP" else scored.along_inputs(steps)
     return scores.to(torch.promote_types(scores.dtype, torch.float32)).cpu()
 
 
@@ -265,47 +226,29 @@ class _Scored:
         """Scores [N, U, V] with the gradients of the base run."""
         return self._products(self.base.hidden)
 
-    def along_inputs(self, shares: Sequence[float]) -> Tensor:
+    def along_inputs(self, steps: int) -> Tensor:
         """The mean of scores with the gradients at points between the source and the base run's embeddings."""
         ends = self.source.hidden[0], self.base.hidden[0]
-        points = (torch.lerp(*ends, share) for share in shares)
-        return _mean((self._products(hidden_states(self.parts, point)) for point in points), len(shares))
+        points = (torch.lerp(*ends, step / steps) for step in range(steps))
+        return reduce(torch.add, (self._products(hidden_states(self.parts, point)) for point in points)) / steps
 
-    def along_activations(self, shares: Sequence[float]) -> Tensor:
-        """The same between the outputs of one sublayer at a time, for the edges out of it."""
-
-        def scores(sender: Sender, share: float) -> Tensor:
-            patch = sender.between(share)
-            return self._products(hidden_states(self.parts, self.base.hidden[0], patch), patch, sender.places)
-
-        means = (_mean((scores(sender, share) for share in shares), len(shares)) for sender in self.senders)
-        return reduce(torch.add, means)
-
-    def _products(self, hidden: Sequence[Tensor], patch: Patch | None = None, only: slice = slice(None)) -> Tensor:
-        """Scores [N, U, V] with the gradients of a run, of edges out of some senders; 0 for all others.
-
-        hidden: the run's hidden states, see `gradients`; patch: what the senders of `only` put out in it.
-        """
+    def _products(self, hidden: Sequence[Tensor]) -> Tensor:
+        """Scores [N, U, V] with the gradients of a run; hidden: its hidden states, see `hidden_states`."""
         parts, width = self.parts, self.graph.width
-        start, stop, _ = only.indices(self.writes.shape[1])
         scores = self.writes.new_zeros(len(self.writes), *self.graph.shape)
 
         def multiply(readers: Tensor, layer: int) -> None:  # with senders up to this layer
-            senders, column = slice(start, min(stop, 1 + (layer + 1) * (parts.heads + 1))), layer * width
+            senders, column = slice(1 + (layer + 1) * (parts.heads + 1)), layer * width
             products = self.writes[:, senders].flatten(2) @ readers.to(self.writes.device).flatten(2).mT
             scores[:, senders, column : column + readers.shape[1]] = products
 
         def before(layer: int, after: Tensor) -> Tensor:  # the gradient, and nothing else is kept of the layer
-            found = LayerGradients(parts, layer, hidden[layer], after, patch)
+            found = LayerGradients(parts, layer, hidden[layer], after)
             multiply(found.readers(), layer)
             return found.before
 
         gradient = end_gradient(parts, hidden[-1], self.answers)
         multiply(gradient[:, None], parts.layers)
-        for layer in reversed(range(0 if patch is None else max(0, patch.layer), parts.layers)):
+        for layer in reversed(range(parts.layers)):
             gradient = before(layer, gradient)
         return scores * self.edges
-
-
-def _mean(scores: Iterable[Tensor], count: int) -> Tensor:
-    return reduce(torch.add, scores) / count

@@ -1,4 +1,4 @@
-"""How good scores of edges are: how faithful the circuits are that they choose, and whether they find a known circuit.
+"""How good scores of edges are: how faithful the circuits are that they choose, and how they rank.
 
 Faithfulness, CPR and CMD are those of the MIB circuit track (Mueller et al. 2025, circuit localisation). CPR ranks
 edges by signed scores and CMD by absolute ones; numbers of one ranking have been published as the other's. So
@@ -8,7 +8,7 @@ edges by signed scores and CMD by absolute ones; numbers of one ranking have bee
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -181,101 +181,15 @@ def trapezoid_weights(shares: tuple[float, ...]) -> Floats:
     return (np.r_[0, steps] + np.r_[steps, 0]) / 2
 
 
-# ------------------------------------------------------------------------------------------------ known circuits
-
-
-class Overlap(NamedTuple):
-    """The share of the chosen that is in the known circuit, and the share of the known circuit that was chosen.
-
-    precision is NaN where nothing was chosen.
-    """
-
-    precision: float
-    recall: float
-
-
-def overlap(chosen: Bools, known: Bools) -> Overlap:
-    """How a chosen circuit agrees with a known one. Both are of edges [U, V], or both of nodes [U + 1].
-
-    Raises ValueError for different shapes or types, and for a known circuit of nothing.
-    """
-    if np.shape(chosen) != np.shape(known) or not np.asarray(chosen).dtype == np.asarray(known).dtype == np.bool_:
-        raise ValueError(f"two arrays of bool of one shape are needed, not {np.shape(chosen)} and {np.shape(known)}")
-    if not known.any():
-        raise ValueError("the known circuit is empty")
-    both = int((chosen & known).sum())
-    return Overlap(both / int(chosen.sum()) if chosen.any() else np.nan, both / int(known.sum()))
-
-
-def precision_and_recall(scores: ArrayLike, known: ArrayLike, n: int, *, absolute: bool) -> Overlap:
-    """How the n entries with the highest scores [E] agree with those that are known to matter [E].
-
-    Give what is to be compared and nothing else: of edges, scores[graph.edges] and known[graph.edges]. Nothing is
-    dropped for lying on no path; for circuits, see `overlap`. Ties are in the order given. Raises ValueError for n
-    below 1 or above E, and for arrays as in `auroc`.
-    """
-    ranked, right = _ranked(scores, known, absolute)
-    if not 1 <= n <= len(ranked):
-        raise ValueError(f"n = {n}: there are {len(ranked)} entries")
-    chosen = np.zeros(len(ranked), bool)
-    chosen[np.argsort(-ranked, kind="stable")[:n]] = True
-    return overlap(chosen, right)
-
-
-def auroc(scores: ArrayLike, known: ArrayLike, *, absolute: bool) -> float:
-    """How often an entry of a known circuit [E] has a higher score [E] than one that is not in it; ties count half.
-
-    It is the area under the receiver operating characteristic: .5 by chance, 1 if all that is known comes first. Give
-    what is to be compared and nothing else: of edges, scores[graph.edges] and known[graph.edges]; of nodes, arrays
-    without the logits. absolute: rank by absolute values. Raises ValueError for arrays that are not [E] both, for
-    scores that are not finite, for a known circuit that is no array of bool, of nothing, or of everything.
-    """
-    ranked, right = _ranked(scores, known, absolute)
-    inside, outside = int(right.sum()), int((~right).sum())
-    if not outside:
-        raise ValueError("the known circuit is everything: there is nothing to tell it from")
-    ranks = stats.rankdata(ranked)  # ties have their mean rank
-    return float((ranks[right].sum() - inside * (inside + 1) / 2) / (inside * outside))
-
-
-def _ranked(scores: ArrayLike, known: ArrayLike, absolute: bool) -> tuple[Floats, Bools]:
-    """What to rank by and what is known, [E] each."""
-    ranked, right = np.asarray(scores, dtype=np.float64), np.asarray(known)
-    if ranked.ndim != 1 or ranked.shape != right.shape:
-        raise ValueError(
-            f"scores {ranked.shape} and known circuit {right.shape}: give one dimension, such as scores[graph.edges]"
-        )
-    if right.dtype != np.bool_ or not right.any():
-        raise ValueError("the known circuit must be an array of bool with some True")
-    if not np.isfinite(ranked).all():
-        raise ValueError("some scores are not finite")
-    return (np.abs(ranked) if absolute else ranked), right
-
-
 def spearman(first: ArrayLike, second: ArrayLike) -> float:
     """Spearman's rank correlation of two scores of the same entries [E], such as scores[graph.edges].
 
     NaN where one of them has the same value everywhere. Raises ValueError for arrays that are not [E] both, for fewer
     than two entries, and for scores that are not finite.
     """
-    pair = _pair(first, second)
-    return float(stats.spearmanr(*pair).statistic) if all(np.ptp(scores) > 0 for scores in pair) else np.nan
-
-
-def kendall(first: ArrayLike, second: ArrayLike) -> float:
-    """Kendall's tau-b of two scores of the same entries [E]: how many more pairs agree in their order than do not.
-
-    NaN and errors as in `spearman`.
-    """
-    pair = _pair(first, second)
-    return float(stats.kendalltau(*pair).statistic) if all(np.ptp(scores) > 0 for scores in pair) else np.nan
-
-
-def _pair(first: ArrayLike, second: ArrayLike) -> tuple[Floats, Floats]:
-    """Two scores as arrays [E]."""
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if a.ndim != 1 or a.shape != b.shape or len(a) < 2:
         raise ValueError(f"scores {a.shape} and {b.shape}: give one dimension, such as scores[graph.edges]")
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError("some scores are not finite; give those entries that both have")
-    return a, b
+    return float(stats.spearmanr(a, b).statistic) if np.ptp(a) > 0 and np.ptp(b) > 0 else np.nan

@@ -55,30 +55,6 @@ def exact_scores(
     return together
 
 
-@torch.no_grad()
-def exact_node_scores(
-    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, budget: int = BUDGET
-) -> Tensor:
-    """Returns how far the metric falls where all readers of one sender read the source run [N, U], on the CPU.
-
-    Arguments and errors are those of `exact_scores`. The input's entry is the whole effect: nothing else differs.
-    """
-    check_pairs(model, base, source, answers)
-    parts = Components(model, base)
-    source_run = parts.run(source)
-    work = _Work(parts, source_run, answers, first_difference(base, source), budget)
-    edits = [Edit(0, _nothing, source_run.hidden[0])]
-    for layer in range(parts.layers):
-        heads = source_run.z[layer]
-        edits += [head_edit(layer, head, heads[:, :, head : head + 1]) for head in range(parts.heads)]
-        hidden = parts.base.hidden[layer + 1].to(heads.device)
-        after = hidden + source_run.mlp[layer] - parts.base.mlp[layer]
-        edits.append(Edit(layer + 1, _nothing, after))
-    effects = (work.metric - work.run(edits)).T
-    check_finite(effects, "the effects of nodes", model, base)
-    return effects
-
-
 def _checked_edge(edge: tuple[int, int]) -> tuple[int, int]:
     """The sender and the reader as plain integers. Raises ValueError for anything else."""
     try:

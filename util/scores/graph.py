@@ -11,7 +11,6 @@ Arrays of senders are [U], of readers [V], of edges [U, V], of nodes [U + 1]: th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
@@ -214,26 +213,3 @@ class ComponentGraph:
         reads[0] = True
         writes[:-1] = circuit.any(axis=1)
         return reads, writes
-
-    def nodes_of(self, circuit: Bools) -> Bools:
-        """The nodes [U + 1] that some edge of a circuit [U, V] leads to or leaves."""
-        kept = self.checked_circuit(circuit)
-        nodes = np.zeros(len(self.nodes), bool)
-        nodes[self.node_of_reader[kept.any(axis=0)]] = True
-        nodes[:-1] |= kept.any(axis=1)
-        return nodes
-
-    def edges_between(self, nodes: Bools) -> Bools:
-        """All edges [U, V] between some nodes [U + 1]. Raises ValueError for another shape or type."""
-        array = np.asarray(nodes)
-        if array.shape != (len(self.nodes),) or array.dtype != np.bool_:
-            raise ValueError(f"nodes are an array of bool {(len(self.nodes),)}, not of {array.dtype} {array.shape}")
-        return self.edges & array[:-1, None] & array[self.node_of_reader]
-
-    def nodes_named(self, names: Iterable[str]) -> Bools:
-        """The nodes of some names, as an array [U + 1]. Raises ValueError for a name that no node has."""
-        wanted = set(names)
-        unknown = sorted(wanted - set(self.nodes))
-        if unknown:
-            raise ValueError(self._unknown(unknown[0], "node"))
-        return np.array([name in wanted for name in self.nodes])

@@ -71,19 +71,18 @@ def prune(
     sort: Sort,
     floor: float,
     share: float = 0.1,
-    of_initial: bool = False,
     keep: Sequence[int] | None = None,
 ) -> Pruning:
     """Prune units of one sort, round by round, until the accuracy falls below `floor` or no unit is left.
 
     measure: of a circuit and the number of its round, in which dead units have no effect. Its scores are read only if
-    there is another round. share: of the living units, or of those alive at first (of_initial), goes in each round.
-    keep: instead, round i leaves keep[i] units, whatever the accuracy, as the reference code's `prune_k`. Raises
-    ValueError for a list that increases, before anything is measured.
+    there is another round. share: of the living units, goes in each round. keep: instead, round i leaves keep[i]
+    units, whatever the accuracy, as the reference code's `prune_k`. Raises ValueError for a list that increases, before
+    anything is measured.
     """
-    initial, circuit, rounds = start.count(sort), start, list[Round]()
+    circuit, rounds = start, list[Round]()
     if keep is not None:
-        check_keep(keep, initial)
+        check_keep(keep, start.count(sort))
     for number in count():
         measured = measure(circuit, number)
         rounds.append(Round(circuit, float(measured.right.mean())))
@@ -97,6 +96,6 @@ def prune(
                 return Pruning(sort, tuple(rounds), floor, True)
             if not living:
                 break
-            left = next_keep(living, share, initial if of_initial else None)
+            left = next_keep(living, share)
         circuit = circuit.keeping(sort, kept(measured.scores, circuit.living(sort), left))
     return Pruning(sort, tuple(rounds), floor, False)

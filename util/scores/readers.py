@@ -23,18 +23,6 @@ from util.engine.call import Call
 from util.engine.components import Block, Components, Tap, plain_weight
 
 
-class Patch(NamedTuple):
-    """What senders of one layer put out instead of what they compute.
-
-    layer: theirs, -1 for the input; kind: "input", "heads" or "mlp"; value: z [N, T, H, dv] of heads, otherwise what is
-    added to the stream [N, T, d].
-    """
-
-    layer: int
-    kind: str
-    value: Tensor
-
-
 class _CallTap(Tap):
     """Keeps the attention call, too; None before there is one."""
 
@@ -46,11 +34,10 @@ class _CallTap(Tap):
 
 
 @contextmanager
-def patched(parts: Components, layer: int, patch: Patch | None) -> Iterator[_CallTap]:
-    """Inside the block a layer puts out what the patch says, if it is one of this layer."""
-    value = {patch.kind: patch.value} if patch is not None and patch.layer == layer else {}
-    tap = _CallTap(layer, value.get("heads"))
-    with instrument(parts.model, tap), parts.mlp_adding(layer, value.get("mlp")):
+def tapped(parts: Components, layer: int) -> Iterator[_CallTap]:
+    """Inside the block the attention call and the outputs of the heads of a layer are kept."""
+    tap = _CallTap(layer)
+    with instrument(parts.model, tap):
         yield tap
 
 
@@ -65,19 +52,17 @@ class _Read(NamedTuple):
 class LayerGradients:
     """Gradients of a metric at one layer, which is called once more for them, with a graph for a backward pass.
 
-    parts, layer: which; patch: what senders put out instead of what they compute. hidden: what goes into the layer
-    [N, T, d]. after: the gradient of what comes out of it [N, T, d]. Then `before` is the gradient of what goes into
-    it, and z that of its heads' outputs [N, T, H, dv]. All of them are on the device of the layer.
+    parts, layer: which. hidden: what goes into the layer [N, T, d]. after: the gradient of what comes out of it
+    [N, T, d]. Then `before` is the gradient of what goes into it, and z that of its heads' outputs [N, T, H, dv]. All
+    of them are on the device of the layer.
     """
 
-    def __init__(
-        self, parts: Components, layer: int, hidden: Tensor, after: Tensor, patch: Patch | None = None
-    ) -> None:
-        self.parts, self.layer, self.patch = parts, layer, patch
+    def __init__(self, parts: Components, layer: int, hidden: Tensor, after: Tensor) -> None:
+        self.parts, self.layer = parts, layer
         device = parts.base.hidden[layer].device
         self.hidden, self.after = hidden.detach().to(device).requires_grad_(), after.to(device)
         self.reads: list[_Read] = []
-        with torch.enable_grad(), patched(parts, layer, patch) as self.tap, ExitStack() as stack:
+        with torch.enable_grad(), tapped(parts, layer) as self.tap, ExitStack() as stack:
             for module in parts.plan.layers[layer].modules():
                 if isinstance(module, nn.Linear | Conv1D):
                     stack.callback(module.register_forward_hook(self._keep).remove)
@@ -95,8 +80,7 @@ class LayerGradients:
         """
         found = self.before.new_zeros(len(self.before), 3 * self.parts.heads + 1, *self.before.shape[1:])
         heads, mlp = found[:, :-1], found[:, -1]
-        if self.patch is None or (self.patch.layer, self.patch.kind) != (self.layer, "heads"):
-            self._write_heads(heads)  # what patched heads read changes nothing
+        self._write_heads(heads)
         mlp[:] = self.before - self.after - heads.sum(1)
         return found
 

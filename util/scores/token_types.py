@@ -1,11 +1,11 @@
 """Importance scores of units by token type, and runs of models with some of them pruned (Bakalova et al., COLM 2025).
 
-The score of a unit estimates how much the loss rises where the unit is pruned. All units of a model are scored by a
+The score of a unit estimates how far the loss changes where the unit is pruned. All units of a model are scored by a
 forward pass of the donors, then one of the prompts and its backward pass: the loss has a gradient g at the output o of
-every head. What a head would put out without a unit is then known in closed form, layer by layer.
+every head. What a head would put out without a unit, o', is then known in closed form, layer by layer, with the softmax
+of the head computed again; the unit does g (o' - o) to the loss of a prompt.
 
-The loss is the mean negative log-probability of the answer's tokens, of each prompt. A positive score says that the
-loss rises.
+The loss is the mean negative log-probability of the answer's tokens, of each prompt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,13 +30,9 @@ from util.engine.batches import TOKEN_BUDGET, Batch, Row, logits_at, run_rows, s
 from util.engine.call import Call, Instrument, in_double
 from util.engine.finite import check_finite
 from util.engine.instruments import Splice
-from util.scores.units import Circuit, Sort, Units, plain_types, removes
+from util.scores.units import SORTS, Circuit, Sort, plain_types, removes
 
-Method = Literal["linear", "local_exact", "integrated", "exact"]
-METHODS = get_args(Method)
-Reduce = Literal["sum_then_abs", "abs_then_sum", "signed"]
-REDUCTIONS = get_args(Reduce)
-STEPS = 5  # of the integrated gradient, as in the literature
+METHOD, REDUCE = "local_exact", "sum_then_abs"  # what the scores are called in records and files
 CELLS = 2**21  # numbers in one tensor of cells and kinds
 Floats = NDArray[np.floating]
 
@@ -128,12 +124,6 @@ class PrunedRun(Ablated):
         cut = any(bool(table[:, self.present].any()) for table in self.tables.values())
         patched = any(bool(table.any()) for table in self.dead_heads.values())
         self.donors = (0,) if cut or patched else ()
-
-    def with_circuit(self, circuit: Circuit) -> PrunedRun:
-        """The same prompts with another circuit of the same units and start."""
-        other = copy(self)
-        other.set_circuit(circuit)
-        return other
 
     def instruments(self, numbers: Sequence[int]) -> list[Instrument]:
         """What acts on `batch(numbers)`."""
@@ -261,34 +251,19 @@ def _forward(
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The scores of all units of one sort in a circuit, nats, [L, H, K] each.
+class Scored:
+    """A circuit's scores, and what it answers.
 
-    signed: the mean over prompts. sum_then_abs: the mean of the absolute values by prompt, as in the reference code.
-    abs_then_sum: absolute values are taken of each token that the unit acts at, then summed; no signs cancel.
+    heads, edges: nats [L, H, K], the mean over prompts of the size of what each unit does to the loss, as in the
+    reference code. losses and right [N]: mean NLL, and whether the first token is right.
     """
 
-    signed: Floats
-    sum_then_abs: Floats
-    abs_then_sum: Floats
-
-    def by(self, reduce: str) -> Floats:
-        """One of the three [L, H, K]. Raises ValueError for another name."""
-        if reduce not in REDUCTIONS:
-            raise ValueError(f"reduce = {reduce!r}: choose one of {', '.join(REDUCTIONS)}")
-        return {"signed": self.signed, "sum_then_abs": self.sum_then_abs, "abs_then_sum": self.abs_then_sum}[reduce]
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A circuit's scores, and what it answers; losses and right [N]: mean NLL, and whether the first token is right."""
-
-    heads: Scores
-    edges: Scores
+    heads: Floats
+    edges: Floats
     losses: Floats
     right: NDArray[np.bool_]
 
-    def of(self, sort: Sort) -> Scores:
+    def of(self, sort: Sort) -> Floats:
         """The scores of a sort of units."""
         return self.heads if sort == "head" else self.edges
 
@@ -297,84 +272,44 @@ def scores(
     model: PreTrainedModel,
     groups: Sequence[Group],
     circuit: Circuit,
-    method: str = "local_exact",
-    steps: int = STEPS,
     token_budget: int = TOKEN_BUDGET,
     store: Store | None = None,
 ) -> Scored:
     """The scores of all units of a circuit's model, measured in the circuit; those of dead units are 0.
 
-    method: what the output o of a head becomes, and which gradient g tells what that does to the loss.
-
-    local_exact   the softmax of the head is recomputed with the unit's keys and values: g (o' - o)
-    linear        the derivative of o where the unit's scores, behind a soft cap, and values move towards the donor's
-    integrated    as local_exact, with the mean of g at `steps` points on the way from the donor's embeddings to the
-                  prompt's
-    exact         every unit alone is pruned in a run of its own: the referee of the others. It takes long.
-
-    store: keeps what donors leave, for the next circuit of these prompts.
-    Raises ValueError for an unknown method and fewer than one step, and what `PrunedRun` raises.
+    store: keeps what donors leave, for the next circuit of these prompts. Raises what `PrunedRun` raises.
     """
-    if method not in METHODS or steps < 1:
-        raise ValueError(
-            f"method = {method!r}, steps = {steps}: choose one of {', '.join(METHODS)}, and 1 step or more"
-        )
     run, n = PrunedRun(model, groups, circuit), len(groups)
     losses, right = np.zeros(n), np.zeros(n, bool)
-    totals = {"head": _Sums(circuit.heads), "edge": _Sums(circuit.edges)}
+    totals = {sort: np.zeros(circuit.units(sort).shape) for sort in SORTS}
 
     def visit(batch: Batch) -> None:
         numbers = [int(number) for number in batch.numbers]
-        if method == "exact":
-            parts, lost, said = _pruned_alone(run, numbers, store)
-        else:
-            parts, lost, said = _estimated(run, numbers, store, method, steps if method == "integrated" else 1)
+        parts, lost, said = _estimated(run, numbers, store)
         losses[numbers] = lost.detach().cpu().numpy()
         right[numbers] = said.argmax(-1).cpu().numpy() == [groups[number].target[0] for number in numbers]
-        for sort, layer, signed, absolute in parts:  # only now: a batch without memory is run again
-            check_finite(signed, f"the scores of {sort} units", model, [groups[number].base.ids for number in numbers])
-            totals[sort].add(layer, signed, absolute)
+        for sort, layer, effects in parts:  # only now: a batch without memory is run again
+            check_finite(effects, f"the scores of {sort} units", model, [groups[number].base.ids for number in numbers])
+            totals[sort][layer] += effects.abs().sum(0).cpu().numpy()
 
     rows = [Row(group.base.ids[:length]) for group, length in zip(groups, run.lengths, strict=True)]
     with _frozen(model), tqdm(total=n, unit="prompt", leave=False, delay=5) as bar:
         run_rows(model, rows, visit, shared_budget(token_budget, 2), bar)
-    return Scored(totals["head"].means(n), totals["edge"].means(n), losses, right)
+    return Scored(totals["head"] / n, totals["edge"] / n, losses, right)
 
 
-class _Sums:
-    """Sums over prompts of what units of one sort do."""
-
-    def __init__(self, units: Units) -> None:
-        self.signed, self.sums, self.parts = (np.zeros(units.shape) for _ in range(3))
-
-    def add(self, layer: int, signed: Tensor, absolute: Tensor) -> None:
-        """Add those of a layer, [B, H, K]: sums over tokens, and sums of absolute values."""
-        self.signed[layer] += signed.sum(0).cpu().numpy()
-        self.sums[layer] += signed.abs().sum(0).cpu().numpy()
-        self.parts[layer] += absolute.sum(0).cpu().numpy()
-
-    def means(self, n: int) -> Scores:
-        """The means over n prompts."""
-        return Scores(self.signed / n, self.sums / n, self.parts / n)
+Part = tuple[Sort, int, Tensor]  # sort, place of the layer, effects [B, H, K]: sums over tokens
 
 
-Part = tuple[str, int, Tensor, Tensor]  # sort, place of the layer, sums [B, H, K] and sums of absolute values
-
-
-def _estimated(
-    run: PrunedRun, numbers: Sequence[int], store: Store | None, method: str, steps: int
-) -> tuple[list[Part], Tensor, Tensor]:
-    """The scores of all units on some prompts, the losses [B] and the log-probabilities [B, V] of the next token."""
+def _estimated(run: PrunedRun, numbers: Sequence[int], store: Store | None) -> tuple[list[Part], Tensor, Tensor]:
+    """What all units do to some prompts, the losses [B] and the log-probabilities [B, V] of the next token."""
     donors = run.run_donors(numbers, store)
-    gradients: dict[int, Tensor] = {}
-    for step in range(1, steps + 1):  # the last one is the prompt itself
-        watch = _Watch(graph=True)
-        with torch.enable_grad(), _between(run, numbers, step / steps):
-            lost, said = run.losses(numbers, donors, watch)
-            found = torch.autograd.grad(lost.sum(), list(watch.z.values()))
-        for layer, gradient in zip(watch.z, found, strict=True):
-            gradients[layer] = gradient / steps + gradients.get(layer, 0)
-        lost = lost.detach()
+    watch = _Watch(graph=True)
+    with torch.enable_grad():
+        lost, said = run.losses(numbers, donors, watch)
+        found = torch.autograd.grad(lost.sum(), list(watch.z.values()))
+    gradients = dict(zip(watch.z, found, strict=True))
+    del found
     swapped, types = run.swapped(numbers), run.padded_types(numbers)
     codes = run._padded(numbers)
     parts: list[Part] = []
@@ -386,11 +321,10 @@ def _estimated(
                 gradient = gradient.masked_fill(swapped[layer].to(gradient.device)[..., None], 0)
             change = in_double(((donors.z.pop(layer) - z) * gradient).sum(-1))  # [B, T, H]
             own = nn.functional.one_hot(types, len(run.circuit.heads.kinds) + 1)[..., :-1].to(change)
-            signed, absolute = (torch.einsum("bth,btk->bhk", part, own) for part in (change, change.abs()))
-            parts.append(("head", place, signed, absolute))
-            layer_parts = _edge_effects(call, donors.states.pop(layer), gradient, codes, run.tables[layer], method)
-            parts.append(("edge", place, *layer_parts))
-    return parts, lost, said
+            parts.append(("head", place, torch.einsum("bth,btk->bhk", change, own)))
+            effects = _edge_effects(call, donors.states.pop(layer), gradient, codes, run.tables[layer])
+            parts.append(("edge", place, effects))
+    return parts, lost.detach(), said
 
 
 def _detached(call: Call) -> Call:
@@ -400,24 +334,20 @@ def _detached(call: Call) -> Call:
     return call_
 
 
-def _edge_effects(
-    call: Call, donor: tuple[Tensor, Tensor], gradient: Tensor, codes: Tensor, table: Tensor, method: str
-) -> tuple[Tensor, Tensor]:
-    """The effects of every kind of edge in a layer: sums over the tokens that read, and sums of absolute values.
+def _edge_effects(call: Call, donor: tuple[Tensor, Tensor], gradient: Tensor, codes: Tensor, table: Tensor) -> Tensor:
+    """The effects [B, H, C] of every kind of edge in a layer: sums over the tokens that read.
 
-    Both are [B, H, C]. donor: keys and values; gradient: [B, T, H, dv]. codes: the kinds of cells [B, T, T], and table:
-    whether they are pruned [H, 2 (1 + C)], see `PrunedRun`.
+    donor: keys and values; gradient: [B, T, H, dv]. codes: the kinds of cells [B, T, T], and table: whether they are
+    pruned [H, 2 (1 + C)], see `PrunedRun`.
     """
     kinds_and_none = table.shape[1] // 2  # kind 0 is none
     batch, tokens = codes.shape[:2]
     rows_at_once = max(1, CELLS // (batch * tokens * max(kinds_and_none, 2 * table.shape[0])))
-    signed = absolute = torch.zeros((), dtype=torch.float64)
+    sums = torch.zeros((), dtype=torch.float64)
     for rows in torch.arange(tokens).split(rows_at_once):
         cells = nn.functional.one_hot(codes[:, rows] % kinds_and_none, kinds_and_none).double()  # [B, R, T, 1 + C]
-        effects = _row_effects(call, donor, gradient[:, rows], codes[:, rows], table, cells, rows, method)
-        signed = signed + effects.sum(2)
-        absolute = absolute + effects.abs().sum(2)
-    return signed[..., 1:], absolute[..., 1:]
+        sums = sums + _row_effects(call, donor, gradient[:, rows], codes[:, rows], table, cells, rows).sum(2)
+    return sums[..., 1:]
 
 
 def _row_effects(
@@ -428,7 +358,6 @@ def _row_effects(
     table: Tensor,
     cells: Tensor,
     rows: Tensor,
-    method: str,
 ) -> Tensor:
     """The effects by the token that reads, of the tokens `rows` [R]: [B, H, R, 1 + C], first of the cells of no kind.
 
@@ -438,8 +367,7 @@ def _row_effects(
     the cell is pruned. The product of the head's output and the gradient is the mean of u with the weights w = exp(s).
     A sink has a weight, and u = 0.
 
-    linear: the derivative of this mean, where s and u of a kind's cells move towards the donor's.
-    Otherwise: all other cells and the sink have the mean M. A kind's cells change it by the sum of their w (u - M),
+    All cells of other kinds and the sink have the mean M. A kind's cells change it by the sum of their w (u - M),
     divided by the sum of all weights. They do so with their own s and u, and with the donor's: the effect is the
     difference.
     """
@@ -449,11 +377,6 @@ def _row_effects(
     pruned = table.bool()[:, codes].transpose(0, 1).to(scores.device)  # [B, H, R, T]
     now, u = torch.where(pruned, donor_scores, own_scores), torch.where(pruned, donor_u, own_u)
     cells = cells.to(scores.device)
-    if method == "linear":
-        share = torch.cat([now, sink], dim=-1).softmax(-1)[..., :-1]
-        mean = (share * u).sum(-1, keepdim=True)
-        moved = (donor_scores - now).masked_fill(now.isneginf(), 0)  # closed to both
-        return _by_kind(share * (moved * (u - mean) + donor_u - u), cells)
     highest = torch.maximum(scores.amax(-1, keepdim=True), sink)  # weights down to exp(-700) of it have all digits
     w, donor_w = (now - highest).exp(), (donor_scores - highest).exp()
     weight, product = _by_kind(w, cells), _by_kind(w * u, cells)
@@ -490,39 +413,3 @@ def _frozen(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for weights in trained:
             weights.requires_grad_(True)
-
-
-@contextmanager
-def _between(run: PrunedRun, numbers: Sequence[int], share: float) -> Iterator[None]:
-    """Inside the block the embeddings of prompts lie between those of their donors (0) and their own (1)."""
-    if share == 1:
-        yield
-        return
-    embedding = run.model.get_input_embeddings()
-    rows = [Row(run.groups[number].donors[0].ids[: run.lengths[number]]) for number in numbers]
-    with torch.no_grad():
-        ids = Batch.of(rows, range(len(rows))).inputs["input_ids"].to(input_device(run.model))
-        start = embedding(ids)
-    hook = embedding.register_forward_hook(lambda _, __, out: start + share * (out - start))
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def _pruned_alone(run: PrunedRun, numbers: Sequence[int], store: Store | None) -> tuple[list[Part], Tensor, Tensor]:
-    """How much the loss of some prompts rises where one living unit more is pruned, by runs of the model."""
-    donors, parts = run.run_donors(numbers, store), list[Part]()
-    with torch.no_grad():
-        lost, said = run.losses(numbers, donors)
-        for units, living in (
-            (run.circuit.heads, run.circuit.living_heads),
-            (run.circuit.edges, run.circuit.living_edges),
-        ):
-            rise = lost.new_zeros(units.layers, len(numbers), *units.shape[1:])
-            for unit in tqdm(units.of(living), f"{units.sort} units", leave=False, delay=5):
-                layer, head, place = units.place(unit)
-                pruned = run.with_circuit(run.circuit.without(unit))
-                rise[layer, :, head, place] = pruned.losses(numbers, donors)[0] - lost
-            parts += [(units.sort, layer, rise[layer], rise[layer].abs()) for layer in range(units.layers)]
-    return parts, lost, said

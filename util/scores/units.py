@@ -283,13 +283,10 @@ def check_keep(keep: Sequence[int], living: int) -> None:
         raise ValueError(f"keep = {[*keep]}: {living} units are alive, and no round has more than the one before")
 
 
-def next_keep(living: int, share: float = 0.1, initial: int | None = None) -> int:
-    """How many of the living units the next round keeps: a share of them goes, rounded up, and at least one.
-
-    initial: what goes is the share of so many units instead, those that were alive at first.
-    """
+def next_keep(living: int, share: float = 0.1) -> int:
+    """How many of the living units the next round keeps: a share of them goes, rounded up, and at least one."""
     tiny = 1e-9  # 0.1 * 70 is 7, whatever the rounding of floats
-    goes = math.ceil((living if initial is None else initial) * share - tiny)
+    goes = math.ceil(living * share - tiny)
     return max(0, living - max(1, goes))
 
 

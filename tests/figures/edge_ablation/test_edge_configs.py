@@ -4,16 +4,15 @@ import csv
 import json
 import subprocess
 import sys
-from dataclasses import asdict, replace
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from util import edges
 from util.figures.edge_ablation import configs as edge_configs
 from util.figures.edge_ablation import study as experiment
-from util.figures.edge_ablation.configs import ACTIONS, Config
+from util.figures.edge_ablation.configs import Config
 from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.study import Study
 from util.records import exports
@@ -35,19 +34,26 @@ def never():
 MISSING = Model("embedded", loader=never)
 
 
+def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
+    """A config from JSON."""
+    given = {"action": action, "request": request, "donor_seeds": donor_seeds, **fields}
+    return Config.model_validate_json(json.dumps(given))
+
+
 def test_there_is_an_example_of_every_action():
-    assert [config.action for config in edge_configs.examples()] == list(ACTIONS)
+    actions = get_args(Config.model_fields["action"].annotation)
+    assert [config["action"] for config in edge_configs.EXAMPLES] == list(actions)
 
 
-@pytest.mark.parametrize("example", edge_configs.examples(), ids=lambda config: config.action)
+@pytest.mark.parametrize("example", edge_configs.EXAMPLES, ids=lambda config: config["action"])
 def test_every_example_runs_and_says_what_the_records_say(example, model, tmp_path):
-    config = replace(example, request={**example.request, "prompts": 4}, out_dir=str(tmp_path / "out"))
+    request = {**example["request"], "prompts": 4}
+    config = config_of(**{**example, "request": request, "out_dir": str(tmp_path / "out")})
     found = edge_configs.run(config, model, tmp_path)
     assert json.loads((tmp_path / "out" / "result.json").read_text()) == json.loads(json.dumps(found))
     with (tmp_path / "out" / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    seeds = {row["donor_seed"] for row in rows}
-    assert len(rows) == 4 * len(found["results"]) * len(seeds)
+    assert len(rows) == 4 * len(found["results"]) and {row["donor_seed"] for row in rows} == {"0"}
     for name, measured in found["results"].items():
         right = [row["right"] == "True" for row in rows if row["ablation"] == name]
         assert measured["right"][0] == pytest.approx(np.mean(right))
@@ -57,25 +63,17 @@ def test_every_example_runs_and_says_what_the_records_say(example, model, tmp_pa
     if config.action == "accuracy":
         assert {row["written"].strip() for row in rows} <= {row["answers"] for row in rows}
         assert found["results"]["FULL"]["line_right"][0] == 1
-    if config.action == "single_edges":
-        assert list(found["results"]) == ["FULL", *map(str, edges.TYPE_PAIRS)]
-    if config.action == "circuits":
-        assert found["results"]["FULL"]["score"][0] == 1 and found["results"]["NONE"]["score"][0] == 0
-        assert {"without AGG-ONLY", "random 1", "random 2"} <= set(found["results"]) and seeds == {"0", "1", "2"}
-    if config.action == "windows":
-        nothing = [found["results"][name] for name in ("CONTEXT from 4", "AGG below 0")]
-        assert all(each["kl"] == found["results"]["FULL"]["kl"] for each in nothing)
-    if config.action == "search":
-        assert len(found["search"]["steps"]) == len(edges.TYPE_PAIRS)
-        assert found["ablations"]["found"]["kept"][-len(found["search"]["kept"]) :] == found["search"]["kept"]
+    if config.action == "probes":
+        assert len(found["results"]) == 2 + 2 * len(edge_configs.PROBED)
 
 
 def test_an_equal_config_is_loaded_and_another_refused(model, tmp_path):
-    config = Config("ablation", FEW, {"removed": ["CONTEXT"]}, donor_seeds=(0,), out_dir=str(tmp_path / "out"))
+    out = {"out_dir": str(tmp_path / "out")}
+    config = config_of("ablation", ablation={"removed": ["CONTEXT"]}, **out)
     first = edge_configs.run(config, model, tmp_path)
     before = (tmp_path / "out" / "result.json").read_bytes()
     assert edge_configs.run(config, MISSING, tmp_path / "elsewhere") == json.loads(json.dumps(first))
-    other = replace(config, ablation={"removed": ["AGG"]})
+    other = config_of("ablation", ablation={"removed": ["AGG"]}, **out)
     with pytest.raises(FileExistsError, match="another config \\(ablation\\)"):
         edge_configs.run(other, MISSING, tmp_path / "elsewhere")
     assert (tmp_path / "out" / "result.json").read_bytes() == before
@@ -89,7 +87,7 @@ def test_score_files_are_compared_by_what_they_contain(model, tmp_path):
     scores = study.scores(study.first, "head")
     write_scores(file, study.first, "head", scores)
     pruning = {"keep": [100], "score_files": [str(file)]}
-    config = Config("prune_heads", FEW, random=1, donor_seeds=(0,), pruning=pruning, out_dir=str(result.parent))
+    config = config_of("prune_heads", random=1, pruning=pruning, out_dir=str(result.parent))
     first = edge_configs.run(config, model, tmp_path)
     assert edge_configs.run(config, MISSING, tmp_path / "elsewhere") == json.loads(json.dumps(first))
     write_scores(file, study.first, "head", -scores)
@@ -116,7 +114,8 @@ def test_a_saved_data_set_is_compared_by_what_it_contains(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=load_from_disk))
     words = "red blue green white black brown pink grey gold silver"
     (folder / "words").write_text(words)
-    config = Config("accuracy", {**FEW, "task": str(folder)}, donor_seeds=(0,), out_dir=str(out))
+    given = {"request": {**FEW, "task": str(folder)}, "out_dir": str(out)}
+    config = config_of(**given)
     out.mkdir()
     (out / "result.json").write_text(json.dumps({"config": config.plain(), "provenance": config.study.expected}))
     assert edge_configs.run(config, MISSING, tmp_path)["config"] == config.plain()
@@ -138,12 +137,8 @@ class Columns(dict):
 
 
 def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(model, tmp_path):
-    config = Config(
-        "accuracy",
-        {**FEW, "task": "country_capital", "model": "given:mine"},
-        donor_seeds=(0,),
-        out_dir=str(tmp_path / "out"),
-    )
+    mine = {**FEW, "task": "country_capital", "model": "given:mine"}
+    config = config_of("accuracy", mine, out_dir=str(tmp_path / "out"))
     trained, untrained = (Model.given(one.pair[0], one.pair[1], "given:mine") for one in (model, model.twin()))
     first = edge_configs.run(config, trained, tmp_path)
     again = edge_configs.run(config, trained, tmp_path / "elsewhere")
@@ -161,14 +156,14 @@ def test_the_result_of_other_weights_or_a_file_of_someone_else_is_not_taken(mode
 
 
 def test_without_a_folder_the_records_are_the_result(model, tmp_path):
-    config = Config("accuracy", FEW, donor_seeds=(0,))
+    config = config_of()
     first = edge_configs.run(config, model, tmp_path)
     assert edge_configs.run(config, MISSING, tmp_path)["results"] == first["results"]
     assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} <= {".pickle", ".lock"}
 
 
 def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
-    config, measured = Config("windows", FEW, donor_seeds=(0,)), experiment.outcomes
+    config, measured = config_of("probes", {**FEW, "corruptions": [0, 1]}), experiment.outcomes
     done = []
 
     def breaks(*arguments, **options):
@@ -182,77 +177,87 @@ def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
         edge_configs.run(config, model, tmp_path)
     done.clear()
     monkeypatch.setattr(experiment, "outcomes", lambda *a, **o: done.append(1) or measured(*a, **o))
-    assert len(edge_configs.run(config, model, tmp_path)["results"]) == 11 and len(done) == 11 - 3
+    assert len(edge_configs.run(config, model, tmp_path)["results"]) == 7 and len(done) == 7 - 3
+
+
+ABLATION = "removed, kept, probed, inside, layers, heads, channel, mode"
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"action": "acuracy"}, "action = 'acuracy': input should be 'accuracy', 'ablation', 'single_edges'"),
-        ({"action": "accuracy", "tsk": "copying"}, "Config has no argument 'tsk'; it has action, request"),
-        ({"action": "accuracy", "request": {"task": "copyin"}}, "copying"),
-        ({"action": "accuracy", "request": {"shots": 3}}, "shots"),
-        ({"action": "circuits", "circuits": ["CTX"]}, "unknown circuit 'CTX'"),
-        ({"action": "ablation"}, "`ablation` says what"),
-        ({"action": "accuracy", "ablation": {"removed": ["AGG"]}}, "no other action"),
+        ({"action": "acuracy"}, "action = 'acuracy': input should be 'accuracy', 'ablation', 'probes', 'scores'"),
+        ({"action": "search"}, "action = 'search': input should be 'accuracy'"),
+        ({}, "action is missing; give it"),
+        (
+            {"action": "accuracy", "tsk": "copying"},
+            "tsk: there is no such field; leave it out, or give one of action, ",
+        ),
+        ({"action": "accuracy", "request": {"task": "copyin"}}, "unknown word-pair task 'copyin'; there are copying"),
+        ({"action": "accuracy", "request": {"shots": 3}}, "request.shots: there is no such field"),
+        ({"action": "accuracy", "request": {"donor_seed": 7}}, "request.donor_seed: there is no such field"),
+        ({"action": "ablation"}, "ablation says what"),
+        ({"action": "accuracy", "ablation": {"removed": ["AGG"]}}, "give it there, and for no other action"),
         ({"action": "ablation", "ablation": {"removed": ["y->last_seperator"]}}, "did you mean 'last_separator'"),
-        ({"action": "ablation", "ablation": {"probed": [["x->y", 0]]}}, "corruption 0 removes"),
-        ({"action": "ablation", "ablation": {"mode": "zero"}}, "unknown mode"),
+        ({"action": "ablation", "ablation": {"probed": [["x->y", 0]]}}, "ablation: corruption 0 removes"),
+        ({"action": "ablation", "ablation": {"mode": "zero"}}, "ablation: unknown mode"),
         ({"action": "ablation", "ablation": {"channel": "q"}}, "unknown channel 'q'"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [0.5]}}, "ablation.layers.0 = 0.5: input"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [-1]}}, "layers.0 = -1: input should be gr"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0, True]]}}, "ablation.heads.0.1 = True"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0]]}}, "ablation.heads.0.1 is missing"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [0]}}, "heads.0 = 0: input should be a val"),
+        ({"action": "ablation", "ablation": {"remove": ["AGG"]}}, f"leave it out, or give one of {ABLATION}"),
+        ({"action": "ablation", "ablation": {"removed": 5}}, "ablation.removed = 5: input should be a valid array"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"], "inside": "no"}}, "ablation.inside = 'no': input"),
+        ({"action": "accuracy", "request": "x"}, "request = 'x': input should be an object"),
+        ({"action": "accuracy", "random": 5}, "random: leave it out; it goes with prune_heads, prune_edges"),
+        ({"action": "scores", "share": 0.5}, "share: leave it out; it goes with prune_heads, prune_edges"),
+        ({"action": "ablation", "ablation": {"removed": ["AGG"]}, "pruning": {}}, "pruning: leave it out; it goes"),
+        ({"action": "prune_heads", "random": -1}, "random = -1: input should be greater than or equal to 0"),
+        ({"action": "prune_heads", "random": "5"}, "random = '5': input should be a valid integer"),
+        ({"action": "prune_heads", "share": 1.5}, "share = 1.5: input should be less than or equal to 1"),
+        ({"action": "prune_heads", "share": 0}, "share = 0: input should be greater than 0"),
         (
-            {"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [0.5, 0.2]}},
-            "layers: [0.2, 0.5] are no numbers of layers; give whole numbers from 0 on",
+            {"action": "scores", "pruning": {"per_rond": 1}},
+            "pruning.per_rond: there is no such field; leave it out, or",
         ),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [-1, 1]}}, "layers: [-1] are no numbers"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [0, 2.0]}}, "layers: [2.0] are no numbers"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0, True]]}}, "heads: [True]"),
-        ({"action": "ablation", "ablation": {"remove": ["AGG"]}}, "its fields are those of Ablation"),
-        ({"action": "ablation", "ablation": {"removed": 5}}, "ablation = {'removed': 5}: its fields are"),
         (
-            {"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0]]}},
-            "ablation = {'removed': ['AGG'], ",
+            {"action": "prune_edges", "pruning": {"after_heads": 1}},
+            "pruning.after_heads = 1: input should be a valid b",
         ),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "inside": "no"}}, "inside = 'no': give true or false"),
-        ({"action": "accuracy", "request": "x"}, "request = 'x': input should be a valid dictionary"),
-        ({"action": "ablation", "ablation": "x"}, "ablation = 'x': input should be a valid dictionary"),
-        ({"action": "circuits", "circuits": [5]}, "circuits.0 = 5: input should be a valid string"),
-        ({"action": "circuits", "circuits": "FULL"}, "circuits = 'FULL': input should be a valid tuple"),
-        ({"action": "circuits", "random": -1}, "random = -1: input should be greater than or equal to 0"),
-        ({"action": "accuracy", "donor_seeds": [1, 1]}, "donor_seeds = [1, 1]: give one or more, none of them twice"),
-        ({"action": "accuracy", "donor_seeds": ["a"]}, "donor_seeds.0 = 'a': input should be a valid integer"),
-        ({"action": "accuracy", "donor_seeds": [-1]}, "donor_seeds.0 = -1: input should be greater than or equal to 0"),
+        ({"action": "prune_edges", "pruning": {"start": {"remove": []}}}, f"give one of {ABLATION}"),
+        ({"action": "prune_edges", "request": {"corruptions": [1]}}, "read from corruption 0"),
+        ({"action": "prune_heads", "pruning": {"keep": [-1]}}, "pruning.keep.0 = -1"),
+        ({"action": "accuracy", "donor_seeds": [1, 1]}, "donor_seeds: give one or more, none of them twice"),
+        ({"action": "accuracy", "donor_seeds": []}, "donor_seeds: give one or more"),
         ({"action": "accuracy", "donor_seeds": ["1"]}, "donor_seeds.0 = '1': input should be a valid integer"),
-        ({"action": "accuracy", "request": {"k": 2.5}}, "k = 2.5: input should be a valid integer"),
+        ({"action": "accuracy", "donor_seeds": [-1]}, "donor_seeds.0 = -1: input should be greater than or equal to 0"),
+        ({"action": "accuracy", "donor_seeds": 0}, "donor_seeds = 0: input should be a valid array"),
+        ({"action": "accuracy", "request": {"k": 2.5}}, "request.k = 2.5: input should be a valid integer"),
+        ({"action": "accuracy", "request": {"k": "2"}}, "request.k = '2': input should be a valid integer"),
         (
-            {"action": "accuracy", "request": {"two_pass": "perhaps"}},
-            "two_pass = 'perhaps': input should be a valid boolean",
+            {"action": "accuracy", "request": {"two_pass": "yes"}},
+            "request.two_pass = 'yes': input should be a valid bo",
+        ),
+        (
+            {"action": "accuracy", "request": {"prompts": 1}},
+            "request.prompts = 1: input should be greater than or equal",
         ),
         ({"action": "accuracy", "request": {"token_budget": 0}}, "token_budget = 0"),
-        ({"action": "accuracy", "request": {"split": "train"}}, "split = 'train'"),
-        ({"action": "accuracy", "request": {"order": "sorted"}}, "order = 'sorted'"),
-        ({"action": "accuracy", "request": {"model": ""}}, "name = ''"),
-        ({"action": "accuracy", "out_dir": __file__}, "is a file; name a folder"),
-        ({"action": "accuracy", "out_dir": f"{__file__}/out"}, "is a file; name a folder"),
-        ({"action": "accuracy", "out_dir": ""}, "out_dir = ''"),
+        ({"action": "accuracy", "request": {"split": "train", "order": "sorted"}}, "'test'; order = 'sorted': input"),
+        ({"action": "accuracy", "request": {"model": ""}}, "request.model = ''"),
         ({"action": "accuracy", "request": {"model": __file__, "revision": "main"}}, "revision = 'main'"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [0, 1]}}, "heads: 0 is no head"),
-        ({"action": "search", "share": 1.5}, "share = 1.5: input should be less than or equal to 1"),
-        ({"action": "search", "share": 0}, "share = 0: input should be greater than 0"),
-        ({"action": "accuracy", "donor_seeds": []}, "donor_seeds = []: give one or more"),
-        ({"action": "accuracy", "donor_seeds": 0}, "donor_seeds = 0: input should be a valid tuple"),
-        ({"action": "circuits", "circuits": []}, "circuits = []: give one or more"),
-        ({"action": "search", "random": "5"}, "random = '5': input should be a valid integer"),
-        ({"action": "accuracy", "request": {"prompts": 1}}, "two prompts or more"),
-        ({"action": "accuracy", "request": {"donor_seed": 7}}, "unknown field of request 'donor_seed'"),
         ({"action": "accuracy", "request": {"layout": {"sep": ":"}}}, "it has the fields separator"),
-        ({"action": "probes", "request": {"corruptions": [0, 1]}}, "lacks ['x->x:earlier'"),
-        ({"action": "probes", "circuits": ["CTX+AGG"]}, "corruptions are [0]"),
+        ({"action": "accuracy", "out_dir": __file__}, "is a file; name a folder"),
+        ({"action": "accuracy", "out_dir": ""}, "out_dir = ''"),
+        ({"action": "probes"}, "request.corruptions: probes are read from corruptions; give some from 1 on"),
         (
-            [{"action": "accuracy", "out_dir": "a"}, {"action": "windows", "out_dir": "a"}],
+            [{"action": "accuracy", "out_dir": "a"}, {"action": "scores", "out_dir": "a"}],
             "two configs have one out_dir",
         ),
-        ({}, "action"),
-        ([["accuracy"]], "no object"),
+        ([{"action": "accuracy"}, {"action": "x"}], "config.json, config 1: action = 'x'"),
+        ([["accuracy"]], "config.json, config 0: config = ['accuracy']: input should be an object"),
     ],
 )
 def test_a_config_that_cannot_be_run_is_refused_before_any_work(given, words, tmp_path):
@@ -263,7 +268,7 @@ def test_a_config_that_cannot_be_run_is_refused_before_any_work(given, words, tm
 
 
 def test_a_key_that_stands_twice_is_named(tmp_path):
-    for text in ('{"action": "accuracy", "action": "windows"}', '{"action": "accuracy", "request": {"k": 1, "k": 2}}'):
+    for text in ('{"action": "accuracy", "action": "scores"}', '{"action": "accuracy", "request": {"k": 1, "k": 2}}'):
         (tmp_path / "twice.json").write_text(text)
         with pytest.raises(ValueError, match="cannot run .*twice.json: '(action|k)' stands twice"):
             edge_configs.load(tmp_path / "twice.json")
@@ -272,12 +277,12 @@ def test_a_key_that_stands_twice_is_named(tmp_path):
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(exports.os, "access", lambda *_: False)
     with pytest.raises(ValueError, match=f"out_dir = '{tmp_path}/out': {tmp_path} cannot be written to"):
-        Config("accuracy", FEW, out_dir=str(tmp_path / "out"))
+        config_of(out_dir=str(tmp_path / "out"))
 
 
 def test_another_model_than_the_configs_is_refused(tmp_path):
     with pytest.raises(ValueError, match="model = 'given:other': the config asks for"):
-        edge_configs.run(Config("accuracy", FEW), Model("given:other", loader=never), tmp_path)
+        edge_configs.run(config_of(), Model("given:other", loader=never), tmp_path)
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):
@@ -287,12 +292,14 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
             edge_configs.load(tmp_path / name)
 
 
-def test_configs_survive_json(tmp_path):
-    configs = edge_configs.examples()
-    (tmp_path / "configs.json").write_text(json.dumps([asdict(config) for config in configs]))
-    assert edge_configs.load(tmp_path / "configs.json") == configs
-    (tmp_path / "one.json").write_text(json.dumps(asdict(configs[1])))
-    assert edge_configs.load(tmp_path / "one.json") == [configs[1]]
+def test_every_wrong_field_has_a_line(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"action": "accuracy", "request": {"k": "2", "kk": 1}}))
+    with pytest.raises(ValueError) as caught:
+        edge_configs.load(tmp_path / "config.json")
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
+        "request.k = '2'",
+        "request.kk",
+    ]
 
 
 def test_the_command_line(tmp_path):
@@ -302,17 +309,17 @@ def test_the_command_line(tmp_path):
         command = [sys.executable, "-m", "util", "edges", *arguments]
         return subprocess.run(command, capture_output=True, text=True)
 
-    assert json.loads(call("--examples").stdout) == json.loads(json.dumps([asdict(c) for c in edge_configs.examples()]))
+    assert json.loads(call("--examples").stdout) == list(edge_configs.EXAMPLES)
     file, out = tmp_path / "configs.json", tmp_path / "out"
-    one = asdict(Config("accuracy", FEW, donor_seeds=(0,), out_dir=str(out)))
-    twin = asdict(Config("accuracy", {**FEW, "untrained_seed": 0}, donor_seeds=(0,)))
+    one = {"action": "accuracy", "request": FEW, "donor_seeds": [0], "out_dir": str(out)}
+    twin = {"action": "accuracy", "request": {**FEW, "untrained_seed": 0}, "donor_seeds": [0]}
     file.write_text(json.dumps([one, twin]))
     done = call(str(file))
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("  FULL")]
     assert [line[2] for line in lines] == ["1.000", "0.000"]
     assert (out / "result.json").exists()
-    file.write_text(json.dumps({**one, "action": "windows"}))
+    file.write_text(json.dumps({**one, "action": "scores"}))
     refused = call(str(file))
     assert refused.returncode == 1 and "of another config (action)" in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -19,10 +19,11 @@ from util.engine.instruments import PatchHeads
 from util.figures import report
 from util.figures.ioi_patching import example, measures, pairs, patching, results
 from util.figures.ioi_patching.measures import Kind, SetName
-from util.figures.ioi_patching.planted_edges import PlantedEdges, planted_edges
 from util.figures.ioi_patching.results import Circuit, Curve, Paths, Population, Setting, Untrained
-from util.figures.ioi_patching.study import EXAMPLE, Study, planted_ioi
+from util.figures.ioi_patching.study import EXAMPLE, Study
+from util.figures.planted_controls import name_tokens, planted_control
 from util.load_model_and_data import load_ICL_model, origin
+from util.models import planted
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import CORRUPTIONS, IOITokens, group_by_shape, ioi_prompts, ioi_tokens
 from util.records.model import Model
@@ -178,7 +179,7 @@ def test_attribution_is_exact_to_first_order(pair):
 
 def planted_data(folder, **options):
     """The maps of 16 pairs, put to planted heads, and the truth about them."""
-    model, truth = planted_ioi(**options)
+    model, truth = planted_control(planted.ioi, options, name_tokens)
     study = Study(model, prompts=16, held_out=True, folder=folder)
     data = study.pairs.maps().data
     stated = Study(prompts=16, folder=folder).planted(**options)  # the same record, as a study has it
@@ -365,7 +366,7 @@ def test_paths_of_a_study_equal_whole_forward_passes(pair, tmp_path):
 
 
 def test_the_edges_and_the_circuit_of_a_planted_model(tmp_path):
-    truth = planted_ioi()[1]
+    truth = planted_control(planted.ioi, {}, name_tokens)[1]
     model = load_ICL_model((truth.model, words()), verbose=False)
     study = study_of(model, tmp_path, prompts=16, name="given:planted")
     roles = {role: head for head, role in truth.names.items()}
@@ -710,34 +711,27 @@ def test_records_are_cached_and_know_what_they_depend_on(tmp_path):
     assert not [*(tmp_path / "blocks").rglob("*.pickle")]
 
 
-@pytest.fixture(scope="module")
-def known_edges(tmp_path_factory):
-    """What methods find of planted edges, of one kind of circuit alone."""
-    recovery = planted_edges("abc", 2, range(2), tmp_path_factory.mktemp("planted"))
-    return PlantedEdges(Setting("planted", "planted IOI", "abc"), {"plain": recovery})
-
-
-def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path, known_edges):
+def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
     """From records alone, too; values are those of the fields, and no more."""
     study = study_of(
         pair, tmp_path, prompts=12, path_heads=3, layer_skip=2, shown_layer=1, edge_pairs=6, exact_edges=40
     )
     parts = (
         study.example(), study.population(), study.untrained(), study.curve(), study.paths(), study.edges(),
-        study.planted(), known_edges,
+        study.planted(),
     )  # fmt: skip
     findings = results.Findings(*parts)
     first, population, untrained, curve, paths, edges, *_ = parts
-    assert {*edges.lines(), *known_edges.lines()} <= {*findings.check_lines()}
+    assert {*edges.lines()} <= {*findings.check_lines()}
     assert findings.check_lines()[0] == "heads 3 x 4; tokens 17, prompts differ from token 11 on"
-    assert findings.check_lines()[-2].startswith("planted heads that carry anything: ")
+    assert findings.check_lines()[-1].startswith("planted heads that carry anything: ")
     assert "direct (all frozen)" in population.table() and "direct" not in population.table()
     assert first.shape_sentence.startswith("3 layers, each of 17 tokens, 4 heads")
     assert len(first.sentences()) == 3 and len(paths.heads) == 3 and paths.heads == sorted(paths.heads)
     stored = findings.values(study.request)
     assert list(stored) == [
         "request", "model", "scores", "permuted", "patched", "selectivity", "population", "untrained", "circuit",
-        "paths", "component graph", "planted", "planted edges",
+        "paths", "component graph", "planted",
     ]  # fmt: skip
     assert list(stored["component graph"]) == ["strongest", "drawn", "matter", "found", "agreement", "curves"]
     assert list(stored["population"]) == [

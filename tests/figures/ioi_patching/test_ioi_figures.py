@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -13,17 +12,13 @@ from matplotlib.figure import Figure
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.circuit_curve import circuit_curves
-from util.figures.circuit_diagram import Edge, Node, circuit_graph
 from util.figures.ioi_patching import edge_plots, measures, plots
 from util.figures.ioi_patching.edge_results import CALLED
-from util.figures.ioi_patching.planted_edges import PlantedEdges
 from util.figures.ioi_patching.results import Curve, Example, NextWords, Paths, Population, Setting, Untrained
 from util.figures.style import COLUMN, WIDTH
-from util.models import planted
 from util.roles.rules import Role
 from util.scores.evaluation import SHARES
 from util.scores.evaluation import Curve as CircuitCurve
-from util.scores.planted import METHODS, Recovery, ioi_circuit
 from util.stats.heads import head_name
 from util.stats.intervals import Interval, Intervals
 
@@ -92,20 +87,6 @@ def paths(layers: int, heads: int) -> Paths:
     return Paths(SUBJECT, members, around(value), around(none), around(none), around(value), around(direct), 32)
 
 
-def key() -> nx.MultiDiGraph:
-    nodes = [
-        Node("input", 0),
-        Node("duplicate token", 1, [Role.DUPLICATE_TOKEN]),
-        Node("mover", 2, [Role.MOVER]),
-        Node("logits", 3),
-    ]
-    edges = [
-        Edge("input", "duplicate token", 1.7, "query"), Edge("input", "duplicate token", 1.7, "key"),
-        Edge("duplicate token", "mover", 1.0, "key"), Edge("mover", "logits", 1.0),
-    ]  # fmt: skip
-    return circuit_graph(nodes, edges)
-
-
 def edge_figure(layers: int, heads: int, width: float) -> Figure:
     rng, count = np.random.default_rng(0), 400
     exact = rng.normal(0, 0.02, count)
@@ -158,8 +139,8 @@ def drawings(layers: int, heads: int) -> dict[str, Callable[[float], Figure | No
         "no direct effects": lambda width: blind.figure(twin, width),
         "circuit": lambda width: curve(layers * heads).figure(width),
         "paths": lambda width: told.figure(many, width),
-        "diagram": lambda width: told.diagram(key(), None, width),
-        "diagram with roles": lambda width: told.diagram(key(), found, width),
+        "diagram": lambda width: told.diagram(None, width),
+        "diagram with roles": lambda width: told.diagram(found, width),
         "edges": lambda width: edge_figure(layers, heads, width),
         "edge circuits": curve_figure,
     }
@@ -347,9 +328,9 @@ def test_the_graph_has_the_paths_that_are_certain_and_no_others():
     }  # fmt: skip
     assert dict(graph.nodes(data="layer")) == {"L0H1": 0, "L1H1": 1, "L2H2": 2, "logits": 3}
     assert graph.edges["L2H2", "logits", ""] == pytest.approx({"weight": 0.9, "low": 0.85, "high": 0.95})
-    [finding, setting] = said(small_paths().diagram(key()))
+    [finding, setting] = said(small_paths().diagram())
     assert finding == "5 paths of 3 heads count for certain, most of all L2H2 to the logits: 0.90 [0.85, 0.95]"
-    rule = "numbers on lines: the 5 strongest of a panel"
+    rule = "numbers on lines: the 5 strongest"
     assert setting == f"{LONG_NAME}, random_name, 32 fresh pairs; {rule}"
 
 
@@ -361,39 +342,21 @@ def test_heads_of_the_diagram_have_the_roles_that_are_given():
 
 @pytest.mark.parametrize(("roles", "said"), [({}, "no role"), (None, "roles not measured")])
 def test_the_diagram_says_what_heads_without_a_role_are(roles, said):
-    figure = small_paths().diagram(key(), roles)
+    figure = small_paths().diagram(roles)
     assert figure is not None
     assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == said
 
 
-def test_without_a_certain_path_the_diagram_is_the_key_alone():
+def test_without_a_certain_path_the_diagram_says_so():
     found = small_paths()
     wide = {name: getattr(found, name) for name in ("edges", "query", "key", "value", "direct")}
     unsure: dict[str, Any] = {name: Intervals(p.value, p.value - 9, p.value + 9) for name, p in wide.items()}
     quiet = replace(found, **unsure)
-    figure = quiet.diagram(key(), width=COLUMN)
+    figure = quiet.diagram(width=COLUMN)
     assert said(figure)[0] == "No path carries more than a hundredth of the effect for certain"
-    assert figure is not None and len(figure.axes) == 1 and faults(figure) == [] and len(quiet.graph()) == 0
+    assert figure is not None and not figure.axes and faults(figure) == [] and len(quiet.graph()) == 0
     refused = replace(quiet, refused="its layers cannot be taken apart")
-    assert refused.diagram(key()) is None and refused.diagram_finding is None
-
-
-def test_the_planted_circuit_is_drawn_with_its_exact_effects():
-    truth = planted.ioi(60, names=list(range(5, 25)))
-    circuit = ioi_circuit(truth, "abc")
-    scores = np.zeros((len(METHODS), 2, *circuit.graph.shape))
-    for route, places in circuit.routes.items():
-        if route not in circuit.silent:
-            scores[0][:, places[0][0], places[0][1]] = 2.0
-    recovery = Recovery((circuit, circuit), scores, np.array([4.0, 4.0]), "planted IOI, abc")
-    graph = PlantedEdges(Setting("planted", "planted IOI", "abc"), {"plain": recovery}).graph()
-    assert {(sender, reader, channel) for sender, reader, channel in graph.edges(keys=True)} == {
-        ("input", "duplicate token", "query"), ("input", "duplicate token", "key"), ("input", "mover", "value"),
-        ("duplicate token", "copier", "key"), ("duplicate token", "mover", "key"), ("mover", "logits", ""),
-    }  # fmt: skip
-    assert {weight for *_, weight in graph.edges(data="weight")} == {0.5}
-    assert graph.nodes["mover"] == {"layer": 2, "roles": "mover"}
-    assert graph.nodes["copier"] == {"layer": 2, "roles": ""} and graph.nodes["logits"] == {"layer": 3, "roles": ""}
+    assert refused.diagram() is None and refused.diagram_finding is None
 
 
 def test_next_words_are_a_table():

@@ -29,10 +29,11 @@ from util.records.cache import Record
 from util.records.checked import AsList, Count, Natural, Share, Text, checked
 from util.scores import token_types
 from util.scores.pruning import Pruning, prune
-from util.scores.token_types import STEPS, Method, Reduce
+from util.scores.token_types import METHOD, REDUCE
 from util.scores.units import SORTS, Circuit, Floats, Sort, Units, random_living, read_scores, write_scores
 
 SCHEMA = {"part": "token-type units", "units_version": 1}  # of the requests of all records below
+SCORE = {"method": METHOD, "reduce": REDUCE}
 
 
 @dataclass(frozen=True)
@@ -59,24 +60,19 @@ class PruningStudy:
 
     study: model, task, prompts and draws of donors. Units are scored and pruned with the first draw of donors; where
     donors run apart (two_pass), what they leave is kept for all circuits. start:
-    edges that are removed beforehand. method, reduce and steps: of the scores, see `token_types.scores`. per_round: the
-    share of the living units, or of those alive at first (of_initial), that goes in a round. share: of the whole
-    model's accuracy on the search split, what has to be kept; heads_share: the same for heads that are pruned before
-    edges, which would else leave nothing to lose. keep: instead, so many units are left by each round; score_files:
-    scores of earlier rounds, one for each entry of keep. random: prunings of the result's size, drawn by the study's
-    seed. points: how many rounds are measured on the study's split. search_prompts: as many prompts of the search split
-    as these instead of the study's number: units that are chosen on few of them do not do for others.
+    edges that are removed beforehand. per_round: the share of the living units that goes in a round. share: of the
+    whole model's accuracy on the search split, what has to be kept; heads_share: the same for heads that are pruned
+    before edges, which would else leave nothing to lose. keep: instead, so many units are left by each round;
+    score_files: scores of earlier rounds, one for each entry of keep. random: prunings of the result's size, drawn by
+    the study's seed. points: how many rounds are measured on the study's split. search_prompts: as many prompts of the
+    search split as these instead of the study's number: units that are chosen on few of them do not do for others.
     Raises ValueError for keep and score_files that do not go together, and for a start that is more than removed edges.
     """
 
     study: Study
     _: KW_ONLY
     start: Ablation = WHOLE
-    method: Method = "local_exact"
-    reduce: Reduce = "sum_then_abs"
-    steps: Count = STEPS
     per_round: Share = 0.1
-    of_initial: bool = False
     share: Share = 0.9
     heads_share: Share = 0.95
     keep: Annotated[tuple[Natural, ...], AsList] | None = None
@@ -143,31 +139,24 @@ class PruningStudy:
     def scored(self, circuit: Circuit) -> Mapping[str, Any]:
         """The scores of all units of a circuit on the search split, and what it answers there.
 
-        heads_signed, edges_sum_then_abs and so on [L, H, K]; right and losses [N]. Once a study, with redo too.
+        heads_sum_then_abs and edges_sum_then_abs [L, H, K]; right and losses [N]. Once a study, with redo too.
         """
         if circuit.digest not in self._scored:
             self._scored[circuit.digest] = self._recorded_scores(circuit)
         return self._scored[circuit.digest]
 
     def _recorded_scores(self, circuit: Circuit) -> Mapping[str, Any]:
-        steps = {"steps": self.steps} if self.method == "integrated" else {}
-        part = self._part(circuit, "scores", method=self.method, **steps)
+        part = self._part(circuit, "scores", method=METHOD)
         return self.search.record(part, partial(self._measure_scores, circuit)).data
 
     def _measure_scores(self, circuit: Circuit) -> Data:
         study = self.search
-        found = token_types.scores(
-            study.pair[0], study.groups, circuit, self.method, self.steps, study.token_budget, self._store
-        )
-        data: Data = {"right": found.right, "losses": found.losses}
-        for sort in SORTS:
-            for reduce in token_types.REDUCTIONS:
-                data[f"{sort}s_{reduce}"] = found.of(sort).by(reduce)
-        return data
+        found = token_types.scores(study.pair[0], study.groups, circuit, study.token_budget, self._store)
+        return {"right": found.right, "losses": found.losses} | {f"{sort}s_{REDUCE}": found.of(sort) for sort in SORTS}
 
     def scores(self, circuit: Circuit, sort: Sort) -> Floats:
-        """The scores of the units of a sort in a circuit [L, H, K], by the study's method and reduction."""
-        return self.scored(circuit)[f"{sort}s_{self.reduce}"]
+        """The scores of the units of a sort in a circuit [L, H, K]."""
+        return self.scored(circuit)[f"{sort}s_{REDUCE}"]
 
     def named_scores(self, circuit: Circuit) -> dict[str, dict[str, float]]:
         """The scores of the living units of a circuit by name, for each sort of units, the highest first."""
@@ -201,9 +190,9 @@ class PruningStudy:
     @property
     def settings(self) -> dict[str, Any]:
         """What decides the pruning beside the study, for values files."""
-        named = ("method", "reduce", "per_round", "of_initial", "share", "heads_share")
+        named = {name: getattr(self, name) for name in ("per_round", "share", "heads_share")}
         start = {"start": self.start.plain()} if self.start != WHOLE else {}
-        return {**{name: getattr(self, name) for name in named}, "search_prompts": self.search.prompts, **start}
+        return {**SCORE, **named, "search_prompts": self.search.prompts, **start}
 
     # -------------------------------------------------------------------------------------------- pruning
 
@@ -229,7 +218,7 @@ class PruningStudy:
 
         floor = self._floor(share)
         with steps:
-            return prune(measure, start, sort, floor, self.per_round, self.of_initial, keep)
+            return prune(measure, start, sort, floor, self.per_round, keep)
 
     @cached_property
     def heads_before_edges(self) -> Circuit:
@@ -299,6 +288,5 @@ class PruningStudy:
         folder.mkdir(parents=True, exist_ok=True)
         for number, one in enumerate(pruning.rounds[:-1]):
             files.append(folder / f"{sort}_scores_{number}.json")
-            about = {"method": self.method, "reduce": self.reduce}
-            write_scores(files[-1], one.circuit, sort, self.scores(one.circuit, sort), **about)
+            write_scores(files[-1], one.circuit, sort, self.scores(one.circuit, sort), **SCORE)
         return files

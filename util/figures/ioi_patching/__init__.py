@@ -9,7 +9,6 @@ __all__ = [
     "measures",
     "pairs",
     "patching",
-    "planted_edges",
     "plots",
     "results",
     "study",

@@ -784,7 +784,6 @@ class Paths(Result):
 
     def diagram(
         self,
-        planted: nx.MultiDiGraph | None = None,
         roles: Mapping[Head, Sequence[Role]] | None = None,
         width: float = WIDTH,
         *,
@@ -792,18 +791,15 @@ class Paths(Result):
     ) -> Figure | None:
         """Returns the circuit as a diagram in the manner of Wang et al. 2022, Fig. 2; None without paths.
 
-        planted: a circuit that is known, drawn below as the key, see `PlantedEdges.graph`. roles: by head, see
-        `stored_roles`; None where they are not known. by_channel: see `graph`; without channels the title counts paths
-        as `finding` does, each of which is one line then.
+        roles: by head, see `stored_roles`; None where they are not known. by_channel: see `graph`; without channels the
+        title counts paths as `finding` does, each of which is one line then.
         """
         if self.refused:
             return None
-        circuits = {"A) measured" if by_channel else "": self.graph(roles, by_channel=by_channel)}
-        if planted is not None:
-            circuits["B) the key: a planted circuit, whose parts are known"] = planted
         finding = self.diagram_finding if by_channel else self.finding
         return circuit_figure(
-            circuits, finding, f"{self.setting}; numbers on lines: the {NUMBERED} strongest of a panel",
+            {"": self.graph(roles, by_channel=by_channel)}, finding,
+            f"{self.setting}; numbers on lines: the {NUMBERED} strongest",
             output=LOGITS, signs=("carries the effect", "works against it"), unit="of the effect",
             no_role="roles not measured" if roles is None else "no role",
             ticks={layer: str(layer) for layer, _ in self.heads}, labelled=NUMBERED, width=width,
@@ -843,7 +839,6 @@ class Findings:
     paths: Paths
     edges: Result
     planted: Planted
-    planted_edges: Result
 
     def values(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what the values file has, by name."""
@@ -857,7 +852,6 @@ class Findings:
             "paths": self.paths.values(),
             "component graph": self.edges.values(),
             "planted": self.planted.effect,
-            "planted edges": self.planted_edges.values(),
         }
 
     def check_lines(self) -> list[str]:
@@ -878,5 +872,4 @@ class Findings:
             *self.paths.sentences(),
             *self.edges.lines(),
             self.planted.sentence,
-            *self.planted_edges.lines(),
         ]

@@ -14,8 +14,9 @@ from util.figures.ioi_patching.edge_results import BANDS, EdgeScores, NoEdges
 from util.figures.ioi_patching.edges import EdgePairs, Edges
 from util.figures.ioi_patching.example import EXAMPLE, NAMES, TWO_TEXTS, ExamplePair, check_texts
 from util.figures.ioi_patching.pairs import Pairs
-from util.figures.ioi_patching.planted_edges import PlantedEdges, planted_circuits, planted_ioi
 from util.figures.ioi_patching.results import Setting
+from util.figures.planted_controls import name_tokens, planted_control
+from util.models import planted
 from util.prompts.ioi import Corruption
 from util.records import study
 from util.records.checked import Count, Natural, checked
@@ -206,15 +207,11 @@ class Study(study.Study):
 
         options: of the planted circuit (backup, family, copies, noise, seed), see `models.planted.ioi`.
         """
-        model, truth = planted_ioi(**options)
+        model, truth = planted_control(planted.ioi, options, name_tokens)
         prompts = min(PLANTED, self.prompts)
         data = self.pairs.replace(model=model, prompts=prompts, corruption="s2_swap", held_out=True).maps().data
         effect = measures.normalised(data["noised"], data["base"], data["source"], data["clusters"])
         return results.Planted(effect, truth.names)
-
-    def planted_edges(self) -> PlantedEdges:
-        """Returns the control of edge scores: what methods find of the edges of known circuits, of whatever model."""
-        return planted_circuits(self.folder, redo=self.redo)
 
     def tutorial(self) -> dict[str, tuple[float, float]]:
         """Returns the numbers of the nnsight tutorial on its pair of prompts, (value, 0) by id of data/published.
