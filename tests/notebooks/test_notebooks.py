@@ -260,7 +260,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
     assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("induction_scores_*.pdf")}
     assert parts == {
-        "scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "changes", "vectors", "claims",
+        "scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "vectors", "claims",
     }  # fmt: skip
 
 
