@@ -12,6 +12,7 @@ __all__ = [
     "patching",
     "planted_edges",
     "plots",
+    "project_plots",
     "results",
     "study",
 ]
