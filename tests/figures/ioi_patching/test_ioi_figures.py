@@ -351,7 +351,7 @@ def test_the_graph_has_the_paths_that_are_certain_and_no_others():
     assert graph.edges["L2H2", "logits", ""] == pytest.approx({"weight": 0.9, "low": 0.85, "high": 0.95})
     [finding, setting] = said(small_paths().diagram(key()))
     assert finding == "5 paths of 3 heads count for certain, most of all L2H2 to the logits: 0.90 [0.85, 0.95]"
-    rule = "numbers on lines: the 5 strongest of a panel"
+    rule = "numbers: on cards to the logits, on lines the 5 strongest"
     assert setting == f"{LONG_NAME}, random_name, 32 fresh pairs; {rule}"
 
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from util.figures import report
-from util.figures.circuit_diagram import Edge, Node, circuit_figure, circuit_graph
+from util.figures.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_figure, circuit_graph
 from util.figures.ioi_patching import measures, plots
 from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, normalised, signed
 from util.figures.style import WIDTH
@@ -29,8 +29,6 @@ from util.stats.splits import halves
 
 KEPT = 0.9  # share of the logit difference that a faithful set keeps
 LISTED = 8  # heads in tables and in the check
-LOGITS = "logits"  # where paths of the diagram end
-NUMBERED = 5  # lines of each panel of the diagram that have their weight beside them
 STRONGEST_PATHS = 10  # paths in the table and the figure
 
 
@@ -799,12 +797,9 @@ class Paths(Result):
         if planted is not None:
             circuits["B) the key: a planted circuit, whose parts are known"] = planted
         finding = self.diagram_finding if by_channel else self.finding
-        return circuit_figure(
-            circuits, finding, f"{self.setting}; numbers on lines: the {NUMBERED} strongest of a panel",
-            output=LOGITS, signs=("carries the effect", "works against it"), unit="of the effect",
-            no_role="roles not measured" if roles is None else "no role",
-            ticks={layer: str(layer) for layer, _ in self.heads}, labelled=NUMBERED, width=width,
-        )  # fmt: skip
+        said = f"{self.setting}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
+        no_role = "roles not measured" if roles is None else "no role"
+        return circuit_figure(circuits, finding, said, no_role=no_role, width=width)
 
 
 # ------------------------------------------------------------------------------------------------ all together
