@@ -137,7 +137,8 @@ class _Card:
     def draw(self, ax: Axes) -> Rectangle:
         """Draw the card, and return its frame."""
         (x, y), (wide, high) = self.middle - self.half, 2 * self.half
-        frame = ax.add_patch(Rectangle((x, y), wide, high, fc="white", ec="0.4", lw=0.6, zorder=3))
+        frame = Rectangle((x, y), wide, high, fc="white", ec="0.4", lw=0.6, zorder=3)
+        ax.add_patch(frame)
         looks = [ROLES[role] for role in self.roles] or [RoleLook(NO_ROLE, "")]
         tile, top = wide / len(looks), y + high - CELL
         for number, look in enumerate(looks):
@@ -218,7 +219,8 @@ def _draw(ax: Axes, cards: Sequence[_Card], lines: Sequence[_Line], widest: floa
         arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 4 + 2 * thickness, "shrinkA": 0, "shrinkB": 0}
         arrow |= {"lw": thickness, "ls": CHANNELS[channel], "color": _colour(weight), "zorder": 2 - number / len(lines)}
         arrow |= {"patchA": frames[start.name], "patchB": frames[end.name], "connectionstyle": f"arc3,rad={bend}"}
-        ax.add_patch(FancyArrowPatch(tuple(start.middle), tuple(end.middle), **arrow))
+        arrow |= {"posA": tuple(start.middle), "posB": tuple(end.middle)}
+        ax.add_patch(FancyArrowPatch(**arrow))
         if number < LABELLED:
             text = f"{short_number(weight)} {channel[:1]}".strip()
             half = np.array([text_width(text, NOTE) / 2 + 1, NOTE / 2 + 1])

@@ -52,7 +52,7 @@ def differences(example: Example) -> Figure:
     finding, height = example.differences_finding, _outputs_height(len(shown))
     with style():
         figure = new_figure(WIDTH, height + 1.6 + headline_height(finding, example.setting, WIDTH))
-        above, below = figure.subfigures(2, 1, height_ratios=(height, 1.6))
+        above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(height, 1.6))[:, 0]
         for ax, layer in zip(_outputs_axes(above, len(shown)), shown, strict=True):
             limit = float(np.percentile(np.abs(example.differences[layer]), 99)) or 1.0
             _outputs(ax, example.differences[layer], f"layer {layer}", "RdBu_r", -limit, limit)
@@ -104,7 +104,7 @@ def _outputs_axes(figure: FigureBase, panels: int) -> Sequence[Axes]:
         ax.set_axis_off()
     axes[0].set_ylabel("dimension", fontsize=6)
     axes[0].set_xlabel("head", fontsize=6)
-    return axes[:panels]
+    return [*axes[:panels]]
 
 
 def _outputs(ax: Axes, z: Floats, title: str, colours: str, low: float, high: float) -> None:
