@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -30,7 +30,6 @@ SERIES = (LIGHT_BLUE, GREEN, PURPLE, "#8c6d31", "#17becf", "#e377c2", "#9467bd")
 BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue, as the eye sees them (ITU-R BT.601)
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
-Layout = Literal["suite", "paper"]  # of a figure: the suite's own, or that of the published one
 ON_PIXELS = 1.03  # times as wide as its outlines is a text whose letters are set on whole pixels
 
 STYLE: dict[Any, Any] = {
@@ -92,12 +91,6 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_in_layout(True)
     return figure
-
-
-def check_layout(layout: str) -> None:
-    """Raises ValueError, with the names that there are, for a layout that there is not."""
-    if layout not in get_args(Layout):
-        raise ValueError(f"layout = {layout!r}: it is {' or '.join(get_args(Layout))}")
 
 
 def headline(figure: Figure, finding: str | None, setting: str) -> None:

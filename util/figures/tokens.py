@@ -1,7 +1,6 @@
-"""A prompt as coloured tokens: each is shaded by the weight that a row gives it.
+"""A prompt as coloured tokens, each shaded by the attention that it gets (Crosbie & Shutova 2024, Figs. 6 and 7).
 
-A row is whatever was captured for one query or one head: the attention of the last token, for example. Source of the
-picture: Crosbie & Shutova 2024, Figs. 6 and 7. This file knows nothing of models, prompts or caches.
+This file knows nothing of models, prompts or caches.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from util.figures.head_map import short_number
 from util.figures.style import FINDING, SETTING, WIDTH, broken, columns_of, headline, ink, new_figure, style
 
 PRINTED = 0.05  # weights from here on are printed below their tokens
-MARKS = {" ": "·", "\n": "↵", "\r": "␍", "\t": "⇥"}  # what would not be seen
+MARKS = {" ": "·", "\n": "↵", "\t": "⇥"}  # what would not be seen
 FONT, SIZE, SMALL = "DejaVu Sans Mono", 6.5, 5.0  # points: of tokens, and of the weights below them
 LETTER = 0.62 * SIZE  # points: the width of a letter, and a little room
 NUMBER = 11.0  # points: the width of a weight below a token
@@ -33,27 +32,18 @@ LEAST = 2.5  # inches that a row needs
 PALE = "0.75"  # tokens that a query cannot see
 
 
-def visible(token: str) -> str:
-    """Returns a token as it is shown: blanks, line ends and tabs as signs, all that has no shape of its own as \\u...
-
-    What has no shape of its own: control signs, marks of direction, accents without a letter.
-    """
-    return "".join(MARKS.get(letter) or (letter if _has_shape(letter) else _code(letter)) for letter in token)
-
-
-def _has_shape(letter: str) -> bool:
-    return letter.isprintable() and not unicodedata.category(letter).startswith("M")
-
-
-def _code(letter: str) -> str:
-    return f"\\u{ord(letter):04x}"
-
-
 @cache
-def _drawable(token: str) -> str:
-    """A visible token without letters that the font of figures does not have."""
-    font = get_font(findfont(FONT))
-    return "".join(letter if font.get_char_index(ord(letter)) else _code(letter) for letter in visible(token))
+def visible(token: str) -> str:
+    """Returns a token as it is shown: blanks, line ends and tabs as signs, all that cannot be drawn as \\u...
+
+    That is control signs, marks of direction, accents without a letter, and letters that the font does not have.
+    """
+    return "".join(MARKS.get(letter) or (letter if _is_drawn(letter) else f"\\u{ord(letter):04x}") for letter in token)
+
+
+def _is_drawn(letter: str) -> bool:
+    has_shape = letter.isprintable() and not unicodedata.category(letter).startswith("M")
+    return has_shape and get_font(findfont(FONT)).get_char_index(ord(letter)) > 0
 
 
 class _Piece(NamedTuple):
@@ -67,50 +57,20 @@ class _Piece(NamedTuple):
     is_last: bool
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class TokenRows:
-    """Weights of a prompt's tokens, a row for each query or head.
+    """The attention from some of a prompt's tokens, a row for each.
 
-    tokens [T]: as text. weights: [rows, T], or [T] for one row; from 0 on. names: of the rows. queries: the position
-    that each row is seen from, which is framed, and whose later tokens are pale; none, if rows have no position.
-    finding, setting: of the headline. label: what the weights are. Raises ValueError for arguments that do not fit.
+    tokens [T]: as text. weights: [rows, T], from 0 on. names: of the rows. queries: the position that each row is seen
+    from, which is framed, and whose later tokens are pale. finding, setting: of the headline.
     """
 
     tokens: Sequence[str]
     weights: NDArray[np.floating]
     names: Sequence[str]
-    queries: Sequence[int] = ()
-    finding: str | None = None
-    setting: str = ""
-    label: str = "attention"
-
-    def __post_init__(self) -> None:
-        weights = np.atleast_2d(np.asarray(self.weights, dtype=np.float64))
-        rows, tokens = len(self.names), len(self.tokens)
-        if not rows or not tokens or weights.shape != (rows, tokens):
-            raise ValueError(
-                f"weights of shape {np.shape(self.weights)}: give one for each of the {tokens} tokens, and a row for "
-                f"each of the {rows} names"
-            )
-        if not np.isfinite(weights).all() or (weights < 0).any():
-            raise ValueError("weights below 0, infinite or NaN have no shade: give numbers from 0 on")
-        if len(self.queries) not in (0, rows) or not all(0 <= query < tokens for query in self.queries):
-            raise ValueError(f"queries = {list(self.queries)}: give a position below {tokens} for each of {rows} rows")
-        object.__setattr__(self, "weights", weights)
-
-    def __repr__(self) -> str:
-        return f"{len(self.names)} rows of {self.label} over {len(self.tokens)} tokens: {', '.join(self.names)}"
-
-    @property
-    def largest(self) -> float:
-        """The weight of the darkest shade: the largest of all rows, 1 where all are 0."""
-        return float(self.weights.max()) or 1.0
-
-    @property
-    def key(self) -> str:
-        """What the shades mean, in words."""
-        framed = " from the framed token" if self.queries else ""
-        return f"shade: {self.label}{framed}, 0 to {self.largest:.2f}; printed from {PRINTED} on"
+    queries: Sequence[int]
+    finding: str | None
+    setting: str
 
     def figure(self, *, width: float = WIDTH) -> Figure:
         """Returns the prompt in lines that fit the width, once for each row; line ends of the prompt end a line.
@@ -131,9 +91,15 @@ class TokenRows:
                 ax.set(xlim=(0, room), ylim=(height, 0))
                 ax.set_title(broken(name, 8, room), loc="left")
                 self._draw(ax, row, pieces)
-            figure.supxlabel(broken(self.key, 7, 72 * width - 12), fontsize=7)
+            key = f"shade: attention from the framed token, 0 to {self._largest:.2f}; printed from {PRINTED} on"
+            figure.supxlabel(broken(key, 7, 72 * width - 12), fontsize=7)
             headline(figure, self.finding, self.setting)
         return figure
+
+    @property
+    def _largest(self) -> float:
+        """The weight of the darkest shade: the largest of all rows, 1 where all are 0."""
+        return float(self.weights.max()) or 1.0
 
     def _placed(self, room: float) -> tuple[list[_Piece], float]:
         """The pieces of the prompt in lines of at most so many points, and the height of all lines.
@@ -144,7 +110,7 @@ class TokenRows:
         pieces: list[_Piece] = []
         left, top, printed = 0.0, 0.0, False  # printed: whether the line has a weight below it
         for number, token in enumerate(self.tokens):
-            text = _drawable(token)
+            text = visible(token)
             parts = [text[i : i + most] for i in range(0, len(text), most)]
             for i, part in enumerate(parts):
                 is_last = i + 1 == len(parts)
@@ -168,15 +134,15 @@ class TokenRows:
 
     def _draw(self, ax: Axes, row: int, pieces: Sequence[_Piece]) -> None:
         colours = mpl.colormaps["Blues"]
-        query = self.queries[row] if self.queries else len(self.tokens) - 1
+        query = self.queries[row]
         for piece in pieces:
             weight, wide = float(self.weights[row, piece.number]), piece.wide
-            face, seen = colours(weight / self.largest), piece.number <= query
+            face, seen = colours(weight / self._largest), piece.number <= query
             corner = (piece.left, piece.top)
             ax.add_patch(Rectangle(corner, wide, BOX, facecolor=face if seen else "white", edgecolor="0.88", lw=0.5))
             colour = PALE if not seen else ink(face)
             self._write(ax, piece.text, piece.left + wide / 2, piece.top + BOX / 2, SIZE, colour)
-            if self.queries and piece.number == query:
+            if piece.number == query:
                 ax.add_patch(Rectangle(corner, wide, BOX, fill=False, edgecolor="black", lw=1.4, zorder=3))
             if weight >= PRINTED and piece.is_last:
                 self._write(ax, short_number(weight), piece.left + wide / 2, piece.top + BOX + 3.6, SMALL, "black")

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import AxesImage
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
-from util.figures.forerunner_heads import causal_plots, cuts, measures, plots
+from util.figures.forerunner_heads import causal_plots, cuts, measures, paper_plots, plots
 from util.figures.forerunner_heads.cuts import EVERYWHERE, QUARTERS, WHOLE, Condition, Cut
 from util.figures.forerunner_heads.measures import ENDINGS, Contrast, Series, TaskCheck
 from util.figures.forerunner_heads.results import (
@@ -131,23 +131,17 @@ def growth(layers=4, heads=8, tokens=lambda k: 40 * (k + 1)):
 
 
 def figures(layers, heads, width):
-    """Every figure in every layout, by panel."""
+    """Every figure, by panel."""
     readings = series(layers, heads)
-    counts, curves = Counts.of(ABOUT, readings, C), Layers.of(ABOUT, readings, C)
-    sets, reads = data_sets(layers, heads), induction(layers, heads)
     return {
-        "counts": counts.figure(width),
-        "layers": curves.figure(width),
-        "grid": sets.figure(width),
+        "counts": Counts.of(ABOUT, readings, C).figure(width),
+        "layers": Layers.of(ABOUT, readings, C).figure(width),
+        "grid": data_sets(layers, heads).figure(width),
         "k": growth(layers, heads).figure(width),
         "specificity": held_out(readings).figure(planted(), width),
         "ablation": tables().figure(width),
-        "induction": reads.figure(width),
+        "induction": induction(layers, heads).figure(width),
         "effects": effects(layers, heads, 0.5).figure(width),
-        **{
-            f"{name} of the paper": result.figure(width, layout="paper")
-            for name, result in {"counts": counts, "layers": curves, "grid": sets, "induction": reads}.items()
-        },
     }
 
 
@@ -171,19 +165,11 @@ def test_the_smallest_results_can_be_drawn():
         Layers.of(ABOUT, nothing, C).figure(),
         held_out(nothing).figure(planted()),
         one_set.figure(),
-        one_set.figure(layout="paper"),
         effects(4, 8, cut_heads=1).figure(),
         causal_plots.cut_table({EVERYWHERE: {"a": Interval(0, 0, 0)}}, {}, {"a": "a"}, None, "setting"),
     ]
     for figure in drawn:
         assert faults(figure) == []
-
-
-def test_another_layout_is_refused_by_name():
-    results: list[Any] = [Counts.of(ABOUT, series(4, 8), C), Layers.of(ABOUT, series(4, 8), C), induction(4, 8)]
-    for result in (*results, data_sets(4, 8)):
-        with pytest.raises(ValueError, match="^layout = 'book': it is suite or paper"):
-            result.figure(layout="book")
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn
@@ -210,24 +196,28 @@ def images(figure) -> list[AxesImage]:
 
 
 def test_the_papers_maps_have_layers_down_and_its_colours():
-    sets = data_sets(30, 9, SETS[:1])
-    drawn = images(sets.figure(layout="paper"))
+    counts = Counts.of(ABOUT, series(30, 9), C)
+    drawn = images(paper_plots.count_maps(counts))
     assert [image.get_cmap().name for image in drawn] == ["Blues", "Purples"]
     for image, name in zip(drawn, (Series.CORRECT, Series.WRONG), strict=True):
-        np.testing.assert_array_equal(image.get_array(), sets.maps[SETS[0]][name] / PROMPTS)
-        assert image.get_clim() == (0.25, 1)
+        np.testing.assert_array_equal(image.get_array(), counts.maps[name])
+        assert image.get_clim() == (PROMPTS / 4, PROMPTS)
         assert image.axes.get_ylim() == (29.5, -0.5)  # layer 1 on top
-        assert [tick.get_text() for tick in image.axes.get_yticklabels()] == ["1", "11", "21"]
+        assert image.axes.get_yticklabels()[0].get_text() == "1"
 
 
-def test_the_papers_curves_have_its_axes_and_its_chance_level():
-    left, right = Layers.of(ABOUT, series(12, 12), C).figure(layout="paper").axes
-    assert right.get_ylim() == (0, 1.1) and left.get_xlabel() == "block number"
+def test_the_papers_curves_have_its_axes():
+    left, right = paper_plots.layer_curves(Layers.of(ABOUT, series(12, 12), C)).axes
+    assert right.get_ylim() == (0, 1.1) and left.get_xlabel() == "transformer block"
     assert list(left.get_lines()[0].get_xdata()) == list(range(1, 13))
     assert [line.get_color() for line in left.get_lines()] == ["#023858", "#ff7f0e"]
-    _, likelihood = induction(12, 12).figure(layout="paper").axes
-    [level] = [line for line in likelihood.get_lines() if line.get_label() == "Random"]
-    assert list(level.get_ydata()) == [1 / 3, 1 / 3]
+
+
+@pytest.mark.parametrize(("layers", "heads"), SHAPES)
+def test_the_papers_figures_can_be_read(layers, heads):
+    readings = series(layers, heads)
+    assert faults(paper_plots.count_maps(Counts.of(ABOUT, readings, C))) == []
+    assert faults(paper_plots.layer_curves(Layers.of(ABOUT, readings, C))) == []
 
 
 def test_the_rows_of_data_sets_sum_to_the_heads_on_a_prompt():

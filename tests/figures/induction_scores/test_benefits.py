@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.container import BarContainer
 
 from tests.figures.legible import LONG_NAME, faults
 from util.commands import frame
@@ -228,47 +227,15 @@ def test_the_finding_is_what_demonstrations_are_worth_where_they_surely_help():
     assert benefits(useless, undone, UNRELATED).finding is None
 
 
-def test_the_papers_layout_has_the_changes_of_figure_4():
-    """Of SST-2 the text has -113 per cent without the best 1 % of heads."""
-    found = benefits(PATTERN, TEXT)
-    [ax] = found.figure(layout="paper").axes
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["wordseq1\nhere", "sst2\nhere", "sst2\npublished"]
-    bars = [container[0].get_height() for container in ax.containers if isinstance(container, BarContainer)]
-    changed = found.changed()
-    names = ("without induction heads", "without others")
-    here = [changed[name][heads] for name in ("wordseq1", "sst2") for heads in names]
-    assert bars[:4] == pytest.approx(here) and bars[4:] == pytest.approx([-113.6, 9.1], abs=0.06)
-    intervals = found.change_intervals()
-    for name, of_task in intervals.items():
-        assert of_task["without induction heads"].value == pytest.approx(changed[name]["without induction heads"])
-    assert [*intervals] == ["wordseq1", "sst2"]
-    value, low, high = intervals["sst2"]["without induction heads"]
-    assert low < value < high
-    of_most = intervals["wordseq1"]
-    heads, others = (
-        f"{-changed.value:.0f} % [{-changed.high:.0f}, {-changed.low:.0f}]" for changed in of_most.values()
-    )
-    assert found.finding_of_changes == (
-        f"Of the benefit of 10 demonstrations of wordseq1, {heads} is lost without induction heads, {others} without "
-        "others"
-    )
-    assert heads.startswith("100 % [") and others.startswith("2 % [")
-    unhurt = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.95, 0.95, 0.95, 0.95)})
-    assert benefits(unhurt).finding is not None and benefits(unhurt).finding_of_changes is None
-    with pytest.raises(ValueError, match=r"^layout = 'Paper': it is suite or paper$"):
-        found.figure(layout="Paper")
-
-
-@pytest.mark.parametrize("layout", ["suite", "paper"])
 @pytest.mark.parametrize("width", [COLUMN, WIDTH])
-def test_the_figure_can_be_read_at_any_width(width, layout):
+def test_the_figure_can_be_read_at_any_width(width):
     names = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2", "wordseq2_4way")
     shares = {0: (0.5,) * 4, 5: (0.8, 0.6, 0.6, 0.8), 10: (0.95, 0.5, 0.52, 0.94)}
     done = [task(name, shares) for name in names]
     undone = [task(name, shares, does=False, text=True) for name in ("sst2", "subj", "boolq", "wic", "rte", "ethos")]
     for tasks in ([*done, *undone], undone):
         made = replace(benefits(*tasks), model_title=LONG_NAME)
-        assert faults(made.figure(width=width, layout=layout)) == []
+        assert faults(made.figure(width=width)) == []
 
 
 def test_claims_about_texts_that_were_not_asked_are_not_called_not_done():

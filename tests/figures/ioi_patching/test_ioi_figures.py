@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.circuit_curve import circuit_curves
-from util.figures.ioi_patching import edge_plots, measures, plots
+from util.figures.ioi_patching import edge_plots, measures, plots, project_plots
 from util.figures.ioi_patching.edge_results import CALLED
 from util.figures.ioi_patching.results import Curve, Example, NextWords, Paths, Population, Setting, Untrained
 from util.figures.style import COLUMN, WIDTH
@@ -127,13 +127,9 @@ def drawings(layers: int, heads: int) -> dict[str, Callable[[float], Figure | No
     return {
         "p1": one.predictions_figure,
         "p2": one.permutation_figure,
-        "p2 paper": lambda width: one.permutation_figure(width, layout="paper"),
         "p3": one.activations_figure,
-        "p3 paper": lambda width: one.activations_figure(width, layout="paper"),
         "p4": one.differences_figure,
-        "p4 paper": lambda width: one.differences_figure(width, layout="paper"),
         "p5": one.patching_figure,
-        "p5 paper": lambda width: one.patching_figure(width, layout="paper"),
         "population": lambda width: many.figure(twin, width),
         "roles": with_roles,
         "no direct effects": lambda width: blind.figure(twin, width),
@@ -175,21 +171,27 @@ def test_maps_have_layers_across_and_no_cell_saturates(name, layers, heads):
     assert (len(printed) == 6) == (layers <= 30) and (not printed or layers <= 30)
 
 
-def test_the_papers_layout_saturates_where_the_project_does_and_others_are_refused():
+PROJECT = (project_plots.permutation, project_plots.activations, project_plots.differences, project_plots.patching)
+
+
+@pytest.mark.parametrize(("layers", "heads"), SHAPES)
+@pytest.mark.parametrize("draw", PROJECT, ids=lambda draw: draw.__name__)
+def test_the_projects_parts_can_be_read(draw, layers, heads):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert faults(draw(example(layers, heads))) == []
+
+
+def test_the_projects_colours_end_where_it_ends_them():
     one = example(4, 8)
-    for figure in (one.permutation_figure(layout="paper"), one.patching_figure(layout="paper")):
+    for figure in (project_plots.permutation(one), project_plots.patching(one)):
         [image, *_] = [image for ax in figure.axes for image in ax.get_images()]
         assert image.get_clim()[1] == pytest.approx(3 * np.abs(one.permuted).mean())
-        assert any("SD" in ax.get_title() for ax in figure.axes)
-    tokens = [ax.get_title() for ax in one.activations_figure(layout="paper").axes if ax.get_images()]
-    assert tokens[:3] == ['"<s>"', '" \\$a"', '"\\n"'] and len(tokens) == 18
-    differences = [ax.get_images()[0] for ax in one.differences_figure(layout="paper").axes if ax.get_images()]
-    assert len(differences) == 4  # a panel for each layer, without a bar for all of them
+    tokens = [ax.get_title() for ax in project_plots.activations(one).axes if ax.get_images()]
+    assert tokens[:3] == ['"<s>"', '" \\$a"', '"\\n"'] and len(tokens) == 17
+    differences = [ax.get_images()[0] for ax in project_plots.differences(one).axes if ax.get_images()]
     for image, own in zip(differences, one.differences, strict=True):
         assert image.get_clim()[1] == pytest.approx(np.percentile(np.abs(own), 99))
-    for draw in (one.permutation_figure, one.activations_figure, one.differences_figure, one.patching_figure):
-        with pytest.raises(ValueError, match="^layout = 'book'"):
-            draw(layout="book")
 
 
 def test_names_of_heads_stand_apart_inside_their_panel():
@@ -330,7 +332,7 @@ def test_the_graph_has_the_paths_that_are_certain_and_no_others():
     assert graph.edges["L2H2", "logits", ""] == pytest.approx({"weight": 0.9, "low": 0.85, "high": 0.95})
     [finding, setting] = said(small_paths().diagram())
     assert finding == "5 paths of 3 heads count for certain, most of all L2H2 to the logits: 0.90 [0.85, 0.95]"
-    rule = "numbers on lines: the 5 strongest"
+    rule = "numbers: on cards to the logits, on lines the 5 strongest"
     assert setting == f"{LONG_NAME}, random_name, 32 fresh pairs; {rule}"
 
 

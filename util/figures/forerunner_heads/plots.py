@@ -1,7 +1,7 @@
 """The figures of forerunner token heads (Cho et al. 2025, Fig. 5 middle, Fig. 22-25) and of their controls.
 
-Maps have layers across and heads up, both from 0, as the data count; a head is written L3H5. `paper_plots` draws them
-as the paper does, `causal_plots` what cuts cost.
+Maps have layers across and heads up, both from 0, as the data count; a head is written L3H5. `paper_plots` draws two
+of them as the paper does, `causal_plots` what cuts cost.
 """
 
 from collections.abc import Mapping, Sequence

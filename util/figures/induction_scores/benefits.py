@@ -34,9 +34,9 @@ from pydantic import Field
 from util.figures.induction_scores import measures, published, task_plots
 from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import Plan
-from util.figures.style import WIDTH, Layout, check_layout
+from util.figures.style import WIDTH
 from util.records.checked import Number, checked
-from util.stats.intervals import Interval, accuracy, mean_interval, ratio_of_means
+from util.stats.intervals import Interval, accuracy, mean_interval
 from util.stats.tests import rank_p
 from util.stats.verdicts import (
     ERROR,
@@ -223,23 +223,6 @@ class Benefits:
             found[task.labelled.name] = line
         return found
 
-    def change_intervals(self) -> dict[str, dict[str, Interval]]:
-        """Returns the change of the benefit in per cent, by task and by what is ablated, with intervals over queries.
-
-        Tasks whose change `changed` does not give are left out.
-        """
-        intervals = {}
-        for task in self.tasks:
-            if self.changed().get(task.labelled.name, {}).get("without induction heads") is None:
-                continue
-            few, none = (task.by_query(shots, task.ablated) for shots in (task.most, 0))
-            left = {"without induction heads": few - none, "without others": task.others(task.most) - task.others(0)}
-            intervals[task.labelled.name] = {
-                name: mean_interval(100 * ratio_of_means(benefit - task.benefit, task.benefit)[1])
-                for name, benefit in left.items()
-            }
-        return intervals
-
     def changes(self) -> pd.DataFrame:
         """Returns `changed` as text, a line for each task; "small" stands for the change of a small benefit."""
         lines = {
@@ -293,52 +276,21 @@ class Benefits:
     @property
     def finding(self) -> str | None:
         """What demonstrations are worth where they are worth most; None where they surely help in no task."""
-        most = self._most_helped
-        if most is None:
-            return None
-        left = most.by_query(most.most, most.ablated) - most.by_query(0, most.ablated)
-        worth, without = (mean_interval(benefit, within=(-1, 1)) for benefit in (most.benefit, left))
-        name = most.labelled.name
-        return f"{most.most} demonstrations of {name} are worth {worth} of accuracy, without induction heads {without}"
-
-    @property
-    def _most_helped(self) -> TaskShots | None:
-        """The task in which demonstrations are worth most, of those where they surely help; None without any."""
         helped = [
             task
             for task in self.tasks
             if task.does and task.has_zero_shot and task.ablated in task.right[0] and _helps(task)
         ]
-        return max(helped, key=lambda task: float(task.benefit.mean()), default=None)
-
-    @property
-    def finding_of_changes(self) -> str | None:
-        """How much of the benefit is lost in the same task; None where that may be nothing."""
-        most = self._most_helped
-        changes = {} if most is None else self.change_intervals().get(most.labelled.name, {})
-        if most is None or not changes or changes["without induction heads"].high >= 0:
+        if not helped:
             return None
-        heads, others = (
-            f"{-change.value:.0f} % [{-change.high:.0f}, {-change.low:.0f}]" for change in changes.values()
-        )
-        return (
-            f"Of the benefit of {most.most} demonstrations of {most.labelled.name}, {heads} is lost without induction "
-            f"heads, {others} without others"
-        )
+        most = max(helped, key=lambda task: float(task.benefit.mean()))
+        left = most.by_query(most.most, most.ablated) - most.by_query(0, most.ablated)
+        worth, without = (mean_interval(benefit, within=(-1, 1)) for benefit in (most.benefit, left))
+        name = most.labelled.name
+        return f"{most.most} demonstrations of {name} are worth {worth} of accuracy, without induction heads {without}"
 
-    def figure(self, *, width: float = WIDTH, layout: Layout = "suite") -> Figure:
-        """Returns accuracies by the number of demonstrations, a panel for each task, and what the paper reports.
-
-        layout: "paper" gives the bars of Crosbie & Shutova's Fig. 4 instead, the change of the benefit in per cent.
-        Raises ValueError for another layout.
-        """
-        check_layout(layout)
-        if layout == "paper":
-            reported = {task.labelled.name: _reported_change(task) for task in self.tasks}
-            return task_plots.changes(
-                self.change_intervals(), {name: change for name, change in reported.items() if change},
-                self.finding_of_changes, self.setting, model=self.model_title, width=width,
-            )  # fmt: skip
+    def figure(self, *, width: float = WIDTH) -> Figure:
+        """Returns accuracies by the number of demonstrations, a panel for each task, and what the paper reports."""
         panels = [
             task_plots.ShotsPanel(
                 task.labelled.name,
@@ -502,20 +454,6 @@ def _reported(task: TaskShots, shots: int, quantity: str) -> float | None:
     """What the paper reports in the place of a task, as a share."""
     value = published.accuracies(task.place_in_tables(shots)).get(quantity)
     return None if value is None else value / 100
-
-
-def _reported_change(task: TaskShots) -> dict[str, float]:
-    """The change of the benefit in the paper, in per cent; nothing where it has no benefit, or none above 0."""
-    with_shots, bare = (published.accuracies(task.place_in_tables(shots)) for shots in (task.most, 0))
-    names = {"without induction heads": published.ABLATED, "without others": published.RANDOM}
-    if not {published.FULL, *names.values()} <= with_shots.keys() & bare.keys():
-        return {}
-    full = with_shots[published.FULL], bare[published.FULL]
-    changes = {
-        name: measures.benefit_change(full, (with_shots[quantity], bare[quantity]))[1]
-        for name, quantity in names.items()
-    }
-    return {name: change for name, change in changes.items() if change is not None}
 
 
 def _helps(task: TaskShots, by: float = 0.0) -> bool:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from util.figures.head_map import colour_bar, colour_limit, count_ticks, head_map, short_number
+from util.figures.head_map import colour_limit, head_map, short_number
 from util.figures.style import (
     BLUE,
     GREY,
@@ -79,25 +79,6 @@ def scores(
                 options: dict[str, Any] = {"fontsize": 6, "ha": "center", "va": "bottom", "rotation": 90}
                 right.annotate(short_number(score.value), at, (0, 2), textcoords="offset points", **options)
         name_at_right(right, levels, 0.085)
-        headline(figure, finding, setting)
-    return figure
-
-
-def score_map(mean: Floats, finding: str | None, setting: str, *, width: float = WIDTH) -> Figure:
-    """Prefix-matching scores [L, H] as a heat map alone, from 0 to 1: layers down, heads across.
-
-    Source: Crosbie & Shutova 2024, Fig. 2.
-    """
-    layers, heads = mean.shape
-    with style():
-        figure = new_figure(width, 1.3 + max(1.2, 0.07 * layers))
-        ax = figure.subplots()
-        image = ax.imshow(mean, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        ax.set_yticks(count_ticks(layers, 12))
-        ax.set_xticks(count_ticks(heads, 12))
-        ax.set(xlabel="head", ylabel="layer")
-        ax.spines[:].set_visible(True)
-        colour_bar(image, ax, label="prefix-matching score")
         headline(figure, finding, setting)
     return figure
 

@@ -19,7 +19,7 @@ from util.figures.induction_scores.benefits import Benefits
 from util.figures.induction_scores.edits import CONTROL_SETS, Group, Row
 from util.figures.induction_scores.function_vectors import FunctionVectors
 from util.figures.induction_scores.plan import Plan
-from util.figures.style import BLUE, GREY, PALE_RED, WIDTH, Layout, check_layout
+from util.figures.style import BLUE, GREY, PALE_RED, WIDTH
 from util.figures.tokens import TokenRows
 from util.prompts import classification
 from util.prompts.text_tasks import label_space
@@ -89,14 +89,8 @@ class Scores:
             f"(score {INDUCTION_HEAD} or more); most {head_name(best)}: {self.heads.intervals()[best]}"
         )
 
-    def figure(self, *, width: float = WIDTH, layout: Layout = "suite") -> Figure:
-        """Returns a map of all scores, and the best heads with their intervals.
-
-        layout: "paper" gives the heat map of Crosbie & Shutova's Fig. 2 alone. Raises ValueError for another layout.
-        """
-        check_layout(layout)
-        if layout == "paper":
-            return plots.score_map(self.mean, self.finding, self.setting, width=width)
+    def figure(self, *, width: float = WIDTH) -> Figure:
+        """Returns a map of all scores, and the best heads with their intervals."""
         return plots.scores(
             self.heads.intervals(), self.heads.uniform, INDUCTION_HEAD, self.finding, self.setting,
             self.best_untrained, width=width,

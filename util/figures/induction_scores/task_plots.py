@@ -32,7 +32,6 @@ from util.stats.intervals import Interval
 NAMES = 1.2  # inches that the names of rows need
 ROW = 0.2  # inches: the height of a row
 LINES = {"whole model": BLUE, "without induction heads": RED, "pattern knocked out": PALE_RED}
-CHANGES = {"without induction heads": RED, "without others": GREY}
 BAND = "0.85"  # of control sets, from the least to the most
 PAPER = "published, Llama-3-8B, 1 % of heads"
 
@@ -322,50 +321,3 @@ def _by_shots(ax: Axes, panel: ShotsPanel) -> None:
     ax.set_xticks(range(len(panel.shots)), list(map(str, panel.shots)))
     ax.set(xlim=(-0.6, len(panel.shots) - 0.4), ylim=(-0.03, 1.05), yticks=(0, 0.5, 1), xlabel="demonstrations")
     ax.set_title(panel.name.replace("_", " "), fontsize=7)
-
-
-def changes(
-    here: Mapping[str, Mapping[str, Interval]],
-    published: Mapping[str, Mapping[str, float]],
-    finding: str | None,
-    setting: str,
-    *,
-    model: str,
-    width: float = WIDTH,
-) -> Figure:
-    """What an ablation changes of the benefit of demonstrations, in per cent of it, by task and by what is ablated.
-
-    A pair of bars for each task, as Crosbie & Shutova (2024) draw it in Fig. 4; hollow: what they report. Dashed: -100
-    per cent, where nothing of the benefit is left; below it answers are better without demonstrations. model: the name
-    of the model that was measured.
-    """
-    none: Mapping[str, Any] = {}
-    groups = [(f"{task}\nhere", rows, none) for task, rows in here.items()]
-    groups += [(f"{task}\npublished", none, rows) for task, rows in published.items()]
-    with style():
-        figure = new_figure(width, 3.1)
-        ax = figure.subplots()
-        ax.axhline(0, color="black", lw=0.7)
-        ax.axhline(-100, color="0.4", lw=0.8, ls="--", zorder=0)
-        for x, (_, rows, reported) in enumerate(groups):
-            for aside, (name, colour) in zip((-0.2, 0.2), CHANGES.items(), strict=True):
-                if name in rows:
-                    ax.bar(x + aside, rows[name].value, 0.36, color=colour)
-                    points(ax, [x + aside], [rows[name]], fmt="none", color="black")
-                if name in reported:
-                    ax.bar(x + aside, reported[name], 0.36, facecolor="white", edgecolor=colour)
-        if not groups:
-            ax.text(0.5, 0.5, "demonstrations surely help in no task", transform=ax.transAxes, ha="center", va="bottom")
-        ax.set_xticks(range(len(groups)), [name for name, *_ in groups], rotation=90 if len(groups) > 5 else 0)
-        ax.set_xlim(-0.6, max(len(groups), 1) - 0.4)
-        ax.set_ylabel("change of benefit, %", fontsize=7)
-        handles = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in CHANGES.items()]
-        handles.append(Line2D([], [], color="black", lw=0.9, label=f"here, {model} (95 %)"))
-        handles.append(
-            Line2D([], [], color="0.4", lw=0.8, ls="--", label="no benefit left; below, demonstrations hurt")
-        )
-        if published:
-            handles.append(Line2D([], [], ls="", marker="s", mfc="white", mec="black", ms=5, label=PAPER))
-        legend_below(figure, handles)
-        headline(figure, finding, setting)
-    return figure

@@ -10,6 +10,7 @@ __all__ = [
     "pairs",
     "patching",
     "plots",
+    "project_plots",
     "results",
     "study",
 ]

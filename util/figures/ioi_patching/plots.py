@@ -23,8 +23,6 @@ from util.figures.style import (
     PURPLE,
     RED,
     WIDTH,
-    Layout,
-    check_layout,
     columns_of,
     headline,
     headline_height,
@@ -50,7 +48,6 @@ HALO = [withStroke(linewidth=1.5, foreground="white")]
 NAMED_PATH = 34  # points that the name of a path needs, in two lines
 HALF_WIDE = 5  # layers numbered below a panel of half a column's width
 NAME = 6  # points: the names of heads in panels
-SATURATED = 3  # the project's colours end at so many mean absolute values
 
 
 def _figure(width: float, panels: float, finding: str | None, setting: str) -> Figure:
@@ -168,15 +165,13 @@ def predictions(
     return figure
 
 
-def _map(ax: Axes, effects: Floats, size: tuple[float, float], label: str, limit: float | None = None) -> None:
+def _map(ax: Axes, effects: Floats, size: tuple[float, float], label: str) -> None:
     """A map of effects [L, H], the values of its strongest heads printed where there is room.
 
-    size: of the panel in inches, with its labels and its bar. label: their unit. limit: where colours end; by default
-    at the largest effect.
+    size: of the panel in inches, with its labels and its bar. label: their unit.
     """
     room = (size[0] - FRAME[0], size[1] - FRAME[1])
-    limits = None if limit is None else (-limit, limit)
-    image = head_map(ax, effects, limits, colours="RdBu_r", label=label, width=room[0])
+    image = head_map(ax, effects, label=label, width=room[0])
     if all(72 * inches / count >= least for inches, count, least in zip(room, effects.shape, CELL, strict=True)):
         print_in_cells(image, {head: short_number(effects[head]) for head in _strongest(effects, PRINTED)})
 
@@ -201,63 +196,24 @@ def _strongest(effects: Floats, count: int) -> list[Head]:
     return [head for head in strongest if abs(effects[head]) >= 0.05 * colour_limit(effects)]
 
 
-def _saturated(effects: Floats) -> float:
-    """Where the project's colours end: at three times the mean absolute effect [L, H]."""
-    return float(SATURATED * np.abs(effects).mean()) or 1.0
-
-
-def _spread(ax: Axes, effects: Floats, unit: str, most: int) -> None:
-    """The mean of every layer's heads, with bars of a standard deviation: panel B of the project."""
-    x = np.arange(len(effects))
-    options: dict[str, Any] = {"fmt": "o-", "color": BLUE, "ms": 3, "lw": 0.9}
-    ax.errorbar(x, effects.mean(axis=1), effects.std(axis=1), **options)
-    ax.axhline(0, color="0.8", lw=0.7, zorder=0)
-    ax.set_xticks(count_ticks(len(effects), most))
-    ax.set(xlabel="layer", ylabel=f"mean {unit}", title="B) mean of heads; bar: SD")
-
-
 def _wide(layers: int, width: float, share: float) -> bool:
     """Whether a map takes the whole width of a figure: in that share of it, its cells have no room for values."""
     return width < WIDTH or 72 * (share * width - FRAME[0]) / layers < CELL[0]
 
 
-def permutation(
-    effects: Floats,
-    norms: Floats,
-    finding: str | None,
-    setting: str,
-    width: float = WIDTH,
-    *,
-    layout: Layout = "suite",
-) -> Figure:
-    """Returns P2: the change of the logit difference [L, H] by shuffling one head; by layer; and by its norm [L, H].
-
-    layout: "paper" gives the panels of the project: the map's colours end at three times the mean absolute change,
-    means have bars of a standard deviation, and dots have the map's colours. Raises ValueError for another layout.
-    """
-    check_layout(layout)
+def permutation(effects: Floats, norms: Floats, finding: str | None, setting: str, width: float = WIDTH) -> Figure:
+    """Returns P2: the change of the logit difference [L, H] by shuffling one head; by layer; and by its norm [L, H]."""
     with style():
         wide, written = _wide(len(effects), width, 0.4), Names()
         figure = _figure(width, 3.5 if wide else 1.9, finding, setting)
         axes = figure.subplot_mosaic("AA;BC" if wide else "ABC", width_ratios=(1, 1) if wide else (1.35, 1, 1))
-        limit = _saturated(effects) if layout == "paper" else None
-        _map(axes["A"], effects, (width, 1.75) if wide else (0.4 * width, 1.9), "logits", limit)
+        _map(axes["A"], effects, (width, 1.75) if wide else (0.4 * width, 1.9), "logits")
         axes["A"].set_title("A) shuffled - base")
+        _by_layer(axes["B"], effects, "change, logits", written, HALF_WIDE)
         ax = axes["C"]
-        if layout == "paper":
-            _spread(axes["B"], effects, "change, logits", HALF_WIDE)
-            colours: dict[str, Any] = {
-                "c": effects.ravel(),
-                "cmap": "RdBu_r",
-                "vmin": -_saturated(effects),
-                "vmax": _saturated(effects),
-            }
-            ax.scatter(norms.ravel(), effects.ravel(), 12, ec="black", lw=0.3, alpha=0.7, **colours)
-        else:
-            _by_layer(axes["B"], effects, "change, logits", written, HALF_WIDE)
-            ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
-            named = {head_name(h): (float(norms[h]), float(effects[h])) for h in _strongest(effects, NAMED)}
-            written.add(ax, named, np.stack([norms.ravel(), effects.ravel()], axis=1))
+        ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
+        named = {head_name(h): (float(norms[h]), float(effects[h])) for h in _strongest(effects, NAMED)}
+        written.add(ax, named, np.stack([norms.ravel(), effects.ravel()], axis=1))
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
         ax.margins(x=0.08, y=0.12)
         ax.set(xlabel="norm of z", ylabel="change, logits", title="C) by norm")
@@ -274,49 +230,22 @@ def activations(
     setting: str,
     bounds: tuple[float, float] = (2.5, 97.5),
     width: float = WIDTH,
-    *,
-    layout: Layout = "suite",
 ) -> Figure:
     """Returns P3: the head outputs [L, T, H, dv] of one layer, token by token; mean norms of all layers.
 
-    bounds: the percentiles between which colours lie. layout: "paper" gives the panels of the project: one for every
-    token, each with a colour scale of its own, above the norms. Raises ValueError for another layout.
+    bounds: the percentiles between which colours lie.
     """
-    check_layout(layout)
     with style():
-        count = len(tokens)
-        if layout == "paper":
-            columns = columns_of(count, width, 0.55)
-            rows = -(-count // columns)
-            figure = _figure(width, 0.75 * rows + 2.1, finding, setting)
-            grid = figure.add_gridspec(2, 1, height_ratios=(0.75 * rows, 2.1))
-            panels = grid[0].subgridspec(rows, columns)
-            for place, token in enumerate(tokens):
-                ax = figure.add_subplot(panels[divmod(place, columns)])
-                own = z[layer, place].T
-                low, high = np.percentile(own, bounds)
-                ax.imshow(
-                    own, cmap="plasma", vmin=low, vmax=high, aspect="auto", interpolation="nearest", origin="lower"
-                )
-                ax.set(xticks=[], yticks=[])
-                ax.set_title(_shown(token), fontsize=6, pad=2)
-                if place == 0:
-                    ax.set_xlabel("head", fontsize=6)
-                    ax.set_ylabel("dimension", fontsize=6)
-            below = figure.add_subplot(grid[1])
-            title = "all layers: norm of z, mean of the layer's heads"
-        else:
-            figure = _figure(width, 3.5, finding, setting)
-            above, below = figure.subplots(2, 1, sharex=True)
-            _strip(above, z[layer], bounds)
-            above.set_title(f"A) layer {layer}: the heads of every token, side by side")
-            title = "B) all layers: norm of z, mean of the layer's heads"
+        figure = _figure(width, 3.5, finding, setting)
+        above, below = figure.subplots(2, 1, sharex=True)
+        _strip(above, z[layer], bounds)
+        above.set_title(f"A) layer {layer}: the heads of every token, side by side")
         lengths = np.linalg.norm(z, axis=3).mean(axis=2)
         low, high = np.percentile(lengths, bounds)
         image = below.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
-        below.set_xticks(np.arange(count), [_shown(token) for token in tokens], rotation=90)
+        below.set_xticks(np.arange(len(tokens)), [quoted(token) for token in tokens], rotation=90)
         below.set_yticks(count_ticks(len(lengths), 8))
-        below.set(ylabel="layer", title=title)
+        below.set(ylabel="layer", title="B) all layers: norm of z, mean of the layer's heads")
         figure.colorbar(image, ax=below, pad=0.01, extend="both", label="norm")
         below.spines[:].set_visible(True)
         headline(figure, finding, setting)
@@ -338,7 +267,8 @@ def _strip(ax: Axes, z: Floats, bounds: tuple[float, float]) -> None:
     colour_bar(image, ax, pad=0.01, extend="both", label="output z")
 
 
-def _shown(token: str) -> str:
+def quoted(token: str) -> str:
+    """A token as text that matplotlib writes as it is."""
     return f'"{token}"'.replace("\n", "\\n").replace("$", r"\$")
 
 
@@ -349,16 +279,11 @@ def token_differences(
     finding: str | None,
     setting: str,
     width: float = WIDTH,
-    *,
-    layout: Layout = "suite",
 ) -> Figure:
     """Returns P4: the difference [L, H, dv] of two tokens' head outputs in every `step`-th layer; their ratio [L].
 
-    The panels of layers have one scale of colours, which reaches to the 99th percentile of what is shown. layout:
-    "paper" gives the panels of the project: each layer has a scale of its own, and ratios are on a linear axis. Raises
-    ValueError for another layout.
+    The panels of layers have one scale of colours, which reaches to the 99th percentile of what is shown.
     """
-    check_layout(layout)
     with style():
         shown = range(0, len(difference), step)
         columns = columns_of(len(shown), width - 0.8, 0.68)
@@ -368,59 +293,37 @@ def token_differences(
         grid = figure.add_gridspec(2, 1, height_ratios=(high, 1.6))
         panels = grid[0].subgridspec(rows, columns)
         axes = [figure.add_subplot(panels[divmod(place, columns)]) for place in range(len(shown))]
+        limit = float(np.percentile(np.abs(difference[list(shown)]), 99)) or 1.0
+        colours: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
         for place, (ax, layer) in enumerate(zip(axes, shown, strict=True)):
-            limit = _most(difference[layer] if layout == "paper" else difference[list(shown)])
-            colours: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
             image = ax.imshow(difference[layer].T, aspect="auto", interpolation="nearest", origin="lower", **colours)
             ax.set(xticks=[], yticks=[])
             ax.set_title(f"{'A) ' if place == 0 else ''}layer {layer}", fontsize=7, pad=2)
             ax.spines[:].set_visible(True)
         axes[0].set_ylabel("dimension", fontsize=7)
         axes[0].set_xlabel("head", fontsize=7)
-        if layout == "suite":
-            figure.colorbar(image, ax=axes, pad=0.01, extend="both", label="difference of z")
+        figure.colorbar(image, ax=axes, pad=0.01, extend="both", label="difference of z")
         ax = figure.add_subplot(grid[1])
         ax.plot(np.arange(len(ratio)), ratio, "h-", color=BLUE, markerfacecolor=(0.7, 0.9, 0.9), ms=5, lw=0.8)
         ax.margins(y=0.12)
-        if layout == "suite":
-            ax.set_yscale("log")
-            ax.yaxis.set_major_locator(LogLocator(numticks=12))
-            ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if str(value)[0] in "25" else "")
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(numticks=12))
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        ax.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if str(value)[0] in "25" else "")
         ax.set_xticks(count_ticks(len(ratio), 8))
         ax.set(xlabel="layer", ylabel="ratio", title="B) two heads that differ most / two that differ least")
         headline(figure, finding, setting)
     return figure
 
 
-def _most(difference: Floats) -> float:
-    """Where the colours of differences [...] end: the 99th percentile of their size."""
-    return float(np.percentile(np.abs(difference), 99)) or 1.0
-
-
-def patching(
-    effects: Floats, finding: str | None, setting: str, width: float = WIDTH, *, layout: Layout = "suite"
-) -> Figure:
-    """Returns P5: the change of the logit difference [L, H] when one head comes from the source; head by head.
-
-    layout: "paper" gives the panels of the project: the map's colours end at three times the mean absolute change,
-    means have bars of a standard deviation, which a third panel shows alone. Raises ValueError for another layout.
-    """
-    check_layout(layout)
+def patching(effects: Floats, finding: str | None, setting: str, width: float = WIDTH) -> Figure:
+    """Returns P5: the change of the logit difference [L, H] when one head comes from the source; head by head."""
     with style():
-        wide, written = _wide(len(effects), width, 0.4 if layout == "paper" else 0.5), Names()
+        wide, written = _wide(len(effects), width, 0.5), Names()
         figure = _figure(width, 3.5 if wide else 1.9, finding, setting)
-        if layout == "paper":
-            axes = figure.subplot_mosaic("AA;BC" if wide else "ABC", width_ratios=(1, 1) if wide else (1.35, 1, 1))
-            _map(axes["A"], effects, (width, 1.75) if wide else (0.4 * width, 1.9), "logits", _saturated(effects))
-            _spread(axes["B"], effects, "change, logits", HALF_WIDE)
-            axes["C"].plot(effects.std(axis=1), "o-", color=BLUE, ms=3, lw=0.9)
-            axes["C"].set_xticks(count_ticks(len(effects), HALF_WIDE))
-            axes["C"].set(xlabel="layer", ylabel="SD, logits", title="C) SD of heads")
-        else:
-            axes = figure.subplot_mosaic("A;B" if wide else "AB")
-            _map(axes["A"], effects, (width, 1.75) if wide else (width / 2, 1.9), "logits")
-            _by_layer(axes["B"], effects, "change, logits", written, 8)
+        axes = figure.subplot_mosaic("A;B" if wide else "AB")
+        _map(axes["A"], effects, (width, 1.75) if wide else (width / 2, 1.9), "logits")
+        _by_layer(axes["B"], effects, "change, logits", written, 8)
         axes["A"].set_title("A) patched - base")
         headline(figure, finding, setting)
         written.write(figure)

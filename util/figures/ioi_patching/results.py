@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from util.figures import report
-from util.figures.circuit_diagram import Edge, Node, circuit_figure, circuit_graph
+from util.figures.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_figure, circuit_graph
 from util.figures.ioi_patching import measures, plots
 from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, normalised, signed
-from util.figures.style import WIDTH, Layout
+from util.figures.style import WIDTH
 from util.roles.rules import Role
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, mean_intervals
@@ -29,8 +29,6 @@ from util.stats.splits import halves
 
 KEPT = 0.9  # share of the logit difference that a faithful set keeps
 LISTED = 8  # heads in tables and in the check
-LOGITS = "logits"  # where paths of the diagram end
-NUMBERED = 5  # lines of each panel of the diagram that have their weight beside them
 STRONGEST_PATHS = 10  # paths in the table and the figure
 
 
@@ -214,29 +212,26 @@ class Example(Result):
         said = (self.predictions_finding, self.setting)
         return plots.predictions(self.log_softmax, answers, self.names, self.texts, *said, width)
 
-    def permutation_figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
-        """Returns P2: what shuffling one head changes. layout: see `plots.permutation`."""
+    def permutation_figure(self, width: float = WIDTH) -> Figure:
+        """Returns P2: what shuffling one head changes."""
         said = (self.permutation_finding, f"{self.setting}; one head of the base shuffled")
-        return plots.permutation(self.permuted, self.norms, *said, width, layout=layout)
+        return plots.permutation(self.permuted, self.norms, *said, width)
 
-    def activations_figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
-        """Returns P3: the head outputs of one layer, and mean norms of all layers. layout: see `plots.activations`."""
+    def activations_figure(self, width: float = WIDTH) -> Figure:
+        """Returns P3: the head outputs of one layer, and mean norms of all layers."""
         layer = measures.layer_to_show(self.patched, self.shown_layer)
         said = (self.activations_finding, f"{self.setting}; outputs on the source, shown for layer {layer}")
-        return plots.activations(self.z, layer, self.tokens, *said, width=width, layout=layout)
+        return plots.activations(self.z, layer, self.tokens, *said, width=width)
 
-    def differences_figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
-        """Returns P4: how the head outputs at the two places of the answer's name differ.
-
-        layout: see `plots.token_differences`.
-        """
+    def differences_figure(self, width: float = WIDTH) -> Figure:
+        """Returns P4: how the head outputs at the two places of the answer's name differ."""
         step = measures.layer_step(len(self.z), self.layer_skip)
         said = (self.differences_finding, f'{self.setting}; first minus second "{self.names[0]}" of the source')
-        return plots.token_differences(self.differences, self.selectivity, step, *said, width, layout=layout)
+        return plots.token_differences(self.differences, self.selectivity, step, *said, width)
 
-    def patching_figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
-        """Returns P5: what taking one head from the source changes. layout: see `plots.patching`."""
-        return plots.patching(self.patched, self.patching_finding, self.setting, width, layout=layout)
+    def patching_figure(self, width: float = WIDTH) -> Figure:
+        """Returns P5: what taking one head from the source changes."""
+        return plots.patching(self.patched, self.patching_finding, self.setting, width)
 
 
 @dataclass(frozen=True)
@@ -797,13 +792,10 @@ class Paths(Result):
         if self.refused:
             return None
         finding = self.diagram_finding if by_channel else self.finding
-        return circuit_figure(
-            {"": self.graph(roles, by_channel=by_channel)}, finding,
-            f"{self.setting}; numbers on lines: the {NUMBERED} strongest",
-            output=LOGITS, signs=("carries the effect", "works against it"), unit="of the effect",
-            no_role="roles not measured" if roles is None else "no role",
-            ticks={layer: str(layer) for layer, _ in self.heads}, labelled=NUMBERED, width=width,
-        )  # fmt: skip
+        said = f"{self.setting}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
+        no_role = "roles not measured" if roles is None else "no role"
+        circuit = {"": self.graph(roles, by_channel=by_channel)}
+        return circuit_figure(circuit, finding, said, no_role=no_role, width=width)
 
 
 # ------------------------------------------------------------------------------------------------ all together

@@ -11,11 +11,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures.forerunner_heads import measures, paper_plots, plots
+from util.figures.forerunner_heads import measures, plots
 from util.figures.forerunner_heads.measures import Series
 from util.figures.forerunner_heads.results.copy_magnitudes import Reading
 from util.figures.forerunner_heads.results.setting import Setting
-from util.figures.style import WIDTH, Layout, check_layout
+from util.figures.style import WIDTH
 from util.stats.intervals import Interval, Intervals, mean_interval
 
 
@@ -83,12 +83,8 @@ class Counts:
         untrained = "" if few is None else f" ({few} with untrained weights)"
         return f"reads: above the threshold; {self.about}{untrained}"
 
-    def figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
-        """Maps of all heads; layout "paper": one column of its Fig. 22-25. Raises ValueError for another one."""
-        check_layout(layout)
-        if layout == "paper":
-            maps = {self.about.dataset: self.maps}
-            return paper_plots.count_maps(maps, self.about.prompts, self.finding, self.setting, width)
+    def figure(self, width: float = WIDTH) -> Figure:
+        """Maps of all heads."""
         return plots.count_maps(self.maps, self.prompts, self.frequent, self.finding, self.setting, width)
 
 
@@ -145,11 +141,8 @@ class Layers:
         """What was counted, and on what."""
         return f"above the threshold, mean over prompts; {self.about}"
 
-    def figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
-        """Curves over the layers; layout "paper": its Fig. 5 middle. Raises ValueError for another one."""
-        check_layout(layout)
-        if layout == "paper":
-            return paper_plots.layer_curves(self.counts, self.largest, self.finding, self.setting, width)
+    def figure(self, width: float = WIDTH) -> Figure:
+        """Curves over the layers."""
         levels = self.c * self.uniform, self.uniform
         curves = self.counts, self.largest, self.on_a_prompt
         return plots.layer_curves(*curves, *levels, self.finding, self.setting, width)
@@ -218,11 +211,8 @@ class DataSets:
         left_out = "".join(f"; {dataset}: {why}" for dataset, why in self.left_out.items())
         return f"{frequent}; {s.model}, k = {s.k}, {s.prompts} prompts per data set{left_out}"
 
-    def figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
-        """Which heads data sets share; layout "paper": the maps of its Fig. 22-25. Raises ValueError for another."""
-        check_layout(layout)
-        if layout == "paper":
-            return paper_plots.count_maps(self.maps, self.about.prompts, self.finding, self.setting, width)
+    def figure(self, width: float = WIDTH) -> Figure:
+        """Which heads data sets share."""
         by_layer = {
             name: {dataset: maps[name].sum(axis=1) / self.about.prompts for dataset, maps in self.maps.items()}
             for name in self.on_a_prompt

@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures.forerunner_heads import causal_plots, measures, paper_plots
+from util.figures.forerunner_heads import causal_plots, measures
 from util.figures.forerunner_heads.measures import Floats, Inducing, Reader
 from util.figures.forerunner_heads.results.ablation import Task
 from util.figures.forerunner_heads.results.setting import Setting, curve
-from util.figures.style import WIDTH, Layout, check_layout
+from util.figures.style import WIDTH
 from util.stats.intervals import Intervals, mean_intervals
 
 
@@ -40,7 +40,7 @@ class InductionHeads:
 
     heads: how many on a prompt; shares: of each reader; null: what the best head has by chance; levels: the share of
     uniform attention, and the largest one that is possible; correct [N, L, H]: whether each head prefers the query's
-    own label; classes: number of labels. about: what it was measured on; request: of the record.
+    own label. about: what it was measured on; request: of the record.
     """
 
     about: Setting
@@ -50,7 +50,6 @@ class InductionHeads:
     null: Intervals
     levels: Mapping[str, float]
     correct: NDArray[np.bool_]
-    classes: int
     request: dict[str, Any]
 
     @classmethod
@@ -75,7 +74,6 @@ class InductionHeads:
             null=measures.best_head_null(reads.reads, gold, shown),
             levels={"uniform": uniform, "ceiling": ceiling},
             correct=correct,
-            classes=reads.classes,
             request=request,
         )
 
@@ -103,12 +101,8 @@ class InductionHeads:
         """What it was measured on."""
         return f"{self.about}{self.task.mark}"
 
-    def figure(self, width: float = WIDTH, *, layout: Layout = "suite") -> Figure:
-        """Curves over the layers; layout "paper": its Fig. 6 left and middle. Raises ValueError for another one."""
-        check_layout(layout)
-        if layout == "paper":
-            setting = f"{self.setting}; chance: labels shuffled, which is not the line"
-            return paper_plots.induction_layers(self.heads, self.shares, self.classes, self.finding, setting, width)
+    def figure(self, width: float = WIDTH) -> Figure:
+        """Curves over the layers."""
         lines = self.heads, self.shares, self.null, self.levels
         return causal_plots.induction_layers(*lines, self.finding, self.setting, width)
 
