@@ -9,18 +9,17 @@ rows as notebook 01 reads.
     bare pass       the same batches through the same base model with plain sdpa, nothing captured
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 
-from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
+from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest, Run
 from tests.benchmarks.tasks import model_of, random_ids
 
 
-def published(model: str, length: int, prompts: int, budget: int) -> Callable[[], Any]:
+def published(model: str, length: int, prompts: int, budget: int) -> Run:
     llama = model_of(model)
     llama.set_attn_implementation("eager")
     drawn = random_ids(prompts, length + 1, llama.config.vocab_size)
@@ -33,7 +32,7 @@ def published(model: str, length: int, prompts: int, budget: int) -> Callable[[]
     return lambda: [[one(torch.cat([row[:-2], row[-2 + c :][:1]])) for c in (0, 1)] for row in drawn]
 
 
-def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = False) -> Callable[[], Any]:
+def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = False) -> Run:
     from util.engine.batches import Batch, Row, plan
     from util.engine.handshake import prepare
     from util.figures.forerunner_heads.magnitudes import LabelRun, copy_magnitudes
@@ -60,7 +59,7 @@ def magnitudes(model: str, length: int, prompts: int, budget: int, bare: bool = 
     return lambda: copy_magnitudes(llama, run, token_budget=budget)["magnitude"]
 
 
-def rows(model: str, prompts: int, length: int, read: int, bare: bool = False) -> Callable[[], Any]:
+def rows(model: str, prompts: int, length: int, read: int, bare: bool = False) -> Run:
     """The last hidden states of the last tokens; read: rows of each prompt."""
     from util.engine.attention import instrument
     from util.engine.instruments import CaptureRows

@@ -29,9 +29,6 @@ def holds(interval: Any, truth: float) -> bool:
     return bool(interval[1] - 1e-9 <= truth <= interval[2] + 1e-9)
 
 
-# ------------------------------------------------------------------------------------------------ populations
-
-
 def head_counts(random: Random, prompts: int) -> tuple[np.ndarray, np.ndarray]:
     """Copy magnitudes [N, 1, 270] and n_t [N]: heads differ in how often they pass, prompts in how many pass."""
     passes = LEVELS + 0.3 * random.standard_normal((prompts, 1)) + random.standard_normal((prompts, 270)) > 0
@@ -69,11 +66,16 @@ def answers(random: Random, queries: int, full: float, kept: float) -> tuple[np.
     return right & stays, right, query
 
 
-# ------------------------------------------------------------------------------------------------ cases
-
-
 def mean(draw: Callable[..., np.ndarray], size: int, truth: float, random: Random) -> bool:
     return holds(mean_interval(draw(random, size)), truth)
+
+
+def heads(prompts: int, measure: Callable[..., Any], truth: float, random: Random) -> bool:
+    return holds(measure(*head_counts(random, prompts)), truth)
+
+
+def right(share: float, random: Random) -> bool:
+    return holds(accuracy(random.random(40) < share), share)
 
 
 def shares(clusters: int, heads: int, random: Random) -> bool:
@@ -104,23 +106,19 @@ def cases() -> dict[tuple[str, str], Callable[[Random], bool]]:
             ("above threshold on a prompt", forerunner.heads_on_a_prompt, float(OFTEN.sum())),
             ("on three quarters of the prompts", forerunner.frequent_heads, int((OFTEN >= 0.75).sum())),
         ):
-            found["01", f"heads {what}, {n} prompts"] = lambda random, n=n, measure=measure, truth=truth: holds(
-                measure(*head_counts(random, n)), truth
-            )
+            found["01", f"heads {what}, {n} prompts"] = partial(heads, n, measure, truth)
     for n, spread in ((8, 0.5), (24, 0.5), (24, 1.0)):
         name = f"cost of a cut in nats, {n} prompts, log-normal with sigma {spread}"
         found["01", name] = partial(mean, partial(losses, spread), n, 2.0)
     for n in (24, 64):
         found["01", f"change by a cut in nats, {n} prompts, rare and large"] = partial(mean, rare, n, 0.0)
     for share in (0.5, 0.8, 0.95):
-        found["02", f"accuracy {share}, 40 queries"] = lambda random, share=share: holds(
-            accuracy(random.random(40) < share), share
-        )
+        found["02", f"accuracy {share}, 40 queries"] = partial(right, share)
     found["02", "prefix-matching score, 5 sequences"] = partial(mean, lambda r, n: r.normal(0.9, 0.01, n), 5, 0.9)
     found["02", "loss on plain text, 64 texts"] = partial(mean, lambda r, n: r.gamma(25, 0.2, n), 64, 5.0)
-    for heads, name in ((1, "one head"), (270, "270 heads together")):
+    for number, name in ((1, "one head"), (270, "270 heads together")):
         for clusters in (16, 64):
-            found["03", f"share of the effect, {name}, {2 * clusters} pairs"] = partial(shares, clusters, heads)
+            found["03", f"share of the effect, {name}, {2 * clusters} pairs"] = partial(shares, clusters, number)
     found["03", "mean logit difference, 128 pairs"] = logit_difference
     for n in (32, 250):
         for what, share, interval, truth in (

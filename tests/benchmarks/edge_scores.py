@@ -11,7 +11,6 @@ extrapolated. Exact scores are of all 1,519 edges of the embedded model on 14.
     loop             one whole pass with hooks for each edge (tests/scores/slow_edges.py, the class's sdpa attention)
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,11 +18,11 @@ import numpy as np
 import torch
 
 from tests.benchmarks.libraries import edge_scores_eap_ig, edge_scores_transformer_lens
-from tests.benchmarks.referee import MEMORY, ORACLES, TIME, Bar, Contest
+from tests.benchmarks.referee import MEMORY, ORACLES, TIME, Bar, Contest, Run
 from tests.benchmarks.tasks import eap_prompts, model_of
 
 
-def plain(model: str, prompts: int) -> Callable[[], Any]:
+def plain(model: str, prompts: int) -> Run:
     whole = model_of(model)
     whole.set_attn_implementation("eager")
     base = eap_prompts(whole.config.vocab_size, prompts)[0]
@@ -35,7 +34,7 @@ def plain(model: str, prompts: int) -> Callable[[], Any]:
     return run
 
 
-def eap(model: str, prompts: int) -> Callable[[], Any]:
+def eap(model: str, prompts: int) -> Run:
     from util.engine.handshake import prepare
     from util.scores.attribution import edge_scores
 
@@ -45,7 +44,7 @@ def eap(model: str, prompts: int) -> Callable[[], Any]:
     return lambda: -edge_scores(scored, corrupted, base, answers).mean(0).numpy()
 
 
-def exact(model: str, prompts: int, every: int, loop: bool) -> Callable[[], Any]:
+def exact(model: str, prompts: int, every: int, loop: bool) -> Run:
     """every: of so many edges one is taken."""
     from tests.scores.slow_edges import SlowEdges
     from tests.scores.slow_paths import with_own_keys

@@ -6,17 +6,15 @@ Eight prompts of 128 tokens with one donor each, all of random ids, in batches o
     two passes  the same with the donors before the prompts, not beside them
     one edge    `splicing.outcomes` with one edge from the donors, y->last_separator: one row of each prompt is cut
     plain       the same rows, prompts and donors, through the class's own eager attention, nothing attached
-    sdpa        the same with the fast attention of transformers
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
+from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest, Run
 from tests.benchmarks.tasks import model_of
 
 ROWS, DEMONSTRATIONS, LONG = 8, 30, 5  # the x of LONG demonstrations has two tokens
@@ -39,10 +37,10 @@ def groups_of(vocabulary: int, prompts: int) -> list[Any]:
     return [Group(base, {0: donor}) for base, donor in typed]
 
 
-def plain(model: str, prompts: int, attention: str) -> Callable[[], Any]:
+def plain(model: str, prompts: int) -> Run:
     """The log-probability of each prompt's answer, [N]; so have the others."""
     whole = model_of(model)
-    whole.set_attn_implementation(attention)
+    whole.set_attn_implementation("eager")
     groups = groups_of(whole.config.vocab_size, prompts)
     rows = [tokens.ids[:LENGTH] for group in groups for tokens in (group.donors[0], group.base)]
     answers = torch.tensor([group.target for group in groups])
@@ -56,7 +54,7 @@ def plain(model: str, prompts: int, attention: str) -> Callable[[], Any]:
     return run
 
 
-def ablated(model: str, prompts: int, removed: str = "", two_pass: bool = False) -> Callable[[], Any]:
+def ablated(model: str, prompts: int, removed: str = "", two_pass: bool = False) -> Run:
     from util.edges.ablation import Ablation
     from util.edges.edge import CIRCUITS, edges
     from util.edges.splicing import outcomes
@@ -75,8 +73,7 @@ CONTESTS = {
             "lock-step": ablated,
             "two passes": partial(ablated, two_pass=True),
             "one edge": partial(ablated, removed="y->last_separator"),
-            "plain": partial(plain, attention="eager"),
-            "sdpa": partial(plain, attention="sdpa"),
+            "plain": plain,
         },
         (
             Bar(TIME, "lock-step", "plain", most=1.5),
@@ -86,6 +83,6 @@ CONTESTS = {
         ),
         {"model": "gpt2", "prompts": 8},
         {"model": "tiny", "prompts": 2},
-        same=(("plain", "sdpa"), ("lock-step", "two passes")),
+        same=(("lock-step", "two passes"),),
     )
 }

@@ -8,14 +8,13 @@ Prompts have ten demonstrations, in batches of eight.
     knocked out       the same with the induction pattern knocked out in eight heads, which is planned anew in each run
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.benchmarks.referee import HARNESS, TIME, Bar, Contest
+from tests.benchmarks.referee import HARNESS, TIME, Bar, Contest, Run
 
 
-def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Callable[[], Any]:
+def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
     """layers: four heads of each are edited."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM

@@ -9,18 +9,17 @@ knocked out one by one  the same, one prompt to a batch
 planning                the planning of these cells
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from tests.benchmarks.referee import TIME, Bar, Contest
+from tests.benchmarks.referee import TIME, Bar, Contest, Run
 from tests.benchmarks.tasks import model_of, packaged, random_ids
 
 
-def random_labels(model: str, length: int, prompts: int, cut: bool) -> Callable[[], Any]:
+def random_labels(model: str, length: int, prompts: int, cut: bool) -> Run:
     from util.engine.attention import support
     from util.engine.handshake import prepare
     from util.engine.label_scores import Scoring, knockouts, label_log_probs, nothing
@@ -37,7 +36,7 @@ def random_labels(model: str, length: int, prompts: int, cut: bool) -> Callable[
     return lambda: label_log_probs(llama, plan, attach, 2048)["log_prob"]
 
 
-def demonstrations(model: str, prompts: int, edit: str) -> Callable[[], Any]:
+def demonstrations(model: str, prompts: int, edit: str) -> Run:
     from util.engine.attention import support
     from util.engine.handshake import prepare
     from util.engine.instruments import PatchHeads

@@ -4,12 +4,12 @@ The tests of tests/oracles compare with them, too. They live in an environment o
 imports.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from tests.benchmarks.referee import Run
 from tests.benchmarks.tasks import (
     EMMA,
     GPT2,
@@ -37,7 +37,7 @@ def bridge_of(name: str) -> Any:
     return bridge
 
 
-def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options: Any) -> Callable[[], Any]:
+def hook_loop(model: str, some: int | None = None, attention: str = "eager", **options: Any) -> Run:
     """some: patch only so many heads of each layer, NaN for the rest; options: for each forward pass."""
     patched = model_of(model)
     patched.set_attn_implementation(attention)
@@ -72,7 +72,7 @@ def hook_loop(model: str, some: int | None = None, attention: str = "eager", **o
     return run
 
 
-def patch_map_transformer_lens(model: str) -> Callable[[], Any]:
+def patch_map_transformer_lens(model: str) -> Run:
     from transformer_lens import patching
 
     bridge = bridge_of(model)
@@ -87,7 +87,7 @@ def patch_map_transformer_lens(model: str) -> Callable[[], Any]:
     return run
 
 
-def patch_map_nnsight(model: str) -> Callable[[], Any]:
+def patch_map_nnsight(model: str) -> Run:
     import nnsight as library
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -121,7 +121,7 @@ def patch_map_nnsight(model: str) -> Callable[[], Any]:
     return run
 
 
-def patch_map_pyvene(model: str) -> Callable[[], Any]:
+def patch_map_pyvene(model: str) -> Run:
     import pyvene as library
 
     patched = model_of(model)
@@ -146,7 +146,7 @@ def patch_map_pyvene(model: str) -> Callable[[], Any]:
     return run
 
 
-def prefix_scores_transformer_lens(model: str, length: int) -> Callable[[], Any]:
+def prefix_scores_transformer_lens(model: str, length: int) -> Run:
     from transformer_lens.head_detector import detect_head
 
     bridge = bridge_of(model)
@@ -160,7 +160,7 @@ def prefix_scores_transformer_lens(model: str, length: int) -> Callable[[], Any]
     return run
 
 
-def edge_scores_transformer_lens(model: str, prompts: int) -> Callable[[], Any]:
+def edge_scores_transformer_lens(model: str, prompts: int) -> Run:
     from transformer_lens.tools.analysis import attribution_patching as library
 
     bridge = bridge_of(model)
@@ -187,7 +187,7 @@ def edge_scores_transformer_lens(model: str, prompts: int) -> Callable[[], Any]:
     return run
 
 
-def edge_scores_eap_ig(model: str, prompts: int) -> Callable[[], Any]:
+def edge_scores_eap_ig(model: str, prompts: int) -> Run:
     from transformer_lens.tools.analysis import attribution_patching as library
 
     bridge = bridge_of(model)

@@ -10,18 +10,16 @@
 Opponents run eager attention, on SmolLM2 sdpa, ours the engine.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
 from tests.benchmarks import libraries
-from tests.benchmarks.referee import DIFFERENCE, ORACLES, TIME, Bar, Contest
+from tests.benchmarks.referee import DIFFERENCE, ORACLES, TIME, Bar, Contest, Run
 from tests.benchmarks.tasks import model_of, pair_of
 
 
-def ours(model: str) -> Callable[[], Any]:
+def ours(model: str) -> Run:
     from util.engine.handshake import prepare
     from util.figures.ioi_patching.patching import heads_of, patch_map
 

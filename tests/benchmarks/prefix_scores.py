@@ -5,17 +5,16 @@ bare pass        the same batches through the same base model, nothing read
 TransformerLens  transformer_lens.head_detector.detect_head, "induction_head", one score, sequences one by one
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tests.benchmarks.libraries import prefix_scores_transformer_lens
-from tests.benchmarks.referee import DIFFERENCE, MEMORY, ORACLES, TIME, Bar, Contest
+from tests.benchmarks.referee import DIFFERENCE, MEMORY, ORACLES, TIME, Bar, Contest, Run
 from tests.benchmarks.tasks import COPIES, SEQUENCES, model_of, repeated
 
 
-def scores(model: str, length: int) -> Callable[[], Any]:
+def scores(model: str, length: int) -> Run:
     from util.engine.handshake import prepare
     from util.prompts.sequences import Sequences
     from util.roles.attention_scores import variants
@@ -32,7 +31,7 @@ def scores(model: str, length: int) -> Callable[[], Any]:
     return run
 
 
-def bare(model: str, length: int) -> Callable[[], Any]:
+def bare(model: str, length: int) -> Run:
     from util.engine.batches import TOKEN_BUDGET, plan
     from util.engine.handshake import prepare
 

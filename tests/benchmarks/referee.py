@@ -30,6 +30,7 @@ FOLDER = ROOT / "data" / "benchmarks"
 NAMES = ("capture", "patch_map", "edges", "prefix_scores", "label_scores", "edge_scores", "harness", "coverage")
 ORACLES = os.environ.get("ICL_ORACLES", ".venv-oracles/bin/python")  # Pythons of other environments
 HARNESS = ".venv-harness/bin/python"
+Run = Callable[[], Any]
 TIME, MEMORY, DIFFERENCE = "CPU time", "extra peak memory", "largest difference"
 UNITS = {TIME: " s", MEMORY: " MiB", DIFFERENCE: ""}
 
@@ -67,7 +68,7 @@ class Contest:
     by contestant, the Python of another environment.
     """
 
-    contestants: Mapping[str, Callable[..., Callable[[], Any]]]
+    contestants: Mapping[str, Callable[..., Run]]
     bars: Sequence[Bar]
     setting: Mapping[str, Any]
     tiny: Mapping[str, Any]
@@ -84,10 +85,7 @@ def contests(name: str) -> dict[str, Contest]:
     return dict(importlib.import_module(f"tests.benchmarks.{name}").CONTESTS)
 
 
-# ---------------------------------------------------------------------------------------- a contestant's process
-
-
-def serve(run: Callable[[], Any], *, warm: bool = True) -> None:
+def serve(run: Run, *, warm: bool = True) -> None:
     """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what
     the last run returned, until stdin closes. warm: run once before, for what only a first call costs."""
     answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
@@ -118,8 +116,8 @@ def status(field: str) -> int:
 @contextlib.contextmanager
 def serving(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Callable[[str], Any]]:
     """A function that asks a process which serves. It raises RuntimeError where the process dies, which says why."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, text=True, **pipes) as process:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, **pipes) as process:
         assert process.stdin and process.stdout
 
         def answer() -> Any:
@@ -155,9 +153,6 @@ def started(
             command = [contest.pythons.get(name, sys.executable), "-m", "tests.benchmarks", *options]
             found[name] = stack.enter_context(serving([*command, "--contestant", name], environment))
         yield found
-
-
-# ---------------------------------------------------------------------------------------- measuring
 
 
 def paired_rounds(contestants: Mapping[str, Callable[[str], Any]], count: int, title: str) -> dict[str, list[float]]:
@@ -222,9 +217,6 @@ def measured(benchmark: str, title: str, count: int | None = None) -> dict[str, 
     return found
 
 
-# ---------------------------------------------------------------------------------------- files and the page
-
-
 def written(value: float) -> str:
     """A number with three digits or so: 1,374; 25.8; 0.94; 0.0026; 1.2e-07."""
     size = abs(value)
@@ -236,6 +228,8 @@ def written(value: float) -> str:
 def table(name: str) -> str:
     """What the file of a benchmark says, beside the bars."""
     report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    head: Sequence[str]
+    rows: list[Sequence[str]]
     if name == "coverage":
         head = ("figure", "interval", "coverage")
         rows = [

@@ -37,7 +37,7 @@ def test_a_contestant_that_dies_is_told_of():
 def test_what_is_found_of_a_contest(monkeypatch):
     """Rounds are paired; peaks are beyond that of `plain`; half of the work of `plain` counts twice."""
     seconds = {"ours": iter([2.0, 4.0, 12.0]), "plain": iter([0.5, 1.0, 2.0])}
-    answers = {"peak": {"ours": 3 << 20, "plain": 1 << 20}, "value": {"ours": [1, np.nan], "plain": [1.5, 2]}}
+    answers: dict = {"peak": {"ours": 3 << 20, "plain": 1 << 20}, "value": {"ours": [1, np.nan], "plain": [1.5, 2]}}
     bars = (Bar(TIME, "ours", "plain", most=1.9), Bar(MEMORY, "ours", least=2), Bar(TIME, "plain"))
     options = {"same": (("plain", "ours"),), "part": {"plain": 2}, "beyond": "plain"}
     toy = Contest(dict.fromkeys(seconds, lambda: float), bars, {}, {}, 3, **options)

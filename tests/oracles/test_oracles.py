@@ -31,7 +31,7 @@ def values_of(benchmark: str, contest: str, *names: str, **setting: Any) -> dict
     """What contestants find in the setting of tests, each in its own process and environment."""
     found = {}
     for name in names:
-        tiny = referee.contests(benchmark)[contest].tiny | setting
+        tiny = {**referee.contests(benchmark)[contest].tiny, **setting}
         with referee.started(benchmark, contest, [name], tiny) as contestants:
             found[name] = np.array(contestants[name]("value"))
     return found
