@@ -13,7 +13,8 @@
 #   PYTEST_ARGS     more for pytest over TESTS, for example -x or -m "not slow"
 #   NBVAL_ARGS      more for pytest over NOTEBOOKS
 #   PAPERMILL_ARGS  more for papermill, for example -p prompts 64
-#   BENCH_ARGS      more for the benchmark, for example --rounds 1 or --save FILE
+#   NAME            the benchmark of `make bench`
+#   BENCH_ARGS      more for the benchmark, for example --rounds 1 or --save
 #   CLAIMS_ARGS     more for the claims, for example --prompts 100
 #   CLASSES_ARGS    more for the table of classes, for example --only llama gpt2
 #   SWEEP_ARGS      more for Snakemake, for example --dry-run
@@ -38,6 +39,7 @@ WORKERS = auto
 PYTEST_ARGS =
 NBVAL_ARGS =
 PAPERMILL_ARGS =
+NAME =
 BENCH_ARGS =
 CLAIMS_ARGS =
 CLASSES_ARGS =
@@ -74,7 +76,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report replicate sweep test test-real test-gpu test-oracles test-harness test-workflow torture claims classes check format notebooks lock bench-coverage bench-edges bench-forerunner bench-harness bench-induction bench-ioi bench-memory bench-paths bench-real bench-scores bench-tables bench-units clean clean-cache environment
+.PHONY: help figures report replicate sweep test test-real test-gpu test-oracles test-harness test-workflow torture claims classes check format notebooks lock bench clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -187,41 +189,9 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 		--python-version 3.11.0 --only-binary :all: --target "$$scratch/none"; \
 	"$$scratch/env/bin/python" tests/house/pins.py write "$$scratch/report.json"
 
-bench-coverage: $(STAMP) ## how often 95 % intervals hold the truth, simulated on each figure's data shapes
-	@$(PY) -m tests.benchmarks.bench_coverage $(BENCH_ARGS)
-
-bench-edges: $(STAMP) ## time edge ablation in lock-step against plain runs of the same rows
-	@$(PY) -m tests.benchmarks.bench_edges $(BENCH_ARGS)
-
-bench-forerunner: $(STAMP) ## time the forerunner experiment against the published code
-	@$(PY) -m tests.benchmarks.bench_forerunner $(BENCH_ARGS)
-
-bench-harness: $(STAMP) $(HARNESS)/.installed ## time lm-evaluation-harness with interventions against its own model class
-	@$(HARNESS)/bin/python -m tests.benchmarks.bench_harness $(BENCH_ARGS)
-
-bench-ioi: $(STAMP) $(ORACLES)/.installed ## time head patching against TransformerLens, nnsight, pyvene and the loop (40 minutes)
-	@$(PY) -m tests.benchmarks.bench_ioi --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
-
-bench-induction: $(STAMP) $(ORACLES)/.installed ## time induction scores, ablation and knockout against plain runs
-	@$(PY) -m tests.benchmarks.bench_induction --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
-
-bench-memory: $(STAMP) ## what a run takes of memory, beside what util.engine.memory says
-	@$(PY) -m tests.benchmarks.bench_memory $(BENCH_ARGS)
-
-bench-paths: $(STAMP) ## time path patching between 16 heads, embedded and SmolLM2, in plain passes of the same rows
-	@$(PY) -m tests.benchmarks.bench_paths $(BENCH_ARGS)
-
-bench-tables: $(STAMP) ## make the tables of data/benchmarks/README.md of the JSON files beside it
-	@$(PY) -m tests.benchmarks.tables
-
-bench-units: $(STAMP) ## time scores of all units by token type, on the embedded model and SmolLM2, beside plain runs of the same rows
-	@$(PY) -m tests.benchmarks.bench_units $(BENCH_ARGS)
-
-bench-real: $(STAMP) ## on SmolLM2: the map of head patches against the loop of hooks, row capture against the bare pass
-	@$(PY) -m tests.benchmarks.bench_real $(BENCH_ARGS)
-
-bench-scores: $(STAMP) $(ORACLES)/.installed ## time scores of all edges of the component graph against plain passes, TransformerLens and the loop
-	@$(PY) -m tests.benchmarks.bench_component_scores --oracles $(ORACLES)/bin/python $(BENCH_ARGS)
+# contestants from other libraries live in environments of their own
+bench: $(STAMP) $(if $(filter patch_map prefix_scores edge_scores,$(NAME)),$(ORACLES)/.installed) $(if $(filter harness,$(NAME)),$(HARNESS)/.installed) ## time and memory beside opponents; NAME=capture, patch_map, edges, prefix_scores, label_scores, edge_scores, harness, or coverage (of simulated intervals)
+	@$(PY) -m tests.benchmarks $(NAME) $(BENCH_ARGS)
 
 test-oracles: $(STAMP) $(ORACLES)/.installed ## compare head patching with TransformerLens, nnsight and pyvene (2 GB of their own)
 	@$(QUIET) $(PY) -m pytest tests/oracles/test_oracles.py $(PYTEST_ARGS)

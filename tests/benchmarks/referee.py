@@ -1,42 +1,108 @@
-"""What the benchmarks share: contestants, each a process of its own, asked in turn, and ratios of paired rounds."""
+"""The referee of the benchmarks: contestants in paired rounds, ratios, peaks of memory, bars, the tables of the page.
 
+    python -m tests.benchmarks NAME [--rounds N] [--only CONTEST ...] [--save]
+
+The module NAME of this folder says in CONTESTS who runs against whom. Every contestant is a process of its own that
+runs once per round; the order within a round is drawn. Times are CPU seconds of the process; a ratio is the median over
+rounds with its bootstrap interval. Peak memory is what one run takes above what the process holds between runs.
+"""
+
+import argparse
 import contextlib
+import datetime
+import importlib
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "data" / "benchmarks"
+NAMES = ("capture", "patch_map", "edges", "prefix_scores", "label_scores", "edge_scores", "harness", "coverage")
+ORACLES = os.environ.get("ICL_ORACLES", ".venv-oracles/bin/python")  # Pythons of other environments
+HARNESS = ".venv-harness/bin/python"
+Run = Callable[[], Any]
+TIME, MEMORY, DIFFERENCE = "CPU time", "extra peak memory", "largest difference"
+UNITS = {TIME: " s", MEMORY: " MiB", DIFFERENCE: ""}
 
-# ---------------------------------------------------------------------------------------- a contestant's process
+
+class Bar(NamedTuple):
+    """A number that is shown: of a contestant, or of one divided by another. least, most: where something was asked."""
+
+    kind: str
+    of: str
+    to: str = ""
+    least: float | None = None
+    most: float | None = None
+
+    def told(self, found: Mapping[str, Any]) -> tuple[str, str, str, bool]:
+        """Name, bar and number in words, with an interval where there is one; whether the number is within the bar."""
+        ratio = f"{self.of} / {self.to}" if self.to else self.of
+        numbers = found[self.kind]
+        measured = numbers[ratio] if ratio in numbers else numbers[self.of] / numbers[self.to]
+        low, value, high = measured if isinstance(measured, list) else [measured] * 3
+        held = (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+        limits = {"at least": self.least, "at most": self.most}
+        bar = ", ".join(f"{word} {limit:.3g}" for word, limit in limits.items() if limit is not None)
+        number = written(value) + (f" [{written(low)}, {written(high)}]" if low < high else "")
+        unit = "" if self.to else UNITS[self.kind]
+        return f"{ratio}, {self.kind}", bar + unit if bar else "", number + unit, held
 
 
-def serve(run: Callable[[], Any], *, warm: bool = True) -> None:
-    """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what it
-    returns, until stdin closes. warm: run once before, for what only a first call costs."""
+@dataclass(frozen=True)
+class Contest:
+    """Contestants of one setting: by name, a function of the setting that returns what a run calls.
+
+    tiny: the setting of tests; rounds: unless told, 0 where memory alone is measured, and where it is one no contestant
+    runs beforehand; same: groups that compute the same, their references first; part: by contestant, how many times its
+    work the whole is, whose time is extrapolated; beyond: the contestant whose peak is taken off the others'; pythons:
+    by contestant, the Python of another environment.
+    """
+
+    contestants: Mapping[str, Callable[..., Run]]
+    bars: Sequence[Bar]
+    setting: Mapping[str, Any]
+    tiny: Mapping[str, Any]
+    rounds: int = 9
+    threads: int = 1
+    same: Sequence[Sequence[str]] = ()
+    part: Mapping[str, float] = field(default_factory=dict)
+    beyond: str = ""
+    pythons: Mapping[str, str] = field(default_factory=dict)
+
+
+def contests(name: str) -> dict[str, Contest]:
+    """The contests of a benchmark, by title."""
+    return dict(importlib.import_module(f"tests.benchmarks.{name}").CONTESTS)
+
+
+def serve(run: Run, *, warm: bool = True) -> None:
+    """Answer "time" with the CPU seconds of one run, "peak" with its bytes above the steady state, "value" with what
+    the last run returned, until stdin closes. warm: run once before, for what only a first call costs."""
     answer, sys.stdout = sys.stdout, sys.stderr  # libraries print
-    if warm:
-        run()
+    found: Any = None
+    value = run() if warm else None
     print("null", file=answer, flush=True)  # ready: the next contestant may start
-    for line in sys.stdin:
+    for question in map(str.strip, sys.stdin):
         start = time.process_time()
-        if line.strip() == "peak":
+        if question == "peak":
             Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again from here
             before = status("VmRSS")
             run()
-            found: Any = status("VmHWM") - before
-        elif line.strip() == "value":
-            found = np.asarray(run()).tolist()
+            found = status("VmHWM") - before
+        elif question == "value":
+            found = np.asarray(value).tolist()
         else:
-            run()
+            value = run()
             found = time.process_time() - start
         print(json.dumps(found), file=answer, flush=True)
 
@@ -47,109 +113,55 @@ def status(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-# ---------------------------------------------------------------------------------------- the referee
+@contextlib.contextmanager
+def serving(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Callable[[str], Any]]:
+    """A function that asks a process which serves. It raises RuntimeError where the process dies, which says why."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, **pipes) as process:
+        assert process.stdin and process.stdout
+
+        def answer() -> Any:
+            line = process.stdout.readline() if process.stdout else ""
+            if not line:
+                raise RuntimeError(f"a contestant died: {' '.join(command)}")
+            return json.loads(line)
+
+        def ask(question: str) -> Any:
+            with contextlib.suppress(BrokenPipeError):
+                print(question, file=process.stdin, flush=True)
+            return answer()
+
+        answer()
+        yield ask
 
 
-class Contestant:
-    """A process that serves. Raises RuntimeError, with the end of what it said, where the process dies."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        # of what it says beside its answers: a pipe that nobody reads would fill, and the process wait
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            env=os.environ | environment,
-        )
-        self._answer()
-
-    def ask(self, question: str) -> Any:
-        assert self.process.stdin
-        try:
-            self.process.stdin.write(question + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        return self._answer()
-
-    def _answer(self) -> Any:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.communicate()
-            self._said.seek(0)
-            raise RuntimeError((self._said.read() or "a contestant died")[-2000:])
-        return json.loads(line)
-
-    def close(self) -> None:
-        self.process.communicate()
-
-
-@dataclass(frozen=True)
-class Team:
-    """The contestants of one benchmark of this folder.
-
-    benchmark: its module, which is run with `--contestant NAME`; options: its other options, by name, None for none;
-    own: by contestant, options that differ; threads: of each process; pythons: by contestant, the Python of another
-    environment.
-    """
-
-    benchmark: str
-    options: Mapping[str, object] = field(default_factory=dict)
-    own: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    threads: int = 1
-    pythons: Mapping[str, str] = field(default_factory=dict)
-
-    def start(self, name: str, *, memory: bool = False) -> Contestant:
-        """memory: freed buffers go back to the system at once, so that the peak is what is alive, not fragmentation."""
-        command = [self.pythons.get(name, sys.executable), "-m", f"tests.benchmarks.{self.benchmark}"]
-        command += ["--contestant", name]
-        for option, value in {**self.options, **self.own.get(name, {})}.items():
-            command += [] if value is None else [f"--{option}", str(value)]
-        environment = {"OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
-        environment |= {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
-        environment |= {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"} if memory else {}
-        return Contestant(command, environment)
-
-    @contextlib.contextmanager
-    def started(self, names: Sequence[str]) -> Iterator[dict[str, Contestant]]:
-        """These contestants, all at once; they are closed afterwards."""
-        with contextlib.ExitStack() as stack:
-            yield {name: stack.enter_context(contextlib.closing(self.start(name))) for name in names}
-
-    def seconds(self, names: Sequence[str], count: int, title: str) -> dict[str, list[float]]:
-        """The CPU seconds of these contestants in so many paired rounds."""
-        with self.started(names) as contestants:
-            return rounds(contestants, count, title)
-
-    def values(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """What a run of each returns."""
-        values = {}
+@contextlib.contextmanager
+def started(
+    benchmark: str, title: str, names: Sequence[str], setting: Mapping[str, Any], *, warm: bool = True
+) -> Iterator[dict[str, Callable[[str], Any]]]:
+    """These contestants at once. One alone gives freed buffers back to the system: its peak is what is alive."""
+    contest = contests(benchmark)[title]
+    environment = {"OMP_NUM_THREADS": str(contest.threads), "MKL_NUM_THREADS": str(contest.threads)}
+    environment |= {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= (
+        dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "65536") if len(names) == 1 else {}
+    )
+    options = [benchmark, "--only", title, "--setting", json.dumps(dict(setting)), *(["--warm"] if warm else [])]
+    with contextlib.ExitStack() as stack:
+        found = {}
         for name in names:
-            with contextlib.closing(self.start(name)) as contestant:
-                values[name] = np.array(contestant.ask("value"))
-        return values
-
-    def peaks(self, names: Sequence[str]) -> dict[str, float]:
-        """What a run of each takes above what its process holds between runs, MiB."""
-        peaks = {}
-        for name in names:
-            with contextlib.closing(self.start(name, memory=True)) as contestant:
-                peaks[name] = contestant.ask("peak") / 2**20
-        return peaks
+            command = [contest.pythons.get(name, sys.executable), "-m", "tests.benchmarks", *options]
+            found[name] = stack.enter_context(serving([*command, "--contestant", name], environment))
+        yield found
 
 
-def rounds(contestants: Mapping[str, Contestant], count: int, title: str) -> dict[str, list[float]]:
+def paired_rounds(contestants: Mapping[str, Callable[[str], Any]], count: int, title: str) -> dict[str, list[float]]:
     """The CPU seconds of every contestant in so many rounds, each in an order that is drawn."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     random = np.random.default_rng(0)
     for number in range(count):
         for name in random.permutation(list(contestants)):
-            seconds[name].append(contestants[name].ask("time"))
+            seconds[name].append(contestants[name]("time"))
         shown = ", ".join(f"{name} {values[-1]:.2f}" for name, values in seconds.items())
         print(f"{title}, round {number + 1}/{count}: {shown} s", flush=True)
     return seconds
@@ -163,9 +175,114 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(ratios)), "low": float(low), "high": float(high)}
 
 
-def comparison(seconds: Mapping[str, Sequence[float]], pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The median CPU seconds of every contestant, and the ratio of each pair: "above / below"."""
-    return {
-        "cpu_seconds": {name: float(np.median(values)) for name, values in seconds.items()},
-        **{f"{above} / {below}": ratio(seconds[above], seconds[below]) for above, below in pairs},
+def differences(contest: Contest, values: Mapping[str, Any]) -> dict[str, float]:
+    """The largest difference of each contestant to the reference of its group, where both have a number."""
+    pairs = [(name, group[0]) for group in contest.same for name in group[1:]]
+    arrays = {name: np.asarray(values[name], float) for pair in pairs for name in pair}
+    return {name: float(np.nanmax(np.abs(arrays[name] - arrays[first]))) for name, first in pairs}
+
+
+def measured(benchmark: str, title: str, count: int | None = None) -> dict[str, Any]:
+    """What was found of a contest: where and when, times and their ratios, peaks and differences."""
+    import torch
+
+    contest = contests(benchmark)[title]
+    count = contest.rounds if count is None or not contest.rounds else count
+    found: dict[str, Any] = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "threads": contest.threads,
+        "other work on the machine, its load": round(os.getloadavg()[2], 1),
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "rounds": count,
     }
+    values: dict[str, Any] = {}
+    if count:
+        with started(benchmark, title, [*contest.contestants], contest.setting, warm=count > 1) as contestants:
+            seconds = paired_rounds(contestants, count, title)
+            values = {name: contestants[name]("value") for group in contest.same for name in group}
+        seconds = {name: [contest.part.get(name, 1) * one for one in timed] for name, timed in seconds.items()}
+        pairs = [bar[1:3] for bar in contest.bars if bar.kind == TIME and bar.to]
+        ratios = {f"{of} / {to}": ratio(seconds[of], seconds[to]) for of, to in pairs}
+        found[TIME] = {name: float(np.median(timed)) for name, timed in seconds.items()}
+        found[TIME] |= {pair: [one["low"], one["median"], one["high"]] for pair, one in ratios.items()}
+    peaks = {name: 0.0 for bar in contest.bars if bar.kind == MEMORY for name in (contest.beyond, *bar[1:3]) if name}
+    for name in peaks:
+        with started(benchmark, title, [name], contest.setting) as contestants:
+            peaks[name] = contestants[name]("peak") / 2**20
+            values |= {} if count else {name: contestants[name]("value")}
+    beyond = peaks.pop(contest.beyond, 0.0)
+    found[MEMORY] = {name: peak - beyond for name, peak in peaks.items()}
+    found[DIFFERENCE] = differences(contest, values)
+    return found
+
+
+def written(value: float) -> str:
+    """A number with three digits or so: 1,374; 25.8; 0.94; 0.0026; 1.2e-07."""
+    size = abs(value)
+    if size >= 100 or value == 0:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
+
+
+def table(name: str) -> str:
+    """What the file of a benchmark says, beside the bars."""
+    report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    head: Sequence[str]
+    rows: list[Sequence[str]]
+    if name == "coverage":
+        head = ("figure", "interval", "coverage")
+        rows = [
+            (c["figure"], c["interval"], f"{c['coverage']:.3f} [{c['low']:.3f}, {c['high']:.3f}]")
+            for c in report["cases"]
+        ]
+    else:
+        head = ("contest", "number", "bar", "result", "rounds")
+        rows = [
+            (title, *bar.told(found)[:3], str(found["rounds"] or ""))
+            for title, found in report.items()
+            for bar in contests(name)[title].bars
+        ]
+    lines = [(f"`make bench NAME={name}`: {head[0]}", *head[1:]), ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def renewed(page: str) -> str:
+    """The page with its tables made anew. Raises ValueError where it lacks one."""
+    for name in NAMES:
+        place = re.search(rf"^\| `make bench NAME={name}`.*\n(?:\|.*\n)*", page, re.MULTILINE)
+        if place is None:
+            raise ValueError(f"data/benchmarks/README.md has no table of `make bench NAME={name}`")
+        page = page[: place.start()] + table(name) + page[place.end() :]
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--rounds", type=int, help="unless told, what each contest says")
+    parser.add_argument(
+        "--only", nargs="*", metavar="CONTEST", help="these contests alone, by title; none: make tables"
+    )
+    parser.add_argument("--save", action="store_true", help="into data/benchmarks: the file, and its table")
+    for name in ("--contestant", "--setting"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contestant:
+        contestant = contests(options.name)[options.only[0]].contestants[options.contestant]
+        serve(contestant(**json.loads(options.setting)), warm=options.warm)
+        return
+    file, page = FOLDER / f"{options.name}.json", FOLDER / "README.md"
+    report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if options.name == "coverage" and options.only is None:
+        report = importlib.import_module("tests.benchmarks.coverage").simulate(options.rounds or 1000)
+    elif options.name != "coverage":
+        for title in contests(options.name) if options.only is None else options.only:
+            report[title] = measured(options.name, title, options.rounds)
+            for bar in contests(options.name)[title].bars:
+                name, limits, number, held = bar.told(report[title])
+                print(f"{title}: {name}: {number}", f"({limits}: {'held' if held else 'MISSED'})" if limits else "")
+    if options.save:
+        file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")

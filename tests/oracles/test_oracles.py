@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.benchmarks import bench_component_scores, bench_edges, bench_induction, bench_ioi
+from tests.benchmarks import edge_scores, patch_map, referee
 from util.models import packaged
 
 ROOT = Path(__file__).resolve().parents[2]
+PATCHES = "random GPT-2 small, 14 tokens"
 
 PYTHON = Path(os.environ.get("ICL_ORACLES", ROOT / ".venv-oracles/bin/python"))
 pytestmark = [
@@ -26,40 +27,43 @@ pytestmark = [
 ]
 
 
+def values_of(benchmark: str, contest: str, *names: str, **setting: Any) -> dict[str, np.ndarray]:
+    """What contestants find in the setting of tests, each in its own process and environment."""
+    found = {}
+    for name in names:
+        tiny = {**referee.contests(benchmark)[contest].tiny, **setting}
+        with referee.started(benchmark, contest, [name], tiny) as contestants:
+            found[name] = np.array(contestants[name]("value"))
+    return found
+
+
 @pytest.fixture(scope="module")
 def loop():
-    return bench_ioi.maps(str(PYTHON), "tiny", ("naive",))["naive"]
+    return values_of("patch_map", PATCHES, "loop of hooks")["loop of hooks"]
 
 
-@pytest.mark.parametrize("library", bench_ioi.OPPONENTS)
+@pytest.mark.parametrize("library", patch_map.LIBRARIES)
 def test_the_library_has_the_loops_map_and_so_have_we(library, loop):
-    found = bench_ioi.maps(str(PYTHON), "tiny", ("ours", library))
+    found = values_of("patch_map", PATCHES, "ours", library)
     assert loop.shape == (3, 4) and loop.std() > 1e-2
     np.testing.assert_allclose(found[library], loop, atol=1e-4)
     np.testing.assert_allclose(found["ours"], found[library], atol=1e-4)
 
 
 def test_prefix_matching_scores_are_those_of_transformer_lens():
-    theirs, ours = bench_induction.scores_of(str(PYTHON), "tiny")
-    assert theirs.shape == (3, 4) and np.ptp(theirs) > 1e-4
-    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    found = values_of("prefix_scores", "random GPT-2 small", "scores", "TransformerLens", length=50)
+    assert found["scores"].shape == (3, 4) and np.ptp(found["scores"]) > 1e-4
+    np.testing.assert_allclose(found["scores"], found["TransformerLens"], atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny llama"])
-def test_edge_attribution_is_that_of_transformer_lens(shape):
+@pytest.mark.parametrize("model", ["tiny", "tiny llama"])
+def test_edge_attribution_is_that_of_transformer_lens(model):
     """In float32. Theirs is by token, and its gradients are those of the corrupted run."""
-    found = bench_component_scores.values_of(str(PYTHON), ("ours", *bench_component_scores.OPPONENTS), shape, 2)
+    found = values_of("edge_scores", "EAP, two prompts", "ours", *edge_scores.LIBRARIES, model=model)
     ours = found["ours"]
     assert ours.shape == (16, 40) and np.abs(ours).max() > 0.1
-    for library in bench_component_scores.OPPONENTS:
+    for library in edge_scores.LIBRARIES:
         np.testing.assert_allclose(ours, found[library], atol=1e-5 * np.abs(ours).max())
-
-
-def test_contestants_of_the_edge_benchmark_find_the_same():
-    found = bench_edges.values_of("tiny")
-    np.testing.assert_allclose(found["sdpa"], found["plain"], atol=1e-4)
-    np.testing.assert_allclose(found["two_pass"], found["lock_step"], atol=1e-4)
-    assert all(np.abs(found[name] - found["plain"]).max() > 1e-2 for name in ("lock_step", "single"))
 
 
 # ------------------------------------------------------------------------------------------------ a real model

@@ -1,0 +1,3 @@
+from tests.benchmarks.referee import main
+
+main()

@@ -1,0 +1,66 @@
+"""Prefix-matching and four other scores of all heads, five sequences of 201 tokens, beside bare passes and a library.
+
+scores           `head_scores.head_scores`
+bare pass        the same batches through the same base model, nothing read
+TransformerLens  transformer_lens.head_detector.detect_head, "induction_head", one score, sequences one by one
+"""
+
+from typing import Any
+
+import torch
+
+from tests.benchmarks.libraries import prefix_scores_transformer_lens
+from tests.benchmarks.referee import DIFFERENCE, MEMORY, ORACLES, TIME, Bar, Contest, Run
+from tests.benchmarks.tasks import COPIES, SEQUENCES, model_of, repeated
+
+
+def scores(model: str, length: int) -> Run:
+    from util.engine.handshake import prepare
+    from util.prompts.sequences import Sequences
+    from util.roles.attention_scores import variants
+    from util.roles.head_scores import head_scores
+
+    read = model_of(model)
+    prepare(read)
+    drawn = Sequences(repeated(read.config.vocab_size, length), length, COPIES, True, "")
+
+    def run() -> Any:
+        mean = head_scores(read, drawn)["prefix_matching"].mean(0)
+        return variants(mean, length, COPIES)["TransformerLens mul"]
+
+    return run
+
+
+def bare(model: str, length: int) -> Run:
+    from util.engine.batches import TOKEN_BUDGET, plan
+    from util.engine.handshake import prepare
+
+    read = model_of(model)
+    prepare(read)
+    ids = torch.from_numpy(repeated(read.config.vocab_size, length))
+
+    @torch.inference_mode()
+    def run() -> None:
+        for numbers in plan([ids.shape[1]] * SEQUENCES, TOKEN_BUDGET):
+            read.base_model(ids[numbers], use_cache=False)
+
+    return run
+
+
+LAYER = SEQUENCES * 12 * (COPIES - 1) * 50 * (COPIES * 50 + 1) * 4 / 2**20  # MiB of a layer's read weights
+CONTESTS = {
+    "random GPT-2 small": Contest(
+        {"scores": scores, "bare pass": bare, "TransformerLens": prefix_scores_transformer_lens},
+        (
+            Bar(TIME, "scores", "bare pass", most=1.15),
+            Bar(MEMORY, "scores", most=3 * LAYER),
+            Bar(TIME, "TransformerLens", "scores"),
+            Bar(DIFFERENCE, "scores"),
+        ),
+        {"model": "gpt2", "length": 50},
+        {"model": "tiny", "length": 6},
+        beyond="bare pass",
+        same=(("TransformerLens", "scores"),),
+        pythons={"TransformerLens": ORACLES},
+    )
+}
