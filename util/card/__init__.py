@@ -1,3 +1,1 @@
 """The circuit card: which circuits of in-context learning a model has, on one page."""
-
-__all__ = ["atlas", "costs", "page", "plots", "results", "sentences", "study"]

@@ -1,5 +1,3 @@
 """lm-evaluation-harness on a model with heads edited, see `extras.harness.evaluate`."""
 
-from util.extras.harness.evaluate import add_arguments, run
-
-__all__ = ["add_arguments", "run"]
+from util.extras.harness.evaluate import add_arguments, run  # noqa: F401

@@ -2,16 +2,3 @@
 
 The parts are nodes and edges of the component graph (`graph`), and units by token type (`units`).
 """
-
-__all__ = [
-    "attribution",
-    "circuits",
-    "evaluation",
-    "exact",
-    "graph",
-    "paths",
-    "pruning",
-    "readers",
-    "token_types",
-    "units",
-]

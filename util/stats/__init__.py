@@ -1,3 +1,1 @@
 """Confidence intervals, tests, splits and control sets, which turn arrays into numbers; why a number may be NaN."""
-
-__all__ = ["answers", "controls", "heads", "intervals", "splits", "tests", "undefined", "verdicts"]

@@ -2,5 +2,3 @@
 
 It needs `pip install "icl-circuits-suite[harness]"`.
 """
-
-__all__ = ["answers", "evaluate", "interventions", "model", "tasks"]

@@ -1,3 +1,1 @@
 """The role atlas: what every head of a model is, by score and effect."""
-
-__all__ = ["conclusions", "plots", "results", "study"]

@@ -12,30 +12,3 @@ from util.figures.forerunner_heads.results.induction import InductionHeads, Labe
 from util.figures.forerunner_heads.results.setting import Setting
 from util.figures.forerunner_heads.results.specificity import HeldOut, Planted, PlantedErrors
 from util.figures.forerunner_heads.results.together import NoDemonstrations, check_lines, published, values
-
-__all__ = [
-    "Answers",
-    "Counts",
-    "DataSets",
-    "Growth",
-    "HeadCuts",
-    "HeadEffects",
-    "HeldOut",
-    "InductionHeads",
-    "LabelReads",
-    "Layers",
-    "Magnitudes",
-    "NoDemonstrations",
-    "Planted",
-    "PlantedErrors",
-    "Reading",
-    "Score",
-    "Setting",
-    "Tables",
-    "Task",
-    "causal_finding",
-    "changes",
-    "check_lines",
-    "published",
-    "values",
-]
