@@ -20,13 +20,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
-from util.commands.arguments import add_reference
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit
 from util.figures.induction_scores.measures import how_many
+from util.figures.induction_scores.task_study import Reference as Source
 from util.prompts.induction_pattern import PATTERNS
 from util.records.model import Model, as_model
 from util.roles.attention_scores import INDUCTION_HEAD
@@ -88,7 +88,7 @@ def evaluate(
     k: int | None = None,
     limit: int | None = None,
     seeds: Sequence[int] = SEEDS,
-    reference: str = "task",
+    reference: Source = "task",
     reference_prompts: int = 64,
     reference_data: str | None = None,
     batch_size: int = 8,
@@ -158,7 +158,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=MODES, help="what stands for an ablated head (default: mean)")
     names = [pattern.replace(" ", "-") for pattern in PATTERNS]
     parser.add_argument("--pattern", choices=names, help="what is knocked out (default: induction)")
-    add_reference(parser, "task")
+    about = "what means are taken over (default: task, other prompts of it); mnli: samples of 3000 tokens"
+    parser.add_argument("--reference", choices=get_args(Source), default="task", help=about)
+    parser.add_argument("--reference-prompts", type=int, default=64, help="how many (default: 64)")
+    about = "of reference mnli: a folder with train.jsonl, with the column premise (default: the hub)"
+    parser.add_argument("--reference-data", metavar="FOLDER", help=about)
     about = "of demonstrations, a run of the harness for each (default: 42 43 44)"
     parser.add_argument("--seeds", type=int, nargs="+", help=about)
     parser.add_argument(

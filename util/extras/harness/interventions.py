@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from util.engine.label_scores import knockouts, replacements
 from util.extras.harness import tasks
 from util.figures.induction_scores.edits import Edit
 from util.figures.induction_scores.premises import Place, PremisesStudy
+from util.figures.induction_scores.task_study import Reference as Source
 from util.figures.induction_scores.task_study import TaskStudy
 from util.prompts import induction_pattern
 from util.prompts.prompt import with_bos
@@ -72,7 +73,7 @@ class Reference:
     does; None means the task's own number of demonstrations, and all of its rows. reference_prompts: how many.
     """
 
-    source: Literal["task", "staicc", "mnli"] = "task"
+    source: Source = "task"
     k: Natural | None = None
     prompts: Count | None = None
     seed: Natural = 42
