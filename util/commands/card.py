@@ -14,7 +14,7 @@ from util.records.exports import check_folder
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
     add_model(parser)
-    about = "SmolLM2 on two cores: some 5 and 20 minutes (default: full)"
+    about = "how many prompts are measured (default: full)"
     parser.add_argument("--size", choices=SIZES, default="full", help=about)
     parser.add_argument("--seed", type=int, default=0, help="of all prompts")
     about = "of the model's untrained twin with fresh weights from this seed: what a card says of nothing"
