@@ -206,7 +206,7 @@ def test_published_rows_are_filled_where_the_setting_is_theirs():
     def induction(**changes):
         nothing = {"heads": {}, "shares": {}, "levels": {}, "null": heads}
         setting, task = Setting("toy", "glue_sst2", 16, 4), Task(())
-        return InductionHeads(setting, task, **nothing, correct=correct, classes=2, request=request | changes)
+        return InductionHeads(setting, task, **nothing, correct=correct, request=request | changes)
 
     here = published(layers, counts, induction())
     assert here["head_count_per_layer"] == pytest.approx((3.0, 1 / 1.96), rel=1e-4)
