@@ -77,7 +77,8 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
         return
     if name == "means":
         main([name, *words, *SMALL[name]])
-        made = [cache.read(Path(line)).request for line in capsys.readouterr().out.split()]
+        lines = capsys.readouterr().out.splitlines()
+        made = [cache.read(Path(line)).request for line in lines if line.endswith(".pickle")]
         assert [(one["part"], one["mode"], one["reference_prompts"]) for one in made] == [
             ("means", "mean", 8), ("means", "input_mean", 8)
         ]  # fmt: skip
