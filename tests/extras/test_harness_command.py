@@ -127,7 +127,6 @@ def test_the_harnesss_own_seed_means_one_run(heads, capsys):
         (["--ablate", "H"], ["--model", "hf"], "--model hf: leave it out"),
         (["--ablate", "H", "--seeds", "1"], ["--seed", "3"], "give one of the two"),
         (["--ablate", "nowhere.json"], [], "nowhere.json cannot be read"),
-        (["--ablate", "H", "--reference", "nowhere.npz"], [], "nowhere.npz"),
     ],
 )
 def test_flags_that_do_not_fit_together(heads, ours, harness, said, counted, quick):
