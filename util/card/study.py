@@ -100,16 +100,14 @@ class Study(study.Study):
         plan = self.word_pairs_plan(**settings)
         return WordPairsResult(plan.circuits(written=False), plan.single_edges())
 
-    def losses(self, atlas: Atlas, ioi: IOIResult | None, **settings: Any) -> Losses | None:
-        """Returns what the model loses without the heads that have a role; None where none has one.
+    def losses(self, atlas: Atlas, ioi: IOIResult | None, **settings: Any) -> Losses:
+        """Returns what the model loses without the heads that have a role, of which there is one at least.
 
         ioi: the heads that count in it are no controls; None where it was not measured.
         """
         sets: dict[str, list[Head]] = {EVERY: list(atlas.heads)}
         for role in (Role.INDUCTION, Role.PREVIOUS_TOKEN):
             sets[f"{role} heads"] = [one.head for one in atlas.roles.get(role, [])]
-        if not atlas.heads:
-            return None
         counted = [] if ioi is None else heads_where(carriers(ioi.population.noised))
         return self.cost_study(**settings).losses(sets, atlas.shape, counted)
 

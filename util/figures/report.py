@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from PIL.PngImagePlugin import PngInfo
 from util import paths
 from util.figures.style import headline_of
 from util.models.table import PACKAGED
+from util.records.exports import write_whole
 from util.stats.undefined import IN_VALUES
 
 if TYPE_CHECKING:
@@ -113,11 +113,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(values: Mapping[str, Any], file: Path) -> Path:
-    """Write a JSON file that is there as a whole or as it was."""
-    text = json.dumps(values, indent=1, allow_nan=False)
-    temporary = file.with_name(f"{file.name}.{os.getpid()}")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    return temporary.replace(file)
+    return write_whole(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
 
 def plain(

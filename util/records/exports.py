@@ -51,8 +51,8 @@ def write(folder: Path, result: Mapping[str, Any], rows: str) -> None:
     write_whole(folder / RESULT, json.dumps(result, indent=1) + "\n")
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file of text whole or not at all; one that is there is replaced."""
-    temporary = file.with_name(f"{file.name}.part")
+def write_whole(file: Path, text: str) -> Path:
+    """Write a file of text whole or not at all, and return it; one that is there is replaced."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.part")  # another process may write the same file
     temporary.write_text(text, encoding="utf-8")
-    temporary.replace(file)
+    return temporary.replace(file)

@@ -18,10 +18,8 @@ from util.figures.toy_induction_head.by_hand import Built, Floats, Lecture, Like
 from util.roles.attention_scores import ROLES, ScoredHead
 from util.roles.results import Patterns
 
-VOCABULARY, COPY = (
-    64,
-    15,
-)  # tokens of the model that shows the phase change; distinct ones of a sequence it is measured on
+VOCABULARY = 64  # tokens of the model that shows the phase change
+COPY = 15  # distinct ones of a sequence that it is measured on
 
 
 @dataclass(frozen=True)
