@@ -19,7 +19,6 @@ def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
-    from util.extras.harness.interventions import Reference
     from util.extras.harness.model import InterventionLM
     from util.figures.induction_scores.edits import WHOLE, Edit
     from util.prompts import classification
@@ -39,12 +38,12 @@ def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
         whole.set_attn_implementation("sdpa")
         lm: Any = HFLM(whole, tokenizer=tokenizer, batch_size=8)
     else:
-        reference = Reference(k=10, prompts=8, reference_prompts=8)
+        reference = {"k": 10, "prompts": 8, "reference_prompts": 8}
         lm = InterventionLM(source, edit=edits[name], reference=reference, batch_size=8)
 
     def run() -> list[float]:
         if name == "knocked out":
-            lm.intervention.forget()
+            lm.intervention.cells.clear()
         return [log_prob for log_prob, _ in lm.loglikelihood(requests, disable_tqdm=True)]
 
     return run

@@ -212,7 +212,7 @@ def test_an_interrupted_command_says_that_it_goes_on(monkeypatch, capsys):
 
     monkeypatch.setattr("util.commands.scores.run", interrupted)
     status, message = ends(["scores"], capsys)
-    assert status == 130 and "goes on where it stopped" in message
+    assert status == 130 and "not measured again" in message
 
 
 # ------------------------------------------------------------------------------------------------ heads

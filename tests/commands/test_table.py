@@ -72,7 +72,7 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     out = place / ("edges" if name == "edges" else f"{number}")
     if name == "evaluate":
         pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed: make test-harness")
-        main([name, "--out", str(out), "--seeds", "42", *words, *SMALL[name]])
+        main([name, "--seed", "42", *words, *SMALL[name], "--output_path", str(out)])
         check_evaluate(words, json.loads((out / "means.json").read_text()))
         return
     if name == "means":

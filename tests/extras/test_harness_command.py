@@ -13,6 +13,8 @@ pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-ha
 import lm_eval.evaluator  # noqa: E402
 import lm_eval.tasks  # noqa: E402
 
+from tests.extras.conftest import log_probs  # noqa: E402
+from util.commands.frame import BY_NAME, parsed  # noqa: E402
 from util.extras.harness import evaluate  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.induction_scores.edits import WHOLE, Edit  # noqa: E402
@@ -40,17 +42,22 @@ def heads(tmp_path, monkeypatch):
     return str(file)
 
 
+def run(*argv):
+    arguments = parsed(BY_NAME["evaluate"], argv)
+    arguments.run(arguments)
+
+
 def results_in(folder):
     (file,) = folder.rglob("results_*.json")
     return json.loads(file.read_text())
 
 
 def test_a_run_prints_the_harnesss_tables_and_means_over_seeds_and_writes_what_was_done(
-    heads, embedded, tmp_path, capsys, counted, quick
+    heads, embedded, tmp_path, capsys, quick
 ):
     out = tmp_path / "out"
-    argv = ["--ablate", heads, "--mode", "mean", "--out", str(out), *HARNESS, "--tasks", "icl_wordseq1,icl_repetition"]
-    evaluate.main(argv)
+    harness = [*HARNESS, "--tasks", "icl_wordseq1,icl_repetition", "--output_path", str(out)]
+    run("--heads", heads, "--mode", "mean", *harness)
     printed = capsys.readouterr().out
     assert printed.count("|icl_wordseq1  |") == 3  # the harness's own tables
     edit = Edit.ablate(HEADS)
@@ -69,83 +76,59 @@ def test_a_run_prints_the_harnesss_tables_and_means_over_seeds_and_writes_what_w
         assert intervention["edit"] == {"ablate": HEADS, "mode": "mean"} and intervention["model"] == "embedded"
         assert intervention["reference"]["seed"] == seed and intervention["reference"]["k"] == 3
         assert intervention["provenance"]["versions"]["lm_eval"] and intervention["provenance"]["weights"]
-    passes = len(counted)
-    evaluate.main(argv)
-    assert len(counted) == passes > 0  # all of it was kept
-    evaluate.main([*argv, "icl_recursion"])  # --tasks takes several
-    assert passes < len(counted) <= passes + 6  # the new task alone
 
 
 def test_the_best_heads_and_others_in_their_layers(heads, embedded, capsys, quick):
     scores = SequenceStudy(embedded).scores().mean()
     best = [list(head) for head in top(scores, 4)]
-    common = ["--seeds", "7", *HARNESS, "--tasks", "icl_wordseq1"]
-    evaluate.main(["--knock-out", "--top", "0.1", "--pattern", "exact-tokens", *common])
+    common = ["--seed", "7", *HARNESS, "--tasks", "icl_wordseq1"]
+    run("--top", "0.1", "--pattern", "exact-tokens", *common)
     assert f"heads: {best}" in capsys.readouterr().out
-    evaluate.main(["--ablate", heads, "--random", "5", "--mode", "zero", *common])
+    run("--heads", heads, "--random", "5", "--mode", "zero", *common)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("heads: "))
     others = json.loads(line.removeprefix("heads: "))
     assert sorted(layer for layer, _ in others) == [2, 2, 3] and not any(head in HEADS for head in others)
     assert all(scores[tuple(head)] < 0.3 for head in others)
 
 
-def test_from_python_each_seed_is_a_run_of_the_harness(embedded, tmp_path, quick):
+def test_from_python_each_seed_is_a_run_of_the_harness(embedded, quick):
     edit = Edit.knock_out(HEADS)
-    found = evaluate.evaluate(embedded, ["icl_wordseq2"], edit, k=3, limit=4, seeds=(42, 43), folder=tmp_path)
-    whole = evaluate.evaluate(embedded, ["icl_wordseq2"], k=3, limit=4, seeds=(42,), folder=tmp_path)
-    assert list(found.table().columns) == ["seed 42", "seed 43", "mean"]
-    for seed in (42, 43):
-        ours = TaskStudy(embedded, "wordseq2", 3, 4, seed).answers({"": edit, "whole": WHOLE})
-        np.testing.assert_allclose(found.log_probs("icl_wordseq2", seed), ours[""].log_prob, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(
-        whole.log_probs("icl_wordseq2", 42),
-        TaskStudy(embedded, "wordseq2", 3, 4, 42).answers({"": WHOLE})[""].log_prob,
-        rtol=0,
-        atol=1e-5,
-    )
-    assert found.by_seed[42]["config"]["intervention"]["edit"] == edit.plain()
-    assert whole.by_seed[42]["config"]["intervention"]["edit"] == {}
+    found = evaluate.evaluate(embedded, ["icl_wordseq2"], edit, k=3, limit=4, seeds=(42, 43))
+    whole = evaluate.evaluate(embedded, ["icl_wordseq2"], k=3, limit=4, seeds=(42,))
+    assert list(evaluate.table(found).columns) == ["seed 42", "seed 43", "mean"]
+    for seed, edited, results in ((42, edit, found[42]), (43, edit, found[43]), (42, WHOLE, whole[42])):
+        ours = TaskStudy(embedded, "wordseq2", 3, 4, seed).answers({"": edited})[""]
+        np.testing.assert_allclose(log_probs(results), ours.log_prob, rtol=0, atol=1e-5)
+        assert results["config"]["intervention"]["edit"] == edited.plain()
 
 
-def test_the_harnesss_own_seed_means_one_run(heads, capsys):
-    """The one run of the harness as it is, with all of its own tasks and reports."""
-    evaluate.main([*HARNESS, "--tasks", "icl_wordseq1", "--seed", "0,1234,1234,9"])
+def test_the_harness_as_it_is(heads, capsys):
+    """The one run with all of its own tasks and reports."""
+    run("--seed", "9", *HARNESS, "--tasks", "icl_wordseq1")
     assert "seed 9" in capsys.readouterr().out.splitlines()[-2]
 
 
 @pytest.mark.parametrize(
     "ours, harness, said",
     [
-        (["--ablate", "H", "--knock-out", "H"], [], "give one of them"),
-        (["--ablate", "H", "--pattern", "induction"], [], "give one of them"),
-        (["--ablate"], [], "one of the two"),
-        (["--ablate", "H", "--top", "0.1"], [], "one of the two"),
-        (["--top", "1.5"], [], "above 0, at most 1"),
-        (["--random", "3"], [], "of which heads others are drawn"),
-        (["--ablate", "H"], ["--use_cache", "answers"], "use_cache: .* leave it out"),
-        (["--ablate", "H"], ["--cache_requests", "true"], "cache_requests: .* leave it out"),
-        (["--ablate", "H"], ["--model", "hf"], "--model hf: leave it out"),
-        (["--ablate", "H", "--seeds", "1"], ["--seed", "3"], "give one of the two"),
-        (["--ablate", "nowhere.json"], [], "nowhere.json cannot be read"),
+        (["--heads", "2.1"], [], "say what is done to heads"),
+        (["--random", "3"], [], "say what is done to heads"),
+        (["--reference-data", "/nowhere", "--reference", "mnli"], [], "there is no"),
+        ([], ["--use_cache", "answers"], "use_cache: .* leave it out"),
+        ([], ["--cache_requests", "true"], "cache_requests: .* leave it out"),
+        ([], ["--model", "hf"], "--model hf: leave it out"),
+        ([], ["--seed", "3"], "the harness's --seed: leave it out"),
     ],
 )
-def test_flags_that_do_not_fit_together(heads, ours, harness, said, counted, quick):
-    ours = [heads if word == "H" else word for word in ours]
+def test_flags_that_do_not_fit_together(ours, harness, said, counted, quick):
     with pytest.raises(ValueError, match=said):
-        evaluate.main([*ours, *HARNESS, "--tasks", "icl_wordseq1", *harness])
+        run(*ours, *HARNESS, "--tasks", "icl_wordseq1", *harness)
     assert not counted
 
 
-def test_a_model_has_to_be_named(heads):
+def test_a_model_has_to_be_named(counted, quick):
     with pytest.raises(ValueError, match="--model_args pretrained=smollm2"):
-        evaluate.main(["--ablate", heads, "--", "--tasks", "icl_wordseq1"])
-
-
-def test_a_file_that_holds_no_heads(heads):
-    with open(heads, "w") as file:
-        json.dump([[0, 1, 2]], file)
-    with pytest.raises(ValueError, match=r"give \[\[layer, head\], ...\]"):
-        evaluate.main(["--ablate", heads, *HARNESS, "--tasks", "icl_wordseq1"])
+        run("--", "--tasks", "icl_wordseq1")
 
 
 def test_the_class_is_known_to_the_harness_by_its_name():

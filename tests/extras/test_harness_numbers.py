@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from tests import eager_runs  # noqa: E402
 from tests.extras.conftest import harness_run, log_probs  # noqa: E402
 from util.engine.label_scores import knockouts, label_log_probs, replacements, scoring  # noqa: E402
 from util.extras.harness import tasks  # noqa: E402
-from util.extras.harness.interventions import Reference  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit  # noqa: E402
 from util.figures.induction_scores.task_study import TaskStudy  # noqa: E402
@@ -41,7 +39,7 @@ def both_ways(model, edits, task, k, prompts, batch_size, atol, reference_prompt
     """Compare the suite's answers with the harness's, and give the largest effects of the edits."""
     study = TaskStudy(model, task, k, prompts, 42, reference_prompts=reference_prompts)
     ours = study.answers(edits)
-    reference = Reference(k=k, prompts=prompts, seed=42, reference_prompts=reference_prompts)
+    reference = {"k": k, "prompts": prompts, "reference_prompts": reference_prompts}
     effects = {}
     for name, edit in edits.items():
         lm = InterventionLM(model, edit=edit, reference=reference, batch_size=batch_size)
@@ -76,7 +74,7 @@ def test_texts_that_people_wrote(embedded, name, labels):
     study = TaskStudy(embedded, name.removesuffix("_sul"), 2, 3, 42, labels=labels)
     ours = study.answers(edits)
     for key, edit in edits.items():
-        lm = InterventionLM(embedded, edit=edit, reference=Reference(k=2, prompts=3), batch_size=4)
+        lm = InterventionLM(embedded, edit=edit, reference={"k": 2, "prompts": 3}, batch_size=4)
         found = log_probs(harness_run(lm, f"icl_{name}", 2, 3))
         np.testing.assert_allclose(found, ours[key].log_prob, rtol=0, atol=5 * SINGLE, err_msg=key)
 
@@ -167,7 +165,7 @@ def test_zeroed_heads_are_heads_without_an_output_projection(wide, without_heads
 
 def test_a_mean_ablation_acts_on_what_is_written_too(wide, tokenizer):
     """With a key-value cache and left padding, each text is what it is alone."""
-    reference = Reference("staicc", reference_prompts=8)
+    reference = {"reference": "staicc", "reference_prompts": 8}
     lm = InterventionLM(wide.pair[0], tokenizer=tokenizer, edit=EDITS["mean"], reference=reference, batch_size=4)
     texts = [prompt.text for prompt in classification.prompts(classification.task("wordseq1"), 3, limit=3)]
     asked = [_Request(text, {"until": ["\n\n"], "max_gen_toks": 5}) for text in [*texts, "apple"]]
@@ -234,7 +232,7 @@ def test_a_model_that_the_harness_loads_itself(tmp_path):
     assert np.abs(found[0] - found[2]).max() > 1e-3
     whole = InterventionLM(folder, batch_size=4, device="cpu", dtype="float32")
     np.testing.assert_allclose(log_probs(harness_run(whole, "icl_recursion", 5, 4)), found[2], rtol=0, atol=SINGLE)
-    assert str(folder) not in str(theirs.request)
+    assert str(folder) not in str(theirs.get_model_info()["intervention"])
 
 
 def test_the_harness_leaves_model_and_tokenizer_as_they_are(embedded, tokenizer):
@@ -248,7 +246,7 @@ def test_the_harness_leaves_model_and_tokenizer_as_they_are(embedded, tokenizer)
 
 def test_several_tasks_in_one_run_have_their_own_means(embedded):
     names = ["icl_wordseq1", "icl_repetition"]
-    lm = InterventionLM(embedded, edit=EDITS["mean"], reference=Reference(k=4, prompts=5), batch_size=4)
+    lm = InterventionLM(embedded, edit=EDITS["mean"], reference={"k": 4, "prompts": 5}, batch_size=4)
     results = harness_run(lm, names, 4, 5)
     for name in names:
         ours = TaskStudy(embedded, name.removeprefix("icl_"), 4, 5, 42).answers({"mean": EDITS["mean"]})["mean"]
@@ -257,23 +255,7 @@ def test_several_tasks_in_one_run_have_their_own_means(embedded):
 
 
 def test_plain_texts_of_staicc_are_a_reference(embedded):
-    lm = InterventionLM(embedded, edit=EDITS["mean"], reference=Reference("staicc"), batch_size=4)
+    lm = InterventionLM(embedded, edit=EDITS["mean"], reference={"reference": "staicc"}, batch_size=4)
     study = TaskStudy(embedded, "repetition", 4, 5, 42, reference="staicc")
     found = log_probs(harness_run(lm, "icl_repetition", 4, 5))
     np.testing.assert_allclose(found, study.answers({"": EDITS["mean"]})[""].log_prob, rtol=0, atol=SINGLE)
-
-
-def test_records_of_answers_are_those_of_the_same_requests_and_edit(embedded, tmp_path: Path, counted):
-    def answered(edit=EDITS["zero"], **options):
-        lm = InterventionLM(embedded, edit=edit, keep=True, folder=tmp_path, batch_size=4)
-        run = {"k": 3, "limit": 4, "seed": 42, **options}
-        return log_probs(harness_run(lm, "icl_wordseq1", **run))
-
-    first, passes = answered(), len(counted)
-    np.testing.assert_array_equal(answered(), first)
-    assert passes > 0 and len(counted) == passes  # the second time nothing was run
-    for changed in ({"seed": 43}, {"k": 2}, {"limit": 3}, {"edit": WHOLE}, {"edit": EDITS["induction"]}):
-        before = len(counted)
-        answered(**changed)
-        assert len(counted) > before, changed
-    assert len(list(tmp_path.glob("harness-*.pickle"))) == 6

@@ -14,7 +14,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: ma
 from tests.extras.conftest import harness_run  # noqa: E402
 from util.edges.edge import Edge  # noqa: E402
 from util.extras.harness import tasks  # noqa: E402
-from util.extras.harness.interventions import Reference, edit_of  # noqa: E402
+from util.extras.harness.interventions import edit_of  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.induction_scores.edits import WHOLE, Edit  # noqa: E402
 from util.prompts import classification  # noqa: E402
@@ -88,7 +88,7 @@ def test_rows_are_found_by_their_tokens_with_zeros_at_the_end(embedded):
 
 
 def test_texts_longer_than_the_reference_of_their_positions(embedded, counted):
-    lm = InterventionLM(embedded, edit=Edit.ablate(HEADS, "mean_pos"), reference=Reference(k=1, prompts=4))
+    lm = InterventionLM(embedded, edit=Edit.ablate(HEADS, "mean_pos"), reference={"k": 1, "prompts": 4})
     with pytest.raises(ValueError, match="the longest prompt of wordseq1 has"):
         lm.loglikelihood([Request(prompt_text(k=12), "Foo")], disable_tqdm=True)
     assert not counted
@@ -140,7 +140,7 @@ def test_edits_as_they_stand_in_json():
 
 
 def test_an_edit_is_gone_after_an_error(embedded):
-    lm = InterventionLM(embedded, edit=Edit.ablate(HEADS, "mean_pos"), reference=Reference(k=1, prompts=4))
+    lm = InterventionLM(embedded, edit=Edit.ablate(HEADS, "mean_pos"), reference={"k": 1, "prompts": 4})
     with pytest.raises(ValueError):
         lm.loglikelihood([Request(prompt_text(k=12), "Foo")], disable_tqdm=True)
     assert lm._attached(None) == ()

@@ -86,7 +86,7 @@ COMMANDS = (
         "lm-evaluation-harness on a model with heads ablated or their pattern knocked out",
         (
             "--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",
-            "--knock-out heads.json --out knocked-out -- --tasks icl_wordseq1 --model_args pretrained=smollm2",
+            "--heads L17H4 --pattern induction -- --tasks icl_sst2 --output_path out --model_args pretrained=smollm2",
         ),
         takes_config=False,
     ),
@@ -226,7 +226,7 @@ def _run(argv: Sequence[str] | None) -> None:
     except MemoryError as error:  # Python's own has no message
         _end(1, str(error) or "this needs more memory than there is: ask for less")
     except KeyboardInterrupt:
-        _end(130, "interrupted; the same command goes on where it stopped")
+        _end(130, "interrupted; what is in the cache is not measured again")
 
 
 def _end(status: int, message: str) -> NoReturn:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,20 +15,16 @@ from transformers import PreTrainedModel
 from util.engine.batches import Batch
 from util.engine.call import Instrument
 from util.engine.handshake import prepare
-from util.engine.label_scores import knockouts, replacements
+from util.engine.label_scores import knockouts
 from util.extras.harness import tasks
 from util.figures.induction_scores.edits import Edit
-from util.figures.induction_scores.premises import Place, PremisesStudy
-from util.figures.induction_scores.task_study import Reference as Source
-from util.figures.induction_scores.task_study import TaskStudy
+from util.figures.induction_scores.task_study import BY_POSITION, TaskStudy
 from util.prompts import induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import matched_cells
-from util.records.checked import Count, Natural, checked
 from util.records.model import Model
 from util.roles.head_scores import heads_by_layer
 
-POSITIONS = ("mean_pos", "input_mean")  # modes whose values differ by position
 Attached = Callable[[Tensor], Sequence[Instrument]]  # the instruments of a batch of tokens [B, T]
 
 
@@ -62,79 +57,45 @@ class Reading:
 # ------------------------------------------------------------------------------------------------ references of means
 
 
-@checked
-class Reference:
-    """What the means of ablations are taken over.
+def means_study(
+    model: Model,
+    task: str,
+    *,
+    k: int | None = None,
+    prompts: int | None = None,
+    seed: int = 42,
+    **reference: Any,
+) -> TaskStudy:
+    """The study that has the means of ablations for a task of the harness.
 
-    source: "task", other prompts of the task that is evaluated; "staicc", prompts of StaICC; "mnli", samples of MNLI's
-    premises, see `premises`. data: of "mnli", a folder with the premises, None
-    for the hub; raises ValueError where they cannot be read, and for a folder with another source.
-    k, prompts, seed: of the prompts that are evaluated, by which "task" chooses others, as `TaskStudy`
-    does; None means the task's own number of demonstrations, and all of its rows. reference_prompts: how many.
+    reference: `reference`, `reference_prompts` and `reference_data` of `TaskStudy`. k, prompts, seed: of the prompts
+    that are evaluated, next to which "task" takes others; default the task's own number of demonstrations, and all of
+    its rows. Raises ValueError for what there is not, and where the means are to be the task's own and it is none of
+    the suite's.
     """
-
-    source: Source = "task"
-    k: Natural | None = None
-    prompts: Count | None = None
-    seed: Natural = 42
-    reference_prompts: Count = 64
-    data: Place | None = None
-
-    def __post_init__(self) -> None:
-        if self.data is not None and self.source != "mnli":
-            raise ValueError(
-                f"data = {self.data!r}: that is where the premises of reference 'mnli' are; leave it out with "
-                f"reference {self.source!r}"
-            )
-        if self.source == "mnli":
-            self._premises  # noqa: B018  # raises ValueError where they are missing
-
-    @cached_property
-    def _premises(self) -> dict[str, Any]:
-        """What decides the samples of premises, as the requests of `TaskStudy` have it."""
-        return dict(
-            PremisesStudy(Model("embedded"), reference_data=self.data).samples_request
-        )  # the same for all models
-
-    def study(self, model: Model, task: str, folder: Path | None = None) -> TaskStudy:
-        """The study that has the means for a task of the harness.
-
-        Raises ValueError where the means are to be the task's own, and it is no task of the suite.
-        """
-        common: dict[str, Any] = {"reference_prompts": self.reference_prompts, "folder": folder}
-        if self.source == "staicc":
-            return TaskStudy(model, reference="staicc", **common)
-        if self.source == "mnli":
-            return TaskStudy(model, reference="mnli", reference_data=self.data, **common)
-        name = task.removeprefix(tasks.PREFIX)
-        if not task.startswith(tasks.PREFIX):
-            raise ValueError(
-                f"reference = 'task': {task} is no task of the suite, so that it has no other prompts to take means "
-                "over; give reference 'staicc' or 'mnli'"
-            )
-        rows = len(tasks.known(name).rows)
-        k = tasks.shots(name) if self.k is None else self.k
-        return TaskStudy(
-            model,
-            k=k,
-            prompts=min(self.prompts or rows, rows),
-            seed=self.seed,
-            **tasks.study_arguments(name),
-            **common,
+    if reference.get("reference", "task") != "task":
+        return TaskStudy(model, **reference)
+    if not task.startswith(tasks.PREFIX):
+        raise ValueError(
+            f"reference = 'task': {task} is no task of the suite, so that it has no other prompts to take means "
+            "over; give reference 'staicc' or 'mnli'"
         )
+    name = task.removeprefix(tasks.PREFIX)
+    rows = len(tasks.known(name).rows)
+    k = tasks.shots(name) if k is None else k
+    return TaskStudy(
+        model, k=k, prompts=min(prompts or rows, rows), seed=seed, **tasks.study_arguments(name), **reference
+    )
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What builds the same again."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    @property
-    def request(self) -> dict[str, Any]:
-        """All that decides the means, in plain JSON. A file is called by its name, with a digest."""
-        if self.source == "task":
-            return {name: value for name, value in self.arguments.items() if name != "data"}
-        of_premises = self._premises if self.source == "mnli" else {}
-        return {"source": self.source, "reference_prompts": self.reference_prompts, **of_premises}
+def checked_reference(
+    k: int | None = None, prompts: int | None = None, seed: int = 42, **reference: Any
+) -> dict[str, Any]:
+    """All that decides the means in plain JSON, premises by a digest. Raises ValueError for what there is not."""
+    request = TaskStudy(Model("embedded"), **reference).own_request
+    found = {name: value for name, value in request.items() if name.startswith("reference")}
+    own = {"k": k, "prompts": prompts, "seed": seed} if found["reference"] == "task" else {}
+    return found | own
 
 
 def edit_of(plain: Mapping[str, Any]) -> Edit:
@@ -154,48 +115,31 @@ def _batch(inps: Tensor, numbers: Sequence[int]) -> Batch:
     return Batch(np.array(numbers), lengths, lengths, {"input_ids": inps}, None, np.array(numbers))
 
 
-class Nothing:
-    """No edit: the whole model."""
-
-    knows_rows = False
-
-    def check(self, task: str, readings: Sequence[Reading]) -> None:
-        """Refuses nothing."""
-
-    def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
-        """No instruments."""
-        return lambda inps: ()
-
-
-class Ablation(Nothing):
-    """Replaces what heads write, at all positions. Raises ValueError for heads that there are not.
+class Ablation:
+    """Replaces what heads write, at all positions; without heads nothing. Raises ValueError for heads there are not.
 
     study: by the name of a task of the harness, the study that has the means for it.
     """
 
     def __init__(self, model: PreTrainedModel, edit: Edit, study: Callable[[str], TaskStudy]) -> None:
-        by_layer = heads_by_layer(prepare(model), edit.heads)
+        heads_by_layer(prepare(model), edit.heads)
         self.edit, self.study = edit, study
-        self.knows_rows = edit.mode in POSITIONS
-        self._zeros = replacements(by_layer, dict.fromkeys(by_layer, 0.0))
+        self.knows_rows = edit.mode in BY_POSITION
 
     def check(self, task: str, readings: Sequence[Reading]) -> None:
         """Raises ValueError for a task that the reference has no means for."""
-        if self.edit.mode != "zero":
-            self.study(task)
+        self.study(task)
 
     def attach(self, task: str, readings: Sequence[Reading]) -> Attached:
         """The ablation of one task. Measures the means of its reference, or loads them.
 
         Raises ValueError for texts that are longer than the reference of their positions.
         """
-        attach = self._zeros
-        if self.edit.mode != "zero":
-            attach = self.study(task).instruments(self.edit, [len(reading.ids) for reading in readings])
+        attach = self.study(task).instruments(self.edit, [len(reading.ids) for reading in readings])
         return lambda inps: attach(_batch(inps, range(len(inps))))
 
 
-class KnockOut(Nothing):
+class KnockOut:
     """Forbids some heads the cells of a pattern in each prompt. Raises ValueError for heads that there are not.
 
     The cells are those of the prompt alone: the tokens of a continuation still read everything before them. A row of a
@@ -208,11 +152,7 @@ class KnockOut(Nothing):
     def __init__(self, model: PreTrainedModel, tokenizer: Any, edit: Edit) -> None:
         self.edit, self.tokenizer = edit, tokenizer
         self.heads = heads_by_layer(prepare(model), edit.heads)
-        self._cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt
-
-    def forget(self) -> None:
-        """Forgets the cells of all prompts, which are kept once they are found."""
-        self._cells.clear()
+        self.cells: dict[tuple[int, ...], np.ndarray] = {}  # by the tokens of a prompt, kept once they are found
 
     def check(self, task: str, readings: Sequence[Reading]) -> None:
         """Finds the cells of every prompt, and which row each of them is in.
@@ -233,8 +173,8 @@ class KnockOut(Nothing):
                     f"and the cells of {self.edit.pattern!r} cannot be placed; give fewer demonstrations"
                 )
             prompt = reading.ids[: reading.prompt]
-            if prompt not in self._cells:
-                self._cells[prompt] = self._cells_of(task, reading.context, prompt)
+            if prompt not in self.cells:
+                self.cells[prompt] = self._cells_of(task, reading.context, prompt)
             if rows.setdefault(_without_padding(reading.ids), prompt) != prompt:
                 raise ValueError(
                     f"{task}: two prompts with their continuations are the same tokens, {reading.context!r:.200} is in "
@@ -267,7 +207,7 @@ class KnockOut(Nothing):
         rows = self._rows(task, readings)
         prompts = list(dict.fromkeys(rows.values()))
         number = {prompt: n for n, prompt in enumerate(prompts)}
-        knock_out = knockouts([self._cells[prompt] for prompt in prompts], self.heads)
+        knock_out = knockouts([self.cells[prompt] for prompt in prompts], self.heads)
 
         def attached(inps: Tensor) -> Sequence[Instrument]:
             found = [rows[_without_padding(tuple(row))] for row in inps.tolist()]
@@ -284,19 +224,18 @@ def _without_padding(row: tuple[int, ...]) -> tuple[int, ...]:
     return row[:end]
 
 
-def intervention(
-    model: PreTrainedModel, tokenizer: Any, edit: Edit, study: Callable[[str], TaskStudy]
-) -> Nothing | Ablation | KnockOut:
-    """What an edit does inside the harness.
+def intervention(model: Model, tokenizer: Any, edit: Edit, reference: Mapping[str, Any]) -> Ablation | KnockOut:
+    """What an edit does inside the harness, whose tokenizer may differ from the model's.
 
-    study: by the name of a task, the study that has the means for it. Raises ValueError for what is no `Edit`, and for
-    heads that there are not.
+    reference: see `means_study`. Raises ValueError for what is no `Edit`, and for heads that there are not.
     """
     if not isinstance(edit, Edit):
         raise ValueError(
             f"edit = {edit!r:.200}: give an Edit (Edit.ablate, Edit.knock_out, WHOLE). Edges cannot be ablated here: "
             "they are read from donor prompts, which the harness's tasks do not have; see `python -m util edges`"
         )
-    if not edit.heads:
-        return Nothing()
-    return KnockOut(model, tokenizer, edit) if edit.pattern is not None else Ablation(model, edit, study)
+    if edit.pattern is not None and edit.heads:
+        return KnockOut(model.pair[0], tokenizer, edit)
+    takes_means = edit.heads and edit.mode != "zero"
+    study = partial(means_study, model, **reference) if takes_means else lambda task: TaskStudy(model)
+    return Ablation(model.pair[0], edit, cache(study))
