@@ -619,7 +619,8 @@ def staicc_prompts(dataset: int | str, k: int = 4, seed: int = 0) -> list[Prompt
         warnings.simplefilter("ignore")  # StaICC says that these are not the prompts of its benchmark
         other.set_demonstration_sampler([random.choice(pool, k, replace=False).tolist() for _ in range(queries)])
     halves = np.arange(queries // 2, queries), np.arange(queries // 2)
-    order = np.concatenate([random.permutation(half) for half in halves])
+    shuffle = np.random.default_rng((seed, dataset_index(dataset)))  # the same queries with every k
+    order = np.concatenate([shuffle.permutation(half) for half in halves])
     prompts = prompts_from_experimentor(other)
     return [prompts[number] for number in order]
 

@@ -75,7 +75,7 @@ def test_whether_a_task_is_done_is_decided_on_other_prompts(does, study, monkeyp
     monkeypatch.setattr(WordPairsStudy, "answers", words)
     monkeypatch.setattr(TaskStudy, "answers", patterns)
     monkeypatch.setattr(TaskStudy, "losses", lambda self, edits: {name: np.arange(4.0) for name in edits})
-    monkeypatch.setattr(costs, "does_task", lambda task: (None, bool(answer(task.start > 0))))
+    monkeypatch.setattr(costs, "check_task", lambda task: SimpleNamespace(done=bool(answer(task.start > 0))))
     whole, measured = study._measured({("", 0): WHOLE})
     tasks = (COPIES, PATTERNS, word_pair_name(""))
     assert [*measured] == ([*tasks, PLAIN_TEXT] if does else [PLAIN_TEXT])

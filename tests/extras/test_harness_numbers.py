@@ -25,6 +25,7 @@ from util.prompts import classification, induction_pattern  # noqa: E402
 from util.prompts.prompt import Layout  # noqa: E402
 from util.records.model import Model  # noqa: E402
 from util.records.provenance import tokenizer_digest, weights_digest  # noqa: E402
+from util.stats.answers import label_mass, which_label  # noqa: E402
 
 HEADS = ((2, 1), (2, 2), (3, 0))
 EDITS = {
@@ -45,7 +46,12 @@ def both_ways(model, edits, task, k, prompts, batch_size, atol, reference_prompt
         lm = InterventionLM(model, edit=edit, reference=reference, batch_size=batch_size)
         results = harness_run(lm, f"icl_{task}", k, prompts)
         np.testing.assert_allclose(log_probs(results), ours[name].log_prob, rtol=0, atol=atol, err_msg=name)
-        assert results["results"][f"icl_{task}"]["acc,none"] == ours[name].right.mean()
+        found = results["results"][f"icl_{task}"]
+        assert found["acc,none"] == ours[name].right.mean()
+        which, mass = which_label(ours[name].log_prob, ours[name].gold), label_mass(ours[name].log_prob)
+        np.testing.assert_allclose(
+            (found["which_label,none"], found["label_mass,none"]), (which.mean(), mass.mean()), atol=2 * atol
+        )
         effects[name] = np.abs(ours[name].log_prob - ours["whole"].log_prob).max()
     return effects
 

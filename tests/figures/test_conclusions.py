@@ -74,26 +74,37 @@ def test_forerunner_heads_that_tell_labels_apart_are_not_said_to_read_any_label(
     assert "None of them is a forerunner head" in none
 
 
-def test_only_cuts_whose_interval_excludes_0_are_said_to_cost():
-    found = values("forerunner_heads", "smollm2")["ablation"]["corrected intervals"]
-    lines = said("forerunner_heads").split("\n")
-    [changes] = [line for line in lines if line.startswith("The gold label's")]
-    [uncertain] = [line for line in lines if line.startswith("It does not for certain")]
-    assert "the labels' reads of their forerunners -2.19" in changes and "what forerunners read" in uncertain
-    blurred = copy.deepcopy(found)
-    for part in blurred.values():
-        part["si_to_yi"] = [-1.0, -2.0, 0.5]
-    text = said(
-        "forerunner_heads",
-        ablation=values("forerunner_heads", "smollm2")["ablation"] | {"corrected intervals": blurred},
-    )
-    [uncertain] = [line for line in text.split("\n") if line.startswith("It does not for certain")]
-    assert "the labels' reads of their forerunners -1.00 [-2.00, 0.50]" in uncertain
+def told_of_cuts(done: bool, certain: str, gained: float = 3.0) -> str:
+    """What is said where one cut alone has an interval without 0."""
+    stored = values("forerunner_heads", "smollm2")
+    cuts = dict.fromkeys(stored["ablation"]["together"]["label mass"]["cut"]["(0.0, 1.0)"], [-0.1, -1.0, 0.8])
+    table = dict.fromkeys(stored["ablation"]["together"]["label mass"]["cut"], cuts)
+    table["(0.0, 1.0)"] = cuts | {certain: [-2.0, -2.5, -1.5]}
+    ablation = stored["ablation"] | {
+        "together": dict.fromkeys(("which label", "label mass"), {"cut": table}),
+        "gained": {"which label": [0.1, -0.1, 0.3], "label mass": [gained, gained - 1, gained + 1]},
+    }
+    chosen = dict.fromkeys(("ablation", "head effects"), {"dataset": "trec", "k": 16, "done": done})
+    return said("forerunner_heads", ablation=ablation, chosen=chosen, task=stored["task"][:2])
 
 
-def test_a_model_that_does_no_data_set_is_said_to_do_none():
-    tried = ["trec: task not done, accuracy 0.2", "sst5: task not done, accuracy 0.3"]
-    assert "does none of the two data sets" in said("forerunner_heads", task=tried)
+def test_only_cuts_whose_interval_excludes_0_are_said_to_change_anything():
+    text = told_of_cuts(True, "si_to_yi")
+    for start in (
+        "The model does `trec` with 16 demonstrations from its demonstrations. log P",
+        "Demonstrations raise",
+    ):
+        [line] = [line for line in text.split("\n") if line.startswith(start)]
+        changed, uncertain = line.split("; no change was detected without ")
+        assert "changes without the labels' reads of their forerunners (-2.00 [-2.50, -1.50] nats)" in changed
+        assert "what forerunners read of each other (-0.10 [-1.00, 0.80] nats)" in uncertain
+
+
+def test_which_label_is_explained_only_where_the_task_is_done_and_mass_where_it_rises():
+    text = told_of_cuts(False, "si_to_yi", gained=0.5)
+    first = values("forerunner_heads", "smollm2")["task"][0]["over_none"]
+    assert "no in-context learning to explain. Of two combinations" in text and f"by {first[0]:.2f} [" in text
+    assert "label mass, log P(any label)" not in text and "Demonstrations raise" in told_of_cuts(False, "si_to_yi")
 
 
 def test_ioi_heads_are_named_only_where_they_are_certain():

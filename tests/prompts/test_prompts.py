@@ -9,7 +9,7 @@ from StaICC.util import hgf_dataset_loader
 
 from tests import toys
 from util import load_model_and_data as loading
-from util.prompts.prompt import CUTS, Prompt, check_first_tokens, labelled_tokens
+from util.prompts.prompt import CUTS, Layout, Prompt, check_first_tokens, labelled_tokens
 
 # sha256 prefixes of the reference loader's 512 "label_words" strings at k = 4: (correct, wrong), by data set
 FIXTURES = {
@@ -160,3 +160,21 @@ def test_two_conditions_that_append_the_same_word_are_refused():
     for conditions in ((0, 2), (1, "down")):
         with pytest.raises(ValueError, match="append the same word"):
             check_first_tokens(prompts, {what: labelled_tokens(prompts, tokenizer, what) for what in conditions})
+
+
+def test_permuted_labels_change_nothing_but_labels():
+    """Inputs, forerunners and format stay, the spans follow, and the label words are the same ones in another order."""
+    demonstrations = [("aa", "yes"), ("b", "no"), ("ccc", "perhaps"), ("d", "no")]
+    prompt = Layout(":", " ", "\n", "Header\n").prompt(demonstrations, "e", "no", ("yes", "no", "perhaps"))
+    permuted = prompt.permuted(3)
+    words = {role: [permuted.text[slice(*span)] for span in spans] for role, spans in permuted.spans.items()}
+    before = {role: [prompt.text[slice(*span)] for span in spans] for role, spans in prompt.spans.items()}
+    assert {role: of for role, of in words.items() if role != "y"} == {r: of for r, of in before.items() if r != "y"}
+    assert sorted(words["y"]) == sorted(before["y"]) and sum(map(str.__ne__, words["y"], before["y"])) == 4
+    assert [prompt.labels[number] for number in permuted.demonstrations] == words["y"]
+    assert permuted == Layout(":", " ", "\n", "Header\n").prompt(
+        [(x, y) for (x, _), y in zip(demonstrations, words["y"], strict=True)], "e", "no", ("yes", "no", "perhaps")
+    )
+    assert prompt.permuted(3) == permuted and prompt.permuted(4) != permuted
+    bare = Layout().prompt([], "e", "no", ("yes", "no"))
+    assert bare.permuted(0) == bare

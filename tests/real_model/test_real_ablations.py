@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -133,17 +134,18 @@ def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject,
 def test_what_each_heads_copying_is_worth_is_that_of_whole_passes(real: Subject, tmp_path: Path) -> None:
     study = AblationStudy(Model.given(*real.pair, NAME), "glue_sst2", k=1, prompts=2, folder=tmp_path)
     ours = study.head_cuts(EVERY)
-    without = ours.cut[0].reshape(30, 9)
     prompt = staicc_prompts("glue_sst2", 1)[0]
+    without = ours.cut[0].reshape(30, 9, -1)
     ids, s, y = places(real, prompt)
-    gold = int(ids_of(real, f" {prompt.labels[prompt.gold]}")[0, 0])
+    labels = [int(ids_of(real, f" {word}")[0, 0]) for word in prompt.labels]
     cells = {0: [(t, s[0]) for t in y[0]]}
-    whole = real.written_out(ids)[0, -1].log_softmax(0)[gold]
-    real.check("the whole model", ours.whole[:1], whole[None])
-    strongest = int(abs(without - ours.whole[0]).argmax())
+    whole = real.written_out(ids)[0, -1].log_softmax(0)[labels]
+    real.check("the whole model", ours.whole[0], whole)
+    strongest = int(abs(without - ours.whole[0]).max(-1).argmax())
     chosen = [*HEADS, divmod(strongest, 9)]
     theirs = [
-        real.written_out(ids, plain.cut(cells, {layer: [head]}))[0, -1].log_softmax(0)[gold] for layer, head in chosen
+        real.written_out(ids, plain.cut(cells, {layer: [head]}))[0, -1].log_softmax(0)[labels] for layer, head in chosen
     ]
-    real.check("without one head's copying", [without[head] for head in chosen], torch.stack(theirs))
+    found = np.stack([without[head] for head in chosen])
+    real.check("without one head's copying", found.flatten(), torch.stack(theirs).flatten())
     assert float((torch.stack(theirs) - whole).abs().max()) > 1e-4

@@ -1,5 +1,7 @@
 """Scores and effects of roles, compared with plain eager runs that share no code with the suite."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -177,14 +179,22 @@ def test_without_direct_effects_there_is_the_first_role_alone(toy, chosen, tmp_p
 # ------------------------------------------------------------------------------------------------ labels
 
 
-def test_scores_and_effects_on_labels_are_those_of_eager_runs(toy, chosen, tmp_path):
+@pytest.mark.parametrize("done", [True, False])
+def test_scores_and_effects_on_labels_are_those_of_eager_runs(toy, chosen, done, tmp_path, monkeypatch):
+    """Of which label it is where the task is done, else of label mass."""
+    monkeypatch.setattr(LabelRoles, "task", SimpleNamespace(done=done))
     study = LabelRoles(toy, "trec", 2, 4, folder=tmp_path)
     forerunner, reader = study.evidence()
     second = forerunner.score.halves[1]
     for row, number in enumerate(second):
         tokens, ids = study._plan.tokens[number], study._plan.ids[number]
         base = eager(study, ids)
-        gold = int(study._plan.answers[number, study._plan.gold[number]])
+        gold, names = study._plan.gold[number], study._plan.first_tokens[number].tolist()
+
+        def score(run, gold=gold, names=names):
+            log_prob = run.logits[0, -1].log_softmax(-1)[names].double()
+            return float(log_prob[gold] - log_prob.logsumexp(0) if done else log_prob.logsumexp(0))
+
         s, y, lengths = tokens.forerunners, tokens.labels[:2], tokens.label_lengths[:2]
         labels = [start + more for start, length in zip(tokens.labels, tokens.label_lengths, strict=True)
                   for more in range(length)]  # fmt: skip
@@ -207,8 +217,8 @@ def test_scores_and_effects_on_labels_are_those_of_eager_runs(toy, chosen, tmp_p
             assert reader.score.null[number, 0, 0] == pytest.approx(FACTOR * 2 / (s[2] + 1))
             for one in (forerunner, reader):
                 cut = eager(study, ids, cuts=cuts((layer, head), cells[one.role]))
-                lost = base.logits[0, -1].log_softmax(-1)[gold] - cut.logits[0, -1].log_softmax(-1)[gold]
-                assert one.effect.value[row, column] == pytest.approx(float(lost), abs=1e-3)
+                assert one.effect.value[row, column] == pytest.approx(score(base) - score(cut), abs=1e-3)
+    assert forerunner.effect.unit == ("nats of which label" if done else "nats of label mass")
 
 
 def test_labels_need_demonstrations():

@@ -57,7 +57,7 @@ def forerunner_heads(model: Model, folder: Path) -> None:
     study.specificity()
     forerunner.Grid(study.replace(prompts=8), ["sst5", "trec"]).counts()
     ablation = AblationStudy.like(study, prompts=8, draws=2)
-    causal = CausalStudy(ablation, ["agnews"], choice_prompts=8, read_prompts=8, single_heads=4, heads_cut=3)
+    causal = CausalStudy(ablation, ["agnews"], [1], choice_prompts=8, read_prompts=8, single_heads=4, heads_cut=3)
     causal.task()
     causal.tables()
     causal.head_effects(study)

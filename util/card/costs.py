@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from util.card.results import COPIES, PATTERNS, PLAIN_TEXT, Loss, Losses, word_pair_name
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
-from util.figures.induction_scores.task_study import TaskStudy, does_task
+from util.figures.induction_scores.task_study import TaskStudy, check_task
 from util.prompts import word_pairs
 from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.model import AsModel
@@ -149,7 +149,7 @@ class CostStudy:
         whole = {COPIES: (*_copies(copied["", 0]), copies)}
         if copies:
             measured[COPIES] = {name: np.asarray(values, np.float64) for name, values in copied.items()}
-        _, does = does_task(self.pattern_task.other_queries)
+        does = check_task(self.pattern_task.other_queries).done
         answers = self.pattern_task.answers(edits if does else intact)
         whole[PATTERNS] = (*accuracy(answers["", 0].right), does)
         if does:

@@ -54,9 +54,12 @@ class Scoring:
     gold: np.ndarray
 
     @property
-    def answers(self) -> np.ndarray:
-        """The first token of each label, [N, C]."""
-        return np.array([[label[0] for label in row] for row in self.labels])
+    def first_tokens(self) -> np.ndarray:
+        """The first token of each label, [N, C]. Raises UnsupportedTokenizer where two labels begin with one token."""
+        tokens = np.array([[label[0] for label in row] for row in self.labels])
+        if any(len(set(row)) < len(row) for row in tokens.tolist()):
+            raise UnsupportedTokenizer("two labels begin with the same token, so that their first tokens say not which")
+        return tokens
 
     @property
     def lengths(self) -> list[int]:

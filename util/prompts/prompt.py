@@ -7,7 +7,7 @@ ids, so that double spaces, missing BOS tokens and labels of several tokens cann
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,26 @@ class Prompt:
     def with_label(self, appended: Appended = 0) -> str:
         """The prompt followed by the gold label (0), the wrong label of the reference code (1), or another word."""
         return self.text + self.label_join + self.label(appended)
+
+    def permuted(self, seed: int) -> "Prompt":
+        """The prompt with the labels of its demonstrations permuted among them: inputs, labels and format stay.
+
+        Of twenty random permutations it is the one that gives most demonstrations another label.
+        """
+        random, spans = np.random.default_rng(seed), self.spans["y"]
+        words = [self.text[slice(*span)] for span in spans]
+        orders = [random.permutation(len(words)) for _ in range(20)]
+        order = max(orders, key=lambda order: sum(words[new] != word for new, word in zip(order, words, strict=True)))
+        text, grown = self.text, np.zeros(len(self.text) + 1, int)
+        for (start, end), new in zip(reversed(spans), reversed(order), strict=True):
+            text = text[:start] + words[new] + text[end:]
+            grown[end:] += len(words[new]) - (end - start)
+        moved = {
+            role: tuple((int(start + grown[start]), int(end + grown[end])) for start, end in of_role)
+            for role, of_role in self.spans.items()
+        }
+        shown = tuple(self.demonstrations[new] for new in order)
+        return replace(self, text=text, spans=moved, demonstrations=shown)
 
     def cut(self, mode: str, offset: int = 0) -> str:
         """The prompt cut in one of the reference code's ways, CUTS. Raises ValueError for another name.

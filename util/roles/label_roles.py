@@ -2,8 +2,9 @@
 
 A demonstration is x s y: its forerunner s is the last visible character before the label y. The circuit of the paper:
 labels copy from their forerunners (y_i -> s_i), and the query's forerunner finds the labels of demonstrations that are
-like the query (s_q -> y_i). The effect is the gold label's log-probability, by its first token, that is lost without
-these cells of attention in one head.
+like the query (s_q -> y_i). The effect is what is lost without these cells of attention in one head: of which label it
+is, log P(gold | labels), on a task that the model does from its demonstrations; else of label mass, log P(any label).
+Labels count by their first tokens.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.prompts.prompt import LabelledTokens, with_bos
 from util.records.checked import checked
-from util.records.staicc import Dataset, StaiccStudy, TwoHalves
+from util.records.staicc import QUERIES, Dataset, StaiccStudy, TwoHalves
 from util.roles.cuts import Cells, head_cut, other_cells
 from util.roles.heads import plain
+from util.roles.label_task import LabelTask
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
+from util.stats.answers import label_mass, which_label
+from util.stats.task_check import TaskCheck
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
+WHICH, MASS = "which label", "label mass"
+TASK_PROMPTS = 128  # the last queries: they say whether the task is done
 BLOCK = 4  # prompts that are measured before what was measured is kept
 
 
@@ -54,6 +60,10 @@ class LabelRoles(StaiccStudy):
         super().__post_init__()
         if not self.k:
             raise ValueError("k = 0: these roles are about labels of demonstrations; take k of 1 or more")
+        if self.prompts + TASK_PROMPTS > QUERIES:
+            raise ValueError(
+                f"prompts = {self.prompts}: the last {TASK_PROMPTS} of {QUERIES} are asked beforehand; take fewer"
+            )
 
     @property
     def own_request(self) -> dict[str, Any]:
@@ -67,6 +77,12 @@ class LabelRoles(StaiccStudy):
         """Returns score and effect of both roles."""
         effects = list(map(self._effect, ROLES))
         return tuple(Evidence(role, self._scores[role], effect) for role, effect in zip(ROLES, effects, strict=True))
+
+    @cached_property
+    def task(self) -> TaskCheck:
+        """Whether the model does the task from its demonstrations."""
+        places: dict[str, Any] = {"folder": self.folder, "redo": self.redo}
+        return LabelTask(self.model, self.dataset, self.k, TASK_PROMPTS, self.seed, **places).check()
 
     @cached_property
     def _plan(self) -> Scoring:
@@ -110,10 +126,11 @@ class LabelRoles(StaiccStudy):
     # -------------------------------------------------------------------------------------------- effects
 
     def _effect(self, role: Role) -> Effect:
-        score, unit = self._scores[role], "nats of the gold label"
+        score = self._scores[role]
         heads, second = score.chosen(), score.halves[1]
         if not heads:
-            return Effect((), np.empty((len(second), 0)), np.zeros(1), unit)
+            return Effect((), np.empty((len(second), 0)), np.zeros(1), "nats")
+        endpoint = WHICH if self.task.done else MASS
 
         def blocks() -> list[list[int]]:
             return [second[start : start + BLOCK].tolist() for start in range(0, len(second), BLOCK)]
@@ -126,12 +143,13 @@ class LabelRoles(StaiccStudy):
                 control = other_cells(cut, self._special, (self.seed, number))
                 edits = [head_cut(layers[at], head, [cells]) for cells in (cut, control) for at, head in heads]
                 lost.append(self._lost(number, edits, int(cut[:, 0].min())))
-            cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(heads))
+            cut_and_control = np.stack(lost).reshape(len(numbers), 2, len(heads), 2)
             return {"cut": cut_and_control[:, 0], "control": cut_and_control[:, 1]}
 
-        part = {"part": "effects", "role": str(role), "heads": plain(heads)}
+        part = {"part": "effects of labels", "role": str(role), "heads": plain(heads)}
         data = self.record_in_blocks(part, blocks, measure, _one_after_the_other).data
-        return Effect(heads, data["cut"], data["control"], unit)
+        place = (WHICH, MASS).index(endpoint)
+        return Effect(heads, data["cut"][..., place], data["control"][..., place], f"nats of {endpoint}")
 
     @cached_property
     def _special(self) -> int:
@@ -139,10 +157,12 @@ class LabelRoles(StaiccStudy):
         return with_bos(self.items[0].text, self.pair[1]).spans.count(None)
 
     def _lost(self, number: int, edits: Sequence[Any], first: int) -> NDArray[np.float64]:
-        """What one prompt loses of the gold label's log-probability under each edit [E]."""
-        gold = torch.from_numpy(self._plan.answers[number, [self._plan.gold[number]]])
-        runs = replay(self.pair[0], torch.tensor([self._plan.ids[number]]), edits, gold[None], first, True)
-        return (runs.base[0, 0] - runs.logits[:, 0, 0]).double().numpy()
+        """What one prompt loses of which label, and of label mass, under each edit, [E, 2] in nats."""
+        labels, gold = torch.from_numpy(self._plan.first_tokens[number]), self._plan.gold[[number]]
+        runs = replay(self.pair[0], torch.tensor([self._plan.ids[number]]), edits, labels[None], first, True)
+        base, edited = runs.base.double().numpy(), runs.logits[:, 0].double().numpy()  # [1, C], [E, C]
+        which = which_label(base, gold) - which_label(edited, np.repeat(gold, len(edited)))
+        return np.stack([which, label_mass(base) - label_mass(edited)], axis=1)
 
 
 def _cells(role: Role, tokens: LabelledTokens) -> Cells:

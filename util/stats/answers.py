@@ -1,4 +1,4 @@
-"""Which answers are right: of a model, from its label log-probabilities, and of baselines that need no model."""
+"""What a model answers, from its label log-probabilities, and baselines that need no model."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,22 @@ def gold_log_probability(log_prob: Floats, gold: NDArray[np.integer]) -> Floats:
     log_prob: log-probabilities of all labels [N, C] in nats. gold: index of the gold label [N].
     """
     return np.take_along_axis(log_prob, gold[:, None], axis=1)[:, 0]
+
+
+def label_mass(log_prob: Floats) -> Floats:
+    """The log-probability that any of the labels follows, [N] in nats, from those of all labels [N, C].
+
+    No label may be the beginning of another, as `label_scores.scoring` demands.
+    """
+    return np.logaddexp.reduce(log_prob, axis=1)
+
+
+def which_label(log_prob: Floats, gold: NDArray[np.integer]) -> Floats:
+    """The log-probability of each prompt's gold label, given that a label follows: log P(gold | labels), [N] in nats.
+
+    With `label_mass` it adds up to `gold_log_probability`.
+    """
+    return gold_log_probability(log_prob, gold) - label_mass(log_prob)
 
 
 def right(log_prob: Floats, gold: NDArray[np.integer]) -> NDArray[np.bool_]:

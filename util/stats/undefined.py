@@ -24,5 +24,6 @@ IN_VALUES = {
     "random": "a share of the units that random prunings leave, where they leave none",
     "found": "a share of the edges that matter, where none does",
     "agreement": "a rank correlation of fewer than two edges, of equal scores, or where there is no whole effect",
+    "head effects": "this head was not cut alone",
     "selectivity": "a ratio whose denominator is 0",
 }

@@ -17,14 +17,16 @@ from util.engine.instruments import CaptureRows, Knockout, PatchHeads
 from util.figures.forerunner_heads import ablation, cuts, measures, results
 from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
 from util.figures.forerunner_heads.cuts import Cut
-from util.figures.forerunner_heads.results import Score
+from util.figures.forerunner_heads.results import Score, Setting
 from util.figures.forerunner_heads.study import Study
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, labelled_tokens
 from util.records import cache
 from util.records.model import Model
+from util.roles import label_task
 from util.stats import answers as baselines
 from util.stats.intervals import Interval, mean_interval
+from util.stats.task_check import TaskCheck
 
 # BOS, x x, s, y, newline, x x, s... as in the toy of the authors' layout: labels at 3 and 7, forerunners before them
 TOY = LabelledTokens(tuple(range(12)), forerunners=(2, 6, 11), labels=(3, 7, 12), label_lengths=(1, 1, 1), n_t=13)
@@ -188,11 +190,11 @@ def test_labels_are_scored_by_the_tokens_that_follow(kind):
         ids = tokenizer(prompt.text)["input_ids"]
         assert list(plan.ids[number]) == ids and prompt.gold == plan.gold[number]
         follow = [tokenizer(f"{prompt.text} {label}")["input_ids"][len(ids)] for label in prompt.labels]
-        assert plan.answers[number].tolist() == follow
+        assert plan.first_tokens[number].tolist() == follow
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, -1]
         np.testing.assert_allclose(found["log_prob"][number], logits.log_softmax(-1)[follow], atol=1e-4)
-    assert len({tuple(row) for row in plan.answers.tolist()}) == 1
+    assert len({tuple(row) for row in plan.first_tokens.tolist()}) == 1
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -234,7 +236,7 @@ def test_no_cells_and_no_layers_are_the_whole_model(pair, plan):
         ids = torch.tensor([plan.ids[number]])
         with torch.no_grad(), instrument(pair[0], Knockout(torch.from_numpy(full[number]))):
             scores = pair[0](ids).logits[0, -1].log_softmax(-1)
-        np.testing.assert_allclose(cut["log_prob"][number], scores[plan.answers[number]], atol=1e-9)
+        np.testing.assert_allclose(cut["log_prob"][number], scores[plan.first_tokens[number]], atol=1e-9)
 
 
 @pytest.mark.parametrize("family", toys.FAMILIES)
@@ -306,23 +308,22 @@ def test_induction_of_random_reads_keeps_its_bounds():
 
 
 @pytest.mark.parametrize(
-    ("data", "majority", "vote", "uniform", "ceiling"),
+    ("data", "majority", "uniform", "ceiling"),
     [
-        ("glue_sst2", 0.551, 0.504, 0.506, 0.928),
-        ("rotten_tomatoes", 0.514, 0.502, 0.496, 0.930),
-        ("financial_phrasebank", 0.654, 0.514, 0.462, 0.861),
-        ("sst5", 0.287, 0.224, 0.227, 0.639),
-        ("trec", 0.256, 0.193, 0.190, 0.559),
-        ("agnews", 0.271, 0.273, 0.259, 0.688),
+        ("glue_sst2", 0.551, 0.506, 0.928),
+        ("rotten_tomatoes", 0.514, 0.496, 0.930),
+        ("financial_phrasebank", 0.654, 0.462, 0.861),
+        ("sst5", 0.287, 0.227, 0.639),
+        ("trec", 0.256, 0.190, 0.559),
+        ("agnews", 0.271, 0.259, 0.688),
     ],
 )
-def test_null_levels_of_staicc(data, majority, vote, uniform, ceiling):
+def test_null_levels_of_staicc(data, majority, uniform, ceiling):
     prompts = staicc_prompts(data, 4)
     gold, shown = np.array([p.gold for p in prompts]), np.array([p.demonstrations for p in prompts])
     reads = np.full((512, 1, 1, 4), 0.01)
     found = measures.induction(reads, gold, shown).likelihood
     assert baselines.majority_right(gold).mean() == pytest.approx(majority, abs=6e-4)
-    assert baselines.vote_right(gold, shown, len(prompts[0].labels)).mean() == pytest.approx(vote, abs=6e-4)
     assert found.mean() == pytest.approx(uniform, abs=1e-3)
     assert (found > 0).mean() == pytest.approx(ceiling, abs=6e-4)
     assert measures.uniform_likelihood(gold, shown) == pytest.approx((found.mean(), (found > 0).mean()), abs=1e-3)
@@ -341,7 +342,8 @@ def study(model_folder, tmp_path):
     return AblationStudy(Model(str(model_folder), verbose=False), "financial_phrasebank", 2, 5, folder=tmp_path)
 
 
-TASK = results.Task((measures.TaskCheck("trec", 1.0, 0.9, 0.5, 0.5, 6),))
+GAIN = Interval(1.0, 0.5, 1.5)
+TASK = results.Task((TaskCheck("trec", 2, 1.0, 0.9, 0.5, GAIN, GAIN, 0.01, 6),))
 
 
 def cached(study, **changes):
@@ -401,7 +403,7 @@ def test_tables_and_effects_are_cached_piece_by_piece(study, tmp_path):
         np.testing.assert_array_equal(again[control].log_prob, found[control].log_prob)
     with_text = {condition for condition, answers in found.items() if answers.text_loss is not None}
     assert with_text == {c for c in conditions if c.part == cuts.WHOLE.part and c.draw is None}
-    assert effects.cut.shape == effects.control.shape == (5, 12)
+    assert effects.cut.shape == effects.control.shape == (5, 12, 3)
     assert np.abs(effects.cut - effects.whole[:, None])[:, :8].max() > 1e-5
     assert np.abs(effects.cut[:, 8:] - effects.whole[:, None]).max() < 1e-5  # read by no later layer
     reads = study.label_reads()
@@ -412,10 +414,7 @@ def test_tables_and_effects_are_cached_piece_by_piece(study, tmp_path):
 
 
 def test_the_reference_lists_give_tables(study):
-    """Without demonstrations their cut of the query would leave it nothing to attend to: that cell is empty."""
-    tables = study.replace(cell_lists="reference", draws=1).tables(TASK)
-    zero_shot = tables.table()["zero-shot, nats"]
-    assert zero_shot["x_q -> s_q"] == "" and (zero_shot.drop("x_q -> s_q") != "").all()
+    assert len(study.replace(cell_lists="reference", draws=1).tables(TASK).table()) == 5
 
 
 def test_changes_are_paired_by_prompt():
@@ -435,7 +434,7 @@ def test_changes_are_paired_by_prompt():
         cuts.Condition(step, part, 1): answers([1, 2, 3, 2]),
         cuts.Condition(step, quarter, 0): answers([2, 3, 4, 5]),
     }
-    cut, controls = results.changes(records)
+    cut, controls = results.changes(records, Score.LOG_PROBABILITY)
     assert cut[part]["si_to_yi"] == pytest.approx((-1, -1, -1))
     assert cut[quarter]["si_to_yi"] == mean_interval([0, 0, 0, -4])
     assert controls[part]["si_to_yi"][0] == pytest.approx(-0.25)
@@ -458,25 +457,27 @@ def test_other_keys_keep_the_readers():
 
 
 def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_taken(study, tmp_path, monkeypatch):
-    task = CausalStudy(study, ["sst5", 4], choice_prompts=6).task()
-    assert isinstance(task, results.Task)
+    task = CausalStudy(study, ["sst5", 4], [2], choice_prompts=6).task()
     checks = task.checks
-    assert [check.dataset for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
+    assert [check.name for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
     assert task.check == checks[0] and task.mark == "; TASK NOT DONE"  # the first is measured all the same
-    assert [line.partition(":")[0] for line in str(task).splitlines()] == ["sst5", "trec"]
-    again = CausalStudy(cached(study), ["sst5", 4], choice_prompts=6).task()
-    assert again == task
+    assert [line.partition(",")[0] for line in str(task).splitlines()] == ["sst5", "trec"]
+    assert CausalStudy(cached(study), ["sst5", 4], [2], choice_prompts=6).task() == task
     records = [cache.load(json.loads(json.dumps(one)), tmp_path) for one in requests_in(tmp_path)]
-    gold = {r.request["dataset"]: r.data["gold"].tolist() for r in records if r is not None}
-    assert gold["trec"] == [p.gold for p in staicc_prompts("trec", 2)[-6:]]
+    asked = [(r.request["dataset"], r.request["k"], r.request["permuted"]) for r in records if r is not None]
+    assert sorted(asked) == [
+        (name, k, permuted) for name in ("sst5", "trec") for k, permuted in ((0, False), (2, False), (2, True))
+    ]
+    last = [prompt.gold for prompt in staicc_prompts("trec", 2)[-6:]]
+    assert all(r.data["gold"].tolist() == last for r in records if r is not None and r.request["dataset"] == "trec")
     prompts = staicc_prompts("trec", 2)
     majority = baselines.majority_right(np.array([p.gold for p in prompts])).mean()
-    assert checks[1].majority == pytest.approx(majority) and checks[1].n == 6
+    assert checks[1].baseline == pytest.approx(majority) and checks[1].n == 6
 
-    monkeypatch.setattr(ablation, "task_check", lambda name, *rest: measures.TaskCheck(name, 1.0, 0.9, 0.5, 0.5, 6))
-    first = CausalStudy(cached(study), ["sst5", "trec"], choice_prompts=6).task()
-    assert isinstance(first, results.Task)
-    assert [check.dataset for check in first.checks] == ["sst5"] and first.check.done  # the others are not tried
+    done = TaskCheck("sst5", 2, 1.0, 0.9, 0.5, GAIN, GAIN, 0.01, 6)
+    monkeypatch.setattr(label_task, "task_check", lambda *_: done)
+    first = CausalStudy(cached(study), ["sst5", "trec"], [2], choice_prompts=6).task()
+    assert first.checks == (done,) and first.endpoint == Score.WHICH_LABEL  # the others are not tried
 
 
 def requests_in(folder):
@@ -487,44 +488,32 @@ def test_prompts_that_are_measured_choose_no_task(study):
     for changes in ({"prompts": 385}, {"prompts": 5}):
         options = {} if changes["prompts"] == 385 else {"read_prompts": 385}
         with pytest.raises(ValueError, match="385 prompts to be measured and 128 to choose"):
-            CausalStudy(study.replace(**changes), ["trec"], **options)
+            CausalStudy(study.replace(**changes), ["trec"], [4], **options)
     with pytest.raises(ValueError, match="^datasets = "):
-        CausalStudy(study, [])
+        CausalStudy(study, [], [4])
     with pytest.raises(ValueError, match="unknown data set"):
-        CausalStudy(study, ["imdb"])
-
-
-def test_without_demonstrations_nothing_is_cut(study):
-    causal = CausalStudy(cached(study, k=0), ["trec"])
-    parts: list[Any] = [
-        causal.task(),
-        causal.tables(),
-        causal.induction_heads(),
-        causal.head_effects(Study(study.model, k=0)),
-    ]
-    for part in parts:
-        assert str(part).startswith("k = 0: without demonstrations")
-        assert part.figure() is None and part.table() is None and part.values() == {}
+        CausalStudy(study, ["imdb"], [4])
+    with pytest.raises(ValueError, match="^ks"):
+        CausalStudy(study, ["trec"], [0])
 
 
 def test_all_causal_parts_are_of_the_chosen_task(study, monkeypatch):
     sizes = {"choice_prompts": 6, "read_prompts": 4, "single_heads": 3, "heads_cut": 2}
-    causal = CausalStudy(study.replace(draws=1, every_part=True), ["sst5", "trec"], **sizes)
+    causal = CausalStudy(study.replace(draws=1, every_part=True), ["sst5", "trec"], [3, 2], **sizes)
     whole = Study(study.model, k=2, prompts=6, folder=study.folder)
     tables, induction, effects = causal.tables(), causal.induction_heads(), causal.head_effects(whole)
-    assert isinstance(tables, results.Tables) and isinstance(induction, results.InductionHeads)
-    assert isinstance(effects, results.HeadEffects)
-    assert {part.task.check.dataset for part in (tables, induction, effects)} == {"sst5"}
-    assert set(tables.together[1]) == {(0.0, 1.0), *cuts.QUARTERS} and len(tables.cut) == 1 + 25 + 25
-    assert str(tables).splitlines() == [tables.worth, tables.verdict]
-    assert "tiny, sst5, k = 2, 5 prompts; TASK NOT DONE" in tables.setting
-    assert induction.setting == "tiny, sst5, k = 2, 4 prompts; TASK NOT DONE"
+    assert {(part.task.check.name, part.task.check.k) for part in (tables, induction, effects)} == {("sst5", 3)}
+    every = {(0.0, 1.0), *cuts.QUARTERS}
+    assert all(set(random) == every for _, random in tables.together.values()) and len(tables.cut) == 1 + 25 + 25
+    assert str(tables).splitlines() == [tables.worth, *tables.findings]
+    assert "tiny, sst5, k = 3, 5 prompts; TASK NOT DONE" in tables.setting
+    assert induction.setting == "tiny, sst5, k = 3, 4 prompts; TASK NOT DONE"
     assert f"beyond chance: {len(induction.beyond_chance)} of 3: [" in str(induction)
-    assert effects.number == 2 and np.isfinite(effects.worth.difference).sum() == 2
-    assert effects.setting.endswith("k = 2, 6 prompts; cut on 3 prompts of sst5; TASK NOT DONE")
-    assert [part.figure().get_suptitle() for part in (tables, induction, effects)] == [""] * 3
+    worth = effects.worth[effects.task.endpoint]
+    assert effects.number == 2 and np.isfinite(worth.difference).sum() == 2
+    assert effects.setting.endswith("k = 2, 6 prompts; cut on 3 prompts of sst5, k = 3; TASK NOT DONE")
     stored = {name for part in (tables, induction, effects) for name in part.values()}
-    assert stored == {"ablation", "without demonstrations", "induction", "head effects"}
+    assert stored == {"ablation", "induction", "head effects"}
 
 
 def test_a_table_study_is_like_the_forerunner_study(model_folder):
@@ -537,19 +526,54 @@ def test_a_table_study_is_like_the_forerunner_study(model_folder):
 
 
 @pytest.mark.parametrize(
-    ("change", "random", "done", "said"),
+    ("change", "random", "said"),
     [
-        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), True, "becomes less likely"),
-        ((-1.0, -2.2, 0.2), (0.0, -0.1, 0.1), True, "no effect"),
-        ((-0.3, -0.4, -0.2), (-0.3, -0.5, -0.1), True, "no effect"),  # random cells cost as much
-        ((0.5, 0.4, 0.6), (0.0, -0.1, 0.1), True, "becomes likelier"),
-        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), False, "task not done"),
+        ((-1.0, -1.2, -0.8), (0.0, -0.1, 0.1), "costs it 1.00 [0.80, 1.20] nats"),
+        ((-1.0, -2.2, 0.2), (0.0, -0.1, 0.1), "is not shown to cost it more than random cells"),
+        ((-0.3, -0.4, -0.2), (-0.3, -0.5, -0.1), "is not shown to cost it"),  # random cells cost as much
+        ((0.5, 0.4, 0.6), (0.0, -0.1, 0.1), "gains it 0.50 [0.40, 0.60] nats"),
     ],
 )
-def test_the_causal_finding_is_what_the_intervals_say(change, random, done, said):
+def test_what_is_told_of_a_cut_is_what_the_intervals_say(change, random, said):
     lost, controls = ({cuts.WHOLE.part: {"si_to_yi": Interval(*values)}} for values in (change, random))
-    finding = results.causal_finding(lost, controls, done)
-    assert said in finding and f"{change[0]:+.3f} [{change[1]:+.3f}, {change[2]:+.3f}]" in finding
+    assert results.told("it", lost, controls).startswith(said)
+
+
+def test_the_two_terms_of_the_gold_label_add_up_and_are_told_apart():
+    """Cutting takes the mass of labels and leaves which of them is right; then the other way round."""
+
+    def answers(mass, which):
+        log_prob = np.log(np.stack([which, 1 - which], axis=1)) + mass[:, None]
+        return results.Answers(log_prob, np.zeros(8, int))
+
+    random = np.random.default_rng(0)
+    which, mass = random.uniform(0.5, 0.8, 8), random.uniform(-0.5, -0.1, 8)
+    whole = answers(mass, which)
+    step, control = cuts.Condition(Cut.SI_TO_YI), cuts.Condition(Cut.SI_TO_YI, draw=0)
+    scores = whole.scores
+    np.testing.assert_allclose(scores[Score.WHICH_LABEL] + scores[Score.LABEL_MASS], scores[Score.LOG_PROBABILITY])
+    np.testing.assert_allclose(scores[Score.LABEL_MASS], mass)
+    bare = answers(mass - 3 + 0.1 * random.random(8), which)
+    for cut, costs, keeps in (
+        (answers(mass - 2, which), Score.LABEL_MASS, Score.WHICH_LABEL),
+        (answers(mass, which / 2), Score.WHICH_LABEL, Score.LABEL_MASS),
+    ):
+        changed = {
+            score: results.changes({cuts.WHOLE: whole, step: cut, control: whole}, score)[0] for score in (costs, keeps)
+        }
+        assert changed[costs][step.part]["si_to_yi"].high < -0.5
+        assert np.abs(changed[keeps][step.part]["si_to_yi"]).max() < 1e-9
+        tables = results.Tables(
+            Setting("toy", "trec", 2, 8), TASK, {cuts.WHOLE: whole, step: cut, control: whole}, bare
+        )
+        assert [" costs " in line for line in tables.findings] == [
+            costs == Score.WHICH_LABEL,
+            costs == Score.LABEL_MASS,
+        ]
+        undone = replace(tables, task=results.Task((replace(TASK.check, p=0.2),)))
+        assert undone.findings[0] == "Which label: no in-context learning to explain"
+        unraised = replace(undone, alone=whole)
+        assert unraised.findings == undone.findings[:1]  # demonstrations that raise no mass leave nothing to report
 
 
 def test_the_table_and_what_demonstrations_are_worth_are_paired(study):
@@ -557,9 +581,9 @@ def test_the_table_and_what_demonstrations_are_worth_are_paired(study):
     table = tables.table()
     assert len(table) == 5 and table.index[2] == "s_i -> y_i" and max(map(len, table.to_string().splitlines())) <= 160
     assert not (table == "").any(axis=None)
-    nats = [answers[cuts.WHOLE].scores[Score.LOG_PROBABILITY] for answers in (tables.cut, tables.alone)]
+    nats = [answers.scores[Score.WHICH_LABEL] for answers in (tables.cut[cuts.WHOLE], tables.alone)]
     difference = nats[0] - nats[1]
-    assert f"log-probability by {difference.mean():+.3f} [" in tables.worth and "of 5 prompts" in tables.worth
-    wide = results.changes(tables.cut, comparisons=20)[0][(0.0, 1.0)]["si_to_yi"]
-    narrow = results.changes(tables.cut)[0][(0.0, 1.0)]["si_to_yi"]
+    assert f"| labels) by {difference.mean():+.3f} [" in tables.worth and "of 5 prompts" in tables.worth
+    wide = results.changes(tables.cut, Score.LABEL_MASS, comparisons=20)[0][(0.0, 1.0)]["si_to_yi"]
+    narrow = results.changes(tables.cut, Score.LABEL_MASS)[0][(0.0, 1.0)]["si_to_yi"]
     assert wide[0] == narrow[0] and wide[1] < narrow[1] and wide[2] > narrow[2]

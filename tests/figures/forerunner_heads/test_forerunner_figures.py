@@ -11,7 +11,7 @@ from matplotlib.image import AxesImage
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.forerunner_heads import causal_plots, cuts, measures, paper_plots, plots
 from util.figures.forerunner_heads.cuts import EVERYWHERE, QUARTERS, WHOLE, Condition, Cut
-from util.figures.forerunner_heads.measures import ENDINGS, Contrast, Series, TaskCheck
+from util.figures.forerunner_heads.measures import ENDINGS, Contrast, Series
 from util.figures.forerunner_heads.results import (
     Answers,
     Counts,
@@ -25,6 +25,7 @@ from util.figures.forerunner_heads.results import (
     Layers,
     Planted,
     Reading,
+    Score,
     Setting,
     Tables,
     Task,
@@ -33,11 +34,13 @@ from util.figures.style import COLUMN, WIDTH
 from util.stats.heads import top
 from util.stats.intervals import Interval
 from util.stats.splits import halves
+from util.stats.task_check import TaskCheck
 
 PROMPTS, C = 32, 5
 ABOUT = Setting(LONG_NAME, "financial_phrasebank", 4, PROMPTS)
-DONE = Task((TaskCheck("agnews", 0.9, 0.8, 0.3, 0.3, 128),))
-NOT_DONE = Task((TaskCheck("agnews", 0.3, 0.2, 0.3, 0.3, 128),))
+GAIN = Interval(1.0, 0.5, 1.5)
+DONE = Task((TaskCheck("agnews", 4, 0.9, 0.8, 0.3, GAIN, GAIN, 0.01, 128),))
+NOT_DONE = Task((TaskCheck("agnews", 4, 0.3, 0.2, 0.3, GAIN, GAIN, 0.01, 128),))
 SETS = ("glue_sst2", "rotten_tomatoes", "financial_phrasebank", "sst5", "trec", "agnews")
 CONDITIONS = cuts.conditions(draws=1)
 
@@ -80,7 +83,10 @@ def copying_matters(condition: Condition) -> float:
 
 def tables(change=copying_matters, task=DONE):
     given = answers(change)
-    return Tables(ABOUT, task, given, given)
+    bare = replace(
+        given[WHOLE], log_prob=given[WHOLE].log_prob - 1 - 0.1 * np.random.default_rng(1).random((PROMPTS, 1))
+    )
+    return Tables(ABOUT, task, given, bare)
 
 
 def induction(layers, heads, strength=0.0, task=DONE):
@@ -99,8 +105,11 @@ def effects(layers, heads, cost=0.0, task=DONE, cut_heads=16):
     random = np.random.default_rng(0)
     moved = random.random((layers, heads)) ** 6 * 40
     chosen = tuple(top(moved, cut_heads))
-    whole, noise = random.normal(-1, 0.1, PROMPTS), random.normal(0, 0.05, (PROMPTS, len(chosen)))
-    cut = HeadCuts(chosen, whole, whole[:, None] - cost + noise, np.repeat(whole[:, None], len(chosen), axis=1))
+    whole, noise = random.normal(-3, 0.1, (PROMPTS, 3)), random.normal(0, 0.05, (PROMPTS, len(chosen)))
+    gold, control = random.integers(0, 3, PROMPTS), np.repeat(whole[:, None], len(chosen), axis=1)
+    without = control.copy()
+    without[np.arange(PROMPTS), :, gold] += noise - 2 * cost
+    cut = HeadCuts(chosen, gold, whole, without, control)
     return HeadEffects.of(ABOUT, task, series(layers, heads)[Series.CORRECT].counts(C), moved, cut)
 
 
@@ -166,7 +175,7 @@ def test_the_smallest_results_can_be_drawn():
         held_out(nothing).figure(planted()),
         one_set.figure(),
         effects(4, 8, cut_heads=1).figure(),
-        causal_plots.cut_table({EVERYWHERE: {"a": Interval(0, 0, 0)}}, {}, {"a": "a"}, None, "setting"),
+        causal_plots.cut_table(dict.fromkeys("xy", ({EVERYWHERE: {"a": Interval(0, 0, 0)}}, {})), {"a": "a"}, "", "s"),
     ]
     for figure in drawn:
         assert faults(figure) == []
@@ -240,23 +249,26 @@ def test_the_rows_of_demonstrations_sum_to_the_heads_on_a_prompt():
 def test_a_cuts_value_is_printed_where_its_interval_excludes_0():
     table = {EVERYWHERE: {"a": Interval(-1.0, -2.0, -0.5), "b": Interval(3.0, -1.0, 7.0)}}
     controls = {EVERYWHERE: {"a": Interval(0.1, 0.05, 0.2), "b": Interval(0.0, 0.0, 0.0)}}
-    figure = causal_plots.cut_table(table | {QUARTERS[0]: table[EVERYWHERE]}, controls, {"a": "a", "b": "b"}, None, "s")
+    other = {EVERYWHERE: dict.fromkeys("ab", Interval(9.0, -1.0, 19.0))}
+    both = {part: {**one, QUARTERS[0]: one[EVERYWHERE]} for part, one in (("which", table), ("mass", other))}
+    scores = {"which": (both["which"], controls), "mass": (both["mass"], {})}
+    figure = causal_plots.cut_table(scores, {"a": "a", "b": "b"}, "", "s")
     for ax, control in zip(figure.axes[:2], (True, False), strict=True):  # controls of all layers alone
         assert [text.get_text() for text in ax.texts] == ["-1.00"]
         containers: list[Any] = ax.containers
-        points = {tuple(np.ravel(one.lines[0].get_xydata())): one.lines[0].get_mfc() for one in containers}
-        reds = {(-1.0, 0.0): causal_plots.RED, (3.0, 1.0): "white"}
-        greys = {(0.1, 0.2): causal_plots.GREY, (0.0, 1.2): "white"}
-        assert points == (reds | greys if control else reds)
+        points = {one.lines[0].get_xdata()[0]: (one.lines[0].get_color(), one.lines[0].get_mfc()) for one in containers}
+        red, blue = causal_plots.SCORE_COLOURS
+        wanted = {-1.0: (red, red), 3.0: (red, "white"), 9.0: (blue, "white")}
+        assert points == wanted | ({0.1: (red, red), 0.0: (red, "white")} if control else {})
 
 
 def test_the_heads_that_were_cut_are_named_in_the_order_of_what_they_move():
     result = effects(30, 9, cost=0.5)
-    below = result.figure().axes[-1]
-    order = sorted(zip(*np.nonzero(np.isfinite(result.worth.difference)), strict=True), key=lambda h: -result.moved[h])
+    below, worth = result.figure().axes[-1], result.worth[Score.WHICH_LABEL].difference
+    order = sorted(zip(*np.nonzero(np.isfinite(worth)), strict=True), key=lambda h: -result.moved[h])
     assert [tick.get_text() for tick in below.get_xticklabels()] == [f"L{layer}H{head}" for layer, head in order]
     drawn = [one.lines[0].get_ydata()[0] for one in below.containers]
-    np.testing.assert_array_equal(drawn, [result.worth.difference[head] for head in order])
+    np.testing.assert_array_equal(drawn, [worth[head] for head in order])
     assert len([text for text in below.texts if text.get_text()]) == 16  # all cost something: their values are printed
 
 
@@ -387,16 +399,17 @@ def test_the_title_of_the_specificity():
 @pytest.mark.parametrize(
     ("nats", "said"),
     [
-        (-3.0, "costs the gold label "),
-        (0.0, "is not shown to cost the gold label more than random cells: "),
-        (3.0, "gains the gold label "),
+        (-3.0, "costs the right label "),
+        (0.0, "is not shown to cost the right label more than random cells: "),
+        (3.0, "gains the right label "),
     ],
 )
 def test_the_title_of_the_ablation(nats, said):
     result = tables(lambda condition: nats * (condition.cut == Cut.SI_TO_YI and condition.draw is None))
-    assert title(result).startswith(f"Cutting the labels' reads of their forerunners {said}")
+    assert title(result).startswith(f"Which label: cutting the labels' reads of their forerunners {said}")
     undone = tables(task=NOT_DONE)
-    assert undone.finding is None and title(undone) == "" and "; TASK NOT DONE" in undone.setting
+    assert title(undone).startswith("Which label: no in-context learning to explain. Label mass: cutting the labels'")
+    assert "; TASK NOT DONE" in undone.setting
 
 
 def test_the_title_of_the_induction_heads():
@@ -404,13 +417,12 @@ def test_the_title_of_the_induction_heads():
     assert title(induction(4, 8, strength=1.0)) == (
         "In 1 of 4 layers the best head prefers the query's label beyond chance"
     )
-    undone = induction(4, 8, task=NOT_DONE)
-    assert undone.finding is None and title(undone) == "" and undone.setting.endswith("; TASK NOT DONE")
+    assert induction(4, 8, task=NOT_DONE).setting.endswith("; TASK NOT DONE")
 
 
 def test_the_title_of_the_effects():
-    said = "of the 16 heads that move most"
-    assert title(effects(4, 8, -0.5)) == f"Cut alone, none {said} costs the gold label more than other cells do"
-    assert title(effects(4, 8, 0.5)) == f"Cut alone, 16 {said} cost the gold label more than other cells do"
+    said, n = "of the 16 heads that move most", f"more than other cells do, on {PROMPTS} prompts"
+    assert title(effects(4, 8, -0.5)) == f"Cut alone, none {said} costs the right label {n}"
+    assert title(effects(4, 8, 0.5)) == f"Cut alone, 16 {said} cost the right label {n}"
     undone = effects(4, 8, 0.5, task=NOT_DONE)
-    assert undone.finding is None and title(undone) == "" and undone.setting.endswith("agnews; TASK NOT DONE")
+    assert " label mass more" in title(undone) and undone.setting.endswith("agnews, k = 4; TASK NOT DONE")

@@ -240,13 +240,13 @@ WRONG = {
     r"read_prompts = 1: ": lambda: causal(read_prompts=1),
     r"single_heads = 0: ": lambda: causal(single_heads=0),
     r"heads_cut = 0: ": lambda: causal(heads_cut=0),
-    r"datasets.0 = 'imdb': unknown data set": lambda: CausalStudy(AblationStudy(), ["imdb"]),
-    r"datasets = \(\): ": lambda: CausalStudy(AblationStudy(), ()),
+    r"datasets.0 = 'imdb': unknown data set": lambda: CausalStudy(AblationStudy(), ["imdb"], [4]),
+    r"datasets = \(\): ": lambda: CausalStudy(AblationStudy(), (), [4]),
 }
 
 
 def causal(study=None, **options):
-    return CausalStudy(study or AblationStudy(), ["trec"], **options)
+    return CausalStudy(study or AblationStudy(), ["trec"], [4], **options)
 
 
 @pytest.mark.parametrize("message", WRONG)

@@ -14,9 +14,11 @@ from util.figures.induction_scores.plan import PRESETS, Plan, Setup
 from util.figures.induction_scores.study import Study
 from util.figures.style import COLUMN, WIDTH
 from util.stats.intervals import Interval
+from util.stats.task_check import TaskCheck
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_ASKED, NOT_DONE, UNDECIDED
 
 WHOLE, KNOCKED_OUT, ABLATED = Row(Group.WHOLE), Row(Group.KNOCKED_OUT), Row(Group.ABLATED, 3)
+GAIN = Interval(1.0, 0.5, 1.5)
 CONTROLS = tuple(Row(Group.LAYER_MATCHED, None, draw) for draw in (1, 2))
 
 
@@ -33,8 +35,8 @@ def task(name, shots, *, n=200, text=False, unrelated=False, does=True, chance=0
         right[k] = rows | dict.fromkeys(CONTROLS, first(n, shares[3])) if does else {WHOLE: first(n, shares[0])}
         if not k:
             right[k].pop(KNOCKED_OUT, None)
-    done = Interval(0.9, 0.8, 0.95) if does else Interval(0.5, 0.4, 0.6)
-    return TaskShots(Labelled(name, unrelated), right, ABLATED, CONTROLS, chance, text, done, does, 512)
+    check = TaskCheck(name, 10, 0.9, 0.8, chance, GAIN, GAIN, 0.001 if does else 0.5, n)
+    return TaskShots(Labelled(name, unrelated), right, ABLATED, CONTROLS, chance, text, check, 512)
 
 
 def setup():
@@ -95,7 +97,8 @@ def test_a_claim_does_not_hold_of_what_did_not_happen():
 
 def test_ablations_of_a_task_that_is_not_done_are_shown_and_not_judged():
     """With `all_tasks` they are measured."""
-    measured = replace(task("recursion", {0: (0.5,) * 4, 10: (0.52, 0.5, 0.5, 0.5)}), does=False)
+    measured = task("recursion", {0: (0.5,) * 4, 10: (0.52, 0.5, 0.5, 0.5)})
+    measured = replace(measured, check=replace(measured.check, p=0.5))
     assert verdict(1, measured).verdict == NOT_DONE
     assert benefits(measured).table().loc[("recursion", 10), "ablated"].startswith("0.50 [")
 
@@ -318,7 +321,7 @@ def test_a_task_whose_queries_are_all_asked_is_judged_by_them(tmp_path):
     )
     [found] = study.benefits().tasks
     assert found.right[0][WHOLE].shape[1] == 300 and found.ablated in found.right[0]
-    assert found.done is not None and found.done.value == found.right[0][WHOLE].mean() and not found.does
+    assert found.check.accuracy == found.right[0][WHOLE].mean() and not found.does
 
 
 def test_the_papers_settings_have_its_sizes_and_tasks():

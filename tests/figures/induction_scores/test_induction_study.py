@@ -31,13 +31,13 @@ from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Kn
 from util.engine.label_scores import knockouts, label_log_probs, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures import report
-from util.figures.induction_scores import measures, outputs, results, task_study
+from util.figures.induction_scores import measures, outputs, results
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group
 from util.figures.induction_scores.edits import Row as EditRow
 from util.figures.induction_scores.results import Accuracies
 from util.figures.induction_scores.study import Study
-from util.figures.induction_scores.task_study import TaskStudy, answered_right, tasks_done
+from util.figures.induction_scores.task_study import Answers, TaskStudy, answered_right, tasks_done
 from util.figures.planted_controls import planted_control
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
@@ -1634,23 +1634,29 @@ def test_heads_without_layer_matched_controls_are_compared_by_norm_alone():
 
 
 def test_tasks_are_chosen_by_queries_that_are_not_measured(pair, tmp_path, monkeypatch):
+    """A task is done where demonstrations help and permuted ones do not."""
     seen = []
 
-    def answered(studies, edits):
-        seen.extend(studies)
-        share = 0.9 if studies[0].task == "wordseq2" else 0.6
-        return {"whole": np.arange(20)[None] < 20 * share}
+    def answers(self, edits):
+        seen.append(self)
+        helped = self.task == "wordseq2" and self.k and not self.permuted
+        share, gold = np.linspace(0.6, 0.9, self.prompts) if helped else np.full(self.prompts, 0.4), np.arange(20) % 2
+        other = np.where(gold == 0, share, 1 - share)
+        return {"": Answers(np.log(np.stack([other, 1 - other], axis=1)), gold)}
 
-    monkeypatch.setattr(task_study, "answered_right", answered)
+    monkeypatch.setattr(TaskStudy, "answers", answers)
     studies = [study_of(pair, tmp_path, task=task, prompts=20) for task in ("wordseq1", "wordseq2")]
     done = tasks_done(studies)
-    assert list(done) == ["wordseq2"] and done["wordseq2"][0] == 0.9
-    assert [(study.start, study.prompts) for study in seen] == [(20, 20)] * 2
+    assert list(done) == ["wordseq2"] and done["wordseq2"].accuracy == 1 and done["wordseq2"].k == studies[0].k
+    assert {(study.start, study.prompts) for study in seen} == {(20, 20)}
+    assert [(study.k > 0, study.permuted) for study in seen] == [(True, False), (False, False), (True, True)] * 2
     monkeypatch.undo()
-    own, others = ({prompt.text for prompt in study.drawn} for study in (studies[0], seen[0]))
-    assert len(own) == len(others) == 20 and not own & others
-    queries = [{p.text[slice(*p.spans["x"][-1])] for p in study.drawn} for study in (studies[0], seen[0])]
-    assert not queries[0] & queries[1]
+    own, others, bare, permuted = ([*study.drawn] for study in (studies[0], *seen[:3]))
+    queries = [[p.text[slice(*p.spans["x"][-1])] for p in prompts] for prompts in (own, others, bare, permuted)]
+    assert not {*queries[0]} & {*queries[1]} and queries[1] == queries[2] == queries[3]
+    assert all(not p.demonstrations for p in bare)
+    assert [sorted(p.demonstrations) for p in others] == [sorted(p.demonstrations) for p in permuted]
+    assert own != others and seen[0].request != seen[2].request
     with pytest.raises(ValueError, match="start = 500"):
         study_of(pair, tmp_path, prompts=20, start=500)
 

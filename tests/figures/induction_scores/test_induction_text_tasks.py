@@ -124,8 +124,7 @@ def test_queries_of_staicc_run_out_at_512(rte, tmp_path):
 def test_tasks_that_the_model_does_are_told_by_other_queries(rte, tmp_path):
     study = study_of(rte, tmp_path, prompts=5)
     right = answered_right([study.other_queries], {"whole": WHOLE})["whole"].mean()
-    done = tasks_done([study])
-    assert ("rte" in done) == (right == 1)  # of five answers, all must be right to be more than chance
+    assert not tasks_done([study]) and right < 1  # of a random model
 
 
 def test_the_study_of_the_figure_takes_text_tasks(tmp_path):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 from lm_eval.api.samplers import ContextSampler
 from lm_eval.tasks import TaskManager
 
@@ -28,10 +29,12 @@ from util.prompts import classification
 from util.prompts.classification import Task
 from util.prompts.prompt import Layout, Prompt
 from util.prompts.text_tasks import TEXT_TASKS, semantically_unrelated
+from util.stats.answers import label_mass, right, which_label
 
 FOLDER = Path(__file__).parent / "task_configs"
 PREFIX = "icl_"
 VERSION = 1.0
+METRICS = ("acc", "which_label", "label_mass")
 UNRELATED = "_sul"  # behind the names of NLP tasks with labels that are unrelated to the classes
 NAMES = (*classification.NAMES, *(f"{name}{version}" for version in ("", UNRELATED) for name in TEXT_TASKS))
 # shots of the rows of Crosbie & Shutova's Table 1
@@ -99,7 +102,8 @@ def config(task: Task) -> dict[str, Any]:
         "doc_to_choice": "labels",
         "target_delimiter": task.layout.join,
         "fewshot_delimiter": task.layout.end,
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+        "process_results": scores,
+        "metric_list": [{"metric": name, "aggregation": "mean", "higher_is_better": True} for name in METRICS],
         "metadata": {"version": VERSION},
     }
 
@@ -122,6 +126,13 @@ def dataset(icl_task: str, icl_data: str | None = None, **settings: Any) -> dict
         for prompt in classification.prompts(task, 0)
     ]
     return {"test": datasets.Dataset.from_list(rows)}
+
+
+def scores(doc: dict[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, float]:
+    """The metrics of one query: acc; log P(right label | labels) and log P(any label), in nats."""
+    log_prob, gold = np.array([[answer[0] for answer in results]]), np.array([doc["gold"]])
+    found = (right(log_prob, gold), which_label(log_prob, gold), label_mass(log_prob))
+    return {name: float(value[0]) for name, value in zip(METRICS, found, strict=True)}
 
 
 class Demonstrations(ContextSampler):

@@ -7,22 +7,20 @@ demonstrations at all. Beside that what the query's forerunner reads of the labe
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, fields
 from functools import cached_property, partial
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 
 from util.engine import batches
 from util.engine.attention import support
-from util.engine.batches import too_long
-from util.engine.call import UnsupportedModel
 from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 from util.engine.replay import replay
 from util.figures.forerunner_heads.cuts import (
     DRAWS,
     EVERYWHERE,
-    PUBLISHED,
     QUARTERS,
+    WHOLE,
     Condition,
     Cut,
     cells,
@@ -32,27 +30,25 @@ from util.figures.forerunner_heads.cuts import (
     layer_range,
     other_keys,
 )
-from util.figures.forerunner_heads.measures import TaskCheck, task_check
 from util.figures.forerunner_heads.results import (
     Answers,
     HeadCuts,
     HeadEffects,
     InductionHeads,
     LabelReads,
-    NoDemonstrations,
     Tables,
     Task,
 )
 from util.figures.forerunner_heads.study import METHOD_VERSION, ForerunnerStudy, Study, blocks
-from util.load_model_and_data import staicc_prompts
-from util.prompts.prompt import Prompt, with_bos
-from util.records.checked import Count, checked
+from util.prompts.prompt import with_bos
+from util.records import study as base
+from util.records.checked import AsList, Count, Distinct, checked
 from util.records.staicc import QUERIES, Datasets, Prompts
 from util.records.study import plain_heads
 from util.roles.cuts import head_cut
 from util.roles.head_scores import heads_by_layer
 from util.roles.heads import checked_head
-from util.stats.answers import majority_right, right, vote_right
+from util.roles.label_task import LabelTask, first_done
 from util.stats.heads import Head, top
 
 CellLists = Literal["corrected", "reference"]
@@ -109,19 +105,15 @@ class AblationStudy(ForerunnerStudy):
     # -------------------------------------------------------------------------------------------- tables
 
     def tables(self, task: Task) -> Tables:
-        """What every cut changes in all layers and in each quarter of them, with and without demonstrations.
+        """What every cut changes in all layers and in each quarter of them, beside no demonstrations.
 
         task: why this data set is measured.
         """
         parts = (EVERYWHERE, *QUARTERS)
         controlled = parts if self.every_part else (EVERYWHERE,)
         with_all = conditions(parts=parts, controlled=controlled, draws=self.draws)
-        # without demonstrations the reference's cut of the query would leave it nothing to attend to
-        named = [one for one in PUBLISHED if self.cell_lists == "corrected" or one != Cut.XQ_TO_SQ]
-        without = conditions(named, parts=(EVERYWHERE,), controlled=())
-        asked = (self, with_all), (self.replace(k=0), without)
-        cut, alone = (study.answers(edits) for study, edits in asked)
-        return Tables(self.setting, task, cut, alone)
+        alone = self.replace(k=0).answers([WHOLE])[WHOLE]
+        return Tables(self.setting, task, self.answers(with_all), alone)
 
     def answers(self, wanted: Sequence[Condition]) -> dict[Condition, Answers]:
         """What the model says under these conditions, each cached on its own.
@@ -186,7 +178,7 @@ class AblationStudy(ForerunnerStudy):
     # -------------------------------------------------------------------------------------------- head by head
 
     def head_cuts(self, heads: Sequence[Head]) -> HeadCuts:
-        """What each head's copying is worth to the gold label; cached in blocks of prompts.
+        """What each head's copying is worth to the labels; cached in blocks of prompts.
 
         heads: places (layer, head) in the stack of layers with attention, each once. Raises ValueError for a head twice
         or none, and, before anything is measured, for one that the model does not have.
@@ -199,21 +191,20 @@ class AblationStudy(ForerunnerStudy):
         # not `record_in_blocks`: its request of the whole would lose every cached record, which are of blocks here
 
         def measured(block: range) -> dict[str, Any]:
-            part = {"part": "head effects", "heads": ordered, "block": [block.start, block.stop]}
+            part = {"part": "head effects", "scored": "labels", "heads": ordered, "block": [block.start, block.stop]}
             return self.record(part, partial(self._measure_heads, ordered, block)).data
 
         records = list(map(measured, self.progress(together, f"{self.dataset}: heads", unit="block")))
         whole, cut, control = (np.concatenate([r[name] for r in records]) for name in ("whole", "cut", "control"))
         order = [ordered.index([layer, head]) for layer, head in places]
-        return HeadCuts(places, whole, cut[:, order], control[:, order])
+        return HeadCuts(places, self.label_numbers["gold"], whole, cut[:, order], control[:, order])
 
     def _measure_heads(self, heads: list[list[int]], block: range) -> dict[str, Any]:
         heads_by_layer(support(self.pair[0]), heads)
         results = [self._replay(heads, number) for number in block]
-        shape = 2, len(heads), len(block)
-        both = torch.cat([result.logits[:, 0] for result in results], 1).reshape(shape)
-        cut, control = both.movedim(-1, 1).numpy()
-        return {"whole": torch.cat([result.base[0] for result in results]).numpy(), "cut": cut, "control": control}
+        both = torch.cat([result.logits for result in results], 1)  # [2 M, N, C]
+        cut, control = both.reshape(2, len(heads), *both.shape[1:]).transpose(1, 2).numpy()
+        return {"whole": torch.cat([result.base for result in results]).numpy(), "cut": cut, "control": control}
 
     def _replay(self, heads: list[list[int]], number: int) -> Any:
         """One prompt with the cells of each head cut in turn, then with the control's."""
@@ -222,41 +213,8 @@ class AblationStudy(ForerunnerStudy):
         control = other_keys(cut, self.special, (self.seed, number))
         edits = [head_cut(layers[layer], head, [which]) for which in (cut, control) for layer, head in heads]
         first = min((int(which[:, 0].min()) for which in (cut, control) if len(which)), default=0)
-        gold = torch.from_numpy(self.plan.answers[number, [self.plan.gold[number]]])
-        return replay(self.pair[0], torch.tensor([self.plan.ids[number]]), edits, gold[None], first, True)
-
-
-# ------------------------------------------------------------------------------------------------ choice of a data set
-
-
-@checked
-class TaskStudy(AblationStudy):
-    """Whether a model does a task: its answers on the last prompts of a data set, which no other part measures."""
-
-    prompts: Prompts = 128
-
-    @property
-    def own_request(self) -> dict[str, Any]:
-        return {**super().own_request, "part": "choice of a task"}
-
-    @cached_property
-    def items(self) -> list[Prompt]:
-        return staicc_prompts(self.dataset, self.k, self.seed)[-self.prompts :]
-
-    def check(self, candidates: int = 1) -> TaskCheck:
-        """A task is done where the accuracy lies above both baselines, see `measures.task_check`.
-
-        The baselines need no model and are those of all queries. candidates: how many tasks might be tried.
-        """
-        data = self.record({}, self._measure_answers).data
-        labels = self.replace(prompts=QUERIES).label_numbers
-        vote = vote_right(labels["gold"], labels["demonstrations"], len(self.items[0].labels)).mean()
-        answers = right(data["log_prob"], data["gold"])
-        return task_check(self.dataset, answers, majority_right(labels["gold"]).mean(), vote, candidates)
-
-    def _measure_answers(self) -> dict[str, Any]:
-        scores = label_log_probs(self.pair[0], self.plan, token_budget=batches.TOKEN_BUDGET)
-        return {**scores, **self.label_numbers}
+        labels = torch.from_numpy(self.plan.first_tokens[number])
+        return replay(self.pair[0], torch.tensor([self.plan.ids[number]]), edits, labels[None], first, True)
 
 
 # ------------------------------------------------------------------------------------------------ all of it
@@ -264,17 +222,18 @@ class TaskStudy(AblationStudy):
 
 @checked
 class CausalStudy:
-    """All causal parts of the figure, on the first of several data sets that the model does.
+    """All causal parts of the figure, on the first of several data sets that the model does from its demonstrations.
 
-    study: whose model, k and seed, and how the cuts are measured; its data set is of no account. datasets: to try, in
-    order. choice_prompts: the last queries of each, on which this is decided; read_prompts: of the induction heads;
+    study: whose model and seed, and how the cuts are measured; its data set and k are of no account. datasets, ks: to
+    try, in order, all data sets with one k before the next k; where none is done, the first is measured all the same.
+    choice_prompts: the last queries of each, on which this is decided; read_prompts: of the induction heads;
     single_heads: prompts of the cuts of one head at a time; heads_cut: how many heads are cut so.
-    Raises ValueError where prompts that are measured would choose the task. Where k = 0 every part is
-    `NoDemonstrations`.
+    Raises ValueError where prompts that are measured would choose the task.
     """
 
     study: AblationStudy
     datasets: Datasets
+    ks: Annotated[tuple[Count, ...], AsList, Distinct]
     _: KW_ONLY
     choice_prompts: Prompts = 128
     read_prompts: Prompts = 64
@@ -288,50 +247,37 @@ class CausalStudy:
                 f"{measured} prompts to be measured and {self.choice_prompts} to choose the task on share some: there "
                 f"are {QUERIES} queries; take fewer prompts, read_prompts, single_heads or choice_prompts"
             )
-        self.candidates  # noqa: B018  # checks k on every data set
+        self.candidates  # noqa: B018  # checks every k on every data set
 
     @cached_property
-    def candidates(self) -> tuple[TaskStudy, ...]:
-        """The data sets as studies of their last prompts."""
-        prompts = self.choice_prompts
-        return tuple(TaskStudy.like(self.study, dataset=dataset, prompts=prompts) for dataset in self.datasets)
+    def candidates(self) -> tuple[LabelTask, ...]:
+        """The data sets, with each k, as studies of their last prompts."""
+        shared = {field.name: getattr(self.study, field.name) for field in fields(base.Study)}
+        return tuple(
+            LabelTask(dataset=dataset, k=k, prompts=self.choice_prompts, seed=self.study.seed, **shared)
+            for k in self.ks
+            for dataset in self.datasets
+        )
 
     @cached_property
     def _task(self) -> Task:
-        checks: list[TaskCheck] = []
-        left_out: dict[str, str] = {}
-        for study in self.candidates:
-            try:
-                checks.append(study.check(len(self.candidates)))
-            except UnsupportedModel as error:
-                left_out[study.dataset] = too_long(error)
-                if len(left_out) == len(self.candidates):
-                    raise
-                continue
-            if checks[-1].done:
-                break
+        checks, left_out = first_done(self.candidates)
         return Task(tuple(checks), left_out)
 
-    def task(self) -> Task | NoDemonstrations:
+    def task(self) -> Task:
         """Which data set the model does: they are tried in order until one is done."""
-        return self._task if self.study.k else NoDemonstrations()
+        return self._task
 
-    def tables(self) -> Tables | NoDemonstrations:
+    def tables(self) -> Tables:
         """What the model loses when a step of the circuit is cut."""
-        if not self.study.k:
-            return NoDemonstrations()
         return self._chosen(self.study.prompts).tables(self._task)
 
-    def induction_heads(self) -> InductionHeads | NoDemonstrations:
+    def induction_heads(self) -> InductionHeads:
         """Whose labels the query's forerunner reads."""
-        if not self.study.k:
-            return NoDemonstrations()
         return self._chosen(self.read_prompts).induction_heads(self._task)
 
-    def head_effects(self, study: Study) -> HeadEffects | NoDemonstrations:
+    def head_effects(self, study: Study) -> HeadEffects:
         """What the heads that move most are worth, cut one at a time. study: whose heads, by what they move."""
-        if not self.study.k:
-            return NoDemonstrations()
         measured = study.magnitudes()
         heads = top(measured.moved, min(self.heads_cut, measured.moved.size))
         cut = self._chosen(self.single_heads).head_cuts(heads)
@@ -339,4 +285,4 @@ class CausalStudy:
         return HeadEffects.of(study.setting, self._task, counts, measured.moved, cut)
 
     def _chosen(self, prompts: int) -> AblationStudy:
-        return self.study.replace(dataset=self._task.check.dataset, prompts=prompts)
+        return self.study.replace(dataset=self._task.check.name, k=self._task.check.k, prompts=prompts)

@@ -34,77 +34,83 @@ Table = Mapping[Part, Mapping[str, Interval]]  # by part of the layers and cut
 
 READER_COLOURS = {Reader.BEST: BLUE, Reader.MEAN: LIGHT_BLUE, Reader.SIMILARITY: PURPLE}
 INDUCTION_COLOURS = {Inducing.ANY: BLUE, Inducing.CORRECT: LIGHT_BLUE}
+SCORE_COLOURS = (RED, BLUE)  # which label, label mass
 NAME = 0.13  # inches that the upright name of a head needs
 
 
 def cut_table(
-    lost: Table,
-    controls: Table,
+    changes: Mapping[Any, tuple[Table, Table]],
     names: Mapping[str, str],
-    finding: str | None,
+    finding: str,
     setting: str,
     width: float = WIDTH,
 ) -> Figure:
-    """What each cut changes of the gold label's log-probability: rows and columns are those of the paper's Table 1.
+    """What each cut changes of which label and of label mass: rows and columns are those of the paper's Table 1.
 
-    A panel for each part of the layers, a row for each cut. lost and controls: intervals by part and cut; grey: as many
-    random cells, where they were cut. A full point has an interval that excludes 0, and its value is printed. names: of
-    the cuts.
+    A panel for each part of the layers, a row for each cut. changes: by score, intervals by part and cut, and those of
+    as many random cells (the smaller points below), where they were cut. A full point has an interval that excludes 0,
+    and its value is printed. names: of the cuts.
     """
+    lost = next(iter(changes.values()))[0]
     cuts = list(next(iter(lost.values())))
     columns = columns_of(len(lost), width - 0.8, 0.85 if width >= WIDE else 1.1)
     rows = -(-len(lost) // columns)
-    ends = [end for table in (lost, controls) for cells in table.values() for one in cells.values() for end in one]
+    tables = [table for pair in changes.values() for table in pair]
+    ends = [end for table in tables for cells in table.values() for one in cells.values() for end in one]
     span = max(*ends, 0) - min(*ends, 0) or 1.0
     with style():
-        figure = new_figure(width, 1.15 + rows * (0.5 + 0.26 * len(cuts)))
+        figure = new_figure(width, 1.15 + rows * (0.5 + 0.36 * len(cuts)))
         axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for ax in axes.flat[len(lost) :]:
             ax.set_axis_off()
-        for ax, (part, values) in zip(axes.flat, lost.items(), strict=False):
+        for ax, part in zip(axes.flat, lost, strict=False):
             ax.axvline(0, color="0.7", lw=0.7, zorder=0)
-            _dots(ax, cuts, controls.get(part, {}), 0.2, GREY)
-            _dots(ax, cuts, values, 0.0, RED)
-            for row, cut in enumerate(cuts):
-                if cut in values and _significant(values[cut]):
-                    value = values[cut].value
-                    _print(ax, value, row - 0.18, f"{value:+.2f}")
+            for (values, controls), colour, row in zip(changes.values(), SCORE_COLOURS, (-0.18, 0.24), strict=True):
+                _dots(ax, cuts, controls.get(part, {}), row + 0.16, colour, size=2.0)
+                _dots(ax, cuts, values[part], row, colour)
+                for number, cut in enumerate(cuts):
+                    if cut in values[part] and _significant(values[part][cut]):
+                        value = values[part][cut].value
+                        _print(ax, value, number + row - 0.1, f"{value:+.2f}", colour)
             ax.set_title(_part_name(part), fontsize=7)
             ax.xaxis.set_major_locator(MaxNLocator(3))
-        axes.flat[0].set(xlim=(min(*ends, 0) - 0.2 * span, max(*ends, 0) + 0.2 * span), ylim=(len(cuts) - 0.5, -0.75))
+        axes.flat[0].set(xlim=(min(*ends, 0) - 0.2 * span, max(*ends, 0) + 0.2 * span), ylim=(len(cuts) - 0.4, -0.75))
         for ax in axes[:, 0]:
             ax.set_yticks(range(len(cuts)), [_typeset(names[cut]) for cut in cuts])
         for ax in axes.flat[: len(lost)]:
             ax.set_xlabel("nats")
             ax.label_outer()
         handles = [
-            axes.flat[0].plot([], [], "o", color=colour, ms=3.5, label=label)[0]
-            for colour, label in ((RED, "step cut (full: interval excludes 0)"), (GREY, "as many random cells cut"))
+            axes.flat[0].plot([], [], "o", color=colour, ms=3.5, label=f"{score} (full: interval excludes 0)")[0]
+            for score, colour in zip(changes, SCORE_COLOURS, strict=True)
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=2 if width >= WIDE else 1, fontsize=SMALL)
+        handles += axes.flat[0].plot([], [], "o", color=GREY, ms=2, label="small: random cells")
+        figure.legend(handles=handles, loc="outside lower center", ncols=3 if width >= WIDE else 1, fontsize=SMALL)
         headline(figure, finding, setting)
     return figure
 
 
-def _print(ax: Axes, x: float, y: float, text: str, rotation: float = 0) -> None:
+def _print(ax: Axes, x: float, y: float, text: str, colour: str, rotation: float = 0) -> None:
     """Write a value above a point, with an outline, so that it can be read on lines."""
     outline = [withStroke(linewidth=1.5, foreground="white")]
     place: dict[str, Any] = {"ha": "center", "va": "bottom", "rotation": rotation}
-    ax.text(x, y, text, fontsize=SMALL, color=RED, path_effects=outline, **place)
+    ax.text(x, y, text, fontsize=SMALL, color=colour, path_effects=outline, **place)
 
 
 def _significant(interval: Interval) -> bool:
     return interval.low > 0 or interval.high < 0
 
 
-def _dots(ax: Axes, cuts: list[str], values: Mapping[str, Interval], lower: float, colour: str) -> None:
+def _dots(
+    ax: Axes, cuts: list[str], values: Mapping[str, Interval], lower: float, colour: str, size: float = 3.5
+) -> None:
     """A point with its interval in the row of each cut, `lower` rows below its middle; empty where it holds 0."""
     for row, cut in enumerate(cuts):
         if cut in values:
             value, low, high = values[cut]
             face = colour if _significant(values[cut]) else "white"
             reach = [[value - low], [high - value]]
-            ax.errorbar([value], [row + lower], xerr=reach, fmt="o", ms=3.5, lw=0.9, color=colour, mfc=face, mew=0.8)
+            ax.errorbar([value], [row + lower], xerr=reach, fmt="o", ms=size, lw=0.9, color=colour, mfc=face, mew=0.8)
 
 
 def _typeset(name: str) -> str:
@@ -159,16 +165,17 @@ def head_effects(
     n: int,
     moved: NDArray[np.floating],
     cut: Contrast,
+    what: str,
     finding: str | None,
     setting: str,
     width: float = WIDTH,
 ) -> Figure:
     """Attention is not copying: counts [L, H] on n prompts, beside them what the heads move, below what that is worth.
 
-    moved: mean length of the vector that a head adds at the label because of the forerunner; cut: the gold label's
-    log-probability, in nats, with other cells of the labels cut (first) and with those to their forerunners cut
-    (second); NaN where a head was not cut. Below, the heads that were cut, the one that moves most first, with 95 %
-    intervals for all of them together; a full point has one that excludes 0.
+    moved: mean length of the vector that a head adds at the label because of the forerunner; cut: of a score in nats,
+    named `what`, with other cells of the labels cut (first) and with those to their forerunners cut (second); NaN
+    where a head was not cut. Below, the heads that were cut, the one that moves most first, with 95 % intervals for all
+    of them together; a full point has one that excludes 0.
     """
     layers, heads = counts.shape
     columns = 2 if width >= WIDE else 1
@@ -188,12 +195,12 @@ def head_effects(
         ):
             ax.set_title(name, fontsize=7)
             colour_bar(image, ax)
-        _losses(figure.add_subplot(parts[-1, :]), moved, cut, width - 0.8)
+        _losses(figure.add_subplot(parts[-1, :]), moved, cut, what, width - 0.8)
         headline(figure, finding, setting)
     return figure
 
 
-def _losses(ax: Axes, moved: NDArray[np.floating], cut: Contrast, width: float) -> None:
+def _losses(ax: Axes, moved: NDArray[np.floating], cut: Contrast, what: str, width: float) -> None:
     """What each head that was cut costs, with intervals, by what it moves [L, H]; width: of the axes in inches."""
     tested: list[Head] = [(int(layer), int(head)) for layer, head in np.argwhere(np.isfinite(cut.difference))]
     tested.sort(key=lambda head: -moved[head])
@@ -205,12 +212,12 @@ def _losses(ax: Axes, moved: NDArray[np.floating], cut: Contrast, width: float) 
         reach = [[value - low], [high - value]]
         ax.errorbar([place], [value], yerr=reach, fmt="o", ms=3.5, lw=0.9, color=RED, mfc=face, mew=0.8)
         if face == RED and step == 1:
-            _print(ax, place, high, f" {value:.2f}", rotation=90)
+            _print(ax, place, high, f" {value:.2f}", RED, rotation=90)
     ax.set_xticks(
         range(0, len(tested), step), [head_name(head) for head in tested[::step]], rotation=90, fontsize=SMALL
     )
     ax.set_xlim(-0.7, max(len(tested), 1) - 0.3)
-    ax.margins(y=0.25)  # room for the values
-    title = "what the gold label loses when one head is cut, beyond other cells"
+    ax.margins(y=0.4)  # room for the values
+    title = f"{what}, lost when one head is cut, beyond other cells"
     ax.set_title(broken(title, 7, 72 * width), fontsize=7)
     ax.set_ylabel("nats lost")

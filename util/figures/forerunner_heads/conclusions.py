@@ -4,6 +4,7 @@ import numpy as np
 
 from util.figures.conclusions import Conclusions, Values, in_words, listed, none_or, sign, told, written
 from util.figures.forerunner_heads import measures
+from util.figures.forerunner_heads.results.ablation import LEAST
 from util.stats.intervals import Intervals
 
 EVERYWHERE = "(0.0, 1.0)"
@@ -56,49 +57,58 @@ def _heads(values: Values) -> list[str]:
 
 
 def _cuts(values: Values) -> list[str]:
-    *_, tried = values["task"]
-    name = values["chosen"]["ablation"]
-    if ": task done" in tried:
+    """What demonstrations teach, and what the cuts change of it."""
+    chosen, ablation = values["chosen"]["ablation"], values["ablation"]
+    name, gained = f"`{chosen['dataset']}` with {chosen['k']} demonstrations", ablation["gained"]
+    if chosen["done"]:
         said = [
-            f"Steps were cut on `{name}`: accuracy there is above the majority label and the vote of the "
-            "demonstrations. Whether demonstrations help was not asked."
+            f"The model does {name} from its demonstrations. "
+            + _changed("log P(right label | labels)", ablation["together"]["which label"]["cut"])
         ]
     else:
+        first = values["task"][0]
         said = [
-            f"It does none of the {in_words(len(values['task']))} data sets that were tried; "
-            f"`{name}` was cut all the same."
+            f"Which label: no in-context learning to explain. Of {in_words(len(values['task']))} combinations of data "
+            f"set and number of demonstrations none is done from its demonstrations; those of {name} change "
+            f"log P(right label | labels) by {written(first['over_none'])} nats ({first['n']} prompts)."
         ]
-    together = values["ablation"]["corrected intervals"]
+    mass = gained["label mass"]
+    if mass[1] > LEAST:
+        said.append(
+            f"Demonstrations raise the label mass, log P(any label), by {written(mass)} nats on {name}. "
+            + _changed("It", ablation["together"]["label mass"]["cut"])
+        )
+    return said
+
+
+def _changed(what: str, together: Values) -> str:
+    """Which cuts change something, and which do not; the intervals hold for all cuts together."""
     costly, others = list[str](), list[str]()
     for cut, read in READS.items():
-        certain = [part for part in together if sign(together[part][cut]) < 0]
-        if EVERYWHERE in certain:
-            costly.append(f"{read} {written(together[EVERYWHERE][cut])}")
-        elif certain:
-            most = min(certain, key=lambda part: together[part][cut][0])
-            costly.append(f"{read} in the {QUARTERS[most]} quarter of the layers {written(together[most][cut])}")
+        parts = [part for part in together if sign(together[part][cut])]
+        everywhere = f"{read} ({written(together[EVERYWHERE][cut])} nats)"
+        if EVERYWHERE in parts or not parts:
+            (costly if parts else others).append(everywhere)
         else:
-            others.append(f"{read} {written(together[EVERYWHERE][cut])}")
-    if costly:
-        said.append(f"The gold label's log-probability changes for certain, in nats, without {listed(costly)}.")
-    if others:
-        said.append(f"It does not for certain without {listed(others)}.")
-    return [*said[:-1], f"{said[-1]} These intervals hold for all cuts together."]
+            most = max(parts, key=lambda part: abs(together[part][cut][0]))
+            costly.append(f"{read} in the {QUARTERS[most]} quarter of the layers ({written(together[most][cut])} nats)")
+    said = f"{what} changes without {listed(costly)}" if costly else f"{what} is not shown to change without any step"
+    return f"{said}; no change was detected without {listed(others)}." if others else f"{said}."
 
 
 def _single_heads(values: Values) -> str:
-    high = np.array(values["head effects"]["high"], dtype=float)  # NaN: not cut
-    cut, costly = int(np.isfinite(high).sum()), int((high < 0).sum())
+    effects = values["head effects"]["which label" if values["chosen"]["head effects"]["done"] else "label mass"]
+    high, low = (np.array(effects[end], dtype=float) for end in ("high", "low"))  # NaN: not cut
+    cut, costly = int(np.isfinite(high).sum()), int((low > 0).sum())
+    what = "the right label" if values["chosen"]["head effects"]["done"] else "label mass"
     read = values["induction"]
     shares, null = (
         Intervals(*(np.array(curve[name], dtype=float) for name in ("mean", "low", "high")))
         for curve in (read["likelihood"]["best head"], read["null"])
     )
     beyond = measures.beyond_chance(shares, null)
-    alone = (
-        f"Of {cut} heads that were cut one at a time {none_or(costly)} cost{'s' * (costly < 2)} more than other cells."
-    )
     return (
-        f"{alone} In {none_or(len(beyond))} of {len(null.value)} layers the best head prefers "
-        "the label of the query beyond chance."
+        f"Of {cut} heads that were cut one at a time {none_or(costly)} cost{'s' * (costly < 2)} {what} more than other "
+        f"cells. In {none_or(len(beyond))} of {len(null.value)} layers the best head prefers the label of the query "
+        "beyond chance."
     )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.stats.heads import Head, top
-from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, resampled, wilson
+from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, resampled
 
 Floats = NDArray[np.floating]
 
@@ -209,48 +209,6 @@ def specificity(
 def difference_text(contrast: Contrast, head: Head) -> str:
     """The difference of one head with its interval: +0.95 [+0.94, +0.96]."""
     return f"{contrast.difference[head]:+.2f} [{contrast.low[head]:+.2f}, {contrast.high[head]:+.2f}]"
-
-
-# ------------------------------------------------------------------------------------------------ answers
-
-
-@dataclass(frozen=True)
-class TaskCheck:
-    """Whether a model does a task: accuracy with demonstrations on n prompts, its one-sided lower bound, two baselines.
-
-    majority: accuracy of the label that most queries have; vote: of the label that most demonstrations have.
-    """
-
-    dataset: str
-    accuracy: float
-    bound: float
-    majority: float
-    vote: float
-    n: int
-
-    @property
-    def done(self) -> bool:
-        """Whether the model does the task: its lower bound is above both baselines."""
-        return self.bound > max(self.majority, self.vote)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.dataset}: {'task done' if self.done else 'task not done'}, accuracy {self.accuracy:.3f} (at least "
-            f"{self.bound:.3f}) of {self.n} prompts; majority label {self.majority:.3f}, vote of the demonstrations "
-            f"{self.vote:.3f}"
-        )
-
-
-def task_check(
-    dataset: str, answers: NDArray[np.bool_], majority: float, vote: float, candidates: int = 1
-) -> TaskCheck:
-    """A model does a task where its accuracy lies above both baselines, by a one-sided Wilson bound at 95 %.
-
-    answers [N]: which are right; candidates: how many tasks may be tried, for which the bound is corrected.
-    """
-    level = 1 - 2 * 0.05 / candidates  # of the two-sided interval whose lower end is the one-sided bound
-    low, _ = wilson(answers.sum(), len(answers), level)
-    return TaskCheck(dataset, float(answers.mean()), float(low), float(majority), float(vote), len(answers))
 
 
 # ------------------------------------------------------------------------------------------------ induction heads

@@ -12,7 +12,6 @@ from util.figures.forerunner_heads.results import (
     Growth,
     HeadEffects,
     InductionHeads,
-    NoDemonstrations,
     Tables,
     Task,
 )
@@ -20,7 +19,8 @@ from util.figures.forerunner_heads.study import ByDemonstrations, Grid, Study
 from util.records.checked import AsList, Count, Distinct, Natural, checked
 from util.records.staicc import Dataset, Datasets, Prompts
 
-CAUSAL = ("trec", "glue_sst2", "sst5", "rotten_tomatoes", "financial_phrasebank", "agnews")
+CAUSAL = ("trec", "subjective", "agnews")
+CAUSAL_K = (16, 4)
 GRID = ("glue_sst2", "rotten_tomatoes", "financial_phrasebank", "sst5", "trec", "agnews")
 
 
@@ -28,14 +28,16 @@ GRID = ("glue_sst2", "rotten_tomatoes", "financial_phrasebank", "sst5", "trec", 
 class Plan:
     """The settings of all sections beside those of the study; what one of them would refuse is refused beforehand.
 
-    causal_datasets, choice_prompts, read_prompts, single_heads, heads_cut: see `CausalStudy`. ablated: prompts of the
-    ablations; random_sets, cell_lists, full_grid: see draws, cell_lists and every_part of `AblationStudy`.
-    grid_datasets: see `Grid`; grid_k: see `ByDemonstrations`, on k_dataset. grid_prompts: of each entry of both.
+    causal_datasets, causal_k, choice_prompts, read_prompts, single_heads, heads_cut: see `CausalStudy`. ablated:
+    prompts of the ablations; random_sets, cell_lists, full_grid: see draws, cell_lists and every_part of
+    `AblationStudy`. grid_datasets: see `Grid`; grid_k: see `ByDemonstrations`, on k_dataset. grid_prompts: of each
+    entry of both.
     """
 
     study: Study
     _: KW_ONLY
     causal_datasets: Datasets = CAUSAL
+    causal_k: Annotated[tuple[Count, ...], AsList, Distinct] = CAUSAL_K
     choice_prompts: Prompts = 128
     ablated: Prompts = 24
     read_prompts: Prompts = 64
@@ -65,6 +67,7 @@ class Plan:
         return CausalStudy(
             ablation,
             self.causal_datasets,
+            self.causal_k,
             choice_prompts=self.choice_prompts,
             read_prompts=self.read_prompts,
             single_heads=self.single_heads,
@@ -83,19 +86,19 @@ class Plan:
 
     # -------------------------------------------------------------------------------------------- the sections
 
-    def task(self) -> Task | NoDemonstrations:
+    def task(self) -> Task:
         """Which data set the model does."""
         return self.causal.task()
 
-    def tables(self) -> Tables | NoDemonstrations:
+    def tables(self) -> Tables:
         """What the model loses when a step of the circuit is cut."""
         return self.causal.tables()
 
-    def induction_heads(self) -> InductionHeads | NoDemonstrations:
+    def induction_heads(self) -> InductionHeads:
         """Whose labels the query's forerunner reads."""
         return self.causal.induction_heads()
 
-    def head_effects(self) -> HeadEffects | NoDemonstrations:
+    def head_effects(self) -> HeadEffects:
         """What the heads that move most are worth."""
         return self.causal.head_effects(self.study)
 

@@ -37,6 +37,7 @@ from util.figures.induction_scores.plan import Plan
 from util.figures.style import WIDTH
 from util.records.checked import Number, checked
 from util.stats.intervals import Interval, accuracy, mean_interval
+from util.stats.task_check import TaskCheck
 from util.stats.tests import rank_p
 from util.stats.verdicts import (
     ERROR,
@@ -90,9 +91,9 @@ class TaskShots:
 
     right: answers by the number of demonstrations and by row, [R, N]; controls: the control sets among its rows.
     chance: what guessing and always answering with the most frequent class have at most. text: whether people wrote its
-    texts. done: the whole model's accuracy on other queries at the most demonstrations, None where they were not asked;
-    does: whether it does the task. available: how many queries there are. as_published: whether its rows are of the
-    same kind as the paper's; StaICC's SST-2 are phrases of the training split, its SUBJ is another split.
+    texts. check: whether the whole model does the task, on other queries with the most demonstrations. available: how
+    many queries there are. as_published: whether its rows are of the same kind as the paper's; StaICC's SST-2 are
+    phrases of the training split, its SUBJ is another split.
     """
 
     labelled: Labelled
@@ -101,10 +102,14 @@ class TaskShots:
     controls: tuple[Row, ...]
     chance: float
     text: bool
-    done: Interval | None
-    does: bool
+    check: TaskCheck
     available: int
     as_published: bool = True
+
+    @property
+    def does(self) -> bool:
+        """Whether the whole model does the task from its demonstrations."""
+        return self.check.done
 
     @property
     def most(self) -> int:
@@ -337,8 +342,8 @@ class Benefits:
             task.labelled.name: {
                 "queries": task.queries,
                 "does": task.does,
-                "on other queries": task.done,
                 "chance": task.chance,
+                "check": task.check,
             }
             for task in self.tasks
         }

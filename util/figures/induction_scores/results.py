@@ -27,6 +27,7 @@ from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval, Intervals, accuracy, mean_interval
+from util.stats.task_check import TaskCheck
 from util.stats.verdicts import paired_interval
 
 Floats = NDArray[np.floating]
@@ -345,15 +346,15 @@ class Mechanism:
 class Accuracies:
     """Right answers with demonstrations.
 
-    right: by task and row, [R, N], a run for each seed; passed: tasks that the whole model does better than chance,
-    with its accuracy on other queries; done: those that count as done.
+    right: by task and row, [R, N], a run for each seed; passed: tasks that the whole model does, on other queries;
+    done: those that count as done.
     """
 
     plan: Plan
     k: int
     model_title: str
     right: Mapping[str, Mapping[Row, Bools]]
-    passed: Mapping[str, Interval]
+    passed: Mapping[str, TaskCheck]
     done: tuple[str, ...]
 
     @property

@@ -40,7 +40,14 @@ from util.figures.induction_scores.results import (
     Results,
     Scores,
 )
-from util.figures.induction_scores.task_study import Labels, Reference, TaskStudy, answered_right, does_task, tasks_done
+from util.figures.induction_scores.task_study import (
+    Labels,
+    Reference,
+    TaskStudy,
+    answered_right,
+    check_task,
+    tasks_done,
+)
 from util.figures.planted_controls import errors_by_noise, planted_control
 from util.load_model_and_data import load_text_task, reference_texts
 from util.models import planted
@@ -432,19 +439,17 @@ class Study(AnyStudy):
     def benefits(self) -> Benefits:
         """Returns right answers with several numbers of demonstrations, on the tasks and on those with texts.
 
-        Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. A task is done where the
-        whole model is better than chance on other queries, with the most demonstrations (on the same queries, where
-        there are too few others); where it is not done the model is measured alone, unless `all_tasks`. Demonstrations
-        that make a prompt longer than the model's context are left out.
+        Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Whether a task is done is
+        asked on other queries, with the most demonstrations (on the same queries, where there are too few others);
+        where it is not done the model is measured alone, unless `all_tasks`. Demonstrations that make a prompt longer
+        than the model's context are left out.
         """
         return self._benefits
 
     @cached_property
     def _benefits(self) -> Benefits:
         setup, edits = self.setup, self.plan()
-        pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
-        texts = [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]
-        bar = self.progress([*pattern, *texts], "tasks by shots", unit="task")
+        bar = self.progress(_labelled(setup), "tasks by shots", unit="task")
         found = [self._fitting_shots(labelled, edits) for labelled in bar]
         left_out = {place: why for _, of_task in found for place, why in of_task.items()}
         return Benefits(edits, self.model.title, [task for task, _ in found if task is not None], left_out)
@@ -474,8 +479,8 @@ class Study(AnyStudy):
         first = self._studies(labelled, max(shots))[0]
         queries = len(first.classes.rows)
         others = first.start + 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
-        done, does = does_task(first.other_queries if others else first)
-        rows = edits.benefit_rows() if does or setup.all_tasks else {Row(Group.WHOLE): WHOLE}
+        check = check_task(first.other_queries if others else first, len(_labelled(setup)))
+        rows = edits.benefit_rows() if check.done or setup.all_tasks else {Row(Group.WHOLE): WHOLE}
 
         def answered(k: int) -> dict[Row, NDArray[np.bool_]]:
             return answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
@@ -484,7 +489,7 @@ class Study(AnyStudy):
         right = {k: answered(k) for k in ks}
         controls = tuple(row for row in rows if row.is_control_set)
         return TaskShots(
-            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, done, does, queries,
+            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, check, queries,
             name not in TEXT_TASKS or first.data is not None,
         )  # fmt: skip
 
@@ -638,3 +643,9 @@ class Study(AnyStudy):
             self.function_vectors(),
             self.planted_check(),
         )
+
+
+def _labelled(setup: Setup) -> list[Labelled]:
+    """The tasks that are asked with several numbers of demonstrations; those with texts with unrelated labels, too."""
+    pattern = [Labelled(task) for task in (*setup.tasks, *setup.four_way)]
+    return pattern + [Labelled(task, unrelated) for task in setup.text_tasks for unrelated in (False, True)]

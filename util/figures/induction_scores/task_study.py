@@ -40,8 +40,9 @@ from util.records.study import Study
 from util.roles import heads as head_arguments
 from util.roles.head_scores import heads_by_layer
 from util.stats import answers
+from util.stats.answers import which_label
 from util.stats.heads import Head
-from util.stats.intervals import Interval, accuracy
+from util.stats.task_check import TaskCheck, task_check
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
 Reference = Literal["task", "staicc", "mnli"]
@@ -85,7 +86,7 @@ class TaskStudy(Study):
     order; those of a text task become unrelated to its classes with Foo, Bar. data: where the texts of a text task are,
     see `load_text_task`. reference: what means are taken over, other prompts of the task, StaICC's, or samples of
     MNLI's premises, see `premises`; reference_prompts: how many, and how many plain texts; reference_data: a folder
-    with the premises, None for the hub.
+    with the premises, None for the hub. permuted: whether the labels of the demonstrations are permuted among them.
     """
 
     task: Text = "wordseq1"
@@ -99,6 +100,7 @@ class TaskStudy(Study):
     reference: Reference = "task"
     reference_data: Place | None = None
     start: Natural = 0
+    permuted: bool = False
     reference_prompts: Count = 64
     token_budget: Count = TOKEN_BUDGET
 
@@ -180,6 +182,7 @@ class TaskStudy(Study):
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
             **({"data_version": self._texts[1]} if self.task in TEXT_TASKS else {}),
+            **({"permuted": True} if self.permuted else {}),
         }
 
     @property
@@ -196,7 +199,8 @@ class TaskStudy(Study):
     @cached_property
     def drawn(self) -> list[Prompt]:
         """The prompts to answer. Raises what `classification.prompts` raises."""
-        return classification.prompts(self.classes, self.k, self.seed, self.start + self.prompts)[self.start :]
+        prompts = classification.prompts(self.classes, self.k, self.seed, self.start + self.prompts)[self.start :]
+        return [prompt.permuted(number) for number, prompt in enumerate(prompts)] if self.permuted else prompts
 
     @cached_property
     def _premises(self) -> PremisesStudy | None:
@@ -434,17 +438,22 @@ def answered_right(studies: Sequence[TaskStudy], edits: Mapping[Name, Edit]) -> 
     return {name: np.stack([run[name].right for run in runs]) for name in edits}
 
 
-def does_task(study: TaskStudy) -> tuple[Interval, bool]:
-    """Returns the whole model's accuracy on the queries of a study, and whether it is above chance."""
-    interval = accuracy(answered_right([study], {"whole": WHOLE})["whole"])
-    return interval, interval.low > study.chance
+def check_task(study: TaskStudy, candidates: int = 1) -> TaskCheck:
+    """Returns whether the whole model does a task from its demonstrations, on the queries of a study.
+
+    candidates: how many tasks are asked, see `task_check`.
+    """
+    asked = (study, study.replace(k=0), study.replace(permuted=True))
+    answered = [one.answers({"": WHOLE})[""] for one in asked]
+    shown, bare, permuted = (which_label(one.log_prob, one.gold) for one in answered)
+    return task_check(study.classes.name, study.k, answered[0].right, shown, bare, permuted, study.chance, candidates)
 
 
-def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, Interval]:
-    """Returns which tasks the whole model does better than chance, with its accuracy on as many other queries.
+def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, TaskCheck]:
+    """Returns the tasks that the whole model does, asked on as many other queries.
 
     An ablation of a task that the model does not do says nothing. The queries are not those of the studies, so that
     what a task is chosen by is not measured again.
     """
-    found = [does_task(study.other_queries) for study in studies]
-    return {study.task: interval for study, (interval, does) in zip(studies, found, strict=True) if does}
+    checks = {study.task: check_task(study.other_queries, len(studies)) for study in studies}
+    return {task: check for task, check in checks.items() if check.done}

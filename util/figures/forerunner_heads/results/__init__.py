@@ -4,11 +4,11 @@ Arrays have prompts N, conditions C (what is appended), layers L and heads H in 
 those that have attention.
 """
 
-from util.figures.forerunner_heads.results.ablation import Answers, Score, Tables, Task, causal_finding, changes
+from util.figures.forerunner_heads.results.ablation import Answers, Score, Tables, Task, changes, told
 from util.figures.forerunner_heads.results.copy_magnitudes import Magnitudes, Reading
 from util.figures.forerunner_heads.results.counts import Counts, DataSets, Growth, Layers
 from util.figures.forerunner_heads.results.heads import HeadCuts, HeadEffects
 from util.figures.forerunner_heads.results.induction import InductionHeads, LabelReads
 from util.figures.forerunner_heads.results.setting import Setting
 from util.figures.forerunner_heads.results.specificity import HeldOut, Planted, PlantedErrors
-from util.figures.forerunner_heads.results.together import NoDemonstrations, check_lines, published, values
+from util.figures.forerunner_heads.results.together import check_lines, published, values

@@ -15,16 +15,23 @@ from numpy.typing import NDArray
 
 from util.figures.forerunner_heads import causal_plots, cuts
 from util.figures.forerunner_heads.cuts import EVERYWHERE, WHOLE, Condition, Cut, Part
-from util.figures.forerunner_heads.measures import Floats, TaskCheck
+from util.figures.forerunner_heads.measures import Floats
 from util.figures.forerunner_heads.results.setting import Setting, signed
 from util.figures.style import WIDTH
-from util.stats.answers import gold_log_probability, right
+from util.stats.answers import gold_log_probability, label_mass, right, which_label
 from util.stats.intervals import Interval, accuracy, mean_interval
+from util.stats.task_check import TaskCheck
 
 
 class Score(StrEnum):
-    """What is compared between the whole model and an ablated one."""
+    """What is compared between the whole model and an ablated one.
 
+    The gold label's log-probability is the sum of two: log P(gold | labels), which label it is, and log P(any label),
+    the label mass. Demonstrations teach the first; the second says that a label comes.
+    """
+
+    WHICH_LABEL = "which label"
+    LABEL_MASS = "label mass"
     LOG_PROBABILITY = "log-probability"
     ACCURACY = "accuracy"
     TEXT_LOSS = "text loss"
@@ -44,7 +51,10 @@ class Answers:
     @cached_property
     def scores(self) -> dict[Score, NDArray[np.float64]]:
         """The scores of every prompt, [N], that were measured."""
-        scores = {
+        log_prob = self.log_prob.astype(np.float64)
+        scores: dict[Score, Any] = {
+            Score.WHICH_LABEL: which_label(log_prob, self.gold),
+            Score.LABEL_MASS: label_mass(log_prob),
             Score.LOG_PROBABILITY: gold_log_probability(self.log_prob, self.gold).astype(np.float64),
             Score.ACCURACY: right(self.log_prob, self.gold).astype(np.float64),
         }
@@ -61,9 +71,7 @@ class Answers:
 Table = dict[Part, dict[str, Interval]]  # by part of the layers and cut
 
 
-def changes(
-    answers: Mapping[Condition, Answers], score: Score = Score.LOG_PROBABILITY, comparisons: int = 1
-) -> tuple[Table, Table]:
+def changes(answers: Mapping[Condition, Answers], score: Score, comparisons: int = 1) -> tuple[Table, Table]:
     """What each cut changes of a score, and what its controls change on average.
 
     The 95 % intervals are paired by prompt; comparisons: how many of them are to hold together (Bonferroni). Conditions
@@ -86,29 +94,21 @@ def _table(
     return table
 
 
-def causal_finding(lost: Table, controls: Table, done: bool, cut: Cut = Cut.SI_TO_YI) -> str:
-    """What cutting the labels from their forerunners in all layers tells, by its interval and that of its controls.
+LEAST = 0.01  # nats: a smaller rise of label mass is none, as in `roles.rules`
+STEP = Cut.SI_TO_YI  # the paper's second step: labels copy from their forerunners
 
-    A loss counts where the interval lies below 0 and below the controls' interval; a task that is not done tells
-    nothing.
+
+def told(what: str, lost: Table, controls: Table) -> str:
+    """What cutting the labels from their forerunners in all layers costs, by its interval and that of its controls.
+
+    A loss counts where the interval lies below 0 and below the controls' interval. what: that may lose.
     """
-    change, random = lost[EVERYWHERE][cut], controls[EVERYWHERE][cut]
-    said = f"cut {cuts.TITLES[cut]} in all layers: {signed(change)} nats, random cells {signed(random)}: "
-    if not done:
-        return said + "task not done, so this tells nothing of in-context learning"
-    if _used(change, random):
-        return said + "the gold label becomes less likely (this alone does not tell which label takes its place)"
-    if _harmful(change, random):
-        return said + "the gold label becomes likelier"
-    return said + "no effect on the gold label was detected"
-
-
-def _used(change: Interval, random: Interval) -> bool:
-    return change.high < min(0.0, random.low)
-
-
-def _harmful(change: Interval, random: Interval) -> bool:
-    return change.low > max(0.0, random.high)
+    change, random = lost[EVERYWHERE][STEP], controls[EVERYWHERE][STEP]
+    if change.high < min(0.0, random.low):
+        return f"costs {what} {_minus(change)} nats, random cells {_minus(random)}"
+    if change.low > max(0.0, random.high):
+        return f"gains {what} {change} nats, random cells {random}"
+    return f"is not shown to cost {what} more than random cells: {_minus(change)} nats, {_minus(random)}"
 
 
 def _minus(change: Interval) -> Interval:
@@ -117,7 +117,7 @@ def _minus(change: Interval) -> Interval:
 
 
 # Entries of the values file that are measured on the data set that was chosen.
-OF_TASK = ("ablation", "without demonstrations", "induction", "head effects")
+OF_TASK = ("ablation", "induction", "head effects")
 
 
 @dataclass(frozen=True)
@@ -133,28 +133,35 @@ class Task:
         return self.checks[-1] if self.checks[-1].done else self.checks[0]
 
     @property
+    def endpoint(self) -> Score:
+        """What a single head may cost: which label, on a task that is done; else label mass."""
+        return Score.WHICH_LABEL if self.check.done else Score.LABEL_MASS
+
+    @property
     def mark(self) -> str:
         """What stands behind a setting."""
         return "" if self.check.done else "; TASK NOT DONE"
 
     @property
     def name(self) -> str:
-        """The data set, and that the task is not done where it is not."""
-        return f"{self.check.dataset}{self.mark}"
+        """The data set and k, and that the task is not done where it is not."""
+        return f"{self.check.name}, k = {self.check.k}{self.mark}"
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.checks), *(f"{dataset}: {why}" for dataset, why in self.left_out.items())])
+        return "\n".join([*map(str, self.checks), *(f"{what}: {why}" for what, why in self.left_out.items())])
 
     def check_lines(self) -> list[str]:
         return [str(self.check)]
 
     def values(self) -> dict[str, Any]:
-        return {"task": [str(check) for check in self.checks], "chosen": dict.fromkeys(OF_TASK, self.check.dataset)}
+        checks = [{"done": check.done, **vars(check)} for check in self.checks]
+        chosen = {"dataset": self.check.name, "k": self.check.k, "done": self.check.done}
+        return {"task": checks, "chosen": dict.fromkeys(OF_TASK, chosen)}
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What the model loses when a step of the circuit is cut: answers by condition, with and without demonstrations.
+    """What the model loses when a step of the circuit is cut: answers by condition, and without demonstrations.
 
     about: what it was measured on.
     """
@@ -162,86 +169,82 @@ class Tables:
     about: Setting
     task: Task
     cut: Mapping[Condition, Answers]
-    alone: Mapping[Condition, Answers]
+    alone: Answers
 
     @cached_property
-    def together(self) -> tuple[Table, Table]:
-        """Changes of the log-probability by cuts and by random cells; all intervals hold together."""
-        return changes(self.cut, comparisons=len(self.cut) - 1)
+    def together(self) -> dict[Score, tuple[Table, Table]]:
+        """Changes of which label and of label mass by cuts and by random cells; all intervals hold together."""
+        comparisons = 2 * (len(self.cut) - 1)
+        return {score: changes(self.cut, score, comparisons) for score in (Score.WHICH_LABEL, Score.LABEL_MASS)}
+
+    @cached_property
+    def gained(self) -> dict[Score, Interval]:
+        """What demonstrations change of every score, paired by prompt."""
+        shown = self.cut[WHOLE].scores
+        return {
+            score: mean_interval(shown[score] - bare) for score, bare in self.alone.scores.items() if score in shown
+        }
 
     @property
-    def verdict(self) -> str:
-        """What the cut of the labels from their forerunners tells, in a line with its numbers."""
-        return causal_finding(*changes(self.cut), self.task.check.done)
+    def findings(self) -> list[str]:
+        """What the cut of the labels from their forerunners tells of both scores, as far as their premises are met."""
+        which, mass = (changes(self.cut, score) for score in (Score.WHICH_LABEL, Score.LABEL_MASS))
+        said = ["Which label: no in-context learning to explain"]
+        if self.task.check.done:
+            said = [f"Which label: cutting the labels' reads of their forerunners {told('the right label', *which)}"]
+        if self.gained[Score.LABEL_MASS].low > LEAST:
+            said.append(f"Label mass: cutting the labels' reads of their forerunners {told('labels', *mass)}")
+        return said
 
     @property
     def worth(self) -> str:
         """Accuracies of the whole model with and without demonstrations on the same queries, paired."""
-        shown, bare = self.cut[WHOLE], self.alone[WHOLE]
-        gained = {score: signed(mean_interval(shown.scores[score] - bare.scores[score])) for score in bare.scores}
-        texts = [f"{a.value:.3f} [{a.low:.3f}, {a.high:.3f}]" for a in (shown.accuracy, bare.accuracy)]
+        texts = [f"{a.value:.3f} [{a.low:.3f}, {a.high:.3f}]" for a in (self.cut[WHOLE].accuracy, self.alone.accuracy)]
+        gained = {score: signed(interval) for score, interval in self.gained.items()}
         return (
-            f"accuracy with demonstrations {texts[0]}, without {texts[1]}, of {len(shown.gold)} prompts: they change "
-            f"it by {gained[Score.ACCURACY]}, and the gold label's log-probability by "
-            f"{gained[Score.LOG_PROBABILITY]} nats"
+            f"accuracy with demonstrations {texts[0]}, without {texts[1]}, of {len(self.alone.gold)} prompts: they "
+            f"change it by {gained[Score.ACCURACY]}, log P(right label | labels) by {gained[Score.WHICH_LABEL]} nats, "
+            f"label mass by {gained[Score.LABEL_MASS]} nats"
         )
 
     def __str__(self) -> str:
-        return f"{self.worth}\n{self.verdict}"
+        return "\n".join([self.worth, *self.findings])
 
     def table(self) -> pd.DataFrame:
         """What cuts in all layers change, one row each, with 95 % intervals of one number each.
 
-        Accuracy, the gold label's log-probability (also by random cells and without demonstrations), and the loss on
-        the text.
+        Accuracy, which label and label mass (also by random cells), and the loss on the text.
         """
-        lost, random = (table.get(EVERYWHERE, {}) for table in changes(self.cut))
-        columns: dict[str, Mapping[str, Interval]] = {
-            "accuracy": changes(self.cut, Score.ACCURACY)[0][EVERYWHERE],
-            "gold label, nats": lost,
-            "random cells, nats": random,
-            "zero-shot, nats": changes(self.alone)[0].get(EVERYWHERE, {}),
-            "text loss, nats": changes(self.cut, Score.TEXT_LOSS)[0][EVERYWHERE],
-        }
+        columns: dict[str, Mapping[str, Interval]] = {"accuracy": changes(self.cut, Score.ACCURACY)[0][EVERYWHERE]}
+        for score in (Score.WHICH_LABEL, Score.LABEL_MASS):
+            lost, random = changes(self.cut, score)
+            columns[f"{score}, nats"] = lost[EVERYWHERE]
+            columns["random cells" if score == Score.WHICH_LABEL else "random cells, mass"] = random.get(EVERYWHERE, {})
+        columns["text loss, nats"] = changes(self.cut, Score.TEXT_LOSS)[0][EVERYWHERE]
         rows = {
-            cuts.TITLES[cut]: [signed(column[cut]) if cut in column else "" for column in columns.values()]
-            for cut in lost
+            cuts.TITLES[cut]: [signed(column[cut], 2) if cut in column else "" for column in columns.values()]
+            for cut in columns["accuracy"]
         }
         return pd.DataFrame.from_dict(rows, orient="index", columns=list(columns)).rename_axis("cut in all layers")
 
     @property
-    def finding(self) -> str | None:
-        """What the cut of the labels from their forerunners costs; None where the task is not done."""
-        if not self.task.check.done:
-            return None
-        lost, controls = changes(self.cut)
-        change, random = lost[EVERYWHERE][Cut.SI_TO_YI], controls[EVERYWHERE][Cut.SI_TO_YI]
-        if _used(change, random):
-            said = f"costs the gold label {_minus(change)} nats, random cells {_minus(random)}"
-        elif _harmful(change, random):
-            said = f"gains the gold label {change} nats, random cells {random}"
-        else:
-            said = (
-                f"is not shown to cost the gold label more than random cells: {_minus(change)} nats, {_minus(random)}"
-            )
-        return f"Cutting the labels' reads of their forerunners {said}"
-
-    @property
     def setting(self) -> str:
         """What it was measured on."""
-        about = f"{self.about}{self.task.mark}"
-        return f"change of the gold label's log-probability; {about}; intervals of all cells hold together"
+        return f"changes in nats; {self.about}{self.task.mark}; intervals of all cells hold together"
+
+    @property
+    def finding(self) -> str:
+        """The findings as the figure's title."""
+        return ". ".join(self.findings)
 
     def figure(self, width: float = WIDTH) -> Figure:
-        return causal_plots.cut_table(*self.together, cuts.TITLES, self.finding, self.setting, width)
+        return causal_plots.cut_table(self.together, cuts.TITLES, self.finding, self.setting, width)
 
     def check_lines(self) -> list[str]:
-        return [self.verdict]
+        return self.findings
 
     def values(self) -> dict[str, Any]:
-        lost, controls = self.together
-        scores = {score.value: changes(self.cut, score)[0] for score in Score}
-        return {
-            "ablation": scores | {"corrected intervals": lost, "controls": controls, "finding": self.verdict},
-            "without demonstrations": changes(self.alone)[0],
-        }
+        together = {score.value: {"cut": lost, "random": random} for score, (lost, random) in self.together.items()}
+        alone = {score.value: changes(self.cut, score)[0] for score in Score}
+        gained = {score.value: interval for score, interval in self.gained.items()}
+        return {"ablation": {**alone, "together": together, "gained": gained, "findings": self.findings}}

@@ -87,10 +87,8 @@ class InductionHeads:
         return f"layers whose best head prefers the query's label beyond chance: {len(beyond)} of {layers}: {beyond}"
 
     @property
-    def finding(self) -> str | None:
-        """In how many layers the best head prefers the query's label; None where the task is not done."""
-        if not self.task.check.done:
-            return None
+    def finding(self) -> str:
+        """In how many layers the best head prefers the query's label."""
         beyond, layers = len(self.beyond_chance), len(self.null.value)
         if not beyond:
             return f"In none of {layers} layers does the best head prefer the query's label beyond chance"

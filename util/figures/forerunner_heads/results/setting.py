@@ -28,7 +28,7 @@ def curve(intervals: Intervals) -> dict[str, NDArray[np.float64]]:
     return {"mean": intervals.value, "low": intervals.low, "high": intervals.high}
 
 
-def signed(interval: Interval) -> str:
+def signed(interval: Interval, decimals: int = 3) -> str:
     """A difference with its interval: -0.015 [-0.177, +0.146]."""
-    value, low, high = interval
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+    value, low, high = (f"{number:+.{decimals}f}" for number in interval)
+    return f"{value} [{low}, {high}]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from util.figures.forerunner_heads import measures
@@ -16,28 +15,7 @@ from util.figures.forerunner_heads.results.induction import InductionHeads
 from util.figures.forerunner_heads.results.setting import curve
 from util.figures.forerunner_heads.results.specificity import HeldOut, Planted, PlantedErrors
 
-NO_DEMONSTRATIONS = "k = 0: without demonstrations there is no step of the circuit to cut; left out"
 PUBLISHED_INDUCTION = {"dataset": "glue_sst2", "k": 16, "quantized": True}  # the setting of the published share
-
-
-@dataclass(frozen=True)
-class NoDemonstrations:
-    """What stands in the place of every causal result where k = 0: nothing to draw or to store."""
-
-    def __str__(self) -> str:
-        return NO_DEMONSTRATIONS
-
-    def table(self) -> None:
-        return None
-
-    def figure(self) -> None:
-        return None
-
-    def values(self) -> dict[str, Any]:
-        return {}
-
-    def check_lines(self) -> list[str]:
-        return [str(self)]
 
 
 def check_lines(
@@ -46,8 +24,8 @@ def check_lines(
     held_out: HeldOut,
     planted: Planted,
     errors: PlantedErrors,
-    task: Task | NoDemonstrations,
-    tables: Tables | NoDemonstrations,
+    task: Task,
+    tables: Tables,
 ) -> list[str]:
     """What a fresh run of the notebook must reproduce."""
     layers, heads = measured.magnitude.shape[2:]
@@ -58,9 +36,7 @@ def check_lines(
     return [*lines, str(held_out), str(planted), *task.check_lines(), *tables.check_lines()]
 
 
-def published(
-    layers: Layers, counts: Counts, induction: InductionHeads | NoDemonstrations
-) -> dict[str, tuple[float, float]]:
+def published(layers: Layers, counts: Counts, induction: InductionHeads) -> dict[str, tuple[float, float]]:
     """What data/published/forerunner_heads.json has a row for: our value and its standard error by the row's id.
 
     The row on induction heads is filled where the setting is that of the published value alone.
@@ -72,12 +48,12 @@ def published(
         "count_maps": counts.frequent[Series.CORRECT],
     }
     here = {row: (float(interval.value), interval.error) for row, interval in intervals.items()}
-    if isinstance(induction, InductionHeads) and induction.request | PUBLISHED_INDUCTION == induction.request:
+    if induction.request | PUBLISHED_INDUCTION == induction.request:
         here["best_correct_induction_share"] = measures.best_correct_share(induction.correct)
     return here
 
 
-Causal = Task | Tables | InductionHeads | HeadEffects | NoDemonstrations
+Causal = Task | Tables | InductionHeads | HeadEffects
 
 
 def values(
@@ -90,7 +66,7 @@ def values(
     growth: Growth,
     causal: Sequence[Causal],
 ) -> dict[str, Any]:
-    """The plotted numbers, as the values file has them; causal: the parts that need demonstrations."""
+    """The plotted numbers, as the values file has them; causal: those of the chosen data set."""
     stored: dict[str, Any] = {
         "request": measured.request,
         "model": measured.origin,

@@ -1,0 +1,84 @@
+"""Which data set a model does from its demonstrations: asked on the last queries, which nothing else measures."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from util.engine import batches
+from util.engine.batches import too_long
+from util.engine.call import UnsupportedModel
+from util.engine.label_scores import label_log_probs, scoring
+from util.load_model_and_data import staicc_prompts
+from util.prompts.prompt import Prompt
+from util.records.checked import checked
+from util.records.staicc import QUERIES, Prompts, StaiccStudy
+from util.stats.answers import majority_right, right, which_label
+from util.stats.task_check import TaskCheck, task_check
+
+
+@checked
+class LabelTask(StaiccStudy):
+    """A model's answers to the last queries of a data set.
+
+    permuted: whether the labels of the demonstrations are permuted among them, see `Prompt.permuted`.
+    """
+
+    prompts: Prompts = 128
+    _: KW_ONLY
+    permuted: bool = False
+
+    stem = "label_task"
+
+    @property
+    def own_request(self) -> dict[str, Any]:
+        return {"schema": 1, "method_version": 1, **self.data_request, "permuted": self.permuted}
+
+    @property
+    def texts(self) -> list[str]:
+        return [prompt.with_label() for prompt in self.items]
+
+    @cached_property
+    def items(self) -> list[Prompt]:
+        prompts = staicc_prompts(self.dataset, self.k, self.seed)[-self.prompts :]
+        return [prompt.permuted(number) for number, prompt in enumerate(prompts)] if self.permuted else prompts
+
+    def answers(self) -> dict[str, Any]:
+        """Returns log_prob [N, C], the log-probability of each label in nats, and gold [N]."""
+        return dict(self.record({}, self._measure).data)
+
+    def _measure(self) -> dict[str, Any]:
+        model, tokenizer = self.pair
+        plan = scoring(model, tokenizer, self.items)
+        return {**label_log_probs(model, plan, token_budget=batches.TOKEN_BUDGET), "gold": plan.gold}
+
+    def check(self, candidates: int = 1) -> TaskCheck:
+        """Returns whether the model does the task. candidates: how many might be tried, see `task_check`."""
+        every = [prompt.gold for prompt in staicc_prompts(self.dataset, self.k, self.seed)[:QUERIES]]
+        baseline = max(majority_right(np.array(every)).mean(), 1 / len(self.items[0].labels))
+        shown, *others = (one.answers() for one in (self, self.replace(k=0), self.replace(permuted=True)))
+        with_them, bare, permuted = (which_label(one["log_prob"], shown["gold"]) for one in (shown, *others))
+        answered = right(shown["log_prob"], shown["gold"])
+        return task_check(self.dataset, self.k, answered, with_them, bare, permuted, baseline, candidates)
+
+
+def first_done(candidates: Sequence[LabelTask]) -> tuple[list[TaskCheck], dict[str, str]]:
+    """Asks one after the other until the model does one: the checks, and why others could not be asked.
+
+    Raises UnsupportedModel where none of them fits the model.
+    """
+    checks: list[TaskCheck] = []
+    left_out: dict[str, str] = {}
+    for study in candidates:
+        try:
+            checks.append(study.check(len(candidates)))
+        except UnsupportedModel as error:
+            left_out[f"{study.dataset}, k = {study.k}"] = too_long(error)
+            if len(left_out) == len(candidates):
+                raise
+            continue
+        if checks[-1].done:
+            break
+    return checks, left_out
