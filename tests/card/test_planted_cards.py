@@ -39,8 +39,9 @@ def all_labels(tokenizer):
 
 # For each circuit: who makes it; the roles of its planted heads on a card; the heads that count in IOI, and against it;
 # the sentences that say something was found. A head of the look-up circuit that reads the token before is a
-# previous-token head, and what looks up an output looks up the next token of any sequence. In the plain circuit of IOI
-# the mover subtracts a name, so that it is no mover by the rule, which asks for a name made more probable.
+# previous-token head, and what looks up an output looks up the next token of any sequence, labels among them. In the
+# plain circuit of IOI the mover subtracts a name, so that it is no mover by the rule, which asks for a name made more
+# probable.
 CIRCUITS = {
     "induction": (
         lambda: planted_control(planted.induction, {}),
@@ -50,9 +51,9 @@ CIRCUITS = {
     ),
     "lookup": (
         lambda: planted_control(planted.lookup, {}),
-        {"query reader": ["previous-token"], "look-up": ["induction"]},
+        {"query reader": ["previous-token"], "look-up": ["induction", "label reader"]},
         {},
-        {INDUCTION, WITHOUT},
+        {INDUCTION, OTHERS, WITHOUT},
     ),
     "labels": (
         lambda: planted_control(planted_roles.labels, {}, all_labels),

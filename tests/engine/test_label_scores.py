@@ -80,7 +80,7 @@ def test_labels_are_scored_by_all_their_tokens(name, budget, wide_softmax):
     found = label_log_probs(model, plan, token_budget=budget)
     assert set(found) == {"log_prob"}
     np.testing.assert_allclose(found["log_prob"], by_whole_passes(reference, plan), atol=bound(name))
-    assert plan.answers[0].tolist() == [11, 12, 12, 12, 17] and plan.lengths == [12, 15, 10, 15]
+    assert [label[0] for label in plan.labels[0]] == [11, 12, 12, 12, 17] and plan.lengths == [12, 15, 10, 15]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -167,6 +167,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "grid_k": [0, 2],
         "grid_prompts": 8,
         "causal_datasets": ["trec"],
+        "causal_k": [1],
         "choice_prompts": 8,
         "ablated": 8,
         "read_prompts": 8,
@@ -183,9 +184,8 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         printed = executed("01_forerunner_heads", parameters, tmp_path, monkeypatch)
         assert "heads 3 x 4; prompts 8" in printed and "findfont" not in printed
         assert "labels only -> forerunner head; any token -> previous-token head; never -> neither" in printed
-        assert ("trec: task" in printed) == (k > 0) and ("k = 0: without demonstrations" in printed) == (k == 0)
-        drawn = {file.stem.removeprefix("forerunner_heads_") for file in place.glob("*.pdf")}
-        assert drawn == (panels if k else panels - {"ablation", "induction", "effects"})
+        assert "trec, k = 1: task not done" in printed
+        assert {file.stem.removeprefix("forerunner_heads_") for file in place.glob("*.pdf")} == panels
     written = json.loads((written_to(tmp_path, "data/values") / "forerunner_heads.json").read_text())
     assert list(written["grid_counts"]) == ["sst5", "trec"] and "GPT2LMHeadModel" in written["model"]
     assert list(written["by_k"]["fixed"]) == ["0", "2"]
@@ -346,7 +346,10 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 LEFT_OUT = {
-    "01_forerunner_heads": ["agnews: left out, 269 tokens, 256 positions", "left out, 321 tokens, 256 positions"],
+    "01_forerunner_heads": [
+        "agnews, k = 4: left out, 269 tokens, 256 positions",
+        "left out, 321 tokens, 256 positions",
+    ],
     "02_induction_scores": ["length 100: left out, 401 tokens, 256 positions", "left out, 465 tokens, 256 positions"],
     "05_role_atlas": ["labels: no role is tested, the longest prompt has 556 tokens, this model places 256"],
 }
