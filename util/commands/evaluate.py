@@ -76,10 +76,9 @@ def run(arguments: argparse.Namespace) -> None:
             given.output_path = str(out / f"seed_{seed}")
             given.device = loading["device"]
             cli.execute(argparse.Namespace(**vars(given)))
-            (*_, file) = sorted(
-                (out / f"seed_{seed}").rglob("results_*.json"), key=lambda file: file.stat().st_mtime_ns
-            )
-            by_seed[seed] = json.loads(file.read_text(encoding="utf-8"))
+            written = (out / f"seed_{seed}").rglob("results_*.json")
+            newest = max(written, key=lambda file: file.stat().st_mtime_ns)
+            by_seed[seed] = json.loads(newest.read_text(encoding="utf-8"))
         table = harness.table(by_seed)
         print(table.to_string(float_format="{:.4f}".format))
         means = {"acc": table.to_dict("index"), "intervention": by_seed[seed]["config"]["intervention"]}

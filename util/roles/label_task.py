@@ -5,8 +5,6 @@ from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from util.engine import batches
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
@@ -56,8 +54,8 @@ class LabelTask(StaiccStudy):
 
     def check(self, candidates: int = 1) -> TaskCheck:
         """Returns whether the model does the task. candidates: how many might be tried, see `task_check`."""
-        every = [prompt.gold for prompt in staicc_prompts(self.dataset, self.k, self.seed)[:QUERIES]]
-        baseline = max(majority_right(np.array(every)).mean(), 1 / len(self.items[0].labels))
+        every = self.replace(prompts=QUERIES).label_numbers["gold"]
+        baseline = max(majority_right(every).mean(), 1 / len(self.items[0].labels))
         shown, *others = (one.answers() for one in (self, self.replace(k=0), self.replace(permuted=True)))
         with_them, bare, permuted = (which_label(one["log_prob"], shown["gold"]) for one in (shown, *others))
         answered = right(shown["log_prob"], shown["gold"])

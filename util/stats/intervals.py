@@ -26,6 +26,12 @@ class Interval(NamedTuple):
         return f"{value} [{low}, {high}]"
 
 
+def signed(interval: Interval, decimals: int = 3) -> str:
+    """A difference with its interval: -0.015 [-0.177, +0.146]."""
+    value, low, high = (f"{number:+.{decimals}f}" for number in interval)
+    return f"{value} [{low}, {high}]"
+
+
 @dataclass(frozen=True)
 class Intervals:
     """Values and their 95 % intervals, three arrays of one shape."""

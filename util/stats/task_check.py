@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.intervals import Interval, mean_interval, wilson
+from util.stats.intervals import Interval, mean_interval, signed, wilson
 from util.stats.tests import mean_p
 
 LEVEL = 0.05
@@ -37,16 +37,12 @@ class TaskCheck:
 
     def __str__(self) -> str:
         verdict = "task done" if self.done else "task not done"
+        over_none, over_permuted = signed(self.over_none, 2), signed(self.over_permuted, 2)
         return (
             f"{self.name}, k = {self.k}: {verdict}, accuracy {self.accuracy:.3f} (at least {self.bound:.3f}; chance or "
-            f"majority {self.baseline:.3f}) of {self.n} prompts; which label, in nats: {_gain(self.over_none)} over no "
-            f"demonstrations, {_gain(self.over_permuted)} over permuted ones (p {self.p:.2g})"
+            f"majority {self.baseline:.3f}) of {self.n} prompts; which label, in nats: {over_none} over no "
+            f"demonstrations, {over_permuted} over permuted ones (p {self.p:.2g})"
         )
-
-
-def _gain(interval: Interval) -> str:
-    value, low, high = interval
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def task_check(

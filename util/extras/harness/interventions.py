@@ -98,6 +98,11 @@ def checked_reference(
     return found | own
 
 
+def takes_means(edit: Edit) -> bool:
+    """Whether an edit replaces what heads write by means."""
+    return bool(edit.heads) and edit.mode not in (None, "zero")
+
+
 def edit_of(plain: Mapping[str, Any]) -> Edit:
     """The edit that `Edit.plain` writes so. Raises ValueError for anything else."""
     given = dict(plain)
@@ -236,6 +241,5 @@ def intervention(model: Model, tokenizer: Any, edit: Edit, reference: Mapping[st
         )
     if edit.pattern is not None and edit.heads:
         return KnockOut(model.pair[0], tokenizer, edit)
-    takes_means = edit.heads and edit.mode != "zero"
-    study = partial(means_study, model, **reference) if takes_means else lambda task: TaskStudy(model)
+    study = partial(means_study, model, **reference) if takes_means(edit) else lambda task: TaskStudy(model)
     return Ablation(model.pair[0], edit, cache(study))

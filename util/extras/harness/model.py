@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
-from util.extras.harness.interventions import Attached, Reading, checked_reference, edit_of, intervention
+from util.extras.harness.interventions import Attached, Reading, checked_reference, edit_of, intervention, takes_means
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.load_model_and_data import shown_name
 from util.models.table import PACKAGED
@@ -79,8 +79,7 @@ class InterventionLM(HFLM):
         prepare(self.model)
         self.edit = edit_of(edit) if isinstance(edit, Mapping) else edit
         self.intervention = intervention(self.source, self.tokenizer, self.edit, means)
-        takes_means = self.edit.heads and self.edit.mode not in (None, "zero")
-        self.reference = of_means if takes_means else None  # in plain JSON
+        self.reference = of_means if takes_means(self.edit) else None  # in plain JSON
         if str(self.batch_size).startswith("auto") and self.intervention.knows_rows:
             raise ValueError(
                 f"batch_size = {self.batch_size!r}: the harness tries batch sizes with rows that are no prompts, and "

@@ -97,10 +97,11 @@ def _changed(what: str, together: Values) -> str:
 
 
 def _single_heads(values: Values) -> str:
-    effects = values["head effects"]["which label" if values["chosen"]["head effects"]["done"] else "label mass"]
+    done = values["chosen"]["head effects"]["done"]
+    effects = values["head effects"]["which label" if done else "label mass"]
     high, low = (np.array(effects[end], dtype=float) for end in ("high", "low"))  # NaN: not cut
     cut, costly = int(np.isfinite(high).sum()), int((low > 0).sum())
-    what = "the right label" if values["chosen"]["head effects"]["done"] else "label mass"
+    what = "the right label" if done else "label mass"
     read = values["induction"]
     shares, null = (
         Intervals(*(np.array(curve[name], dtype=float) for name in ("mean", "low", "high")))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.stats.heads import Head, top
-from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, resampled
+from util.stats.intervals import Interval, Intervals, mean_interval, mean_intervals, resampled, signed
 
 Floats = NDArray[np.floating]
 
@@ -208,7 +208,7 @@ def specificity(
 
 def difference_text(contrast: Contrast, head: Head) -> str:
     """The difference of one head with its interval: +0.95 [+0.94, +0.96]."""
-    return f"{contrast.difference[head]:+.2f} [{contrast.low[head]:+.2f}, {contrast.high[head]:+.2f}]"
+    return signed(Interval(contrast.difference[head], contrast.low[head], contrast.high[head]), 2)
 
 
 # ------------------------------------------------------------------------------------------------ induction heads

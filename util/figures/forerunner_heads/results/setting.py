@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from util.stats.intervals import Interval, Intervals
+from util.stats.intervals import Intervals
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,3 @@ class Setting:
 def curve(intervals: Intervals) -> dict[str, NDArray[np.float64]]:
     """A curve as the values file has it, [L] each."""
     return {"mean": intervals.value, "low": intervals.low, "high": intervals.high}
-
-
-def signed(interval: Interval, decimals: int = 3) -> str:
-    """A difference with its interval: -0.015 [-0.177, +0.146]."""
-    value, low, high = (f"{number:+.{decimals}f}" for number in interval)
-    return f"{value} [{low}, {high}]"
