@@ -15,8 +15,8 @@ from scipy import stats
 from util.figures.edge_ablation import measures as edges
 from util.figures.forerunner_heads import measures as forerunner
 from util.figures.ioi_patching import measures as ioi
-from util.stats import verdicts
 from util.stats.intervals import accuracy, mean_interval
+from util.stats.verdicts import Effect
 
 Random = np.random.Generator
 LEVELS = stats.norm.ppf(np.linspace(0.02, 0.98, 270))  # of heads, in units of a prompt's spread
@@ -95,7 +95,8 @@ def kept(queries: int, share: float, interval: Callable[..., Any], truth: float,
 
 
 def claim(circuit: np.ndarray, whole: np.ndarray, query: np.ndarray) -> Any:
-    return verdicts.interval([verdicts.Sample.of(edges.by_query(whole.astype(float) - circuit, query))])
+    lost = edges.by_query(whole.astype(float) - circuit, query)
+    return Effect.of((lost, edges.by_query(whole, query))).interval()
 
 
 def cases() -> dict[tuple[str, str], Callable[[Random], bool]]:
@@ -125,7 +126,7 @@ def cases() -> dict[tuple[str, str], Callable[[Random], bool]]:
             ("accuracy of a circuit", 0.8, lambda circuit, whole, query: accuracy(circuit, len(set(query))), 0.9 * 0.8),
             ("share that a circuit explains", 0.9, edges.ratio, 0.9),
             ("accuracy lost", 0.95, edges.deficit, 0.9 * (1 - 0.95)),
-            ("a claim's interval", 0.95, claim, 0.9 * (1 - 0.95)),
+            ("a claim's interval", 0.95, claim, 1 - 0.95),
         ):
             found["04", f"{what}, {n} prompts"] = partial(kept, n, share, interval, truth)
     return found

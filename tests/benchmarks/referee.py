@@ -27,7 +27,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "data" / "benchmarks"
-NAMES = ("capture", "patch_map", "edges", "prefix_scores", "label_scores", "edge_scores", "harness", "coverage")
+SIMULATED = ("coverage", "verdicts")
+NAMES = ("capture", "patch_map", "edges", "prefix_scores", "label_scores", "edge_scores", "harness", *SIMULATED)
 ORACLES = os.environ.get("ICL_ORACLES", ".venv-oracles/bin/python")  # Pythons of other environments
 HARNESS = ".venv-harness/bin/python"
 Run = Callable[[], Any]
@@ -236,6 +237,12 @@ def table(name: str) -> str:
             (c["figure"], c["interval"], f"{c['coverage']:.3f} [{c['low']:.3f}, {c['high']:.3f}]")
             for c in report["cases"]
         ]
+    elif name == "verdicts":
+        head = ("claim", "margin", "no effect", "the paper's effect", "at the margin")
+        rows = [
+            (f"{c['paper']}, {c['claim']}", f"{c['margin']:g}", *map(_verdicts, map(c.get, head[2:])))
+            for c in report["claims"]
+        ]
     else:
         head = ("contest", "number", "bar", "result", "rounds")
         rows = [
@@ -245,6 +252,14 @@ def table(name: str) -> str:
         ]
     lines = [(f"`make bench NAME={name}`: {head[0]}", *head[1:]), ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _verdicts(told: Mapping[str, float] | None) -> str:
+    """An effect, and how often a claim is said to hold and not to hold of it."""
+    if told is None:
+        return "not published"
+    effect, holds, not_ = told.values()
+    return f"{effect:.2f}: {holds:.3f}, {not_:.3f}"
 
 
 def renewed(page: str) -> str:
@@ -275,9 +290,9 @@ def main() -> None:
         return
     file, page = FOLDER / f"{options.name}.json", FOLDER / "README.md"
     report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if options.name == "coverage" and options.only is None:
-        report = importlib.import_module("tests.benchmarks.coverage").simulate(options.rounds or 1000)
-    elif options.name != "coverage":
+    if options.name in SIMULATED and options.only is None:
+        report = importlib.import_module(f"tests.benchmarks.{options.name}").simulate(options.rounds or 1000)
+    elif options.name not in SIMULATED:
         for title in contests(options.name) if options.only is None else options.only:
             report[title] = measured(options.name, title, options.rounds)
             for bar in contests(options.name)[title].bars:

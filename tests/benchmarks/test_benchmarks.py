@@ -8,10 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from tests.benchmarks import coverage, referee
+from tests.benchmarks import coverage, referee, verdicts
 from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
+from util.figures.edge_ablation import claims as edge_claims
+from util.figures.induction_scores import claims as induction_claims
 
-CONTESTS = {(name, title): c for name in referee.NAMES[:-1] for title, c in referee.contests(name).items()}
+CONTESTS = {(name, title): c for name in referee.NAMES[:-2] for title, c in referee.contests(name).items()}
 HERE = {place: c for place, c in CONTESTS.items() if referee.HARNESS not in c.pythons.values()}
 
 
@@ -85,13 +87,32 @@ def test_the_tables_of_the_page_are_those_of_the_files():
 
 
 def test_files_have_the_contests_and_make_names_the_benchmarks():
-    stored = {n: json.loads((referee.FOLDER / f"{n}.json").read_text(encoding="utf-8")) for n in referee.NAMES[:-1]}
+    stored = {n: json.loads((referee.FOLDER / f"{n}.json").read_text(encoding="utf-8")) for n in referee.NAMES[:-2]}
     assert {(name, title) for name, report in stored.items() for title in report} == {*CONTESTS}
     makefile = (referee.ROOT / "Makefile").read_text(encoding="utf-8")
-    assert f"NAME={', '.join(referee.NAMES[:-1])}, or {referee.NAMES[-1]} " in makefile
+    assert f"NAME={', '.join(referee.NAMES[:-2])}, or simulated: {', '.join(referee.SIMULATED)}\n" in makefile
 
 
 def test_coverage_is_a_report_of_its_cases(monkeypatch):
     monkeypatch.setattr(coverage, "cases", lambda: {("01", "coin"): lambda random: True})
     found = coverage.simulate(3)
     assert found["samples"] == 3 and found["cases"][0]["coverage"] == 1
+
+
+def test_margins_are_those_of_the_simulation():
+    """No verdict is wrong in more than one sample of twenty, and claims of a paper can be said to hold of its effect."""
+    claims = json.loads((referee.FOLDER / "verdicts.json").read_text(encoding="utf-8"))["claims"]
+    by_paper: dict[str, dict[int, float]] = {}
+    for claim in claims:
+        by_paper.setdefault(claim["paper"], {})[claim["claim"]] = claim["margin"]
+        wrong = claim["at the margin"]
+        assert max(wrong["holds"], wrong["does not hold in this model"]) <= 0.05, claim
+    assert [*by_paper.values()] == [induction_claims.MARGINS, edge_claims.MARGINS]
+
+
+def test_a_simulated_margin_goes_through_the_rule():
+    """With few samples: of no effect a claim of a difference is refused, of the paper's it is not."""
+    random = np.random.default_rng(0)
+    no, yes = (verdicts.of_induction(1, random, effect)({1: 0.1}) for effect in (0.0, 0.4))
+    assert (no, yes) == ("does not hold in this model", "holds")
+    assert verdicts.of_edges(3, random, 0.4)({3: 0.1}) == "holds"

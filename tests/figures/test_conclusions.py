@@ -11,7 +11,7 @@ from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
 from util.figures.conclusions import CLAIMS, in_words, listed, none_or, sign, stored, verdict_sentences, written
-from util.stats.verdicts import DOES_NOT_HOLD, Claim, Part, Verdicts
+from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, Claim, Part, Verdicts
 
 SENTENCES = {
     stem: importlib.import_module(f"util.figures.{stem}.conclusions").sentences
@@ -170,27 +170,29 @@ def test_a_task_that_is_not_done_has_no_circuit():
 
 
 def test_verdicts_are_grouped_and_say_what_they_are_made_of():
-    def part(name, verdict, needed=None):
-        return Part(name, verdict, 0.1, 0.0, 0.2, 0.1, True, 40, needed, 512, (0.5, 0.5))
+    def part(verdict, needed=None):
+        return Part("a, b", verdict, 0.1, 0.0, 0.2, 0.1, True, 40, needed, 512, (0.5, 0.5))
 
     claims = (
-        Claim(1, "first", "holds", (part("a", "holds"),)),
-        Claim(2, "second", "undecided", (part("a", "undecided", 1017),)),
-        Claim(3, "third", "undecided", (), "nothing to judge"),
-        Claim(4, "fourth", "task not done", (), "none helps"),
-        Claim(8, "fifth", DOES_NOT_HOLD, (part("a", "undecided", 1017), part("b", DOES_NOT_HOLD, 3))),
-        Claim(9, "sixth", "holds", (part("a", "holds"), part("b", "task not done"))),
+        Claim(1, "first", "holds", (part("holds"),)),
+        Claim(2, "second", CANNOT_BE_TOLD, (part(CANNOT_BE_TOLD, 1017),)),
+        Claim(3, "third", "premise not met", (), "claim 1 cannot be told"),
+        Claim(4, "fourth", CANNOT_BE_TOLD, (part(CANNOT_BE_TOLD),)),
+        Claim(8, "fifth", DOES_NOT_HOLD, (part("holds"), part(DOES_NOT_HOLD)), "nats"),
+        Claim(9, "sixth", "holds", (part("holds"),)),
         Claim(10, "seventh", "not asked", ()),
     )
-    holds, undecided, not_done, does_not, not_asked = verdict_sentences(Verdicts(claims))
+    number = "a, b: 0.10 [0.00, 0.20], wanted > 0.1"
+    holds, untold, premise, does_not, not_asked = verdict_sentences(Verdicts(claims))
     assert holds == (
-        "The paper's claims, up to 40 queries of a task: **holds**: 1, first; 9, sixth (holds in a; 1 tasks not done)."
+        f"The paper's claims, up to 40 queries of a task: **holds**: 1, first ({number}); 9, sixth ({number})."
     )
-    assert undecided.endswith(
-        "2, second (about 1,017 queries could decide; there are 512); 3, third (nothing to judge)."
+    assert untold.endswith(
+        f"2, second ({number}; 1,017 queries would do; there are 512); 4, fourth ({number}; no number of queries would "
+        "do)."
     )
-    assert not_done.endswith("**task not done**: 4, fourth (none helps).")
-    assert does_not.endswith("**does not hold in this model**: 8, fifth (undecided in a; does not hold in b).")
+    assert premise.endswith("**premise not met**: 3, third (claim 1 cannot be told).")
+    assert does_not.endswith(f"**does not hold in this model**: 8, fifth (nats; {number}; {number}).")
     assert not_asked.endswith("**not asked**: 10, seventh.")
 
 
@@ -199,7 +201,9 @@ def test_verdicts_are_grouped_and_say_what_they_are_made_of():
 def test_conclusions_end_with_the_stored_verdicts(stem, model):
     shown = importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded")
     text = "\n".join([*shown.sentences.values()][[*FOLDERS].index(model)])
-    for claim in values(stem, model)["claims"]["claims"]:
+    stored = values(stem, model).get("claims")
+    assert ("The paper's claims" in text) == (stored is not None)
+    for claim in stored["claims"] if stored else ():
         [line] = [line for line in text.split("\n") if f" {claim['number']}, {claim['text']}" in line]
         assert f"**{claim['verdict']}**" in line
 

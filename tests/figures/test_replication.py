@@ -55,13 +55,14 @@ def test_what_moved_and_which_claims_changed():
     def claims(*verdicts):
         return [{"number": number, "text": f"text {number}", "verdict": v} for number, v in enumerate(verdicts, 1)]
 
-    first = {"a": [0.5, 0.4, 0.6], "b": [0.1, 0.0, 0.2], "only": [0, 0, 0], "verdicts": claims("holds", "undecided")}
-    second = {"a": [0.9, 0.8, 1.0], "b": [0.1, 0.05, 0.2], "verdicts": claims("holds", "does not hold in this model")}
+    judged, again = claims("holds", "cannot be told"), claims("holds", "does not hold in this model")
+    first = {"a": [0.5, 0.4, 0.6], "b": [0.1, 0.0, 0.2], "only": [0, 0, 0], "claims": {"claims": judged}}
+    second = {"a": [0.9, 0.8, 1.0], "b": [0.1, 0.05, 0.2], "claims": {"claims": again}}
     found = Replication.of("figure", first, second)
     assert [pair.name for pair in found.moved] == ["a"] and found.missing == ("only",)
     assert found.lines() == [
         "figure: 1 of 2 numbers held; by chance at most 1 in 20 moves.",
-        "  claim 2, text 2: undecided, now does not hold in this model",
+        "  claim 2, text 2: cannot be told, now does not hold in this model",
         "  in one of the runs alone: 1",
     ]
     assert found.table().to_dict("index") == {
@@ -69,7 +70,8 @@ def test_what_moved_and_which_claims_changed():
     }
     assert [pair.name for pair in found.quoted("it is 0.10 [0.00, 0.20].")] == ["b"]
     more = {"claims": {"claims": claims("holds", "holds"), "c": [0.5, 0.4, 0.6]}}
-    assert Replication.of("figure", first | more, second) == found
+    alone = Replication.of("figure", first, {name: second[name] for name in ("a", "b")})
+    assert (alone.pairs, alone.claims, alone.missing) == (found.pairs, (), found.missing)
     both = Replication.of("figure", first | more, second | more)
     assert len(both.pairs) == 3 and [claim.second for claim in both.claims] == ["holds", "holds"]
 

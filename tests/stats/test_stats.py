@@ -7,9 +7,17 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from util.stats.intervals import Interval, accuracy, mean_interval, mean_intervals, ratio_of_means, wilson
+from util.stats.intervals import (
+    Interval,
+    accuracy,
+    mean_interval,
+    mean_intervals,
+    paired_interval,
+    ratio_of_means,
+    wilson,
+)
 from util.stats.splits import halves
-from util.stats.tests import rank_p
+from util.stats.tests import holm, paired_p, rank_p
 
 
 @pytest.mark.parametrize(
@@ -230,3 +238,30 @@ def test_halves_share_no_cluster():
         np.testing.assert_array_equal(half, own)
     with pytest.raises(ValueError, match="1 clusters all fall into one half"):
         halves(8, clusters=np.zeros(8, int))
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.01]) == [0.5, 0.02] and holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
+
+
+def test_paired_differences_that_are_equal_have_an_interval_with_width():
+    for value in (-1.0, 0.0, 1.0):
+        interval = paired_interval(np.full(2, value))
+        assert interval.value == value and -1 <= interval.low < interval.high <= 1
+    for n in (5, 27, 100):
+        value, low, high = paired_interval(np.zeros(n))
+        assert value == 0 and high == -low == pytest.approx(1 - 0.025 ** (1 / n))
+
+
+@pytest.mark.parametrize("gained", [0.0, 0.02, 0.05])
+@pytest.mark.parametrize("n", [20, 60, 150])
+def test_paired_differences_without_a_mean_are_refused_in_one_of_forty(n, gained):
+    """All outcomes of n pairs of answers of which as many are lost as are gained, weighed by how likely they are."""
+    wrong = 0.0
+    for down in range(n + 1):
+        for up in range(min(down, n - down) if gained else 1):
+            likely = scipy.stats.multinomial.pmf([down, up, n - down - up], n, [gained, gained, 1 - 2 * gained])
+            values = np.repeat([1.0, -1.0, 0.0], [down, up, n - down - up])
+            wrong += likely * (paired_p(values) <= 0.025) if likely > 1e-12 else 0.0
+    assert wrong <= 0.036

@@ -1,108 +1,138 @@
-"""Verdicts: their errors by enumeration, the queries they need by repetition, all on made-up answers."""
+"""Verdicts: their errors by simulation, the queries they need by repetition, all on made-up answers."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from util.stats import verdicts
-from util.stats.tests import holm
-from util.stats.verdicts import ERROR, Sample
+from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, Claim, Effect, Verdicts
 
 MARGIN = 0.1
 
 
-@pytest.mark.parametrize("n", [20, 36, 60, 150])
-@pytest.mark.parametrize("gained", [0.0, 0.02, 0.05])
-def test_a_verdict_at_the_bound_is_wrong_in_one_of_forty(n, gained):
-    """All outcomes of n pairs of answers whose true loss is the margin, weighed by how likely they are."""
-    lost = MARGIN + gained
-    wrong = [0.0, 0.0]
-    most = [int(stats.binom.isf(1e-9, n, share)) + 1 if share else 0 for share in (lost, gained)]
-    for down, up in product(range(most[0] + 1), range(most[1] + 1)):
-        if down + up <= n:
-            sample = Sample(n, (down - up) / n, (down + up) / n)
-            likely = stats.multinomial.pmf([down, up, n - down - up], n, [lost, gained, 1 - lost - gained])
-            over, under = verdicts.tail_p([sample], MARGIN)
-            wrong[0] += likely * (over <= ERROR)
-            wrong[1] += likely * (under <= ERROR)
-    assert max(wrong) > 0 and max(wrong) <= 0.036  # the nominal error is 0.025
+def answers(rng, n, whole, kept, gained=0.05):
+    """What each of n queries loses, and whether the whole model has it right."""
+    right = rng.random(n) < whole
+    edited = rng.random(n) < np.where(right, kept, gained)
+    return right.astype(float) - edited, right.astype(float)
 
 
-def test_p_values_and_intervals_say_the_same():
+@pytest.mark.parametrize("n", [40, 200])
+@pytest.mark.parametrize("whole", [0.4, 0.9])
+def test_a_verdict_at_the_margin_is_wrong_in_one_of_forty(n, whole):
+    """The share of right answers that is lost is just the margin, in two tasks together."""
     rng = np.random.default_rng(0)
-    sides = set()
+    kept = 1 - MARGIN - (1 - whole) * 0.05 / whole
+    told = []
+    for _ in range(1000):
+        effect = Effect.of(answers(rng, n, whole, kept), answers(rng, n, whole, kept))
+        told.append(verdicts.judged("", effect, MARGIN, above=True).verdict)
+    assert 0 < told.count(HOLDS) / 1000 <= 0.036 and 0 < told.count(DOES_NOT_HOLD) / 1000 <= 0.036
+
+
+def test_control_sets_are_a_sample_too():
+    """The same queries with control sets that differ: without their spread far more verdicts would be wrong."""
+    rng, wrong = np.random.default_rng(0), {True: 0, False: 0}
     for _ in range(300):
-        n, m = rng.integers(3, 80, 2)
-        first = Sample.of(rng.choice([-1, 0, 1, 1 / 3], n, p=[0.05, 0.6, 0.25, 0.1]))
-        second = Sample.of(rng.choice([0, 1], m, p=[0.9, 0.1]))
-        for samples in ([first], [first, second]):
-            bound = rng.uniform(0.01, 0.6)
-            value, low, high = verdicts.interval(samples)
-            assert low < value < high
-            over, under = verdicts.tail_p(samples, bound)
-            assert (over <= 0.025) == (low >= bound) and (under <= 0.025) == (high <= bound)
-            sides.add((over <= 0.025, under <= 0.025))
-    assert sides == {(True, False), (False, True), (False, False)}
+        whole = np.ones(4000)
+        without = rng.random((20, 4000)) < 0.9 + rng.normal(0, 0.04, (20, 1))
+        others = without.mean(axis=0)
+        edited = rng.random(4000) < 0.9 - MARGIN
+        sets = [((one - edited).mean(), 1.0) for one in without.astype(float)]
+        for counted in (True, False):
+            effect = Effect.of((others - edited, whole), sets=sets if counted else ())
+            wrong[counted] += verdicts.judged("", effect, MARGIN, above=True).verdict != CANNOT_BE_TOLD
+    assert wrong[True] <= 30 < 60 < wrong[False]
 
 
-def test_without_any_change_the_interval_is_that_of_nothing_seen():
-    for n in (5, 27, 100):
-        value, low, high = verdicts.interval([Sample.of(np.zeros(n))])
-        assert value == 0 and high == -low == pytest.approx(1 - 0.025 ** (1 / n))
+def test_the_interval_is_what_the_test_does_not_refuse():
+    rng, sides = np.random.default_rng(0), set()
+    for _ in range(300):
+        effect = Effect.of(answers(rng, 60, 0.8, rng.uniform(0.5, 1)), sets=rng.normal([0.1, 0.8], 0.02, (5, 2)))
+        value, low, high = effect.interval()
+        assert low < value < high
+        bound = rng.uniform(0, 0.5)
+        part = verdicts.judged("", effect, bound, above=True)
+        assert part.verdict == (HOLDS if low >= bound else DOES_NOT_HOLD if high <= bound else CANNOT_BE_TOLD)
+        opposite = verdicts.judged("", effect, bound, above=False)
+        assert opposite.p == part.p[::-1]
+        sides.add(part.verdict)
+    assert len(sides) == 3
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 4, 6])  # of the others' values some are at the bound
-def test_as_many_queries_as_are_needed_decide_and_one_less_does_not(seed):
-    """The same values again and again are more queries with this effect and this spread."""
-    rng = np.random.default_rng(seed)
-    values = rng.choice([-1, 0, 1], 20, p=[0.1, 0.6, 0.3])
-    bound = 0.1
-    needed = verdicts.queries_needed([Sample.of(values)], bound)
-    assert needed is not None
-    sums = {times: verdicts.tail_p([Sample.of(np.tile(values, times))], bound) for times in range(1, needed // 20 + 3)}
-    decided = {times for times, p in sums.items() if min(p) <= 0.025}
-    assert needed > 2 and decided == {times for times in sums if 20 * times >= needed}
-    exact = [verdicts.tail_p([Sample(n, values.mean(), (values**2).mean())], bound) for n in (needed - 1, needed)]
-    assert min(exact[0]) > 0.025 >= min(exact[1])
+def test_the_interval_of_a_mean_is_walds_with_a_gain_and_a_loss_more():
+    values = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], 50, p=[0.1, 0.6, 0.3])
+    value, low, high = Effect.of((values, 1.0)).interval()
+    width = stats.norm.isf(0.025) * np.sqrt(values.var(ddof=1) / 50 + 2 / 52**2)
+    assert (value, low, high) == pytest.approx((values.mean(), values.mean() - width, values.mean() + width))
+    _, low, high = Effect.of((np.zeros(50), 1.0)).interval()
+    assert low < 0 < high, "nothing that changes is no certainty"
 
 
-def test_the_number_of_queries_decides_half_of_the_time():
-    """By simulation: queries of a loss of 0.25 with gains, as many as a sample of exactly these shares says."""
-    shares = [0.05, 0.65, 0.30]
-    needed = verdicts.queries_needed([Sample(100, 0.25, 0.35)], 0.1)
+def test_a_ratio_is_one_of_sums_over_tasks():
+    lost, whole = np.array([[1.0, 0, 0, 0], [1.0, 1, 0, 0]]), np.array([[1.0, 1, 0, 0], [1.0, 1, 1, 1]])
+    assert Effect.of(*zip(lost, whole, strict=True)).interval().value == pytest.approx(0.75 / 1.5)
+    assert Effect.of(*zip(lost, whole, strict=True)).queries == 4
+
+
+def test_with_nothing_to_lose_nothing_is_told():
+    """A denominator that is not shown to be above 0 has no verdict, whatever the numerator is."""
     rng = np.random.default_rng(0)
-    decided = [
-        verdicts.tail_p([Sample.of(np.repeat([-1, 0, 1], rng.multinomial(needed, shares)))], 0.1)[0] <= 0.025
-        for _ in range(2000)
-    ]
-    assert 0.4 < np.mean(decided) < 0.65
+    noise = rng.choice([-1.0, 1.0], 100)
+    for top in (np.ones(100), -np.ones(100)):
+        part = verdicts.judged("", Effect.of((top, noise)), MARGIN, above=True)
+        assert part.verdict == CANNOT_BE_TOLD and part.needed is None and np.isnan(part.low)
+        assert part.extent == "100 queries; no number would do, there are unknown"
 
 
-def test_nothing_decides_at_the_bound():
-    assert verdicts.queries_needed([Sample(50, 0.1, 0.1)], 0.1) is None
-    assert verdicts.queries_needed([Sample(50, 0.1, 0.1), Sample(50, 0.0, 0.0)], 0.1) is None
+def test_as_many_queries_as_are_needed_decide_and_one_less_does_not():
+    """Queries with this effect and this spread, more of them or fewer; control sets stay as they are."""
+    rng = np.random.default_rng(0)
+    effect = Effect.of(answers(rng, 100, 0.8, 0.7), sets=rng.normal([0.2, 0.8], 0.005, (20, 2)))
+    for bound in (0.1, 0.15, 0.3, 0.4):
+        part = verdicts.judged("", effect, bound, above=True)
+        decided = [
+            verdicts.judged("", replace(effect, over_queries=effect.over_queries * 100 / n), bound, above=True).verdict
+            for n in (part.needed, part.needed - 1)
+        ]
+        assert decided[0] != CANNOT_BE_TOLD == decided[1]
+    unsure = verdicts.judged("", replace(effect, over_sets=effect.over_sets * 1e4), 0.1, above=True)
+    assert unsure.needed is None, "more queries do not help where control sets are too few"
+    assert verdicts.judged("", Effect.of((np.tile([0.0, 0.2], 50), 1.0)), 0.1, above=True).needed is None
 
 
-def test_of_two_samples_each_keeps_its_share_of_the_queries():
-    first, second = Sample(20, 0.4, 0.4), Sample(40, 0.1, 0.1)
-    needed = verdicts.queries_needed([first, second], 0.1, queries=80)
-    assert needed is not None
-    larger = [replace(first, n=needed // 4), replace(second, n=needed // 2)]
-    fewer = [replace(first, n=(needed - 1) // 4), replace(second, n=(needed - 1) // 2)]
-    assert verdicts.tail_p(larger, 0.1)[0] <= 0.025 < verdicts.tail_p(fewer, 0.1)[0]
+def part(*p):
+    verdict = HOLDS if p[0] <= 0.025 else DOES_NOT_HOLD if p[1] <= 0.025 else CANNOT_BE_TOLD
+    return verdicts.Part(str(p), verdict, 0.0, 0.0, 0.0, 0.1, True, 10, None, None, p)
 
 
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, 0.01]) == [0.5, 0.02] and holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
+YES, NO, OPEN = part(0.001, 0.9), part(0.9, 0.001), part(0.5, 0.5)
 
 
-def test_paired_differences_that_are_equal_have_an_interval_with_width():
-    for value in (-1.0, 0.0, 1.0):
-        interval = verdicts.paired_interval(np.full(2, value))
-        assert interval.value == value and -1 <= interval.low < interval.high <= 1
-    narrow = verdicts.paired_interval(np.zeros(40))
-    assert narrow == verdicts.interval([verdicts.Sample.of(np.zeros(40))]) and narrow.high - narrow.low > 0.1
+def test_one_of_several_is_corrected_and_all_of_them_are_not():
+    weak = part(0.02, 0.9)
+    assert verdicts.any_of([YES, NO, OPEN])[0] == HOLDS and verdicts.any_of([NO, NO])[0] == DOES_NOT_HOLD
+    verdict, told = verdicts.any_of([weak, NO, OPEN])
+    assert verdict == CANNOT_BE_TOLD == told[0].verdict
+    assert verdicts.all_of([weak, YES])[0] == HOLDS and verdicts.all_of([YES, NO])[0] == DOES_NOT_HOLD
+    assert verdicts.all_of([YES, OPEN])[0] == CANNOT_BE_TOLD
+    assert verdicts.all_of([part(0.9, 0.02), YES])[0] == CANNOT_BE_TOLD
+
+
+def test_parts_that_hold_together_are_as_weak_as_the_weakest():
+    assert (
+        verdicts.weakest([YES, part(0.02, 0.9)]).p[0] == 0.02 and verdicts.weakest([YES, NO]).verdict == DOES_NOT_HOLD
+    )
+    assert verdicts.weakest([YES, part(0.9, 0.02)]).verdict == CANNOT_BE_TOLD
+
+
+def test_the_table_has_a_row_for_each_comparison_and_for_claims_without_one():
+    beside = verdicts.shown("alone", Effect.of((np.ones(4), 1.0)))
+    found = Verdicts(
+        (Claim(1, "so", HOLDS, (YES,), beside=(beside,)), Claim(2, "not", verdicts.NO_PREMISE, note="why"))
+    )
+    table = found.table().reset_index()
+    assert list(table["comparison"]) == [YES.name, "alone", "why"] and list(table["bound"]) == ["> 0.1", "", ""]
+    assert found.queries == 10

@@ -20,8 +20,7 @@ from util.figures.ioi_patching.results import Curve, Paths, Population
 from util.figures.role_atlas.results import Atlas
 from util.roles.rules import Evidence
 from util.stats.heads import head_name, heads_where
-from util.stats.intervals import Interval, mean_intervals
-from util.stats.verdicts import paired_interval
+from util.stats.intervals import Interval, mean_intervals, paired_interval
 
 SCHEMA = 2
 ROLES, IOI, WORD_PAIRS, KNOCKED_OUT = PARTS = "roles", "IOI", "word pairs", "knocked out"  # in the order of measuring

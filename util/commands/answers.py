@@ -15,9 +15,8 @@ from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import Answers, TaskStudy
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import Head, head_name
-from util.stats.intervals import accuracy
+from util.stats.intervals import accuracy, paired_interval
 from util.stats.tests import mcnemar, rank_p
-from util.stats.verdicts import paired_interval
 
 WHOLE_MODEL = "whole model"
 Runs = Mapping[str, Sequence[Answers]]  # by edit: the answers with each seed of demonstrations

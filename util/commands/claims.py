@@ -1,4 +1,4 @@
-"""Verdicts on the papers' claims with more queries than the notebooks ask, into their values files."""
+"""Verdicts on the papers' claims with more queries than the notebooks ask, into the figures' values files."""
 
 import argparse
 
@@ -7,11 +7,13 @@ from util.commands.arguments import add_loading, model_of
 from util.figures import report
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.study import Study as EdgeStudy
+from util.figures.induction_scores import claims as induction_claims
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.verdicts import Verdicts
 
 PROMPTS = {"induction_scores": 200, "edge_ablation": 250}
+CONTROL_SETS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,16 +31,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the verdicts of notebooks 02 and 04, print them, and write them into the values files."""
+    """Measure the verdicts on the claims of notebooks 02 and 04, print them, and write them into the values files."""
     paths.output("values", arguments.model)  # where nothing can be written is known before hours of work
     model = model_of(arguments)
     prompts = PROMPTS if arguments.prompts is None else dict.fromkeys(PROMPTS, arguments.prompts)
     induction = InductionStudy(
-        model, prompts=prompts["induction_scores"], text_tasks=arguments.text_tasks, untrained_control=False
+        model,
+        prompts=prompts["induction_scores"],
+        control_sets=CONTROL_SETS,
+        other_sets=CONTROL_SETS,
+        text_tasks=arguments.text_tasks,
+        shots=(0, 10),
+        untrained_control=False,
     )
     edges = EdgeStudy(model, "capitalization", prompts=prompts["edge_ablation"])
     for study, measure in (
-        (induction, lambda: induction.benefits().claims()),
+        (induction, lambda: induction_claims.stored(induction.benefits())),
         (edges, lambda: more_queries.claims(edges)),
     ):
         found = measure()

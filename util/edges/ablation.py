@@ -178,6 +178,19 @@ def windows(layers: int, at: Sequence[int] | None = None) -> dict[str, Ablation]
     return ablations
 
 
+def halves(layers: int) -> dict[str, Ablation]:
+    """Contextualisation and aggregation, each taken out of the lower and of the upper half of the layers, by name."""
+    half = layers // 2
+    lower, upper = tuple(range(half)), tuple(range(half, layers))
+    context, aggregation = FAMILIES["CONTEXT"], FAMILIES["AGG"]
+    return {
+        names.context_below(half): Ablation(removed=context, layers=lower),
+        names.context_from(half): Ablation(removed=context, layers=upper),
+        names.aggregation_below(half): Ablation(removed=aggregation, layers=lower),
+        names.aggregation_from(half): Ablation(removed=aggregation, layers=upper),
+    }
+
+
 def probes(kept: Sequence[Edge], probed: Sequence[Edge], corruptions: Sequence[int]) -> dict[str, Ablation]:
     """A circuit, and inside it each edge read from each corruption, by name, see `edges.names`."""
     ablations = {names.CIRCUIT: Ablation(kept=tuple(kept))}

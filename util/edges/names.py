@@ -40,9 +40,14 @@ def aggregation_below(layer: int) -> str:
     return f"AGG below {layer}"
 
 
-def halves(layers: int) -> tuple[str, str]:
-    """Contextualisation taken out of the upper half of the layers, and aggregation out of the lower half."""
-    return context_from(layers // 2), aggregation_below(layers // 2)
+def context_below(layer: int) -> str:
+    """Contextualisation taken out below a layer."""
+    return f"CONTEXT below {layer}"
+
+
+def aggregation_from(layer: int) -> str:
+    """Aggregation taken out from a layer on."""
+    return f"AGG from {layer}"
 
 
 def read_from(edge: object, corruption: int) -> str:

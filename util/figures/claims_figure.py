@@ -7,7 +7,7 @@ what the paper reports of its model, and what is found here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,20 +19,34 @@ from matplotlib.transforms import blended_transform_factory
 
 from util.figures import conclusions, report
 from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
+from util.load_model_and_data import shown_name
 from util.stats.intervals import Interval
-from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_ASKED, NOT_DONE, UNDECIDED, Claim, Part, Verdicts, verdicts_of
+from util.stats.verdicts import (
+    CANNOT_BE_TOLD,
+    DOES_NOT_HOLD,
+    HOLDS,
+    NO_PREMISE,
+    NOT_ASKED,
+    NOT_DONE,
+    Claim,
+    Part,
+    Verdicts,
+    verdicts_of,
+)
 
+SHOWN = ""  # what stands beside a claim has no verdict
 LOOKS: Mapping[str, dict[str, Any]] = {
     HOLDS: {"marker": "o", "mfc": "black"},
     DOES_NOT_HOLD: {"marker": "X", "mfc": "black"},
-    UNDECIDED: {"marker": "o", "mfc": "white"},
-    NOT_DONE: {"marker": ".", "mfc": "0.6"},
+    CANNOT_BE_TOLD: {"marker": "o", "mfc": "white"},
+    SHOWN: {"marker": ".", "mfc": "0.6"},
 }
 COUNTED = {  # of one claim, of several
     HOLDS: ("holds", "hold"),
     DOES_NOT_HOLD: ("does not hold in this model", "do not hold in this model"),
-    UNDECIDED: ("is undecided", "are undecided"),
-    NOT_DONE: ("has no task to test", "have no task to test"),
+    CANNOT_BE_TOLD: ("cannot be told", "cannot be told"),
+    NO_PREMISE: ("lacks its premise", "lack their premise"),
+    NOT_DONE: ("has no task that is done", "have no task that is done"),
     NOT_ASKED: ("is not asked", "are not asked"),
 }
 ROW = 0.135  # inches: of a line of text or a comparison
@@ -41,10 +55,11 @@ TEXT, SMALL = 7.0, 6.0  # points: of claims, and of what is said of them
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper says of a claim. values: its numbers, where they are known, by comparison; "" is of the first."""
+    """What a paper says of a claim. value: the effect by its own numbers, where they are known, and its verdict."""
 
     said: str
-    values: Mapping[str, float] = field(default_factory=dict)
+    value: float | None = None
+    verdict: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,25 +78,26 @@ class ClaimsBeside:
     about: str
 
     @classmethod
-    def of(
-        cls, stem: str, verdicts: Verdicts, model: str, title: str, about: str, settings: Mapping[str, Any]
-    ) -> ClaimsBeside:
-        """The verdicts on a figure's claims beside what data/published/<stem>.json says of them.
+    def of(cls, stem: str, model: str) -> ClaimsBeside:
+        """The verdicts on a figure's claims that `make claims` has stored of a model, no claims where it has none.
 
-        They are those that `make claims` has stored of this model and these settings, if it has: it asks
-        more queries. Else they are `verdicts`. model: its name; title: as it is shown; about: what was measured, for
-        the headline; settings: what decides which question was asked, by the names in the stored file.
+        What the paper says stands in data/published/<stem>.json.
         """
         published = report.published(stem)["claims"]
-        told = {row["number"]: Published(row["said"], row["values"]) for row in published["rows"]}
-        shown = stored(stem, model, {"model": title, **settings}) or verdicts
-        return cls(shown, told, published["model"], published["numbers"], title, about)
+        found = conclusions.stored_claims(stem, model, latest=True) or {"claims": [], "model": shown_name(model)}
+        own = {int(number): entry for number, entry in found.get("published", {}).items()}
+        told = {row["number"]: Published(row["said"], **own.get(row["number"], {})) for row in published["rows"]}
+        title = str(found["model"])
+        about = f"{title}, {found.get('setting', 'make claims judges them')}"
+        if model.partition("/")[0] == "embedded":
+            about += "; a positive control, trained to show these circuits"
+        return cls(verdicts_of(found), told, published["model"], published["numbers"], title, about)
 
     @property
     def setting(self) -> str:
         """What was measured, and how many queries were asked; those of a short list are fewer."""
         queries = self.verdicts.queries
-        return f"{self.about}, up to {queries} queries of each task" if queries else self.about
+        return f"{self.about}; up to {queries} queries of each task" if queries else self.about
 
     @property
     def finding(self) -> str | None:
@@ -99,8 +115,10 @@ class ClaimsBeside:
         ]
         return f"Of {len(self.verdicts.claims)} published claims {', '.join(parts)}"
 
-    def figure(self, *, width: float = WIDTH) -> Figure:
-        """Every claim: what is published, what is found, and every comparison against its bound."""
+    def figure(self, *, width: float = WIDTH) -> Figure | None:
+        """Every claim: what is published, what is found, every comparison against its bound; None without claims."""
+        if not self.verdicts.claims:
+            return None
         blocks = [self._block(claim, width) for claim in self.verdicts.claims]
         tall = ROW * sum(block.rows for block in blocks)
         with style():
@@ -125,30 +143,21 @@ class ClaimsBeside:
         wanted = ", ".join(dict.fromkeys(f"{'>' if part.above else '<'} {part.bound:g}" for part in claim.parts))
         notes = [note for note in (wanted and f"bound {wanted}", claim.note) if note]
         here = f"here, {self.model}: {claim.verdict}" + (f" ({'; '.join(notes)})" if notes else "")
-        there = [] if published is None else [f"published, {self.whose}: {published.said}"]
+        there = [] if published is None else [f"published, {self.whose}: {published.said}{_by_rule(published)}"]
         said = "\n".join(broken(line, SMALL, room) for line in there)
         text = broken(f"{claim.number}. {claim.text}", TEXT, room)
-        return _Block(text, said, broken(here, SMALL, room), claim.parts, published)
+        return _Block(text, said, broken(here, SMALL, room), (*claim.parts, *claim.beside), published)
 
     def _key(self, blocks: list[_Block]) -> list[Line2D | Patch]:
         verdicts = {part.verdict for block in blocks for part in block.parts}
         handles: list[Line2D | Patch] = [
             Line2D([], [], ls="", color=_colour(verdict), ms=4, label=verdict, **look)
             for verdict, look in LOOKS.items()
-            if verdict in verdicts
+            if verdict in verdicts - {SHOWN}
         ]
-        if any(block.published and block.published.values for block in blocks):
+        if any(block.of_paper(0) is not None for block in blocks):
             handles.append(Line2D([], [], ls="", marker="D", ms=3.5, color=ORANGE, label=f"published, {self.numbers}"))
         return [*handles, Patch(fc="0.88", label="what the claim says")]
-
-
-def stored(stem: str, model: str, settings: Mapping[str, Any]) -> Verdicts | None:
-    """The verdicts on a figure's claims that are committed for a model; None without any, or with other settings."""
-    claims = conclusions.stored_claims(stem, model)
-    if claims is None:
-        return None
-    asked, kept = report.plain(settings), claims | claims["settings"]
-    return verdicts_of(claims) if asked == {name: kept.get(name) for name in asked} else None
 
 
 # ------------------------------------------------------------------------------------------------ drawing
@@ -180,11 +189,8 @@ class _Block:
         return self.above + len(self.parts) + 0.7
 
     def of_paper(self, number: int) -> float | None:
-        """The published number of a comparison, None where there is none."""
-        if self.published is None:
-            return None
-        own = self.published.values.get(self.parts[number].name)
-        return self.published.values.get("") if own is None and number == 0 else own
+        """The effect by the paper's own numbers, which stands at the first comparison."""
+        return self.published.value if self.published and self.parts and not number else None
 
 
 def _axes(ax: Axes, blocks: list[_Block]) -> None:
@@ -192,11 +198,11 @@ def _axes(ax: Axes, blocks: list[_Block]) -> None:
     at = [0.0]
     for block in blocks:
         for number, part in enumerate(block.parts):
-            at += [part.value, part.low, part.high, part.bound, block.of_paper(number) or 0.0]
+            at += [part.value, part.low, part.high, part.bound if part.verdict else 0.0, block.of_paper(number) or 0.0]
     low, high = np.nanmin(at), np.nanmax(at)
     pad = 0.04 * (high - low or 1.0)
     ax.set_xlim(low - pad, high + pad)
-    ax.set(xlabel="accuracy lost or kept (95 %)", yticks=[])
+    ax.set(xlabel="effect: a share, or nats (95 %)", yticks=[])
     ax.spines["left"].set_visible(False)
 
 
@@ -222,16 +228,14 @@ def _rows(line: tuple[str, float, str]) -> float:
 
 def _comparison(ax: Axes, part: Part, published: float | None, y: float) -> None:
     low, high = ax.get_xlim()
-    start, end = (part.bound, high) if part.above else (low, part.bound)
-    ax.add_patch(Rectangle((start, y - 0.42), end - start, 0.84, fc="0.88", lw=0, zorder=0))
-    ax.plot([part.bound] * 2, [y - 0.42, y + 0.42], color="0.5", lw=0.8)
+    if part.verdict:
+        start, end = (part.bound, high) if part.above else (low, part.bound)
+        ax.add_patch(Rectangle((start, y - 0.42), end - start, 0.84, fc="0.88", lw=0, zorder=0))
+        ax.plot([part.bound] * 2, [y - 0.42, y + 0.42], color="0.5", lw=0.8)
     sides = ax.get_yaxis_transform()
     ax.text(-0.02, y, part.name, transform=sides, ha="right", va="center", fontsize=SMALL)
     if published is not None:
         ax.plot(published, y, "D", ms=3.5, color=ORANGE, zorder=3)
-    if np.isnan(part.value):
-        ax.text(1.02, y, part.verdict, transform=sides, va="center", fontsize=SMALL, color="0.35")
-        return
     ax.text(1.02, y, str(Interval(part.value, part.low, part.high)), transform=sides, va="center", fontsize=SMALL)
     colour = _colour(part.verdict)
     ax.plot([part.low, part.high], [y, y], color=colour, lw=0.9)
@@ -239,4 +243,9 @@ def _comparison(ax: Axes, part: Part, published: float | None, y: float) -> None
 
 
 def _colour(verdict: str) -> str:
-    return "0.6" if verdict == NOT_DONE else "black"
+    return "0.6" if verdict == SHOWN else "black"
+
+
+def _by_rule(published: Published) -> str:
+    """What the rule says of the paper's own numbers."""
+    return "" if published.value is None else f"; by its own numbers {published.value:.2f}: {published.verdict}"

@@ -15,7 +15,7 @@ from typing import Any
 from util import paths
 from util.models.table import PACKAGED
 from util.stats.intervals import Interval
-from util.stats.verdicts import NOT_DONE, UNDECIDED, Claim, Verdicts, verdicts_of
+from util.stats.verdicts import CANNOT_BE_TOLD, Claim, Verdicts, verdicts_of
 
 Values = Mapping[str, Any]  # of data/values/<stem>.json
 Sentences = Callable[[Values], list[str]]
@@ -72,34 +72,33 @@ def verdict_sentences(verdicts: Verdicts) -> list[str]:
 
 def _made_of(claim: Claim) -> str:
     """What a verdict is made of, in brackets; "" where the verdict says all."""
-    parts = [part for part in claim.parts if part.verdict != NOT_DONE]
-    notes = [] if claim.parts else [claim.note]
-    if len({part.verdict for part in parts}) > 1 or 0 < len(parts) < len(claim.parts):
-        by_verdict: dict[str, list[str]] = {}
-        for part in parts:
-            by_verdict.setdefault(part.verdict, []).append(part.name)
-        notes += [f"{name.removesuffix(' in this model')} in {listed(named)}" for name, named in by_verdict.items()]
-        notes += [f"{len(claim.parts) - len(parts)} tasks not done"] * (len(parts) < len(claim.parts))
-    if claim.verdict == UNDECIDED:
-        undecided = [part for part in parts if part.verdict == UNDECIDED]
-        needed = [part.needed for part in undecided if part.needed is not None]
-        if needed and len(needed) == len(undecided):
-            most = next(part for part in undecided if part.needed == max(needed))
-            there = f"; there are {most.available:,}" if most.available is not None else ""
-            notes.append(f"about {most.needed:,} queries could decide{there}")
+    notes = [claim.note]
+    for part in claim.parts:
+        value = Interval(part.value, part.low, part.high)
+        notes.append(f"{part.name}: {value}, wanted {'>' if part.above else '<'} {part.bound:g}")
+        if part.verdict == CANNOT_BE_TOLD:
+            there = f"; there are {part.available:,}" if part.available is not None else ""
+            notes.append(f"{part.needed:,} queries would do{there}" if part.needed else "no number of queries would do")
     said = "; ".join(filter(None, notes))
     return f" ({said})" if said else ""
 
 
 def claims_table() -> str:
-    """The claims of the papers as a Markdown table, with the verdict on each committed model."""
-    titles = [title(values) for values in (stored("forerunner_heads", model) for model in STORED) if values]
-    lines = [["paper", "claim", *(name.split(",")[0] for name in titles)]]
+    """The claims of the papers as a Markdown table: by a paper's own numbers, and of each published model.
+
+    The embedded model was trained to show these circuits: it is the positive control, and no row of evidence.
+    """
+    titles = [title(values) for values in (stored("forerunner_heads", model) for model in PACKAGED) if values]
+    lines = [["paper", "claim", "its own numbers", *(name.split(",")[0] for name in titles)]]
     lines.append(["---"] * len(lines[0]))
     for stem, paper in CLAIMS.items():
-        by_model = [judged for judged in (stored_claims(stem, model) for model in STORED) if judged is not None]
+        by_model = [judged for judged in (stored_claims(stem, model) for model in PACKAGED) if judged is not None]
         for same in zip(*(verdicts_of(judged).claims for judged in by_model), strict=True):
-            cells = [f"{claim.verdict}{_made_of(claim)}" for claim in same]
+            own = by_model[0].get("published", {}).get(str(same[0].number))
+            cells = [
+                f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"
+            ]
+            cells += [f"{claim.verdict}{_made_of(claim)}" for claim in same]
             lines.append([paper, f"{same[0].number}. {same[0].text}", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -119,9 +118,9 @@ def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | N
     return None
 
 
-def stored_claims(stem: str, model: str) -> dict[str, Any] | None:
-    """The claims that the clone has of a model, with more queries than the notebook asks; None if it has none."""
-    return (stored(stem, model) or {}).get("claims")
+def stored_claims(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | None:
+    """The claims that `make claims` has stored of a model; None if there are none. latest: see `stored`."""
+    return (stored(stem, model, latest=latest) or {}).get("claims")
 
 
 def title(values: Values) -> str:

@@ -84,7 +84,7 @@ class Replication:
 
         Where a figure chooses by the data what to measure, such as the first data set that the model does, its values
         say under "chosen", by part, what that was. Parts of which the runs chose another are not compared, nor claims
-        that one run alone has measured with more queries.
+        that one run alone has.
         """
         chosen, other = (_choices(values) for values in (first, second))
         unlike = [part for part in chosen if part in other and chosen[part] != other[part]]
@@ -142,8 +142,8 @@ def _choices(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _verdicts(values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The verdicts on claims: those with more queries, where they are compared."""
-    return values["claims"]["claims"] if "claims" in values else values.get("verdicts", ())
+    """The verdicts on claims, where they are compared."""
+    return values["claims"]["claims"] if "claims" in values else ()
 
 
 def intervals(values: Any, place: Place = ()) -> Iterator[tuple[Place, Interval]]:

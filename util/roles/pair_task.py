@@ -26,7 +26,8 @@ SPLIT = "search"
 class PairTask(Study):
     """A model's answers to queries of a word-pair task.
 
-    k: demonstrations; prompts: queries, at most as many as there are, none of them twice. Raises ValueError, before a
+    k: demonstrations; prompts: queries, at most as many as there are, none of them twice; ambiguous: how many of the
+    demonstrations fit two rules, see `word_pair_prompts.prompts`. Raises ValueError, before a
     model is loaded, for an unknown task and for more demonstrations than the task has.
     """
 
@@ -34,11 +35,12 @@ class PairTask(Study):
     k: Count = 10
     prompts: Count = 64
     seed: Natural = 0
+    ambiguous: Natural | None = None
 
     stem = "pair_task"
 
     def __post_init__(self) -> None:
-        word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, (), SPLIT)
+        word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, (), SPLIT, self.ambiguous)
 
     @cached_property
     def _task(self) -> word_pairs.WordPairTask:
@@ -54,6 +56,7 @@ class PairTask(Study):
             "k": self.k,
             "prompts": self.prompts,
             "seed": self.seed,
+            "ambiguous": self.ambiguous,
             "token_budget": batches.TOKEN_BUDGET,
         }
 
@@ -66,7 +69,15 @@ class PairTask(Study):
         """The prompts with demonstrations. Raises what `word_pair_prompts.prompts` raises."""
         prompts = min(self.prompts, len(self._task.queries(SPLIT)))
         drawn = word_pair_prompts.prompts(
-            self._task, self.pair[1], prompts, self.k, self.seed, corruptions=(), split=SPLIT, in_turn=True
+            self._task,
+            self.pair[1],
+            prompts,
+            self.k,
+            self.seed,
+            corruptions=(),
+            split=SPLIT,
+            ambiguous=self.ambiguous,
+            in_turn=True,
         )
         return [item.clean for item in drawn.items if item.index < drawn.askable]  # later ones repeat a query
 

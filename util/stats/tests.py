@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from util.stats.intervals import ratio_of_means, skewness
+from util.stats.intervals import paired_moments, ratio_of_means, skewness
 
 
 class Rank(NamedTuple):
@@ -70,6 +70,12 @@ def mean_p(values: ArrayLike, clusters: ArrayLike | None = None) -> NDArray[np.f
     hall = t + k * t**2 / 3 + k**2 * t**3 / 27 + k / 6
     p = stats.t.sf(np.minimum(t, hall), n - 1)
     return np.where(flat, np.where(mean > 0, 0.0, 1.0), p)
+
+
+def paired_p(differences: ArrayLike) -> float:
+    """The one-sided p that the mean of paired differences of right answers [N] is not above 0, see `paired_moments`."""
+    mean, variance = paired_moments(differences)
+    return float(stats.norm.sf(mean / np.sqrt(variance))) if mean > 0 else 1.0
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -1,9 +1,9 @@
-"""Verdicts on claims, from arrays alone, and how many queries a verdict needs.
+"""Verdicts on claims, from arrays alone; data/published/VERDICTS.md says how a claim is judged.
 
-A claim is a mean over distinct queries that should be above or below a bound; it holds, does not hold in this
-model, or is undecided. It is "task not done" where the model does none of its tasks, and "not asked" where none of them
-was asked. A claim on several tasks or parts of the model keeps its error: what has to be true of one of them is
-corrected (Holm), what has to be true of all of them needs no correction.
+A claim is an effect that should be above or below a margin. An effect is a ratio of two sums over tasks of means over
+distinct queries: the share of what is above chance that is lost, the share of the benefit. Control sets are a sample
+as well: their spread is part of its error. What has to be true of one of several parts is corrected (Holm), what has
+to be true of all of them needs no correction.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from util.stats.intervals import Interval
+from util.stats.intervals import ERROR, Interval
 from util.stats.tests import holm
 
-HOLDS, DOES_NOT_HOLD, UNDECIDED = "holds", "does not hold in this model", "undecided"
-NOT_DONE, NOT_ASKED = "task not done", "not asked"
-ERROR = 0.025  # of a verdict, in either direction; it goes with intervals of 95 %
+HOLDS, DOES_NOT_HOLD, CANNOT_BE_TOLD = "holds", "does not hold in this model", "cannot be told"
+NO_PREMISE, NOT_DONE, NOT_ASKED = "premise not met", "task not done", "not asked"
 MOST = 10**7  # queries: what needs more has no number
 
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of a claim, in one task or part of the model: value [low, high] (95 %) against the bound.
+    """One comparison of a claim: value [low, high] (95 %) against the bound.
 
-    above: whether the claim wants it above the bound. queries: distinct ones that were asked. needed: the least number
-    of them that decides at the measured effect (half of the time: no more is known), None where that is no number.
-    available: how many the list has. p: one-sided, that the claim is not so and that it is so, without correction.
+    verdict: "" of what is shown beside a claim and not judged. above: whether the claim wants it above the bound.
+    queries: distinct ones that were asked of a task. needed: the least number of them that decides at the measured
+    effect (half of the time: no more is known), None where that is no number. available: how many the list has. p:
+    one-sided, that the claim is not so and that it is so, without correction.
     """
 
     name: str
@@ -49,22 +49,23 @@ class Part:
 
     @property
     def extent(self) -> str:
-        """The queries that were asked; where they do not decide, those that are needed and those that there are."""
+        """The queries that were asked; where they do not decide, those that would do and those that there are."""
         asked = f"{self.queries} queries"
-        if self.verdict != UNDECIDED:
+        if self.verdict != CANNOT_BE_TOLD:
             return asked
-        return f"{asked}; needs {self.needed or 'no number'}, has {self.available or 'unknown'}"
+        return f"{asked}; {self.needed or 'no number'} would do, there are {self.available or 'unknown'}"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, its verdict, the comparisons that it is from, and what else there is to say."""
+    """A claim, its verdict, the comparisons that it is from, what else there is to say, and what is shown beside."""
 
     number: int
     text: str
     verdict: str
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = ()
     note: str = ""
+    beside: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,14 @@ class Verdicts:
         """The most distinct queries that a comparison is made of, 0 without comparisons."""
         return max((part.queries for claim in self.claims for part in claim.parts), default=0)
 
-    @property
-    def short(self) -> str:
-        """Every claim and its verdict."""
-        return "; ".join(f"{claim.number}. {claim.text} {claim.verdict}" for claim in self.claims)
-
     def table(self) -> pd.DataFrame:
         """A row for each comparison; a claim without one has a row of its own."""
         rows = []
         for claim in self.claims:
             title = f"{claim.number}. {claim.text}"
-            for part in claim.parts:
-                value = "" if np.isnan(part.value) else Interval(part.value, part.low, part.high)
-                bound = f"{'>' if part.above else '<'} {part.bound:g}"
+            for part in (*claim.parts, *claim.beside):
+                bound = f"{'>' if part.above else '<'} {part.bound:g}" if part.verdict else ""
+                value = Interval(part.value, part.low, part.high)
                 rows.append((title, claim.verdict, part.name, part.verdict, str(value), bound, part.extent))
             if not claim.parts:
                 rows.append((title, claim.verdict, claim.note, "", "", "", ""))
@@ -103,158 +99,111 @@ def verdicts_of(values: Mapping[str, Any]) -> Verdicts:
 
     Null is a number that is not defined.
     """
-    return Verdicts(tuple(Claim(**{**row, "parts": tuple(map(_part, row["parts"]))}) for row in values["claims"]))
+    parts = ("parts", "beside")
+    return Verdicts(
+        tuple(Claim(**{**row, **{name: tuple(map(_part, row[name])) for name in parts}}) for row in values["claims"])
+    )
 
 
 def _part(stored: Mapping[str, Any]) -> Part:
-    numbers = {name: _number(stored[name]) for name in ("value", "low", "high")}
-    first, second = map(_number, stored["p"])
+    numbers = {name: np.nan if stored[name] is None else stored[name] for name in ("value", "low", "high")}
+    first, second = stored["p"]
     return Part(**{**stored, **numbers, "p": (first, second)})
-
-
-def _number(stored: float | None) -> float:
-    return np.nan if stored is None else stored
 
 
 # ------------------------------------------------------------------------------------------------ one comparison
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Values in [-1, 1], one of each query, by what the rule needs of them: how many, mean, mean of squares."""
+class Effect:
+    """A ratio of two sums of means, with what a test of it needs.
 
-    n: int
-    mean: float
-    square: float
+    means [2]: numerator and denominator; over_queries, over_sets [2, 2]: their covariance, as other queries and other
+    control sets would have it; queries: the fewest of a task.
+    """
+
+    means: NDArray[np.float64]
+    over_queries: NDArray[np.float64]
+    over_sets: NDArray[np.float64]
+    queries: int
 
     @classmethod
-    def of(cls, values: ArrayLike) -> Sample:
-        """The sample of values [N]."""
-        array = np.asarray(values, dtype=np.float64)
-        return cls(len(array), float(array.mean()), float((array**2).mean()))
+    def of(cls, *tasks: tuple[ArrayLike, ArrayLike], sets: ArrayLike = ()) -> Effect:
+        """tasks: what each query of a task adds to numerator and denominator, [N] each, or one number for all.
 
-    def moments(self) -> tuple[float, float]:
-        """The mean and its variance, with a value of 1 and one of -1 added (Bonett & Price 2012, for paired shares)."""
-        mean = self.n * self.mean / (self.n + 2)
-        return mean, max(0.0, (self.n * self.square + 2) / (self.n + 2) - mean**2) / (self.n + 2)
+        sets [S, 2]: both sums with each control set alone in the place of their mean. The covariance has two more
+        queries in each task, a gain and a loss of 1, so that it is not 0 where no query changes (Bonett & Price 2012).
+        """
+        means, over_queries, fewest = np.zeros(2), np.zeros((2, 2)), MOST
+        for task in tasks:
+            values = np.stack(np.broadcast_arrays(*task)).astype(np.float64)
+            n = values.shape[1]
+            means += values.mean(axis=1)
+            over_queries += np.cov(values) / n + np.diag([2 / (n + 2) ** 2, 0])
+            fewest = min(fewest, n)
+        drawn = np.asarray(sets, dtype=np.float64).reshape(-1, 2)
+        over_sets = np.cov(drawn.T) / len(drawn) if len(drawn) > 1 else np.zeros((2, 2))
+        return cls(means, over_queries, over_sets, fewest)
 
-
-def tail_p(samples: Sequence[Sample], bound: float) -> tuple[float, float]:
-    """p-values of the first mean (minus the second, if there are two): that it is not above a bound, and not below it.
-
-    The larger of two: Wald's test with the added values, and an exact one. Of one sample that is the binomial test, as
-    if all changes went in one direction (0 < bound < 1); of two, the chance that none of so many queries shows what
-    would bring the difference to the bound, (1 - |difference - bound|)^n.
-    """
-    mean, variance, raw, n = _combined(samples)
-    z, gap, net = (mean - bound) / np.sqrt(variance), raw - bound, n * raw
-    above, below = float(stats.norm.sf(z)), float(stats.norm.cdf(z))
-    if len(samples) > 1:
-        exact = float(np.clip(1 - abs(gap), 0, 1) ** n)
-        return (max(above, exact) if gap > 0 else 1.0), (max(below, exact) if gap < 0 else 1.0)
-    many = float(stats.beta.cdf(bound, net, n - net + 1)) if net > 0 else 1.0  # as many of n, or more
-    few = float(stats.beta.sf(bound, max(net, 0) + 1, n - max(net, 0))) if net < n else 1.0  # as few, or fewer
-    return max(above, many), max(below, few)
-
-
-def interval(samples: Sequence[Sample], error: float = ERROR) -> Interval:
-    """The value, and the bounds that `tail_p` does not refuse."""
-    mean, variance, raw, n = _combined(samples)
-    width, least, net = float(stats.norm.isf(error) * np.sqrt(variance)), 1 - error ** (1 / n), n * raw
-    if len(samples) > 1:
-        return Interval(raw, min(mean - width, raw - least), max(mean + width, raw + least))
-    low = float(stats.beta.ppf(error, net, n - net + 1)) if net > 0 else -_most(-net, n, error)
-    return Interval(raw, min(mean - width, low), max(mean + width, _most(net, n, error)))
+    def interval(self) -> Interval:
+        """The ratio with Fieller's interval (1954); without ends where the denominator is not shown to be above 0."""
+        z = stats.norm.isf(ERROR)
+        (c, b), (_, a) = np.outer(self.means, self.means) - z**2 * (self.over_queries + self.over_sets)
+        value = np.divide(*self.means) if self.means[1] else np.nan
+        if a <= 0 or self.means[1] <= 0:
+            return Interval(float(value), np.nan, np.nan)
+        root = np.sqrt(max(0.0, b**2 - a * c))
+        return Interval(float(value), float((b - root) / a), float((b + root) / a))
 
 
-def paired_interval(differences: ArrayLike, comparisons: int = 1) -> Interval:
-    """The mean of paired differences of right answers [N], each in [-1, 1], with its interval, which ends there.
-
-    Unlike Student's interval it has width where all differences are equal. comparisons: how many such intervals are to
-    hold together (Bonferroni's correction).
-    """
-    value, low, high = interval([Sample.of(differences)], ERROR / comparisons)
-    return Interval(value, max(low, -1.0), min(high, 1.0))
-
-
-def _most(count: float, n: int, error: float) -> float:
-    """The upper bound of a share of which n show so many (Clopper & Pearson 1934)."""
-    return float(stats.beta.isf(error, max(count, 0) + 1, n - max(count, 0))) if count < n else 1.0
-
-
-def _combined(samples: Sequence[Sample]) -> tuple[float, float, float, int]:
-    signs = (1, -1)[: len(samples)]
-    mean = sum(sign * sample.moments()[0] for sign, sample in zip(signs, samples, strict=True))
-    variance = sum(sample.moments()[1] for sample in samples)
-    raw = sum(sign * sample.mean for sign, sample in zip(signs, samples, strict=True))
-    return mean, variance, raw, min(sample.n for sample in samples)
+def judged(name: str, effect: Effect, bound: float, *, above: bool, available: int | None = None) -> Part:
+    """One comparison, without correction; see `Part`. It decides where the interval lies beyond the bound."""
+    weights = np.array([1.0, -bound])
+    gap = float(weights @ effect.means)
+    queries, sets = (float(weights @ covariance @ weights) for covariance in (effect.over_queries, effect.over_sets))
+    interval = effect.interval()
+    p, needed = (1.0, 1.0), None
+    if np.isfinite(interval.low):
+        z = gap / np.sqrt(queries + sets) * (1 if above else -1)
+        p = float(stats.norm.sf(z)), float(stats.norm.cdf(z))
+        spread = (gap / stats.norm.isf(ERROR)) ** 2 - sets  # what is left for the queries
+        if spread > 0 and (least := np.ceil(effect.queries * queries / spread)) <= MOST:
+            needed = int(least)
+    return Part(name, _verdict(p), *interval, bound, above, effect.queries, needed, available, p)
 
 
-def queries_needed(
-    samples: Sequence[Sample], bound: float, error: float = ERROR, queries: int | None = None
-) -> int | None:
-    """The least number of queries with which this effect, at this spread, would be beyond the bound.
-
-    queries: how many were asked to get the samples (default: the first sample's); of several samples, each keeps its
-    share of them. At that number the verdict comes half of the time, as the effect is itself measured. None where the
-    effect is at the bound, or so near that MOST queries do not tell.
-    """
-    asked = samples[0].n if queries is None else queries
-
-    def decides(n: int) -> bool:
-        scaled = [replace(sample, n=max(1, int(sample.n * n / asked))) for sample in samples]
-        return min(tail_p(scaled, bound)) <= error
-
-    high = 2
-    while not decides(high):
-        high *= 2
-        if high > MOST:
-            return None
-    low = high // 2
-    while high - low > 1:  # decides(high), not decides(low)
-        middle = (low + high) // 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
-    return high
+def _verdict(p: tuple[float, float]) -> str:
+    return HOLDS if p[0] <= ERROR else DOES_NOT_HOLD if p[1] <= ERROR else CANNOT_BE_TOLD
 
 
-def compared(
-    name: str,
-    samples: Sequence[Sample],
-    bound: float,
-    *,
-    above: bool,
-    error: float = ERROR,
-    queries: int | None = None,
-    available: int | None = None,
-) -> Part:
-    """One comparison, without correction; see `Part`. queries: how many were asked, default the first sample's."""
-    over, under = tail_p(samples, bound)
-    p = (over, under) if above else (under, over)
-    asked = samples[0].n if queries is None else queries
-    verdict = HOLDS if p[0] <= error else DOES_NOT_HOLD if p[1] <= error else UNDECIDED
-    needed = queries_needed(samples, bound, error, asked)
-    return Part(name, verdict, *interval(samples), bound, above, asked, needed, available, p)
+def shown(name: str, effect: Effect) -> Part:
+    """What stands beside a claim: its value, without a verdict."""
+    return Part(name, "", *effect.interval(), 0.0, True, effect.queries, None, None, (1.0, 1.0))
 
 
-def any_of(parts: Sequence[Part], error: float = ERROR) -> tuple[str, tuple[Part, ...]]:
+def weakest(parts: Sequence[Part]) -> Part:
+    """Several comparisons that have to hold together, as the one that holds least."""
+    last = max(parts, key=lambda part: part.p[0])
+    p = last.p[0], min(1.0, len(parts) * min(part.p[1] for part in parts))
+    return replace(last, p=p, verdict=_verdict(p))
+
+
+def any_of(parts: Sequence[Part]) -> tuple[str, tuple[Part, ...]]:
     """The verdict on "in some of them": holds where one holds after Holm's correction, does not where none does."""
-    return _joint(parts, error, want=0)
+    return _joint(parts, want=0)
 
 
-def all_of(parts: Sequence[Part], error: float = ERROR) -> tuple[str, tuple[Part, ...]]:
+def all_of(parts: Sequence[Part]) -> tuple[str, tuple[Part, ...]]:
     """The verdict on "in all of them": does not hold where one does not after the correction, holds where all hold."""
-    return _joint(parts, error, want=1)
+    return _joint(parts, want=1)
 
 
-def _joint(parts: Sequence[Part], error: float, want: int) -> tuple[str, tuple[Part, ...]]:
-    judged = [part for part in parts if part.verdict != NOT_DONE]
-    corrected = dict(zip((part.name for part in judged), holm([part.p[want] for part in judged]), strict=True))
-    one, all_ = (HOLDS, DOES_NOT_HOLD) if want == 0 else (DOES_NOT_HOLD, HOLDS)
+def _joint(parts: Sequence[Part], want: int) -> tuple[str, tuple[Part, ...]]:
+    one, every = (HOLDS, DOES_NOT_HOLD) if want == 0 else (DOES_NOT_HOLD, HOLDS)
+    corrected = holm([part.p[want] for part in parts])
     told = tuple(
-        replace(part, verdict=UNDECIDED) if part.verdict == one and corrected[part.name] > error else part
-        for part in parts
+        replace(part, verdict=CANNOT_BE_TOLD) if part.verdict == one and p > ERROR else part
+        for part, p in zip(parts, corrected, strict=True)
     )
-    verdicts = [part.verdict for part in told if part.verdict != NOT_DONE]
-    if not verdicts:
-        return NOT_DONE, told
-    return one if one in verdicts else all_ if {*verdicts} == {all_} else UNDECIDED, told
+    verdicts = {part.verdict for part in told}
+    return one if one in verdicts else every if verdicts == {every} else CANNOT_BE_TOLD, told

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.figures.induction_scores.made_up_shots import benefits
 from util import __main__ as command_line
-from util.edges import names
 from util.figures import report
 from util.figures.edge_ablation import more_queries
-from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule, judge
+from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.more_queries import claims, task_study
 from util.figures.edge_ablation.study import Study
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts import word_pairs
 from util.records.model import Model
-from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_DONE, Claim, Verdicts
+from util.stats.verdicts import HOLDS, NO_PREMISE, NOT_DONE, Claim, Effect, judged
 
 
 def small(model, folder, tasks=("country_capital", "capitalization")):
@@ -29,23 +29,32 @@ def no_model():
     raise AssertionError("a model was loaded")
 
 
-def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path):
+def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(more_queries.PairTask, "check", lambda study, candidates: SimpleNamespace(done=True))
     values = small(Model("embedded", device="cpu", verbose=False), tmp_path)
     measured = values["claims"]
     assert [claim.number for claim in measured] == [1, 2, 3, 4, 5] and values["model"] == "embedded"
-    second = measured[1]
-    assert [part.name for part in second.parts] == ["country_capital", "capitalization"]
-    assert all(part.queries == 3 for part in second.parts), "each prompt asks a query of its own"
-    assert [part.available for part in second.parts] == [40, 103]
-    assert measured[0].parts[0].name == f"{len(values['kept'])} of 31 pairs"
+    assert NOT_DONE not in {claim.verdict for claim in measured}
+    third = measured[2].parts[0]
+    assert third.name == "country_capital, capitalization"
+    assert (third.queries, third.available) == (3, 40), "each prompt asks a query of its own"
+    assert [part.name for part in measured[3].beside] == ["0 ambiguous", "7 ambiguous"]
+    assert measured[0].parts[1].name == "beyond 20 random circuits"
     assert values["settings"] == {
         "prompts": 3, "k": 10, "donor_seeds": [0, 1], "primary": "capitalization", "search_prompts": 2,
+        "random_circuits": 20,
     }  # fmt: skip
-    table = Verdicts(measured).table()
-    assert len(table) == sum(max(1, len(claim.parts)) for claim in measured)
+    assert values["published"]["1"]["value"] == pytest.approx(0.1)
     assert small(Model("embedded", loader=no_model), tmp_path) == values
     apart = small(Model("embedded", loader=no_model), tmp_path, ("country_capital",))
     assert apart["claims"][0] == measured[0], "the primary task need not be among the tasks"
+
+
+def test_without_a_task_that_is_done_nothing_more_is_measured(tmp_path):
+    """The embedded model says the same with permuted demonstrations: it looks up what it was trained on."""
+    found = small(Model("embedded", device="cpu", verbose=False), tmp_path)
+    assert {claim.verdict for claim in found["claims"]} == {NOT_DONE} and found["kept"] == []
+    assert {check.done for check in found["checks"].values()} == {False}
 
 
 def test_no_more_prompts_than_queries_are_asked():
@@ -63,36 +72,9 @@ def test_the_requests_of_claims_are_those_of_the_records():
     assert task_study(study, AMBIGUOUS, ambiguous=4).request == given.request
 
 
-@pytest.mark.parametrize("margin", [0, 1, -0.1, "a", True])
-def test_a_margin_is_a_share(margin):
-    with pytest.raises(ValueError, match="^margin = "):
-        Rule(margin=margin)
-
-
 def test_250_distinct_queries_can_be_asked_where_english_has_them():
     counts = {name: len(word_pairs.find(name).queries("test")) for name in word_pairs.names()}
     assert min(counts[name] for name in ("copying", "capitalization", "present_past")) >= 250
-
-
-def judged(rule, tasks, rows, counts, layers, askable):
-    return judge(
-        rule, dict.fromkeys(tasks, rows), primary=tasks[0], circuit=rows, kept=2, ambiguous=dict.fromkeys(counts, rows),
-        halves=rows, layers=layers, askable=askable, trained=True,
-    )  # fmt: skip
-
-
-def test_verdicts_follow_the_rule_that_is_handed_over():
-    number = np.arange(40)
-
-    def row(wrong):
-        return {"right": np.tile(number >= wrong, (2, 1)), "query": number}
-
-    rows = {"FULL": row(0), "AGG-ONLY": row(0), "CTX+AGG": row(0), "found": row(0)}
-    rows |= dict.fromkeys(names.halves(5), row(4))
-    there = {"copying": 103, AMBIGUOUS: 87}
-    loose, strict = (judged(Rule(margin=margin), ("copying",), rows, [0, 4], 5, there).claims for margin in (0.3, 0.01))
-    assert [claim.verdict for claim in loose][:2] == [HOLDS, DOES_NOT_HOLD] and loose[4].verdict == HOLDS
-    assert strict[4].verdict != HOLDS and names.halves(5) == ("CONTEXT from 2", "AGG below 2")
 
 
 @pytest.mark.parametrize(
@@ -119,34 +101,30 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
     def measured(study):
         settings = (study.model.name, study.task, study.prompts, study.donor_seeds, study.k, study.model.dtype)
         assert settings == ("embedded", "capitalization", 7, (0, 1, 2), 10, "auto")
-        number = np.arange(40)
-        rows = {
-            name: {"right": number[None] >= 0, "query": number} for name in ("FULL", "AGG-ONLY", "CTX+AGG", "found")
-        }
-        rows |= dict.fromkeys(names.halves(4), rows["FULL"])
-        tasks = ("capitalization", "copying")
-        return {"claims": judged(RULE, tasks, rows, [0], 4, dict.fromkeys((*tasks, AMBIGUOUS), 100)).claims}
+        part = judged("copying", Effect.of((np.ones(40), 1.0)), 0.1, above=True)
+        return {"claims": (Claim(1, "circuits explain", HOLDS, (part,)), Claim(2, "tasks differ", NO_PREMISE))}
 
     def no_benefits(study):
-        assert (study.prompts, study.text_tasks, study.untrained_control) == (7, (), False)
-        return SimpleNamespace(claims=lambda: {"claims": (Claim(1, "a claim", NOT_DONE, ()),)})
+        assert (study.prompts, study.text_tasks, study.untrained_control, study.shots) == (7, (), False, (0, 10))
+        assert (study.control_sets, study.other_sets) == (20, 20)
+        return benefits()
 
     monkeypatch.setattr(more_queries, "claims", measured)
     monkeypatch.setattr(InductionStudy, "benefits", no_benefits)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    file = report.save_values({"request": 1, "verdicts": []}, "edge_ablation")
+    file = report.save_values({"request": 1}, "edge_ablation")
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--text-tasks"])
     command_line.main()
     printed = capsys.readouterr().out
-    assert "1. few edges explain 90% " in printed and " holds " in printed and "2. without contextualisation" in printed
+    assert "1. circuits explain" in printed and " holds " in printed and "2. tasks differ" in printed
     values = json.loads(file.read_text())
-    assert [*values] == ["request", "verdicts", "claims"]
+    assert [*values] == ["request", "claims"]
     stored = values["claims"]["claims"]
-    assert [claim["verdict"] for claim in stored][:2] == ["holds", "does not hold in this model"]
-    part = stored[1]["parts"][0]
+    assert [claim["verdict"] for claim in stored] == ["holds", "premise not met"]
+    part = stored[0]["parts"][0]
     assert {"value", "low", "high", "bound", "queries", "needed", "available", "verdict"} <= {*part}
     induction = json.loads(file.with_name("induction_scores.json").read_text())
-    assert induction["claims"]["claims"][0]["text"] == "a claim"
+    assert [claim["verdict"] for claim in induction["claims"]["claims"]].count("task not done") == 4
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--text-tasks", "nothing"])
     with pytest.raises(SystemExit):
         command_line.main()

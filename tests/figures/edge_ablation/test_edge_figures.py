@@ -15,10 +15,7 @@ from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util import edges
 from util.edges import names
 from util.edges.edge import CIRCUITS, TYPE_PAIRS
-from util.figures.claims_figure import ClaimsBeside
 from util.figures.edge_ablation import measures, plots, pruning_plots
-from util.figures.edge_ablation.claims import RULE, Rule
-from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.pruning_results import PruningByTask
 from util.figures.edge_ablation.results import (
     Ambiguity,
@@ -33,11 +30,9 @@ from util.figures.edge_ablation.results import (
     Windows,
     in_words,
 )
-from util.figures.edge_ablation.study import Study
 from util.figures.edge_ablation.type_circuit import arrow
 from util.figures.style import COLUMN, GREY, WIDTH
 from util.stats.intervals import Interval, Intervals
-from util.stats.verdicts import Verdicts
 
 PAIRS = [(edge.source, edge.target, edge.relation) for edge in TYPE_PAIRS]
 FINDING = "A finding of some length, with its value and interval: 0.44 [0.28, 0.59], beside that of random circuits"
@@ -352,21 +347,3 @@ def test_an_arrow_for_every_place_where_a_pair_is_read():
     steps = figure.axes[3].get_lines()
     assert [point[0] for point in np.asarray(steps[1].get_xydata())] == [3, 2]  # put back: not joined
     assert arrow("x->last_separator:same") == r"$x$ $\to$ last (same)"
-
-
-def test_kept_verdicts_of_another_study_are_not_drawn_for_this_one():
-    """They have more queries; but those with another k, or about another primary task, answer another question."""
-    own = Verdicts(())
-
-    def drawn(rule: Rule = RULE, **settings: Any) -> ClaimsBeside:
-        study = Study(**{"task": "capitalization", **settings})
-        plan = Plan(study, ["capitalization", "copying"], rule=rule, ambiguous_counts=[0])
-        return plan.claims_beside(own)
-
-    kept = drawn()
-    assert len(kept.verdicts.claims) == 5
-    assert kept.setting == "embedded, 10 demonstrations, donors 0, 1, 2, up to 103 queries of each task"
-    for other in ({"k": 5}, {"task": "copying"}, {"model": "gpt2"}, {"donor_seeds": (3,)}, {"rule": Rule(margin=0.2)}):
-        beside = drawn(**other)
-        assert beside.verdicts == own
-        assert beside.whose == "Gemma-2 2B" and beside.finding is None

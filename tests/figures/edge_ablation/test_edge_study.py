@@ -22,7 +22,6 @@ from util.engine.handshake import prepare
 from util.figures.edge_ablation import measures
 from util.figures.edge_ablation import plan as plan_
 from util.figures.edge_ablation import study as experiment
-from util.figures.edge_ablation.claims import Rule
 from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.results import CircuitsByTask, Search
 from util.figures.edge_ablation.study import Study
@@ -595,7 +594,9 @@ def test_the_request_of_a_plan_is_that_of_its_studies():
         ({"layer_cuts": 2}, "layer_cuts = 2: .*greater than or equal to 3"),
         ({"random_circuits": -1}, "random_circuits = -1: .*greater than or equal to 0"),
         ({"untrained_control": "perhaps"}, "untrained_control = 'perhaps': .*valid boolean"),
-        ({"rule": 0.9}, "rule = 0.9: .*Rule"),
+        ({"share": 0}, "share = 0: .*greater than 0"),
+        ({"share": 1.5}, "share = 1.5: .*less than or equal to 1"),
+        ({"margin": "no"}, "margin = 'no': .*valid number"),
         ({"other_models": [5]}, "other_models.0 = 5: .*valid string"),
         ({"other_models": [""]}, "other_models.0 = '': .*at least 1 character"),
         ({"taks": ["copying"]}, "Plan has no argument 'taks'; it has study, tasks"),
@@ -607,23 +608,9 @@ def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message
         plan(**changes)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
-        ("share", 0, "greater than 0"),
-        ("share", 1.5, "less than or equal to 1"),
-        ("margin", 0, "greater than 0"),
-        ("margin", "no", "valid number"),
-    ],
-)
-def test_a_rule_names_what_it_cannot_take(name, value, allowed):
-    with pytest.raises(ValueError, match=f"^{name} = {value!r}: .*{allowed}"):
-        Rule(**{name: value})
-
-
 def test_flags_of_the_notebook_may_come_as_text():
     assert plan(untrained_control="False").untrained_control is False
-    assert plan(two_pass="no").study.two_pass is False and Rule(share="0.5").share == 0.5
+    assert plan(two_pass="no").study.two_pass is False and plan(share="0.5").share == 0.5
 
 
 def test_what_a_model_can_test_is_read_from_its_numbers():

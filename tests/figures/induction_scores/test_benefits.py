@@ -1,4 +1,4 @@
-"""What demonstrations are worth: tables and verdicts from made-up answers, and a small study of the embedded model."""
+"""What demonstrations are worth: tables from made-up answers, and a small study of the embedded model."""
 
 import json
 from dataclasses import replace
@@ -6,153 +6,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.figures.induction_scores.made_up_shots import KNOCKED_OUT, PATTERN, WHOLE, benefits, task
 from tests.figures.legible import LONG_NAME, faults
 from util.commands import frame
-from util.figures.induction_scores.benefits import RULE, Benefits, Labelled, Rule, TaskShots
-from util.figures.induction_scores.edits import Edit, Group, Row
-from util.figures.induction_scores.plan import PRESETS, Plan, Setup
+from util.figures.induction_scores.benefits import Labelled
+from util.figures.induction_scores.plan import PRESETS
 from util.figures.induction_scores.study import Study
 from util.figures.style import COLUMN, WIDTH
-from util.stats.intervals import Interval
-from util.stats.task_check import TaskCheck
-from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, NOT_ASKED, NOT_DONE, UNDECIDED
 
-WHOLE, KNOCKED_OUT, ABLATED = Row(Group.WHOLE), Row(Group.KNOCKED_OUT), Row(Group.ABLATED, 3)
-GAIN = Interval(1.0, 0.5, 1.5)
-CONTROLS = tuple(Row(Group.LAYER_MATCHED, None, draw) for draw in (1, 2))
-
-
-def first(n, share):
-    """Of n queries the first are answered right."""
-    return (np.arange(n) < round(share * n))[None]
-
-
-def task(name, shots, *, n=200, text=False, unrelated=False, does=True, chance=0.5):
-    """shots: by the number of demonstrations, the shares that whole, ablated, knocked out, controls answer right."""
-    right = {}
-    for k, shares in shots.items():
-        rows = dict(zip((WHOLE, ABLATED, KNOCKED_OUT), (first(n, share) for share in shares), strict=False))
-        right[k] = rows | dict.fromkeys(CONTROLS, first(n, shares[3])) if does else {WHOLE: first(n, shares[0])}
-        if not k:
-            right[k].pop(KNOCKED_OUT, None)
-    check = TaskCheck(name, 10, 0.9, 0.8, chance, GAIN, GAIN, 0.001 if does else 0.5, n)
-    return TaskShots(Labelled(name, unrelated), right, ABLATED, CONTROLS, chance, text, check, 512)
-
-
-def setup():
-    return Setup(
-        tasks=("wordseq1",), primary_task="wordseq1", prompts=200, seeds=(42,), mode="mean", sizes=(3,), primary=3,
-        control_sets=2, other_sets=2, all_tasks=False, all_sizes=False, full_grid=False, four_way=(),
-        text_tasks=("sst2",), shots=(0, 10),
-    )  # fmt: skip
-
-
-def benefits(*tasks):
-    edits = {WHOLE: Edit(), ABLATED: Edit.ablate([(0, 0)])}
-    return Benefits(Plan(setup(), [(0, 0)], {}, {}, edits), "a model", tasks)
-
-
-def verdict(number, *tasks, rule=RULE):
-    return benefits(*tasks).judged(rule).claims[number - 1]
-
-
-# as the paper has it: whole, ablated, pattern knocked out, control sets
-PATTERN = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.95, 0.5, 0.52, 0.94)})
 TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)}, text=True)
 UNRELATED = task("sst2", {10: (0.9, 0.52, 0.6, 0.88)}, text=True, unrelated=True)
 
 
-def test_all_claims_hold_of_a_model_like_the_papers():
-    found = benefits(PATTERN, TEXT, UNRELATED)
-    assert [claim.verdict for claim in found.verdicts.claims] == [HOLDS] * 7
-    table = found.verdicts.table()
-    assert len(table) == 9 and not table["value"].str.contains("nan").any()
-
-
-def test_of_a_model_without_induction_heads_no_claim_holds():
-    same = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.95, 0.95, 0.95, 0.95)})
-    text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95, 0.95, 0.95, 0.95)}, text=True, n=400)
-    unrelated = task("sst2", {10: (0.9, 0.9, 0.9, 0.9)}, text=True, unrelated=True)
-    verdicts = [claim.verdict for claim in benefits(same, text, unrelated).verdicts.claims]
-    # nothing surely loses more, so that the second and the third have nothing to judge
-    assert verdicts == [DOES_NOT_HOLD, UNDECIDED, UNDECIDED, DOES_NOT_HOLD, DOES_NOT_HOLD, DOES_NOT_HOLD, DOES_NOT_HOLD]
-    assert verdict(3, same).parts == () and "no pattern task" in verdict(3, same).note
-
-
-def test_a_claim_does_not_hold_of_what_did_not_happen():
-    """Forbidding costs nothing; nothing is brought to chance; below chance is not close to it; nothing to lose."""
-    free = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.75, 0.9, 0.9)}, n=4000)
-    assert [part.verdict for part in verdict(3, free).parts] == [DOES_NOT_HOLD, DOES_NOT_HOLD]
-    weak = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.82, 0.9, 0.9)}, n=4000)
-    assert verdict(1, weak).verdict == HOLDS and verdict(3, weak).verdict == DOES_NOT_HOLD
-    at_chance = task("wordseq1", {0: (0.5,) * 4, 10: (0.57,) * 4}, n=2000)
-    assert verdict(1, at_chance).verdict == DOES_NOT_HOLD and verdict(2, at_chance).verdict == UNDECIDED
-    below = task("wordseq1", {0: (0.5,) * 4, 10: (1.0, 0.1, 0.1, 1.0)})
-    assert [part.verdict for part in verdict(2, below).parts] == [HOLDS, DOES_NOT_HOLD]
-    kept = task("sst2", {0: (0.7,) * 4, 10: (0.76,) * 4}, text=True, n=4000)
-    assert verdict(4, kept).verdict == DOES_NOT_HOLD and verdict(5, kept).verdict == NOT_DONE
-    useless = task("sst2", {0: (0.9,) * 4, 10: (0.9,) * 4}, text=True)
-    assert verdict(4, useless).verdict == NOT_DONE and "surely help" in verdict(4, useless).note
-
-
-def test_ablations_of_a_task_that_is_not_done_are_shown_and_not_judged():
-    """With `all_tasks` they are measured."""
+def test_what_is_not_measured_is_not_in_the_tables():
+    """With `all_tasks` ablations of tasks that are not done are measured, and shown."""
     measured = task("recursion", {0: (0.5,) * 4, 10: (0.52, 0.5, 0.5, 0.5)})
     measured = replace(measured, check=replace(measured.check, p=0.5))
-    assert verdict(1, measured).verdict == NOT_DONE
     assert benefits(measured).table().loc[("recursion", 10), "ablated"].startswith("0.50 [")
-
-
-def test_without_zero_shots_there_is_no_benefit_to_judge():
     few = task("sst2", {5: (0.8, 0.6, 0.6, 0.8), 10: (0.9, 0.6, 0.6, 0.9)}, text=True)
-    assert verdict(4, few).verdict == NOT_DONE and benefits(few).changes().empty
-
-
-def test_few_queries_leave_it_undecided_and_say_how_many_would_decide():
-    few = task("wordseq1", {0: (0.5, 0.5, 0.5, 0.5), 10: (0.9, 0.8, 0.8, 0.9)}, n=20)
-    claim = verdict(1, few)
-    assert claim.verdict == UNDECIDED and claim.parts[0].queries == 20
-    assert claim.parts[0].needed > 20 and claim.parts[0].available == 512
-    assert "needs" in claim.parts[0].extent
-    more = task("wordseq1", {0: (0.5,) * 4, 10: (0.9, 0.8, 0.8, 0.9)}, n=20 * claim.parts[0].needed)
-    assert verdict(1, more).verdict == HOLDS
-
-
-def test_a_task_that_the_model_does_not_do_gets_no_verdict():
     undone = task("repetition", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
-    assert verdict(1, undone).verdict == NOT_DONE and verdict(1, undone, PATTERN).verdict == HOLDS
-    text = task("sst2", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False, text=True)
-    unrelated = task("sst2", {10: (0.5,) * 4}, does=False, text=True, unrelated=True)
-    assert [claim.verdict for claim in benefits(undone, text, unrelated).verdicts.claims] == [NOT_DONE] * 7
-    assert "nan" not in benefits(undone).verdicts.table().to_string()
-    assert (
-        benefits(undone).table().loc[("repetition", 10), "ablated"] == "-"
-        if "ablated" in benefits(undone).table()
-        else 1
-    )
-    assert benefits(undone).changes().empty
-
-
-def test_one_task_that_contradicts_refutes_a_claim_about_all():
-    kept = task("wordseq2", {0: (0.5,) * 4, 10: (0.95,) * 4})
-    assert verdict(1, PATTERN, kept).verdict == DOES_NOT_HOLD
-
-
-def test_the_loss_of_benefit_is_a_difference_of_differences():
-    """What is lost without demonstrations, too, is no loss of benefit."""
-    hurt = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.9, 0.6, 0.7, 0.9)}, text=True, n=1000)
-    claim = verdict(4, hurt)
-    assert claim.parts[0].value == pytest.approx(0.0) and claim.verdict == DOES_NOT_HOLD
-    assert verdict(7, hurt).verdict == DOES_NOT_HOLD
-    both = task("sst2", {0: (0.5, 0.9, 0.9, 0.1), 10: (0.9, 0.1, 0.1, 0.9)}, text=True)
-    part = verdict(4, both).parts[0]
-    assert part.value == pytest.approx(1.6) and part.bound == RULE.margin and part.low < 1.6 < part.high
-
-
-def test_the_rule_can_be_changed():
-    assert verdict(1, PATTERN, rule=Rule(margin=0.6)).verdict == DOES_NOT_HOLD
-    with pytest.raises(ValueError, match="margin"):
-        Rule(margin=1.5)
+    assert benefits(few).changes().empty and benefits(undone).changes().empty
+    assert benefits(undone).table().loc[("repetition", 10), "ablated"] == "-"
 
 
 def test_tables_by_hand():
@@ -191,7 +65,6 @@ def test_values_are_plain_json(tmp_path, monkeypatch):
     values = json.loads(file.read_text())
     assert values["accuracy by shots"]["sst2, Foo/Bar"]["10"]["controls"] == [0.88, 0.88]
     assert values["tasks"]["repetition"]["does"] is False
-    assert values["claims"][0]["verdict"] == HOLDS
     assert values["tasks"]["repetition"]["queries"] == found.tasks[0].queries
 
 
@@ -239,20 +112,6 @@ def test_the_figure_can_be_read_at_any_width(width):
     for tasks in ([*done, *undone], undone):
         made = replace(benefits(*tasks), model_title=LONG_NAME)
         assert faults(made.figure(width=width)) == []
-
-
-def test_claims_about_texts_that_were_not_asked_are_not_called_not_done():
-    verdicts = [claim.verdict for claim in benefits(PATTERN).verdicts.claims]
-    assert verdicts == [HOLDS, HOLDS, HOLDS, NOT_ASKED, NOT_ASKED, NOT_ASKED, NOT_DONE]
-
-
-def test_claims_say_what_they_are_about():
-    claims = benefits(PATTERN, TEXT, UNRELATED).claims()
-    assert claims["model"] == "a model" and [claim.verdict for claim in claims["claims"]] == [HOLDS] * 7
-    assert claims["settings"] == {
-        "prompts": 200, "text_tasks": ("sst2",), "tasks": ("wordseq1",), "shots": (0, 10), "mode": "mean",
-        "heads": 3,
-    }  # fmt: skip
 
 
 def test_more_queries_than_a_task_has_become_all_of_them(tmp_path, monkeypatch, capsys):

@@ -1,231 +1,175 @@
-"""Verdicts on the five claims about edges, from arrays alone, and how many queries a verdict needs.
+"""Verdicts on the claims of Bakalova et al. (2025), from right answers; data/published/VERDICTS.md has the rules.
 
-The claims are Bakalova et al.'s (COLM 2025), the rules are our own. A claim is a mean over distinct queries that should
-be above or below a bound (see `stats.verdicts`):
-
-1. few edges explain most of the performance: acc(C) / acc(FULL) > `share`, and C keeps less than `size` of all pairs
-2. without contextualisation some task loses: acc(FULL) - acc(AGG-ONLY) > `margin` in a task
-3. contextualisation brings it back: acc(FULL) - acc(CTX+AGG) < `margin` in every task that loses
-4. it loses more with ambiguous demonstrations: by more than `margin`, on prompts that the whole model solves
-5. first contextualise, then aggregate: less than `margin` is lost without either in its other half of the layers
+Effects are shares of the whole model's accuracy. Rows are those of `measures.aligned`, by the name of an ablation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated
+from collections.abc import Collection, Mapping
+from itertools import permutations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
 
 from util.edges import names
-from util.edges.edge import TYPE_PAIRS
-from util.figures.edge_ablation.measures import Rows, by_query
-from util.prompts import word_pairs
-from util.records.checked import Count, Number, Share, checked
-from util.stats.intervals import wilson
+from util.figures.edge_ablation.measures import Floats, Rows, by_query
+from util.stats.intervals import ERROR, ratio_of_means
 from util.stats.verdicts import (
-    DOES_NOT_HOLD,
-    ERROR,
-    HOLDS,
+    NO_PREMISE,
     NOT_DONE,
-    UNDECIDED,
     Claim,
-    Part,
-    Sample,
+    Effect,
     Verdicts,
     all_of,
     any_of,
-    compared,
-)  # fmt: skip
+    judged,
+    shown,
+    weakest,
+)
 
 AMBIGUOUS = "ambiguous_present_past"  # the task of claim 4
-Margin = Annotated[Number, Field(gt=0, lt=1)]
+TEXTS = {
+    1: "circuits explain most of the performance",
+    2: "how much contextualisation matters differs between tasks",
+    3: "links between inputs and outputs contextualise the demonstrations",
+    4: "contextualisation matters more with ambiguous demonstrations",
+    5: "lower layers contextualise, higher layers aggregate",
+}
+MARGINS = {1: 0.15, 2: 0.2, 3: 0.1, 4: 0.2, 5: 0.1}  # by `make bench NAME=verdicts`; of claim 4 in nats
+AGG_TO_QUERY = f"{names.AGG_ONLY}, TOQUERY"
+Contrast = tuple[str, str]  # two ablations, of which the first keeps or removes more than the second
+ADDED: Contrast = (names.CTX_AGG, names.AGG_ONLY)  # contextualisation added to aggregation
+REMOVED: Contrast = (names.FULL, names.without("CONTEXT"))  # contextualisation removed from the whole model
+TO_QUERY: Contrast = (AGG_TO_QUERY, names.AGG_ONLY)  # what the query reads, added to aggregation
+Available = Mapping[str, int | None]  # queries that there are, by task
 
 
-@checked
-class Rule:
-    """What claims have to show, fixed before they are measured.
-
-    floor: a model does a task when its accuracy is surely above chance and above this; it is twice the margin or more,
-    as a loss of the margin would else be more than half of what there is. solved: prompts that claim 4 asks for. error:
-    of a verdict, in either direction; 0.025 goes with intervals of 95 %.
-    """
-
-    share: Share = 0.9
-    size: Share = 0.5
-    margin: Margin = 0.1
-    floor: Annotated[Number, Field(ge=0, lt=1)] = 0.4
-    solved: Count = 10
-    error: Margin = ERROR
+def right(rows: Rows, name: str) -> Floats:
+    """How often each query is answered right, over draws of donors, [N]."""
+    return by_query(rows[name]["right"].astype(float), rows[name]["query"])
 
 
-RULE = Rule()
+def share(rows: Rows, contrast: Contrast) -> tuple[Floats, Floats]:
+    """What one ablation has more than the other, and the whole model, by query."""
+    more, less = contrast
+    return right(rows, more) - right(rows, less), right(rows, names.FULL)
 
 
-# ------------------------------------------------------------------------------------------------ the claims
+def explained(circuit: Rows, available: int | None, margin: float) -> Claim:
+    """Claim 1: little is lost in the circuit, and it answers more than random circuits of as many pairs do."""
+    found, whole = right(circuit, names.FOUND), right(circuit, names.FULL)
+    random = [found - right(circuit, name) for name in names.random_names(circuit)]
+    little = judged("lost in the circuit", Effect.of((whole - found, whole)), margin, above=False, available=available)
+    beyond = Effect.of((np.mean(random, axis=0), 1.0), sets=[(more.mean(), 1.0) for more in random])
+    more = judged(f"beyond {len(random)} random circuits", beyond, 0.0, above=True, available=available)
+    return Claim(1, TEXTS[1], *all_of([little, more]))
 
 
-def does_it(full: NDArray, queries: ArrayLike, chance: float, rule: Rule) -> bool:
-    """Whether the whole model does a task, from its right answers [N] or [D, N] and the query of each prompt [N].
-
-    It does where the lower Wilson bound, counting distinct queries, is above chance and the floor.
-    """
-    right = by_query(full, queries)
-    return bool(wilson(right.sum(), len(right))[0] > max(chance, rule.floor))
-
-
-def lost(rows: Rows, name: str) -> Sample:
-    """What an ablation loses, acc(FULL) - acc(name), by query."""
-    return Sample.of(
-        by_query(np.subtract(rows[names.FULL]["right"], rows[name]["right"], dtype=float), rows[names.FULL]["query"])
-    )
-
-
-def _loss(part: str, rows: Rows, name: str, rule: Rule, chance: float, available: int | None, above: bool) -> Part:
-    judged = compared(part, [lost(rows, name)], rule.margin, above=above, error=rule.error, available=available)
-    done = does_it(rows[names.FULL]["right"], rows[names.FULL]["query"], chance, rule)
-    return judged if done else replace(judged, verdict=NOT_DONE)
-
-
-def few_edges(
-    rows: Rows, kept: int, pairs: int, rule: Rule = RULE, chance: float = 0.0, available: int | None = None
-) -> Claim:
-    """Claim 1, of the ablations "FULL" and "found", a circuit that keeps some of so many type pairs.
-
-    acc(C) / acc(FULL) is above the share where share * acc(FULL) - acc(C) is below 0: that is tested, with 1 - share
-    added, so that it is the share of answers that the circuit loses where the whole model has all. Its interval is
-    shown as one of the ratio.
-    """
-    text = f"few edges explain {rule.share:.0%}"
-    full, query = rows[names.FULL]["right"], rows[names.FULL]["query"]
-    most = 1 - rule.share
-    less = Sample.of(by_query(rule.share * np.asarray(full, dtype=float) - rows[names.FOUND]["right"] + most, query))
-    part = compared(f"{kept} of {pairs} pairs", [less], most, above=False, error=rule.error, available=available)
-    worth = float(by_query(full, query).mean())
-    if not does_it(full, query, chance, rule):
-        part = replace(part, verdict=NOT_DONE)
-    if worth:
-        value, high, low = (rule.share + (most - value) / worth for value in (part.value, part.low, part.high))
-        part = replace(part, value=value, low=low, high=high, bound=rule.share, above=True)
-    small = kept < rule.size * pairs
-    if part.verdict != NOT_DONE and not small:
-        return Claim(
-            1, text, DOES_NOT_HOLD, (part,), f"the circuit keeps {kept} of {pairs} pairs, not less than {rule.size:.0%}"
-        )
-    return Claim(1, text, part.verdict, (part,))
-
-
-def some_lose(
-    tasks: Mapping[str, Rows],
-    rule: Rule = RULE,
-    chance: Mapping[str, float] | None = None,
-    available: Mapping[str, int | None] | None = None,
-) -> Claim:
-    """Claim 2, of "FULL" and "AGG-ONLY" by task."""
-    parts = [
-        _loss(task, rows, names.AGG_ONLY, rule, (chance or {}).get(task, 0.0), (available or {}).get(task), above=True)
+def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:
+    """Claim 2: in one task contextualisation brings more than in another, both added and removed."""
+    pairs = {}
+    for first, second in permutations(tasks, 2):
+        there = [number for number in (available[first], available[second]) if number is not None]
+        parts = []
+        for what, contrast in (("added", ADDED), ("removed", REMOVED)):
+            one, other = (ratio_of_means(*share(tasks[task], contrast))[1] for task in (first, second))
+            name = f"{first} against {second}, {what}"
+            difference = Effect.of((one, 1.0), (-other, 0.0))
+            parts.append(judged(name, difference, margin, above=True, available=min(there, default=None)))
+        pairs[first, second] = weakest(parts)
+    if not pairs:
+        return Claim(2, TEXTS[2], NO_PREMISE, note="fewer than two tasks are done")
+    verdict, parts = any_of(list(pairs.values()))
+    least = min(parts, key=lambda part: part.p[0])
+    beside = [
+        shown(f"{task}, {what}", Effect.of(share(rows, contrast)))
         for task, rows in tasks.items()
+        for what, contrast in (("added", ADDED), ("removed", REMOVED))
     ]
-    return Claim(2, f"without contextualisation some task loses {rule.margin:g}", *any_of(parts, rule.error))
+    return Claim(2, TEXTS[2], verdict, (least,), f"the clearest of {len(parts)} pairs of tasks", tuple(beside))
 
 
-def comes_back(
-    tasks: Mapping[str, Rows], losing: Claim, rule: Rule = RULE, available: Mapping[str, int | None] | None = None
-) -> Claim:
-    """Claim 3, of "FULL" and "CTX+AGG" in the tasks where claim 2 holds; undecided where there is none."""
-    text = "contextualisation brings it back"
-    tasks_lost = [part.name for part in losing.parts if part.verdict == HOLDS]
-    if not tasks_lost:
-        verdict = NOT_DONE if losing.verdict == NOT_DONE else UNDECIDED
-        note = f"nothing to bring back: no task above the floor is shown to lose {rule.margin:g}"
-        return Claim(3, text, verdict, (), note)
-    parts = [
-        _loss(task, tasks[task], names.CTX_AGG, rule, 0.0, (available or {}).get(task), above=False)
-        for task in tasks_lost
-    ]
-    return Claim(3, text, *all_of(parts, rule.error))
+def brings_back(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:
+    """Claim 3: contextualisation, added to aggregation, brings accuracy back; beside it what the query reads."""
+    there = [number for number in (available[task] for task in tasks) if number is not None]
+    added, to_query = (Effect.of(*(share(rows, contrast) for rows in tasks.values())) for contrast in (ADDED, TO_QUERY))
+    part = judged(", ".join(tasks), added, margin, above=True, available=min(there, default=None))
+    return Claim(3, TEXTS[3], part.verdict, (part,), beside=(shown("what the query reads", to_query),))
 
 
-def more_if_ambiguous(
-    counts: Mapping[int, Rows], k: int, rule: Rule = RULE, chance: float = 0.0, available: int | None = None
-) -> Claim:
-    """Claim 4, of "FULL" and "AGG-ONLY" by how many of k demonstrations are ambiguous.
+def more_if_ambiguous(counts: Mapping[int, Rows], available: int | None, margin: float) -> Claim:
+    """Claim 4: without contextualisation more log-probability is lost with the most ambiguous demonstrations."""
+    fewest, most = min(counts), max(counts)
 
-    Prompts that the whole model solves are compared: those of the most ambiguous demonstrations that leave a clear one
-    and `Rule.solved` queries, with those of the fewest.
-    """
-    text = "it loses more with ambiguous demonstrations"
-    least = min(counts)
-    solved = {}
-    for count, rows in counts.items():
-        told = np.atleast_2d(rows[names.FULL]["right"]).all(axis=0)
-        if count < k and len({*rows[names.FULL]["query"][told]}) >= rule.solved:
-            solved[count] = lost(
-                {
-                    name: {"right": np.atleast_2d(row["right"])[:, told], "query": row["query"][told]}
-                    for name, row in rows.items()
-                },
-                names.AGG_ONLY,
-            )
-    first = counts[least][names.FULL]
-    if not does_it(first["right"], first["query"], chance, rule) or least not in solved:
-        right = by_query(first["right"], first["query"])
-        return Claim(4, text, NOT_DONE, (), f"the whole model: {right.mean():.2f} of {len(right)} queries")
-    if max(solved) == least:
-        return Claim(4, text, UNDECIDED, (), f"with ambiguous ones the model solves fewer than {rule.solved} prompts")
-    most, asked = max(solved), len({*first["query"]})
-    samples = [solved[most], solved[least]]
-    name = f"{most} against {least} ({samples[0].n}, {samples[1].n} solved)"
-    part = compared(name, samples, rule.margin, above=True, error=rule.error, queries=asked, available=available)
-    return Claim(4, text, part.verdict, (part,))
+    def lost(rows: Rows) -> Floats:
+        whole, without = (rows[name] for name in REMOVED)
+        return by_query(whole["log_prob"] - without["log_prob"], whole["query"])
+
+    difference = Effect.of((lost(counts[most]), 1.0), (-lost(counts[fewest]), 0.0))
+    name = f"{most} against {fewest} ambiguous"
+    part = judged(name, difference, margin, above=True, available=available)
+    beside = [shown(f"{count} ambiguous", Effect.of((lost(rows), 1.0))) for count, rows in counts.items()]
+    return Claim(4, TEXTS[4], part.verdict, (part,), "nats", tuple(beside))
+
+
+def matters_most(tasks: Mapping[str, Rows]) -> str:
+    """The task in which contextualisation, added to aggregation, brings most."""
+    return max(tasks, key=lambda task: Effect.of(share(tasks[task], ADDED)).interval().value)
 
 
 def first_then(
-    rows: Rows, late: str, early: str, rule: Rule = RULE, chance: float = 0.0, available: int | None = None
+    task: str,
+    rows: Rows,
+    halves: Rows,
+    layers: int,
+    candidates: int,
+    available: int | None,
+    margins: Mapping[int, float],
 ) -> Claim:
-    """Claim 5, of "FULL" and the ablations of CONTEXT in the late, and of AGG in the early layers."""
-    parts = [_loss(name, rows, name, rule, chance, available, above=False) for name in (late, early)]
-    return Claim(5, "first contextualise, then aggregate", *all_of(parts, rule.error))
-
-
-# ------------------------------------------------------------------------------------------------ all five
+    """Claim 5, in the task where contextualisation matters most; premise: claim 3 there, corrected for all tasks."""
+    premise = judged(task, Effect.of(share(rows, ADDED)), margins[3], above=True, available=available)
+    if candidates * premise.p[0] > ERROR:
+        return Claim(5, TEXTS[5], NO_PREMISE, note=f"that contextualisation matters in {task} is not shown")
+    half = layers // 2
+    contrasts = {  # what is removed in the half that should matter less, and in the other
+        "CONTEXT, lower half": (names.context_from(half), names.context_below(half)),
+        "AGG, upper half": (names.aggregation_below(half), names.aggregation_from(half)),
+    }
+    parts = [
+        judged(f"{task}: {name}", Effect.of(share(halves, contrast)), margins[5], above=True, available=available)
+        for name, contrast in contrasts.items()
+    ]
+    return Claim(5, TEXTS[5], *all_of(parts))
 
 
 def judge(
-    rule: Rule,
     tasks: Mapping[str, Rows],
     *,
+    done: Collection[str],
     primary: str,
     circuit: Rows,
-    kept: int,
     ambiguous: Mapping[int, Rows],
     halves: Rows,
     layers: int,
-    askable: Mapping[str, int | None],
-    trained: bool,
-    k: int = 10,
+    available: Available,
+    margins: Mapping[int, float] = MARGINS,
 ) -> Verdicts:
-    """The five claims, in order; rows are those of `measures.aligned`.
+    """The verdicts on the five claims; a claim about tasks is judged on those that the model does.
 
-    tasks: with FULL, AGG-ONLY and CTX+AGG, by task. circuit: with FULL and the circuit found in the primary task, which
-    keeps so many type pairs (kept). ambiguous: with FULL and AGG-ONLY, by how many of k demonstrations are ambiguous.
-    halves: with FULL and the two ablations of `names.halves`, of the primary task, in a model of so many layers.
-    askable: by task, how many queries there are for the tokenizer, None where the record does not say; trained: whether
-    the words are the embedded model's.
+    tasks: with FULL, CTX+AGG, AGG-ONLY, AGG+TOQUERY and "without CONTEXT", by task; done: the names of those that the
+    model does, AMBIGUOUS among them. circuit: with FULL, the circuit that was found in the primary task, and random
+    ones. ambiguous: with FULL and "without CONTEXT", by how many demonstrations are ambiguous. halves: of the task of
+    `matters_most`, with FULL and either family removed from either half of so many layers. available: queries that
+    there are, by task.
     """
-    chance = {task: 1 / len(word_pairs.find(task, trained=trained).outputs) for task in {*tasks, primary, AMBIGUOUS}}
-    here = (rule, chance[primary], askable[primary])
-    losing = some_lose(tasks, rule, chance, askable)
-    late, early = names.halves(layers)
-    return Verdicts(
-        (
-            few_edges(circuit, kept, len(TYPE_PAIRS), *here),
-            losing,
-            comes_back(tasks, losing, rule, askable),
-            more_if_ambiguous(ambiguous, k, rule, chance[AMBIGUOUS], askable[AMBIGUOUS]),
-            first_then(halves, late, early, *here),
-        )
-    )
+    asked = {task: rows for task, rows in tasks.items() if task in done}
+    claims = {number: Claim(number, text, NOT_DONE) for number, text in TEXTS.items()}
+    if primary in done:
+        claims[1] = explained(circuit, available[primary], margins[1])
+    if asked:
+        most = matters_most(asked)
+        claims[2] = differs(asked, available, margins[2])
+        claims[3] = brings_back(asked, available, margins[3])
+        claims[5] = first_then(most, asked[most], halves, layers, len(asked), available[most], margins)
+    if AMBIGUOUS in done:
+        claims[4] = more_if_ambiguous(ambiguous, available[AMBIGUOUS], margins[4])
+    return Verdicts(tuple(claims.values()))

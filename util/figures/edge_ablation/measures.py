@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from util.edges import names
-from util.stats.intervals import ANYTHING, Interval, mean_interval, resampled
-from util.stats.tests import holm, mcnemar
-from util.stats.verdicts import ERROR, Sample, paired_interval, tail_p
+from util.stats.intervals import ANYTHING, ERROR, Interval, mean_interval, paired_interval, resampled
+from util.stats.tests import holm, mcnemar, paired_p
 
 Floats = NDArray[np.floating]
 Row = Mapping[str, NDArray]  # of one ablation: query [N], and measures [D, N] over draws of donors
@@ -150,13 +149,13 @@ def sure_losses(pairs: Mapping[str, tuple[Row, Row]], error: float = ERROR) -> d
     """The ablations that surely lose accuracy, of all that are asked together, and how much each loses.
 
     pairs: by name, the rows of the whole and of the ablated model. A one-sided test of paired differences by query, see
-    `stats.verdicts.tail_p`, corrected by Holm's method; the interval is that test's, without correction.
+    `stats.tests.paired_p`, corrected by Holm's method; the interval is that test's, without correction.
     """
     lost = {
         name: by_query(np.subtract(whole["right"], ablated["right"], dtype=float), whole["query"])
         for name, (whole, ablated) in pairs.items()
     }
-    corrected = holm([tail_p([Sample.of(values)], 0.0)[0] for values in lost.values()])
+    corrected = holm([paired_p(values) for values in lost.values()])
     return {
         name: paired_interval(values) for (name, values), p in zip(lost.items(), corrected, strict=True) if p <= error
     }

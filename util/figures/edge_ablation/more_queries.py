@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from util.edges import names
-from util.edges.ablation import WHOLE, Ablation, windows
-from util.edges.edge import CIRCUITS
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, halves
+from util.edges.edge import CIRCUITS, FAMILIES
 from util.edges.splicing import Store
-from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, judge
+from util.figures import report
+from util.figures.edge_ablation.claims import ADDED, AGG_TO_QUERY, AMBIGUOUS, MARGINS, REMOVED, judge, matters_most
 from util.figures.edge_ablation.measures import Rows
 from util.figures.edge_ablation.plan import TASKS
-from util.figures.edge_ablation.study import Split, Study
+from util.figures.edge_ablation.study import STEM, Split, Study
 from util.prompts import word_pairs
+from util.roles.pair_task import PairTask
+from util.stats.verdicts import DOES_NOT_HOLD, HOLDS
 
-COUNTS = (0, 4, 7, 9)  # ambiguous of 10 demonstrations; with 10 nothing asks for the past tense
-THREE = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits of every task
-TWO = (names.FULL, names.AGG_ONLY)  # circuits of ambiguous demonstrations
+COUNTS = (0, 7)  # ambiguous of 10 demonstrations
+RANDOM = 20  # circuits with as many pairs as the one found
+CONTRASTED: Mapping[str, Ablation] = {
+    names.FULL: WHOLE,
+    **{name: Ablation(kept=CIRCUITS[name]) for name in ADDED},
+    AGG_TO_QUERY: Ablation(kept=CIRCUITS[names.AGG_ONLY] + FAMILIES["TOQUERY"]),
+    REMOVED[1]: Ablation(removed=FAMILIES["CONTEXT"]),
+}
 # Bytes of a task's keys and values. Those of 250 prompts and their donors on 30 layers are 1.2 GB; with less room, each
 # would push out the one that is needed next.
 ROOM = 2**31
@@ -28,51 +36,62 @@ ROOM = 2**31
 def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 64) -> dict[str, Any]:
     """The verdicts on the claims, and what they are about, for `report.save_claims`.
 
-    study: of 10 demonstrations. Its task is that of claims 1 and 5; its prompts are those of each task, each with a
-    query of its own, or as many as the list has. tasks: of claims 2 and 3. search_prompts: those that the circuit of
-    claim 1 is searched on.
+    study: of 10 demonstrations. Its task is that of claim 1; its prompts are those of each task, each with a query of
+    its own, or as many as the list has. tasks: of claims 2, 3 and 5. search_prompts: those that the circuit of claim 1
+    is searched on; it and random circuits are asked with the first draw of donors.
     Each ablation of a task and draw of donors is a cached record, so that an interrupted run goes on where it stopped.
     """
+    places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
+    asked = dict.fromkeys((*tasks, study.task), None) | {AMBIGUOUS: 0}
+    checks = {
+        task: PairTask(study.model, task, study.k, seed=study.seed, ambiguous=count, **places).check(len(asked))
+        for task, count in asked.items()
+    }
+    done = [task for task, check in checks.items() if check.done]
+    by_task = {task: task_study(study, task) for task in tasks if task in done}
+    rows = {task: answered(one, CONTRASTED) for task, one in tqdm(by_task.items(), "tasks")}
+    ambiguous = {
+        count: answered(task_study(study, AMBIGUOUS, ambiguous=count), {name: CONTRASTED[name] for name in REMOVED})
+        for count in (COUNTS if AMBIGUOUS in done else ())
+    }
+    circuit, kept = {}, []
     primary = task_study(study, study.task)
-    searching = task_study(study, study.task, search_prompts, "search")
-    by_task = {task: task_study(study, task) for task in tasks}
-    by_count = {count: task_study(study, AMBIGUOUS, ambiguous=count) for count in COUNTS}
-    rows_by_task = {task: answered(one, THREE) for task, one in tqdm(by_task.items(), "tasks")}
-    ambiguous = {count: answered(one, TWO) for count, one in tqdm(by_count.items(), "ambiguous demonstrations")}
-    search = searching.search(RULE.share)
-    whole = searching.records({names.FULL: WHOLE})[names.FULL]
-    layers = int(whole.data["layers"])
-    half = {name: ablation for name, ablation in windows(layers).items() if name in names.halves(layers)}
-    found = {names.FULL: WHOLE, names.FOUND: Ablation(kept=search.kept)}
-    rows = primary.over_donors(half | found, store=Store(ROOM))
-    counting = (primary, *by_task.values(), by_count[0])
-    whole_alone = {one.task: one.answers({names.FULL: WHOLE})[names.FULL] for one in counting}
-    verdicts = judge(
-        RULE,
-        rows_by_task,
-        primary=primary.task,
-        circuit=rows,
-        kept=len(search.pairs),
-        ambiguous=ambiguous,
-        halves=rows,
-        layers=layers,
-        askable={task: answers.get("askable") for task, answers in whole_alone.items()},
-        trained=word_pairs.is_trained(primary.model.name),
-        k=primary.k,
-    )
+    if study.task in done:
+        search = task_study(study, study.task, search_prompts, "search").search()
+        kept = [str(edge) for edge in search.pairs]
+        drawn = circuit_ablations({names.FOUND: search.kept}, RANDOM, study.seed, like=names.FOUND)
+        wanted = {name: drawn[name] for name in (names.FULL, names.FOUND, *names.random_names(drawn))}
+        circuit = answered(primary.replace(donor_seeds=study.donor_seeds[:1]), wanted)
+    layers = primary.layers
+    of_halves = answered(by_task[matters_most(rows)], {names.FULL: WHOLE, **halves(layers)}) if rows else {}
+    explained = next(row["value"] for row in report.published(STEM)["values"] if row["id"] == "explained")
+    lost = 1 - explained  # by the paper's circuits, at most
+    askable = {task: one.about["askable"] for task, one in ({study.task: primary} | by_task).items()}
     return {
         "model": study.model.shown_name,
-        "about": whole.provenance["model"],
+        "setting": f"{study.k} demonstrations, donors {', '.join(map(str, study.donor_seeds))}",
         "settings": {
             "prompts": study.prompts,
             "k": study.k,
             "donor_seeds": list(study.donor_seeds),
             "primary": study.task,
             "search_prompts": search_prompts,
+            "random_circuits": RANDOM,
         },
-        "rule": RULE,
-        "kept": [str(edge) for edge in search.pairs],
-        "claims": verdicts.claims,
+        "published": {"1": {"value": lost, "verdict": HOLDS if lost < MARGINS[1] else DOES_NOT_HOLD}},
+        "margins": {str(number): margin for number, margin in MARGINS.items()},
+        "checks": checks,
+        "kept": kept,
+        "claims": judge(
+            rows,
+            done=done,
+            primary=study.task,
+            circuit=circuit,
+            ambiguous=ambiguous,
+            halves=of_halves,
+            layers=layers,
+            available=askable | {AMBIGUOUS: task_study(study, AMBIGUOUS, ambiguous=0).about["askable"]},
+        ).claims,
     }
 
 
@@ -91,7 +110,6 @@ def task_study(
     )
 
 
-def answered(study: Study, circuits: Sequence[str]) -> Rows:
-    """The answers with some circuits and all draws of donors, which share the runs of the prompts."""
-    ablations = {name: WHOLE if name == names.FULL else Ablation(kept=CIRCUITS[name]) for name in circuits}
+def answered(study: Study, ablations: Mapping[str, Ablation]) -> Rows:
+    """The answers under some ablations and all draws of donors, which share the runs of the prompts."""
     return study.over_donors(ablations, store=Store(ROOM))

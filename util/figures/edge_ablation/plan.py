@@ -10,9 +10,8 @@ from pydantic import Field
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, completeness, cuts, probes, single_edges, windows
 from util.edges.edge import CIRCUITS, FAMILIES
-from util.figures.claims_figure import ClaimsBeside
-from util.figures.edge_ablation import claims, measures
-from util.figures.edge_ablation.claims import AMBIGUOUS, RULE, Rule
+from util.figures.edge_ablation import measures
+from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.pruning_results import PruningByTask
 from util.figures.edge_ablation.pruning_study import PruningStudy
 from util.figures.edge_ablation.results import (
@@ -30,9 +29,7 @@ from util.figures.edge_ablation.results import (
 )
 from util.figures.edge_ablation.study import Seeds, Study, Tasks, planted_control
 from util.load_model_and_data import shown_name
-from util.prompts import word_pairs
 from util.records.checked import AsList, Count, Distinct, Natural, Share, Text, checked
-from util.stats.verdicts import Verdicts
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
@@ -43,18 +40,19 @@ DOUBTED = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits that ambiguous
 class Plan:
     """The settings of all sections; everything that one of their studies would refuse is refused here, beforehand.
 
-    study: of the primary task, which is one of tasks: of the map, the search, the windows and the probes. rule: what
-    claims have to show; its share of the accuracy is what a search has to keep. random_circuits: with as many type
-    pairs as the one found. layer_cuts: layers where windows begin or end. ambiguous_counts: demonstrations, of k, that
-    fit two rules. corruptions: of the probes, from 1 on. other_models: names of further models. untrained_control: also
-    the untrained twin. pruned_tasks: in which heads and edges are pruned; search_prompts: of the split "search", on
-    which they are scored; per_round: the share of the living units that goes in a round.
+    study: of the primary task, which is one of tasks: of the map, the search, the windows and the probes. share: of the
+    accuracy, that a search has to keep; margin: the loss of accuracy that counts as one. random_circuits: with as many
+    type pairs as the one found. layer_cuts: layers where windows begin or end. ambiguous_counts: demonstrations, of k,
+    that fit two rules. corruptions: of the probes, from 1 on. other_models: names of further models. untrained_control:
+    also the untrained twin. pruned_tasks: in which heads and edges are pruned; search_prompts: of the split "search",
+    on which they are scored; per_round: the share of the living units that goes in a round.
     """
 
     study: Study
     tasks: Tasks = TASKS
     _: KW_ONLY
-    rule: Rule = RULE
+    share: Share = 0.9
+    margin: Share = 0.1
     random_circuits: Natural = 20
     layer_cuts: Annotated[Count, Field(ge=3)] = 9
     ambiguous_counts: Seeds = (0, 4, 7, 9, 10)
@@ -98,7 +96,7 @@ class Plan:
         return PruningStudy(
             self.study.replace(task=task),
             per_round=self.per_round,
-            share=self.rule.share,
+            share=self.share,
             random=self.random_circuits,
             search_prompts=self.search_prompts,
         )
@@ -108,7 +106,7 @@ class Plan:
     def circuits(self, *, written: bool = True) -> CircuitsByTask:
         """The circuits in every task. written: see `Study.compare`."""
         compared = [study.compare(written=written) for study in self.by_task.values()]
-        return CircuitsByTask(dict(zip(self.by_task, compared, strict=True)), self.rule.margin)
+        return CircuitsByTask(dict(zip(self.by_task, compared, strict=True)), self.margin)
 
     def single_edges(self) -> SingleEdges:
         """Each type pair removed alone, on the split "search": queries that no other part asks."""
@@ -117,7 +115,7 @@ class Plan:
 
     def search(self) -> Search:
         """A circuit of the primary task."""
-        return self.study.search(self.rule.share)
+        return self.study.search(self.share)
 
     def verified(self, search: Search | None = None) -> VerifiedCircuit:
         """A searched circuit on the study's prompts, beside random ones; its split should not be the search's.
@@ -185,34 +183,3 @@ class Plan:
         by_model: dict[str, Circuits] = {model.title: circuits.by_task[self.study.task]}
         by_model |= dict(zip(map(shown_name, self.other_models), compared, strict=True))
         return CircuitsByModel(by_model, twin)
-
-    def verdicts(
-        self, circuits: CircuitsByTask, circuit: VerifiedCircuit, windows: Windows, ambiguity: Ambiguity
-    ) -> Verdicts:
-        """The claims, judged by what was measured."""
-        return claims.judge(
-            self.rule,
-            {task: one.rows for task, one in circuits.by_task.items()},
-            primary=self.study.task,
-            circuit=circuit.rows,
-            kept=len(circuit.names),
-            ambiguous=ambiguity.rows,
-            halves=windows.rows,
-            layers=windows.layers,
-            askable={task: one.askable for task, one in circuits.by_task.items()} | {AMBIGUOUS: ambiguity.askable},
-            trained=word_pairs.is_trained(self.study.model.name),
-            k=self.study.k,
-        )
-
-    def claims_beside(self, verdicts: Verdicts) -> ClaimsBeside:
-        """The verdicts beside what the paper says of its claims; see `ClaimsBeside.of` for which they are."""
-        study = self.study
-        donors = ", ".join(map(str, study.donor_seeds))
-        return ClaimsBeside.of(
-            study.stem,
-            verdicts,
-            study.model.name,
-            study.model.title,
-            f"{study.model.title}, {study.k} demonstrations, donors {donors}",
-            {"k": study.k, "primary": study.task, "donor_seeds": study.donor_seeds, "rule": self.rule},
-        )

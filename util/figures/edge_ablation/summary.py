@@ -18,7 +18,6 @@ from util.figures.edge_ablation.results import (
     VerifiedCircuit,
     Windows,
 )
-from util.stats.verdicts import Verdicts
 
 WORTH = 0.1  # of accuracy: an edge that the check of a notebook names
 
@@ -36,7 +35,6 @@ class Summary:
     pruning: PruningByTask
     ambiguity: Ambiguity
     models: CircuitsByModel
-    verdicts: Verdicts
 
     def values(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Every number of the figures, for `report.save_values`. request: that of the study."""
@@ -69,7 +67,6 @@ class Summary:
             },
             "pruning": self.pruning.values(),
             "models": self.models.accuracy(),
-            "verdicts": self.verdicts.claims,
             "planted": {
                 "kept": list(map(str, self.planted.search.pairs)),
                 "true": sorted(map(str, self.planted.truth)),
@@ -95,6 +92,5 @@ class Summary:
             f"best of {len(circuit.random)} random circuits {max(circuit.random, default=0):.2f}",
             *self.pruning.check_lines(),
             f"past tense with {self.ambiguity.past_tense()} ambiguous",
-            f"claims: {self.verdicts.short}",
             f"planted circuit found exactly: {self.planted.exact}",
         ]

@@ -1,75 +1,31 @@
-"""What demonstrations are worth with and without induction heads: accuracies by shots, and verdicts on the claims.
+"""What demonstrations are worth with and without induction heads: accuracies by the number of demonstrations.
 
-The claims are those of Crosbie & Shutova's abstract and sections 5 and 6; the rules are our own. Each is about every
-task that the whole model does:
-
-1. pattern tasks lose more without induction heads than without others, by more than `margin`
-2. that brings them close to chance: within `close` of it, where claim 1 holds of the task
-3. forbidding the pattern alone costs as much: more than `margin`, and less than `close` less than ablation, where claim
-   1 holds of the task
-4. of text tasks the benefit of demonstrations shrinks by more than `margin` more than without other heads, where
-   demonstrations surely help
-5. few-shot answers come close to zero-shot ones: less than `close` above them, where demonstrations surely help by more
-   than `close`
-6. with labels that are unrelated to the classes, more is lost than without other heads, by more than `margin`
-7. zero-shot answers are not hurt: less than `margin` is lost, where they are above chance
-
-"Other heads" are control sets: the mean of all that were measured, of which single ones may cost more. A verdict is
-about these sets, over endless queries. Each number of demonstrations has means of its own, over prompts with as many.
+Each number of demonstrations has means of its own, over prompts with as many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from pydantic import Field
 
 from util.figures.induction_scores import measures, published, task_plots
 from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import Plan
 from util.figures.style import WIDTH
-from util.records.checked import Number, checked
 from util.stats.intervals import Interval, accuracy, mean_interval
 from util.stats.task_check import TaskCheck
 from util.stats.tests import rank_p
-from util.stats.verdicts import (
-    ERROR,
-    HOLDS,
-    NOT_ASKED,
-    NOT_DONE,
-    UNDECIDED,
-    Claim,
-    Part,
-    Sample,
-    Verdicts,
-    all_of,
-    compared,
-)
 
 Bools = NDArray[np.bool_]
-Margin = Annotated[Number, Field(gt=0, lt=1)]
 WHOLE = Row(Group.WHOLE)
 KNOCKED_OUT = Row(Group.KNOCKED_OUT)
 REPORTED = (published.FULL, published.ABLATED, published.KNOCKED_OUT)  # in the order of `task_plots.LINES`
-
-
-@checked
-class Rule:
-    """What claims have to show. error: of a verdict, in either direction; 0.025 goes with intervals of 95 %."""
-
-    margin: Margin = 0.05
-    close: Margin = 0.1
-    error: Margin = ERROR
-
-
-RULE = Rule()
 
 
 @dataclass(frozen=True, order=True)
@@ -104,6 +60,7 @@ class TaskShots:
     text: bool
     check: TaskCheck
     available: int
+    does_bare: bool = False
     as_published: bool = True
 
     @property
@@ -138,10 +95,6 @@ class TaskShots:
         """Returns how often each query is answered right, [N]; the mean of all runs."""
         return np.asarray(self.right[shots][row], dtype=np.float64).mean(axis=0)
 
-    def others(self, shots: int) -> NDArray[np.float64]:
-        """Returns how often each query is answered right without other heads, [N]; the mean of all control sets."""
-        return np.mean([self.by_query(shots, row) for row in self.controls], axis=0)
-
     @property
     def benefit(self) -> NDArray[np.float64]:
         """What demonstrations are worth to the whole model, by query [N]."""
@@ -151,6 +104,11 @@ class TaskShots:
     def has_zero_shot(self) -> bool:
         """Whether it was also measured without demonstrations."""
         return 0 in self.right
+
+
+def without_others(task: TaskShots, shots: int) -> NDArray[np.float64]:
+    """Returns how often each query is answered right without other heads, [N]; the mean of all control sets."""
+    return np.mean([task.by_query(shots, row) for row in task.controls], axis=0)
 
 
 @dataclass(frozen=True)
@@ -219,7 +177,7 @@ class Benefits:
             full, bare = (float(task.by_query(shots, WHOLE).mean()) for shots in (task.most, 0))
             left = {
                 "without induction heads": [task.by_query(shots, task.ablated) for shots in (task.most, 0)],
-                "without others": [task.others(shots) for shots in (task.most, 0)],
+                "without others": [without_others(task, shots) for shots in (task.most, 0)],
             }
             line: dict[str, float | None] = {"benefit": full - bare, "error": error}
             for name, (with_shots, without) in left.items():
@@ -262,12 +220,6 @@ class Benefits:
     # -------------------------------------------------------------------------------------------- figure, values
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """The settings that decide which question the claims are about."""
-        setup = self.plan.setup
-        return {"tasks": setup.tasks, "shots": setup.shots, "mode": setup.mode, "heads": setup.primary}
-
-    @property
     def ablated(self) -> str:
         """The model, and what is ablated."""
         setup = self.plan.setup
@@ -284,7 +236,10 @@ class Benefits:
         helped = [
             task
             for task in self.tasks
-            if task.does and task.has_zero_shot and task.ablated in task.right[0] and _helps(task)
+            if task.does
+            and task.has_zero_shot
+            and task.ablated in task.right[0]
+            and mean_interval(task.benefit).low > 0
         ]
         if not helped:
             return None
@@ -327,7 +282,7 @@ class Benefits:
         return task_plots.shots(panels, alone, self.finding, self.setting, model=self.model_title, width=width)
 
     def values(self) -> dict[str, Any]:
-        """What the values file keeps: by task and number of demonstrations, and the claims with their verdicts."""
+        """What the values file keeps: by task and number of demonstrations, and what demonstrations are worth."""
         accuracies = {
             task.labelled.name: {
                 str(shots): {
@@ -347,112 +302,7 @@ class Benefits:
             }
             for task in self.tasks
         }
-        judged = self.verdicts.claims
-        return {"accuracy by shots": accuracies, "tasks": done, "benefit": self.changed(), "claims": judged}
-
-    def claims(self) -> dict[str, Any]:
-        """The verdicts on the claims, and what they are about, for `report.save_claims`."""
-        setup = self.plan.setup
-        settings = {"prompts": setup.prompts, "text_tasks": setup.text_tasks, **self.asked}
-        return {"model": self.model_title, "settings": settings, **self.values()}
-
-    # -------------------------------------------------------------------------------------------- verdicts
-
-    @cached_property
-    def verdicts(self) -> Verdicts:
-        """The verdicts by `RULE`."""
-        return self.judged()
-
-    def judged(self, rule: Rule = RULE) -> Verdicts:
-        """Returns the verdicts on the seven claims by a rule."""
-        own = [task for task in self.tasks if not task.labelled.unrelated]
-        pattern, texts = [task for task in own if not task.text], [task for task in own if task.text]
-        unrelated = [task for task in self.tasks if task.labelled.unrelated]
-        lost = _claim(1, "pattern tasks lose more without induction heads than without others", pattern, rule, [MORE])
-        surely = {part.name for part in lost.parts if part.verdict == HOLDS}
-        costly = [task for task in pattern if task.labelled.name in surely]
-        no_cost = ("no pattern task surely loses more", NOT_DONE if lost.verdict == NOT_DONE else UNDECIDED)
-        compared_bare = [task for task in own if task.has_zero_shot and task.ablated in task.right[0]]
-        helped = [task for task in texts if task.does and task in compared_bare and _helps(task)]
-        no_help = ("demonstrations surely help in no text task that the model does", NOT_DONE)
-        if not texts:
-            no_help = ("", NOT_ASKED)
-        return Verdicts(
-            (
-                lost,
-                _claim(2, "that brings them close to chance", costly, rule, NEAR_CHANCE, *no_cost),
-                _claim(3, "forbidding the pattern alone costs as much", costly, rule, AS_MUCH, *no_cost),
-                _claim(4, "demonstrations of text tasks are worth less", helped, rule, [WORTH_LESS], *no_help),
-                _claim(
-                    5, "few-shot answers come close to zero-shot ones",
-                    [task for task in helped if _helps(task, rule.close)], rule, [NEAR_ZERO_SHOT], *no_help,
-                ),
-                _claim(
-                    6, "with unrelated labels more is lost than without others", unrelated, rule, [MORE], "", NOT_ASKED
-                ),
-                _claim(
-                    7, "zero-shot answers are not hurt", [task for task in compared_bare if _does_it_bare(task)], rule,
-                    [KEPT], "no task is done without demonstrations",
-                ),
-            )
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One comparison that a claim makes in a task. name: what it is called behind the task's, where there are several.
-
-    values: of a task, by query [N]; bound: of their mean, the name of a field of the rule; above: whether the claim
-    wants the mean above it.
-    """
-
-    values: Callable[[TaskShots], NDArray[np.float64]]
-    bound: Literal["margin", "close"]
-    above: bool
-    name: str = ""
-
-    def judged(self, task: TaskShots, rule: Rule) -> Part:
-        """Returns the comparison in a task; "task not done" where the whole model does not do it."""
-        name = f"{task.labelled.name}{self.name and ': '}{self.name}"
-        bound = getattr(rule, self.bound)
-        if not task.does:
-            missing = (np.nan, np.nan, np.nan)
-            return Part(name, NOT_DONE, *missing, bound, self.above, task.queries, None, task.available, (1.0, 1.0))
-        return _judged(name, self.values(task), bound, self.above, rule, task.available)
-
-
-def _lost_to_others(task: TaskShots) -> NDArray[np.float64]:
-    return task.others(task.most) - task.by_query(task.most, task.ablated)
-
-
-def _above_chance(task: TaskShots) -> NDArray[np.float64]:
-    return task.by_query(task.most, task.ablated) - task.chance
-
-
-def _benefit_lost_to_others(task: TaskShots) -> NDArray[np.float64]:
-    few, none = (task.others(shots) - task.by_query(shots, task.ablated) for shots in (task.most, 0))
-    return few - none
-
-
-MORE = Comparison(_lost_to_others, "margin", True)
-NEAR_CHANCE = (
-    Comparison(_above_chance, "close", False, "not above"),
-    Comparison(lambda task: -_above_chance(task), "close", False, "not below"),
-)
-AS_MUCH = (
-    Comparison(
-        lambda task: task.by_query(task.most, WHOLE) - task.by_query(task.most, KNOCKED_OUT), "margin", True, "costs"
-    ),
-    Comparison(
-        lambda task: task.by_query(task.most, KNOCKED_OUT) - task.by_query(task.most, task.ablated), "close", False,
-        "as much",
-    ),
-)  # fmt: skip
-WORTH_LESS = Comparison(_benefit_lost_to_others, "margin", True)
-NEAR_ZERO_SHOT = Comparison(
-    lambda task: task.by_query(task.most, task.ablated) - task.by_query(0, WHOLE), "close", False
-)
-KEPT = Comparison(lambda task: task.by_query(0, WHOLE) - task.by_query(0, task.ablated), "margin", False)
+        return {"accuracy by shots": accuracies, "tasks": done, "benefit": self.changed()}
 
 
 def _reported(task: TaskShots, shots: int, quantity: str) -> float | None:
@@ -461,41 +311,5 @@ def _reported(task: TaskShots, shots: int, quantity: str) -> float | None:
     return None if value is None else value / 100
 
 
-def _helps(task: TaskShots, by: float = 0.0) -> bool:
-    """Whether demonstrations surely help the whole model by more than that."""
-    return mean_interval(task.benefit).low > by
-
-
-def _does_it_bare(task: TaskShots) -> bool:
-    """Whether the whole model is above chance without demonstrations."""
-    return task.mean(0, WHOLE).low > task.chance
-
-
 def _places(lines: Iterable[tuple[str, int]]) -> pd.MultiIndex:
     return pd.MultiIndex.from_tuples(lines, names=["task", "shots"])
-
-
-def _judged(name: str, values: NDArray[np.float64], bound: float, above: bool, rule: Rule, available: int) -> Part:
-    """One comparison of a mean over queries, values [N], with a bound.
-
-    Differences of differences may lie outside -1 to 1; they are judged in units of 2, in which they do not.
-    """
-    unit = 2.0 if np.abs(values).max() > 1 else 1.0
-    part = compared(name, [Sample.of(values / unit)], bound / unit, above=above, error=rule.error, available=available)
-    return replace(part, value=unit * part.value, low=unit * part.low, high=unit * part.high, bound=bound)
-
-
-def _claim(
-    number: int,
-    text: str,
-    tasks: Sequence[TaskShots],
-    rule: Rule,
-    comparisons: Sequence[Comparison],
-    none: str = "",
-    nothing: str = NOT_DONE,
-) -> Claim:
-    """Returns the verdict on a claim about all of these tasks; `nothing` and the note `none` where there are none."""
-    parts = [comparison.judged(task, rule) for task in tasks for comparison in comparisons]
-    if not parts:
-        return Claim(number, text, nothing, (), none)
-    return Claim(number, text, *all_of(parts, rule.error))

@@ -25,10 +25,9 @@ from util.figures.style import WIDTH
 from util.roles.results import FunctionVectorHeads, HeadScores
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import Interval, accuracy, bootstrap_interval, mean_interval, resampled
+from util.stats.intervals import Interval, accuracy, bootstrap_interval, mean_interval, paired_interval, resampled
 from util.stats.splits import halves
 from util.stats.tests import Rank, rank_p
-from util.stats.verdicts import paired_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]

@@ -136,15 +136,15 @@ class Plan:
         rows = [self.ablated, *self.draws(Group.NORM_MATCHED)[:sets]] if ablations else []
         return {row: self.edits[row] for row in (Row(Group.WHOLE), *rows)}
 
-    def benefit_rows(self, sets: int = 5) -> dict[Row, Edit]:
+    def benefit_rows(self) -> dict[Row, Edit]:
         """Returns the edits that are measured with several numbers of demonstrations.
 
-        These are the whole model, the primary ablation and knockout, and some control sets: layer-matched ones, then
-        norm-matched ones where there are too few. With `all_sizes` they are all edits.
+        These are the whole model, the primary ablation and knockout, and `other_sets` control sets: layer-matched ones,
+        then norm-matched ones where there are too few. With `all_sizes` they are all edits.
         """
         if self.setup.all_sizes:
             return self.edits
-        controls = [row for group in self.controls for row in self.draws(group)][:sets]
+        controls = [row for group in self.controls for row in self.draws(group)][: self.setup.other_sets]
         return {row: self.edits[row] for row in (Row(Group.WHOLE), self.ablated, Row(Group.KNOCKED_OUT), *controls)}
 
     def without_pattern(self, edits: Mapping[Row, Edit]) -> dict[Row, Edit]:

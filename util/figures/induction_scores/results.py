@@ -26,9 +26,8 @@ from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import Interval, Intervals, accuracy, mean_interval
+from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, paired_interval
 from util.stats.task_check import TaskCheck
-from util.stats.verdicts import paired_interval
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -674,5 +673,4 @@ class Results:
         p, least = (self.costs.numbers.loc[task, column] for column in ("p", "least p"))
         lines += [f"{sets} p = {p:.3f}, at least {least:.3f}"]
         lines += [f"layers with too few other heads: {self._plan.short or 'none'}"]
-        lines += [f"claim {claim.number}: {claim.verdict}" for claim in self.benefits.verdicts.claims]
         return lines + self.function_vectors.check_lines() + self.planted.lines()

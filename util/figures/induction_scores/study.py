@@ -21,7 +21,6 @@ from tqdm import tqdm
 
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
-from util.figures.claims_figure import ClaimsBeside
 from util.figures.induction_scores import measures
 from util.figures.induction_scores.benefits import Benefits, Labelled, TaskShots
 from util.figures.induction_scores.edits import WHOLE, Edit, Group, Mode, Row
@@ -46,6 +45,7 @@ from util.figures.induction_scores.task_study import (
     TaskStudy,
     answered_right,
     check_task,
+    does_bare,
     tasks_done,
 )
 from util.figures.planted_controls import errors_by_noise, planted_control
@@ -441,7 +441,8 @@ class Study(AnyStudy):
 
         Text tasks are measured with Foo and Bar as labels, too, with the most demonstrations. Whether a task is done is
         asked on other queries, with the most demonstrations (on the same queries, where there are too few others);
-        where it is not done the model is measured alone, unless `all_tasks`. Demonstrations that make a prompt longer
+        where it is not done the model is measured alone, unless `all_tasks`, or without demonstrations where it is
+        above chance without any. Demonstrations that make a prompt longer
         than the model's context are left out.
         """
         return self._benefits
@@ -453,14 +454,6 @@ class Study(AnyStudy):
         found = [self._fitting_shots(labelled, edits) for labelled in bar]
         left_out = {place: why for _, of_task in found for place, why in of_task.items()}
         return Benefits(edits, self.model.title, [task for task, _ in found if task is not None], left_out)
-
-    def claims_beside(self) -> ClaimsBeside:
-        """The verdicts beside what the paper says of its claims; see `ClaimsBeside.of` for which they are."""
-        benefits = self.benefits()
-        model = self.model
-        return ClaimsBeside.of(
-            self.stem, benefits.verdicts, model.name, model.title, benefits.ablated, benefits.asked
-        )  # fmt: skip
 
     def _fitting_shots(self, labelled: Labelled, edits: Plan) -> tuple[TaskShots | None, dict[tuple[str, int], str]]:
         """A task with the numbers of demonstrations that fit the model, and why the others are left out."""
@@ -480,16 +473,18 @@ class Study(AnyStudy):
         queries = len(first.classes.rows)
         others = first.start + 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
         check = check_task(first.other_queries if others else first, len(_labelled(setup)))
-        rows = edits.benefit_rows() if check.done or setup.all_tasks else {Row(Group.WHOLE): WHOLE}
+        ks = (max(shots),) if labelled.unrelated else shots
+        bare = 0 in ks and does_bare(first.other_queries if others else first)
 
         def answered(k: int) -> dict[Row, NDArray[np.bool_]]:
+            asked = check.done or setup.all_tasks or (bare and not k)
+            rows = edits.benefit_rows() if asked else {Row(Group.WHOLE): WHOLE}
             return answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
 
-        ks = (max(shots),) if labelled.unrelated else shots
         right = {k: answered(k) for k in ks}
-        controls = tuple(row for row in rows if row.is_control_set)
+        controls = tuple(row for row in edits.benefit_rows() if row.is_control_set)
         return TaskShots(
-            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, check, queries,
+            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, check, queries, bare,
             name not in TEXT_TASKS or first.data is not None,
         )  # fmt: skip
 

@@ -42,6 +42,7 @@ from util.roles.head_scores import heads_by_layer
 from util.stats import answers
 from util.stats.answers import which_label
 from util.stats.heads import Head
+from util.stats.intervals import accuracy
 from util.stats.task_check import TaskCheck, task_check
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
@@ -447,6 +448,12 @@ def check_task(study: TaskStudy, candidates: int = 1) -> TaskCheck:
     answered = [one.answers({"": WHOLE})[""] for one in asked]
     shown, bare, permuted = (which_label(one.log_prob, one.gold) for one in answered)
     return task_check(study.classes.name, study.k, answered[0].right, shown, bare, permuted, study.chance, candidates)
+
+
+def does_bare(study: TaskStudy) -> bool:
+    """Returns whether the whole model is above chance without demonstrations, on the queries of a study."""
+    answered = study.replace(k=0).answers({"": WHOLE})[""]
+    return accuracy(answered.right).low > study.chance
 
 
 def tasks_done(studies: Sequence[TaskStudy]) -> dict[str, TaskCheck]:
