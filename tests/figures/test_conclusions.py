@@ -204,6 +204,18 @@ def test_conclusions_end_with_the_stored_verdicts(stem, model):
         assert f"**{claim['verdict']}**" in line
 
 
+def test_a_count_of_a_role_has_its_units_and_the_smallest_effect_that_would_be_seen():
+    """A role that no head has, too; values that do not have them say how many heads were tested alone."""
+    roles = values("role_atlas", "embedded")["roles"]
+    text = said("role_atlas", "embedded")
+    for role, found in roles.items():
+        [line] = [line for line in text.split("\n")[1:] if f"{role} (" in line or f"{role} head" in line]
+        assert f"{found['tested']} tested, {found['n']} " in line and f"from {found['detectable']:.2f} on" in line
+    old = {role: {name: found[name] for name in ("tested", "heads")} for role, found in roles.items()}
+    before = said("role_atlas", "embedded", roles=old)
+    assert "Four induction heads (4 tested): L2H4" in before and "duplicate-token (1 tested)" in before
+
+
 def test_words_of_sentences():
     assert (in_words(0), in_words(7), in_words(1519), none_or(0)) == ("no", "seven", "1,519", "none")
     assert (listed([]), listed(["a"]), listed(["a", "b", "c"])) == ("", "a", "a, b and c")
