@@ -114,11 +114,12 @@ def mean_interval(
     return mean_intervals(values, level, comparisons, within, clusters)[()]
 
 
-def detectable(interval: Interval, n: int, comparisons: int = 1) -> float:
+def detectable(interval: Interval, n: int, comparisons: float = 1) -> float:
     """How far above a bound a mean must lie for its interval to lie above the bound in POWER of samples.
 
-    interval: of `mean_intervals`, of n units as these, with so many comparisons. It is exact for normal values: the
-    non-centrality of Student's t at which the test has this power (Cohen 1988, Statistical Power Analysis).
+    interval: of `mean_intervals`, of n units as these, with so many comparisons (half as many for one-sided tests). It
+    is exact for normal values: the non-centrality of Student's t at which the test has this power (Cohen 1988,
+    Statistical Power Analysis).
     """
     quantile = stats.t.isf(0.025 / comparisons, n - 1)
     return float((interval.value - interval.low) / quantile * special.nctdtrinc(n - 1, 1 - POWER, quantile))
