@@ -2,6 +2,7 @@
 
 import copy
 import json
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from util.card.sentences import Told, advice, sentences
 
 INDUCTION, OTHERS, IOI, PATHS, WORD_PAIRS, WITHOUT = range(6)
 HEAD = {"score": [0.8, 0.7, 0.9], "null": 0.1, "effect": [1.5, 1.2, 1.8], "p": 0.001}
-NONE = {"tested": 0, "n": 16, "detectable": None, "heads": {}, "closest": None}
-FOUND = {"n": 16, "detectable": 0.04, "closest": None}
+NONE: dict[str, Any] = {"tested": 0, "n": 16, "detectable": None, "heads": {}, "closest": None}
+FOUND: dict[str, Any] = {"n": 16, "detectable": 0.04, "closest": None}
 ROLES = ["previous-token", "duplicate-token", "induction", "forerunner", "label reader", "function vector",
          "inhibition", "mover", "negative mover"]  # fmt: skip
 

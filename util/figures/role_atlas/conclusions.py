@@ -29,7 +29,7 @@ def sentences(values: Values) -> list[str]:
         for name in found["heads"]:
             by_head[name].append(role)
         if not found["heads"]:
-            without.append(f"{role} ({beside(role, found, 'from {:.2f} on it would be seen')})")
+            without.append(f"{role} ({beside(role, found, 'seen from {:.2f} on')})")
             continue
         heads = counted(len(found["heads"]), f"{role} head").capitalize()
         unit = UNITS.get(role, "in nats")
