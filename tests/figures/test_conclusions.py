@@ -11,6 +11,7 @@ from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
 from util.figures.conclusions import CLAIMS, in_words, listed, none_or, sign, stored, verdict_sentences, written
+from util.stats.intervals import Interval, detectable
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, Claim, Part, Verdicts
 
 SENTENCES = {
@@ -146,18 +147,39 @@ def test_function_vector_heads_are_said_to_matter_only_where_the_difference_is_c
     vectors = values("induction_scores", "smollm2")["function vectors"]
     contrast = {"word pairs": [0.3, -0.1, 0.5], "copied tokens": [0.4, 0.3, 0.5]}
     other = said("induction_scores", function_vectors=vectors | {"contrast": contrast})
-    assert "Word pairs do not tell the two apart" in other and "Copied tokens rest more on FV heads" in other
+    seen = detectable(Interval(0.3, -0.1, 0.5), 40)
+    missed = f"Word pairs: no difference between the two kinds was detected (40 queries; differences from {seen:.2f} on"
+    assert missed in other and "Copied tokens rest more on FV heads" in other
+
+
+def test_few_queries_without_a_difference_are_not_spoken_of():
+    vectors = values("induction_scores", "smollm2")["function vectors"]
+    assert vectors["asked"]["wordseq1"] == "16 queries" and "queries of `wordseq1`" not in said("induction_scores")
+    asked = vectors["asked"] | {"wordseq1": "17 queries"}
+    assert "The queries of `wordseq1`: no" in said("induction_scores", function_vectors=vectors | {"asked": asked})
+
+
+def test_single_heads_are_spoken_of_only_where_some_cost_more():
+    assert "Of 16 heads that were cut one at a time two cost label mass" in said("forerunner_heads")
+    assert "one at a time" not in said("forerunner_heads", "embedded")
+
+
+def test_tasks_that_are_not_shown_to_be_done_say_from_which_accuracy_on_it_would_be_seen():
+    check = values("induction_scores", "smollm2")["benefits"]["tasks"]["wordseq2"]["check"]
+    seen = 0.5 + detectable(Interval(check["accuracy"], check["bound"], 1), 40, 4.5)
+    assert f"(accuracies from {seen:.2f} on would be seen to lie above chance)" in said("induction_scores")
 
 
 def test_a_model_that_does_no_pattern_task_has_no_ablation():
-    assert "does none of the pattern tasks" in said("induction_scores", tasks_done={})
+    assert "queries: accuracy" in said("induction_scores")
+    assert "queries: accuracy" not in said("induction_scores", tasks_done={})
 
 
 def test_contextualisation_is_said_to_matter_only_where_the_paired_tests_say_so():
     """On SmolLM2 in one task; on the embedded model in none. The values say it, not intervals that lie apart."""
     real, start = said("edge_ablation"), "read by each other or the query (AGG-ONLY) accuracy surely falls in "
-    assert f"{start}`country_capital` (by 0.36 [0.12, 0.59], from 0.41 to 0.01); not surely in `copying`" in real
-    assert f"{start}no task." in said("edge_ablation", "embedded")
+    assert f"{start}`country_capital` (by 0.36 [0.12, 0.59], from 0.41 to 0.01)." in real
+    assert "AGG-ONLY" not in said("edge_ablation", "embedded")
     lost = values("edge_ablation", "smollm2")["sure losses"]
     changed = said("edge_ablation", sure_losses=lost | {"AGG-ONLY": {"copying": [0.1, 0.05, 0.2]}})
     assert f"{start}`copying` (by 0.10 [0.05, 0.20], from" in changed
@@ -166,7 +188,8 @@ def test_contextualisation_is_said_to_matter_only_where_the_paired_tests_say_so(
 def test_a_task_that_is_not_done_has_no_circuit():
     search = values("edge_ablation", "smollm2")["search"]
     scores = {name: [None, None, None] for name in search["scores"]}
-    assert "so no circuit was looked for" in said("edge_ablation", search=search | {"scores": scores})
+    text = said("edge_ablation", search=search | {"scores": scores})
+    assert "No circuit of `capitalization` was looked for: accuracy is 0.94 [0.80, 0.98] (32 prompts)." in text
 
 
 def test_verdicts_are_grouped_and_say_what_they_are_made_of():
@@ -206,6 +229,18 @@ def test_conclusions_end_with_the_stored_verdicts(stem, model):
     for claim in stored["claims"] if stored else ():
         [line] = [line for line in text.split("\n") if f" {claim['number']}, {claim['text']}" in line]
         assert f"**{claim['verdict']}**" in line
+
+
+def test_a_count_of_a_role_has_its_units_and_the_smallest_effect_that_would_be_seen():
+    """A role that no head has, too; values that do not have them say how many heads were tested alone."""
+    roles = values("role_atlas", "embedded")["roles"]
+    text = said("role_atlas", "embedded")
+    for role, found in roles.items():
+        [line] = [line for line in text.split("\n")[1:] if f"{role} (" in line or f"{role} head" in line]
+        assert f"{found['tested']} tested, {found['n']} " in line and f"from {found['detectable']:.2f} on" in line
+    old = {role: {name: found[name] for name in ("tested", "heads")} for role, found in roles.items()}
+    before = said("role_atlas", "embedded", roles=old)
+    assert "Four induction heads (4 tested): L2H4" in before and "duplicate-token (1 tested)" in before
 
 
 def test_words_of_sentences():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from util.roles.rules import LEAST, LEVEL, Effect, Evidence, Role, Score
-from util.stats.intervals import mean_intervals
+from util.stats.intervals import POWER, detectable, mean_interval, mean_intervals
 from util.stats.tests import mean_p
 
 N, LAYERS, HEADS = 32, 3, 4
@@ -126,6 +126,28 @@ def test_noise_alone_gives_a_role_in_fewer_models_than_the_level(clusters, skewe
     assert errors(models, 0.2, clusters, skewed=skewed) <= models * LEVEL
     if not skewed:  # the test is no empty one: it errs at times
         assert tested > 0
+
+
+@pytest.mark.parametrize(("n", "tested"), [(8, 2), (12, 133), (16, 4), (64, 45)])
+def test_an_effect_that_would_be_seen_is_seen_in_four_of_five_samples(n, tested):
+    """The smallest such effect is that which samples of noise say on average; other samples have it."""
+    rng, samples = np.random.default_rng(0), 1000
+    noise = mean_intervals(rng.normal(0, 0.05, (n, samples)), comparisons=tested)
+    smallest = LEAST + np.mean([detectable(noise[place], n, tested) for place in range(samples)])
+    low = mean_intervals(rng.normal(smallest, 0.05, (n, samples)), comparisons=tested).low
+    assert (low > LEAST).mean() == pytest.approx(POWER, abs=0.05)
+
+
+def test_the_smallest_effect_is_that_of_the_heads_that_may_have_been_missed():
+    found = evidence(mattering=(STRONG,))
+    missed, has = (found.effect.heads.index(head) for head in (QUIET, STRONG))
+    interval = mean_interval(found.effect.excess[:, missed], comparisons=2)
+    assert found.n == N // 2 and found.detectable == LEAST + detectable(interval, N // 2, 2)
+    wide = found.effect.value.copy()
+    wide[:, has] += np.linspace(-1, 1, N // 2) * 0.3  # the head still has its role, and is known less well
+    other = Evidence(Role.INDUCTION, found.score, Effect(found.effect.heads, wide, np.zeros(1), "nats"))
+    assert names(other) == {STRONG} and other.detectable == found.detectable
+    assert evidence(mattering=(STRONG, QUIET)).detectable is not None and evidence(attending=()).detectable is None
 
 
 def test_prompts_of_one_cluster_count_once():

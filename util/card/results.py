@@ -162,14 +162,12 @@ class WordPairsResult:
     single: SingleEdges
 
     @property
-    def finding(self) -> str:
-        """In how many tasks accuracy falls for certain without a part of the circuit, as the sentence says."""
+    def finding(self) -> str | None:
+        """In how many tasks accuracy falls without a part of the circuit, as the sentence says; None where in none."""
         tasks = self.values()["tasks"].values()
-        falls = [
-            f"without {part} ({circuit}) in {sum(part in one['surely needed'] for one in tasks) or 'none'}"
-            for part, circuit in PARTS_OF_CIRCUITS.items()
-        ]
-        return f"Accuracy falls for certain, of {len(tasks)} tasks, {', '.join(falls)}"
+        falls = {part: sum(part in one["surely needed"] for one in tasks) for part in PARTS_OF_CIRCUITS}
+        said = [f"in {count} without {part} ({PARTS_OF_CIRCUITS[part]})" for part, count in falls.items() if count]
+        return f"Accuracy falls, of {len(tasks)} tasks, {', '.join(said)}" if said else None
 
     def values(self) -> dict[str, Any]:
         """The plain values: accuracies, what falls for certain without a part of the circuit, and the dearest edges.

@@ -14,18 +14,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from util.card.results import PARTS_OF_CIRCUITS
 from util.edges import names
 from util.figures.conclusions import counted, in_words, listed, none_or, written
 from util.figures.edge_ablation.conclusions import READ_BY_OTHERS
 from util.figures.ioi_patching.conclusions import carry_and_oppose
+from util.figures.role_atlas.conclusions import beside
 from util.roles.rules import LEAST, Role
+from util.stats.intervals import Interval, detectable
 
 Values = Mapping[str, Any]
 BY_CHANCE = 0.5  # of two names
 UNSURE = 0.1  # nats: a role whose largest effect may reach this is not said to be absent
 NAMED = 3  # heads that are named with their numbers
 NEARLY = 0.1  # of accuracy: who may be so much above chance is not said not to do a task
-NONE_LOST = 0.2  # of accuracy: a loss that may be larger is not said to be none; with 32 queries 0.17 stay possible
+NONE_LOST = 0.2  # of accuracy: whether more is lost cannot be told; with 32 queries 0.17 stay possible
 
 
 class Told(StrEnum):
@@ -76,20 +79,22 @@ def _induction(values: Values) -> Sentence:
     roles = values["roles"]["roles"]
     found = roles[Role.INDUCTION]["heads"]
     if not found:
-        return _no_heads(topic, "induction head", roles[Role.INDUCTION])
+        return _no_heads(topic, Role.INDUCTION, roles[Role.INDUCTION])
     named = [f"{name} {written(one['effect'])}" for name, one in list(found.items())[:NAMED]]
     are, cut = ("is an induction head", "it") if len(found) == 1 else ("are induction heads", "one of them")
-    said = f"{in_words(len(found)).capitalize()} of {values['roles']['of']} heads {are}. "
+    said = f"{in_words(len(found)).capitalize()} of {values['roles']['of']} heads {are} "
+    said += f"({beside(Role.INDUCTION, roles[Role.INDUCTION])}). "
     said += f"Cutting what {cut} copies costs a repeated token, in nats: {listed(named)}{_more(found)}. "
-    before = roles[Role.PREVIOUS_TOKEN]["heads"]
+    before, power = roles[Role.PREVIOUS_TOKEN]["heads"], beside(Role.PREVIOUS_TOKEN, roles[Role.PREVIOUS_TOKEN])
     if before:
         named = [f"{name} {written(one['effect'])}" for name, one in list(before.items())[:NAMED]]
         heads = counted(len(before), "previous-token head")
         said += (
-            f"So does cutting what {heads} {'reads' if len(before) == 1 else 'read'}: {listed(named)}{_more(before)}."
+            f"So does cutting what {heads} ({power}) {'reads' if len(before) == 1 else 'read'}: "
+            f"{listed(named)}{_more(before)}."
         )
     else:
-        said += "No head that reads the previous token is needed for certain."
+        said += f"Not detected: a previous-token head ({power})."
     return Sentence(topic, Told.FOUND, said)
 
 
@@ -99,25 +104,16 @@ def _more(heads: Values) -> str:
     return f", and {in_words(more)} more" if more > 0 else ""
 
 
-def _no_heads(topic: str, what: str, role: Values) -> Sentence:
-    """That no head has a role, or that it cannot be told."""
+def _no_heads(topic: str, name: Role, role: Values) -> Sentence:
+    """That no head was detected to have a role, or that it cannot be told."""
     closest = role["closest"]
-    if closest is None:
-        return Sentence(topic, Told.NOT_FOUND, f"No {what}: no head attends as one does.")
-    effect = closest["effect"]
-    tested = counted(role["tested"], "head")
-    attend = "attends" if role["tested"] == 1 else "attend"
-    if effect[2] >= UNSURE:
-        text = (
-            f"Cannot be told: {tested} {attend} as an {what} does, and what {closest['head']} does may be worth most: "
-            f"{written(effect)} nats."
-        )
-        return Sentence(topic, Told.OPEN, text)
+    if closest is None or closest["effect"][2] < UNSURE:
+        return Sentence(topic, Told.NOT_FOUND, f"Not detected: an {name} head ({beside(name, role)}).")
     text = (
-        f"No {what}: {tested} {attend} as one does, but none is worth {UNSURE} nats; what {closest['head']} does may "
-        f"be worth most, {written(effect)}."
+        f"Cannot be told: {counted(role['tested'], 'head')} {'attends' if role['tested'] == 1 else 'attend'} as an "
+        f"{name} head does, and what {closest['head']} does may be worth most: {written(closest['effect'])} nats."
     )
-    return Sentence(topic, Told.NOT_FOUND, text)
+    return Sentence(topic, Told.OPEN, text)
 
 
 def _other_roles(values: Values) -> Sentence:
@@ -125,7 +121,7 @@ def _other_roles(values: Values) -> Sentence:
     topic = "Other roles"
     if values["roles"] is None:
         return _unmeasured(topic, values, "roles")
-    found, without, unsure = list[str](), list[str](), list[str]()
+    found, without, untested, unsure = list[str](), list[str](), list[str](), list[str]()
     roles = values["roles"]["roles"]
     for role in Role:
         if role in (Role.INDUCTION, Role.PREVIOUS_TOKEN) or role not in roles:
@@ -133,18 +129,24 @@ def _other_roles(values: Values) -> Sentence:
         one = roles[role]
         if one["heads"]:
             name, most = next(iter(one["heads"].items()))
-            found.append(f"{counted(len(one['heads']), f'{role} head')} ({name} {written(most['effect'])})")
+            heads = counted(len(one["heads"]), f"{role} head")
+            found.append(f"{heads} ({beside(role, one)}): {name} {written(most['effect'])}")
         elif one["closest"] is not None and one["closest"]["effect"][2] >= UNSURE:
             unsure.append(str(role))
+        elif one["tested"]:
+            without.append(f"{role} ({beside(role, one)})")
         else:
-            without.append(str(role))
-    said = [f"Found, with the strongest head and its effect: {listed(found)}"] if found else []
-    said += [f"No head for certain: {listed(without)}"] if without else []
+            untested.append(str(role))
+    said = [f"Found, with the strongest head and its effect: {'; '.join(found)}"] if found else []
+    said += [f"Not detected: {listed(without)}"] if without else []
+    said += [f"No head has the score that these roles ask: {listed(untested)}"] if untested else []
     said += [f"Cannot be told: {listed(unsure)}"] if unsure else []
     absent = [role for role in Role if role not in roles]
     said += [f"Not measured: {listed(absent)}"] if absent else []
     said += [line[0].upper() + line[1:] for line in values["roles"].get("left out", [])]
-    state = Told.FOUND if found else Told.OPEN if unsure else Told.NOT_FOUND if without else Told.NOT_MEASURED
+    state = (
+        Told.FOUND if found else Told.OPEN if unsure else Told.NOT_FOUND if without or untested else Told.NOT_MEASURED
+    )
     return Sentence(topic, state, f"{'. '.join(said)}.")
 
 
@@ -242,8 +244,8 @@ def _word_pairs(values: Values) -> Sentence:
     done = [task for task, one in tasks.items() if one["accuracy"][names.FULL][1] > one["chance"]]
     if not done:
         best = max(tasks, key=lambda task: tasks[task]["accuracy"][names.FULL][0])
-        accuracy = written(tasks[best]["accuracy"][names.FULL])
-        return Sentence(topic, Told.NOT_DONE, f"Does not do these tasks: accuracy is {accuracy} at most ({best}).")
+        most = f"{written(tasks[best]['accuracy'][names.FULL])} at most ({best}, {tasks[best]['queries']} queries)"
+        return Sentence(topic, Told.NOT_DONE, f"Does not do these tasks: accuracy is {most}.")
     share = (
         f"all {in_words(len(tasks))}" if len(done) == len(tasks) else f"{in_words(len(done))} of {in_words(len(tasks))}"
     )
@@ -254,20 +256,30 @@ def _word_pairs(values: Values) -> Sentence:
         ("contextualisation", READ_BY_OTHERS, names.AGG_ONLY),
     ):
         needed = [task for task in done if part in tasks[task]["surely needed"]]
-        others = [task for task in done if task not in needed]
-        spared = [task for task in others if tasks[task]["loss"][part][2] < NONE_LOST]
-        unsure = [task for task in others if task not in spared]
+        others = {task: tasks[task]["loss"][part] for task in done if task not in needed}
         if needed:
             state = Told.FOUND
             most = max(needed, key=lambda task: tasks[task]["loss"][part][0])
             many = f", most {most.replace('_', ' ')}" if len(needed) > 1 else ""
             said += f"Without {what} ({circuit}) {_tasks(needed)} {'falls' if len(needed) == 1 else 'fall'}{many}, by "
-            said += f"{written(tasks[most]['loss'][part])}"
-        else:
-            said += f"Without {what} ({circuit}) none falls for certain"
-            state = Told.OPEN if state is Told.NOT_FOUND and unsure else state
-        said += f"; cannot be told: {_tasks(unsure)}. " if unsure else ". "
+            said += f"{written(tasks[most]['loss'][part])}. "
+        elif any(loss[2] >= NONE_LOST for loss in others.values()):
+            state = Told.OPEN if state is Told.NOT_FOUND else state
+        if others:
+            which = f"in {_tasks([*others])}" if needed else f"in any of them without {what} ({circuit})"
+            said += f"No loss was detected {which} ({_seen(tasks, others)}). "
     return Sentence(topic, state, said.strip())
+
+
+def _seen(tasks: Values, losses: Values) -> str:
+    """How many queries have no loss that is above 0, and the losses that would be seen in each of their tasks.
+
+    losses: by task, of one part of the circuit; their intervals hold together for all tasks and parts.
+    """
+    comparisons = len(PARTS_OF_CIRCUITS) * len(tasks)
+    queries = {task: tasks[task]["queries"] for task in losses}
+    seen = max(detectable(Interval(*loss), queries[task], comparisons) for task, loss in losses.items())
+    return f"{min(queries.values())} queries of each or more; losses from {seen:.2f} on would be seen"
 
 
 def _tasks(tasks: Sequence[str]) -> str:
@@ -308,13 +320,12 @@ def _knocked_out(values: Values) -> Sentence:
         text = f"Cannot be told: too few other heads are left to compare {_with_a_role(heads)} with."
         return Sentence(topic, Told.OPEN, text)
     told = [_loss(one) for one in losses if one["beyond"][1] > 0]
-    rest = [_loss(one) for one in losses if one["beyond"][1] <= 0]
     controls = counted(len(losses[0]["controls"]), "set")
     start = f"Without {_with_a_role(heads)} (controls: {controls} of as many {losses[0]['matched']})"
     if not told:
-        return Sentence(topic, Told.OPEN, f"{start} nothing changes for certain: {listed(rest)}.")
-    said = f"{start} these change: {listed(told)}"
-    return Sentence(topic, Told.FOUND, said + (f"; not for certain {listed(rest)}." if rest else "."))
+        all_lost = listed([_loss(one) for one in losses])
+        return Sentence(topic, Told.OPEN, f"Cannot be told: {start[0].lower()}{start[1:]} there remain {all_lost}.")
+    return Sentence(topic, Told.FOUND, f"{start} these change: {listed(told)}.")
 
 
 # ------------------------------------------------------------------------------------------------ what is next

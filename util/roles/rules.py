@@ -13,6 +13,9 @@ Cox 1975, Biometrika 62). The correction is Bonferroni's, two-sided, because its
 head has a role just where the intervals of its score and effect, which hold together for all tested heads, lie above
 what they have to exceed. A head may have several roles. This file needs no model.
 
+Counts of different roles are not comparable: the independent units of their tests differ, and so do the effects that so
+many units show. `Evidence.n` and `Evidence.detectable` say both, beside every count.
+
 The level holds where noise is symmetric, or skewed to the right as costs mostly are. Where a few prompts gain very much
 from the cut that costs all others a little, no test of a mean holds it on few prompts.
 """
@@ -27,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.stats.heads import Head, head_name, heads_where
-from util.stats.intervals import Interval, mean_interval
+from util.stats.intervals import Interval, detectable, mean_interval
 from util.stats.splits import halves
 from util.stats.tests import holm, mean_p
 
@@ -50,6 +53,20 @@ class Role(StrEnum):
     INHIBITION = "inhibition"
     MOVER = "mover"
     NEGATIVE_MOVER = "negative mover"
+
+
+UNITS = {  # what confirms heads of a role, if not IOI prompts, which count once for each frame and names
+    Role.PREVIOUS_TOKEN: "sequences",
+    Role.INDUCTION: "sequences",
+    Role.FORERUNNER: "prompts",
+    Role.LABEL_READER: "prompts",
+    Role.FUNCTION_VECTOR: "prompts of each task",
+}
+
+
+def units_of(role: str, n: int) -> str:
+    """The n independent units that confirm heads of a role, in words."""
+    return f"{n} {UNITS.get(Role(role), 'pairs of names')}"
 
 
 @dataclass(frozen=True)
@@ -145,6 +162,33 @@ class Evidence:
         if set(self.effect.heads) != set(chosen):
             raise ValueError(f"{self.role}: effects of {list(self.effect.heads)}; the first half chooses {chosen}")
 
+    @property
+    def n(self) -> int:
+        """The number of independent units that confirm heads: prompts of one cluster are one."""
+        second = self.score.halves[1]
+        clusters = self.score.clusters_of(second)
+        return len(second if clusters is None else np.unique(clusters))
+
+    @property
+    def detectable(self) -> float | None:
+        """The effect from which on every tested head would have been seen, in POWER of samples; None if none is tested.
+
+        The spread is the largest of the tested heads without the role, which alone can have been missed; of all tested
+        heads where each has it. It is the power of the effect's test, for heads whose score passes.
+        """
+        with_role = {one.head for one in self.heads()}
+        missed = [place for place, head in enumerate(self.effect.heads) if head not in with_role]
+        spread = [
+            detectable(self._interval(self.effect.excess[:, place]), self.n, len(self.effect.heads))
+            for place in missed or range(len(self.effect.heads))
+        ]
+        return LEAST + max(spread) if spread else None
+
+    def _interval(self, values: Floats) -> Interval:
+        """The mean [M] of the second half with its interval, which holds for all tested heads together."""
+        clusters = self.score.clusters_of(self.score.halves[1])
+        return mean_interval(values, comparisons=len(self.effect.heads), clusters=clusters)
+
     def p(self) -> NDArray[np.float64]:
         """The p of every head [L, H]: the larger of score's and effect's, two-sided, corrected for the tested heads.
 
@@ -167,21 +211,16 @@ class Evidence:
         Their intervals hold together for all heads that were tested, those without the role among them.
         """
         second, p = self.score.halves[1], self.p()
-        clusters, found = self.score.clusters_of(second), heads_where(p <= LEVEL)
         null = np.broadcast_to(self.score.null, self.score.value.shape)
-
-        def interval(values: Floats) -> Interval:
-            return mean_interval(values, comparisons=len(self.effect.heads), clusters=clusters)
-
         listed = [
             RoleOfHead(
                 self.role,
                 head,
-                interval(self.score.value[(second, *head)]),
+                self._interval(self.score.value[(second, *head)]),
                 float(null[(second, *head)].mean()),
-                interval(self.effect.excess[:, list(self.effect.heads).index(head)]),
+                self._interval(self.effect.excess[:, list(self.effect.heads).index(head)]),
                 float(p[head]),
             )
-            for head in found
+            for head in heads_where(p <= LEVEL)
         ]
         return sorted(listed, key=lambda one: -one.effect.value)

@@ -5,7 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special, stats
+
+POWER = 0.8  # of samples: so often the smallest effect that "would be seen" is seen
 
 ERROR = 0.025  # of a verdict, in either direction; it goes with intervals of 95 %
 
@@ -112,6 +114,17 @@ def mean_interval(
 ) -> Interval:
     """The mean of values [N] with its interval, see `mean_intervals`. Raises ValueError for fewer than two units."""
     return mean_intervals(values, level, comparisons, within, clusters)[()]
+
+
+def detectable(interval: Interval, n: int, comparisons: float = 1) -> float:
+    """How far above a bound a mean must lie for its interval to lie above the bound in POWER of samples.
+
+    interval: of `mean_intervals`, of n units as these, with so many comparisons (half as many for one-sided tests). It
+    is exact for normal values: the non-centrality of Student's t at which the test has this power (Cohen 1988,
+    Statistical Power Analysis).
+    """
+    quantile = stats.t.isf(0.025 / comparisons, n - 1)
+    return float((interval.value - interval.low) / quantile * special.nctdtrinc(n - 1, 1 - POWER, quantile))
 
 
 def ratio_of_means(

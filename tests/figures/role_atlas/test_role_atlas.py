@@ -93,8 +93,13 @@ def test_roles_are_counted_once_for_each_head():
     assert both.lines() == ["L1H1: induction, mover", "L2H2: mover"]
     written = both.values()
     assert written["mover"]["tested"] == 2 and set(written["mover"]["heads"]) == {"L1H1", "L2H2"}
+    assert [written[role]["n"] for role in ("mover", "induction")] == [N // 2, N // 2]
     table = both.table(count=1)
-    assert table.index.tolist() == [("mover", "2 of 2 tested"), ("induction", "1 of 1 tested")]
+    assert [row[:3] for row in table.index] == [
+        ("mover", "2 of 2 tested", "8 pairs of names"), ("induction", "1 of 1 tested", "8 sequences"),
+    ]  # fmt: skip
+    for role, (*_, seen_from) in zip(written, table.index, strict=True):
+        assert seen_from == f"{written[role]['detectable']:.2f}"
     assert table["head"].tolist() == ["L2H2", "L1H1"]  # of the movers that with the larger effect
 
 
@@ -102,7 +107,9 @@ def test_roles_are_counted_once_for_each_head():
 def test_a_cell_has_a_tile_of_each_of_its_roles_in_full_colour_and_a_bar_of_its_effect(shape):
     """Tiles lie beside each other in wide cells, below each other in narrow ones; together they fill the cell."""
     strengths = {(0, 1): [(Role.INDUCTION, 1.0), (Role.MOVER, 0.25)]}
-    figure = plots.atlas(shape, strengths, {Role.INDUCTION: 1, Role.MOVER: 1}, finding=None, setting="toy")
+    figure = plots.atlas(
+        shape, strengths, {Role.INDUCTION: (1, 0.1), Role.MOVER: (1, None)}, finding=None, setting="toy"
+    )
     [ax] = figure.axes
     tiles, bars = ax.collections
     assert [to_hex(colour) for colour in np.atleast_2d(tiles.get_facecolor())] == [
@@ -131,6 +138,7 @@ def test_found_exactly_wants_no_head_more_and_none_less():
 def test_values_and_lines_have_the_controls():
     small = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}),), SETTING, "toy")
     empty = Atlas((evidence(Role.MOVER, (4, 8), ()),), SETTING, "toy")
+    assert empty.values()["mover"]["detectable"] is None and empty.table().index[0][-1] == ""
     found = Findings(small, empty, {"name movers": True, "label readers": False})
     assert found.values({"k": 4})["untrained"]["heads"] == 0 and found.values({})["heads"] == 1
     assert found.control_lines() == [

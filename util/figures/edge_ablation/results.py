@@ -67,11 +67,6 @@ def in_text(edge: str) -> str:
     return edge.replace("->", " → ").replace("_", " ")
 
 
-def _of(count: int, total: int, thing: str) -> str:
-    """So many of so many things: "none of 5 tasks", "1 of 5 tasks"."""
-    return f"{count or 'none'} of {total} {thing}"
-
-
 # ------------------------------------------------------------------------------------------------ circuits compared
 
 
@@ -92,16 +87,16 @@ def what_is_needed(circuits: Mapping[str, Circuits], things: str) -> str | None:
     things: what the circuits are of, "tasks" or "models".
     """
     bare, without = lost_by_circuit(circuits).values()
-    if not without and not bare:
-        return None
-    said = (
-        f"Without demonstrations (QUERY-ONLY) accuracy surely falls in {_of(len(bare), len(circuits), things)}, "
-        f"without those read by each other or the query (AGG-ONLY) in {len(without) or 'none'}"
-    )
+    said = []
+    if bare:
+        count = f"{len(bare)} of {len(circuits)} {things}"
+        said.append(f"without demonstrations (QUERY-ONLY) accuracy surely falls in {count}")
     if without:
         name, loss = max(without.items(), key=lambda item: item[1].value)
-        said += f", most in {name}, by {loss}" if len(without) > 1 else f", {name}, by {loss}"
-    return said
+        falls = "" if bare else "accuracy surely falls "
+        most = f", most in {name}, by {loss}" if len(without) > 1 else f", {name}, by {loss}"
+        said.append(f"without those read by each other or the query (AGG-ONLY) {falls}in {len(without)}{most}")
+    return f"W{', '.join(said)[1:]}" if said else None
 
 
 @dataclass(frozen=True)
@@ -513,8 +508,6 @@ class Windows:
             said.append(f"aggregation is removed below layer {early[missed[0]]} (by {lost[missed[0]]})")
         if missed := [name for name in late if name in lost]:
             said.append(f"contextualisation is removed from layer {late[missed[-1]]} on (by {lost[missed[-1]]})")
-        elif said:
-            said.append("not where contextualisation is removed")
         return f"Accuracy surely falls where {', '.join(said)}" if said else None
 
     def figure(self, *, width: float = WIDTH) -> Figure:

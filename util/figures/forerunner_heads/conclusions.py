@@ -29,7 +29,7 @@ def sentences(values: Values) -> list[str]:
 
     values: of data/values/forerunner_heads.json.
     """
-    causal = [*_cuts(values), _single_heads(values)] if "task" in values else []
+    causal = [*_cuts(values), *_single_heads(values)] if "task" in values else []
     return [*_heads(values), *causal]
 
 
@@ -96,7 +96,8 @@ def _changed(what: str, together: Values) -> str:
     return f"{said}; no change was detected without {listed(others)}." if others else f"{said}."
 
 
-def _single_heads(values: Values) -> str:
+def _single_heads(values: Values) -> list[str]:
+    """Which single heads do it; nothing is said where none was seen to: few prompts are asked."""
     done = values["chosen"]["head effects"]["done"]
     effects = values["head effects"]["which label" if done else "label mass"]
     high, low = (np.array(effects[end], dtype=float) for end in ("high", "low"))  # NaN: not cut
@@ -108,8 +109,11 @@ def _single_heads(values: Values) -> str:
         for curve in (read["likelihood"]["best head"], read["null"])
     )
     beyond = measures.beyond_chance(shares, null)
-    return (
-        f"Of {cut} heads that were cut one at a time {none_or(costly)} cost{'s' * (costly < 2)} {what} more than other "
-        f"cells. In {none_or(len(beyond))} of {len(null.value)} layers the best head prefers the label of the query "
-        "beyond chance."
-    )
+    said = []
+    if costly:
+        cost = f"{in_words(costly)} cost{'s' * (costly < 2)} {what}"
+        said.append(f"Of {cut} heads that were cut one at a time {cost} more than other cells.")
+    if beyond:
+        layers = f"{in_words(len(beyond))} of {len(null.value)} layers"
+        said.append(f"In {layers} the best head prefers the label of the query beyond chance.")
+    return [" ".join(said)] if said else []

@@ -5,8 +5,10 @@ import numpy as np
 from util.figures.conclusions import Conclusions, Values, in_words, interval_at, listed, none_or, sign, told, written
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.heads import head_name, top
+from util.stats.intervals import Interval, detectable
 
 WHOLE, KNOCKED_OUT = "whole model", "pattern knocked out"
+FEW = 16  # queries, or sequences: that so few show no difference is not said
 
 
 def of(model: str) -> Conclusions:
@@ -32,10 +34,11 @@ def _scores(values: Values) -> list[str]:
         first, last = heads[:, 0].min(), heads[:, 0].max()
         where = f", in layer {first}" if first == last else f", in layers {first} to {last}"
     untrained = f"; untrained, at most {np.max(scores['untrained']):.2f}" if scores.get("untrained") else ""
-    have = "has" if len(heads) < 2 else "have"
+    have, asked = "has" if len(heads) < 2 else "have", len(values["request"]["seeds"])
     said = [
         f"{none_or(len(heads)).capitalize()} of {mean.size} heads {have} a prefix-matching score of {INDUCTION_HEAD} "
-        f"or more{where}. The best is {head_name(best)}: {interval_at(scores, *best, value='mean')}{untrained}."
+        f"or more{where} ({asked} sequences). The best is {head_name(best)}: "
+        f"{interval_at(scores, *best, value='mean')}{untrained}."
     ]
     mechanism = values.get("mechanism") or {}
     if mechanism.get("mean scores"):
@@ -60,7 +63,7 @@ def _scores(values: Values) -> list[str]:
 def _ablation(values: Values) -> list[str]:
     done, number = values["tasks_done"], len(values["chosen"])
     if not done:
-        return ["The model does none of the pattern tasks, so ablating heads tells nothing of them."]
+        return []
     said = []
     for task in done:
         rows = values["accuracy"][task]
@@ -88,18 +91,23 @@ def _examples(values: Values) -> list[str]:
     for task, row in found["benefit"].items():
         asked = f"`{task}`, {found['tasks'][task]['queries']} queries"
         changes = row["without induction heads"], row["without others"]
-        if None in changes:
-            said.append(f"{asked}: what examples are worth is within two errors of nothing.")
-        else:
+        if None not in changes:  # else they are worth no more than twice the error
             without, others = (row["benefit"] * (1 + change / 100) for change in changes)
             said.append(
                 f"{asked}: examples are worth {row['benefit']:.2f} of accuracy, {without:.2f} without the induction "
                 f"heads, {others:.2f} without others."
             )
-    undone = {task: row["queries"] for task, row in found["tasks"].items() if not row["does"]}
+    undone = {task: row["check"] for task, row in found["tasks"].items() if not row["does"]}
     if undone:
-        names = listed([f"`{task}`" for task in undone])
-        said.append(f"On up to {max(undone.values())} other queries the model is not shown to do {names}.")
+        names, comparisons = listed([f"`{task}`" for task in undone]), len(found["tasks"]) / 2  # tests are one-sided
+        seen = [
+            check["baseline"] + detectable(Interval(check["accuracy"], check["bound"], 1.0), check["n"], comparisons)
+            for check in undone.values()
+        ]
+        said.append(
+            f"On up to {max(check['n'] for check in undone.values())} other queries the model is not shown to do "
+            f"{names} (accuracies from {max(seen):.2f} on would be seen to lie above chance)."
+        )
     return said
 
 
@@ -114,8 +122,15 @@ def _vectors(found: Values) -> list[str]:
     ]
     for kind, difference in found["contrast"].items():
         rows = found["accuracy"][kind]
-        verdict = {1: "rest more on FV heads", -1: "rest more on induction heads", 0: "do not tell the two apart"}
+        asked, queries = found["asked"][kind], int(found["asked"][kind].split()[0])
         name = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
+        if more := sign(difference):
+            verdict = f"{name} rest more on {'FV' if more > 0 else 'induction'} heads ({asked})"
+        elif queries > FEW:
+            seen = f"differences from {detectable(Interval(*difference), queries):.2f} on would be seen"
+            verdict = f"{name}: no difference between the two kinds was detected ({asked}; {seen})"
+        else:
+            continue
         sets = [
             f"{written(rows[name])} without {words} (controls {_range(rows, name)})"
             for name, words in (
@@ -123,8 +138,7 @@ def _vectors(found: Values) -> list[str]:
                 ("induction, not FV", "induction heads that are no FV heads"),
             )
         ]
-        asked = found["asked"][kind]
-        said.append(f"{name} {verdict[sign(difference)]} ({asked}): {written(rows[WHOLE])} whole, {listed(sets)}.")
+        said.append(f"{verdict}: {written(rows[WHOLE])} whole, {listed(sets)}.")
     return said
 
 

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 
-from util.figures.conclusions import Conclusions, Values, in_words, listed, none_or, told, written
+from util.figures.conclusions import Conclusions, Values, counted, in_words, listed, none_or, told, written
+from util.roles.rules import units_of
 
 UNITS = {  # of effects; all others are in nats
     "function vector": "as a probability that is gained",
@@ -28,18 +29,36 @@ def sentences(values: Values) -> list[str]:
         for name in found["heads"]:
             by_head[name].append(role)
         if not found["heads"]:
-            without.append(f"{role} ({found['tested']})")
+            without.append(f"{role} ({beside(role, found, 'seen from {:.2f} on')})")
             continue
-        said.append(f"{role.capitalize()}: {_heads(found['heads'])}; the effect is {UNITS.get(role, 'in nats')}.")
+        heads = counted(len(found["heads"]), f"{role} head").capitalize()
+        unit = UNITS.get(role, "in nats")
+        said.append(f"{heads} ({beside(role, found)}): {_heads(found['heads'])}, {unit}.")
     if without:
-        said.append(f"No head has these roles, with the heads whose score passed: {listed(without)}.")
+        said.append(f"Not detected: {listed(without)}.")
     several = [f"{name} ({listed(roles)})" for name, roles in sorted(by_head.items()) if len(roles) > 1]
     if several:
         said.append(f"Heads with several roles: {listed(several)}.")
     if values["untrained"]:
-        count = values["untrained"]["heads"]
-        said.append(f"Of the untrained twin's heads {none_or(count)} {'have' if count > 1 else 'has'} a role.")
+        count, *roles = values["untrained"].values()
+        tested = sum(role["tested"] for role in roles)
+        has = f"{none_or(count)} {'have' if count > 1 else 'has'} a role"
+        said.append(
+            f"Of {counted(tested, 'head')} of the untrained twin whose score passes {has}."
+            if tested
+            else "In the untrained twin no score passes, so that no head is tested."
+        )
     return said
+
+
+def beside(role: str, found: Values, seen: str = "effects from {:.2f} on would be seen") -> str:
+    """What stands beside the count of a role: tested heads, the units that confirm them, and `seen`, of which effects.
+
+    Values that were stored before the last two were have the first alone.
+    """
+    units = [units_of(role, found["n"])] if "n" in found else []
+    last = [seen.format(found["detectable"])] if found.get("detectable") else []
+    return "; ".join([", ".join([f"{found['tested']} tested", *units]), *last])
 
 
 def _heads(heads: Values) -> str:

@@ -48,7 +48,7 @@ class Tile(NamedTuple):
 def atlas(
     shape: tuple[int, int],
     strengths: Strengths,
-    tested: Mapping[Role, int],
+    tested: Mapping[Role, tuple[int, float | None]],
     *,
     finding: str | None,
     setting: str,
@@ -57,8 +57,8 @@ def atlas(
     """All heads (L, H), those with roles in the colours of these.
 
     strengths: the roles of each head that has any, with a strength from 0 to 1, which is the length of the bar; a head
-    with several roles has a tile of each. tested: the roles that were tested, each with its number of heads, for the
-    legend.
+    with several roles has a tile of each. tested: the roles that were tested, each with its number of heads and the
+    effect from which on they would be seen (None: no head was tested), for the legend.
     """
     layers, heads = shape
     columns = columns_of(len(tested), width, LEGEND)
@@ -66,7 +66,7 @@ def atlas(
     height = float(np.clip(ROW * heads, *HEIGHTS))
     cell = 72 * (width - MARGIN) / layers, 72 * height / heads
     with style():
-        figure = new_figure(width, 1.3 + 0.15 * rows + height)
+        figure = new_figure(width, 1.42 + 0.15 * rows + height)
         ax = figure.subplots()
         ax.set(facecolor=NO_ROLE, xlim=(-0.5, layers - 0.5), ylim=(-0.5, heads - 0.5))
         ax.set_xticks(count_ticks(layers, max(2, int((width - MARGIN) / TICK))))
@@ -79,12 +79,17 @@ def atlas(
         ax.spines[:].set_visible(False)
         _draw(ax, list(_tiles(strengths, beside=cell[0] > cell[1])), cell)
         entries = [
-            Patch(color=ROLES[role].colour, label=f"{ROLES[role].letters} {role}: {count}")
-            for role, count in tested.items()
+            Patch(
+                color=ROLES[role].colour,
+                label=f"{ROLES[role].letters} {role}: {count}" + (f" ({seen_from:.2f})" if seen_from else ""),
+            )
+            for role, (count, seen_from) in tested.items()
         ]
-        options: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "handlelength": 1}
-        told = "role: heads (bar: effect beside the role's largest)"
-        figure.legend(handles=entries, title=told, title_fontsize=7, columnspacing=1, **options)
+        told = "role: heads (from which effect on they would be seen)\nbar: effect beside the role's largest"
+        spaces: dict[str, Any] = {"handlelength": 0.7, "handletextpad": 0.4, "columnspacing": 0.7, "alignment": "left"}
+        figure.legend(
+            handles=entries, title=told, title_fontsize=7, loc="outside lower center", ncols=columns, **spaces
+        )
         headline(figure, finding, setting)
     return figure
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from util.figures.role_atlas import plots
 from util.figures.style import WIDTH
-from util.roles.rules import Evidence, Role, RoleOfHead
+from util.roles.rules import Evidence, Role, RoleOfHead, units_of
 from util.stats.heads import Head
 
 
@@ -69,20 +69,22 @@ class Atlas:
     def table(self, count: int = 5) -> pd.DataFrame:
         """The heads of each role with the largest effects, `count` at most; a role that no head has is a row, too.
 
-        Scores and effects are those on the held-out half. The effect is what is lost beyond the control, in nats, or
+        Beside the count stand the units of the held-out half and the effect from which on every tested head would have
+        been seen. Scores and effects are those on this half. The effect is what is lost beyond the control, in nats, or
         for function vectors what is gained, as a probability. Intervals of a role's heads hold together.
         """
-        columns = ["role", "heads", "head", "score", "null", "effect", "p"]
+        columns = ["role", "heads", "units", "seen from", "head", "score", "null", "effect", "p"]
         rows: list[tuple[str, ...]] = []
         for one in self.evidence:
             listed = self.roles[one.role]
-            said = f"{len(listed)} of {len(one.effect.heads)} tested"
+            said = str(one.role), f"{len(listed)} of {len(one.effect.heads)} tested", units_of(one.role, one.n)
+            seen_from = "" if one.detectable is None else f"{one.detectable:.2f}"
             for head in listed[:count]:
                 numbers = f"{head.null:.2f}", str(head.effect), f"{head.p:.1g}"
-                rows.append((str(one.role), said, head.name, str(head.score), *numbers))
+                rows.append((*said, seen_from, head.name, str(head.score), *numbers))
             if not listed:
-                rows.append((str(one.role), said, "", "", "", "", ""))
-        return pd.DataFrame(rows, columns=columns).set_index(["role", "heads"])
+                rows.append((*said, seen_from, *[""] * 5))
+        return pd.DataFrame(rows, columns=columns).set_index(columns[:4])
 
     def figure(self, width: float = WIDTH) -> Figure:
         """All heads by layer, in the colours of their roles; a bar is the effect beside the largest of the role."""
@@ -91,14 +93,19 @@ class Atlas:
             head: [(one.role, one.effect.value / largest[one.role]) for one in listed]
             for head, listed in self.heads.items()
         }
-        counts = {role: len(listed) for role, listed in self.roles.items()}
+        counts = {one.role: (len(self.roles[one.role]), one.detectable) for one in self.evidence}
         return plots.atlas(self.shape, strengths, counts, finding=self.finding, setting=self.setting, width=width)
 
     def values(self) -> dict[str, Any]:
-        """For each role, how many heads were tested, and of those that have it score, null, effect and p."""
+        """For each role, how many heads were tested, and of those that have it score, null, effect and p.
+
+        n: the independent units that confirm heads; detectable: the effect from which on they would have been seen.
+        """
         return {
             str(one.role): {
                 "tested": len(one.effect.heads),
+                "n": one.n,
+                "detectable": one.detectable,
                 "heads": {
                     head.name: {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p}
                     for head in self.roles[one.role]
