@@ -93,6 +93,7 @@ def test_roles_are_counted_once_for_each_head():
     assert both.lines() == ["L1H1: induction, mover", "L2H2: mover"]
     written = both.values()
     assert written["mover"]["tested"] == 2 and set(written["mover"]["heads"]) == {"L1H1", "L2H2"}
+    assert written["mover"]["not confirmed"] == {} and "not confirmed" not in written["induction"]
     table = both.table(count=1)
     assert table.index.tolist() == [("mover", "2 of 2 tested"), ("induction", "1 of 1 tested")]
     assert table["head"].tolist() == ["L2H2", "L1H1"]  # of the movers that with the larger effect

@@ -15,6 +15,8 @@ from util.figures.style import WIDTH
 from util.roles.rules import Evidence, Role, RoleOfHead
 from util.stats.heads import Head
 
+EXPLAINED = (Role.INHIBITION, Role.MOVER)  # the figure of IOI says why heads that carry most have none of these
+
 
 @dataclass(frozen=True)
 class Atlas:
@@ -95,14 +97,15 @@ class Atlas:
         return plots.atlas(self.shape, strengths, counts, finding=self.finding, setting=self.setting, width=width)
 
     def values(self) -> dict[str, Any]:
-        """For each role, how many heads were tested, and of those that have it score, null, effect and p."""
+        """For each role, how many heads were tested, and of those that have it score, null, effect and p.
+
+        "not confirmed" has the same of those that were tested and do not have it, for the roles of EXPLAINED.
+        """
         return {
             str(one.role): {
                 "tested": len(one.effect.heads),
-                "heads": {
-                    head.name: {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p}
-                    for head in self.roles[one.role]
-                },
+                "heads": _by_name(self.roles[one.role]),
+                **({"not confirmed": _by_name(one.not_confirmed())} if one.role in EXPLAINED else {}),
             }
             for one in self.evidence
         }
@@ -111,6 +114,10 @@ class Atlas:
         """What is left out, and every head that has a role, with its roles."""
         heads = [f"{listed[0].name}: {', '.join(str(one.role) for one in listed)}" for listed in self.heads.values()]
         return [*self.left_out, *heads]
+
+
+def _by_name(heads: Sequence[RoleOfHead]) -> dict[str, Any]:
+    return {one.name: {"score": one.score, "null": one.null, "effect": one.effect, "p": one.p} for one in heads}
 
 
 @dataclass(frozen=True)
