@@ -7,7 +7,7 @@ import pytest
 
 from tests.stored import FOLDERS, values
 from util.figures.role_atlas.study import Study
-from util.figures.stored_roles import MODEL, stored_roles
+from util.figures.stored_roles import MODEL, stored_roles, why_no_role
 from util.records.model import Model
 from util.roles.rules import Role
 from util.stats.heads import head_name
@@ -41,3 +41,41 @@ def test_what_this_run_has_written_comes_first(tmp_path, monkeypatch):
     heads: dict[str, Any] = {"mover": {"heads": {"L11H10": {}}}, "induction": {"heads": {"L11H10": {}, "L0H2": {}}}}
     (folder / "role_atlas.json").write_text(json.dumps({"request": {**request}, "roles": heads}))
     assert stored_roles(request) == {(11, 10): [Role.INDUCTION, Role.MOVER], (0, 2): [Role.INDUCTION]}
+
+
+def told(tmp_path, monkeypatch, heads, **not_confirmed):
+    """What is said of heads beside an atlas in which L1H1 is a mover, and others were tested in vain."""
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    request = Study("embedded").request
+    folder = tmp_path / "data" / "values"
+    folder.mkdir(parents=True, exist_ok=True)
+    roles = {
+        role: {"heads": {"L1H1": {}} if role == "mover" else {}, "not confirmed": not_confirmed.get(role, {})}
+        for role in ("inhibition", "mover")
+    }
+    (folder / "role_atlas.json").write_text(json.dumps({"request": {**request}, "roles": roles}))
+    return why_no_role(heads, request)
+
+
+def test_heads_without_a_role_are_named_with_the_test_that_fails(tmp_path, monkeypatch):
+    tested = {"score": [0.9, 0.8, 1.0], "null": 0.2, "effect": [-3.0, -4.0, -2.0], "p": 1.0}
+    heads = {"L1H1": (0.5, 0.4), "L2H5": (1.1, 0.9), "L0H0": (0.3, 0.0)}
+    first, *rest = told(tmp_path, monkeypatch, heads, inhibition={"L2H5": tested})
+    assert first == "Of the heads that carry most, L2H5 and L0H0 have none of two roles (notebook 05)."
+    assert rest == [
+        "L2H5 puts 0.90 [0.80, 1.00] of its attention at the end of the prompt on the repeated name (S2).",
+        "It is not an inhibition head: its effect through others minus its direct effect is -3.00 [-4.00, -2.00] nats.",
+        "It is not a mover: its attention to the answer (IO) does not pass.",
+    ]
+    assert rest[:2] == told(tmp_path, monkeypatch, heads, inhibition={"L2H5": tested}, mover={"L2H5": tested})[1:]
+
+
+def test_without_stored_attention_only_the_direct_part_is_told(tmp_path, monkeypatch):
+    unsure = {"score": [0.3, 0.1, 0.5], "null": 0.2, "effect": [-3.0, -4.0, -2.0], "p": 1.0}
+    heads = {"L2H5": (1.1, 0.9), "L0H0": (-0.3, -0.2), "L0H1": (0.3, None)}
+    for not_confirmed in ({}, {"inhibition": {"L2H5": unsure}}):
+        _, direct, rule = told(tmp_path, monkeypatch, heads, **not_confirmed)
+        assert direct == "The direct part, all else frozen, is most of the effect of L2H5 (0.90) and L0H0 (-0.20)."
+        assert rule == "The rule for inhibition heads asks for more through other heads."
+    assert told(tmp_path, monkeypatch, {"L1H1": (0.5, 0.4)}) == []
+    assert why_no_role(heads, {**Study("embedded").request, "model": "gpt2"}) == []

@@ -192,6 +192,9 @@ def test_intervals_hold_together_and_are_listed_by_effect():
         assert one.effect == pytest.approx(expected[found.effect.heads.index(one.head)])
         assert one.score.low > one.null and one.effect.low > LEAST  # what is shown says what was decided
         assert one.null == 0.2 and one.name == f"L{one.head[0]}H{one.head[1]}" and one.p <= LEVEL
+    [failed] = evidence().not_confirmed()
+    assert failed.head == QUIET and failed.p > LEVEL and failed.effect.low < LEAST < 0.2 < failed.score.low
+    assert found.not_confirmed() == []
 
 
 @pytest.mark.parametrize("kind", ["normal", "skewed", "clustered"])

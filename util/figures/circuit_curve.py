@@ -72,8 +72,8 @@ def circuit_curves(
     see `circuit_curve`. Raises ValueError for curves of the other ranking.
     """
     rankings = (
-        ("CPR", signed, "A) by signed scores", "CPR, higher is better"),
-        ("CMD", absolute, "B) by absolute scores", "CMD, lower is better"),
+        ("CPR", signed, "A) by signed scores", "CPR; above 1 is overshoot"),
+        ("CMD", absolute, "B) by absolute scores", "CMD; 0 is the whole model"),
     )
     for measure, curves, _, _ in rankings:
         wrong = [name for name, curve in curves.items() if curve.measure != measure]

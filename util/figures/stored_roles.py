@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from util.figures.conclusions import stored
+from util.figures.conclusions import in_words, listed, stored, written
 from util.roles.rules import Role
 from util.stats.heads import Head
 
@@ -18,12 +18,60 @@ def stored_roles(request: Mapping[str, Any]) -> dict[Head, list[Role]] | None:
     request: of any study of the model, see `Study.request`. Values that this run has written come before those of the
     clone; values of the model in another revision, dtype or quantisation do not count.
     """
-    values = stored(STEM, str(request["model"]), latest=True)
-    if values is None or any(values["request"].get(name) != request.get(name) for name in MODEL):
+    atlas = _stored_atlas(request)
+    if atlas is None:
         return None
     roles: dict[Head, list[Role]] = {}
     for role in Role:
-        for name in values["roles"].get(role, {"heads": {}})["heads"]:
+        for name in atlas.get(role, {"heads": {}})["heads"]:
             layer, head = map(int, re.findall(r"\d+", name))
             roles.setdefault((layer, head), []).append(role)
     return roles
+
+
+def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mapping[str, Any]) -> list[str]:
+    """Returns sentences: which heads that carry most of an IOI effect have no role, and which test fails.
+
+    heads: by name, the effect of each and the part of it that goes directly to the output; None or NaN where that is
+    not known. request: as in `stored_roles`. There are no sentences where nothing is stored of this model. Attention is
+    told where the stored values have the heads that were tested in vain.
+    """
+    atlas = _stored_atlas(request)
+    if atlas is None:
+        return []
+    without = [head for head in heads if not any(head in tested["heads"] for tested in atlas.values())]
+    if not without:
+        return []
+    have = "have" if len(without) > 1 else "has"
+    said = [
+        f"Of the heads that carry most, {listed(without)} {have} none of {in_words(len(atlas))} roles (notebook 05)."
+    ]
+    inhibition, mover = (atlas.get(role, {}).get("not confirmed", {}) for role in (Role.INHIBITION, Role.MOVER))
+    readers = [
+        head for head in without if head in inhibition and inhibition[head]["score"][1] > inhibition[head]["null"]
+    ]
+    for head in readers:
+        attention, beyond = (written(inhibition[head][name]) for name in ("score", "effect"))
+        said += [
+            f"{head} puts {attention} of its attention at the end of the prompt on the repeated name (S2).",
+            f"It is not an inhibition head: its effect through others minus its direct effect is {beyond} nats.",
+        ]
+        if head not in mover:
+            said.append("It is not a mover: its attention to the answer (IO) does not pass.")
+    direct = []
+    for head in without:
+        whole, part = heads[head]
+        if head not in readers and part is not None and part / whole > 0.5:
+            direct.append(f"{head} ({part:.2f})")
+    if direct:
+        said.append(f"The direct part, all else frozen, is most of the effect of {listed(direct)}.")
+        said.append("The rule for inhibition heads asks for more through other heads.")
+    return said
+
+
+def _stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The stored values of each role that was tested; None where nothing is stored of this model."""
+    values = stored(STEM, str(request["model"]), latest=True)
+    if values is None or any(values["request"].get(name) != request.get(name) for name in MODEL):
+        return None
+    return values["roles"]

@@ -123,7 +123,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class RoleOfHead:
-    """A head in a role: its score and effect (beyond the control) on the second half, with 95 % intervals.
+    """A head tested for a role: its score and effect (beyond the control) on the second half, with 95 % intervals.
 
     null: of the score. p: the larger of the two p-values, corrected for all heads that were tested, as intervals are.
     """
@@ -210,6 +210,14 @@ class Evidence:
 
         Their intervals hold together for all heads that were tested, those without the role among them.
         """
+        return self._tested(heads_where(self.p() <= LEVEL))
+
+    def not_confirmed(self) -> list[RoleOfHead]:
+        """The heads that the first half chose and that do not have the role; else as `heads`."""
+        p = self.p()
+        return self._tested([head for head in self.effect.heads if p[head] > LEVEL])
+
+    def _tested(self, chosen: Sequence[Head]) -> list[RoleOfHead]:
         second, p = self.score.halves[1], self.p()
         null = np.broadcast_to(self.score.null, self.score.value.shape)
         listed = [
@@ -221,6 +229,6 @@ class Evidence:
                 self._interval(self.effect.excess[:, list(self.effect.heads).index(head)]),
                 float(p[head]),
             )
-            for head in heads_where(p <= LEVEL)
+            for head in chosen
         ]
         return sorted(listed, key=lambda one: -one.effect.value)

@@ -28,7 +28,7 @@ from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import CORRUPTIONS, IOITokens, group_by_shape, ioi_prompts, ioi_tokens
 from util.records.model import Model
 from util.stats import controls
-from util.stats.intervals import mean_interval
+from util.stats.intervals import Interval, mean_interval
 
 FAMILIES = ("gpt2", "llama")
 SETTING = Setting("given:toy", "given:toy", "s2_swap")
@@ -594,6 +594,11 @@ def test_faithfulness_is_a_ratio_of_means_whose_intervals_know_clusters():
     shares = {1: found[1], 2: found[4], 4: found[1]}
     assert measures.reached(shares, 0.2) == 1 and measures.reached(shares, 0.5) == 2
     assert measures.reached(shares, 2.0) is None
+    sure = {size: Interval(share, share - 0.1, share + 0.1) for size, share in {1: 0.6, 2: 0.7, 4: 0.1, 8: 0.3}.items()}
+    assert measures.dip(sure) == (2, 4) and measures.dip({}) is None
+    assert (
+        measures.dip({1: sure[4], 2: sure[8], 4: sure[2], 8: sure[1]}) is None
+    )  # the last has no larger set after it that keeps less
 
 
 def test_what_is_reached_and_lost_again_is_said():

@@ -8,7 +8,8 @@ import pytest
 
 from tests import architectures
 from util.engine.call import UnsupportedModel
-from util.figures.ioi_patching import edge_results, edges
+from util.figures import report
+from util.figures.ioi_patching import conclusions, edge_results, edges
 from util.figures.ioi_patching.edge_results import EAP, EAP_IG, EXACT, EdgeScores, drawn_edges, random_rankings
 from util.figures.ioi_patching.edges import EdgePairs, Edges
 from util.figures.ioi_patching.results import Setting
@@ -109,6 +110,34 @@ def test_estimates_that_are_right_find_every_edge_that_matters():
     assert [*found.table().index] == [EAP, EAP_IG]
     assert found.figure().axes
     assert found.curve_figure().axes
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_one_edge_of_the_wrong_sign_decides_the_cpr_and_is_named(flipped):
+    """Made-up scores: all effect passes through `input->m0`, and EAP alone has its sign wrong unless it is flipped."""
+    gate = GRAPH.place("input->m0")
+    right = np.abs(scores(1))
+    right[gate] = 5.0
+    wrong = right.copy()
+    wrong[gate] = 5.0 if flipped else -5.0
+    effects = np.where((np.argwhere(GRAPH.edges) == gate).all(axis=1), 0.99, 0.001)
+    found = result(effects, {EAP: wrong, EAP_IG: right})
+    curves = {}
+    for name, ranked in found.means.items():
+        for absolute in (False, True):
+            circuits = Circuits.of(GRAPH, ranked, absolute=absolute)
+            run = 2.0 + circuits.edges[(slice(None), *gate)]  # the whole effect is kept where the gate is
+            curves[name, absolute] = circuits.measured(np.repeat(run[:, None], 40, 1), found.full, found.empty)
+    stored = report.plain(dataclasses.replace(found, curves=curves).values(), 6)
+    said = conclusions.deciding_edge(stored, EAP)
+    assert conclusions.deciding_edge(stored, EAP_IG) == []
+    assert stored["curves"][EAP]["CMD"]["CMD"] == stored["curves"][EAP_IG]["CMD"]["CMD"]
+    if flipped:
+        assert said == [] and stored["curves"][EAP]["CPR"]["CPR"][0] > 0.8
+    else:
+        assert said[0].startswith(f"One edge decides the CPR of {EAP}: `input->m0` carries 0.99 [")
+        assert said[1].endswith("without it no circuit keeps more than 0.00.")
+        assert stored["curves"][EAP]["CPR"]["CPR"][0] == pytest.approx(0.25)  # the last trapezoid alone
 
 
 def test_intervals_hold_what_scores_agree_with(monkeypatch):

@@ -271,9 +271,10 @@ def test_the_title_of_the_curve_calls_few_heads_enough_only_where_they_are():
         return replace(curve(heads), faithfulness=faithful, whole=Interval(8.0, low, 9.0)).finding
 
     assert finding({1: 0.5, 4: 1.16, 16: 1.0}) == "4 of 32 heads alone keep 1.16 [1.06, 1.26] of the logit difference"
-    assert finding({1: 0.5, 4: 0.95, 16: 0.3}) == (
-        "4 of 32 heads alone keep 0.95 [0.85, 1.05] of the logit difference; 16 keep less than nine tenths"
+    assert finding({1: 0.5, 4: 0.95, 16: 0.3, 24: 0.9}) == (
+        "Mean ablation of most heads breaks the model: 4 of 32 keep 0.95 [0.85, 1.05], 16 keep 0.30"
     )
+    assert "heads alone keep 0.95" in str(finding({1: 0.5, 4: 0.95, 16: 0.8}))  # their intervals overlap
     assert finding({4: 0.76, 128: 0.85, 256: 1.0}, 270) == (
         "No set of up to half of the heads keeps nine tenths of the logit difference: "
         "the best, 128 of 270, keeps 0.85 [0.75, 0.95]"

@@ -94,6 +94,7 @@ def test_roles_are_counted_once_for_each_head():
     written = both.values()
     assert written["mover"]["tested"] == 2 and set(written["mover"]["heads"]) == {"L1H1", "L2H2"}
     assert [written[role]["n"] for role in ("mover", "induction")] == [N // 2, N // 2]
+    assert written["mover"]["not confirmed"] == {} and "not confirmed" not in written["induction"]
     table = both.table(count=1)
     assert [row[:3] for row in table.index] == [
         ("mover", "2 of 2 tested", "8 pairs of names"), ("induction", "1 of 1 tested", "8 sequences"),

@@ -4,7 +4,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from util.figures.conclusions import Conclusions, Values, counted, in_words, interval_at, listed, none_or, told, written
+from util.figures.conclusions import Conclusions, Values, counted, interval_at, listed, none_or, told, written
+from util.figures.ioi_patching import measures
+from util.figures.stored_roles import why_no_role
 from util.stats.heads import Head, head_name
 from util.stats.intervals import Interval
 
@@ -64,6 +66,12 @@ def _heads(values: Values) -> list[str]:
         said[-1] += f" The strongest, on the other half of the pairs: {listed(carry)}."
     if oppose:
         said[-1] += f" Against the answer work {listed(oppose)}."
+    parts = {
+        head_name(head): (found["noised"]["value"][head[0]][head[1]], found["direct"][head[0]][head[1]])
+        for head in strongest
+    }
+    without = why_no_role(parts, values["request"])
+    said += [" ".join(without)] if without else []
     if values.get("untrained"):
         blind = [head for head, effect in _each(values["untrained"]["heads"]) if effect.low > 0 or effect.high < 0]
         are = "are" if len(blind) > 1 else "is"
@@ -108,23 +116,27 @@ def _circuit(values: Values) -> str:
     kept = {int(size): Interval(*share) for size, share in circuit["faithfulness"].items() if share[0] is not None}
     if not kept:
         return "The model does not do the task, so there is no circuit to look for."
-    enough = circuit["reached"][str(FAITHFUL)]
-    small = max((size for size in kept if size <= 4), default=min(kept))
-    sizes = ", ".join(map(str, kept))
+    dip = measures.dip(kept)
+    first = dip[0] if dip else circuit["reached"][str(FAITHFUL)] or max(kept, key=lambda size: kept[size].value)
+    recovers = [size for size in kept if dip and size > dip[1] and kept[size].value > kept[first].value]
+    sizes = [first, *([dip[1], *recovers[:1]] if dip else [])]
+    random = [f"{max(circuit['random'][str(size)]) / circuit['whole'][0]:.2f}" for size in sizes]
     said = [
-        f"The logit difference on fresh pairs is {written(circuit['whole'])}; "
-        f"{in_words(small)} heads alone keep {kept[small]} of it.",
-        f"The strongest {sizes} of {number} heads keep {', '.join(f'{share.value:.2f}' for share in kept.values())}.",
+        f"The logit difference on fresh pairs is {written(circuit['whole'])}.",
+        f"With all others ablated to their means, {first} of {number} heads keep {kept[first]} of it.",
+        f"As many random heads keep at most {listed(random)}.",
     ]
-    random = circuit["random"].get(str(enough))
-    if random:
-        best = max(random) / circuit["whole"][0]
-        said.append(f"The best of {len(random)} random sets of {enough} keeps {best:.2f}.")
+    if dip:
+        larger = listed([f"{size} keep {kept[size].value:.2f}" for size in sizes[1:]])
+        said[1] += f" The strongest {larger}."
+        said.append("Mean ablation of most heads breaks the model, so this curve does not count the circuit.")
     return " ".join(said)
 
 
 def _edges(values: Values) -> list[str]:
     graph = values["component graph"]
+    if "refused" in graph:
+        return []
     said = [
         f"Of {graph['drawn']:,} edges that were measured {counted(graph['matter'], 'carries', 'carry')} more than a "
         "hundredth of the effect for certain."
@@ -134,17 +146,71 @@ def _edges(values: Values) -> list[str]:
     shares = [f"{written(share)} by {method}" for method, share in graph["found"].items()]
     said.append(f"Among as many edges with the highest scores is this share of them: {listed(shares)}.")
     name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1]["exact"][0]))
-    estimates = listed([f"{method} {largest[method]:.2f}" for method in graph["found"] if method != "exact"])
+    estimates = listed([f"{method} {largest[method]:.2f}" for method in _estimates(graph)])
     said.append(f"The largest, `{name}`, carries {written(largest['exact'])}; estimates are {estimates}.")
-    circuits = []
-    for measure, better in (("CPR", "more"), ("CMD", "less")):
+    return [" ".join(said), *few_edges(graph), *_areas(graph)]
+
+
+def _estimates(graph: Values) -> list[str]:
+    return [method for method in graph["found"] if method != "exact"]
+
+
+def few_edges(graph: Values) -> list[str]:
+    """How many edges keep nine tenths of the effect, by the estimate that needs the fewest; none if none does.
+
+    graph: the stored values of the component graph. Edges are ranked by absolute scores; sizes are those that were run.
+    """
+    enough = []
+    for method in _estimates(graph):
+        curve = graph["curves"][method]["CMD"]
+        share = next((at for at, kept in enumerate(curve["faithfulness"]["value"]) if (kept or 0) >= FAITHFUL), None)
+        if share is not None:
+            enough.append((curve["sizes"][share], share, method))
+    if not enough:
+        return []
+    size, share, method = min(enough)
+    curves = graph["curves"]
+    number, kept = curves[method]["CMD"]["sizes"][-1], interval_at(curves[method]["CMD"]["faithfulness"], share)
+    random = [curve["CMD"]["faithfulness"]["value"][share] for name, curve in curves.items() if "random" in name]
+    beside = f" Random rankings keep at most {max(random):.2f}." if random else ""
+    return [
+        f"By {method} {size:,} of {number:,} edges ({100 * size / number:.1g} %) keep {kept} of the effect, "
+        f"where all others read the corrupted prompt.{beside}"
+    ]
+
+
+def _areas(graph: Values) -> list[str]:
+    """CPR and CMD of every score."""
+    said = []
+    for measure, best in (("CPR", 1), ("CMD", 0)):
         areas = {method: curve[measure][measure] for method, curve in graph["curves"].items()}
         if any(area[0] is None for area in areas.values()):
             continue
         random = [area[0] for method, area in areas.items() if method.startswith("random")]
-        scored = listed([f"{method} {written(areas[method])}" for method in graph["found"]])
-        circuits.append(
-            f"Circuits by {measure} ({better} is better): {scored}; random rankings "
-            f"{min(random):.3f} to {max(random):.3f}."
-        )
-    return [" ".join(said), *circuits]
+        overshoot = "; values above 1 are overshoot" if measure == "CPR" else ""
+        told = [f"{measure} is {best} where every circuit is faithful{overshoot}."]
+        told += [f"By {method} it is {written(areas[method])}." for method in graph["found"]]
+        told.append(f"By random rankings it is {min(random):.3f} to {max(random):.3f}.")
+        if measure == "CPR":
+            told += [text for method in _estimates(graph) for text in deciding_edge(graph, method)]
+        said.append(" ".join(told))
+    return said
+
+
+def deciding_edge(graph: Values, method: str) -> list[str]:
+    """Whether the wrong sign of one edge decides the CPR of a score, in words; nothing if none does, or several do.
+
+    graph: as in `few_edges`. Signed rankings put edges with negative scores last. So an edge that carries more than
+    half of the effect and has a negative score is missing from every circuit but the whole. It decides the CPR where
+    none of these circuits keeps more than the model does without this edge.
+    """
+    wrong = {name: edge for name, edge in graph["strongest"].items() if edge[method] < 0 and edge["exact"][1] > 0.5}
+    best = max(graph["curves"][method]["CPR"]["faithfulness"]["value"][:-1])
+    if len(wrong) != 1 or best > 1 - next(iter(wrong.values()))["exact"][1]:
+        return []
+    [(name, edge)] = wrong.items()
+    return [
+        f"One edge decides the CPR of {method}: `{name}` carries {written(edge['exact'])} and scores "
+        f"{edge[method]:.2f}.",
+        f"Signed rankings leave it out until last; without it no circuit keeps more than {best:.2f}.",
+    ]

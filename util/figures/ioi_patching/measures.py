@@ -230,6 +230,18 @@ def faithfulness(whole: Floats, alone: Mapping[int, Floats], clusters: NDArray[n
     return {size: share[place] for place, size in enumerate(alone)}
 
 
+def dip(faithful: Mapping[int, Interval]) -> tuple[int, int] | None:
+    """Returns the sizes of two sets of which the larger surely keeps less than the smaller; None without such sets.
+
+    The larger is the one that keeps least; the smaller is, of those before it, the one that keeps most.
+    """
+    for low in sorted(faithful, key=lambda size: faithful[size].value):
+        best = max((size for size in faithful if size < low), key=lambda size: faithful[size].value, default=low)
+        if faithful[low].high < faithful[best].low:
+            return best, low
+    return None
+
+
 def reached(faithful: Mapping[int, Interval], level: float) -> int | None:
     """Returns the smallest size of a set whose faithfulness is `level` or more, None where there is none."""
     return min((size for size, share in faithful.items() if share.value >= level), default=None)

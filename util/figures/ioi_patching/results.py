@@ -334,6 +334,14 @@ class Population(Result):
         """
         return top(np.abs(self.chosen), min(count, self.chosen.size))
 
+    def parts(self, count: int = 6) -> dict[str, tuple[float, float]]:
+        """Returns, by name, the whole effect and its direct part of heads that carry more than a hundredth for certain.
+
+        They are `count` at most, strongest first.
+        """
+        sure = [head for head in self.strongest(self.chosen.size) if carriers(self.noised)[head]]
+        return {head_name(head): (self.noised.value[head], self.direct[head]) for head in sure[:count]}
+
     def share(self, head: Head) -> Interval:
         """Returns a head's share on the half that did not choose it; such intervals hold for all heads together."""
         return self.measured[head]
@@ -590,9 +598,17 @@ class Curve(Result):
 
     @property
     def finding(self) -> str | None:
-        """Whether a small part of the heads is enough; None where the model does not do the task for certain."""
+        """Whether a small part of the heads is enough, or a larger set keeps less than a smaller one.
+
+        None where the model does not do the task for certain.
+        """
         if not self.whole.low > 0:
             return None
+        dip = measures.dip(self.faithfulness)
+        if dip:
+            few, more = (self.faithfulness[size] for size in dip)
+            kept = f"{dip[0]} of {self.heads} keep {few}, {dip[1]} keep {more.value:.2f}"
+            return f"Mean ablation of most heads breaks the model: {kept}"
         small = {size: share for size, share in self.faithfulness.items() if size <= self.heads / 2}
         if not small:
             return None
@@ -603,9 +619,7 @@ class Curve(Result):
                 f"No set of up to half of the heads keeps nine tenths of the logit difference: "
                 f"the best, {best} of {self.heads}, keeps {small[best]}"
             )
-        kept = f"{enough} of {self.heads} heads alone keep {self.faithfulness[enough]} of the logit difference"
-        lost = [size for size, share in self.faithfulness.items() if size > enough and share.value < KEPT]
-        return f"{kept}; {min(lost)} keep less than nine tenths" if lost else kept
+        return f"{enough} of {self.heads} heads alone keep {self.faithfulness[enough]} of the logit difference"
 
     def figure(self, width: float = WIDTH) -> Figure:
         """Returns the figure of faithfulness by the number of heads."""

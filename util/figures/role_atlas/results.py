@@ -15,6 +15,8 @@ from util.figures.style import WIDTH
 from util.roles.rules import Evidence, Role, RoleOfHead, units_of
 from util.stats.heads import Head
 
+EXPLAINED = (Role.INHIBITION, Role.MOVER)  # the figure of IOI says why heads that carry most have none of these
+
 
 @dataclass(frozen=True)
 class Atlas:
@@ -100,16 +102,15 @@ class Atlas:
         """For each role, how many heads were tested, and of those that have it score, null, effect and p.
 
         n: the independent units that confirm heads; detectable: the effect from which on they would have been seen.
+        "not confirmed" has the same of those that were tested and do not have it, for the roles of EXPLAINED.
         """
         return {
             str(one.role): {
                 "tested": len(one.effect.heads),
                 "n": one.n,
                 "detectable": one.detectable,
-                "heads": {
-                    head.name: {"score": head.score, "null": head.null, "effect": head.effect, "p": head.p}
-                    for head in self.roles[one.role]
-                },
+                "heads": _by_name(self.roles[one.role]),
+                **({"not confirmed": _by_name(one.not_confirmed())} if one.role in EXPLAINED else {}),
             }
             for one in self.evidence
         }
@@ -118,6 +119,10 @@ class Atlas:
         """What is left out, and every head that has a role, with its roles."""
         heads = [f"{listed[0].name}: {', '.join(str(one.role) for one in listed)}" for listed in self.heads.values()]
         return [*self.left_out, *heads]
+
+
+def _by_name(heads: Sequence[RoleOfHead]) -> dict[str, Any]:
+    return {one.name: {"score": one.score, "null": one.null, "effect": one.effect, "p": one.p} for one in heads}
 
 
 @dataclass(frozen=True)
