@@ -68,6 +68,7 @@ def test_the_title_counts_the_verdicts_and_is_silent_where_none_is_reached():
     silent = ClaimsBeside(Verdicts(CLAIMS.claims[2:]), {}, "", "", "toy", "about")
     figure = silent.figure()
     assert silent.finding is None and figure is not None and figure.get_suptitle() == ""
+    assert ClaimsBeside(Verdicts(CLAIMS.claims[4:]), {}, "", "", "toy", "about").figure() is None
 
 
 def test_the_setting_says_how_many_queries_were_asked():

@@ -262,7 +262,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
     assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("induction_scores_*.pdf")}
     assert parts == {
-        "scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "vectors", "claims",
+        "scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "vectors",
     }  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     assert "layers 3; prompts 4, 4\n" in printed and "planted circuit found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("edge_*.pdf")}
     assert parts == {
-        "circuits", "map", "circuit", "windows", "pruning", "survivors", "probes", "ambiguous", "models", "claims",
+        "circuits", "map", "circuit", "windows", "pruning", "survivors", "probes", "ambiguous", "models",
     }  # fmt: skip
     written = json.loads((written_to(tmp_path, "data/values") / "edge_ablation.json").read_text())
     assert written["models"]["embedded"]["FULL"][0] > 0.5

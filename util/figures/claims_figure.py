@@ -116,8 +116,11 @@ class ClaimsBeside:
         return f"Of {len(self.verdicts.claims)} published claims {', '.join(parts)}"
 
     def figure(self, *, width: float = WIDTH) -> Figure | None:
-        """Every claim: what is published, what is found, every comparison against its bound; None without claims."""
-        if not self.verdicts.claims:
+        """Every claim: what is published, what is found, every comparison against its bound.
+
+        None where nothing is compared.
+        """
+        if not self.verdicts.queries:
             return None
         blocks = [self._block(claim, width) for claim in self.verdicts.claims]
         tall = ROW * sum(block.rows for block in blocks)

@@ -88,18 +88,19 @@ def claims_table() -> str:
 
     The embedded model was trained to show these circuits: it is the positive control, and no row of evidence.
     """
-    titles = [title(values) for values in (stored("forerunner_heads", model) for model in PACKAGED) if values]
-    lines = [["paper", "claim", "its own numbers", *(name.split(",")[0] for name in titles)]]
+    titles = {model: title(values) for model in PACKAGED if (values := stored("forerunner_heads", model))}
+    lines = [["paper", "claim", "its own numbers", *(name.split(",")[0] for name in titles.values())]]
     lines.append(["---"] * len(lines[0]))
     for stem, paper in CLAIMS.items():
-        by_model = [judged for judged in (stored_claims(stem, model) for model in PACKAGED) if judged is not None]
-        for same in zip(*(verdicts_of(judged).claims for judged in by_model), strict=True):
-            own = by_model[0].get("published", {}).get(str(same[0].number))
-            cells = [
-                f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"
-            ]
-            cells += [f"{claim.verdict}{_made_of(claim)}" for claim in same]
-            lines.append([paper, f"{same[0].number}. {same[0].text}", *cells])
+        by_model = {model: stored_claims(stem, model) for model in (*titles, "embedded")}
+        known = next(judged for judged in by_model.values() if judged is not None)
+        for number, claim in enumerate(verdicts_of(known).claims):
+            own = known["published"].get(str(claim.number))
+            cells = [f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"]
+            for judged in (by_model[model] for model in titles):
+                same = judged and verdicts_of(judged).claims[number]
+                cells.append(f"{same.verdict}{_made_of(same)}" if same else "not yet judged by these rules")
+            lines.append([paper, f"{claim.number}. {claim.text}", *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -19,7 +19,7 @@ IN_VALUES = {
     "moved": CHANGED_BEFORE_PROJECTION,
     **dict.fromkeys(("scores", "search", "models", "faithfulness", "CPR", "CMD", "strongest"), NO_SHARE),
     **dict.fromkeys(("explained", "by_draw"), NO_SHARE),
-    "claims": "the model does not do the task",
+    "claims": "there is not shown to be anything that could be lost, so that a share of it has no interval",
     "shared": "a share of the units that pruning leaves, where it leaves none",
     "random": "a share of the units that random prunings leave, where they leave none",
     "found": "a share of the edges that matter, where none does",
