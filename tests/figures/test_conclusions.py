@@ -153,7 +153,18 @@ def test_few_edges_keep_the_effect_and_cpr_above_1_is_overshoot():
     graph = values("ioi_patching", "smollm2")["component graph"]
     graph["strongest"]["input->m0"]["EAP"] = 0.9
     assert "One edge" not in said("ioi_patching", component_graph=graph)
-    assert "edges" not in said("ioi_patching", component_graph={"refused": "its layers cannot be taken apart"})
+
+
+def test_a_class_whose_layers_cannot_be_taken_apart_has_no_sentences_of_paths_and_edges():
+    """They ended in an error: a class without paths has no numbers of them."""
+    stored = values("ioi_patching", "embedded")
+    blind = [[None] * len(row) for row in stored["population"]["direct"]]
+    paths = stored["paths"] | {
+        "direct": dict.fromkeys(("value", "low", "high"), [None] * len(stored["paths"]["heads"]))
+    }
+    refused = {"refused": "its layers cannot be taken apart"}
+    text = said("ioi_patching", "embedded", paths=paths, population__direct=blind, component_graph=refused)
+    assert "4 of 32 heads keep" in text and "path" not in text and "edges" not in text
 
 
 def test_plain_text_says_nothing_of_a_model_that_cannot_read_it():

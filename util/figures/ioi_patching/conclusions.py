@@ -81,6 +81,8 @@ def _heads(values: Values) -> list[str]:
 
 def _paths(values: Values) -> list[str]:
     paths = values["paths"]
+    if None in paths["direct"]["value"]:  # the class has no paths
+        return []
     heads = [(int(layer), int(head)) for layer, head in paths["heads"]]
     writers = {
         head: interval_at(paths["direct"], place)
