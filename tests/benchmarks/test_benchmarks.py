@@ -100,7 +100,7 @@ def test_coverage_is_a_report_of_its_cases(monkeypatch):
 
 
 def test_margins_are_those_of_the_simulation():
-    """No verdict is wrong in more than one sample of twenty, and claims of a paper can be said to hold of its effect."""
+    """At the margin no verdict is wrong in more than one sample of twenty."""
     claims = json.loads((referee.FOLDER / "verdicts.json").read_text(encoding="utf-8"))["claims"]
     by_paper: dict[str, dict[int, float]] = {}
     for claim in claims:

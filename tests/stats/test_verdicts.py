@@ -29,7 +29,8 @@ def test_a_verdict_at_the_margin_is_wrong_in_one_of_forty(n, whole):
     for _ in range(1000):
         effect = Effect.of(answers(rng, n, whole, kept), answers(rng, n, whole, kept))
         told.append(verdicts.judged("", effect, MARGIN, above=True).verdict)
-    assert 0 < told.count(HOLDS) / 1000 <= 0.036 and 0 < told.count(DOES_NOT_HOLD) / 1000 <= 0.036
+    wrong = [told.count(verdict) / 1000 for verdict in (HOLDS, DOES_NOT_HOLD)]
+    assert 0 < max(wrong) <= 0.04  # the nominal error is 0.025
 
 
 def test_control_sets_are_a_sample_too():

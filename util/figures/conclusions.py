@@ -96,7 +96,9 @@ def claims_table() -> str:
         known = next(judged for judged in by_model.values() if judged is not None)
         for number, claim in enumerate(verdicts_of(known).claims):
             own = known["published"].get(str(claim.number))
-            cells = [f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"]
+            cells = [
+                f"{own['value']:.2f}: {own['verdict'].removesuffix(' in this model')}" if own else "none published"
+            ]
             for judged in (by_model[model] for model in titles):
                 same = judged and verdicts_of(judged).claims[number]
                 cells.append(f"{same.verdict}{_made_of(same)}" if same else "not yet judged by these rules")

@@ -134,7 +134,7 @@ def test_a_small_study_measures_what_the_figure_shows(tmp_path):
     words, texts, unrelated = found.tasks
     assert words.does and not words.text and texts.text and not texts.does
     assert KNOCKED_OUT in words.right[4] and KNOCKED_OUT not in words.right[0]
-    assert len(words.controls) == 5 and {*words.controls} <= {*words.right[0]} & {*words.right[4]}
+    assert len(words.controls) == 20 and {*words.controls} <= {*words.right[0]} & {*words.right[4]}
     assert list(texts.right) == [0, 4] and list(unrelated.right) == [4] and list(texts.right[4]) == [WHOLE]
     np.testing.assert_array_equal(words.right[4][words.ablated], study.accuracies().right["wordseq1"][words.ablated])
     again = study.replace(model="embedded").benefits()

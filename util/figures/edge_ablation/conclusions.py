@@ -16,12 +16,26 @@ def of(model: str) -> Conclusions:
 
 
 def sentences(values: Values) -> list[str]:
-    """What the demonstrations are worth, the circuit, what its edges carry, in which layers, how small it is.
+    """The primary endpoint, demonstrations, the circuit, what its edges carry, in which layers, how small it is.
 
     values: of data/values/edge_ablation.json.
     """
-    said = [*_demonstrations(values), _circuit(values), _carried(values), _layers(values)]
+    said = [_primary(values), *_demonstrations(values), _circuit(values), _carried(values), _layers(values)]
     return said + (_pruning(values["pruning"]) if "pruning" in values else [])
+
+
+def _primary(values: Values) -> str:
+    """The endpoint that was fixed beforehand: what two circuits keep, by task; null where there is nothing to keep."""
+    kept = {
+        name: listed(
+            [f"{row[name][0]:.2f} in `{task}`" for task, row in values["scores"].items() if row[name][0] is not None]
+        )
+        for name in ("CTX+AGG", "AGG-ONLY")
+    }
+    if not all(kept.values()):
+        return "Primary endpoint: the whole model is no better than without any edges, so that circuits have no score."
+    said = "; ".join(f"`{name}` keeps {tasks}" for name, tasks in kept.items())
+    return f"Primary endpoint, the score of circuits: {said}."
 
 
 def _demonstrations(values: Values) -> list[str]:

@@ -45,7 +45,7 @@ TEXTS = {
     6: "with unrelated labels more is lost than with a task's own",
     7: "zero-shot answers change little",
 }
-MARGINS = {1: 0.1, 2: 0.3, 3: 0.3, 4: 0.3, 5: 0.3, 6: 0.1, 7: 0.3}  # by `make bench NAME=verdicts`
+MARGINS = {1: 0.1, 2: 0.55, 3: 0.4, 4: 0.35, 5: 0.75, 6: 0.05, 7: 0.2}  # by `make bench NAME=verdicts`
 COUNTLESS = 10**5  # queries: the paper's numbers are taken as they stand
 ABOVE = (1, 4, 6)  # the effect of these claims is above its margin; that of the others, claims of likeness, below
 
@@ -107,7 +107,7 @@ def judge(tasks: Sequence[TaskShots], margins: Mapping[int, float] = MARGINS) ->
     own = [task for task in tasks if not task.labelled.unrelated]
     unrelated = [task for task in tasks if task.labelled.unrelated]
     pattern = [task for task in own if task.does and not task.text]
-    texts = [task for task in own if task.does and task.text]
+    texts = [task for task in own if task.does and task.text and task.has_zero_shot]
     bare = [task for task in own if task.does_bare]
     of_own = {task.labelled.task: task for task in own if task.ablated in task.right[task.most]}
     both = [task for task in unrelated if task.does and task.labelled.task in of_own]

@@ -17,12 +17,26 @@ def of(model: str) -> Conclusions:
 
 
 def sentences(values: Values) -> list[str]:
-    """Which heads score, what they stand on and write, what a model loses without them, which heads are FV heads.
+    """The primary endpoint, which heads score, what they write, what a model loses without them, which are FV heads.
 
     values: of data/values/induction_scores.json.
     """
-    said = [*_scores(values), *_ablation(values), *_examples(values)]
+    said = [_primary(values), *_scores(values), *_ablation(values), *_examples(values)]
     return said + (_vectors(values["function vectors"]) if "function vectors" in values else [])
+
+
+def _primary(values: Values) -> str:
+    """The endpoint that was fixed beforehand, met or not."""
+    task, p = values["primary"]["task"], values["primary"]["p"]
+    if p is None:
+        return f"Primary endpoint: the model does not do `{task}` from its demonstrations, so that nothing was ablated."
+    number = len(values["chosen"])
+    ablated = values["accuracy"][task][f"top {number} ablated"]
+    verdict = "met" if p <= 0.05 else "not met"
+    return (
+        f"Primary endpoint, {verdict}: accuracy on `{task}` is {written(ablated)} without the best {in_words(number)} "
+        f"heads. Among sets of as many other heads p = {p:.3f}."
+    )
 
 
 def _scores(values: Values) -> list[str]:

@@ -632,6 +632,7 @@ class Results:
     def values(self) -> dict[str, Any]:
         """Returns what the file of values holds."""
         controls = {group.value: sets for group, sets in self._plan.controls.items()}
+        primary = self._plan.setup.primary_task
         return {
             "request": self.request,
             "model": self.scores.heads.description,
@@ -645,6 +646,7 @@ class Results:
                 "mean scores": self.mechanism.means_left,
             },
             "controls": controls | {"short of": self._plan.short},
+            "primary": {"task": primary, **self.costs.numbers.loc[primary, ["p", "least p"]]},
             "tasks_done": self.accuracies.passed,
             "queries": {task: rows[Row(Group.WHOLE)].shape[1] for task, rows in self.accuracies.right.items()},
             "accuracy": self.accuracies.values(),
