@@ -86,6 +86,12 @@ def typed_tokens(prompt: Prompt, tokenizer: Any) -> TypedTokens:
     return whole
 
 
+def first_tokens(task: WordPairTask, tokenizer: Any) -> dict[str, int]:
+    """The first token of each output of a task as an answer; outputs that cannot stand in prompts are left out."""
+    counted = [(pair.y, _count(tokenizer, task.layout, pair.x, pair.y)) for pair in task.pairs]
+    return {output: count[1] for output, count in counted if not isinstance(count, str)}
+
+
 @cache
 def _listed(lists: tuple[str, ...]) -> dict[str, tuple[str, frozenset[str], frozenset[int]]]:
     """The words of lists, case-folded: how each is written, the lists that have it, the rows that have it."""

@@ -1,0 +1,109 @@
+"""Whether a model does a word-pair task from its demonstrations: asked on the split "search", which no verdict uses."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from util.engine import batches
+from util.engine.label_scores import next_token_logits
+from util.prompts import word_pair_prompts, word_pairs
+from util.prompts.prompt import Prompt, with_bos
+from util.records.checked import Count, Natural, checked
+from util.records.study import Study
+from util.roles.function_vectors import TaskName, words_digest
+from util.stats.answers import majority_right, which_label
+from util.stats.task_check import TaskCheck, task_check
+
+SPLIT = "search"
+
+
+@checked
+class PairTask(Study):
+    """A model's answers to queries of a word-pair task.
+
+    k: demonstrations; prompts: queries, at most as many as there are, none of them twice. Raises ValueError, before a
+    model is loaded, for an unknown task and for more demonstrations than the task has.
+    """
+
+    task: TaskName = "capitalization"
+    k: Count = 10
+    prompts: Count = 64
+    seed: Natural = 0
+
+    stem = "pair_task"
+
+    def __post_init__(self) -> None:
+        word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, (), SPLIT)
+
+    @cached_property
+    def _task(self) -> word_pairs.WordPairTask:
+        return word_pairs.find(self.task, trained=word_pairs.is_trained(self.model.name))
+
+    @property
+    def own_request(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "method_version": 1,
+            "dataset": word_pairs.shown_task(self.task),
+            "words": words_digest(self._task),
+            "k": self.k,
+            "prompts": self.prompts,
+            "seed": self.seed,
+            "token_budget": batches.TOKEN_BUDGET,
+        }
+
+    @property
+    def texts(self) -> list[str]:
+        return [prompt.text for prompts in self.asked.values() for prompt in prompts]
+
+    @cached_property
+    def items(self) -> list[Prompt]:
+        """The prompts with demonstrations. Raises what `word_pair_prompts.prompts` raises."""
+        prompts = min(self.prompts, len(self._task.queries(SPLIT)))
+        drawn = word_pair_prompts.prompts(
+            self._task, self.pair[1], prompts, self.k, self.seed, corruptions=(), split=SPLIT, in_turn=True
+        )
+        return [item.clean for item in drawn.items if item.index < drawn.askable]  # later ones repeat a query
+
+    @cached_property
+    def asked(self) -> dict[str, list[Prompt]]:
+        """The prompts with demonstrations, without, and with the outputs of the demonstrations permuted among them."""
+        layout = self._task.layout
+        queries = [prompt.text[slice(*prompt.spans["x"][-1])] for prompt in self.items]
+        bare = [layout.prompt((), query, one.label()) for query, one in zip(queries, self.items, strict=True)]
+        permuted = [prompt.permuted(number) for number, prompt in enumerate(self.items)]
+        return {"shown": self.items, "bare": bare, "permuted": permuted}
+
+    def answers(self) -> dict[str, NDArray[Any]]:
+        """Returns what follows each prompt of `asked`.
+
+        shown, bare, permuted [N, C]: the log-probabilities of the first tokens of the task's outputs, in nats; gold
+        [N]: the index of the right one; right [N]: whether this is the most probable token of all after `shown`.
+        """
+        return dict(self.record({}, self._measure).data)
+
+    def _measure(self) -> dict[str, Any]:
+        model, tokenizer = self.pair
+        begins = word_pair_prompts.first_tokens(self._task, tokenizer)
+        tokens = np.unique([*begins.values()])
+        right = np.array([begins[prompt.label()] for prompt in self.items])
+        data: dict[str, Any] = {"gold": np.searchsorted(tokens, right)}
+        for name, prompts in self.asked.items():
+            logits = next_token_logits(model, [with_bos(prompt.text, tokenizer).ids for prompt in prompts])
+            data[name] = log_softmax(logits, axis=1)[:, tokens]
+            if name == "shown":
+                data["right"] = logits.argmax(axis=1) == right
+        return data
+
+    def check(self, candidates: int = 1) -> TaskCheck:
+        """Returns whether the model does the task, by first tokens. candidates: how many may be tried."""
+        data = self.answers()
+        shown, bare, permuted = (which_label(data[name], data["gold"]) for name in ("shown", "bare", "permuted"))
+        baseline = majority_right(data["gold"]).mean()  # not below chance: the answers are among the outputs
+        name = word_pairs.shown_task(self.task)
+        return task_check(name, self.k, data["right"], shown, bare, permuted, baseline, candidates)
