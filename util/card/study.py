@@ -20,6 +20,7 @@ from util.figures.role_atlas.study import Study as RoleStudy
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import study
 from util.records.checked import Natural, checked
+from util.roles.pair_task import task_checks
 from util.roles.rules import Role
 from util.stats.heads import Head, heads_where
 
@@ -96,9 +97,10 @@ class Study(study.Study):
         return IOIResult(of_pairs.population(), of_pairs.curve(), of_pairs.paths())
 
     def word_pairs(self, **settings: Any) -> WordPairsResult:
-        """Returns the circuits of word pairs, and the single edges of one task."""
+        """Returns the circuits of word pairs, the single edges of one task, and which tasks are done."""
         plan = self.word_pairs_plan(**settings)
-        return WordPairsResult(plan.circuits(written=False), plan.single_edges())
+        checks = task_checks(self.model, self.seed, **self._places)
+        return WordPairsResult(plan.circuits(written=False), plan.single_edges(), checks)
 
     def losses(self, atlas: Atlas, ioi: IOIResult | None, **settings: Any) -> Losses:
         """Returns what the model loses without the heads that have a role, of which there is one at least.
