@@ -28,7 +28,15 @@ PRIMARY_TASK = "capitalization"  # of the map of single edges, as in notebook 04
 Size = Literal["small", "full"]
 SIZES: Mapping[Size, Mapping[str, Mapping[str, Any]]] = {  # arguments of the parts' studies
     "small": {
-        ROLES: {"prompts": 8, "sequences": 12, "pairs": 32, "word_prompts": 4, "intact": 8},
+        ROLES: {
+            "datasets": ("trec",),
+            "ks": (4,),
+            "prompts": 8,
+            "sequences": 12,
+            "pairs": 32,
+            "word_prompts": 4,
+            "intact": 8,
+        },
         IOI: {"prompts": 12, "path_heads": 6, "random_sets": 1},
         WORD_PAIRS: {"prompts": 8, "donor_seeds": (0,)},
         KNOCKED_OUT: {"queries": 10, "sequences": 6, "texts": 8, "control_sets": 2},

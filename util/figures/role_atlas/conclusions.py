@@ -33,6 +33,7 @@ def sentences(values: Values) -> list[str]:
         said.append(f"{role.capitalize()}: {_heads(found['heads'])}; the effect is {UNITS.get(role, 'in nats')}.")
     if without:
         said.append(f"No head has these roles, with the heads whose score passed: {listed(without)}.")
+    said += [f"{line[0].upper()}{line[1:]}." for line in values.get("left out", [])]
     several = [f"{name} ({listed(roles)})" for name, roles in sorted(by_head.items()) if len(roles) > 1]
     if several:
         said.append(f"Heads with several roles: {listed(several)}.")
