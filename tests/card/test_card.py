@@ -23,7 +23,15 @@ from util.records.model import Model
 from util.roles.rules import Role
 
 TINY = {
-    ROLES: {"prompts": 4, "sequences": 16, "pairs": 24, "word_prompts": 4, "intact": 8},
+    ROLES: {
+        "datasets": ["trec"],
+        "ks": [4],
+        "prompts": 4,
+        "sequences": 16,
+        "pairs": 24,
+        "word_prompts": 4,
+        "intact": 8,
+    },
     IOI: {"prompts": 16, "path_heads": 4, "random_sets": 1},
     WORD_PAIRS: {"prompts": 4, "donor_seeds": (0,)},
     KNOCKED_OUT: {"queries": 8, "sequences": 4, "texts": 4, "control_sets": 2},

@@ -12,6 +12,7 @@ from util.figures.induction_scores.edits import WHOLE
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
 from util.figures.induction_scores.task_study import TaskStudy
 from util.roles.function_vectors import TASKS
+from util.roles.pair_task import PairTask
 
 SHAPE = (4, 8)
 
@@ -66,7 +67,7 @@ def test_whether_a_task_is_done_is_decided_on_other_prompts(does, study, monkeyp
         return {name: np.full(4, answer(self.seed != study.copies.seed)) for name in edits}
 
     def words(self, edits):
-        return {name: {task: np.full(8, bool(answer(self.split == "search"))) for task in TASKS} for name in edits}
+        return {name: {task: np.full(8, bool(answer(False))) for task in TASKS} for name in edits}
 
     def patterns(self, edits):
         return {name: SimpleNamespace(right=np.full(8, bool(answer(self.start > 0)))) for name in edits}
@@ -76,6 +77,7 @@ def test_whether_a_task_is_done_is_decided_on_other_prompts(does, study, monkeyp
     monkeypatch.setattr(TaskStudy, "answers", patterns)
     monkeypatch.setattr(TaskStudy, "losses", lambda self, edits: {name: np.arange(4.0) for name in edits})
     monkeypatch.setattr(costs, "check_task", lambda task: SimpleNamespace(done=bool(answer(task.start > 0))))
+    monkeypatch.setattr(costs, "task_checks", lambda *_, **__: dict.fromkeys(TASKS, SimpleNamespace(done=does)))
     whole, measured = study._measured({("", 0): WHOLE})
     tasks = (COPIES, PATTERNS, word_pair_name(""))
     assert [*measured] == ([*tasks, PLAIN_TEXT] if does else [PLAIN_TEXT])
@@ -84,14 +86,12 @@ def test_whether_a_task_is_done_is_decided_on_other_prompts(does, study, monkeyp
 
 
 def test_word_pairs_that_decide_are_none_of_those_that_are_asked(study):
-    def queries(words):
-        items = [
-            (task, item.clean) for task, drawn in zip(words.tasks, words.drawn, strict=True) for item in drawn.items
-        ]
-        return {(task, prompt.text[slice(*prompt.spans["x"][-1])]) for task, prompt in items}
+    def queries(prompts):
+        return {prompt.text[slice(*prompt.spans["x"][-1])] for prompt in prompts}
 
-    asked, deciding = queries(study.word_pairs), queries(study.word_pairs.replace(split="search"))
-    assert asked and deciding and not asked & deciding
+    for task, drawn in zip(TASKS, study.word_pairs.drawn, strict=True):
+        asked, deciding = queries(item.clean for item in drawn.items), queries(PairTask("embedded", task).items)
+        assert asked and deciding and not asked & deciding
 
 
 # ------------------------------------------------------------------------------------------------ losses

@@ -1,5 +1,7 @@
 """Cards of models with planted circuits: each shows just its circuit, in roles, in IOI and in its sentences."""
 
+from typing import Any
+
 import pytest
 
 from util.card import study
@@ -15,8 +17,16 @@ from util.prompts.ioi import word_lists
 from util.roles.rules import Role
 from util.stats.heads import heads_where
 
-SMALL = {
-    ROLES: {"prompts": 64, "sequences": 16, "pairs": 64, "word_prompts": 8, "intact": 8},
+SMALL: dict[str, dict[str, Any]] = {
+    ROLES: {
+        "datasets": ["trec"],
+        "ks": [4],
+        "prompts": 64,
+        "sequences": 16,
+        "pairs": 64,
+        "word_prompts": 8,
+        "intact": 8,
+    },
     IOI: {"prompts": 48, "path_heads": 8, "random_sets": 1},
     WORD_PAIRS: {"prompts": 16, "donor_seeds": (0,)},
     KNOCKED_OUT: {"queries": 8, "sequences": 4, "texts": 4, "control_sets": 2},
@@ -33,7 +43,7 @@ def all_names(tokenizer):
 
 def all_labels(tokenizer):
     """The first tokens of the labels of the data set that roles are tested on."""
-    labels = staicc_prompts(Study("embedded").roles_study().dataset, 1)[0].labels
+    labels = staicc_prompts(SMALL[ROLES]["datasets"][0], 1)[0].labels
     return sorted({*first_tokens(labels, tokenizer)})
 
 

@@ -18,12 +18,16 @@ ROLES = ["previous-token", "duplicate-token", "induction", "forerunner", "label 
          "inhibition", "mover", "negative mover"]  # fmt: skip
 
 
-def task(full, without, *, needed=(), loss=(0.0, -0.02, 0.05)):
+def task(full, without, *, needed=(), loss=(0.0, -0.02, 0.05), done=True):
     circuits = {"FULL": full, "CTX+AGG": full, "AGG-ONLY": full, "QUERY-ONLY": without}
     losses = {
         part: [0.5, 0.3, 0.7] if part in needed else list(loss) for part in ("contextualisation", "demonstrations")
     }
-    return {"queries": 32, "chance": 0.05, "accuracy": circuits, "loss": losses, "surely needed": list(needed)}
+    check = {"done": done, "bound": full[1], "baseline": 0.05}
+    return {
+        "queries": 32, "chance": 0.05, "check": check, "accuracy": circuits, "loss": losses,
+        "surely needed": list(needed),
+    }  # fmt: skip
 
 
 def values():
@@ -129,7 +133,8 @@ def test_a_model_with_all_circuits_has_six_sentences():
     assert ioi.endswith("The strongest two heads alone keep 0.95 [0.90, 1.00] of the logit difference.")
     assert paths.startswith("One path of 20 between the six strongest heads counts")
     assert "L0H1 to L2H1 0.30 [0.20, 0.40] (mostly by L2H1's query)" in paths
-    assert "Does all two tasks" in pairs and "(QUERY-ONLY) copying falls, by 0.50 [0.30, 0.70]" in pairs
+    assert pairs.startswith("Solves two of two word-pair tasks from demonstrations. ")
+    assert "(QUERY-ONLY) copying falls, by 0.50 [0.30, 0.70]" in pairs
     assert (
         "No loss was detected in present past (32 queries of each or more; losses from 0.29 on would be seen)" in pairs
     )
@@ -220,9 +225,18 @@ def test_paths_that_are_refused_or_none_are_said():
 
 def test_tasks_at_chance_are_not_done():
     given = values()
-    given["word pairs"]["tasks"] = {"copying": task([0.05, 0.0, 0.1], [0.05, 0.0, 0.1])}
+    given["word pairs"]["tasks"] = {"person_sport": task([0.05, 0.0, 0.1], [0.05, 0.0, 0.1], done=False)}
     state, text = said(given, WORD_PAIRS)
-    assert state is Told.NOT_DONE and "at most (copying, 32 queries)" in text
+    assert state is Told.NOT_DONE and text.endswith("accuracy is 0.05 [0.00, 0.10] at most (person sport, 32 queries).")
+
+
+def test_tasks_that_demonstrations_do_not_teach_are_not_done():
+    given = values()
+    given["word pairs"]["tasks"]["copying"]["check"]["done"] = False
+    assert said(given, WORD_PAIRS)[1].startswith("Solves one of two word-pair tasks from demonstrations. ")
+    given["word pairs"]["tasks"]["present_past"]["check"]["done"] = False
+    state, text = said(given, WORD_PAIRS)
+    assert state is Told.NOT_DONE and "It is above chance in copying and present past; that intact" in text
 
 
 def test_losses_that_are_not_certain_are_not_found():

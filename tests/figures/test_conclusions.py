@@ -126,6 +126,11 @@ def test_without_an_untrained_twin_nothing_is_said_of_one(stem, place):
     assert re.search("untrained|fresh weights", with_twin) and not re.search("untrained|fresh weights", without)
 
 
+def test_where_no_data_set_passes_it_is_said_of_roles_about_labels():
+    line = "labels: no data set passed, what is lost is label mass (trec, k = 16)"
+    assert f"L{line[1:]}." in said("role_atlas", left_out=[line]) and "Labels" not in said("role_atlas", left_out=[])
+
+
 def test_what_heads_alone_keep_is_said_as_a_curve_beside_random_sets():
     """The first set above nine tenths hid that larger sets keep less than smaller ones, and random ones as much."""
     assert (

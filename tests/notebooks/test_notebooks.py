@@ -310,8 +310,8 @@ def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
         "model_name": str(tmp_path / "tiny"),
         "sequences": 4,
         "pairs": 8,
-        "dataset": 0,
-        "k": 1,
+        "datasets": 0,
+        "ks": [1],
         "prompts": 4,
         "word_prompts": 4,
         "intact": 2,
@@ -342,7 +342,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "per_round": 0.5,
     },
     "05_role_atlas": {
-        "sequences": 4, "pairs": 8, "dataset": "agnews", "k": 4, "prompts": 8, "word_prompts": 4, "intact": 2,
+        "sequences": 4, "pairs": 8, "datasets": ["agnews"], "ks": [4], "prompts": 8, "word_prompts": 4, "intact": 2,
     },
 }  # fmt: skip
 LEFT_OUT = {

@@ -12,6 +12,7 @@ from util.engine.handshake import prepare
 from util.engine.instruments import Knockout
 from util.engine.replay import replay
 from util.figures.planted_controls import planted_control
+from util.load_model_and_data import staicc_prompts
 from util.models import planted
 from util.prompts import word_pairs
 from util.prompts.ioi import other_answers
@@ -21,12 +22,16 @@ from util.roles import name_roles
 from util.roles.cuts import head_cut, other_cells
 from util.roles.function_vectors import CORRUPTED
 from util.roles.label_roles import LabelRoles
+from util.roles.label_task import LabelTask
 from util.roles.name_roles import NameRoles
 from util.roles.rules import FACTOR, LEAST, LEVEL, Role, Score
 from util.roles.sequence_roles import SequenceRoles
 from util.roles.vector_roles import VectorRoles
+from util.stats.intervals import Interval
+from util.stats.task_check import TaskCheck
 from util.stats.tests import mean_p
 
+GAIN = Interval(1.0, 0.5, 1.5)
 CHOSEN = [(0, 1), (2, 3)]  # the heads whose effects are measured, whatever their scores are
 
 
@@ -182,7 +187,7 @@ def test_without_direct_effects_there_is_the_first_role_alone(toy, chosen, tmp_p
 @pytest.mark.parametrize("done", [True, False])
 def test_scores_and_effects_on_labels_are_those_of_eager_runs(toy, chosen, done, tmp_path, monkeypatch):
     """Of which label it is where the task is done, else of label mass."""
-    monkeypatch.setattr(LabelRoles, "task", SimpleNamespace(done=done))
+    monkeypatch.setattr(LabelRoles, "task", SimpleNamespace(done=done, name="trec", k=2))
     study = LabelRoles(toy, "trec", 2, 4, folder=tmp_path)
     forerunner, reader = study.evidence()
     second = forerunner.score.halves[1]
@@ -221,9 +226,29 @@ def test_scores_and_effects_on_labels_are_those_of_eager_runs(toy, chosen, done,
     assert forerunner.effect.unit == ("nats of which label" if done else "nats of label mass")
 
 
-def test_labels_need_demonstrations():
-    with pytest.raises(ValueError, match="k = 0: these roles are about labels of demonstrations"):
-        LabelRoles("no such model", k=0)
+@pytest.mark.parametrize("passes", [None, ("agnews", 2)])
+def test_roles_about_labels_are_tested_on_the_first_task_that_is_done_else_on_the_first(
+    toy, passes, tmp_path, monkeypatch
+):
+    def check(self, candidates):
+        p = 0.01 if (self.dataset, self.k) == passes and candidates == 6 else 1.0
+        return TaskCheck(self.dataset, self.k, 0.9, 0.8, 0.5, GAIN, GAIN, p, self.prompts)
+
+    monkeypatch.setattr(LabelTask, "check", check)
+    study = LabelRoles(toy, ("trec", "agnews", "sst5"), (2, 1), 4, folder=tmp_path)
+    name, k = passes or ("trec", 2)
+    assert (study.task.name, study.task.k, study.task.done) == (name, k, passes is not None)
+    assert study.data.items == staicc_prompts(name, k)[:4] and study.request["dataset"] == name
+    assert [one.dataset for one in study._candidates] == ["trec", "agnews", "sst5"] * 2
+    assert study.notes == ([] if passes else ["no data set passed, what is lost is label mass (trec, k = 2)"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"), [({"ks": 0}, "^ks"), ({"ks": [10**6]}, "^k = 1000000"), ({"prompts": 400}, "400")]
+)
+def test_labels_need_demonstrations_and_prompts_that_did_not_choose_them(wrong, named):
+    with pytest.raises(ValueError, match=named):
+        LabelRoles("no such model", **wrong)
 
 
 # ------------------------------------------------------------------------------------------------ function vectors

@@ -17,7 +17,7 @@ from workflow.grid import jobs
 WORKFLOW = paths.root() / "workflow"
 REAL: dict[str, Any] = {
     "models": {"embedded": None, "half": {"name": "gpt2", "dtype": "float16", "resources": "large"}},
-    "notebooks": {"forerunner_heads": {"prompts": 8}, "ioi_patching": None, "role_atlas": {"k": 2}},
+    "notebooks": {"forerunner_heads": {"prompts": 8}, "ioi_patching": None, "role_atlas": {"ks": 2}},
     "resources": {"small": {"gigabytes": 4, "minutes": 30}, "large": {"gigabytes": 64, "minutes": 600, "gpus": 2}},
     "datasets": ["trec", "agnews"], "k": [1, 4], "seeds": [0, 1],
 }  # fmt: skip
@@ -44,11 +44,11 @@ def made(folder, text=None, **changes):
 
 def test_a_notebook_is_multiplied_by_the_axes_that_it_has_and_that_are_not_given(tmp_path):
     found = made(tmp_path, models=REAL["models"] | {"folder": {"name": str(tmp_path)}})
-    assert len(found) == 3 * (2 * 2 * 2 + 2 + 2 * 2)
-    one, other = found["embedded/forerunner_heads/agnews-k4-seed1"], found["half/role_atlas/trec-seed0"]
+    assert len(found) == 3 * (2 * 2 * 2 + 2 + 2)
+    one, other = found["embedded/forerunner_heads/agnews-k4-seed1"], found["half/role_atlas/seed0"]
     asked = {"prompts": 8, "dataset": "agnews", "k": 4, "seed": 1}
     assert one.parameters == {"model_name": "embedded", "device": "cpu"} | asked
-    assert other.parameters == {"model_name": "gpt2", "dtype": "float16", "k": 2, "dataset": "trec", "seed": 0}
+    assert other.parameters == {"model_name": "gpt2", "dtype": "float16", "ks": 2, "seed": 0}
     assert (one.resources.gigabytes, other.resources.gpus) == (4, 2)
     assert found["folder/ioi_patching/seed0"].parameters["model_name"] == str(tmp_path)
     assert "half/ioi_patching/default" in made(tmp_path, seeds=None)
@@ -66,7 +66,7 @@ WRONG = [
     ({"models": ["embedded"]}, "models = ['embedded']: input should be a valid dictionary"),
     ({"models": {"a": {"resources": "huge"}}}, "no class of resources 'huge'; choose from large, small"),
     ({"notebooks": {"forerunner": None}}, "no notebook 'forerunner'; choose from edge_ablation, forerunner_heads"),
-    ({"notebooks": {"role_atlas": {"promts": 3}}}, "no parameter of role_atlas 'promts'; choose from dataset, device"),
+    ({"notebooks": {"role_atlas": {"promts": 3}}}, "no parameter of role_atlas 'promts'; choose from datasets, device"),
     ({"datasets": ["../trec"]}, "no data set '../trec'; choose from agnews, "),
     ({"resources": {"a": {"minutes": 3}}}, "resources.a.gigabytes = {'minutes': 3}: field required"),
     ({"seeds": [1, 1]}, "seeds = [1, 1]: give one or more, none of them twice"),

@@ -19,10 +19,10 @@ from util.card.results import COPIES, PATTERNS, PLAIN_TEXT, Loss, Losses, word_p
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
 from util.figures.induction_scores.task_study import TaskStudy, check_task
-from util.prompts import word_pairs
 from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.model import AsModel
 from util.roles.function_vectors import TASKS
+from util.roles.pair_task import task_checks
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import Head
 from util.stats.intervals import Interval, accuracy, mean_interval
@@ -130,11 +130,6 @@ class CostStudy:
                 )  # fmt: skip
         return Losses(whole, tuple(found))
 
-    def _chance(self, task: str) -> float:
-        """The accuracy of always giving the same answer, or of drawing one of all."""
-        trained = word_pairs.is_trained(self.model.name)
-        return 1 / len(word_pairs.find(task, trained=trained).outputs)
-
     def _measured(
         self, edits: Mapping[tuple[str, int], Edit]
     ) -> tuple[dict[str, tuple[float, float, float, bool]], dict[str, dict[tuple[str, int], NDArray[np.float64]]]]:
@@ -154,8 +149,8 @@ class CostStudy:
         whole[PATTERNS] = (*accuracy(answers["", 0].right), does)
         if does:
             measured[PATTERNS] = {name: one.right.astype(np.float64) for name, one in answers.items()}
-        others = self.word_pairs.replace(split="search").answers(intact)["", 0]
-        done = [task for task, answered in others.items() if accuracy(answered).low > self._chance(task)]
+        checks = task_checks(self.model, self.seed, **self._places)
+        done = [task for task, check in checks.items() if check.done]
         right = self.word_pairs.answers(edits if done else intact)
         for task, answered in right["", 0].items():
             whole[word_pair_name(task)] = (*accuracy(answered), task in done)

@@ -21,6 +21,7 @@ from util.figures.role_atlas.results import Atlas
 from util.roles.rules import Evidence
 from util.stats.heads import head_name, heads_where
 from util.stats.intervals import Interval, mean_intervals, paired_interval
+from util.stats.task_check import TaskCheck
 
 SCHEMA = 2
 ROLES, IOI, WORD_PAIRS, KNOCKED_OUT = PARTS = "roles", "IOI", "word pairs", "knocked out"  # in the order of measuring
@@ -156,10 +157,11 @@ class IOIResult:
 
 @dataclass(frozen=True)
 class WordPairsResult:
-    """Circuits of token types in every task of word pairs, and single edges of one task."""
+    """Circuits of token types in every task of word pairs, single edges of one task, and whether tasks are done."""
 
     circuits: CircuitsByTask
     single: SingleEdges
+    checks: Mapping[str, TaskCheck]
 
     @property
     def finding(self) -> str | None:
@@ -190,6 +192,7 @@ class WordPairsResult:
                 task: {
                     "queries": one.queries,
                     "chance": one.chance,
+                    "check": {"done": self.checks[task].done, **vars(self.checks[task])},
                     "accuracy": {name: list(value) for name, value in one.accuracy(alone=False).items()},
                     "loss": {part: list(loss) for part, loss in losses[task].items()},
                     "CTX+AGG minus AGG-ONLY": list(_paired(one.rows[names.CTX_AGG], one.rows[names.AGG_ONLY], 1)),

@@ -27,8 +27,8 @@ Values = Mapping[str, Any]
 BY_CHANCE = 0.5  # of two names
 UNSURE = 0.1  # nats: a role whose largest effect may reach this is not said to be absent
 NAMED = 3  # heads that are named with their numbers
-NEARLY = 0.1  # of accuracy: who may be so much above chance is not said not to do a task
-NONE_LOST = 0.2  # of accuracy: whether more is lost cannot be told; with 32 queries 0.17 stay possible
+NEARLY = 0.1  # of accuracy: who may be so much above chance is not said not to do IOI
+NONE_LOST = 0.2  # of accuracy: a loss that may be larger is not said to be none; with 32 queries 0.17 stay possible
 
 
 class Told(StrEnum):
@@ -241,15 +241,18 @@ def _word_pairs(values: Values) -> Sentence:
     if found is None:
         return _unmeasured(topic, values, "word pairs")
     tasks = found["tasks"]
-    done = [task for task, one in tasks.items() if one["accuracy"][names.FULL][1] > one["chance"]]
+    checks = {task: one["check"] for task, one in tasks.items()}
+    done = [task for task, check in checks.items() if check["done"]]
+    said = f"Solves {none_or(len(done))} of {in_words(len(tasks))} word-pair tasks from demonstrations"
     if not done:
         best = max(tasks, key=lambda task: tasks[task]["accuracy"][names.FULL][0])
-        most = f"{written(tasks[best]['accuracy'][names.FULL])} at most ({best}, {tasks[best]['queries']} queries)"
-        return Sentence(topic, Told.NOT_DONE, f"Does not do these tasks: accuracy is {most}.")
-    share = (
-        f"all {in_words(len(tasks))}" if len(done) == len(tasks) else f"{in_words(len(done))} of {in_words(len(tasks))}"
-    )
-    said = f"Does {share} tasks of word pairs. "
+        said += f": accuracy is {written(tasks[best]['accuracy'][names.FULL])} at most "
+        said += f"({best.replace('_', ' ')}, {tasks[best]['queries']} queries)"
+        if above := [task for task, check in checks.items() if check["bound"] > check["baseline"]]:
+            said += f". It is above chance in {_tasks(above)}; that intact demonstrations help to tell which output is "
+            said += "right, more than none and more than permuted ones, is not shown"
+        return Sentence(topic, Told.NOT_DONE, f"{said}.")
+    said += ". "
     state = Told.NOT_FOUND
     for part, what, circuit in (
         ("demonstrations", "reading the demonstrations", names.QUERY_ONLY),

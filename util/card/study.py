@@ -20,6 +20,7 @@ from util.figures.role_atlas.study import Study as RoleStudy
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import study
 from util.records.checked import Natural, checked
+from util.roles.pair_task import task_checks
 from util.roles.rules import Role
 from util.stats.heads import Head, heads_where
 
@@ -27,7 +28,15 @@ PRIMARY_TASK = "capitalization"  # of the map of single edges, as in notebook 04
 Size = Literal["small", "full"]
 SIZES: Mapping[Size, Mapping[str, Mapping[str, Any]]] = {  # arguments of the parts' studies
     "small": {
-        ROLES: {"prompts": 8, "sequences": 12, "pairs": 32, "word_prompts": 4, "intact": 8},
+        ROLES: {
+            "datasets": ("trec",),
+            "ks": (4,),
+            "prompts": 8,
+            "sequences": 12,
+            "pairs": 32,
+            "word_prompts": 4,
+            "intact": 8,
+        },
         IOI: {"prompts": 12, "path_heads": 6, "random_sets": 1},
         WORD_PAIRS: {"prompts": 8, "donor_seeds": (0,)},
         KNOCKED_OUT: {"queries": 10, "sequences": 6, "texts": 8, "control_sets": 2},
@@ -96,9 +105,10 @@ class Study(study.Study):
         return IOIResult(of_pairs.population(), of_pairs.curve(), of_pairs.paths())
 
     def word_pairs(self, **settings: Any) -> WordPairsResult:
-        """Returns the circuits of word pairs, and the single edges of one task."""
+        """Returns the circuits of word pairs, the single edges of one task, and which tasks are done."""
         plan = self.word_pairs_plan(**settings)
-        return WordPairsResult(plan.circuits(written=False), plan.single_edges())
+        checks = task_checks(self.model, self.seed, **self._places)
+        return WordPairsResult(plan.circuits(written=False), plan.single_edges(), checks)
 
     def losses(self, atlas: Atlas, ioi: IOIResult | None, **settings: Any) -> Losses:
         """Returns what the model loses without the heads that have a role, of which there is one at least.

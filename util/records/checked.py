@@ -102,3 +102,4 @@ Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 AsList = BeforeValidator(as_list)  # to be used on a tuple: Annotated[tuple[Natural, ...], AsList]
 Distinct = AfterValidator(distinct)  # behind AsList
+Counts = Annotated[tuple[Count, ...], AsList, Distinct]

@@ -25,14 +25,15 @@ from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.prompts.prompt import LabelledTokens, with_bos
-from util.records.checked import checked
-from util.records.staicc import QUERIES, Dataset, StaiccStudy, TwoHalves
+from util.records.checked import Counts, Natural, checked
+from util.records.staicc import Datasets, StaiccStudy, TwoHalves
+from util.records.study import Study
 from util.roles.cuts import Cells, head_cut, other_cells
 from util.roles.heads import plain
-from util.roles.label_task import LabelTask
+from util.roles.label_task import DATASETS, KS, LabelTask, candidates, first_done
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
 from util.stats.answers import label_mass, which_label
-from util.stats.task_check import TaskCheck
+from util.stats.task_check import TaskCheck, chosen
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
 WHICH, MASS = "which label", "label mass"
@@ -41,37 +42,35 @@ BLOCK = 4  # prompts that are measured before what was measured is kept
 
 
 @checked
-class LabelRoles(StaiccStudy):
+class LabelRoles(Study):
     """Which heads of a model read the tokens before labels, and which read labels for the query.
 
+    datasets, ks: to try, all data sets with one k before the next k: the first that the model does from its
+    demonstrations is measured; where it does none, the first that fits it. prompts: from the first one.
     forerunner: the score is the attention y_i -> s_i, the mean over demonstrations; its null is the attention of other
     tokens to the token before them, so that a previous-token head is none, or `rules.FACTOR` times that of uniform
     attention where that is more. label reader: the score is the attention s_q -> y_i, the sum over demonstrations; its
     null is that factor alone. All these cells of one head are cut; the control are as many other earlier keys of the
-    same rows. Raises ValueError where k = 0: without demonstrations there are no labels to read.
+    same rows.
     """
 
-    dataset: Dataset = "trec"
+    datasets: Datasets = DATASETS
+    ks: Counts = KS
     prompts: TwoHalves = 64
+    seed: Natural = 0
 
     stem = "role_atlas"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.k:
-            raise ValueError("k = 0: these roles are about labels of demonstrations; take k of 1 or more")
-        if self.prompts + TASK_PROMPTS > QUERIES:
-            raise ValueError(
-                f"prompts = {self.prompts}: the last {TASK_PROMPTS} of {QUERIES} are asked beforehand; take fewer"
-            )
+        self._candidates  # noqa: B018  # checks every k on every data set
 
     @property
     def own_request(self) -> dict[str, Any]:
-        return {"schema": 1, "method_version": 1, **self.data_request}
+        return {"schema": 1, "method_version": 1, **self.data.data_request}
 
     @property
     def texts(self) -> list[str]:
-        return [prompt.with_label() for prompt in self.items]
+        return [prompt.with_label() for prompt in self.data.items]
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of both roles."""
@@ -79,14 +78,34 @@ class LabelRoles(StaiccStudy):
         return tuple(Evidence(role, self._scores[role], effect) for role, effect in zip(ROLES, effects, strict=True))
 
     @cached_property
-    def task(self) -> TaskCheck:
-        """Whether the model does the task from its demonstrations."""
+    def _candidates(self) -> tuple[LabelTask, ...]:
         places: dict[str, Any] = {"folder": self.folder, "redo": self.redo}
-        return LabelTask(self.model, self.dataset, self.k, TASK_PROMPTS, self.seed, **places).check()
+        return candidates(self.model, self.datasets, self.ks, TASK_PROMPTS, self.seed, self.prompts, **places)
+
+    @cached_property
+    def _tried(self) -> tuple[list[TaskCheck], dict[str, str]]:
+        return first_done(self._candidates)
+
+    @cached_property
+    def task(self) -> TaskCheck:
+        """The data set and k that are measured, and whether the model does this task. It asks the candidates."""
+        return chosen(self._tried[0])
+
+    @property
+    def notes(self) -> list[str]:
+        """What does not fit the model, and that it does none of the tasks, a line for each."""
+        lines = [f"left out, {what}: {why}" for what, why in self._tried[1].items()]
+        of = f"{self.task.name}, k = {self.task.k}"
+        return lines if self.task.done else [*lines, f"no data set passed, what is lost is label mass ({of})"]
+
+    @cached_property
+    def data(self) -> StaiccStudy:
+        """The prompts that are measured."""
+        return StaiccStudy(self.model, self.task.name, self.task.k, self.prompts, self.seed)
 
     @cached_property
     def _plan(self) -> Scoring:
-        return scoring(*self.pair, self.items)
+        return scoring(*self.pair, self.data.items)
 
     # -------------------------------------------------------------------------------------------- scores
 
@@ -101,16 +120,16 @@ class LabelRoles(StaiccStudy):
         model, found = self.pair[0], prepare(self.pair[0])
         shape = len(self._plan.ids), len(found.layers), found.heads
         before, elsewhere, read = (np.empty(shape, np.float32) for _ in range(3))
-        uniform = np.empty((len(ROLES), len(self._plan.ids)))
+        uniform, k = np.empty((len(ROLES), len(self._plan.ids))), self.data.k
         for number, tokens in enumerate(self._plan.tokens):
-            labels = np.array(tokens.labels[: self.k])
-            uniform[:, number] = (1 / (labels + 1)).mean(), self.k / (tokens.forerunners[-1] + 1)
+            labels = np.array(tokens.labels[:k])
+            uniform[:, number] = (1 / (labels + 1)).mean(), k / (tokens.forerunners[-1] + 1)
 
         def visit(batch: Batch) -> None:
             tokens = [self._plan.tokens[number] for number in batch.numbers]
             width = batch.inputs["input_ids"].shape[1]
             previous = CaptureRows(torch.arange(1, width), torch.arange(width - 1)[:, None])
-            labels = torch.tensor([one.labels[: self.k] for one in tokens])
+            labels = torch.tensor([one.labels[:k] for one in tokens])
             last = CaptureRows(batch.lengths[:, None] - 1, labels[:, None])
             forward(model, batch, previous, last)
             for at, layer in enumerate(found.layers):
@@ -154,7 +173,7 @@ class LabelRoles(StaiccStudy):
     @cached_property
     def _special(self) -> int:
         """How many special tokens stand in front of a prompt."""
-        return with_bos(self.items[0].text, self.pair[1]).spans.count(None)
+        return with_bos(self.data.items[0].text, self.pair[1]).spans.count(None)
 
     def _lost(self, number: int, edits: Sequence[Any], first: int) -> NDArray[np.float64]:
         """What one prompt loses of which label, and of label mass, under each edit, [E, 2] in nats."""

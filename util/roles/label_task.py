@@ -12,9 +12,12 @@ from util.engine.label_scores import label_log_probs, scoring
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import Prompt
 from util.records.checked import checked
+from util.records.model import Model
 from util.records.staicc import QUERIES, Prompts, StaiccStudy
 from util.stats.answers import majority_right, right, which_label
 from util.stats.task_check import TaskCheck, task_check
+
+DATASETS, KS = ("trec", "subjective", "agnews"), (16, 4)  # to try, in order: all data sets with one k before the next k
 
 
 @checked
@@ -60,6 +63,21 @@ class LabelTask(StaiccStudy):
         with_them, bare, permuted = (which_label(one["log_prob"], shown["gold"]) for one in (shown, *others))
         answered = right(shown["log_prob"], shown["gold"])
         return task_check(self.dataset, self.k, answered, with_them, bare, permuted, baseline, candidates)
+
+
+def candidates(
+    model: Model, datasets: Sequence[str], ks: Sequence[int], prompts: int, seed: int, measured: int, **places: Any
+) -> tuple[LabelTask, ...]:
+    """Returns what to try, in order: the data sets with each k, on their last prompts. places: folder and redo.
+
+    measured: how many prompts are to be measured. Raises ValueError where some of them would choose the task.
+    """
+    if measured + prompts > QUERIES:
+        raise ValueError(
+            f"{measured} prompts to be measured and {prompts} to choose the task on share some: there are {QUERIES} "
+            "queries; take fewer of either"
+        )
+    return tuple(LabelTask(model, dataset, k, prompts, seed, **places) for k in ks for dataset in datasets)
 
 
 def first_done(candidates: Sequence[LabelTask]) -> tuple[list[TaskCheck], dict[str, str]]:

@@ -1,5 +1,6 @@
 """Whether a model does a task from its demonstrations: one rule for all figures, see data/published/VERDICTS.md."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,3 +68,8 @@ def task_check(
     over_none, over_permuted = map(mean_interval, gains)
     accuracy = float(right.mean())
     return TaskCheck(name, k, accuracy, float(low), float(baseline), over_none, over_permuted, p, len(right))
+
+
+def chosen(checks: Sequence[TaskCheck]) -> TaskCheck:
+    """The check of the task to be measured, where tasks are tried until one is done: that one, else the first."""
+    return checks[-1] if checks[-1].done else checks[0]

@@ -1,6 +1,8 @@
 """The role atlas: its picture at every shape and width, its title, its table, and its controls."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records.model import Model
 from util.roles.function_vectors import TASKS
+from util.roles.label_roles import LabelRoles
 from util.roles.rules import Effect, Evidence, Role, Score
 
 N = 16
@@ -141,7 +144,7 @@ def test_values_and_lines_have_the_controls():
     empty = Atlas((evidence(Role.MOVER, (4, 8), ()),), SETTING, "toy")
     assert empty.values()["mover"]["detectable"] is None and empty.table().index[0][-1] == ""
     found = Findings(small, empty, {"name movers": True, "label readers": False})
-    assert found.values({"k": 4})["untrained"]["heads"] == 0 and found.values({})["heads"] == 1
+    assert found.values({"ks": [4]})["untrained"]["heads"] == 0 and found.values({})["heads"] == 1
     assert found.control_lines() == [
         "planted name movers: just the planted roles", "planted label readers: NOT RIGHT",
         "untrained twin: 0 heads with a role",
@@ -155,8 +158,8 @@ def test_values_and_lines_have_the_controls():
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"k": 0}, "k"), ({"prompts": 3}, "prompts"), ({"sequences": 3}, "sequences"), ({"pairs": 3}, "pairs"),
-        ({"word_prompts": 2}, "word_prompts"), ({"dataset": "none"}, "dataset"), ({"word_prompts": 10**6}, "prompts"),
+        ({"ks": 0}, "ks"), ({"prompts": 3}, "prompts"), ({"sequences": 3}, "sequences"), ({"pairs": 3}, "pairs"),
+        ({"word_prompts": 2}, "word_prompts"), ({"datasets": "none"}, "datasets"), ({"word_prompts": 10**6}, "prompts"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_refused_before_anything_is_loaded(wrong, named):
@@ -195,7 +198,7 @@ def test_other_code_of_a_circuit_makes_another_request(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_untrained_twins_have_no_role(seed, tmp_path):
-    study = Study(folder=tmp_path, word_prompts=8, intact=8, seed=seed)
+    study = Study(datasets="trec", ks=4, folder=tmp_path, word_prompts=8, intact=8, seed=seed)
     assert study.twin(seed).atlas().heads == {}
 
 
@@ -212,6 +215,16 @@ def test_a_model_of_another_shape_is_measured_and_kept(tmp_path):
     assert first.shape == (3, 4) and len(first.evidence) == len(Role)
     again = study.replace(model=Model("given:tiny", loader=lambda: pytest.fail("loaded again")))
     assert again.atlas().lines() == first.lines()
+    assert "labels: no data set passed, what is lost is label mass (glue_sst2, k = 2)" in first.lines()
+    assert "8 of glue_sst2 (k=2)" in first.setting
+
+
+def test_the_untrained_twin_is_asked_the_data_set_of_the_model(tmp_path, monkeypatch):
+    study = Study(folder=tmp_path)
+    monkeypatch.setattr(LabelRoles, "task", SimpleNamespace(name="agnews", k=4))
+    monkeypatch.setattr(Study, "atlas", lambda self: (self.datasets, self.ks, self.word_prompts))
+    asked: Any = study.untrained()
+    assert asked == (("agnews",), (4,), study.untrained_prompts)
 
 
 @pytest.mark.parametrize("lacking", [1, 4, 5])

@@ -7,7 +7,7 @@ demonstrations at all. Beside that what the query's forerunner reads of the labe
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, fields
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -41,14 +41,13 @@ from util.figures.forerunner_heads.results import (
 )
 from util.figures.forerunner_heads.study import METHOD_VERSION, ForerunnerStudy, Study, blocks
 from util.prompts.prompt import with_bos
-from util.records import study as base
-from util.records.checked import AsList, Count, Distinct, checked
-from util.records.staicc import QUERIES, Datasets, Prompts
+from util.records.checked import Count, Counts, checked
+from util.records.staicc import Datasets, Prompts
 from util.records.study import plain_heads
 from util.roles.cuts import head_cut
 from util.roles.head_scores import heads_by_layer
 from util.roles.heads import checked_head
-from util.roles.label_task import LabelTask, first_done
+from util.roles.label_task import LabelTask, candidates, first_done
 from util.stats.heads import Head, top
 
 CellLists = Literal["corrected", "reference"]
@@ -233,7 +232,7 @@ class CausalStudy:
 
     study: AblationStudy
     datasets: Datasets
-    ks: Annotated[tuple[Count, ...], AsList, Distinct]
+    ks: Counts
     _: KW_ONLY
     choice_prompts: Prompts = 128
     read_prompts: Prompts = 64
@@ -241,23 +240,16 @@ class CausalStudy:
     heads_cut: Count = 16
 
     def __post_init__(self) -> None:
-        measured = max(self.study.prompts, self.read_prompts, self.single_heads)
-        if measured + self.choice_prompts > QUERIES:
-            raise ValueError(
-                f"{measured} prompts to be measured and {self.choice_prompts} to choose the task on share some: there "
-                f"are {QUERIES} queries; take fewer prompts, read_prompts, single_heads or choice_prompts"
-            )
         self.candidates  # noqa: B018  # checks every k on every data set
 
     @cached_property
     def candidates(self) -> tuple[LabelTask, ...]:
         """The data sets, with each k, as studies of their last prompts."""
-        shared = {field.name: getattr(self.study, field.name) for field in fields(base.Study)}
-        return tuple(
-            LabelTask(dataset=dataset, k=k, prompts=self.choice_prompts, seed=self.study.seed, **shared)
-            for k in self.ks
-            for dataset in self.datasets
-        )
+        study, measured = self.study, max(self.study.prompts, self.read_prompts, self.single_heads)
+        return candidates(
+            study.model, self.datasets, self.ks, self.choice_prompts, study.seed, measured,
+            folder=study.folder, redo=study.redo,
+        )  # fmt: skip
 
     @cached_property
     def _task(self) -> Task:

@@ -16,11 +16,10 @@ from util.figures.forerunner_heads.results import (
     Task,
 )
 from util.figures.forerunner_heads.study import ByDemonstrations, Grid, Study
-from util.records.checked import AsList, Count, Distinct, Natural, checked
+from util.records.checked import AsList, Count, Counts, Distinct, Natural, checked
 from util.records.staicc import Dataset, Datasets, Prompts
+from util.roles import label_task
 
-CAUSAL = ("trec", "subjective", "agnews")
-CAUSAL_K = (16, 4)
 GRID = ("glue_sst2", "rotten_tomatoes", "financial_phrasebank", "sst5", "trec", "agnews")
 
 
@@ -36,8 +35,8 @@ class Plan:
 
     study: Study
     _: KW_ONLY
-    causal_datasets: Datasets = CAUSAL
-    causal_k: Annotated[tuple[Count, ...], AsList, Distinct] = CAUSAL_K
+    causal_datasets: Datasets = label_task.DATASETS
+    causal_k: Counts = label_task.KS
     choice_prompts: Prompts = 128
     ablated: Prompts = 24
     read_prompts: Prompts = 64

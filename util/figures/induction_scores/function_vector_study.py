@@ -30,7 +30,7 @@ from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.sequences import repeated_sequences
 from util.records.checked import Count, Natural, checked
 from util.records.study import Study
-from util.roles.function_vectors import TASKS, Split, TaskNames, words_digest
+from util.roles.function_vectors import TASKS, TaskNames, words_digest
 from util.roles.head_scores import heads_by_layer
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import Head
@@ -65,8 +65,8 @@ def check_ablations(study: Study, edits: Mapping[Name, Edit]) -> None:
 class WordPairsStudy(Study):
     """Word-pair tasks to answer under ablations.
 
-    k: demonstrations; prompts: queries of each task, none of them twice, of the split; reference_prompts: of each task,
-    with queries of the split "search", for the mean outputs of heads.
+    k: demonstrations; prompts: queries of each task, none of them twice, of the split "test"; reference_prompts: of
+    each task, with queries of the split "search", for the mean outputs of heads.
     Raises ValueError, before a model is loaded, for a task or number that there is not, and for more prompts than
     queries.
     """
@@ -76,7 +76,6 @@ class WordPairsStudy(Study):
     prompts: Count = 40
     seed: Natural = 0
     _: KW_ONLY
-    split: Split = "test"
     reference_prompts: Count = 20
     token_budget: Count = TOKEN_BUDGET
 
@@ -85,10 +84,10 @@ class WordPairsStudy(Study):
     def __post_init__(self) -> None:
         for task in self._tasks:
             try:
-                word_pair_prompts.marked_demonstrations(task, self.prompts, self.k, (), self.split)
+                word_pair_prompts.marked_demonstrations(task, self.prompts, self.k, (), "test")
             except ValueError as error:
                 raise ValueError(f"k = {self.k}: {error}") from error
-            self._check_queries(task.name, len(task.queries(self.split)))
+            self._check_queries(task.name, len(task.queries("test")))
 
     def _check_queries(self, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
         if self.prompts > queries:
@@ -116,7 +115,6 @@ class WordPairsStudy(Study):
             "reference_prompts": self.reference_prompts,
             "skipped_positions": SKIPPED_POSITIONS,
             "token_budget": self.token_budget,
-            **({} if self.split == "test" else {"split": self.split}),
         }
 
     @property
@@ -132,7 +130,7 @@ class WordPairsStudy(Study):
         """
         drawn = []
         for task in self._tasks:
-            drawn.append(self._draw(task, self.prompts, self.split))
+            drawn.append(self._draw(task, self.prompts, "test"))
             self._check_queries(task.name, drawn[-1].askable, UnsupportedTokenizer)
         return drawn
 

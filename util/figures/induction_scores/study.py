@@ -56,7 +56,7 @@ from util.prompts import classification, text_tasks
 from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
 from util.prompts.text_tasks import TEXT_TASKS
-from util.records.checked import AsList, Count, Distinct, Natural, Text, capped, checked, distinct
+from util.records.checked import AsList, Count, Counts, Distinct, Natural, Text, capped, checked, distinct
 from util.records.study import Study as AnyStudy
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.function_vectors import TASKS as PAIR_TASKS
@@ -89,7 +89,6 @@ Tasks = Annotated[tuple[TaskName, ...], AsList, Distinct]
 TextTaskName = Annotated[str, AfterValidator(lambda name: text_tasks.find(name).name)]
 TextTasks = Annotated[tuple[TextTaskName, ...], AsList, AfterValidator(_none_twice)]
 Shots = Annotated[tuple[Natural, ...], AsList, Distinct]
-Counts = Annotated[tuple[Count, ...], AsList, Distinct]
 Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
 
 

@@ -36,6 +36,7 @@ def sentences(values: Values) -> list[str]:
         said.append(f"{heads} ({beside(role, found)}): {_heads(found['heads'])}, {unit}.")
     if without:
         said.append(f"Not detected: {listed(without)}.")
+    said += [f"{line[0].upper()}{line[1:]}." for line in values.get("left out", [])]
     several = [f"{name} ({listed(roles)})" for name, roles in sorted(by_head.items()) if len(roles) > 1]
     if several:
         said.append(f"Heads with several roles: {listed(several)}.")

@@ -23,8 +23,8 @@ class Atlas:
     """The roles of a model's heads.
 
     evidence: score and effect of every role that was tested; setting: model and data, for titles; described: the model
-    in words; left_out: what could not be tested, a line for each. The numbers of layers and heads are those of the
-    scores.
+    in words; left_out: what could not be tested, or not as it should be, a line for each. The numbers of layers and
+    heads are those of the scores.
     """
 
     evidence: tuple[Evidence, ...]
@@ -145,6 +145,7 @@ class Findings:
             "finding": self.atlas.finding,
             "heads": len(self.atlas.heads),
             "roles": self.atlas.values(),
+            "left out": list(self.atlas.left_out),
             "untrained": untrained,
             "planted": dict(self.planted),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Any
@@ -16,10 +17,11 @@ from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import study
-from util.records.checked import AtLeastFour, Count, Natural, checked
+from util.records.checked import AtLeastFour, Count, Counts, Natural, checked
 from util.records.model import Model
-from util.records.staicc import Dataset, TwoHalves
+from util.records.staicc import Datasets, TwoHalves
 from util.roles.label_roles import LabelRoles
+from util.roles.label_task import DATASETS, KS
 from util.roles.name_roles import NameRoles
 from util.roles.rules import Evidence, Role
 from util.roles.sequence_roles import SequenceRoles
@@ -35,15 +37,15 @@ KINDS: Mapping[type, str] = {NameRoles: "IOI", LabelRoles: "labels", VectorRoles
 class Study(study.Study):
     """The roles of all heads of a model, see `roles.rules`.
 
-    dataset, k, prompts: of the roles about labels, see `roles.label_roles`. sequences: random ones, for previous-token
-    and induction heads, see `roles.sequence_roles`. pairs: of IOI prompts, see `roles.name_roles`. word_prompts: of
-    each word-pair task, and intact: those that mean outputs are taken over, see `roles.vector_roles`.
+    datasets, ks, prompts: of the roles about labels, see `roles.label_roles`. sequences: random ones, for
+    previous-token and induction heads, see `roles.sequence_roles`. pairs: of IOI prompts, see `roles.name_roles`.
+    word_prompts: of each word-pair task, and intact: those that mean outputs are taken over, see `roles.vector_roles`.
     untrained_control: whether `untrained` measures anything; its word pairs are `untrained_prompts` of each task, at
     most `word_prompts`: no answer is probable, so that their effects are next to nothing.
     """
 
-    dataset: Dataset = "trec"
-    k: Count = 4
+    datasets: Datasets = DATASETS
+    ks: Counts = KS
     prompts: TwoHalves = 64
     seed: Natural = 0
     _: KW_ONLY
@@ -67,7 +69,7 @@ class Study(study.Study):
         return (
             SequenceRoles(self.model, sequences=self.sequences, seed=self.seed, **places),
             NameRoles(self.model, prompts=self.pairs, seed=self.seed, **places),
-            LabelRoles(self.model, self.dataset, self.k, self.prompts, self.seed, **places),
+            LabelRoles(self.model, self.datasets, self.ks, self.prompts, self.seed, **places),
             VectorRoles(self.model, prompts=self.word_prompts, intact=self.intact, seed=self.seed, **places),
         )
 
@@ -75,9 +77,9 @@ class Study(study.Study):
     def own_request(self) -> Mapping[str, Any]:
         return {
             "schema": 1,
-            "method_version": 2,
-            "dataset": self.dataset,
-            "k": self.k,
+            "method_version": 3,
+            "datasets": list(self.datasets),
+            "ks": list(self.ks),
             "prompts": self.prompts,
             "seed": self.seed,
             "sequences": self.sequences,
@@ -95,19 +97,32 @@ class Study(study.Study):
         bar: Iterable[Part] = tqdm(self._parts, desc="roles", unit="kind of prompts", leave=False)
         parts = list(map(_evidence, bar))
         evidence, left_out = ([one for part in found for one in part] for found in zip(*parts, strict=True))
-        order = list(Role)
+        order, chosen = list(Role), self._chosen
+        of_labels = f"{self.prompts} of {chosen['datasets']} (k={chosen['ks']}), " if chosen else ""
         setting = (
-            f"{self.model.title}; {self.sequences} random sequences, {self.pairs} IOI prompts, {self.prompts} of "
-            f"{self.dataset} (k={self.k}), {self.word_prompts} of each word-pair task"
+            f"{self.model.title}; {self.sequences} random sequences, {self.pairs} IOI prompts, {of_labels}"
+            f"{self.word_prompts} of each word-pair task"
         )
         described = self._parts[0].scores().description
         in_order = tuple(sorted(evidence, key=lambda one: order.index(one.role)))
         return Atlas(in_order, setting, described, tuple(left_out))
 
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        """The data set and k of the roles about labels; empty where none fits the model."""
+        with suppress(UnsupportedModel, UnsupportedTokenizer):
+            task = self._parts[2].task
+            return {"datasets": task.name, "ks": task.k}
+        return {}
+
     def untrained(self) -> Atlas | None:
-        """Returns the atlas of the untrained twin, the negative control; None if it is switched off."""
-        fewer = min(self.untrained_prompts, self.word_prompts)
-        return self.twin(word_prompts=fewer).atlas() if self.untrained_control else None
+        """Returns the atlas of the untrained twin, the negative control, on the data set of this model's.
+
+        None if it is switched off.
+        """
+        if not self.untrained_control:
+            return None
+        return self.twin(word_prompts=min(self.untrained_prompts, self.word_prompts), **self._chosen).atlas()
 
     def planted(self, **options: Any) -> dict[str, bool]:
         """Returns, for each of three planted circuits, whether just its heads have just their roles, of all nine.
@@ -134,7 +149,7 @@ class Study(study.Study):
         parts: tuple[Part, ...] = (
             SequenceRoles(model, **places),
             NameRoles(model, prompts=64, held_out=True, **places),
-            LabelRoles(model, PLANTED_TASK, 10, 32, **places),
+            LabelRoles(model, (PLANTED_TASK,), (10,), 32, **places),
             VectorRoles(model, prompts=8, intact=8, **places),
         )
         return [one for part in parts for one in part.evidence()]
@@ -147,7 +162,8 @@ class Study(study.Study):
 def _evidence(part: Part) -> tuple[tuple[Evidence, ...], list[str]]:
     """The evidence on a kind of prompts, and what is left out of it, in words."""
     try:
-        return part.evidence(), []
+        evidence = part.evidence()
+        return evidence, [f"{KINDS[LabelRoles]}: {line}" for line in part.notes] if isinstance(part, LabelRoles) else []
     except (UnsupportedModel, UnsupportedTokenizer) as error:
         if isinstance(part, SequenceRoles):
             raise

@@ -20,7 +20,7 @@ from util.figures.forerunner_heads.results.setting import Setting
 from util.figures.style import WIDTH
 from util.stats.answers import gold_log_probability, label_mass, right, which_label
 from util.stats.intervals import Interval, accuracy, mean_interval, signed
-from util.stats.task_check import TaskCheck
+from util.stats.task_check import TaskCheck, chosen
 
 
 class Score(StrEnum):
@@ -130,7 +130,7 @@ class Task:
     @property
     def check(self) -> TaskCheck:
         """The check of the data set that is measured: the one that is done, else the first."""
-        return self.checks[-1] if self.checks[-1].done else self.checks[0]
+        return chosen(self.checks)
 
     @property
     def endpoint(self) -> Score:
