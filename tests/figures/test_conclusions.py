@@ -215,7 +215,7 @@ def test_contextualisation_is_said_to_matter_only_where_the_paired_tests_say_so(
     """On SmolLM2 in one task; on the embedded model in none. The values say it, not intervals that lie apart."""
     real, start = said("edge_ablation"), "read by each other or the query (AGG-ONLY) accuracy surely falls in "
     assert f"{start}`country_capital` (by 0.36 [0.12, 0.59], from 0.41 to 0.01)." in real
-    assert "AGG-ONLY" not in said("edge_ablation", "embedded")
+    assert "(AGG-ONLY) accuracy" not in said("edge_ablation", "embedded")
     lost = values("edge_ablation", "smollm2")["sure losses"]
     changed = said("edge_ablation", sure_losses=lost | {"AGG-ONLY": {"copying": [0.1, 0.05, 0.2]}})
     assert f"{start}`copying` (by 0.10 [0.05, 0.20], from" in changed

@@ -54,7 +54,8 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
         count: answered(task_study(study, AMBIGUOUS, ambiguous=count), {name: CONTRASTED[name] for name in REMOVED})
         for count in (COUNTS if AMBIGUOUS in done else ())
     }
-    circuit, kept = {}, []
+    circuit: Rows = {}
+    kept: list[str] = []
     primary = task_study(study, study.task)
     if study.task in done:
         search = task_study(study, study.task, search_prompts, "search").search()
@@ -62,11 +63,15 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
         drawn = circuit_ablations({names.FOUND: search.kept}, RANDOM, study.seed, like=names.FOUND)
         wanted = {name: drawn[name] for name in (names.FULL, names.FOUND, *names.random_names(drawn))}
         circuit = answered(primary.replace(donor_seeds=study.donor_seeds[:1]), wanted)
-    layers = primary.layers
+    whole = {one.task: one.answers({names.FULL: WHOLE})[names.FULL] for one in (primary, *by_task.values())}
+    layers = int(whole[study.task]["layers"])
     of_halves = answered(by_task[matters_most(rows)], {names.FULL: WHOLE, **halves(layers)}) if rows else {}
     explained = next(row["value"] for row in report.published(STEM)["values"] if row["id"] == "explained")
     lost = 1 - explained  # by the paper's circuits, at most
-    askable = {task: one.about["askable"] for task, one in ({study.task: primary} | by_task).items()}
+    askable = {task: data["askable"] for task, data in whole.items()}
+    if AMBIGUOUS in done:
+        fewest = task_study(study, AMBIGUOUS, ambiguous=COUNTS[0])
+        askable[AMBIGUOUS] = fewest.answers({names.FULL: WHOLE})[names.FULL]["askable"]
     return {
         "model": study.model.shown_name,
         "setting": f"{study.k} demonstrations, donors {', '.join(map(str, study.donor_seeds))}",
@@ -90,7 +95,7 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
             ambiguous=ambiguous,
             halves=of_halves,
             layers=layers,
-            available=askable | {AMBIGUOUS: task_study(study, AMBIGUOUS, ambiguous=0).about["askable"]},
+            available=askable,
         ).claims,
     }
 
