@@ -94,6 +94,7 @@ def test_as_many_queries_as_are_needed_decide_and_one_less_does_not():
     effect = Effect.of(answers(rng, 100, 0.8, 0.7), sets=rng.normal([0.2, 0.8], 0.005, (20, 2)))
     for bound in (0.1, 0.15, 0.3, 0.4):
         part = verdicts.judged("", effect, bound, above=True)
+        assert part.needed is not None
         decided = [
             verdicts.judged("", replace(effect, over_queries=effect.over_queries * 100 / n), bound, above=True).verdict
             for n in (part.needed, part.needed - 1)

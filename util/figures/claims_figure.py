@@ -84,7 +84,8 @@ class ClaimsBeside:
         What the paper says stands in data/published/<stem>.json.
         """
         published = report.published(stem)["claims"]
-        found = conclusions.stored_claims(stem, model, latest=True) or {"claims": [], "model": shown_name(model)}
+        latest, committed = (conclusions.stored_claims(stem, model, latest=latest) for latest in (True, False))
+        found = latest or committed or {"claims": [], "model": shown_name(model)}
         own = {int(number): entry for number, entry in found.get("published", {}).items()}
         told = {row["number"]: Published(row["said"], **own.get(row["number"], {})) for row in published["rows"]}
         title = str(found["model"])
