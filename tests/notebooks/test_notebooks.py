@@ -351,7 +351,7 @@ LEFT_OUT = {
         "left out, 321 tokens, 256 positions",
     ],
     "02_induction_scores": ["length 100: left out, 401 tokens, 256 positions", "left out, 465 tokens, 256 positions"],
-    "05_role_atlas": ["labels: no role is tested, the longest prompt has 556 tokens, this model places 256"],
+    "05_role_atlas": ["labels: no role is tested, the longest prompt has 536 tokens, this model places 256"],
 }
 
 
