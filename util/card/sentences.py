@@ -245,15 +245,13 @@ def _word_pairs(values: Values) -> Sentence:
     done = [task for task, check in checks.items() if check["done"]]
     said = f"Solves {none_or(len(done))} of {in_words(len(tasks))} word-pair tasks from demonstrations"
     if not done:
-        best = max(tasks, key=lambda task: tasks[task]["accuracy"][names.FULL][0])
-        said += f": accuracy is {written(tasks[best]['accuracy'][names.FULL])} at most "
-        said += f"({best.replace('_', ' ')}, {tasks[best]['queries']} queries)"
         if above := [task for task, check in checks.items() if check["bound"] > check["baseline"]]:
             said += f". It is above chance in {_tasks(above)}; that intact demonstrations help to tell which output is "
             said += "right, more than none and more than permuted ones, is not shown"
         else:
             best = max(tasks, key=lambda task: tasks[task]["accuracy"][names.FULL][0])
-            said += f": accuracy is {written(tasks[best]['accuracy'][names.FULL])} at most ({best.replace('_', ' ')})"
+            said += f": accuracy is {written(tasks[best]['accuracy'][names.FULL])} at most "
+            said += f"({best.replace('_', ' ')}, {tasks[best]['queries']} queries)"
         return Sentence(topic, Told.NOT_DONE, f"{said}.")
     said += ". "
     state = Told.NOT_FOUND
