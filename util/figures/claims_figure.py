@@ -19,7 +19,6 @@ from matplotlib.transforms import blended_transform_factory
 
 from util.figures import conclusions, report
 from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
-from util.load_model_and_data import shown_name
 from util.stats.intervals import Interval
 from util.stats.verdicts import (
     CANNOT_BE_TOLD,
@@ -85,7 +84,7 @@ class ClaimsBeside:
         """
         published = report.published(stem)["claims"]
         latest, committed = (conclusions.stored_claims(stem, model, latest=latest) for latest in (True, False))
-        found = latest or committed or {"claims": [], "model": shown_name(model)}
+        found = latest or committed or {"claims": [], "model": model}
         own = {int(number): entry for number, entry in found.get("published", {}).items()}
         told = {row["number"]: Published(row["said"], **own.get(row["number"], {})) for row in published["rows"]}
         title = str(found["model"])

@@ -49,7 +49,7 @@ def right(rows: Rows, name: str) -> Floats:
 
 
 def share(rows: Rows, contrast: Contrast) -> tuple[Floats, Floats]:
-    """What one ablation has more than the other, and the whole model, by query."""
+    """What one ablation has more than the other, and what the whole model has, by query: [N] each."""
     more, less = contrast
     return right(rows, more) - right(rows, less), right(rows, names.FULL)
 

@@ -51,36 +51,36 @@ ABOVE = (1, 4, 6)  # the effect of these claims is above its margin; that of the
 
 
 def lost_to_others(task: TaskShots, others: Right) -> tuple[Floats, Floats]:
-    """Claim 1: of what is above chance without others, what is lost without induction heads."""
+    """Claim 1: what is lost of what is above chance without others, and that; [N] each, as in all that follow."""
     without = others(task, task.most)
     return without - task.by_query(task.most, task.ablated), without - task.chance
 
 
 def left_above_chance(task: TaskShots, others: Right) -> tuple[Floats, Floats]:
-    """Claim 2: of what the whole model has above chance, what is left."""
+    """Claim 2: what is left of what the whole model has above chance, and that, [N]."""
     return task.by_query(task.most, task.ablated) - task.chance, task.by_query(task.most, WHOLE) - task.chance
 
 
 def spared_by_knockout(task: TaskShots, others: Right) -> tuple[Floats, Floats]:
-    """Claim 3: of what ablation costs, what forbidding the pattern does not cost."""
+    """Claim 3: what forbidding the pattern spares of what ablation costs, and that, [N]."""
     ablated = task.by_query(task.most, task.ablated)
     return task.by_query(task.most, KNOCKED_OUT) - ablated, task.by_query(task.most, WHOLE) - ablated
 
 
 def benefit_lost(task: TaskShots, others: Right) -> tuple[Floats, Floats]:
-    """Claim 4: of what demonstrations are worth without others, what is lost without induction heads."""
+    """Claim 4: what is lost of what demonstrations are worth without others, and that, [N]."""
     few, none = (others(task, shots) - task.by_query(shots, task.ablated) for shots in (task.most, 0))
     return few - none, others(task, task.most) - others(task, 0)
 
 
 def benefit_left(task: TaskShots, others: Right) -> tuple[Floats, Floats]:
-    """Claim 5: of what demonstrations are worth to the whole model, what is left without induction heads."""
+    """Claim 5: what is left of what demonstrations are worth to the whole model, and that, [N]."""
     bare = task.by_query(0, WHOLE)
     return task.by_query(task.most, task.ablated) - bare, task.by_query(task.most, WHOLE) - bare
 
 
 def lost_zero_shot(task: TaskShots, others: Right) -> tuple[Floats, Floats]:
-    """Claim 7: of what is above chance without demonstrations, what is lost."""
+    """Claim 7: what is lost of what is above chance without demonstrations, and that, [N]."""
     bare = task.by_query(0, WHOLE)
     return bare - task.by_query(0, task.ablated), bare - task.chance
 
