@@ -136,7 +136,7 @@ def rows(random: Random, task: str, shares: Mapping[str, float]) -> Rows:
 def contextualised(random: Random, task: str, effect: float) -> Rows:
     """Answers with contextualisation added to half of the accuracy, and removed from all of it."""
     added, removed = edges.ADDED, edges.REMOVED
-    shares = {added[1]: 0.4, added[0]: 0.4 + effect, edges.AGG_TO_QUERY: 0.5, removed[1]: 1 - effect}
+    shares = {added[1]: 0.4, added[0]: 0.4 + effect, names.AGG_TOQUERY: 0.5, removed[1]: 1 - effect}
     return rows(random, task, shares)
 
 
@@ -160,8 +160,8 @@ def of_edges(number: int, random: Random, effect: float) -> Judged:
         return lambda margins: edges.more_if_ambiguous(counts, None, margins[4]).verdict
     if number == 5:
         rest = contextualised(random, last, 0.5)
-        layers = {edges.names.context_from(1): 0.9, edges.names.context_below(1): 0.9 - effect}
-        layers |= {edges.names.aggregation_below(1): 0.9, edges.names.aggregation_from(1): 0.9 - effect}
+        layers = {names.context_from(1): 0.9, names.context_below(1): 0.9 - effect}
+        layers |= {names.aggregation_below(1): 0.9, names.aggregation_from(1): 0.9 - effect}
         halves = rows(random, last, layers)
         return lambda margins: edges.first_then(last, rest, halves, 2, 1, None, margins).verdict
     sample = {task: contextualised(random, task, effect if number == 3 or task == last else 0.0) for task in PAIRS}

@@ -5,7 +5,7 @@ import pytest
 
 from util.edges import names
 from util.figures.edge_ablation import claims
-from util.figures.edge_ablation.claims import ADDED, AGG_TO_QUERY, AMBIGUOUS, REMOVED
+from util.figures.edge_ablation.claims import ADDED, AMBIGUOUS, REMOVED
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_DONE
 
 MARGINS = {1: 0.15, 2: 0.15, 3: 0.1, 4: 0.2, 5: 0.1}
@@ -21,8 +21,8 @@ def rows(n, draws=3, **right):
 
 def task(n=200, only=100, added=100, removed=200, to_query=100):
     """A task that the whole model has right: without contextualisation, with it, without it alone, with TOQUERY."""
-    found = rows(n) | {ADDED[1]: {}, ADDED[0]: {}, REMOVED[1]: {}, AGG_TO_QUERY: {}}
-    for name, count in ((ADDED[1], only), (ADDED[0], added), (REMOVED[1], removed), (AGG_TO_QUERY, to_query)):
+    found = rows(n) | {ADDED[1]: {}, ADDED[0]: {}, REMOVED[1]: {}, names.AGG_TOQUERY: {}}
+    for name, count in ((ADDED[1], only), (ADDED[0], added), (REMOVED[1], removed), (names.AGG_TOQUERY, to_query)):
         found[name] = {"right": np.tile(np.arange(n) < count, (3, 1)), "query": np.arange(n)}
     return found
 
@@ -36,6 +36,7 @@ def test_a_circuit_explains_most_and_more_than_random_ones_do():
     assert claims.explained(rows(250, found=245) | random, 300, 0.15).verdict == HOLDS
     lost = claims.explained(rows(250, found=150) | random, 300, 0.15)
     assert lost.verdict == DOES_NOT_HOLD and lost.parts[0].value == pytest.approx(0.4)
+    assert len(claims.explained(rows(250, found=245), 300, 0.15).parts) == 1, "no other circuit is as large"
     alike = {names.random_circuit(draw): rows(250, x=245)["x"] for draw in range(1, 21)}
     assert claims.explained(rows(250, found=245) | alike, 300, 0.15).verdict == CANNOT_BE_TOLD
     few = claims.explained(rows(20, found=19) | {name: rows(20, x=3)["x"] for name in random}, 300, 0.15)

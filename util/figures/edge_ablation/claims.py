@@ -35,12 +35,11 @@ TEXTS = {
     5: "lower layers contextualise, higher layers aggregate",
 }
 MARGINS = {1: 0.15, 2: 0.15, 3: 0.05, 4: 0.25, 5: 0.15}  # by `make bench NAME=verdicts`; of claim 4 in nats
-AGG_TO_QUERY = f"{names.AGG_ONLY}, TOQUERY"
 Contrast = tuple[str, str]  # two ablations, of which the first keeps or removes more than the second
 ADDED: Contrast = (names.CTX_AGG, names.AGG_ONLY)  # contextualisation added to aggregation
 REMOVED: Contrast = (names.FULL, names.without("CONTEXT"))  # contextualisation removed from the whole model
-TO_QUERY: Contrast = (AGG_TO_QUERY, names.AGG_ONLY)  # what the query reads, added to aggregation
-Available = Mapping[str, int | None]  # queries that there are, by task
+TO_QUERY: Contrast = (names.AGG_TOQUERY, names.AGG_ONLY)  # what the query reads, added to aggregation
+Available = Mapping[str, int]  # queries that there are, by task
 
 
 def right(rows: Rows, name: str) -> Floats:
@@ -59,22 +58,25 @@ def explained(circuit: Rows, available: int | None, margin: float) -> Claim:
     found, whole = right(circuit, names.FOUND), right(circuit, names.FULL)
     random = [found - right(circuit, name) for name in names.random_names(circuit)]
     little = judged("lost in the circuit", Effect.of((whole - found, whole)), margin, above=False, available=available)
-    beyond = Effect.of((np.mean(random, axis=0), 1.0), sets=[(more.mean(), 1.0) for more in random])
-    more = judged(f"beyond {len(random)} random circuits", beyond, 0.0, above=True, available=available)
-    return Claim(1, TEXTS[1], *all_of([little, more]))
+    parts = [little]
+    if random:  # a circuit of all pairs has no other of its size
+        beyond = Effect.of((np.mean(random, axis=0), 1.0), sets=[(more.mean(), 1.0) for more in random])
+        name = f"beyond {len(random)} random circuits"
+        parts.append(judged(name, beyond, 0.0, above=True, available=available))
+    return Claim(1, TEXTS[1], *all_of(parts))
 
 
 def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:
     """Claim 2: in one task contextualisation brings more than in another, both added and removed."""
     pairs = {}
     for first, second in permutations(tasks, 2):
-        there = [number for number in (available[first], available[second]) if number is not None]
+        there = min(available[first], available[second])
         parts = []
         for what, contrast in (("added", ADDED), ("removed", REMOVED)):
             one, other = (ratio_of_means(*share(tasks[task], contrast))[1] for task in (first, second))
             name = f"{first} against {second}, {what}"
             difference = Effect.of((one, 1.0), (-other, 0.0))
-            parts.append(judged(name, difference, margin, above=True, available=min(there, default=None)))
+            parts.append(judged(name, difference, margin, above=True, available=there))
         pairs[first, second] = weakest(parts)
     if not pairs:
         return Claim(2, TEXTS[2], NO_PREMISE, note="fewer than two tasks are done")
@@ -90,9 +92,9 @@ def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> C
 
 def brings_back(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:
     """Claim 3: contextualisation, added to aggregation, brings accuracy back; beside it what the query reads."""
-    there = [number for number in (available[task] for task in tasks) if number is not None]
+    there = min(available[task] for task in tasks)
     added, to_query = (Effect.of(*(share(rows, contrast) for rows in tasks.values())) for contrast in (ADDED, TO_QUERY))
-    part = judged(", ".join(tasks), added, margin, above=True, available=min(there, default=None))
+    part = judged(", ".join(tasks), added, margin, above=True, available=there)
     return Claim(3, TEXTS[3], part.verdict, (part,), beside=(shown("what the query reads", to_query),))
 
 

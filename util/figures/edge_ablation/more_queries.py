@@ -12,7 +12,7 @@ from util.edges.ablation import WHOLE, Ablation, circuit_ablations, halves
 from util.edges.edge import CIRCUITS, FAMILIES
 from util.edges.splicing import Store
 from util.figures import report
-from util.figures.edge_ablation.claims import ADDED, AGG_TO_QUERY, AMBIGUOUS, MARGINS, REMOVED, judge, matters_most
+from util.figures.edge_ablation.claims import ADDED, AMBIGUOUS, MARGINS, REMOVED, judge, matters_most
 from util.figures.edge_ablation.measures import Rows
 from util.figures.edge_ablation.plan import TASKS
 from util.figures.edge_ablation.study import STEM, Split, Study
@@ -25,7 +25,7 @@ RANDOM = 20  # circuits with as many pairs as the one found
 CONTRASTED: Mapping[str, Ablation] = {
     names.FULL: WHOLE,
     **{name: Ablation(kept=CIRCUITS[name]) for name in ADDED},
-    AGG_TO_QUERY: Ablation(kept=CIRCUITS[names.AGG_ONLY] + FAMILIES["TOQUERY"]),
+    names.AGG_TOQUERY: Ablation(kept=CIRCUITS[names.AGG_ONLY] + FAMILIES["TOQUERY"]),
     REMOVED[1]: Ablation(removed=FAMILIES["CONTEXT"]),
 }
 # Bytes of a task's keys and values. Those of 250 prompts and their donors on 30 layers are 1.2 GB; with less room, each

@@ -141,7 +141,6 @@ def _claim(
     name = ", ".join(task.labelled.name for task in tasks)
     part = judged(name, effect(shares, tasks), margins[number], above=number in ABOVE, available=available)
     alone = tasks if len(tasks) > 1 else []
-    alone = tasks if len(tasks) > 1 else []
     single = [shown(task.labelled.name, effect(shares, [task])) for task in alone]
     return Claim(number, TEXTS[number], part.verdict, (part,), beside=tuple(single))
 
