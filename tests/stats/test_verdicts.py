@@ -86,6 +86,7 @@ def test_with_nothing_to_lose_nothing_is_told():
         part = verdicts.judged("", Effect.of((top, noise)), MARGIN, above=True)
         assert part.verdict == CANNOT_BE_TOLD and part.needed is None and np.isnan(part.low)
         assert part.extent == "100 queries; no number would do, there are unknown"
+        assert part.number.endswith(", no interval")
 
 
 def test_as_many_queries_as_are_needed_decide_and_one_less_does_not():

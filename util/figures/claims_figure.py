@@ -19,7 +19,6 @@ from matplotlib.transforms import blended_transform_factory
 
 from util.figures import conclusions, report
 from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
-from util.stats.intervals import Interval
 from util.stats.verdicts import (
     CANNOT_BE_TOLD,
     DOES_NOT_HOLD,
@@ -239,7 +238,7 @@ def _comparison(ax: Axes, part: Part, published: float | None, y: float) -> None
     ax.text(-0.02, y, part.name, transform=sides, ha="right", va="center", fontsize=SMALL)
     if published is not None:
         ax.plot(published, y, "D", ms=3.5, color=ORANGE, zorder=3)
-    ax.text(1.02, y, str(Interval(part.value, part.low, part.high)), transform=sides, va="center", fontsize=SMALL)
+    ax.text(1.02, y, part.number, transform=sides, va="center", fontsize=SMALL)
     colour = _colour(part.verdict)
     ax.plot([part.low, part.high], [y, y], color=colour, lw=0.9)
     ax.plot(part.value, y, ms=4, color=colour, zorder=4, **LOOKS[part.verdict])

@@ -74,8 +74,7 @@ def _made_of(claim: Claim) -> str:
     """What a verdict is made of, in brackets; "" where the verdict says all."""
     notes = [claim.note]
     for part in claim.parts:
-        value = Interval(part.value, part.low, part.high)
-        notes.append(f"{part.name}: {value}, wanted {'>' if part.above else '<'} {part.bound:g}")
+        notes.append(f"{part.name}: {part.number}, wanted {'>' if part.above else '<'} {part.bound:g}")
         if part.verdict == CANNOT_BE_TOLD:
             there = f"; there are {part.available:,}" if part.available is not None else ""
             notes.append(f"{part.needed:,} queries would do{there}" if part.needed else "no number of queries would do")

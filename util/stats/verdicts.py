@@ -48,6 +48,12 @@ class Part:
     p: tuple[float, float]
 
     @property
+    def number(self) -> str:
+        """The value with its interval, which has no ends where there may be nothing to lose."""
+        written = Interval(self.value, self.low, self.high)
+        return str(written) if np.isfinite(self.low) else f"{self.value:.2f}, no interval"
+
+    @property
     def extent(self) -> str:
         """The queries that were asked; where they do not decide, those that would do and those that there are."""
         asked = f"{self.queries} queries"
@@ -86,8 +92,7 @@ class Verdicts:
             title = f"{claim.number}. {claim.text}"
             for part in (*claim.parts, *claim.beside):
                 bound = f"{'>' if part.above else '<'} {part.bound:g}" if part.verdict else ""
-                value = Interval(part.value, part.low, part.high)
-                rows.append((title, claim.verdict, part.name, part.verdict, str(value), bound, part.extent))
+                rows.append((title, claim.verdict, part.name, part.verdict, part.number, bound, part.extent))
             if not claim.parts:
                 rows.append((title, claim.verdict, claim.note, "", "", "", ""))
         columns = ["claim", "verdict", "comparison", "of it", "value", "bound", "queries"]
