@@ -103,7 +103,7 @@ COMMANDS = (
     Command("edges", "edge ablation between token types, from JSON", ("--examples", "CONFIG.json"), takes_config=False),
     Command(
         "claims",
-        "verdicts on the papers' claims, with more queries than the notebooks ask (hours; goes on where it stopped)",
+        "verdicts on the papers' claims (hours; goes on where it stopped)",
         ("embedded --prompts 100", "smollm2 --text-tasks"),
         takes_config=False,
     ),
