@@ -68,25 +68,22 @@ def explained(circuit: Rows, available: int | None, margin: float) -> Claim:
 
 def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> Claim:
     """Claim 2: in one task contextualisation brings more than in another, both added and removed."""
-    pairs = {}
+    ways = {"added": ADDED, "removed": REMOVED}
+    shares = {(task, way): share(rows, ways[way]) for task, rows in tasks.items() for way in ways}
+    linear = {place: ratio_of_means(*both)[1] for place, both in shares.items()}
+    pairs = []
     for first, second in permutations(tasks, 2):
         there = min(available[first], available[second])
         parts = []
-        for what, contrast in (("added", ADDED), ("removed", REMOVED)):
-            one, other = (ratio_of_means(*share(tasks[task], contrast))[1] for task in (first, second))
-            name = f"{first} against {second}, {what}"
-            difference = Effect.of((one, 1.0), (-other, 0.0))
-            parts.append(judged(name, difference, margin, above=True, available=there))
-        pairs[first, second] = weakest(parts)
+        for way in ways:
+            difference = Effect.of((linear[first, way], 1.0), (-linear[second, way], 0.0))
+            parts.append(judged(f"{first} against {second}, {way}", difference, margin, above=True, available=there))
+        pairs.append(weakest(parts))
     if not pairs:
         return Claim(2, TEXTS[2], NO_PREMISE, note="fewer than two tasks are done")
-    verdict, told = any_of(list(pairs.values()))
+    verdict, told = any_of(pairs)
     least = min(told, key=lambda part: part.p[0])
-    beside = [
-        shown(f"{task}, {what}", Effect.of(share(rows, contrast)))
-        for task, rows in tasks.items()
-        for what, contrast in (("added", ADDED), ("removed", REMOVED))
-    ]
+    beside = [shown(f"{task}, {way}", Effect.of(both)) for (task, way), both in shares.items()]
     return Claim(2, TEXTS[2], verdict, (least,), f"the clearest of {len(told)} pairs of tasks", tuple(beside))
 
 
