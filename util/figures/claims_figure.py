@@ -19,6 +19,7 @@ from matplotlib.transforms import blended_transform_factory
 
 from util.figures import conclusions, report
 from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
+from util.prompts.word_pairs import is_trained
 from util.stats.verdicts import (
     CANNOT_BE_TOLD,
     DOES_NOT_HOLD,
@@ -88,7 +89,7 @@ class ClaimsBeside:
         told = {row["number"]: Published(row["said"], **own.get(row["number"], {})) for row in published["rows"]}
         title = str(found["model"])
         about = f"{title}, {found.get('setting', 'make claims judges them')}"
-        if model.partition("/")[0] == "embedded":
+        if is_trained(model):
             about += "; a positive control, trained to show these circuits"
         return cls(verdicts_of(found), told, published["model"], published["numbers"], title, about)
 
