@@ -114,7 +114,7 @@ replicate: $(STAMP) ## the notebooks on fresh prompts, donors and control sets, 
 			-r model_name "$$model" -p seed "$$((1000 * $(SEED)))" "$$notebook" "$$place/executed/$${notebook##*/}" $(PAPERMILL_ARGS) \
 			|| { echo "$$notebook failed; see $$place/executed/$${notebook##*/}" >&2; exit 1; }; \
 	done; \
-	$(PY) -m util replication data/values/$$folder "$$place/data/values/$$folder" --texts README.md notebooks/*.ipynb | tee "$$place/replication.txt"
+	$(PY) -m util replication data/values/$$folder "$$place/data/values/$$folder" | tee "$$place/replication.txt"
 
 sweep: $(STAMP) $(WORKFLOW)/.installed ## notebooks x models x data sets x k x seeds of GRID=workflow/grid.yaml, what is missing of it; on a cluster: PROFILE=workflow/profiles/slurm
 	@$(WORKFLOW)/bin/python -m snakemake --snakefile workflow/Snakefile --profile "$(PROFILE)" --config grid="$(GRID)" \
@@ -148,7 +148,7 @@ test-gpu: $(STAMP) ## everything that a GPU can get wrong, on the GPU of this ma
 torture: $(STAMP) ## damage records and kill studies, thousands of times and at random moments (an hour at most)
 	@$(QUIET) OMP_NUM_THREADS=1 $(PY) -m tests.torture.torture $(TORTURE_ARGS)
 
-claims: $(STAMP) ## judge the papers' claims for notebooks 02 and 04 (hours; resumes): data/values/
+claims: $(STAMP) ## the papers' claims with more prompts, for notebooks 01, 02 and 04 (hours; resumes): data/values/
 	@$(find_model); export ICL_OUTPUT="$(CURDIR)"; \
 	$(PY) -m util claims "$$model" $(CLAIMS_ARGS)
 
@@ -190,7 +190,7 @@ lock: ## renew requirements.lock and the pins of environment.yml from the ranges
 	"$$scratch/env/bin/python" tests/house/pins.py write "$$scratch/report.json"
 
 # contestants from other libraries live in environments of their own
-bench: $(STAMP) $(if $(filter patch_map prefix_scores edge_scores,$(NAME)),$(ORACLES)/.installed) $(if $(filter harness,$(NAME)),$(HARNESS)/.installed) ## time and memory beside opponents; NAME=capture, patch_map, edges, prefix_scores, label_scores, edge_scores, harness, or simulated: coverage, verdicts
+bench: $(STAMP) $(if $(filter patch_map prefix_scores edge_scores,$(NAME)),$(ORACLES)/.installed) $(if $(filter harness,$(NAME)),$(HARNESS)/.installed) ## time and memory beside opponents; NAME=capture, patch_map, edges, prefix_scores, label_scores, edge_scores, harness, or coverage, verdicts, sensitivity: no contests
 	@$(PY) -m tests.benchmarks $(NAME) $(BENCH_ARGS)
 
 test-oracles: $(STAMP) $(ORACLES)/.installed ## compare head patching with TransformerLens, nnsight and pyvene (2 GB of their own)

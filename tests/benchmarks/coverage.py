@@ -19,6 +19,7 @@ from util.stats.intervals import accuracy, mean_interval
 from util.stats.verdicts import Effect
 
 Random = np.random.Generator
+ROUNDS = 1000  # samples
 LEVELS = stats.norm.ppf(np.linspace(0.02, 0.98, 270))  # of heads, in units of a prompt's spread
 OFTEN = stats.norm.cdf(LEVELS / np.hypot(1, 0.3))  # how often each passes
 TRUE_SHARES = np.r_[0.44, 0.24, -0.26, np.zeros(267)]

@@ -27,8 +27,9 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "data" / "benchmarks"
-SIMULATED = ("coverage", "verdicts")
-NAMES = ("capture", "patch_map", "edges", "prefix_scores", "label_scores", "edge_scores", "harness", *SIMULATED)
+SIMULATED = ("coverage", "verdicts", "sensitivity")  # no contests
+CONTESTED = ("capture", "patch_map", "edges", "prefix_scores", "label_scores", "edge_scores", "harness")
+NAMES = (*CONTESTED, *SIMULATED)
 ORACLES = os.environ.get("ICL_ORACLES", ".venv-oracles/bin/python")  # Pythons of other environments
 HARNESS = ".venv-harness/bin/python"
 Run = Callable[[], Any]
@@ -243,6 +244,13 @@ def table(name: str) -> str:
             (f"{c['paper']}, {c['claim']}", f"{c['margin']:g}", *map(_verdicts, map(c.get, head[2:])))
             for c in report["claims"]
         ]
+    elif name == "sensitivity":
+        variants = dict.fromkeys(variant for values in report["numbers"].values() for variant in values)
+        head = ("number", *variants)
+        rows = [
+            (number, *(_told(values.get(variant, "")) for variant in variants))
+            for number, values in report["numbers"].items()
+        ]
     else:
         head = ("contest", "number", "bar", "result", "rounds")
         rows = [
@@ -262,9 +270,16 @@ def _verdicts(told: Mapping[str, float] | None) -> str:
     return f"{effect:.2f}: {holds:.3f}, {not_:.3f}"
 
 
+def _told(value: Any) -> str:
+    """A number with its interval, a count or a name."""
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*value) if isinstance(value, list) else str(value)
+
+
 def renewed(page: str) -> str:
     """The page with its tables made anew. Raises ValueError where it lacks one."""
     for name in NAMES:
+        if not (FOLDER / f"{name}.json").exists():
+            continue  # never saved
         place = re.search(rf"^\| `make bench NAME={name}`.*\n(?:\|.*\n)*", page, re.MULTILINE)
         if place is None:
             raise ValueError(f"data/benchmarks/README.md has no table of `make bench NAME={name}`")
@@ -291,7 +306,8 @@ def main() -> None:
     file, page = FOLDER / f"{options.name}.json", FOLDER / "README.md"
     report = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if options.name in SIMULATED and options.only is None:
-        report = importlib.import_module(f"tests.benchmarks.{options.name}").simulate(options.rounds or 1000)
+        module = importlib.import_module(f"tests.benchmarks.{options.name}")
+        report = module.simulate(options.rounds or module.ROUNDS)
     elif options.name not in SIMULATED:
         for title in contests(options.name) if options.only is None else options.only:
             report[title] = measured(options.name, title, options.rounds)

@@ -8,12 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from tests.benchmarks import coverage, referee, verdicts
+from tests.benchmarks import coverage, referee, sensitivity, verdicts
 from tests.benchmarks.referee import MEMORY, TIME, Bar, Contest
 from util.figures.edge_ablation import claims as edge_claims
 from util.figures.induction_scores import claims as induction_claims
+from util.prompts.prompt import Tokens, with_bos
+from util.stats.intervals import Interval
 
-CONTESTS = {(name, title): c for name in referee.NAMES[:-2] for title, c in referee.contests(name).items()}
+CONTESTS = {(name, title): c for name in referee.CONTESTED for title, c in referee.contests(name).items()}
 HERE = {place: c for place, c in CONTESTS.items() if referee.HARNESS not in c.pythons.values()}
 
 
@@ -87,10 +89,10 @@ def test_the_tables_of_the_page_are_those_of_the_files():
 
 
 def test_files_have_the_contests_and_make_names_the_benchmarks():
-    stored = {n: json.loads((referee.FOLDER / f"{n}.json").read_text(encoding="utf-8")) for n in referee.NAMES[:-2]}
+    stored = {n: json.loads((referee.FOLDER / f"{n}.json").read_text(encoding="utf-8")) for n in referee.CONTESTED}
     assert {(name, title) for name, report in stored.items() for title in report} == {*CONTESTS}
     makefile = (referee.ROOT / "Makefile").read_text(encoding="utf-8")
-    assert f"NAME={', '.join(referee.NAMES[:-2])}, or simulated: {', '.join(referee.SIMULATED)}\n" in makefile
+    assert f"NAME={', '.join(referee.CONTESTED)}, or {', '.join(referee.SIMULATED)}: no contests\n" in makefile
 
 
 def test_coverage_is_a_report_of_its_cases(monkeypatch):
@@ -116,3 +118,29 @@ def test_a_simulated_margin_goes_through_the_rule():
     no, yes = (verdicts.of_induction(1, random, effect)({1: 0.1}) for effect in (0.0, 0.4))
     assert (no, yes) == ("does not hold in this model", "holds")
     assert verdicts.of_edges(3, random, 0.4)({3: 0.1}) == "holds"
+
+
+def test_variants_stand_beside_each_other_each_as_a_model_of_its_own(monkeypatch, tmp_path):
+    asked = []
+
+    def measured(model, seed, **labels):
+        asked.append((model.name, seed, labels))
+        return {"an endpoint": Interval(0.5, 0.4, 0.6), "a head": "L0H0"}
+
+    for name in ("forerunner", "induction", "ioi", "edges"):
+        monkeypatch.setattr(sensitivity, name, measured)
+    report = sensitivity.simulate(1, "embedded")
+    names = ["as it is", "seed 1", "BOS"]  # the embedded model has no chat template
+    assert [*report["numbers"]["an endpoint"]] == [*names, "labels of one token"]
+    models = ["embedded", "embedded", "given:embedded, BOS"]
+    assert [(model, seed) for model, seed, _ in asked[:12:4]] == list(zip(models, [0, 1000, 0], strict=True))
+    assert asked[-1] == ("embedded", 0, {"labels": sensitivity.LABELS})
+    monkeypatch.setattr(referee, "FOLDER", tmp_path)
+    (tmp_path / "sensitivity.json").write_text(json.dumps(report))
+    assert f"| an endpoint {'| 0.50 [0.40, 0.60] ' * 4}|\n" in referee.table("sensitivity")
+
+
+def test_what_stands_in_front_is_read_as_special_tokens():
+    tokenizer = sensitivity.variant("embedded", "BOS").pair[1]
+    bare = with_bos("the words", tokenizer, bos=False)
+    assert with_bos("the words", tokenizer) == Tokens((tokenizer.bos_token_id, *bare.ids), (None, *bare.spans))

@@ -19,6 +19,7 @@ from util.figures.induction_scores.benefits import KNOCKED_OUT, WHOLE, TaskShots
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged
 
 Random = np.random.Generator
+ROUNDS = 1000  # samples
 Margins = Mapping[int, float]
 Judged = Callable[[Margins], str]  # the verdict on a sample, by margins
 STEPS = [round(0.05 * step, 2) for step in range(1, 21)]

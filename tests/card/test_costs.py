@@ -69,8 +69,10 @@ def test_whether_a_task_is_done_is_decided_on_other_prompts(does, study, monkeyp
     def words(self, edits):
         return {name: {task: np.full(8, bool(answer(False))) for task in TASKS} for name in edits}
 
+    terms = np.zeros((8, 2))
+
     def patterns(self, edits):
-        return {name: SimpleNamespace(right=np.full(8, bool(answer(self.start > 0)))) for name in edits}
+        return {name: SimpleNamespace(right=np.full(8, bool(answer(self.start > 0))), terms=terms) for name in edits}
 
     monkeypatch.setattr(CopiesStudy, "copied", copied)
     monkeypatch.setattr(WordPairsStudy, "answers", words)
@@ -78,7 +80,8 @@ def test_whether_a_task_is_done_is_decided_on_other_prompts(does, study, monkeyp
     monkeypatch.setattr(TaskStudy, "losses", lambda self, edits: {name: np.arange(4.0) for name in edits})
     monkeypatch.setattr(costs, "check_task", lambda task: SimpleNamespace(done=bool(answer(task.start > 0))))
     monkeypatch.setattr(costs, "task_checks", lambda *_, **__: dict.fromkeys(TASKS, SimpleNamespace(done=does)))
-    whole, measured = study._measured({("", 0): WHOLE})
+    whole, measured, of_labels = study._measured({("", 0): WHOLE})
+    assert of_labels == ({("", 0): terms} if does else {})
     tasks = (COPIES, PATTERNS, word_pair_name(""))
     assert [*measured] == ([*tasks, PLAIN_TEXT] if does else [PLAIN_TEXT])
     named = [name for name in whole if name != PLAIN_TEXT]
@@ -108,13 +111,17 @@ def test_the_loss_beyond_controls_is_what_their_mean_does_not_lose(study, monkey
 
     def measured(self, edits):
         asked.update(edits)
-        return {PLAIN_TEXT: (0.0, 0.0, 0.0, True)}, {PLAIN_TEXT: given}
+        terms = {name: np.stack([values, 2 * values], axis=1) for name, values in given.items()}
+        return {PLAIN_TEXT: (0.0, 0.0, 0.0, True)}, {PLAIN_TEXT: given}, terms
 
     monkeypatch.setattr(CostStudy, "_measured", measured)
-    (loss,) = study.losses({"all": heads}, SHAPE).each
+    found = study.losses({"all": heads}, SHAPE)
+    (loss,) = found.each
     assert [edit.heads for name, edit in asked.items() if name[0]] == [tuple(heads), *one.controls]
     lost = given["", 0] - given["all", 0]
     others = [given["", 0] - given["all", number + 1] for number in range(len(one.controls))]
     assert loss.lost == pytest.approx(lost.mean()) and loss.controls == pytest.approx([o.mean() for o in others])
     assert loss.beyond.value == pytest.approx((lost - np.mean(others, axis=0)).mean())
     assert loss.beyond.low < loss.beyond.value < loss.beyond.high
+    of_labels = {name: interval.value for name, interval in found.of_labels["all"].items()}
+    assert of_labels == pytest.approx({"which label": lost.mean(), "label mass": 2 * lost.mean()})

@@ -70,9 +70,25 @@ def test_forerunner_heads_that_tell_labels_apart_are_not_said_to_read_any_label(
     judged = values("forerunner_heads", "smollm2")["specificity"]["judged"]
     assert "be it right or wrong" in said("forerunner_heads")
     known = said("forerunner_heads", specificity__judged=judged | {"than_wrong": 40})
-    assert "be it right or wrong" not in known and "40 more than behind a wrong label" in known
+    assert "be it right or wrong" not in known and "behind a wrong label by 40" in known
     none = said("forerunner_heads", specificity__judged=judged | {"chosen": 0})
-    assert "None of them is a forerunner head" in none
+    assert none.startswith("Primary endpoint: no forerunner head")
+
+
+def test_changes_by_seed_are_told_by_data_set():
+    one, other = [-2.5, -3.0, -2.0], [0.1, -0.1, 0.3]
+    cut = {"si_to_yi": {"label mass": [one, [-2.0, -2.2, -1.8]], "which label": [other, [0.3, 0.1, 0.5]]}}
+    found = {"settings": {"prompts": 128, "seeds": [0, 1]}, "changes": {"trec, k = 4": cut}}
+    told = "label mass -2.50 to -2.00 (two beyond 0), log P(right label | labels) 0.10 to 0.30"
+    assert f"`trec` with 4 demonstrations, {told} (one beyond 0)." in said("forerunner_heads", claims=found)
+
+
+def test_circuits_of_other_draws_are_shown_with_their_overlap():
+    kept = values("edge_ablation", "smollm2")["search"]["kept"]
+    text = said("edge_ablation", claims={"kept by draw": [kept[:1], kept[:2]]})
+    assert f"keeps `{kept[0]}`; `{kept[0]}` and `{kept[1]}`. All three circuits have `{kept[0]}`" in text
+    assert f"share {1 / len(kept):.2f} to 0.50 of their pairs" in text
+    assert "draws of donors, the search" not in said("edge_ablation", claims={"kept by draw": []})
 
 
 def told_of_cuts(done: bool, certain: str, gained: float = 3.0) -> str:

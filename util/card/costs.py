@@ -23,6 +23,7 @@ from util.records.checked import AtLeastFour, Count, Natural, checked
 from util.records.model import AsModel
 from util.roles.function_vectors import TASKS
 from util.roles.pair_task import task_checks
+from util.stats.answers import TERMS
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import Head
 from util.stats.intervals import Interval, accuracy, mean_interval
@@ -112,7 +113,7 @@ class CostStudy:
         for one in ablations:
             for number, heads in enumerate((one.heads, *one.controls)):
                 edits[one.name, number] = Edit.ablate(heads)
-        whole, measured = self._measured(edits)
+        whole, measured, terms = self._measured(edits)
         comparisons = max(1, len(ablations) * len(measured))
         found = []
         for one in ablations:
@@ -128,14 +129,24 @@ class CostStudy:
                         tuple(float(control.mean()) for control in controls), one.matched, beyond,
                     )
                 )  # fmt: skip
-        return Losses(whole, tuple(found))
+        of_labels = {
+            one.name: dict(zip(TERMS, map(mean_interval, (terms["", 0] - terms[one.name, 0]).T), strict=True))
+            for one in ablations
+            if terms
+        }
+        return Losses(whole, tuple(found), of_labels)
 
     def _measured(
         self, edits: Mapping[tuple[str, int], Edit]
-    ) -> tuple[dict[str, tuple[float, float, float, bool]], dict[str, dict[tuple[str, int], NDArray[np.float64]]]]:
+    ) -> tuple[
+        dict[str, tuple[float, float, float, bool]],
+        dict[str, dict[tuple[str, int], NDArray[np.float64]]],
+        dict[tuple[str, int], NDArray[np.floating]],
+    ]:
         """The whole model's results, and what each edit leaves: by outcome and edit, the higher the better, [N].
 
-        Whether the model does a task is decided on other sequences and queries.
+        Whether the model does a task is decided on other sequences and queries. Last by edit which label and label mass
+        of the pattern task, [N, 2] in nats, where the model does it.
         """
         intact = {("", 0): WHOLE}
         measured = {}
@@ -149,6 +160,7 @@ class CostStudy:
         whole[PATTERNS] = (*accuracy(answers["", 0].right), does)
         if does:
             measured[PATTERNS] = {name: one.right.astype(np.float64) for name, one in answers.items()}
+        terms = {name: one.terms for name, one in answers.items()} if does else {}
         checks = task_checks(self.model, self.seed, **self._places)
         done = [task for task, check in checks.items() if check.done]
         right = self.word_pairs.answers(edits if done else intact)
@@ -163,7 +175,7 @@ class CostStudy:
         plain = mean_interval(losses["", 0])
         whole[PLAIN_TEXT] = (*plain, True)
         measured[PLAIN_TEXT] = {name: -np.asarray(values, np.float64) for name, values in losses.items()}
-        return whole, measured
+        return whole, measured, terms
 
 
 def _copies(copied: NDArray[np.floating]) -> Interval:

@@ -7,7 +7,7 @@ raises it. README has the fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,11 +64,13 @@ class Losses:
     """What a model loses without several sets of heads.
 
     whole: by outcome, the whole model's value with its interval, and whether it does the task: copied tokens and right
-    answers as shares, plain text as nats of loss. each: for every set and outcome that can be lost.
+    answers as shares, plain text as nats of loss. each: for every set and outcome that can be lost. of_labels: what
+    each set costs of which label and of label mass in the pattern task, in nats; empty where the task is not done.
     """
 
     whole: Mapping[str, tuple[float, float, float, bool]]
     each: tuple[Loss, ...]
+    of_labels: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
 
     @property
     def finding(self) -> str | None:
@@ -107,6 +109,7 @@ class Losses:
                 }
                 for one in self.each
             ],
+            "of labels": {name: dict(lost) for name, lost in self.of_labels.items()},
         }
 
 

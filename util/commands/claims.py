@@ -1,4 +1,4 @@
-"""Verdicts on the papers' claims with more queries than the notebooks ask, into the figures' values files."""
+"""The papers' claims with more queries than the notebooks ask, into the figures' values files."""
 
 import argparse
 
@@ -7,12 +7,14 @@ from util.commands.arguments import add_loading, model_of
 from util.figures import report
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.study import Study as EdgeStudy
+from util.figures.forerunner_heads.ablation import AblationStudy
+from util.figures.forerunner_heads.more_prompts import copying
 from util.figures.induction_scores import claims as induction_claims
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.verdicts import Verdicts
 
-PROMPTS = {"induction_scores": 200, "edge_ablation": 250}
+PROMPTS = {"induction_scores": 200, "edge_ablation": 250, "forerunner_heads": 128}
 CONTROL_SETS = 20
 
 
@@ -31,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the verdicts on the claims of notebooks 02 and 04, print them, and write them into the values files."""
+    """Measure the claims of notebooks 01, 02 and 04, print the verdicts, and write all into the values files."""
     paths.output("values", arguments.model)  # where nothing can be written is known before hours of work
     model = model_of(arguments)
     prompts = PROMPTS if arguments.prompts is None else dict.fromkeys(PROMPTS, arguments.prompts)
@@ -45,10 +47,13 @@ def run(arguments: argparse.Namespace) -> None:
         untrained_control=False,
     )
     edges = EdgeStudy(model, "capitalization", prompts=prompts["edge_ablation"])
+    labels = AblationStudy(model, prompts=prompts["forerunner_heads"], k=4)
     for study, measure in (
         (induction, lambda: induction_claims.stored(induction.benefits())),
         (edges, lambda: more_queries.claims(edges)),
+        (labels, lambda: copying(labels)),
     ):
         found = measure()
-        print(Verdicts(found["claims"]).table().to_string())
+        if found["claims"]:
+            print(Verdicts(found["claims"]).table().to_string())
         print(report.save_claims(found, study.stem, arguments.model))

@@ -6,7 +6,6 @@ The intervals of a map hold together: of those numbers fewer move by chance, one
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,14 +107,6 @@ class Replication:
     def moved(self) -> list[Pair]:
         """The numbers that moved, the farthest first."""
         return sorted((pair for pair in self.pairs if pair.moved), key=lambda pair: -pair.errors)
-
-    def quoted(self, text: str) -> list[Pair]:
-        """The numbers that a text writes with their intervals, such as "0.44 [0.28, 0.59]", as far as it is one place.
-
-        An interval that several places share, such as 1.00 [0.88, 1.00], is left out.
-        """
-        written = Counter(str(pair.first) for pair in self.pairs)
-        return [pair for pair in self.pairs if written[str(pair.first)] == 1 and str(pair.first) in text]
 
     def lines(self) -> list[str]:
         """What held and what moved, in sentences."""

@@ -199,16 +199,6 @@ def majority(task: Task) -> float:
     return max(Counter(label for _, label in task.rows).values()) / len(task.rows)
 
 
-def any_repeat(task: Task) -> float:
-    """The accuracy, on a letter task, of the rule "the first label if any letter is repeated, else another label"."""
-    right = []
-    for text, label in task.rows:
-        letters = text.split()
-        repeated = len(set(letters)) < len(letters)
-        right.append(repeated == (label == task.labels[0]))
-    return sum(right) / len(right)
-
-
 def associative_map_prompts(
     words: Sequence[str],
     labels: Sequence[str],

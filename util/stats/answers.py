@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
+TERMS = ("which label", "label mass")  # the halves of log P(right label): `which_label`, `label_mass`
 
 
 def gold_log_probability(log_prob: Floats, gold: NDArray[np.integer]) -> Floats:

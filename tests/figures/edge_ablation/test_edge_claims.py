@@ -44,6 +44,8 @@ def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path,
         "prompts": 3, "k": 10, "donor_seeds": [0, 1], "primary": "capitalization", "search_prompts": 2,
         "random_circuits": 20,
     }  # fmt: skip
+    assert len(values["kept by draw"]) == 2, "a circuit for each draw of donors"
+    assert all("query->last_separator" in kept for kept in values["kept by draw"])
     assert values["published"]["1"]["value"] == pytest.approx(0.1)
     assert small(Model("embedded", loader=no_model), tmp_path) == values
     apart = small(Model("embedded", loader=no_model), tmp_path, ("country_capital",))
@@ -53,7 +55,7 @@ def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path,
 def test_without_a_task_that_is_done_nothing_more_is_measured(tmp_path):
     """The embedded model says the same with permuted demonstrations: it looks up what it was trained on."""
     found = small(Model("embedded", device="cpu", verbose=False), tmp_path)
-    assert {claim.verdict for claim in found["claims"]} == {NOT_DONE} and found["kept"] == []
+    assert {claim.verdict for claim in found["claims"]} == {NOT_DONE} and found["kept by draw"] == []
     assert {check.done for check in found["checks"].values()} == {False}
 
 

@@ -258,6 +258,7 @@ def test_the_finding_of_accuracies_is_what_the_primary_task_surely_loses():
     assert accuracies().finding.endswith("to 0.40; none of 1 control sets costs as much")
     assert accuracies(control=0.4).finding.endswith("to 0.40; 1 of 1 control sets costs as much")
     assert accuracies(ablated=0.9).finding is None and accuracies(ablated=0.95).finding is None
+    assert accuracies().rank == (0.5, 0.5) and accuracies(control=0.3).rank == (1.0, 0.5), "among control sets"
 
 
 def test_tasks_that_are_not_done_have_a_row_and_no_panel():

@@ -138,7 +138,6 @@ def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
         "wordseq1_4way": 0.25,
     }
     assert accuracies.figure() is not None and study.doses().figure() is not None
-    assert list(study.costs().table().columns) == ["sst2", "wordseq1"]
     assert study.pattern().task == "sst2"
     for arguments, message in (({"tasks": ["cola"]}, "tasks.0 = 'cola': there are repetition, .*wsc$"),):
         with pytest.raises(ValueError, match=f"^{message}"):

@@ -1,5 +1,7 @@
 """What the stored values of edge ablation say."""
 
+from itertools import combinations
+
 import numpy as np
 
 from util.figures.conclusions import Conclusions, Values, in_words, listed, told, written
@@ -20,7 +22,8 @@ def sentences(values: Values) -> list[str]:
 
     values: of data/values/edge_ablation.json.
     """
-    said = [_primary(values), *_demonstrations(values), _circuit(values), _carried(values), _layers(values)]
+    said = [_primary(values), *_demonstrations(values), _circuit(values), *_other_circuits(values), _carried(values)]
+    said.append(_layers(values))
     return said + (_pruning(values["pruning"]) if "pruning" in values else [])
 
 
@@ -70,6 +73,22 @@ def _circuit(values: Values) -> str:
     if not search["random"]:
         return f"{said}."
     return f"{said}, the best of {len(search['random'])} random circuits of its size {max(search['random']):.2f}."
+
+
+def _other_circuits(values: Values) -> list[str]:
+    """The circuits that `make claims` found with other prompts and donors: what they share with the figure's."""
+    by_draw = values.get("claims", {}).get("kept by draw", [])
+    if not by_draw:
+        return []
+    circuits = [set(values["search"]["kept"]), *map(set, by_draw)]
+    overlaps = [len(one & other) / len(one | other) for one, other in combinations(circuits, 2)]
+    always = listed([f"`{edge}`" for edge in sorted(set.intersection(*circuits))])
+    each = "; ".join(listed([f"`{edge}`" for edge in kept]) for kept in by_draw)
+    return [
+        f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search keeps {each}. All "
+        f"{in_words(len(circuits))} circuits have {always}; two of them share {min(overlaps):.2f} to "
+        f"{max(overlaps):.2f} of their pairs."
+    ]
 
 
 def _carried(values: Values) -> str:

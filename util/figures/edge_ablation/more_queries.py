@@ -37,8 +37,8 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
     """The verdicts on the claims, and what they are about, for `report.save_claims`.
 
     study: of 10 demonstrations. Its task is that of claim 1; its prompts are those of each task, each with a query of
-    its own, or as many as the list has. tasks: of claims 2, 3 and 5. search_prompts: those that the circuit of claim 1
-    is searched on; it and random circuits are asked with the first draw of donors.
+    its own, or as many as the list has. tasks: of claims 2, 3 and 5. search_prompts: a circuit is searched on them
+    with each draw of donors. Claim 1 is about the first circuit, asked with its draw, as random circuits are.
     Each ablation of a task and draw of donors is a cached record, so that an interrupted run goes on where it stopped.
     """
     places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
@@ -55,11 +55,12 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
         for count in (COUNTS if AMBIGUOUS in done else ())
     }
     circuit: Rows = {}
-    kept: list[str] = []
+    kept: list[list[str]] = []
     primary = task_study(study, study.task)
     if study.task in done:
-        search = task_study(study, study.task, search_prompts, "search").search()
-        kept = [str(edge) for edge in search.pairs]
+        searching = task_study(study, study.task, search_prompts, "search")
+        search, *others = (searching.replace(donor_seeds=(draw,)).search() for draw in study.donor_seeds)
+        kept = [list(map(str, one.pairs)) for one in (search, *others)]
         drawn = circuit_ablations({names.FOUND: search.kept}, RANDOM, study.seed, like=names.FOUND)
         wanted = {name: drawn[name] for name in (names.FULL, names.FOUND, *names.random_names(drawn))}
         circuit = answered(primary.replace(donor_seeds=study.donor_seeds[:1]), wanted)
@@ -86,7 +87,7 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
         "published": {"1": {"value": lost, "verdict": HOLDS if lost < MARGINS[1] else DOES_NOT_HOLD}},
         "margins": {str(number): margin for number, margin in MARGINS.items()},
         "checks": checks,
-        "kept": kept,
+        "kept by draw": kept,
         "claims": judge(
             rows,
             done=done,

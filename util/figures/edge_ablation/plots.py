@@ -294,29 +294,24 @@ def windows(
 ) -> Figure:
     """Accuracy with contextualisation removed from a layer on, and aggregation below it, at each of the layers `at`.
 
-    Shaded is what the claim is about: contextualisation in the upper half, aggregation in the lower half. A blue band:
-    the whole model.
+    A blue band: the whole model.
     """
-    half, columns = layers / 2, columns_of(2, width, 2.4)
+    columns = columns_of(2, width, 2.4)
     with style():
         figure = new_figure(width, headline_height(finding, setting, width) + 0.25 + 1.65 * (2 // columns))
         axes = figure.subplots(2 // columns, columns, sharey=True, squeeze=False)
-        for ax, values, name, shade, said in zip(
+        for ax, values, name in zip(
             axes.flat,
             (context, aggregation),
             (r"A) contextualisation removed, layers $\geq L$", "B) aggregation removed, layers $< L$"),
-            ((half, layers), (0, half)),
-            ("claim: little is lost here", "claim: nor here"),
             strict=True,
         ):
-            ax.axvspan(*shade, color="0.93", lw=0)
             ax.axhspan(whole.low, whole.high, color=BLUE, alpha=0.12, lw=0)
             ax.axhline(whole.value, color=BLUE, lw=0.8, ls=":")
             points(ax, at, values, fmt="o-", color=RED)
-            ax.set(xlabel="L", ylim=(-0.24, 1.08), xlim=(-0.03 * layers, 1.03 * layers), title=name)
+            ax.set(xlabel="L", ylim=(-0.04, 1.08), xlim=(-0.03 * layers, 1.03 * layers), title=name)
             ax.set_xticks(at)
             ax.set_yticks([0, 0.5, 1])
-            ax.text(sum(shade) / 2, -0.15, said, ha="center", va="center", fontsize=6, color="0.35")
         for ax in axes[:, 0]:
             ax.set_ylabel("accuracy")
         band = Patch(fc=BLUE, alpha=0.2, label="whole model, 95 %")

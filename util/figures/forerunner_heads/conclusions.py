@@ -1,5 +1,7 @@
 """What the stored values of forerunner token heads say."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from util.figures.conclusions import Conclusions, Values, in_words, listed, none_or, sign, told, written
@@ -25,34 +27,41 @@ def of(model: str) -> Conclusions:
 
 
 def sentences(values: Values) -> list[str]:
-    """Which heads read the token before a label, which cuts cost something, whether single heads do it.
+    """The primary endpoint, which heads read the token before a label, which cuts cost something, and single heads.
 
     values: of data/values/forerunner_heads.json.
     """
-    causal = [*_cuts(values), *_single_heads(values)] if "task" in values else []
+    causal = [*_cuts(values), *_more(values), *_single_heads(values)] if "task" in values else []
     return [*_heads(values), *causal]
 
 
 def _heads(values: Values) -> list[str]:
     frequent, judged = values["frequent_heads"], values["specificity"]["judged"]
     series = [(name, words) for name, words in SERIES.items() if name in frequent]
+    if not judged["chosen"]:
+        primary = "no forerunner head, which would read the token before a label more than other previous tokens."
+    else:
+        primary = (
+            f"{none_or(judged['confirmed'])} of {in_words(judged['chosen'])} forerunner heads, chosen on one half of "
+            "the prompts, are confirmed on the other. These read what stands before a label more than other previous "
+            "tokens."
+        )
     said = [
+        f"Primary endpoint: {primary}",
         f"{written(frequent['correct'])} of {np.size(values['counts']['correct'])} heads are frequent: they read the "
         "token before the label on three of four prompts; "
-        f"{listed([f'{written(frequent[name])} {words}' for name, words in series])}."
+        f"{listed([f'{written(frequent[name])} {words}' for name, words in series])}.",
     ]
     if not judged["chosen"]:
-        return [*said, "None of them is a forerunner head, which reads it more than other previous tokens."]
+        return said
     meaning = ""
     if 2 * judged["than_wrong"] < judged["confirmed"]:
         which = "They" if not judged["than_wrong"] else "Most of them"
         meaning = f" {which} read what stands before a label, be it right or wrong."
     return [
         *said,
-        f"{in_words(judged['chosen']).capitalize()} of them read it more than other previous tokens on one half of the "
-        f"prompts, {none_or(judged['confirmed'])} of these on the other half, too: the forerunner heads. "
-        f"{none_or(judged['than_other']).capitalize()} read it more than behind another word, "
-        f"{none_or(judged['than_wrong'])} more than behind a wrong label.{meaning}",
+        f"More than behind another word it is read by {none_or(judged['than_other'])} of the forerunner heads, more "
+        f"than behind a wrong label by {none_or(judged['than_wrong'])}.{meaning}",
     ]
 
 
@@ -79,6 +88,29 @@ def _cuts(values: Values) -> list[str]:
             + _changed("It", ablation["together"]["label mass"]["cut"])
         )
     return said
+
+
+def _more(values: Values) -> list[str]:
+    """What `make claims` found of the cut of the labels from their forerunners: the changes with each seed."""
+    more = values.get("claims")
+    if more is None:
+        return []
+    seeds, prompts = len(more["settings"]["seeds"]), more["settings"]["prompts"]
+    each = [
+        f"`{place.replace(', k = ', '` with ')} demonstrations, label mass {_by_seed(cut['label mass'])}, "
+        f"log P(right label | labels) {_by_seed(cut['which label'])}"
+        for place, cut in ((place, changes["si_to_yi"]) for place, changes in more["changes"].items())
+    ]
+    return [
+        f"On {prompts} prompts each, with {in_words(seeds)} seeds, cutting {READS['si_to_yi']} changes, in nats: "
+        f"{'; '.join(each)}."
+    ]
+
+
+def _by_seed(changes: Sequence[Sequence[float]]) -> str:
+    """The changes with each seed, and how many have an interval that is beyond 0."""
+    means = [change for change, _, _ in changes]
+    return f"{min(means):.2f} to {max(means):.2f} ({in_words(sum(map(bool, map(sign, changes))))} beyond 0)"
 
 
 def _changed(what: str, together: Values) -> str:

@@ -18,6 +18,7 @@ from util.figures.induction_scores import measures, published, task_plots
 from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import Plan
 from util.figures.style import WIDTH
+from util.stats.answers import TERMS
 from util.stats.intervals import Interval, accuracy, mean_interval
 from util.stats.task_check import TaskCheck
 from util.stats.tests import rank_p
@@ -49,7 +50,8 @@ class TaskShots:
     chance: what guessing and always answering with the most frequent class have at most. text: whether people wrote its
     texts. check: whether the whole model does the task, on other queries with the most demonstrations. available: how
     many queries there are. as_published: whether its rows are of the same kind as the paper's; StaICC's SST-2 are
-    phrases of the training split, its SUBJ is another split.
+    phrases of the training split, its SUBJ is another split. terms: the halves of log P(right label),
+    [R, N, 2] in nats, where `right` has its answers; empty for answers that have none.
     """
 
     labelled: Labelled
@@ -62,6 +64,7 @@ class TaskShots:
     available: int
     does_bare: bool = False
     as_published: bool = True
+    terms: Mapping[int, Mapping[Row, NDArray[np.floating]]] = field(default_factory=dict)
 
     @property
     def does(self) -> bool:
@@ -288,6 +291,14 @@ class Benefits:
                 str(shots): {
                     "accuracy": {row.name: accuracy(right) for row, right in rows.items() if row not in task.controls},
                     "controls": task.drawn(shots),
+                    **{
+                        term: {
+                            row.name: mean_interval(by_query[..., place].mean(axis=0))
+                            for row, by_query in task.terms.get(shots, {}).items()
+                            if row not in task.controls
+                        }
+                        for place, term in enumerate(TERMS)
+                    },
                 }
                 for shots, rows in task.right.items()
             }

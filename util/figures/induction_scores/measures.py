@@ -16,7 +16,6 @@ from util.figures.induction_scores.edits import Group, Row
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.controls import layer_matched, shortage
 from util.stats.heads import Head, top
-from util.stats.tests import mcnemar, rank_p
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -50,11 +49,6 @@ def weights_copying(logits: Floats) -> NDArray[np.float64]:
     logits: [..., S, S], what the head's weights alone make of each token read, for each token written.
     """
     return (logits.argmax(axis=-1) == np.arange(logits.shape[-1])).mean(axis=-1)
-
-
-def chance_copying(places: int) -> float:
-    """Returns the copying score of writes that have nothing to do with what is attended: the mean of 1 / candidates."""
-    return float(np.mean(1 / np.arange(2, places + 1)))
 
 
 def repeated_attribution(change: Floats, wanted: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -120,38 +114,6 @@ def benefit_change(
     whole, left = full[0] - full[1], ablated[0] - ablated[1]
     share = 100 * (left - whole) / whole if whole > max(0.0, 2 * error) else None
     return left - whole, share
-
-
-def costs(
-    right: Mapping[str, Mapping[Row, Bools]], without_examples: Mapping[str, Mapping[Row, Bools]]
-) -> pd.DataFrame:
-    """Returns what the primary ablation costs, a line for each task.
-
-    right: by task and row, which queries are answered right, [R, N]; without_examples: the same without
-    demonstrations. Columns: how many queries, accuracies, p among the control sets (see `rank_p`) and the least that it
-    can be, McNemar's p of the ablation, the benefit of demonstrations, and its change (see `benefit_change`), which is
-    not given where the benefit is within two errors of 0. Tasks without ablations have NaN.
-    """
-    lines = {}
-    for task, rows in right.items():
-        whole, bare = rows[Row(Group.WHOLE)], without_examples[task][Row(Group.WHOLE)]
-        line: dict[str, object] = {"queries": whole.shape[1], "whole": whole.mean(), "0 shots": bare.mean()}
-        line["benefit"] = whole.mean() - bare.mean()
-        for ablated in (row for row in rows if row.group is Group.ABLATED):
-            left, bare_left = rows[ablated].mean(), without_examples[task][ablated].mean()
-            controls = [values.mean() for row, values in rows.items() if row.is_control_set]
-            difference = whole.mean(0) - bare.mean(0)
-            error = difference.std(ddof=1) / len(difference) ** 0.5
-            share = benefit_change((whole.mean(), bare.mean()), (left, bare_left), error)[1]
-            p, least = rank_p(left, controls, tail="low")
-            line |= {"ablated": left, "0 shots, ablated": bare_left}
-            line |= {"pattern out": rows[Row(Group.KNOCKED_OUT)].mean()}
-            line |= {"controls": f"{min(controls):.2f}-{max(controls):.2f}", "p": p, "least p": least}
-            line |= {"McNemar p": mcnemar(whole, rows[ablated]), "change": "" if share is None else f"{share:+.0f} %"}
-        lines[task] = line
-    columns = ["queries", "whole", "ablated", "pattern out", "controls", "p", "least p", "McNemar p"]
-    columns += ["0 shots", "0 shots, ablated", "benefit", "change"]
-    return pd.DataFrame.from_dict(lines, orient="index").reindex(columns=columns).rename_axis("task")
 
 
 PUBLISHED_SHARES = {"1 %": 0.01, "3 %": 0.03}  # of all heads

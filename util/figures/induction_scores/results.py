@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,13 +22,13 @@ from util.figures.induction_scores.function_vectors import FunctionVectors
 from util.figures.induction_scores.plan import Plan
 from util.figures.style import BLUE, GREY, PALE_RED, WIDTH
 from util.figures.tokens import TokenRows
-from util.prompts import classification
 from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, paired_interval
 from util.stats.task_check import TaskCheck
+from util.stats.tests import rank_p
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -393,6 +394,15 @@ class Accuracies:
         }
 
     @property
+    def rank(self) -> tuple[float, float]:
+        """p of the primary ablation on the primary task among its control sets, and the least that it can be."""
+        rows = self.right[self.plan.setup.primary_task]
+        if self.plan.ablated not in rows:
+            return math.nan, math.nan
+        controls = [right.mean() for row, right in rows.items() if row.is_control_set]
+        return rank_p(rows[self.plan.ablated].mean(), controls, tail="low")
+
+    @property
     def setting(self) -> str:
         """The model, the prompts, and what is ablated."""
         setup = self.plan.setup
@@ -536,35 +546,6 @@ class Doses:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What the primary ablation costs, numbers with a line for each task, see `measures.costs`."""
-
-    numbers: pd.DataFrame
-
-    def table(self) -> pd.DataFrame:
-        """Returns the numbers as text of two digits, "-" where there are none; a column for each task."""
-        return self.numbers.map(_two_digits).T
-
-    def lines(self) -> list[str]:
-        """Returns how right the rule "any letter repeated" is on each letter task."""
-        shares = {
-            task: [classification.any_repeat(classification.task(task, hard)) for hard in (False, True)]
-            for task in self.numbers.index
-            if task in classification.PATTERNS
-        }
-        return [
-            f"{task}: the rule 'any letter repeated' is right on {plain:.2f}; with hard negatives on {hard:.2f}"
-            for task, (plain, hard) in shares.items()
-        ]
-
-
-def _two_digits(value: Any) -> Any:
-    if isinstance(value, str | int | np.integer):
-        return str(value)
-    return "-" if np.isnan(value) else f"{value:.2g}"
-
-
 # ------------------------------------------------------------------------------------------------ controls
 
 
@@ -599,7 +580,6 @@ class Results:
     mechanism: Mechanism
     accuracies: Accuracies
     doses: Doses
-    costs: Costs
     benefits: Benefits
     function_vectors: FunctionVectors
     planted: PlantedControl
@@ -632,7 +612,7 @@ class Results:
     def values(self) -> dict[str, Any]:
         """Returns what the file of values holds."""
         controls = {group.value: sets for group, sets in self._plan.controls.items()}
-        primary = self._plan.setup.primary_task
+        p, least = self.accuracies.rank
         return {
             "request": self.request,
             "model": self.scores.heads.description,
@@ -646,7 +626,7 @@ class Results:
                 "mean scores": self.mechanism.means_left,
             },
             "controls": controls | {"short of": self._plan.short},
-            "primary": {"task": primary, **self.costs.numbers.loc[primary, ["p", "least p"]]},
+            "primary": {"task": self._plan.setup.primary_task, "p": p, "least p": least},
             "tasks_done": self.accuracies.passed,
             "queries": {task: rows[Row(Group.WHOLE)].shape[1] for task, rows in self.accuracies.right.items()},
             "accuracy": self.accuracies.values(),
@@ -672,7 +652,7 @@ class Results:
         rows = [Row(Group.WHOLE), self._plan.ablated, Row(Group.KNOCKED_OUT), *map(Row, KNOCKOUT_CONTROLS)]
         lines += [f"{task}, {row.name}: {self.accuracies.interval(task, row).value:.2f}" for row in rows]
         sets = {group.value: len(drawn) for group, drawn in self._plan.controls.items()}
-        p, least = (self.costs.numbers.loc[task, column] for column in ("p", "least p"))
+        p, least = self.accuracies.rank
         lines += [f"{sets} p = {p:.3f}, at least {least:.3f}"]
         lines += [f"layers with too few other heads: {self._plan.short or 'none'}"]
         return lines + self.function_vectors.check_lines() + self.planted.lines()

@@ -31,7 +31,6 @@ from util.figures.induction_scores.plan import FOUR_WAY_SHOTS, PAPER_SHARES, PRE
 from util.figures.induction_scores.results import (
     Accuracies,
     Companions,
-    Costs,
     Doses,
     Mechanism,
     PlantedControl,
@@ -40,6 +39,7 @@ from util.figures.induction_scores.results import (
     Scores,
 )
 from util.figures.induction_scores.task_study import (
+    Answers,
     Labels,
     Reference,
     TaskStudy,
@@ -475,16 +475,26 @@ class Study(AnyStudy):
         ks = (max(shots),) if labelled.unrelated else shots
         bare = 0 in ks and does_bare(first.other_queries if others else first)
 
-        def answered(k: int) -> dict[Row, NDArray[np.bool_]]:
+        def answered(k: int) -> dict[Row, list[Answers]]:
             asked = check.done or setup.all_tasks or (bare and not k)
             rows = edits.benefit_rows() if asked else {Row(Group.WHOLE): WHOLE}
-            return answered_right(self._studies(labelled, k), rows if k else edits.without_pattern(rows))
+            wanted = rows if k else edits.without_pattern(rows)
+            runs = [study.answers(wanted) for study in self._studies(labelled, k)]
+            return {row: [run[row] for run in runs] for row in wanted}
 
-        right = {k: answered(k) for k in ks}
+        answers = {k: answered(k) for k in ks}
+
+        def stacked(name: str) -> dict[int, dict[Row, NDArray[Any]]]:
+            """An attribute of the answers, [R, N, ...]."""
+            return {
+                k: {row: np.stack([getattr(run, name) for run in runs]) for row, runs in rows.items()}
+                for k, rows in answers.items()
+            }
+
         controls = tuple(row for row in edits.benefit_rows() if row.is_control_set)
         return TaskShots(
-            labelled, right, edits.ablated, controls, first.chance, name in TEXT_TASKS, check, queries, bare,
-            name not in TEXT_TASKS or first.data is not None,
+            labelled, stacked("right"), edits.ablated, controls, first.chance, name in TEXT_TASKS, check, queries, bare,
+            name not in TEXT_TASKS or first.data is not None, stacked("terms"),
         )  # fmt: skip
 
     def _check_lengths(self) -> None:
@@ -509,10 +519,6 @@ class Study(AnyStudy):
         if self._reference != "mnli":
             changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
         return [study.replace(**changes) for study in self._task_studies(labelled.task, prompts)]
-
-    def costs(self) -> Costs:
-        """Returns what the primary ablation costs on each task."""
-        return Costs(measures.costs(self.accuracies().right, self.doses().without_examples))
 
     # -------------------------------------------------------------------------------------------- function vectors
 
@@ -632,7 +638,6 @@ class Study(AnyStudy):
             self.mechanism(),
             self.accuracies(),
             self.doses(),
-            self.costs(),
             self.benefits(),
             self.function_vectors(),
             self.planted_check(),

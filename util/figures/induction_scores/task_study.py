@@ -64,6 +64,11 @@ class Answers:
         """Which queries are answered right, [N]."""
         return answers.right(self.log_prob, self.gold)
 
+    @property
+    def terms(self) -> NDArray[np.floating]:
+        """`answers.TERMS` of each query, [N, 2] in nats."""
+        return np.stack([which_label(self.log_prob, self.gold), answers.label_mass(self.log_prob)], axis=1)
+
 
 @dataclass(frozen=True)
 class Means:

@@ -21,7 +21,7 @@ def of(model: str) -> Conclusions:
 
 
 def sentences(values: Values) -> list[str]:
-    """Which heads carry the effect, which paths, how many are enough, and which edges scores see.
+    """The primary endpoint, which heads carry the effect, which paths, how many are enough, and which edges scores see.
 
     values: of data/values/ioi_patching.json.
     """
@@ -54,7 +54,10 @@ def carry_and_oppose(certain: Collection[str], measured: Mapping[str, Sequence[f
 def _heads(values: Values) -> list[str]:
     found, number = values["population"], np.size(values["population"]["chosen"])
     certain = [head for head, effect in _each(found["noised"]) if _certain(effect)]
+    first = max(np.ndindex(np.shape(found["chosen"])), key=lambda head: abs(found["chosen"][head[0]][head[1]]))
     said = [
+        f"Primary endpoint: {head_name((first[0], first[1]))}, the strongest head on one half of the pairs, carries "
+        f"{written(interval_at(found['measured'], *first))} of the effect on the other half.",
         f"The answer is above the other name in {written(found['accuracy'])} of {found['pairs']} pairs.",
         f"{none_or(len(certain)).capitalize()} of {number} heads {'carries' if len(certain) < 2 else 'carry'} more "
         "than a hundredth of the effect for certain.",

@@ -1,0 +1,96 @@
+"""How far the figures' endpoints move with the seed, and with what stands in front of every prompt.
+
+SmolLM2 on fewer prompts than the notebooks ask; a round is another seed. Variants: BOS in front of every prompt, which
+its tokenizer leaves out; the chat template, in which the user asks for a list to be continued and the assistant's turn
+is the prompt; labels of one token each in place of " Foo" (two) and " Bar" (one), under a sum of log-probabilities.
+"""
+
+from typing import Any
+
+from tokenizers.processors import TemplateProcessing
+
+from util.figures.edge_ablation.study import Study as EdgeStudy
+from util.figures.forerunner_heads.ablation import AblationStudy
+from util.figures.forerunner_heads.cuts import WHOLE, Condition, Cut
+from util.figures.forerunner_heads.results import Score
+from util.figures.forerunner_heads.study import Study as ForerunnerStudy
+from util.figures.induction_scores import edits
+from util.figures.induction_scores.study import Study as InductionStudy
+from util.figures.induction_scores.task_study import TaskStudy
+from util.figures.ioi_patching.study import Study as IOIStudy
+from util.records.model import Model
+from util.stats.heads import head_name, top
+from util.stats.intervals import Interval, accuracy, mean_interval
+
+ROUNDS = 3
+LABELS = ("Yes", "No")  # one token each behind a space
+ASKED = [{"role": "user", "content": "Continue the list."}]
+TASKS = ("copying", "capitalization", "present_past")
+Numbers = dict[str, Any]
+
+
+def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 24) -> Numbers:
+    """Forerunner heads, and what the labels' reads of their forerunners are worth on AG News."""
+    found = ForerunnerStudy(model, prompts=prompts, seed=seed).specificity()
+    answers = AblationStudy(model, "agnews", 4, cut, seed).answers([WHOLE, Condition(Cut.SI_TO_YI)])
+    whole, without = (answer.scores for answer in answers.values())
+    numbers: Numbers = {"01 frequent heads": found.frequent, "01 forerunner heads": found.judged.confirmed}
+    for score in (Score.LABEL_MASS, Score.WHICH_LABEL):
+        numbers[f"01 {score} without s_i -> y_i, nats"] = mean_interval(without[score] - whole[score])
+    return numbers
+
+
+def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labels: Any) -> Numbers:
+    """Accuracy with and without the best heads by prefix matching."""
+    best = top(InductionStudy(model, seed=seed, untrained_control=False).scores().mean, heads)
+    task = TaskStudy(model, "wordseq1", 10, prompts, 42 + seed, **labels)
+    answers = task.answers({"whole": edits.WHOLE, "without": edits.Edit.ablate(best)})
+    return {f"02 wordseq1, {name}": accuracy(answer.right) for name, answer in answers.items()}
+
+
+def ioi(model: Model, seed: int, prompts: int = 32) -> Numbers:
+    """The head that carries most, and what it carries."""
+    found = IOIStudy(model, prompts=prompts, seed=seed, untrained_control=False).population()
+    (best,) = found.strongest(1)
+    return {"03 accuracy": found.accuracy, "03 strongest head": head_name(best), "03 it carries": found.share(best)}
+
+
+def edges(model: Model, seed: int, prompts: int = 32) -> Numbers:
+    """The scores of two circuits on tasks that the model does."""
+    numbers: Numbers = {}
+    for task in TASKS:
+        scores = EdgeStudy(model, task, 10, prompts, seed, donor_seeds=(0,)).compare(written=False).scores()
+        numbers |= {f"04 {circuit} of {task}": scores[circuit] for circuit in ("CTX+AGG", "AGG-ONLY")}
+    return numbers
+
+
+def variant(name: str, front: str) -> Model:
+    """A model with other special tokens in front of every prompt. front: "BOS" or "chat"."""
+    model, tokenizer = Model(name, verbose=False).pair
+    ids = [tokenizer.bos_token_id]
+    if front == "chat":
+        ids = tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, return_dict=True)["input_ids"]
+    special = {"id": "[FRONT]", "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)}
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="[FRONT] $A", special_tokens=[special])
+    return Model.given(model, tokenizer, f"given:{name}, {front}")
+
+
+def simulate(seeds: int, name: str = "smollm2") -> dict[str, Any]:
+    """The endpoints by variant."""
+    plain = Model(name, verbose=False)
+    asked = {"as it is": (plain, 0)} | {f"seed {seed}": (plain, 1000 * seed) for seed in range(1, seeds + 1)}
+    fronts = ("BOS", "chat") if plain.pair[1].chat_template else ("BOS",)
+    asked |= {front: (variant(name, front), 0) for front in fronts}
+    found: dict[str, Numbers] = {}
+    for title, (model, seed) in asked.items():
+        for measure in (forerunner, induction, ioi, edges):
+            for number, value in measure(model, seed).items():
+                found.setdefault(number, {})[title] = _plain(value)
+        print(title, {number: values[title] for number, values in found.items()}, flush=True)
+    for number, value in induction(plain, 0, labels=LABELS).items():
+        found[number]["labels of one token"] = _plain(value)
+    return {"model": name, "numbers": found}
+
+
+def _plain(value: Any) -> Any:
+    return [round(end, 3) for end in value] if isinstance(value, Interval) else value
