@@ -4,7 +4,6 @@ import html
 import os
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import nbformat
@@ -12,7 +11,7 @@ from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
 from util import paths
-from util.figures import conclusions
+from util.show import conclusions
 
 HEAD = (
     '<!DOCTYPE html><meta charset="utf-8"><style>body {max-width: 50em; margin: auto; font-family: sans-serif}</style>'
@@ -49,7 +48,7 @@ def write(model: str, executed: Path, out: Path) -> Path:
 def findings(stem: str, model: str) -> list[str]:
     """What the stored values of a figure say of a model, in sentences."""
     values = conclusions.stored(stem, model)
-    return import_module(f"util.figures.{stem}.conclusions").sentences(values) if values else ["No values are stored."]
+    return conclusions.sentences_of(stem)(values) if values else ["No values are stored."]
 
 
 if __name__ == "__main__":

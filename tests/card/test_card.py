@@ -15,12 +15,12 @@ from util.card.sentences import Told, sentences
 from util.card.study import Study
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
-from util.figures.report import plain
 from util.load_model_and_data import load_ICL_model
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import model as model_room
 from util.records.model import Model
 from util.roles.rules import Role
+from util.show.files import plain
 
 TINY = {
     ROLES: {

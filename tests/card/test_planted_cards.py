@@ -10,11 +10,11 @@ from util.card.sentences import Told, sentences
 from util.card.study import Study
 from util.figures.ioi_patching.measures import carriers
 from util.figures.planted_controls import first_tokens, planted_control
-from util.figures.report import plain
 from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
 from util.prompts.ioi import word_lists
 from util.roles.rules import Role
+from util.show.files import plain
 from util.stats.heads import heads_where
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -9,8 +9,8 @@ from matplotlib import image
 
 from tests.figures.legible import faults
 from util.figures.circuit_curve import circuit_curve, circuit_curves
-from util.figures.style import COLUMN, GREY, WIDTH, new_figure, style
 from util.scores.evaluation import SHARES, Curve
+from util.show.style import COLUMN, GREY, WIDTH, new_figure, style
 
 
 def curve(seed, absolute):

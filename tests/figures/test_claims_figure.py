@@ -7,10 +7,10 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from tests.figures.legible import LONG_NAME, faults
-from util.figures import conclusions, report
 from util.figures.claims_figure import ClaimsBeside, Published
-from util.figures.conclusions import CLAIMS as SOURCES
-from util.figures.style import COLUMN, WIDTH
+from util.show import conclusions, files
+from util.show.conclusions import CLAIMS as SOURCES
+from util.show.style import COLUMN, WIDTH
 from util.stats.verdicts import (
     CANNOT_BE_TOLD,
     DOES_NOT_HOLD,
@@ -109,7 +109,7 @@ def test_the_figure_shows_the_verdicts_that_are_stored_and_told(stem, model):
     """One entry is behind both, with the same number of queries."""
     values = conclusions.stored_claims(stem, model) or pytest.fail("no claims")
     shown = ClaimsBeside.of(stem, model)
-    assert report.plain({"claims": shown.verdicts.claims})["claims"] == values["claims"]
+    assert files.plain({"claims": shown.verdicts.claims})["claims"] == values["claims"]
     assert ("positive control" in shown.setting) == (model == "embedded")
     told = conclusions.verdict_sentences(verdicts_of(values))
     for claim in shown.verdicts.claims:
@@ -124,7 +124,7 @@ def test_of_a_model_without_claims_nothing_is_drawn():
 
 @pytest.mark.parametrize(("stem", "claims"), [("edge_ablation", 5), ("induction_scores", 7)])
 def test_every_claim_has_what_is_published_of_it(stem, claims):
-    told = report.published(stem)["claims"]
+    told = files.published(stem)["claims"]
     assert [row["number"] for row in told["rows"]] == list(range(1, claims + 1)) and told["model"] and told["numbers"]
     assert all(row["said"] and row["source"] for row in told["rows"])
     assert set(ClaimsBeside.of(stem, "gpt2").published) == set(range(1, claims + 1))

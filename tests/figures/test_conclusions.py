@@ -10,12 +10,13 @@ import pytest
 from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.conclusions import CLAIMS, in_words, listed, none_or, sign, stored, verdict_sentences, written
+from util.show import conclusions
+from util.show.conclusions import CLAIMS, in_words, listed, none_or, sign, stored, verdict_sentences, written
 from util.stats.intervals import Interval, detectable
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, Claim, Part, Verdicts
 
 SENTENCES = {
-    stem: importlib.import_module(f"util.figures.{stem}.conclusions").sentences
+    stem: conclusions.sentences_of(stem)
     for stem in FIGURES
 }  # fmt: skip
 
@@ -43,7 +44,7 @@ def test_every_interval_of_a_conclusion_is_stored(stem, model):
 
 @pytest.mark.parametrize("stem", FIGURES)
 def test_conclusions_are_of_both_models_each_under_its_name(stem):
-    shown = importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded")
+    shown = conclusions.of(stem, "embedded")
     both = ["embedded", "SmolLM2-135M-Instruct, Q4_1 file, dequantised"]
     before = ["whichever the model"] * (stem == "toy_induction_head")
     assert [*shown.sentences] == before + both
@@ -274,7 +275,7 @@ def test_verdicts_are_grouped_and_say_what_they_are_made_of():
 @pytest.mark.parametrize("model", FOLDERS)
 @pytest.mark.parametrize("stem", CLAIMS)
 def test_conclusions_end_with_the_stored_verdicts(stem, model):
-    shown = importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded")
+    shown = conclusions.of(stem, "embedded")
     text = "\n".join([*shown.sentences.values()][[*FOLDERS].index(model)])
     stored = values(stem, model).get("claims")
     assert ("The paper's claims" in text) == (stored is not None)

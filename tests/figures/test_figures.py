@@ -14,15 +14,16 @@ from matplotlib import image
 from PIL import Image
 
 from util import paths
-from util.figures import FIGURES, report, style
+from util.figures import FIGURES
 from util.figures.forerunner_heads import plots
 from util.figures.forerunner_heads.measures import Series
-from util.figures.head_map import colour_limit, head_map, print_in_cells, short_number, without_zero
 from util.figures.induction_scores import measures as induction_measures
 from util.figures.induction_scores import study as induction_study
-from util.figures.toy_induction_head import study as toy_study
+from util.show import files, style
+from util.show.head_map import colour_limit, head_map, print_in_cells, short_number, without_zero
 from util.stats.intervals import Interval, Intervals
 from util.stats.undefined import IN_VALUES
+from util.study.study import Study
 
 
 @pytest.fixture(params=[(4, 8, 32), (12, 12, 32), (30, 9, 32), (48, 32, 32)], ids=lambda p: f"{p[0]}x{p[1]}")
@@ -87,9 +88,9 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
         drawn = plots.count_maps(
             counts, {Series.CORRECT: 16}, {Series.CORRECT: Interval(1, 0, 2)}, "a finding", "a model"
         )
-        files = report.save_figure(drawn, "stem", "panel")
-        contents.append([file.read_bytes() for file in files])
-    assert [file.name for file in files] == ["stem_panel.png", "stem_panel.pdf"]
+        saved = files.save_figure(drawn, "stem", "panel")
+        contents.append([file.read_bytes() for file in saved])
+    assert [file.name for file in saved] == ["stem_panel.png", "stem_panel.pdf"]
     assert contents[0] == contents[1]
 
 
@@ -105,7 +106,7 @@ def test_a_figure_that_is_cropped_to_its_layout_keeps_its_headline():
 def test_a_figure_of_no_model_lies_beside_those_of_the_embedded_model(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     drawn = style.new_figure(2, 2)
-    shown = report.saved_of_no_model(drawn, "stem", "panel")
+    shown = files.saved_of_no_model(drawn, "stem", "panel")
     assert shown.data == (tmp_path / "figures" / "stem_panel.png").read_bytes() and shown.width == 200
     assert sorted(file.name for file in (tmp_path / "figures").iterdir()) == ["stem_panel.pdf", "stem_panel.png"]
 
@@ -114,7 +115,7 @@ def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypat
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     maps, correct = np.arange(16).reshape(4, 4), Series.CORRECT
     drawn = plots.count_maps({correct: maps}, {correct: 16}, {correct: Interval(1, 0, 2)}, "a finding", "a model")
-    png, pdf = report.save_figure(drawn, "stem", "panel", "smollm2")
+    png, pdf = files.save_figure(drawn, "stem", "panel", "smollm2")
     with Image.open(png) as stored:
         assert stored.info["Description"] == "a model\nSmolLM2-135M-Instruct, Q4_1 file, dequantised"
     assert b"SmolLM2-135M-Instruct, Q4_1 file, dequantised)" in pdf.read_bytes()
@@ -123,7 +124,7 @@ def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypat
 def test_values_are_plain_rounded_json(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     curve = Intervals(np.array([1 / 3]), np.array([0.0]), np.array([1.0]))
-    file = report.save_values({"curve": curve, "n": np.int64(3), "words": np.array(["a"])}, "stem")
+    file = files.save_values({"curve": curve, "n": np.int64(3), "words": np.array(["a"])}, "stem")
     assert file == tmp_path / "data" / "values" / "stem.json"
     assert json.loads(file.read_text()) == {
         "curve": {"value": [0.333333], "low": [0.0], "high": [1.0]},
@@ -139,17 +140,17 @@ def test_claims_and_the_other_values_of_a_file_leave_each_other_as_they_are(tmp_
         "claims": [{"parts": [{"value": None, "low": 0.333333}]}],
         "undefined": {"claims: parts: value": IN_VALUES["claims"]},
     }
-    file = report.save_claims(claims, "stem", "gpt2")
+    file = files.save_claims(claims, "stem", "gpt2")
     assert json.loads(file.read_text()) == {"claims": stored}
-    assert report.save_values({"n": 1, "best": 0.5}, "stem", "gpt2") == file
+    assert files.save_values({"n": 1, "best": 0.5}, "stem", "gpt2") == file
     assert json.loads(file.read_text()) == {"n": 1, "best": 0.5, "claims": stored}
-    report.save_values({"n": 2}, "stem", "gpt2")
-    report.save_values({"n": 3}, "stem")
+    files.save_values({"n": 2}, "stem", "gpt2")
+    files.save_values({"n": 3}, "stem")
     assert json.loads(file.read_text()) == {"n": 2, "claims": stored}
-    report.save_claims({"claims": []}, "stem", "gpt2")
+    files.save_claims({"claims": []}, "stem", "gpt2")
     assert json.loads(file.read_text()) == {"n": 2, "claims": {"claims": []}}
     with pytest.raises(ValueError, match="n is infinite"):
-        report.save_values({"n": np.inf}, "stem", "gpt2")
+        files.save_values({"n": np.inf}, "stem", "gpt2")
     assert [*file.parent.iterdir()] == [file] and json.loads(file.read_text())["n"] == 2
 
 
@@ -162,7 +163,7 @@ def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeyp
         "mine": Intervals(np.array([nan]), np.array([0.0]), np.array([1.0])),
         "fine": 1.0,
     }
-    text = report.save_values(values, "stem", undefined={"mine": "no prompt"}).read_text()
+    text = files.save_values(values, "stem", undefined={"mine": "no prompt"}).read_text()
     stored = json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
     assert stored == {
         "direct": [[None, 0.5]],
@@ -176,12 +177,12 @@ def test_values_that_are_no_numbers_are_null_with_their_reason(tmp_path, monkeyp
         },
     }
     with pytest.warns(UserWarning, match="mine: value is NaN .* nothing says why"):
-        stored = json.loads(report.save_values({"mine": values["mine"]}, "stem").read_text())
+        stored = json.loads(files.save_values({"mine": values["mine"]}, "stem").read_text())
     assert stored["undefined"] == {"mine: value": "not known"}
     with pytest.raises(ValueError, match="search: best is infinite"):
-        report.save_values({"search": {"best": np.inf}}, "stem")
+        files.save_values({"search": {"best": np.inf}}, "stem")
     with pytest.raises(ValueError, match='"undefined"'):
-        report.save_values({"undefined": 1, "direct": nan}, "stem")
+        files.save_values({"undefined": 1, "direct": nan}, "stem")
 
 
 def test_the_match_rule(tmp_path, monkeypatch):
@@ -194,7 +195,7 @@ def test_the_match_rule(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "root", lambda: tmp_path)
 
     def verdict(model, here):
-        return report.comparison("stem", model, here).splitlines()
+        return files.comparison("stem", model, here).splitlines()
 
     head, _, row, rest = verdict("big", {"a": (0.529, 0.01)})
     assert head.split() == ["quantity", "source", "published", "here"] and row.endswith("0.529 +- 0.010: match")
@@ -215,7 +216,7 @@ def test_every_published_file_is_of_a_figure():
 
 @pytest.mark.parametrize("stem", PUBLISHED)
 def test_the_published_file_is_complete(stem):
-    values = report.published(stem)["values"]
+    values = files.published(stem)["values"]
     for row in values:
         assert {"id", "quantity", "model", "source", "value", "reading_error"} <= set(row)
         assert (row["value"] is None) == (row["reading_error"] is None)
@@ -223,7 +224,7 @@ def test_the_published_file_is_complete(stem):
 
 
 def test_the_published_areas_of_circuits_come_in_pairs_and_say_how_they_were_seen():
-    rows = [row for row in report.published("ioi_patching")["values"] if row["id"].startswith("mib ")]
+    rows = [row for row in files.published("ioi_patching")["values"] if row["id"].startswith("mib ")]
     areas = {(row["model"], row["id"]): row["value"] for row in rows}
     assert len(rows) == len(areas) == 2 * 6 * 2
     for row in rows:
@@ -238,7 +239,7 @@ def test_the_published_areas_of_circuits_come_in_pairs_and_say_how_they_were_see
 
 @cache
 def published_induction():
-    rows = report.published("induction_scores")["values"]
+    rows = files.published("induction_scores")["values"]
     values = {(row["model"], row["id"]): row["value"] for row in rows}
     assert len(values) == len(rows)
     return values
@@ -305,7 +306,8 @@ def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):
     sizes = {"length": 5, "copies": 2, "sequences": 4, "untrained_control": False, "folder": tmp_path}
     scores = induction_study.Study(**sizes).twin().scores()
     assert scores.setting.startswith("embedded, untrained, ")
-    assert toy_study.Study(**sizes).twin().patterns().model_title == "embedded, untrained"
+    patterns = Study("toy_induction_head", **sizes).twin().numbers("patterns")
+    assert patterns["patterns"]["title"] == "embedded, untrained"
 
 
 def test_pictures_of_few_colours_take_few_bytes_and_keep_their_words(tmp_path):
@@ -318,8 +320,8 @@ def test_pictures_of_few_colours_take_few_bytes_and_keep_their_words(tmp_path):
         file = tmp_path / f"{name}.png"
         image.imsave(file, colours, metadata={"Title": "a finding"}, dpi=100)
         before, size = image.imread(file), file.stat().st_size
-        report.reduce_colours(file)
+        files.reduce_colours(file)
         assert (file.stat().st_size < size) == smaller
-        assert np.abs(image.imread(file)[..., :3] - before[..., :3]).max() <= report.VISIBLE / 255
+        assert np.abs(image.imread(file)[..., :3] - before[..., :3]).max() <= files.VISIBLE / 255
         with Image.open(file) as stored:
             assert stored.info["Title"] == "a finding" and round(stored.info["dpi"][0]) == 100

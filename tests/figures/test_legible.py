@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.figures.legible import LONG_NAME, faults
-from util.figures import style
+from util.show import style
 
 
 def empty(width: float = 3.3) -> Figure:

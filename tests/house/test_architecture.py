@@ -14,20 +14,20 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
-    "paths", "locks", "stats", "prompts", "models", "engine", "load_model_and_data", "records", "edges", "roles",
-    "scores", "inference", "figures", "card", "extras", "commands", "__main__",
+    "paths", "locks", "stats", "prompts", "models", "show", "engine", "load_model_and_data", "records", "study",
+    "edges", "roles", "scores", "inference", "figures", "card", "extras", "commands", "__main__",
 )  # fmt: skip
 
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
     "util.paths", "util.locks", "util.stats", "util.records.cache", "util.records.file_format", "util.models.table",
-    "util.figures.style", "util.figures.report", "util.figures.circuit_curve", "util.figures.circuit_diagram",
-    "util.figures.claims_figure", "util.figures.conclusions", "util.figures.tokens",
+    "util.show", "util.show.files", "util.figures.circuit_curve",
+    "util.figures.claims_figure", "util.study.store",
     "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",
     "util.roles.results", "util.roles.rules", "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES
-      for file in ("measures", "plots", "claims", "results", "conclusions")),
+      for file in ("measures", "plots", "claims", "results", "conclusions", "numbers", "show")),
     *(f"util.card.{file}" for file in ("results", "sentences", "plots", "page", "atlas")),
     "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.edge_results",
     "util.figures.ioi_patching.edge_plots",

@@ -8,9 +8,9 @@ import pytest
 from tests.stored import FOLDERS, flat, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.conclusions import claims_table, written
 from util.figures.ioi_patching.conclusions import few_edges, sentences
 from util.figures.ioi_patching.measures import dip
+from util.show.conclusions import claims_table, written
 from util.stats.intervals import Interval
 
 README = (paths.root() / "README.md").read_text(encoding="utf-8")
@@ -78,4 +78,4 @@ def test_the_row_of_indirect_objects_says_what_the_conclusions_say():
 
 
 def test_the_claims_of_readme_are_the_stored_verdicts():
-    assert claims_table() in README, "put what util.figures.conclusions.claims_table() gives into README"
+    assert claims_table() in README, "put what util.show.conclusions.claims_table() gives into README"

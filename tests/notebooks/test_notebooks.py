@@ -2,7 +2,6 @@
 
 import ast
 import base64
-import importlib
 import io
 import json
 import os
@@ -23,9 +22,10 @@ from tests import architectures, toys
 from tests.stored import FOLDERS, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.report import VISIBLE
 from util.load_model_and_data import load_ICL_model
 from util.roles.rules import Role
+from util.show import conclusions
+from util.show.files import VISIBLE
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -198,7 +198,7 @@ def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch)
     for untrained_control in (True, False):
         parameters |= {"untrained_control": untrained_control, "quantized": untrained_control}
         printed = executed("00_toy_induction_head", parameters, tmp_path, monkeypatch)
-        assert "planted GPT-2, L1H5, induction" in printed and "tiny, L" in printed and "tmp" not in printed
+        assert "planted GPT-2, L1H5: induction" in printed and "tiny, L" in printed and "tmp" not in printed
         assert ("untrained twin, L" in printed) == untrained_control
     written = json.loads((written_to(tmp_path, "data/values") / "toy_induction_head.json").read_text())
     assert written["request"]["model"] == "tiny" and len(written["heads"]) == 4
@@ -422,4 +422,4 @@ def test_a_notebook_ends_with_what_it_shows(file):
     shown = output.data["text/markdown"]
     assert "**embedded**\n" in shown and "\n**SmolLM2-135M-Instruct" in shown and shown.count("\n- ") > 5
     stem = file.stem.partition("_")[2]
-    assert shown == str(importlib.import_module(f"util.figures.{stem}.conclusions").of("embedded"))
+    assert shown == str(conclusions.of(stem, "embedded"))

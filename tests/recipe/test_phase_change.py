@@ -10,7 +10,7 @@ import torch
 
 from data.embedded_models.recipe import phase_change
 from util import paths
-from util.figures.toy_induction_head.results import COPY, VOCABULARY
+from util.figures.toy_induction_head.numbers import COPY, VOCABULARY
 from util.roles import attention_scores
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from util.figures import report
 from util.scores.evaluation import (
     SHARES,
     Circuits,
@@ -16,6 +15,7 @@ from util.scores.evaluation import (
     trapezoid_weights,
 )
 from util.scores.graph import ComponentGraph
+from util.show import files
 from util.stats import undefined
 
 GRAPH = ComponentGraph(3, 4)
@@ -151,19 +151,19 @@ def test_without_an_effect_of_the_whole_model_nothing_is_defined(tmp_path, monke
     measured = curve(np.ones(10), True)
     nothing = Curve(SHARES, measured.sizes, True, measured.circuit, measured.empty, measured.full)
     assert np.isnan(nothing.area).all() and np.isnan(nothing.faithfulness.value).all() and not nothing.defined
-    stored = json.loads(report.save_values(nothing.values(), "stem").read_text())
+    stored = json.loads(files.save_values(nothing.values(), "stem").read_text())
     assert stored["CMD"] == [None] * 3 and set(stored["undefined"].values()) == {undefined.NO_SHARE}
 
 
 def test_what_is_undefined_of_edges_has_reasons_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     entries = {"found": {"EAP": np.nan}, "agreement": {"EAP": {"q": np.nan}}, "strongest": {"m0->logits": np.nan}}
-    stored = json.loads(report.save_values({"component graph": entries}, "test").read_text(encoding="utf-8"))
+    stored = json.loads(files.save_values({"component graph": entries}, "test").read_text(encoding="utf-8"))
     reasons = {place.split(": ")[1]: reason for place, reason in stored["undefined"].items()}
     assert reasons["strongest"] == undefined.NO_SHARE
     assert "edges that matter" in reasons["found"] and "rank correlation" in reasons["agreement"]
     with pytest.warns(UserWarning, match="component graph: drawn is NaN"):
-        report.save_values({"component graph": {"drawn": np.nan}}, "test")
+        files.save_values({"component graph": {"drawn": np.nan}}, "test")
 
 
 def test_the_table_has_a_row_for_every_size():

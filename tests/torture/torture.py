@@ -34,10 +34,11 @@ from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.figures.ioi_patching import pairs
 from util.figures.ioi_patching.study import Study as PatchingStudy
-from util.figures.toy_induction_head.study import Study as ToyStudy
 from util.records import cache
 from util.records.file_format import NotARecord, decode, encode
 from util.records.model import Model
+from util.study import store
+from util.study.study import Study
 
 ALLOWED = 1.2  # how much work a killed and resumed run may take, in undisturbed runs
 
@@ -46,9 +47,9 @@ ALLOWED = 1.2  # how much work a killed and resumed run may take, in undisturbed
 
 def toy(model: Model, folder: Path) -> None:
     for seed in (0, 8, 16):  # a kill costs the part that it meets, and a study of one draw has three: a third each
-        study = ToyStudy(model, 20, 3, 8, seed, folder=folder)
-        study.heads()
-        study.patterns()
+        study = Study("toy_induction_head", model, length=20, copies=3, sequences=8, seed=seed, folder=folder)
+        study.numbers("heads")
+        study.numbers("patterns")
 
 
 def forerunner_heads(model: Model, folder: Path) -> None:
@@ -140,10 +141,17 @@ def contents(folder: Path) -> dict[str, str]:
     """A digest of the data of every record, by the name of its file. Raises NotARecord for what else is left over."""
     found = {}
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.suffix != ".lock" and not file.name.startswith(cache.TEMPORARY):
-            record = cache.read(file)
-            found[file.name] = sha256(encode({"data": record.data})).hexdigest()
+        if file.is_file() and file.suffix != ".lock" and not file.name.startswith((cache.TEMPORARY, store.TEMPORARY)):
+            found[file.name] = sha256(encode({"data": read(file.read_bytes())[1]})).hexdigest()
     return found
+
+
+def read(payload: bytes) -> tuple[Any, Any]:
+    """The request and the data of a record of either format. Raises NotARecord."""
+    with suppress(store.Damaged):
+        return (record := store.decode(payload)).request, record.data
+    parts = decode(payload)
+    return parts["request"], parts["data"]
 
 
 def kills(name: str, times: int, scratch: Path) -> dict[str, Any]:
@@ -181,7 +189,7 @@ def damage(payload: bytes, times: int, draw: random.Random) -> dict[str, int]:
         blanked = payload[:place] + bytes(end - place) + payload[end:]
         for kind, made in {"changes": bytes(changed), "cuts": payload[:place], "blanks": blanked}.items():
             with suppress(NotARecord):
-                accepted[kind] += made != payload and decode(made) is not None
+                accepted[kind] += made != payload and read(made) is not None
     return accepted
 
 
@@ -189,8 +197,8 @@ def damages(folder: Path, times: int) -> dict[str, Any]:
     """Damage one record of every kind, which is what its request and data have for fields, in a folder of records."""
     kinds: dict[Any, Path] = {}
     for file in sorted(folder.rglob("*.pickle")):
-        record = cache.read(file)
-        kinds.setdefault((record.request["stem"], record.request.get("part"), *record.data), file)
+        request, data = read(file.read_bytes())
+        kinds.setdefault((request.get("stem", request.get("measure")), request.get("part"), *data), file)
     accepted = {"changes": 0, "cuts": 0, "blanks": 0}
     for number, file in enumerate(kinds.values()):
         for kind, count in damage(file.read_bytes(), times, random.Random(number)).items():

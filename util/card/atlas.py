@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from util.card import plots
 from util.card.results import SCHEMA
 from util.card.sentences import Told, sentences
-from util.figures.conclusions import listed
-from util.figures.style import WIDTH
 from util.roles.rules import Role
+from util.show.conclusions import listed
+from util.show.style import WIDTH
 
 FILE = "card.json"
 

@@ -22,9 +22,8 @@ from matplotlib.figure import Figure
 from util.card import plots
 from util.card.results import Card
 from util.card.sentences import Sentence, Told, advice, sentences
-from util.figures.report import plain
-from util.figures.style import headline_of
-from util.records.exports import write_whole
+from util.show.files import plain, write_whole
+from util.show.style import headline_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 JSON, HTML, PDF = "card.json", "card.html", "card.pdf"

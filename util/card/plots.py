@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from util.card.results import Loss, Losses
 from util.edges import names
-from util.figures.style import (
+from util.roles.rules import Role
+from util.show.style import (
     BLUE,
     GREY,
     NO_ROLE,
@@ -26,7 +27,6 @@ from util.figures.style import (
     new_figure,
     style,
 )
-from util.roles.rules import Role
 from util.stats.intervals import Interval
 
 CIRCUITS = {

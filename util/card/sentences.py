@@ -16,11 +16,11 @@ from typing import Any
 
 from util.card.results import PARTS_OF_CIRCUITS
 from util.edges import names
-from util.figures.conclusions import counted, in_words, listed, none_or, written
 from util.figures.edge_ablation.conclusions import READ_BY_OTHERS
 from util.figures.ioi_patching.conclusions import carry_and_oppose
 from util.figures.role_atlas.conclusions import beside
 from util.roles.rules import LEAST, Role
+from util.show.conclusions import counted, in_words, listed, none_or, written
 from util.stats.intervals import Interval, detectable
 
 Values = Mapping[str, Any]

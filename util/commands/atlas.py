@@ -5,8 +5,8 @@ from pathlib import Path
 
 from util import paths
 from util.card.atlas import CardAtlas, Entry
-from util.figures import report
 from util.records.exports import check_folder
+from util.show import files
 
 NAME = "card_atlas"
 
@@ -26,5 +26,5 @@ def run(arguments: argparse.Namespace) -> None:
     print(atlas.table().to_string())
     folder = arguments.out or paths.output("cards")
     folder.mkdir(parents=True, exist_ok=True)
-    files = report.write_figure(atlas.figure(), folder / NAME)
-    print(*files, report.write_values(atlas.values(), folder / f"{NAME}.json"), sep="\n")
+    pictures = files.write_figure(atlas.figure(), folder / NAME)
+    print(*pictures, files.write_values(atlas.values(), folder / f"{NAME}.json"), sep="\n")

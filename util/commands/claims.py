@@ -4,7 +4,6 @@ import argparse
 
 from util import paths
 from util.commands.arguments import add_loading, model_of
-from util.figures import report
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads.ablation import AblationStudy
@@ -12,6 +11,7 @@ from util.figures.forerunner_heads.more_prompts import copying
 from util.figures.induction_scores import claims as induction_claims
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts.text_tasks import TEXT_TASKS
+from util.show import files
 from util.stats.verdicts import Verdicts
 
 PROMPTS = {"induction_scores": 200, "edge_ablation": 250, "forerunner_heads": 128}
@@ -56,4 +56,4 @@ def run(arguments: argparse.Namespace) -> None:
         found = measure()
         if found["claims"]:
             print(Verdicts(found["claims"]).table().to_string())
-        print(report.save_claims(found, study.stem, arguments.model))
+        print(files.save_claims(found, study.stem, arguments.model))

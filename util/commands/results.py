@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from util import paths
-from util.figures import report
 from util.records import cache, exports
 from util.records.study import Study
+from util.show import files
 from util.stats.intervals import Interval, Intervals
 
 
@@ -55,7 +55,7 @@ class Destination:
     ) -> None:
         """Write a result, and print its table.
 
-        results: what result.json has under "results", see `report.plain`; rows: the lines of rows.csv; measured_by: the
+        results: what result.json has under "results", see `files.plain`; rows: the lines of rows.csv; measured_by: the
         studies whose records it is made of.
         """
         origins = {file: origin for study in measured_by for file, origin in study.origins.items()}
@@ -65,7 +65,7 @@ class Destination:
             "request": self.request,
             "provenance": shared,
             "records": {file: {n: v for n, v in origin.items() if n not in shared} for file, origin in origins.items()},
-            "results": report.plain(results),
+            "results": files.plain(results),
         }
         exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
         exports.write(self.folder, result, exact.to_csv(index=False, lineterminator="\n"))

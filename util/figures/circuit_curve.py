@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from util.figures.style import (
+from util.scores.evaluation import Curve
+from util.show.style import (
     BLUE,
     GREEN,
     GREY,
@@ -21,7 +22,6 @@ from util.figures.style import (
     new_figure,
     style,
 )
-from util.scores.evaluation import Curve
 
 COLOURS = (BLUE, LIGHT_BLUE, GREEN, ORANGE, PURPLE)  # of methods, in the order in which they are given
 MARKERS = "osv^DPX"  # not as many as colours, so that more methods than either differ

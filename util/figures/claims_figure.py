@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.transforms import blended_transform_factory
 
-from util.figures import conclusions, report
-from util.figures.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
 from util.prompts.word_pairs import is_trained
+from util.show import conclusions, files
+from util.show.style import MARGIN, ORANGE, WIDTH, broken, headline, headline_height, legend_below, new_figure, style
 from util.stats.verdicts import (
     CANNOT_BE_TOLD,
     DOES_NOT_HOLD,
@@ -82,7 +82,7 @@ class ClaimsBeside:
 
         What the paper says stands in data/published/<stem>.json.
         """
-        published = report.published(stem)["claims"]
+        published = files.published(stem)["claims"]
         latest, committed = (conclusions.stored_claims(stem, model, latest=latest) for latest in (True, False))
         found = latest or committed or {"claims": [], "model": model}
         own = {int(number): entry for number, entry in found.get("published", {}).items()}

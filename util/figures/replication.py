@@ -79,7 +79,7 @@ class Replication:
 
     @classmethod
     def of(cls, stem: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> "Replication":
-        """Compares the values of one figure, as `report.save_values` writes them, with those of another run.
+        """Compares the values of one figure, as `files.save_values` writes them, with those of another run.
 
         Where a figure chooses by the data what to measure, such as the first data set that the model does, its values
         say under "chosen", by part, what that was. Parts of which the runs chose another are not compared, nor claims

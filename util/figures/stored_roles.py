@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from util.figures.conclusions import in_words, listed, stored, written
 from util.roles.rules import Role
+from util.show.conclusions import in_words, listed, stored, written
 from util.stats.heads import Head
 
 STEM = "role_atlas"  # of the figure whose values these are

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from util.show.files import write_whole
+
 RESULT, ROWS = "result.json", "rows.csv"
 
 
@@ -49,10 +51,3 @@ def write(folder: Path, result: Mapping[str, Any], rows: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / ROWS, rows)
     write_whole(folder / RESULT, json.dumps(result, indent=1) + "\n")
-
-
-def write_whole(file: Path, text: str) -> Path:
-    """Write a file of text whole or not at all, and return it; one that is there is replaced."""
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.part")  # another process may write the same file
-    temporary.write_text(text, encoding="utf-8")
-    return temporary.replace(file)

@@ -100,7 +100,7 @@ class Verdicts:
 
 
 def verdicts_of(values: Mapping[str, Any]) -> Verdicts:
-    """The verdicts of the claims of a values file: their entry "claims", as `figures.report.plain` wrote it.
+    """The verdicts of the claims of a values file: their entry "claims", as `figures.files.plain` wrote it.
 
     Null is a number that is not defined.
     """

@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from data.embedded_models.recipe.train import CLIP, EMBEDDING_STD, WARM_UP, WEIGHT_DECAY
 from util import paths
 from util.engine.handshake import prepare
-from util.figures.toy_induction_head.results import COPY, VOCABULARY
+from util.figures.toy_induction_head.numbers import COPY, VOCABULARY
 from util.prompts.sequences import Sequences
 from util.roles.head_scores import head_scores
 

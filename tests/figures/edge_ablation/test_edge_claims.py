@@ -10,7 +10,6 @@ import pytest
 
 from tests.figures.induction_scores.made_up_shots import benefits
 from util import __main__ as command_line
-from util.figures import report
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.more_queries import claims, task_study
@@ -18,6 +17,7 @@ from util.figures.edge_ablation.study import Study
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts import word_pairs
 from util.records.model import Model
+from util.show import files
 from util.stats.verdicts import HOLDS, NO_PREMISE, NOT_DONE, Claim, Effect, judged
 
 
@@ -114,7 +114,7 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
     monkeypatch.setattr(more_queries, "claims", measured)
     monkeypatch.setattr(InductionStudy, "benefits", no_benefits)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    file = report.save_values({"request": 1}, "edge_ablation")
+    file = files.save_values({"request": 1}, "edge_ablation")
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--text-tasks"])
     command_line.main()
     printed = capsys.readouterr().out

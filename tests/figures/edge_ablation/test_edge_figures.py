@@ -31,7 +31,7 @@ from util.figures.edge_ablation.results import (
     in_words,
 )
 from util.figures.edge_ablation.type_circuit import arrow
-from util.figures.style import COLUMN, GREY, WIDTH
+from util.show.style import COLUMN, GREY, WIDTH
 from util.stats.intervals import Interval, Intervals
 
 PAIRS = [(edge.source, edge.target, edge.relation) for edge in TYPE_PAIRS]

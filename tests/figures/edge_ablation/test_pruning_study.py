@@ -10,7 +10,7 @@ import pytest
 from util.edges.ablation import Ablation
 from util.edges.edge import Edge, type_pairs
 from util.edges.splicing import Store
-from util.figures import planted_controls, report
+from util.figures import planted_controls
 from util.figures.edge_ablation import configs as edge_configs
 from util.figures.edge_ablation import pruning_study
 from util.figures.edge_ablation.configs import Config
@@ -21,6 +21,7 @@ from util.figures.edge_ablation.results import Setting
 from util.figures.edge_ablation.study import LookUp, Study
 from util.models import planted
 from util.records.model import Model
+from util.show import files
 
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
 
@@ -109,7 +110,7 @@ def test_values_of_a_model_that_answers_nothing_say_why(tmp_path, monkeypatch):
     nothing = curve_of([], [[], []], explained=(0.0, 0.0, 0.0, 0.0))
     nothing.whole["right"][:] = False
     both = PruningByTask({task: {"head": nothing, "edge": nothing} for task in ("copying", "person_sport")})
-    file = report.save_values({"pruning": both.values()}, "edge_ablation", "a model")
+    file = files.save_values({"pruning": both.values()}, "edge_ablation", "a model")
     reasons = json.loads(file.read_text())["undefined"]
     assert "pruning: by_task: copying: head: explained: 10" in reasons
     for place, reason in reasons.items():

@@ -30,7 +30,7 @@ from util.figures.forerunner_heads.results import (
     Tables,
     Task,
 )
-from util.figures.style import COLUMN, WIDTH
+from util.show.style import COLUMN, WIDTH
 from util.stats.heads import top
 from util.stats.intervals import Interval
 from util.stats.splits import halves

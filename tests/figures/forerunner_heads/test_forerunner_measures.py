@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from util.figures import report
 from util.figures.forerunner_heads import measures as f
 from util.figures.forerunner_heads.results import (
     Growth,
@@ -17,6 +16,7 @@ from util.figures.forerunner_heads.results import (
     Task,
     published,
 )
+from util.show import files
 from util.stats import answers
 from util.stats import intervals as s
 from util.stats.heads import top
@@ -198,5 +198,5 @@ def test_published_rows_are_filled_where_the_setting_is_theirs():
     assert here["max_magnitude_per_layer"][0] == 0.9 and here["count_maps"][0] == 5
     assert here["best_correct_induction_share"] == pytest.approx((0.75, np.sqrt(0.75 * 0.25 / 4)))
     assert "best_correct_induction_share" not in published(layers, counts, induction(k=4))
-    ids = {row["id"] for row in report.published("forerunner_heads")["values"]}
+    ids = {row["id"] for row in files.published("forerunner_heads")["values"]}
     assert set(here) == ids  # every published row can be filled

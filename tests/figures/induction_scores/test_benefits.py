@@ -12,7 +12,7 @@ from util.commands import frame
 from util.figures.induction_scores.benefits import Labelled
 from util.figures.induction_scores.plan import PRESETS
 from util.figures.induction_scores.study import Study
-from util.figures.style import COLUMN, WIDTH
+from util.show.style import COLUMN, WIDTH
 
 TEXT = task("sst2", {0: (0.6, 0.6, 0.6, 0.6), 10: (0.9, 0.62, 0.7, 0.9)}, text=True)
 UNRELATED = task("sst2", {10: (0.9, 0.52, 0.6, 0.88)}, text=True, unrelated=True)
@@ -56,12 +56,12 @@ def test_what_is_published_of_the_same_places_stands_beside():
 
 
 def test_values_are_plain_json(tmp_path, monkeypatch):
-    from util.figures import report
+    from util.show import files
 
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     undone = task("repetition", {0: (0.5,) * 4, 10: (0.5,) * 4}, does=False)
     found = benefits(undone, PATTERN, TEXT, UNRELATED)
-    file = report.save_values(found.values(), "induction_scores")
+    file = files.save_values(found.values(), "induction_scores")
     values = json.loads(file.read_text())
     assert values["accuracy by shots"]["sst2, Foo/Bar"]["10"]["controls"] == [0.88, 0.88]
     assert values["tasks"]["repetition"]["does"] is False

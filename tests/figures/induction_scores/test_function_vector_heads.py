@@ -29,9 +29,9 @@ from util.figures.induction_scores.function_vectors import (
 from util.figures.induction_scores.function_vectors import WHOLE as NOTHING
 from util.figures.induction_scores.study import Study
 from util.figures.induction_scores.task_plots import RowPanel
-from util.figures.style import COLUMN, WIDTH
 from util.records.model import Model
 from util.roles.results import FunctionVectorHeads, HeadScores, IndirectEffects
+from util.show.style import COLUMN, WIDTH
 from util.stats.heads import top
 from util.stats.intervals import Interval, Intervals
 

@@ -11,8 +11,8 @@ from util.figures.induction_scores import plots, task_plots
 from util.figures.induction_scores.edits import WHOLE, Edit, Group, Row
 from util.figures.induction_scores.plan import Plan, Setup
 from util.figures.induction_scores.results import Accuracies, Companions, Doses, Mechanism, PromptPattern, Scores
-from util.figures.style import COLUMN, GREY, WIDTH
 from util.roles.results import HeadScores
+from util.show.style import COLUMN, GREY, WIDTH
 from util.stats.heads import top
 from util.stats.intervals import Interval, Intervals
 

@@ -29,7 +29,6 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.engine.label_scores import knockouts, label_log_probs, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
-from util.figures import report
 from util.figures.induction_scores import measures, outputs, results
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group
@@ -48,6 +47,7 @@ from util.records.model import Model
 from util.roles import attention_scores
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.sequences_study import SequenceStudy
+from util.show import files
 from util.stats.heads import top
 
 F64 = torch.float64
@@ -1451,7 +1451,7 @@ def test_gpt2_small_has_its_known_induction_heads(tmp_path):
 
 @pytest.mark.skipif("ICL_LLAMA3" not in os.environ, reason="needs Llama-3-8B: set ICL_LLAMA3 to its hub id, or folder")
 def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_path):
-    model, rows = Model(os.environ["ICL_LLAMA3"]), report.published(Study.stem)["values"]
+    model, rows = Model(os.environ["ICL_LLAMA3"]), files.published(Study.stem)["values"]
     score = SequenceStudy(model, folder=tmp_path).scores().mean()
     assert top(score, 1) == [(15, 30)] and abs(score.max() - 0.98) <= 0.02
     assert 25 <= (score >= attention_scores.INDUCTION_HEAD).sum() <= 40
@@ -1721,7 +1721,7 @@ def test_all_results_of_a_small_study(tmp_path, monkeypatch):
     assert list(values["zero_shot"]["wordseq1"]) == [row.name for row in plan.few()]
     assert list(values["losses"]) == [*(row.name for row in plan.few()), "uniform"]
     assert list(values["controls"]) == ["layer-matched", "norm-matched", "short of"]
-    assert json.loads(report.save_values(values, study.stem).read_text())["chosen"] == [list(h) for h in scores.chosen]
+    assert json.loads(files.save_values(values, study.stem).read_text())["chosen"] == [list(h) for h in scores.chosen]
     lines = found.check_lines()
     assert lines[0].startswith("heads 4 x 8; score of uniform attention ") and "untrained head" in lines[0]
     whole = found.accuracies.interval("wordseq1", EditRow(Group.WHOLE)).value

@@ -16,7 +16,6 @@ from tests.scores import slow_paths
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import PatchHeads
-from util.figures import report
 from util.figures.ioi_patching import example, measures, pairs, patching, results
 from util.figures.ioi_patching.measures import Kind, SetName
 from util.figures.ioi_patching.results import Circuit, Curve, Paths, Population, Setting, Untrained
@@ -27,6 +26,7 @@ from util.models import planted
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import CORRUPTIONS, IOITokens, group_by_shape, ioi_prompts, ioi_tokens
 from util.records.model import Model
+from util.show import files
 from util.stats import controls
 from util.stats.intervals import Interval, mean_interval
 
@@ -652,7 +652,7 @@ def test_intervals_of_paths_hold_together_for_all_that_there_are():
 
 
 def test_published_numbers_are_filled_from_their_own_pair():
-    ids = [row["id"] for row in report.published(Study.stem)["values"]]
+    ids = [row["id"] for row in files.published(Study.stem)["values"]]
     patched = np.zeros((12, 12))
     patched[8, 10] = 1.0
     values = measures.tutorial_values({"scores": np.array([-1.0, 3.0]), "patched": patched - 1}, ids)
@@ -662,7 +662,7 @@ def test_published_numbers_are_filled_from_their_own_pair():
     many = Population.of(drawn(np.zeros((2, 4))), SETTING)
     wang = many.published()
     assert set(wang) <= set(ids) and wang["accuracy"][0] == 1
-    circuit = report.published(Study.stem)["circuit"]
+    circuit = files.published(Study.stem)["circuit"]
     assert measures.roles(circuit, "gpt2")[9, 9] == "name mover" and measures.roles(circuit, "embedded") == {}
 
 
@@ -1007,7 +1007,7 @@ def test_gpt2_small_has_the_published_map(tmp_path):
     """The numbers of data/published/ioi_patching.json that were printed for one pair without BOS."""
     study = Study(os.environ["ICL_GPT2"], folder=tmp_path).tutorial_study
     values = study.tutorial_values()
-    published = {row["id"]: row["value"] for row in report.published(Study.stem)["values"]}
+    published = {row["id"]: row["value"] for row in files.published(Study.stem)["values"]}
     assert len(values) > 16
     for name, (value, _) in values.items():
         assert value == pytest.approx(published[name], abs=0.05 if name == "nnsight_sum" else 0.01), name

@@ -8,7 +8,6 @@ import pytest
 
 from tests import architectures
 from util.engine.call import UnsupportedModel
-from util.figures import report
 from util.figures.ioi_patching import conclusions, edge_results, edges
 from util.figures.ioi_patching.edge_results import EAP, EAP_IG, EXACT, EdgeScores, drawn_edges, random_rankings
 from util.figures.ioi_patching.edges import EdgePairs, Edges
@@ -18,6 +17,7 @@ from util.load_model_and_data import load_ICL_model
 from util.records.model import Model
 from util.scores.evaluation import Circuits, spearman
 from util.scores.graph import ComponentGraph
+from util.show import files
 
 GRAPH = ComponentGraph(2, 2)  # 46 edges
 SETTING = Setting("toy", "toy", "s2_swap")
@@ -128,7 +128,7 @@ def test_one_edge_of_the_wrong_sign_decides_the_cpr_and_is_named(flipped):
             circuits = Circuits.of(GRAPH, ranked, absolute=absolute)
             run = 2.0 + circuits.edges[(slice(None), *gate)]  # the whole effect is kept where the gate is
             curves[name, absolute] = circuits.measured(np.repeat(run[:, None], 40, 1), found.full, found.empty)
-    stored = report.plain(dataclasses.replace(found, curves=curves).values(), 6)
+    stored = files.plain(dataclasses.replace(found, curves=curves).values(), 6)
     said = conclusions.deciding_edge(stored, EAP)
     assert conclusions.deciding_edge(stored, EAP_IG) == []
     assert stored["curves"][EAP]["CMD"]["CMD"] == stored["curves"][EAP_IG]["CMD"]["CMD"]

@@ -15,10 +15,10 @@ from util.figures.circuit_curve import circuit_curves
 from util.figures.ioi_patching import edge_plots, measures, plots, project_plots
 from util.figures.ioi_patching.edge_results import CALLED
 from util.figures.ioi_patching.results import Curve, Example, NextWords, Paths, Population, Setting, Untrained
-from util.figures.style import COLUMN, WIDTH
 from util.roles.rules import Role
 from util.scores.evaluation import SHARES
 from util.scores.evaluation import Curve as CircuitCurve
+from util.show.style import COLUMN, WIDTH
 from util.stats.heads import head_name
 from util.stats.intervals import Interval, Intervals
 

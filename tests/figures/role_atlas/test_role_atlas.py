@@ -14,7 +14,6 @@ from util.figures import planted_controls
 from util.figures.role_atlas import plots
 from util.figures.role_atlas.results import Atlas, Findings, found_exactly
 from util.figures.role_atlas.study import Study, planted_labels, planted_names, roles_of
-from util.figures.style import COLUMN, ROLES, WIDTH
 from util.models import planted_roles
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
@@ -22,6 +21,7 @@ from util.records.model import Model
 from util.roles.function_vectors import TASKS
 from util.roles.label_roles import LabelRoles
 from util.roles.rules import Effect, Evidence, Role, Score
+from util.show.style import COLUMN, ROLES, WIDTH
 
 N = 16
 SETTING = f"{LONG_NAME}, untrained; prompts: 32 random sequences, 128 IOI, 32 financial_phrasebank (k = 16), 24 of each"

@@ -4,8 +4,8 @@ from itertools import combinations
 
 import numpy as np
 
-from util.figures.conclusions import Conclusions, Values, in_words, listed, told, written
 from util.prompts.word_pairs import CORRUPTIONS
+from util.show.conclusions import Conclusions, Values, in_words, listed, told, written
 
 OUTPUTS = "y->last_separator"  # the last separator reads the outputs of the demonstrations
 READ_BY_OTHERS = "demonstrations that are read by each other or the query"

@@ -11,13 +11,13 @@ from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, halves
 from util.edges.edge import CIRCUITS, FAMILIES
 from util.edges.splicing import Store
-from util.figures import report
 from util.figures.edge_ablation.claims import ADDED, AMBIGUOUS, MARGINS, REMOVED, judge, matters_most
 from util.figures.edge_ablation.measures import Rows
 from util.figures.edge_ablation.plan import TASKS
 from util.figures.edge_ablation.study import STEM, Split, Study
 from util.prompts import word_pairs
 from util.roles.pair_task import PairTask
+from util.show import files
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS
 
 COUNTS = (0, 7)  # ambiguous of 10 demonstrations
@@ -34,7 +34,7 @@ ROOM = 2**31
 
 
 def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 64) -> dict[str, Any]:
-    """The verdicts on the claims, and what they are about, for `report.save_claims`.
+    """The verdicts on the claims, and what they are about, for `files.save_claims`.
 
     study: of 10 demonstrations. Its task is that of claim 1; its prompts are those of each task, each with a query of
     its own, or as many as the list has. tasks: of claims 2, 3 and 5. search_prompts: a circuit is searched on them
@@ -67,7 +67,7 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
     whole = {one.task: one.answers({names.FULL: WHOLE})[names.FULL] for one in (primary, *by_task.values())}
     layers = int(whole[study.task]["layers"])
     of_halves = answered(by_task[matters_most(rows)], {names.FULL: WHOLE, **halves(layers)}) if rows else {}
-    explained = next(row["value"] for row in report.published(STEM)["values"] if row["id"] == "explained")
+    explained = next(row["value"] for row in files.published(STEM)["values"] if row["id"] == "explained")
     lost = 1 - explained  # by the paper's circuits, at most
     askable = {task: data["askable"] for task, data in whole.items()}
     if AMBIGUOUS in done:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from util.edges import names as ablations
 from util.figures.edge_ablation.type_circuit import Pair, arrow, draw_type_pairs, short_name
-from util.figures.head_map import short_number, without_zero
-from util.figures.style import (
+from util.show.head_map import short_number, without_zero
+from util.show.style import (
     BLUE,
     GREY,
     PALE_RED,

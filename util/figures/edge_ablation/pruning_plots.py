@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from util.figures.edge_ablation.plots import dot
 from util.figures.edge_ablation.type_circuit import arrow
-from util.figures.head_map import TICK, count_ticks, print_in_cells
-from util.figures.style import (
+from util.show.head_map import TICK, count_ticks, print_in_cells
+from util.show.style import (
     BLUE,
     GREY,
     RED,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from util.figures.edge_ablation import measures, pruning_plots
 from util.figures.edge_ablation.measures import Row
 from util.figures.edge_ablation.results import Setting, in_text, in_words, right_of
-from util.figures.style import WIDTH
 from util.scores.units import SORTS, HeadUnit, Sort, unit_of
+from util.show.style import WIDTH
 from util.stats.intervals import Interval
 from util.stats.tests import rank_p
 
@@ -142,7 +142,7 @@ class PruningCurve:
         ]
 
     def values(self) -> dict[str, Any]:
-        """The numbers of the figure, for `report.save_values`."""
+        """The numbers of the figure, for `files.save_values`."""
         return {
             "settings": self.settings,
             "units": self.units,
@@ -239,7 +239,7 @@ class PruningByTask:
         return pd.DataFrame.from_dict(lines, orient="index")
 
     def values(self) -> dict[str, Any]:
-        """The numbers of the figures, for `report.save_values`."""
+        """The numbers of the figures, for `files.save_values`."""
         return {
             "by_task": {
                 task: {sort: curve.values() for sort, curve in curves.items()} for task, curves in self.by_task.items()

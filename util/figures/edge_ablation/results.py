@@ -19,8 +19,8 @@ from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
 from util.figures.edge_ablation import measures, plots
 from util.figures.edge_ablation.measures import Cost, Row, Rows, queries_of, sure_losses
 from util.figures.edge_ablation.type_circuit import Pair
-from util.figures.style import WIDTH
 from util.prompts import word_pairs
+from util.show.style import WIDTH
 from util.stats.intervals import Interval, Intervals, accuracy
 from util.stats.tests import holm, mcnemar, rank_p
 

@@ -37,7 +37,7 @@ class Summary:
     models: CircuitsByModel
 
     def values(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Every number of the figures, for `report.save_values`. request: that of the study."""
+        """Every number of the figures, for `files.save_values`. request: that of the study."""
         circuit, probes, ambiguity = self.circuit, self.probes, self.ambiguity
         return {
             "request": request,
@@ -74,7 +74,7 @@ class Summary:
         }
 
     def measured(self) -> dict[str, tuple[float, float]]:
-        """What has a published counterpart, with its standard error, see `report.comparison`."""
+        """What has a published counterpart, with its standard error, see `files.comparison`."""
         return {"explained": (self.circuit.explained.value, self.circuit.explained_error)}
 
     def check_lines(self) -> list[str]:

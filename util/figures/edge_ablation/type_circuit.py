@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
-from util.figures.style import BLUE, GREY
+from util.show.style import BLUE, GREY
 
 Pair = tuple[str, str, str]  # source, target, relation
 SHORT = {"last_separator": "last", "query": "query"}

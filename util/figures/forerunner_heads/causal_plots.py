@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from util.figures.forerunner_heads.cuts import EVERYWHERE, Part
 from util.figures.forerunner_heads.measures import Contrast, Inducing, Reader
 from util.figures.forerunner_heads.plots import SHARES, SMALL, WIDE, curve, level
-from util.figures.head_map import colour_bar, head_map
-from util.figures.style import (
+from util.show.head_map import colour_bar, head_map
+from util.show.style import (
     BLUE,
     GREY,
     LIGHT_BLUE,

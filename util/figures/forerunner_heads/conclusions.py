@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from util.figures.conclusions import Conclusions, Values, in_words, listed, none_or, sign, told, written
 from util.figures.forerunner_heads import measures
 from util.figures.forerunner_heads.results.ablation import LEAST
+from util.show.conclusions import Conclusions, Values, in_words, listed, none_or, sign, told, written
 from util.stats.intervals import Intervals
 
 EVERYWHERE = "(0.0, 1.0)"

@@ -16,7 +16,7 @@ SEEDS = 3  # of queries and demonstrations
 
 
 def copying(study: AblationStudy, *, choice_prompts: int = 128) -> dict[str, Any]:
-    """What demonstrations and `CUTS` change by data set, for `report.save_claims`.
+    """What demonstrations and `CUTS` change by data set, for `files.save_claims`.
 
     study: its prompts are those of each data set and seed; its k, how many demonstrations they have. The data set and k
     that are done from their demonstrations, if any is, are measured, too. Each change is paired by query; another seed

@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from util.figures.forerunner_heads.measures import Series
 from util.figures.forerunner_heads.plots import SHARES, SMALL, curve
 from util.figures.forerunner_heads.results import Counts, Layers
-from util.figures.head_map import colour_bar, count_ticks
-from util.figures.style import WIDTH, headline, new_figure, style
+from util.show.head_map import colour_bar, count_ticks
+from util.show.style import WIDTH, headline, new_figure, style
 
 COLOURS = {Series.CORRECT: "#023858", Series.WRONG: "#ff7f0e"}
 MAPS = {Series.CORRECT: "Blues", Series.WRONG: "Purples"}

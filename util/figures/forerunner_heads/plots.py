@@ -16,8 +16,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from util.figures.forerunner_heads.measures import Contrast, Series, Verdict
-from util.figures.head_map import colour_bar, count_ticks, head_map, print_in_cells, short_number
-from util.figures.style import (
+from util.roles.rules import Role
+from util.show.head_map import colour_bar, count_ticks, head_map, print_in_cells, short_number
+from util.show.style import (
     BLUE,
     GREEN,
     GREY,
@@ -31,7 +32,6 @@ from util.figures.style import (
     points,
     style,
 )
-from util.roles.rules import Role
 from util.stats.heads import Head, head_name, heads_where
 from util.stats.intervals import Interval, Intervals
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from util.figures.induction_scores import measures, published, task_plots
 from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import Plan
-from util.figures.style import WIDTH
+from util.show.style import WIDTH
 from util.stats.answers import TERMS
 from util.stats.intervals import Interval, accuracy, mean_interval
 from util.stats.task_check import TaskCheck

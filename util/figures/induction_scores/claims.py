@@ -207,7 +207,7 @@ def verdicts_on_paper(margins: Mapping[int, float] = MARGINS) -> dict[str, dict[
 
 
 def stored(benefits: Benefits) -> dict[str, Any]:
-    """The verdicts on the claims and what they are about, for `report.save_claims`."""
+    """The verdicts on the claims and what they are about, for `files.save_claims`."""
     setup = benefits.plan.setup
     return {
         "model": benefits.model_title,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from util.figures.conclusions import Conclusions, Values, in_words, interval_at, listed, none_or, sign, told, written
 from util.roles.attention_scores import INDUCTION_HEAD
+from util.show.conclusions import Conclusions, Values, in_words, interval_at, listed, none_or, sign, told, written
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, detectable
 

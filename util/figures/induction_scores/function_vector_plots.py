@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from util.figures.head_map import head_map
 from util.figures.induction_scores.task_plots import ROW, RowPanel, lines_of, row_panels
-from util.figures.style import BLUE, ROLES, WIDTH, columns_of, headline, name_point, new_figure, points, style
 from util.roles.rules import Role
+from util.show.head_map import head_map
+from util.show.style import BLUE, ROLES, WIDTH, columns_of, headline, name_point, new_figure, points, style
 from util.stats.heads import Head, head_name
 from util.stats.intervals import Intervals
 

@@ -21,8 +21,8 @@ from scipy.stats import spearmanr
 
 from util.figures.induction_scores import function_vector_plots
 from util.figures.induction_scores.task_plots import RowPanel
-from util.figures.style import WIDTH
 from util.roles.results import FunctionVectorHeads, HeadScores
+from util.show.style import WIDTH
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval, accuracy, bootstrap_interval, mean_interval, paired_interval, resampled

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from util.figures.head_map import colour_limit, head_map, short_number
-from util.figures.style import (
+from util.roles.rules import Role
+from util.show.head_map import colour_limit, head_map, short_number
+from util.show.style import (
     BLUE,
     GREY,
     RED,
@@ -27,7 +28,6 @@ from util.figures.style import (
     points,
     style,
 )
-from util.roles.rules import Role
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from util.figures import report
 from util.figures.induction_scores.edits import Group
+from util.show import files
 
 MODEL = "meta-llama/Meta-Llama-3-8B"
 FULL, ABLATED, RANDOM, KNOCKED_OUT = "full", "top 1 % out", "random 1 % out", "pattern out"
@@ -25,7 +25,7 @@ GROUPS = {  # what corresponds to it here
 
 @cache
 def _values(model: str) -> dict[str, float]:
-    return {row["id"]: row["value"] for row in report.published("induction_scores")["values"] if row["model"] == model}
+    return {row["id"]: row["value"] for row in files.published("induction_scores")["values"] if row["model"] == model}
 
 
 def accuracies(place: str, model: str = MODEL) -> dict[str, float]:

@@ -14,17 +14,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures import report
 from util.figures.induction_scores import measures, plots, published, task_plots
 from util.figures.induction_scores.benefits import Benefits
 from util.figures.induction_scores.edits import CONTROL_SETS, Group, Row
 from util.figures.induction_scores.function_vectors import FunctionVectors
 from util.figures.induction_scores.plan import Plan
-from util.figures.style import BLUE, GREY, PALE_RED, WIDTH
-from util.figures.tokens import TokenRows
 from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.results import HeadScores
+from util.show import files
+from util.show.style import BLUE, GREY, PALE_RED, WIDTH
+from util.show.tokens import TokenRows
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, paired_interval
 from util.stats.task_check import TaskCheck
@@ -607,7 +607,7 @@ class Results:
         error = float(best.std(ddof=1) / len(best) ** 0.5)
         here["best prefix-matching score"] = (float(self.scores.mean.max()), error)
         here["heads with prefix matching >= 0.3, share"] = (float(heads.induction_heads.mean()), 0.0)
-        return report.comparison(str(self.request["stem"]), self.model_name, here)
+        return files.comparison(str(self.request["stem"]), self.model_name, here)
 
     def values(self) -> dict[str, Any]:
         """Returns what the file of values holds."""

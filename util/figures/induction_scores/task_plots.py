@@ -10,8 +10,8 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from util.figures.head_map import without_zero
-from util.figures.style import (
+from util.show.head_map import without_zero
+from util.show.style import (
     BLUE,
     GREY,
     PALE_RED,

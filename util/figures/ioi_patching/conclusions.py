@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from util.figures.conclusions import Conclusions, Values, counted, interval_at, listed, none_or, told, written
 from util.figures.ioi_patching import measures
 from util.figures.stored_roles import why_no_role
+from util.show.conclusions import Conclusions, Values, counted, interval_at, listed, none_or, told, written
 from util.stats.heads import Head, head_name
 from util.stats.intervals import Interval
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from util.figures.ioi_patching.measures import CARRIES, carriers
 from util.figures.ioi_patching.plots import CHANNEL_COLOURS, Names
-from util.figures.style import (
+from util.show.style import (
     BLUE,
     BROWN,
     GREY,

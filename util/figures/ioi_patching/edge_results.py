@@ -21,9 +21,9 @@ from util.figures.circuit_curve import circuit_curves
 from util.figures.ioi_patching import edge_plots
 from util.figures.ioi_patching.measures import carriers
 from util.figures.ioi_patching.results import KEPT, Result
-from util.figures.style import WIDTH
 from util.scores.evaluation import Curve, spearman
 from util.scores.graph import LETTERS, ComponentGraph
+from util.show.style import WIDTH
 from util.stats.heads import head_name
 from util.stats.intervals import (
     Interval,

@@ -13,9 +13,9 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from util.figures.head_map import colour_bar, colour_limit, count_ticks, head_map, print_in_cells, short_number
 from util.figures.ioi_patching.measures import DIRECT, THROUGH_MLPS, carriers
-from util.figures.style import (
+from util.show.head_map import colour_bar, colour_limit, count_ticks, head_map, print_in_cells, short_number
+from util.show.style import (
     BLUE,
     GREEN,
     GREY,

@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
-from util.figures.head_map import count_ticks, head_map
 from util.figures.ioi_patching import measures
 from util.figures.ioi_patching.plots import Floats, quoted
 from util.figures.ioi_patching.results import Example
-from util.figures.style import BLUE, WIDTH, headline, headline_height, new_figure, style
+from util.show.head_map import count_ticks, head_map
+from util.show.style import BLUE, WIDTH, headline, headline_height, new_figure, style
 
 COLUMNS = 9  # panels of head outputs side by side
 

@@ -17,12 +17,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.figures import report
-from util.figures.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_figure, circuit_graph
 from util.figures.ioi_patching import measures, plots
 from util.figures.ioi_patching.measures import Agreement, Floats, Kind, SetName, carriers, normalised, signed
-from util.figures.style import WIDTH
 from util.roles.rules import Role
+from util.show import files
+from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_figure, circuit_graph
+from util.show.style import WIDTH
 from util.stats.heads import Head, head_name, heads_where, top
 from util.stats.intervals import Interval, Intervals, accuracy, mean_interval, mean_intervals
 from util.stats.splits import halves
@@ -34,7 +34,7 @@ STRONGEST_PATHS = 10  # paths in the table and the figure
 
 def published_roles(model: str) -> dict[Head, str]:
     """The published role of heads of this model, such as "name mover"; none for others."""
-    return measures.roles(report.published(measures.STEM)["circuit"], model)
+    return measures.roles(files.published(measures.STEM)["circuit"], model)
 
 
 @dataclass(frozen=True)

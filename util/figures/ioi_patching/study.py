@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from util.figures import report
 from util.figures.ioi_patching import measures, results
 from util.figures.ioi_patching.edge_results import BANDS, EdgeScores, NoEdges
 from util.figures.ioi_patching.edges import EdgePairs, Edges
@@ -21,6 +20,7 @@ from util.prompts.ioi import Corruption
 from util.records import study
 from util.records.checked import Count, Natural, checked
 from util.roles.heads import checked_head
+from util.show import files
 from util.stats.heads import Head
 
 FEWEST = 8  # pairs of prompts: a half of them chooses heads, the other half needs intervals
@@ -218,7 +218,7 @@ class Study(study.Study):
 
         There are none for a model that the tutorial does not measure.
         """
-        measured_there = report.published(self.stem)["circuit"]["model"]
+        measured_there = files.published(self.stem)["circuit"]["model"]
         return self.tutorial_study.tutorial_values() if self.model.name == measured_there else {}
 
     @property
@@ -230,7 +230,7 @@ class Study(study.Study):
 
     def tutorial_values(self) -> dict[str, tuple[float, float]]:
         """Returns what the tutorial says, measured on this study's example, which has to be that of the tutorial."""
-        ids = [row["id"] for row in report.published(self.stem)["values"]]
+        ids = [row["id"] for row in files.published(self.stem)["values"]]
         return measures.tutorial_values(self.example_pair.measured().data, ids)
 
 

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 
-from util.figures.conclusions import Conclusions, Values, counted, in_words, listed, none_or, told, written
 from util.roles.rules import units_of
+from util.show.conclusions import Conclusions, Values, counted, in_words, listed, none_or, told, written
 
 UNITS = {  # of effects; all others are in nats
     "function vector": "as a probability that is gained",

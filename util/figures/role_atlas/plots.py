@@ -11,9 +11,9 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from util.figures.head_map import TICK, count_ticks
-from util.figures.style import NO_ROLE, ROLES, WIDTH, columns_of, headline, ink, new_figure, style
 from util.roles.rules import Role
+from util.show.head_map import TICK, count_ticks
+from util.show.style import NO_ROLE, ROLES, WIDTH, columns_of, headline, ink, new_figure, style
 from util.stats.heads import Head
 
 LETTERS = (7.5, 5.5)  # points: the width and height that two letters need

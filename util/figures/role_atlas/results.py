@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from util.figures.role_atlas import plots
-from util.figures.style import WIDTH
 from util.roles.rules import Evidence, Role, RoleOfHead, units_of
+from util.show.style import WIDTH
 from util.stats.heads import Head
 
 EXPLAINED = (Role.INHIBITION, Role.MOVER)  # the figure of IOI says why heads that carry most have none of these

@@ -17,7 +17,7 @@ from util.figures.forerunner_heads import causal_plots, cuts
 from util.figures.forerunner_heads.cuts import EVERYWHERE, WHOLE, Condition, Cut, Part
 from util.figures.forerunner_heads.measures import Floats
 from util.figures.forerunner_heads.results.setting import Setting
-from util.figures.style import WIDTH
+from util.show.style import WIDTH
 from util.stats.answers import gold_log_probability, label_mass, right, which_label
 from util.stats.intervals import Interval, accuracy, mean_interval, signed
 from util.stats.task_check import TaskCheck, chosen

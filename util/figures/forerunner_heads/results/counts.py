@@ -15,7 +15,7 @@ from util.figures.forerunner_heads import measures, plots
 from util.figures.forerunner_heads.measures import Series
 from util.figures.forerunner_heads.results.copy_magnitudes import Reading
 from util.figures.forerunner_heads.results.setting import Setting
-from util.figures.style import WIDTH
+from util.show.style import WIDTH
 from util.stats.intervals import Interval, Intervals, mean_interval
 
 

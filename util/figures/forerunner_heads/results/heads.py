@@ -14,7 +14,7 @@ from util.figures.forerunner_heads import causal_plots, measures
 from util.figures.forerunner_heads.measures import Contrast, Floats
 from util.figures.forerunner_heads.results.ablation import Score, Task
 from util.figures.forerunner_heads.results.setting import Setting
-from util.figures.style import WIDTH
+from util.show.style import WIDTH
 from util.stats.answers import label_mass, which_label
 from util.stats.heads import Head
 

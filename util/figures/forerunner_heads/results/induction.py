@@ -14,7 +14,7 @@ from util.figures.forerunner_heads import causal_plots, measures
 from util.figures.forerunner_heads.measures import Floats, Inducing, Reader
 from util.figures.forerunner_heads.results.ablation import Task
 from util.figures.forerunner_heads.results.setting import Setting, curve
-from util.figures.style import WIDTH
+from util.show.style import WIDTH
 from util.stats.intervals import Intervals, mean_intervals
 
 

@@ -15,7 +15,7 @@ from util.figures.forerunner_heads import measures, plots
 from util.figures.forerunner_heads.measures import Contrast, Series, Specificity
 from util.figures.forerunner_heads.results.copy_magnitudes import Reading
 from util.figures.forerunner_heads.results.setting import Setting
-from util.figures.style import WIDTH
+from util.show.style import WIDTH
 from util.stats.heads import Head, head_name
 
 

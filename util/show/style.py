@@ -16,7 +16,6 @@ from matplotlib.textpath import TextPath
 from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike
 
-from util.roles.rules import Role
 from util.stats.intervals import Interval
 
 SETTING_ID = "setting"  # names the text below the finding, so that it is found in a figure
@@ -57,16 +56,16 @@ class RoleLook(NamedTuple):
     letters: str
 
 
-ROLES: Mapping[Role, RoleLook] = {  # no two are alike, also to colour-blind readers; nothing else has these colours
-    Role.PREVIOUS_TOKEN: RoleLook("#5cc2fc", "PT"),
-    Role.DUPLICATE_TOKEN: RoleLook("#ddd95f", "DT"),
-    Role.INDUCTION: RoleLook("#3ab77e", "IN"),
-    Role.FORERUNNER: RoleLook("#0f798e", "FR"),
-    Role.LABEL_READER: RoleLook("#8e9d4d", "LR"),
-    Role.FUNCTION_VECTOR: RoleLook("#db7fc6", "FV"),
-    Role.INHIBITION: RoleLook("#7f53bc", "SI"),  # the name of Wang et al.: S-inhibition
-    Role.MOVER: RoleLook("#c75f1d", "MV"),
-    Role.NEGATIVE_MOVER: RoleLook("#6e2d13", "NM"),
+ROLES: Mapping[str, RoleLook] = {  # no two are alike, also to colour-blind readers; nothing else has these colours
+    "previous-token": RoleLook("#5cc2fc", "PT"),
+    "duplicate-token": RoleLook("#ddd95f", "DT"),
+    "induction": RoleLook("#3ab77e", "IN"),
+    "forerunner": RoleLook("#0f798e", "FR"),
+    "label reader": RoleLook("#8e9d4d", "LR"),
+    "function vector": RoleLook("#db7fc6", "FV"),
+    "inhibition": RoleLook("#7f53bc", "SI"),  # the name of Wang et al.: S-inhibition
+    "mover": RoleLook("#c75f1d", "MV"),
+    "negative mover": RoleLook("#6e2d13", "NM"),
 }
 NO_ROLE = "0.95"
 

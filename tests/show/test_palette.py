@@ -9,9 +9,9 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from util import paths
-from util.figures import style
-from util.figures.style import ROLES, ink
 from util.roles.rules import Role
+from util.show import style
+from util.show.style import ROLES, ink
 
 FILES = sorted((paths.root() / "util" / "figures").rglob("*.py"))
 NOT_OURS = {"style.py", "paper_plots.py"}  # the palette itself, and figures in the colours of a paper

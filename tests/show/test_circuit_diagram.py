@@ -8,11 +8,11 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from tests.figures.legible import LONG_NAME, faults
-from util.figures import circuit_diagram as diagram
-from util.figures.circuit_diagram import Edge, Node, circuit_figure, circuit_graph
-from util.figures.head_map import short_number
-from util.figures.style import COLUMN, ROLES, WIDTH
 from util.roles.rules import Role
+from util.show import circuit_diagram as diagram
+from util.show.circuit_diagram import Edge, Node, circuit_figure, circuit_graph
+from util.show.head_map import short_number
+from util.show.style import COLUMN, ROLES, WIDTH
 from util.stats.intervals import Interval
 
 KINDS = ((), (), (Role.MOVER,), (Role.INDUCTION, Role.MOVER), (Role.INHIBITION,), (*Role,)[:3])  # roles of a node

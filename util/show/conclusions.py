@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from util import paths
 from util.models.table import PACKAGED
-from util.stats.intervals import Interval
+from util.show.part import Figure, sentences
+from util.show.words import counted, in_words, interval_at, listed, none_or, sign, written  # noqa: F401  # for figures
 from util.stats.verdicts import CANNOT_BE_TOLD, Claim, Verdicts, verdicts_of
 
 Values = Mapping[str, Any]  # of data/values/<stem>.json
@@ -40,11 +44,33 @@ class Conclusions:
         return self._repr_markdown_()
 
 
-def told(stem: str, sentences: Sentences, model: str, general: Sentences | None = None) -> Conclusions:
+def sentences_of(stem: str) -> Sentences:
+    """From values to sentences, of a figure: of the parts that a model has a part in."""
+    figure = _figure(stem)
+    return partial(sentences, figure, measured=True) if figure else _module(stem, "conclusions").sentences
+
+
+def _figure(stem: str) -> Figure | None:
+    """The parts of a figure that has them."""
+    return _module(stem, "show").FIGURE if find_spec(f"util.figures.{stem}.show") else None
+
+
+def _module(stem: str, name: str) -> Any:
+    return import_module(f"util.figures.{stem}.{name}")
+
+
+def of(stem: str, model: str) -> Conclusions:
+    """What the stored values of a figure say of the committed models and of `model`."""
+    figure = _figure(stem)
+    general = partial(sentences, figure, measured=False) if figure else None
+    return told(stem, sentences_of(stem), model, general)
+
+
+def told(stem: str, of_model: Sentences, model: str, general: Sentences | None = None) -> Conclusions:
     """What the stored values of a figure say of the models that are committed, and of `model`, if it is another one.
 
-    sentences: from values to sentences. The values of `model` are those that were written last, see
-    `report.save_values`; the others are those of the clone. The verdicts on the figure's claims end each model's text
+    of_model: from values to sentences. The values of `model` are those that were written last, see
+    `files.save_values`; the others are those of the clone. The verdicts on the figure's claims end each model's text
     where the clone has some of it. general: from the values of any model to what is about none of them.
     """
     found: dict[str, list[str]] = {}
@@ -55,7 +81,7 @@ def told(stem: str, sentences: Sentences, model: str, general: Sentences | None 
         if general is not None:
             found.setdefault("whichever the model", general(values))
         judged = stored_claims(stem, name)
-        found[title(values)] = sentences(values) + (verdict_sentences(verdicts_of(judged)) if judged else [])
+        found[title(values)] = of_model(values) + (verdict_sentences(verdicts_of(judged)) if judged else [])
     return Conclusions(found)
 
 
@@ -128,49 +154,3 @@ def stored_claims(stem: str, model: str, *, latest: bool = False) -> dict[str, A
 def title(values: Values) -> str:
     """The name of the model that values are of, and what was done to it."""
     return str(values["model"]).split(":")[0]
-
-
-def written(triple: Sequence[float]) -> str:
-    """A stored value with its interval: counts as they are, all else with two decimals."""
-    if all(isinstance(number, int) for number in triple):
-        value, low, high = triple
-        return f"{value} [{low}, {high}]"
-    return str(Interval(*triple))
-
-
-def sign(triple: Sequence[float | None]) -> int:
-    """1 or -1 where a stored interval lies above or below 0, else 0."""
-    _, low, high = triple
-    return 0 if low is None or high is None else int(low > 0) - int(high < 0)
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words as a list in a sentence: "a, b and c"."""
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
-def in_words(count: int) -> str:
-    """A number as it stands in a sentence: small ones as words."""
-    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-    return words[count] if 0 <= count < len(words) else f"{count:,}"
-
-
-def none_or(count: int) -> str:
-    """A number as `in_words`, where it stands for a noun: "none" of them, "three" of them."""
-    return in_words(count) if count else "none"
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: "no heads", "one head", "three heads"."""
-    return f"{in_words(count)} {noun if count == 1 else plural or noun + 's'}"
-
-
-def interval_at(arrays: Values, *place: int, value: str = "value") -> Interval:
-    """The interval at a place of stored arrays of values, lower and upper ends."""
-    found = []
-    for name in (value, "low", "high"):
-        entry = arrays[name]
-        for index in place:
-            entry = entry[index]
-        found.append(float(entry))
-    return Interval(*found)

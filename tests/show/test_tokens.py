@@ -8,8 +8,8 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
 from tests.figures.legible import LONG_NAME, faults
-from util.figures import style
-from util.figures.tokens import TokenRows, visible
+from util.show import style
+from util.show.tokens import TokenRows, visible
 
 DEMONSTRATION = ["gr", "ape", " shark", ":", "Foo", "\n\n"]
 TOKENS = ["<|endoftext|>", "A", " list", " of", " sequences", ".", "\n\n", *DEMONSTRATION * 10, "kiwi", " dog", ":"]

@@ -10,7 +10,7 @@ from matplotlib.image import AxesImage
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from util.figures.style import ink
+from util.show.style import ink
 from util.stats.heads import Head
 
 TICK = 0.24  # inches that a tick label of two digits needs

@@ -19,8 +19,8 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from util.figures.head_map import short_number
-from util.figures.style import FINDING, SETTING, WIDTH, broken, columns_of, headline, ink, new_figure, style
+from util.show.head_map import short_number
+from util.show.style import FINDING, SETTING, WIDTH, broken, columns_of, headline, ink, new_figure, style
 
 PRINTED = 0.05  # weights from here on are printed below their tokens
 MARKS = {" ": "·", "\n": "↵", "\t": "⇥"}  # what would not be seen

@@ -22,8 +22,8 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.typing import ColorType
 from numpy.typing import NDArray
 
-from util.figures.head_map import short_number
-from util.figures.style import (
+from util.show.head_map import short_number
+from util.show.style import (
     NO_ROLE,
     ROLES,
     WIDTH,
@@ -36,7 +36,6 @@ from util.figures.style import (
     style,
     text_width,
 )
-from util.roles.rules import Role
 from util.stats.intervals import Interval
 
 Floats = NDArray[np.float64]
@@ -59,7 +58,7 @@ class Node(NamedTuple):
 
     name: str
     layer: int
-    roles: Sequence[Role] = ()
+    roles: Sequence[str] = ()
 
 
 class Edge(NamedTuple):
@@ -253,8 +252,8 @@ def _colour(weight: float) -> ColorType:
     return POSITIVE if weight > 0 else NEGATIVE
 
 
-def _roles(graph: nx.MultiDiGraph, name: str) -> list[Role]:
-    return [Role(role) for role in filter(None, graph.nodes[name]["roles"].split(", "))]
+def _roles(graph: nx.MultiDiGraph, name: str) -> list[str]:
+    return [role for role in graph.nodes[name]["roles"].split(", ") if role]
 
 
 def _lines(graph: nx.MultiDiGraph) -> list[tuple[str, str, str, float]]:

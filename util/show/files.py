@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -17,9 +18,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from util import paths
-from util.figures.style import headline_of
 from util.models.table import PACKAGED
-from util.records.exports import write_whole
+from util.show.style import headline_of
 from util.stats.undefined import IN_VALUES
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def saved(figure: Figure | None, study: Any, panel: str) -> Picture | None:
 
     None, of what there is nothing to draw of, is given back as it is.
     """
-    return _shown(figure, study.stem, panel, study.model.name) if figure else None
+    return shown(figure, study.stem, panel, study.model.name) if figure else None
 
 
 def saved_of_no_model(figure: Figure, stem: str, panel: str) -> Picture:
@@ -211,13 +211,20 @@ def saved_of_no_model(figure: Figure, stem: str, panel: str) -> Picture:
 
     It is stored once, whichever model the notebook runs on: beside the figures of the embedded model.
     """
-    return _shown(figure, stem, panel)
+    return shown(figure, stem, panel)
 
 
-def _shown(figure: Figure, *place: str) -> Picture:
+def shown(figure: Figure, *place: str) -> Picture:
     """The PNG file itself, so that a notebook shows what is in figures/, at two pixels for each that it takes."""
     from IPython.display import Image as Picture  # half a second, for notebooks alone
 
     png, _ = save_figure(figure, *place)
     with Image.open(png) as image:
         return Picture(filename=png, width=image.width // 2)
+
+
+def write_whole(file: Path, text: str) -> Path:
+    """Write a file of text whole or not at all, and return it; one that is there is replaced."""
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.part")  # another process may write the same file
+    temporary.write_text(text, encoding="utf-8")
+    return temporary.replace(file)

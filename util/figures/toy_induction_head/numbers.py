@@ -1,0 +1,209 @@
+"""Induction by hand, and the numbers of heads that do it in models, from arrays alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from util import paths
+from util.roles import attention_scores
+from util.roles.attention_scores import ROLES, best_heads, scored_head
+from util.stats.heads import head_name
+
+Floats = NDArray[np.floating]
+SLOTS = ("token", "previous", "output")  # of the residual stream of the construction
+SCORES = ("prefix matching", "previous token")
+SEQUENCE = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]])  # of the lecture
+TOKENS, DIMENSIONS = ["a", "b", "c", "ab"], ["a", "b", "c"]  # the fourth token is half a, half b
+VISIBLE = 0.1  # attention that is drawn
+VOCABULARY, COPY = 64, 15  # tokens of the model of the phase change; distinct ones of a sequence that it is measured on
+
+
+# ------------------------------------------------------------------------------------------------ by hand
+
+
+def attention(queries: Floats, keys: Floats, beta: float) -> Floats:
+    """Returns the causal softmax of queries [T, d] times keys [T, d], times beta: [T, T]."""
+    causal = np.where(np.tri(len(queries)), 0, -np.inf)
+    return softmax(beta * queries @ keys.T + causal, axis=-1)
+
+
+def before(tokens: int) -> Floats:
+    """Returns the attention [T, T] of the lecture's head: all to the token before, and none from the first."""
+    weights = np.eye(tokens, k=-1)
+    return weights / (weights.sum(axis=1, keepdims=True) + 1e-8)
+
+
+def role_scores(pattern: Floats, length: int, copies: int, bos: bool = True) -> dict[str, float]:
+    """Returns the SCORES of attention [T, T] on a repeated sequence, by name."""
+    rows = pattern[attention_scores.queries(length, copies, bos)]
+    cells = attention_scores.cells(length, copies, bos)["previous_token"]
+    values = float(attention_scores.prefix_matching(rows, length, copies, bos)), float(rows[cells].mean())
+    return dict(zip(SCORES, values, strict=True))
+
+
+def predictions(logits: Floats) -> NDArray[np.bool_]:
+    """Which tokens are predicted, [T, V]: those of a row's largest logit, several where they are equal (to 1e-6)."""
+    return logits >= logits.max(axis=1, keepdims=True) - 1e-6
+
+
+def predicted(logits: Floats, tokens: Sequence[str], vocabulary: Sequence[str]) -> dict[str, str]:
+    """Returns what is predicted after each token, by the largest of its logits [T, V]: "a or b" where two are equal."""
+    names = [" or ".join(np.array(vocabulary)[row]) for row in predictions(logits)]
+    return dict(zip(tokens, names, strict=True))
+
+
+def construction(tokens: int) -> dict[str, Floats]:
+    """Returns the matrices of two layers of one head each that continue any pattern of so many tokens, BOS counted.
+
+    The residual stream has three slots of one-hot vectors, `SLOTS`. embedding [V, 3 V] writes the first, unembedding
+    [3 V, V] reads the last. ov_0: layer 0 copies the token it reads into "previous"; qk_1: layer 1 matches the query's
+    token with the key's previous one; ov_1: it copies the token it reads to the output: [3 V, 3 V]. qk, ov [V, V]: what
+    layer 1 matches and adds to the logits, through both layers.
+    """
+    token, previous, output = (np.kron(slot, np.eye(tokens)) for slot in np.eye(len(SLOTS)))
+    ov_0, qk_1, ov_1 = token.T @ previous, token.T @ previous, token.T @ output
+    circuits = {"qk": token @ qk_1 @ (token @ ov_0).T, "ov": token @ ov_1 @ output.T}
+    return {"embedding": token, "unembedding": output.T, "ov_0": ov_0, "qk_1": qk_1, "ov_1": ov_1, **circuits}
+
+
+def run(ids: Sequence[int] | NDArray[np.integer], tokens: int, beta: float) -> tuple[Floats, Floats, Floats]:
+    """Returns the attention [T, T] of both layers of the construction on ids [T], BOS in front, and logits [T, V]."""
+    made, places = construction(tokens), np.eye(len(ids))
+    x = made["embedding"][ids]
+    layer_0 = attention(np.eye(len(ids), k=-1), places, beta)
+    x = x + layer_0 @ x @ made["ov_0"]
+    layer_1 = attention(x @ made["qk_1"], x, beta)
+    return layer_0, layer_1, (x + layer_1 @ x @ made["ov_1"]) @ made["unembedding"]
+
+
+def repeated_ids(length: int, copies: int, vocabulary: int, seed: int) -> NDArray[np.int64]:
+    """Returns random distinct tokens in several copies, [T], BOS (0) in front."""
+    drawn = np.random.default_rng(seed).choice(np.arange(1, 1 + vocabulary), length, replace=False)
+    return np.r_[0, np.tile(drawn, copies)]
+
+
+def likeliest(texts: Sequence[str], beta: float, most: int = 3) -> dict[str, dict[str, float]]:
+    """Returns the letters that the construction predicts after each text, `most` of them, with their shares.
+
+    ^ is BOS. Shares of a millionth or less are left out; equal ones come in the order of the alphabet.
+    """
+    alphabet = ["^", *sorted(set("".join(texts)))]
+    found = {}
+    for text in texts:
+        last = run([alphabet.index(letter) for letter in f"^{text}"], len(alphabet), beta)[2][-1]
+        shares = dict(zip(alphabet, map(float, last), strict=True))
+        best = sorted(shares, key=lambda letter: -round(shares[letter], 6))[:most]
+        found[text] = {letter: shares[letter] for letter in best if shares[letter] > 1e-6}
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+def lecture(arrays: Any, settings: Any) -> dict[str, Any]:
+    """The lecture's head: its attention, what it copies, and its scores on a repeated sequence."""
+    weights = before(len(SEQUENCE))
+    found = role_scores(before(settings.copies * settings.length), settings.length, settings.copies, bos=False)
+    matching, previous = (found[name] for name in SCORES)
+    toy = {"attention": weights, "copied": weights @ SEQUENCE, "prefix_matching": matching, "previous": previous}
+    return {"toy": toy}
+
+
+def circuits(arrays: Any, settings: Any) -> dict[str, Any]:
+    """The construction on one repeated sequence: its scores by layer, and how often it is right."""
+    length, copies = settings.length, settings.copies
+    ids = repeated_ids(length, copies, settings.vocabulary, settings.seed)
+    *layers, logits = run(ids, 1 + settings.vocabulary, settings.beta)
+    right = logits.argmax(axis=1)[:-1] == ids[1:]
+    later = right[attention_scores.queries(length, copies)[:-1]]
+    scores = {f"layer {number}": role_scores(layer, length, copies) for number, layer in enumerate(layers)}
+    accuracy = {"first copy": float(right[1:length].mean()), "later copies": float(later.mean())}
+    return {"construction": {"scores": scores, "accuracy": accuracy}}
+
+
+def texts(arrays: Any, settings: Any) -> dict[str, Any]:
+    """What the construction predicts after some texts."""
+    return {"texts": likeliest(settings.texts, settings.beta)}
+
+
+def heads(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """Scores of planted heads, and of the best heads of the trained model and its twin, held-out ones."""
+    planted, shown = arrays["planted"], {}
+    for layer, head, role in arrays["roles"]:
+        shown[f"planted GPT-2, {head_name((layer, head))}: {role}"] = scored_head(planted, (layer, head)).scores
+    for whose, name in (("trained", arrays["title"]), ("untrained", "untrained twin")):
+        for role, best in best_heads(arrays[whose]).items() if whose in arrays else ():
+            shown[f"{name}, {best.name}: best {role.replace('_', ' ')}"] = best.scores
+    means = {role: planted[role].mean(axis=0) for role in ROLES}
+    decoys = {role: float(max(mean[tuple(decoy)] for decoy in arrays["decoys"])) for role, mean in means.items()}
+    return {"heads": shown, "planted": {"decoys, at most": decoys}}
+
+
+def patterns(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """Where the best heads of the trained model attend on one sequence, BOS left out, beside the heads by hand.
+
+    Of each: query and key positions and weights of at least VISIBLE, weak ones first.
+    """
+    length, copies = settings.length, settings.copies
+    ids = repeated_ids(length, copies, settings.vocabulary, settings.seed)
+    by_hand = {
+        "previous_token": before(copies * length),
+        "prefix_matching": run(ids, 1 + settings.vocabulary, settings.beta)[1],
+    }
+    scores = [role_scores(pattern, length, copies, bos=bool(number)) for number, pattern in enumerate(by_hand.values())]
+    found = {}
+    for (role, pattern), own in zip(by_hand.items(), scores, strict=True):
+        best, score = arrays["best"][role], own[role.replace("_", " ")]
+        found[f"by hand, {role}"] = {"score": score, **_visible(pattern[-copies * length :, -copies * length :])}
+        rows = arrays["attention"][role][1:, 1:]
+        found[f"{best.name}, {role}"] = {"score": best.scores[role], **_visible(rows)}
+    return {"patterns": {"title": arrays["title"], "length": length, "heads": found}}
+
+
+def _visible(pattern: Floats) -> dict[str, Any]:
+    query, key = np.nonzero(pattern >= VISIBLE)
+    order = np.argsort(pattern[query, key])  # strong ones lie above weak ones
+    query, key = query[order], key[order]
+    return {"tokens": len(pattern), "query": query, "key": key, "weight": pattern[query, key]}
+
+
+# ------------------------------------------------------------------------------------------------ training
+
+
+@cache
+def training_log() -> dict[str, dict[str, Any]]:
+    """Returns the stored runs of training by name, data/phase_change.json, and as "about" where they are from.
+
+    A run is what `data/embedded_models/recipe/phase_change.py` measured while it trained: tokens read; first_copy and
+    later_copies, losses in nats per token; prefix_matching and previous_token, scores [L, H] of heads.
+    """
+    log = json.loads((paths.root() / "data" / "phase_change.json").read_text(encoding="utf-8"))
+    return {"about": log["about"], "runs": {f"seed {seed}": found for seed, found in log["seeds"].items()}}
+
+
+def formed_at(run: Mapping[str, Any], score: float = 0.5) -> int | None:
+    """How many tokens were read when the best prefix-matching score was first measured above `score`; None: never."""
+    best = np.array(run["prefix_matching"]).max(axis=(1, 2))
+    return int(run["tokens"][int((best > score).argmax())]) if (best > score).any() else None
+
+
+def fell_at(run: Mapping[str, Any]) -> int | None:
+    """How many tokens were read when the loss on later copies was first below half of what guessing among COPY costs.
+
+    None: never.
+    """
+    below = np.array(run["later_copies"]) < np.log(COPY) / 2
+    return int(run["tokens"][int(below.argmax())]) if below.any() else None
+
+
+def phase_change(arrays: Any, settings: Any) -> dict[str, Any]:
+    """When induction heads formed in training, by run."""
+    formed = {name: formed_at(found) for name, found in training_log()["runs"].items()}
+    return {"phase_change": {"tokens at a score of 0.5": formed}}

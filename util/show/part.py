@@ -1,0 +1,52 @@
+"""What a figure is made of: parts, which are data. Nothing here needs a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from util.show.draw import Grid
+
+Values = Mapping[str, Any]  # of a values file: "request", "model", and the numbers of all parts
+Arrays = Mapping[str, Any]
+
+
+def nothing(values: Values) -> Iterable[str]:
+    """No sentence."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of a figure: from arrays to numbers, and from these to sentences, a picture and a table.
+
+    numbers: from arrays and settings to entries of the values file. measure: a function of the figure's `measure.py`,
+    from a study to its arrays; "" where the settings alone decide. says: sentences; of a part with a picture the first
+    is its title, "" where there is none. about: the setting, below the title. All but `numbers` need values only.
+    """
+
+    numbers: Callable[[Arrays, Any], dict[str, Any]]
+    measure: str = ""
+    says: Callable[[Values], Iterable[str]] = nothing
+    about: Callable[[Values], str] | None = None
+    panels: Callable[[Values], Grid] | None = None
+    table: Callable[[Values], pd.DataFrame] | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The parts of a figure by name, in their order, and its settings, a checked class."""
+
+    stem: str
+    settings: type
+    parts: Mapping[str, Part]
+
+
+def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
+    """What the values of a figure say, of the parts that a model has a part in, or the first of each of the others."""
+    parts = [part for part in figure.parts.values() if bool(part.measure) == measured]
+    said = [sentence for part in parts for sentence in list(part.says(values))[: None if measured else 1]]
+    return [f"{sentence.rstrip('.')}." for sentence in said if sentence]

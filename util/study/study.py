@@ -1,0 +1,179 @@
+"""A study: one figure, measured on one model with some settings."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from IPython.display import display
+from tqdm import tqdm
+
+from util import paths
+from util.engine.finite import check_record
+from util.engine.handshake import check_tokenizer, refuse_hooks
+from util.records.model import Model, Pair, as_model
+from util.records.provenance import digest, expectation, provenance
+from util.show import conclusions, files
+from util.show.draw import draw
+from util.show.part import Arrays, Figure, Part
+from util.show.style import WIDTH
+from util.study import store
+from util.study.store import Record
+
+# What the provenance of all blocks of a record has to agree in.
+DECISIVE = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest", "device", "settings")
+
+
+Texts = Callable[[], Iterable[str]]
+
+
+class Study:
+    """What is measured of one model for one figure; it does not change, `replace` gives another one.
+
+    figure: its stem, such as "toy_induction_head". model: a `Model` or a model's name. settings: of the figure, see its
+    `show.py`; each wrong one is named in a ValueError. folder: where records are kept, default `paths.material()`.
+    redo: measure again even if there is a record. What was measured or loaded stays in memory.
+    """
+
+    def __init__(
+        self,
+        figure: str,
+        model: Model | str = "embedded",
+        *,
+        folder: Path | None = None,
+        redo: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.figure: Figure = import_module(f"util.figures.{figure}.show").FIGURE
+        self.model, self.folder, self.redo = as_model(model), folder or paths.material(), redo
+        self.settings = self.figure.settings(**settings)
+        if getattr(self.settings, "untrained_control", False):
+            self.model.expect_twin()
+        self._records: dict[Path, Record] = {}
+        self._arrays: dict[str, Arrays] = {}
+
+    def replace(self, **changes: Any) -> Study:
+        """The same study with another model, folder, redo or other settings, checked again."""
+        settings = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
+        places = {"model": self.model, "folder": self.folder, "redo": self.redo}
+        return Study(self.figure.stem, **{**settings, **places, **changes})
+
+    def twin(self, seed: int = 0, **changes: Any) -> Study:
+        """The same study on the model's untrained twin: the negative control."""
+        return self.replace(model=self.model.twin(seed), untrained_control=False, **changes)
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The figure, the model and the settings, in plain JSON."""
+        settings = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
+        return json.loads(json.dumps({"figure": self.figure.stem, **self.model.request, **settings}))
+
+    @cached_property
+    def pair(self) -> Pair:
+        """(model, tokenizer), loaded when first read. Raises what `Model.pair` raises."""
+        check_tokenizer(*self.model.pair)
+        return self.model.pair
+
+    # -------------------------------------------------------------------------------------------- records
+
+    def record(self, measure: str, compute: Callable[[], dict[str, Any]], texts: Texts, **asked: Any) -> Record:
+        """The record of one measurement, loaded or computed now.
+
+        measure: its name, with a version where its numbers have changed. asked: all that decides its numbers beside
+        the model, in plain JSON. texts: gives its prompts, or texts that determine them, for the record's digest.
+        Raises what `compute` and `store.kept` raise, and NotFinite.
+        """
+        request = {"measure": measure, **self.model.request, **asked}
+        file = store.place_of(request, self.folder)
+
+        def measured() -> Record:
+            data = check_record(compute(), self.pair[0])
+            finished = {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+            self._records[file] = Record(request, provenance(request, self.pair, texts()) | finished, data)
+            return self._records[file]
+
+        if file not in self._records:  # what could not be written is here
+            expected = self._expected(request, texts)
+            self._records[file] = store.kept(request, measured, self.folder, expected, self.redo)
+        return self._records[file]
+
+    def _expected(self, request: dict[str, Any], texts: Texts) -> dict[str, Any]:
+        """What the provenance of a stored record must say: more is known once the model is loaded."""
+        loaded = self.model.loaded
+        if loaded is None:
+            return expectation(request, None)
+        refuse_hooks(loaded[0])
+        return expectation(request, loaded) | {"prompt_digest": digest(texts())}
+
+    def progress(self, items: Iterable[Any], what: str, unit: str = "record") -> Any:
+        """The items, with a bar that says what is measured, how much is left, and where records are kept."""
+        return tqdm(items, desc=what, unit=unit, leave=False, postfix=f"kept in {self.folder.name}")
+
+    # -------------------------------------------------------------------------------------------- parts
+
+    def _part(self, name: str) -> Part:
+        if name not in self.figure.parts:
+            raise ValueError(f"{self.figure.stem} has no part {name!r}; it has {', '.join(self.figure.parts)}")
+        return self.figure.parts[name]
+
+    def arrays(self, part: str) -> Arrays:
+        """What was measured for a part. Raises ValueError, which lists the parts, for one that there is not."""
+        measure = self._part(part).measure
+        if not measure:
+            return {}
+        if measure not in self._arrays:
+            module = import_module(f"util.figures.{self.figure.stem}.measure")
+            self._arrays[measure] = getattr(module, measure)(self)
+        return self._arrays[measure]
+
+    def numbers(self, part: str) -> dict[str, Any]:
+        """The numbers of a part: entries of the values file. Raises what `arrays` raises."""
+        return self._part(part).numbers(self.arrays(part), self.settings)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the values file holds: the numbers of all parts."""
+        numbers = {name: entry for part in self.figure.parts for name, entry in self.numbers(part).items()}
+        return {"request": self.request | {"model": self.model.shown_name}, "model": self.description, **numbers}
+
+    @property
+    def description(self) -> str:
+        """The model in words, as its records have it; its title where nothing of it was measured."""
+        own = [record for record in self._records.values() if record.request.items() >= self.model.request.items()]
+        return own[0].provenance["model"] if own else self.model.title
+
+    def check(self) -> list[str]:
+        """What a fresh run must give again: the first sentence of every part."""
+        values = self.values
+        firsts = (next(iter(part.says(values)), "") for part in self.figure.parts.values())
+        return [first for first in firsts if first]
+
+    def save(self) -> conclusions.Conclusions:
+        """Writes the values file, and returns what it and those of the committed models say."""
+        files.save_values(self.values, self.figure.stem, self.model.name)
+        return conclusions.of(self.figure.stem, self.model.name)
+
+    def show(self, part: str, width: float = WIDTH) -> Any:
+        """Prints the sentences of a part, shows its table, and gives its picture, which is written into figures/.
+
+        Raises what `numbers` raises.
+        """
+        shown = self._part(part)
+        values = {"request": self.request, **self.numbers(part)}
+        values["model"] = self.description
+        sentences = list(shown.says(values))
+        title = sentences.pop(0) if shown.panels else ""
+        print(*sentences, sep="\n", end="\n" * bool(sentences))
+        if shown.table is not None:
+            display(shown.table(values))
+        if shown.panels is None:
+            return None
+        picture = draw(shown.panels(values), title, shown.about(values) if shown.about else "", width)
+        model = self.model.name if shown.measure else "embedded"  # what no model has a part in is stored once
+        return files.shown(picture, self.figure.stem, part, model)
