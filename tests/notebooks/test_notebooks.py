@@ -112,7 +112,7 @@ def test_pictures_in_a_notebook_are_those_of_the_figures_folder(file):
             assert "<table" in output.get("text/html", "<table")
             if "image/png" not in output:
                 continue
-            [panel] = re.findall(r'^report\.saved(?:_of_no_model)?\(.+, "(\w+)"\)$', cell.source, flags=re.MULTILINE)
+            panel = re.findall(r'^(?:files\.saved\(.+, |study\.show\()"(\w+)"\)$', cell.source, flags=re.MULTILINE)[0]
             files = io.BytesIO(base64.b64decode(output["image/png"])), figure_file(file, panel)
             shown, stored = (np.array(Image.open(place).convert("RGB"), dtype=int) for place in files)
             assert shown.shape == stored.shape, f"{panel}: run `make figures`, then `make notebooks`"

@@ -101,14 +101,16 @@ def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) 
     file = place_of(request, folder)
     try:
         record = decode(file.read_bytes())
-        if record.request != request:
-            raise Damaged("it is the record of another request")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Damaged as error:
+        damage = str(error)
+    else:
+        damage = "" if record.request == request else "it is the record of another request"
+    if damage:
         with suppress(OSError):
             file.replace(file.with_suffix(".damaged"))
-        _tell(f"{file.name} is damaged ({error}) and is measured again")
+        _tell(f"{file.name} is damaged ({damage}) and is measured again")
         return None
     differ = [
         f"{name} {record.provenance.get(name)!r} and not {value!r}"
@@ -156,7 +158,7 @@ def kept(
 ) -> Record:
     """The record of a request: the stored one, or what `measure` gives, which is stored then.
 
-    Of several processes one measures, and the others wait. Raises what `write` raises, before anything is measured
+    Of several processes one measures, and the others wait. Raises OSError as `write` does, before anything is measured
     where the folder cannot be written to.
     """
     stored = None if redo else read(request, folder, expected)
