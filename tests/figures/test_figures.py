@@ -103,10 +103,10 @@ def test_a_figure_that_is_cropped_to_its_layout_keeps_its_headline():
     assert Image.open(place).size == (round(100 * (4 + pad)), round(100 * (3 + pad)))
 
 
-def test_a_figure_of_no_model_lies_beside_those_of_the_embedded_model(tmp_path, monkeypatch):
+def test_what_is_shown_is_the_file_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     drawn = style.new_figure(2, 2)
-    shown = files.saved_of_no_model(drawn, "stem", "panel")
+    shown = files.shown(drawn, "stem", "panel")
     assert shown.data == (tmp_path / "figures" / "stem_panel.png").read_bytes() and shown.width == 200
     assert sorted(file.name for file in (tmp_path / "figures").iterdir()) == ["stem_panel.pdf", "stem_panel.png"]
 

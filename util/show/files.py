@@ -206,14 +206,6 @@ def saved(figure: Figure | None, study: Any, panel: str) -> Picture | None:
     return shown(figure, study.stem, panel, study.model.name) if figure else None
 
 
-def saved_of_no_model(figure: Figure, stem: str, panel: str) -> Picture:
-    """Write a figure in which no model is, see `save_figure`, and return its PNG file.
-
-    It is stored once, whichever model the notebook runs on: beside the figures of the embedded model.
-    """
-    return shown(figure, stem, panel)
-
-
 def shown(figure: Figure, *place: str) -> Picture:
     """The PNG file itself, so that a notebook shows what is in figures/, at two pixels for each that it takes."""
     from IPython.display import Image as Picture  # half a second, for notebooks alone
