@@ -325,3 +325,14 @@ def test_pictures_of_few_colours_take_few_bytes_and_keep_their_words(tmp_path):
         assert np.abs(image.imread(file)[..., :3] - before[..., :3]).max() <= files.VISIBLE / 255
         with Image.open(file) as stored:
             assert stored.info["Title"] == "a finding" and round(stored.info["dpi"][0]) == 100
+
+
+def test_large_arrays_stand_beside_the_values(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    large, small = np.arange(3000.0).reshape(2, 1500) / 7, np.arange(3)
+    file = files.save_values({"a": {"large": large, "small": small}, "n": 1}, "stem")
+    assert json.loads(file.read_text()) == {"a": {"large": {"$array": "a/large"}, "small": [0, 1, 2]}, "n": 1}
+    read = files.read_values(file)
+    np.testing.assert_array_equal(read["a"]["large"], large.astype(np.float32))
+    files.save_values({"n": 2}, "stem")
+    assert [place.name for place in file.parent.iterdir()] == ["stem.json"]

@@ -104,3 +104,27 @@ def test_show_says_and_shows_and_writes(study, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("Training a model of two layers")
     assert study.show("heads") is None and "planted GPT-2" in capsys.readouterr().out
     assert study.show("texts") is None and "After 'abaca'" in capsys.readouterr().out
+
+
+def test_blocks_outlive_an_interruption_and_are_joined(study, tmp_path):
+    measured: list = []
+    alone = study.replace(folder=tmp_path)
+
+    def compute(numbers):
+        if len(measured) == 2:
+            measured.append("interrupted")
+            raise KeyboardInterrupt
+        measured.append(list(numbers))
+        return {"values": np.array(numbers)}
+
+    def asked():
+        return alone.blocks(
+            "in blocks", lambda: [range(0, 2), range(2, 4), range(4, 5)], compute,
+            lambda blocks: {"values": np.concatenate([block["values"] for block in blocks])}, lambda: ["text"], n=5,
+        )  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt):
+        asked()
+    assert asked().data["values"].tolist() == [0, 1, 2, 3, 4]
+    assert measured == [[0, 1], [2, 3], "interrupted", [4]]
+    assert not (tmp_path / "blocks" / store.place_of(asked().request, tmp_path).stem).exists()

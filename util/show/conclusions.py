@@ -7,7 +7,6 @@ was run.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from typing import Any
 
 from util import paths
 from util.models.table import PACKAGED
+from util.show import files
 from util.show.part import Figure, sentences
 from util.show.words import counted, in_words, interval_at, listed, none_or, sign, written  # noqa: F401  # for figures
 from util.stats.verdicts import CANNOT_BE_TOLD, Claim, Verdicts, verdicts_of
@@ -142,7 +142,7 @@ def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | N
     for place in places:
         file = place / f"{stem}.json"
         if file.exists():
-            return json.loads(file.read_text(encoding="utf-8"))
+            return files.read_values(file)
     return None
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
+from safetensors.numpy import load_file, save_file
 
 from util import paths
 from util.models.table import PACKAGED
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from IPython.display import Image as Picture
 
 DPI = 200  # of PNG files: for screens
+ARRAY, ARRAYS = "$array", ".safetensors"  # what stands for an array in a values file, and the file beside it
+LARGEST = 2000  # numbers of an array in a values file
 VISIBLE = 36  # of 255: a change of a single pixel that is hardly seen
 
 
@@ -87,12 +90,38 @@ def save_values(
 ) -> Path:
     """Write the plotted numbers to <stem>.json in a model's output folder, and return the path.
 
-    Floats are rounded to `decimals`; undefined: see `plain`, which raises ValueError. What `save_claims` has left in
-    the file stays there.
+    Floats are rounded to `decimals`; undefined: see `plain`, which raises ValueError. Arrays of more than LARGEST
+    numbers go into <stem>.safetensors beside it; {"$array": name} stands for them. What `save_claims` has left in the
+    file stays there.
     """
-    file = paths.output("values", model) / f"{stem}.json"
+    file, arrays = paths.output("values", model) / f"{stem}.json", dict[str, np.ndarray]()
     claims = {name: entry for name, entry in _read(file).items() if name == "claims"}
-    return _write(plain(values, decimals, undefined) | claims, file)
+    small = _without_large(values, (), arrays)
+    file.with_suffix(ARRAYS).unlink(missing_ok=True)
+    if arrays:
+        save_file(arrays, file.with_suffix(ARRAYS))
+    return _write(plain(small, decimals, undefined) | claims, file)
+
+
+def _without_large(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
+    """A value without its large arrays, which are added to `arrays`. place: the names of the entries around it."""
+    if isinstance(value, Mapping):
+        return {name: _without_large(entry, (*place, str(name)), arrays) for name, entry in value.items()}
+    if not isinstance(value, np.ndarray) or value.size <= LARGEST:
+        return value
+    arrays["/".join(place)] = value.astype(np.float32) if value.dtype == np.float64 else np.ascontiguousarray(value)
+    return {ARRAY: "/".join(place)}
+
+
+def read_values(file: Path) -> dict[str, Any]:
+    """What a values file holds, with the arrays beside it."""
+    beside = file.with_suffix(ARRAYS)
+    arrays = load_file(beside) if beside.exists() else {}
+
+    def joined(made: dict[str, Any]) -> Any:
+        return arrays[made[ARRAY]] if [*made] == [ARRAY] else made
+
+    return json.loads(file.read_text(encoding="utf-8"), object_hook=joined)
 
 
 def save_claims(claims: Mapping[str, Any], stem: str, model: str = "embedded", decimals: int = 6) -> Path:

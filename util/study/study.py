@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,41 @@ class Study:
             return expectation(request, None)
         refuse_hooks(loaded[0])
         return expectation(request, loaded) | {"prompt_digest": digest(texts())}
+
+    def blocks(
+        self,
+        measure: str,
+        blocks: Callable[[], Sequence[Sequence[int]]],
+        compute: Callable[[Sequence[int]], dict[str, Any]],
+        join: Callable[[list[dict[str, Any]]], dict[str, Any]],
+        texts: Texts,
+        **asked: Any,
+    ) -> Record:
+        """The record of a measurement that takes long, see `record`; what was measured of it outlives an interruption.
+
+        blocks: gives the numbers of the prompts that are measured together, a minute's work at most. compute: measures
+        a block; join: makes the data of those of all blocks, in order. A block is kept until the record is there, and
+        is not measured again before, not even under redo.
+        """
+        request = {"measure": measure, **self.model.request, **asked}
+        kept = self.folder / "blocks" / store.place_of(request, self.folder).stem
+
+        def whole() -> dict[str, Any]:
+            origin = provenance(request, self.pair, texts())
+            decisive = {name: origin[name] for name in DECISIVE}
+
+            def block(numbers: Sequence[int]) -> dict[str, Any]:
+                named = {**request, "block": list(numbers)}
+                data = partial(Record, named, origin)
+                return store.kept(
+                    named, lambda: data(check_record(compute(numbers), self.pair[0])), kept, decisive
+                ).data
+
+            return join([block(numbers) for numbers in self.progress(blocks(), measure, "block")])
+
+        record = self.record(measure, whole, texts, **asked)
+        shutil.rmtree(kept, ignore_errors=True)
+        return record
 
     def progress(self, items: Iterable[Any], what: str, unit: str = "record") -> Any:
         """The items, with a bar that says what is measured, how much is left, and where records are kept."""
