@@ -101,6 +101,7 @@ def test_every_command_that_measures_is_in_the_table():
         "atlas",
         "card",
         "claims",
+        "draw",
         "replication",
     }
     assert all(theirs and differs for _, theirs, _, differs in ROWS)

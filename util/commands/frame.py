@@ -108,9 +108,15 @@ COMMANDS = (
         takes_config=False,
     ),
     Command(
+        "draw",
+        "stored figures again, from their values alone",
+        ("smollm2", "embedded --figure toy_induction_head --width 3.3 --out pictures"),
+        takes_config=False,
+    ),
+    Command(
         "replication",
         "two runs' values: what held and what moved",
-        ("data/values experiment_material/replications/embedded-1/data/values --texts README.md",),
+        ("data/values experiment_material/replications/embedded-1/data/values",),
         takes_config=False,
     ),
 )

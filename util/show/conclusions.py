@@ -46,12 +46,12 @@ class Conclusions:
 
 def sentences_of(stem: str) -> Sentences:
     """From values to sentences, of a figure: of the parts that a model has a part in."""
-    figure = _figure(stem)
+    figure = figure_of(stem)
     return partial(sentences, figure, measured=True) if figure else _module(stem, "conclusions").sentences
 
 
-def _figure(stem: str) -> Figure | None:
-    """The parts of a figure that has them."""
+def figure_of(stem: str) -> Figure | None:
+    """The parts of a figure; None where it has not moved to parts yet."""
     return _module(stem, "show").FIGURE if find_spec(f"util.figures.{stem}.show") else None
 
 
@@ -61,7 +61,7 @@ def _module(stem: str, name: str) -> Any:
 
 def of(stem: str, model: str) -> Conclusions:
     """What the stored values of a figure say of the committed models and of `model`."""
-    figure = _figure(stem)
+    figure = figure_of(stem)
     general = partial(sentences, figure, measured=False) if figure else None
     return told(stem, sentences_of(stem), model, general)
 

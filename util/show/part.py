@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure as Picture
 
-from util.show.draw import Grid
+from util.show.draw import Grid, draw
+from util.show.style import WIDTH
 
 Values = Mapping[str, Any]  # of a values file: "request", "model", and the numbers of all parts
 Arrays = Mapping[str, Any]
@@ -43,6 +45,13 @@ class Figure:
     stem: str
     settings: type
     parts: Mapping[str, Part]
+
+
+def drawn(part: Part, values: Values, width: float = WIDTH) -> Picture:
+    """The picture of a part that has one, `width` inches wide."""
+    assert part.panels is not None
+    title, subtitle = next(iter(part.says(values)), ""), part.about(values) if part.about else ""
+    return draw(part.panels(values), title, subtitle, width)
 
 
 def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:

@@ -21,8 +21,7 @@ from util.engine.handshake import check_tokenizer, refuse_hooks
 from util.records.model import Model, Pair, as_model
 from util.records.provenance import digest, expectation, provenance
 from util.show import conclusions, files
-from util.show.draw import draw
-from util.show.part import Arrays, Figure, Part
+from util.show.part import Arrays, Figure, Part, drawn
 from util.show.style import WIDTH
 from util.study import store
 from util.study.store import Record
@@ -203,13 +202,11 @@ class Study:
         shown = self._part(part)
         values = {"request": self.request, **self.numbers(part)}
         values["model"] = self.description
-        sentences = list(shown.says(values))
-        title = sentences.pop(0) if shown.panels else ""
+        sentences = list(shown.says(values))[bool(shown.panels) :]  # the first is the picture's title
         print(*sentences, sep="\n", end="\n" * bool(sentences))
         if shown.table is not None:
             display(shown.table(values))
         if shown.panels is None:
             return None
-        picture = draw(shown.panels(values), title, shown.about(values) if shown.about else "", width)
         model = self.model.name if shown.measure else "embedded"  # what no model has a part in is stored once
-        return files.shown(picture, self.figure.stem, part, model)
+        return files.shown(drawn(shown, values, width), self.figure.stem, part, model)

@@ -1,0 +1,46 @@
+"""Figures are drawn again from their values alone, as they are stored, where no model can be loaded."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from util import paths
+from util.commands.frame import main
+from util.figures import FIGURES
+from util.show.conclusions import figure_of
+from util.show.files import VISIBLE
+
+MOVED = {stem: figure for stem in FIGURES if (figure := figure_of(stem)) is not None}
+MODELS = {"embedded": "", "smollm2": "smollm2"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_stored_picture_is_drawn_again_without_torch(model, tmp_path):
+    program = (
+        "import sys; from util.commands.draw import *; parser = argparse.ArgumentParser(); add_arguments(parser)\n"
+        "run(parser.parse_args(sys.argv[1:])); print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, model, "--figure", *MOVED, "--out", str(tmp_path)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.endswith("False\n")
+    assert {file.stem for file in tmp_path.glob("*.png")} == {
+        f"{stem}_{name}" for stem, figure in MOVED.items() for name, part in figure.parts.items() if part.panels
+    }
+    for file in tmp_path.glob("*.png"):
+        stored = paths.root() / "figures" / MODELS[model] / file.name
+        if not stored.exists():
+            stored = paths.root() / "figures" / file.name  # of no model
+        one, other = (np.array(Image.open(place).convert("RGB"), dtype=int) for place in (file, stored))
+        assert one.shape == other.shape, file.name
+        assert (np.abs(one - other).max(axis=2) > VISIBLE).sum() < 200, file.name
+
+
+def test_a_model_without_values_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["util", "draw", "gpt2"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert "no values of toy_induction_head of gpt2 are stored" in capsys.readouterr().err
