@@ -159,7 +159,7 @@ def circuits(values: Values) -> Grid:
     letters = partial(matrix, rows=LETTERS, columns=LETTERS)
     panels = [
         partial(slots, values=made["ov_0"], title="layer 0: OV", x="writes", y="reads"),
-        partial(slots, values=made["qk_1"], title="layer 1: QK", x="key reads", y="query reads"),
+        partial(slots, values=made["qk_1"], title="layer 1: QK", x="key", y="query"),
         partial(letters, values=made["ov"], title="OV to logits", x="predicted", y="token of the key"),
         partial(matrix, values=np.eye(2 * tokens, k=-1), title="layer 0: QK", x="key position", y="query position"),
         partial(slots, values=made["ov_1"], title="layer 1: OV", x="writes", y="reads"),
