@@ -7,6 +7,7 @@ import pytest
 
 from tests import toys
 from util.engine.finite import NotFinite
+from util.records import provenance as provenance_room
 from util.records.model import Model
 from util.study import store
 from util.study.study import Study
@@ -128,3 +129,13 @@ def test_blocks_outlive_an_interruption_and_are_joined(study, tmp_path):
     assert asked().data["values"].tolist() == [0, 1, 2, 3, 4]
     assert measured == [[0, 1], [2, 3], "interrupted", [4]]
     assert not (tmp_path / "blocks" / store.place_of(asked().request, tmp_path).stem).exists()
+
+
+def test_weights_are_digested_once_however_many_records(study, tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(provenance_room, "weights_digest", lambda model: taken.append(model) or "w")
+    alone = study.replace(folder=tmp_path)
+    alone.pair  # noqa: B018  # so that records are compared with its weights
+    for number in range(3):
+        alone.record("a measure", lambda: {"n": 1}, lambda: ["text"], number=number)
+    assert len(taken) == 2, "for what is expected, and for what is written"

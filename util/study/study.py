@@ -95,21 +95,34 @@ class Study:
         def measured() -> Record:
             data = check_record(compute(), self.pair[0])
             finished = {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
-            self._records[file] = Record(request, provenance(request, self.pair, texts()) | finished, data)
+            self._records[file] = Record(request, self._origin(texts) | finished, data)
             return self._records[file]
 
         if file not in self._records:  # what could not be written is here
-            expected = self._expected(request, texts)
+            expected = self._expected(texts)
             self._records[file] = store.kept(request, measured, self.folder, expected, self.redo)
         return self._records[file]
 
-    def _expected(self, request: dict[str, Any], texts: Texts) -> dict[str, Any]:
+    @cached_property
+    def _provenance(self) -> dict[str, Any]:
+        """What all records have in common; its digests of weights and code take seconds for large models."""
+        return provenance(self.model.request, self.pair, ())
+
+    def _origin(self, texts: Texts) -> dict[str, Any]:
+        """The provenance of a record that is measured now."""
+        return self._provenance | {"prompt_digest": digest(texts())}
+
+    @cached_property
+    def _expectation(self) -> dict[str, Any]:
+        return expectation(self.model.request, self.model.loaded)
+
+    def _expected(self, texts: Texts) -> dict[str, Any]:
         """What the provenance of a stored record must say: more is known once the model is loaded."""
         loaded = self.model.loaded
         if loaded is None:
-            return expectation(request, None)
+            return expectation(self.model.request, None)
         refuse_hooks(loaded[0])
-        return expectation(request, loaded) | {"prompt_digest": digest(texts())}
+        return self._expectation | {"prompt_digest": digest(texts())}
 
     def blocks(
         self,
@@ -130,7 +143,7 @@ class Study:
         kept = self.folder / "blocks" / store.place_of(request, self.folder).stem
 
         def whole() -> dict[str, Any]:
-            origin = provenance(request, self.pair, texts())
+            origin = self._origin(texts)
             decisive = {name: origin[name] for name in DECISIVE}
 
             def block(numbers: Sequence[int]) -> dict[str, Any]:
