@@ -2,12 +2,15 @@
 
     python -m tests.golden.compare BEFORE [AFTER] [--rtol 1e-6]
     python -m tests.golden.compare --keep BEFORE
+    python -m tests.golden.compare --content BEFORE AFTER
 
 BEFORE and AFTER are folders such as experiment_material/golden/v0.2-full/embedded. Arrays of the same request, and
 values of the same key, have to be equal bit for bit; with --rtol, as on another kind of CPU, up to that share of the
 largest number of an array. Without AFTER the digests of tests/golden/<model>.json are compared, or, with --rtol, the
 small arrays that the repository keeps of the embedded model. --keep adds to the digests, so that figures can be made
-one by one, and writes the small arrays anew. The exit code is 1 where something differs.
+one by one, and writes the small arrays anew. --content compares arrays whatever their records are called, after a
+figure has moved to another form: each of BEFORE has to be somewhere in AFTER. The exit code is 1 where
+something differs.
 """
 
 import argparse
@@ -35,7 +38,8 @@ def small(folder: Path, found: dict[str, dict[str, np.ndarray]]) -> dict[str, np
     parts: dict[tuple[str, str], list[str]] = {}
     for name in found:
         request = json.loads((folder / "records" / f"{name}.json").read_text(encoding="utf-8"))["request"]
-        parts.setdefault((request["stem"], request.get("part", "")), []).append(name)
+        part = (request["measure"], "") if "measure" in request else (request["stem"], request.get("part", ""))
+        parts.setdefault(part, []).append(name)
     few = [name for names in parts.values() for name in names[:FEW]]
     return {f"{name}/{path}": a for name in few for path, a in found[name].items() if a.nbytes <= SMALL}
 
@@ -85,6 +89,7 @@ def main() -> None:
     parser.add_argument("after", type=Path, nargs="?")
     parser.add_argument("--rtol", type=float, default=0.0)
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--content", action="store_true")
     given = parser.parse_args()
     first, kept = records(given.before), HERE / f"{given.before.name}.json"
     if given.keep:
@@ -94,6 +99,11 @@ def main() -> None:
         if given.before.name == "embedded":
             np.savez_compressed(HERE / "embedded.npz", **small(given.before, first))
         return
+    if given.content:
+        there = {text for arrays in records(given.after).values() for text in digests(arrays).values()}
+        lost = [f"{name}/{path}" for name, a in first.items() for path, text in digests(a).items() if text not in there]
+        print(f"{len(lost)} of {sum(map(len, first.values()))} arrays are lost", *lost, sep="\n  ")
+        sys.exit(bool(lost))
     flat = {f"{name}/{path}": array for name, arrays in first.items() for path, array in arrays.items()}
     if given.after is None and given.rtol:
         sys.exit(not compared(dict(np.load(kept.with_suffix(".npz"))), flat, given.rtol, "small arrays"))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load
 
 ROOT = Path(__file__).resolve().parents[2]
 README = Path(__file__).with_name("README.md")
@@ -35,9 +36,17 @@ def digest(request: Any) -> str:
 
 def record(file: Path) -> dict[str, Any]:
     """The parts of a record file: request, provenance and data, its arrays as NumPy's."""
-    title, _, line, numbers = pickle.loads(file.read_bytes()).split(b"\n", 3)  # noqa: S301
-    if title != b"icl record 1":
-        raise ValueError(f"{file} is no record")
+    content = pickle.loads(file.read_bytes())  # noqa: S301
+    if content.startswith(b"icl record 1\n"):  # until the store of `util.study`
+        return earlier_record(content)
+    found = load(content)
+    text = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["record"]
+    return json.loads(text, object_hook=lambda made: found[made["$array"]] if list(made) == ["$array"] else made)
+
+
+def earlier_record(content: bytes) -> dict[str, Any]:
+    """The parts of a record as JSON in a line, and the numbers of its arrays after it."""
+    _, _, line, numbers = content.split(b"\n", 3)
     place = 0
 
     def array(pairs: list[tuple[str, Any]]) -> Any:
