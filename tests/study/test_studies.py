@@ -107,6 +107,19 @@ def test_show_says_and_shows_and_writes(study, tmp_path, monkeypatch, capsys):
     assert study.show("texts") is None and "After 'abaca'" in capsys.readouterr().out
 
 
+def test_numbers_are_computed_once(study):
+    alone = study.replace()
+    assert alone.numbers("texts") is alone.numbers("texts")
+
+
+def test_a_record_may_add_to_its_provenance(study, tmp_path):
+    def measured():
+        return {"n": 1, "provenance": {"oom_backoff": True}}
+
+    record = study.replace(folder=tmp_path).record("a measure", measured, lambda: ["text"])
+    assert record.data == {"n": 1} and record.provenance["oom_backoff"] and record.provenance["finished"]
+
+
 def test_blocks_outlive_an_interruption_and_are_joined(study, tmp_path):
     measured: list = []
     alone = study.replace(folder=tmp_path)

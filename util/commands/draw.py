@@ -31,5 +31,5 @@ def run(arguments: argparse.Namespace) -> None:
         if values is None:
             raise ValueError(f"no values of {stem} of {arguments.model} are stored; `make figures` measures them")
         for name, part in figure.parts.items() if figure else ():
-            if part.panels is not None:
-                print(*files.write_figure(drawn(part, values, arguments.width), folder / f"{stem}_{name}"))
+            if picture := drawn(part, values, arguments.width):
+                print(*files.write_figure(picture, folder / f"{stem}_{name}"))

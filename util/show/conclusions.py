@@ -78,8 +78,8 @@ def told(stem: str, of_model: Sentences, model: str, general: Sentences | None =
         values = stored(stem, name, latest=name == model)
         if values is None:
             continue
-        if general is not None:
-            found.setdefault("whichever the model", general(values))
+        if general is not None and "whichever the model" not in found and (of_any := general(values)):
+            found["whichever the model"] = of_any
         judged = stored_claims(stem, name)
         found[title(values)] = of_model(values) + (verdict_sentences(verdicts_of(judged)) if judged else [])
     return Conclusions(found)

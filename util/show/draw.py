@@ -15,22 +15,25 @@ from util.show.style import WIDTH, columns_of, headline, headline_height, legend
 
 Panel = Callable[[Axes], object]
 Floats = NDArray[np.floating]
-LEGEND = 0.25  # inches below the panels
+LEGEND, LINE = 0.25, 0.14  # inches below the panels: of a legend of up to two lines, and of each further one
 
 
 @dataclass(frozen=True)
 class Grid:
     """Panels, each a function that draws into axes, and how they are laid out.
 
-    least: inches that a panel needs: as many stand side by side as fit, `columns` at most. height: inches of a row.
-    share: axes that all panels share, "x", "y" or "xy". x, y: labels of all panels together. legend: labelled lines and
-    patches. finish: draws what spans panels, with the figure and the axes [panels].
+    least: inches that a panel needs: as many stand side by side as fit, `columns` at most. height: inches of a row, or
+    those of every panel, or a function from the width of a panel to its height; a row is as high as its highest panel.
+    wide: numbers of panels that have a row of their own. share: axes that all panels share, "x", "y" or "xy". x, y:
+    labels of all panels together. legend: labelled lines and patches; what panels label stands before them. finish:
+    draws what spans panels, with the figure and the axes [panels].
     """
 
     panels: Sequence[Panel]
     least: float = 1.2
-    height: float = 1.5
+    height: float | Sequence[float] | Callable[[float], float] = 1.5
     columns: int = 9
+    wide: Sequence[int] = ()
     share: str = ""
     x: str = ""
     y: str = ""
@@ -40,24 +43,63 @@ class Grid:
 
 def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> Figure:
     """A picture of a grid, `width` inches wide. title: what it shows; None where the numbers show nothing."""
-    panels = len(grid.panels)
-    columns = min(grid.columns, columns_of(panels, width, grid.least))
-    rows = -(-panels // columns)
-    height = headline_height(title, subtitle, width) + rows * grid.height + LEGEND * bool(grid.legend)
+    columns = min(grid.columns, columns_of(len(grid.panels) - len(grid.wide), width, grid.least))
+    rows = _rows(grid, columns)
+    size = grid.height(width / columns) if callable(grid.height) else grid.height
+    heights = [max(size[number] for number in {*row} - {-1}) if isinstance(size, Sequence) else size for row in rows]
     with style():
-        figure = new_figure(width, height)
-        axes = figure.subplots(rows, columns, squeeze=False, sharex="x" in grid.share, sharey="y" in grid.share).ravel()
-        for ax in axes[panels:]:
-            ax.set_axis_off()
-        for panel, ax in zip(grid.panels, axes, strict=False):
+        figure = new_figure(width, headline_height(title, subtitle, width) + sum(heights))
+        shared = {"sharex": "x" in grid.share, "sharey": "y" in grid.share}
+        by_number = figure.subplot_mosaic(rows, height_ratios=heights, empty_sentinel=-1, **shared)  # type: ignore
+        axes = [by_number[number] for number in range(len(grid.panels))]
+        for panel, ax in zip(grid.panels, axes, strict=True):
             panel(ax)
+        _hide_inner_labels(grid.share, rows, axes)
         figure.supxlabel(grid.x)
         figure.supylabel(grid.y)
         if grid.finish is not None:
-            grid.finish(figure, list(axes[:panels]))
-        legend_below(figure, grid.legend)
+            grid.finish(figure, axes)
+        labelled = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        lines = legend_below(figure, [*labelled.values(), *grid.legend])
+        if lines:
+            figure.set_figheight(figure.get_figheight() + LEGEND + LINE * max(0, lines - 2))
         headline(figure, title, subtitle)
     return figure
+
+
+def _rows(grid: Grid, columns: int) -> list[list[int]]:
+    """The numbers of the panels, row by row; -1 where there is none."""
+    rows: list[list[int]] = []
+    for number in range(len(grid.panels)):
+        if number in grid.wide:
+            rows.append([number] * columns)
+        elif rows and len(rows[-1]) < columns:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return [row + [-1] * (columns - len(row)) for row in rows]
+
+
+def _hide_inner_labels(share: str, rows: Sequence[Sequence[int]], axes: Sequence[Axes]) -> None:
+    """Of axes that are shared, only the panels at the left and those with none below keep their labels."""
+    if "x" in share:
+        for upper, lower in zip(rows, rows[1:], strict=False):
+            for number in (above for above, below in zip(upper, lower, strict=True) if below != -1):
+                axes[number].tick_params(labelbottom=False)
+                axes[number].set_xlabel("")
+    if "y" in share:
+        for number in (number for row in rows for number in row[1:] if number not in (-1, row[0])):
+            axes[number].tick_params(labelleft=False)
+            axes[number].set_ylabel("")
+
+
+def room(ax: Axes) -> tuple[float, float]:
+    """The inches, across and up, that a panel of a picture has, its labels and title included."""
+    place, figure = ax.get_subplotspec(), ax.get_figure(root=True)
+    assert place is not None and figure is not None
+    grid = place.get_gridspec()
+    heights = np.asarray(grid.get_height_ratios(), dtype=float)[place.rowspan]
+    return figure.get_figwidth() * len(place.colspan) / grid.ncols, float(heights.sum())
 
 
 def matrix(

@@ -27,35 +27,44 @@ class Part:
 
     numbers: from arrays and settings to entries of the values file. measure: a function of the figure's `measure.py`,
     from a study to its arrays; "" where the settings alone decide. says: sentences; of a part with a picture the first
-    is its title, "" where there is none. about: the setting, below the title. All but `numbers` need values only.
+    is its title, "" where there is none. about: the setting, below the title. panels: None where the values have no
+    picture. All but `numbers` need values only.
     """
 
     numbers: Callable[[Arrays, Any], dict[str, Any]]
     measure: str = ""
     says: Callable[[Values], Iterable[str]] = nothing
     about: Callable[[Values], str] | None = None
-    panels: Callable[[Values], Grid] | None = None
+    panels: Callable[[Values], Grid | None] | None = None
     table: Callable[[Values], pd.DataFrame] | None = None
 
 
 @dataclass(frozen=True)
 class Figure:
-    """The parts of a figure by name, in their order, and its settings, a checked class."""
+    """The parts of a figure by name, in their order, and its settings, a checked class.
+
+    concludes: what the values say of a model, where that is not all that its parts say.
+    """
 
     stem: str
     settings: type
     parts: Mapping[str, Part]
+    concludes: Callable[[Values], Iterable[str]] | None = None
 
 
-def drawn(part: Part, values: Values, width: float = WIDTH) -> Picture:
-    """The picture of a part that has one, `width` inches wide."""
-    assert part.panels is not None
+def drawn(part: Part, values: Values, width: float = WIDTH) -> Picture | None:
+    """The picture of a part, `width` inches wide; None where there is none."""
+    grid = part.panels(values) if part.panels else None
+    if grid is None:
+        return None
     title, subtitle = next(iter(part.says(values)), ""), part.about(values) if part.about else ""
-    return draw(part.panels(values), title, subtitle, width)
+    return draw(grid, title, subtitle, width)
 
 
 def sentences(figure: Figure, values: Values, *, measured: bool) -> list[str]:
     """What the values of a figure say, of the parts that a model has a part in, or the first of each of the others."""
+    if measured and figure.concludes:
+        return list(figure.concludes(values))
     parts = [part for part in figure.parts.values() if bool(part.measure) == measured]
     said = [sentence for part in parts for sentence in list(part.says(values))[: None if measured else 1]]
     return [f"{sentence.rstrip('.')}." for sentence in said if sentence]

@@ -137,12 +137,14 @@ def legend_columns(labels: Sequence[str], size: float, width: float) -> int:
     return next(fitting, 1)
 
 
-def legend_below(figure: Figure, handles: Sequence[Any]) -> None:
-    """Write what labelled lines and patches are below a figure, in as many columns as fit."""
+def legend_below(figure: Figure, handles: Sequence[Any]) -> int:
+    """Write what labelled lines and patches are below a figure, in as many columns as fit; returns how many lines."""
     size, labels = STYLE["legend.fontsize"], [str(handle.get_label()) for handle in handles]
-    if handles:
-        columns = legend_columns(labels, size, figure.get_figwidth())
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size)
+    if not handles:
+        return 0
+    columns = legend_columns(labels, size, figure.get_figwidth())
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size)
+    return -(-len(handles) // columns)
 
 
 def broken(text: str, size: float, width: float) -> str:

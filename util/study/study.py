@@ -57,6 +57,7 @@ class Study:
             self.model.expect_twin()
         self._records: dict[Path, Record] = {}
         self._arrays: dict[str, Arrays] = {}
+        self._numbers: dict[str, dict[str, Any]] = {}
 
     def replace(self, **changes: Any) -> Study:
         """The same study with another model, folder, redo or other settings, checked again."""
@@ -86,16 +87,17 @@ class Study:
         """The record of one measurement, loaded or computed now.
 
         measure: its name, with a version where its numbers have changed. asked: all that decides its numbers beside
-        the model, in plain JSON. texts: gives its prompts, or texts that determine them, for the record's digest.
-        Raises what `compute` and `store.kept` raise, and NotFinite.
+        the model, in plain JSON. compute: its data, and as "provenance", if anything, what the record's has more.
+        texts: gives its prompts, or texts that determine them, for the record's digest. Raises what `compute` and
+        `store.kept` raise, and NotFinite.
         """
         request = {"measure": measure, **self.model.request, **asked}
         file = store.place_of(request, self.folder)
 
         def measured() -> Record:
-            data = check_record(compute(), self.pair[0])
-            finished = {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
-            self._records[file] = Record(request, self._origin(texts) | finished, data)
+            data = compute()
+            more = data.pop("provenance", {}) | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+            self._records[file] = Record(request, self._origin(texts) | more, check_record(data, self.pair[0]))
             return self._records[file]
 
         if file not in self._records:  # what could not be written is here
@@ -181,8 +183,10 @@ class Study:
         return self._arrays[measure]
 
     def numbers(self, part: str) -> dict[str, Any]:
-        """The numbers of a part: entries of the values file. Raises what `arrays` raises."""
-        return self._part(part).numbers(self.arrays(part), self.settings)
+        """The numbers of a part: entries of the values file, computed once. Raises what `arrays` raises."""
+        if part not in self._numbers:
+            self._numbers[part] = self._part(part).numbers(self.arrays(part), self.settings)
+        return self._numbers[part]
 
     @property
     def values(self) -> dict[str, Any]:
@@ -215,11 +219,10 @@ class Study:
         shown = self._part(part)
         values = {"request": self.request, **self.numbers(part)}
         values["model"] = self.description
-        sentences = list(shown.says(values))[bool(shown.panels) :]  # the first is the picture's title
+        picture = drawn(shown, values, width)
+        sentences = list(shown.says(values))[bool(picture) :]  # the first is the picture's title
         print(*sentences, sep="\n", end="\n" * bool(sentences))
         if shown.table is not None:
             display(shown.table(values))
-        if shown.panels is None:
-            return None
         model = self.model.name if shown.measure else "embedded"  # what no model has a part in is stored once
-        return files.shown(drawn(shown, values, width), self.figure.stem, part, model)
+        return files.shown(picture, self.figure.stem, part, model) if picture else None

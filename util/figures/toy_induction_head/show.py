@@ -21,6 +21,7 @@ from util.figures.toy_induction_head.numbers import COPY, DIMENSIONS, SEQUENCE, 
 from util.records.checked import AsList, Count, Int, Natural, Number, Text, checked
 from util.roles.attention_scores import ROLES
 from util.show.draw import Grid, Panel, matrix
+from util.show.panels import colour_bar
 from util.show.part import Figure, Part, Values
 from util.show.style import BLUE, GREY, ORANGE
 from util.show.style import ROLES as LOOKS
@@ -237,7 +238,8 @@ def patterns_say(values: Values) -> Iterator[str]:
 def patterns(values: Values) -> Grid:
     found = values["patterns"]
     panels = [partial(_dots, name=name, row=row, length=found["length"]) for name, row in found["heads"].items()]
-    return Grid(panels, least=1.4, height=2.2, columns=2, share="xy", x="key position", y="query position", finish=_bar)
+    bar = partial(colour_bar, label=f"attention, {VISIBLE:g} or more", shrink=0.6)
+    return Grid(panels, least=1.4, height=2.2, columns=2, share="xy", x="key position", y="query position", finish=bar)
 
 
 def _dots(ax: Axes, name: str, row: Values, length: int) -> None:
@@ -252,12 +254,6 @@ def _dots(ax: Axes, name: str, row: Values, length: int) -> None:
     ax.set(xlim=(-1, row["tokens"]), ylim=(row["tokens"], -1))
     ax.set_title(f"{owner}\n{_spaced(role)} {score:.2f}", fontsize=7)
     ax.spines[:].set_visible(True)
-
-
-def _bar(figure: Picture, axes: Sequence[Axes]) -> None:
-    label = f"attention, {VISIBLE:g} or more"
-    bar = figure.colorbar(axes[0].collections[0], ax=list(axes), shrink=0.6, aspect=25, pad=0.02, label=label)
-    bar.outline.set_visible(False)
 
 
 # ------------------------------------------------------------------------------------------------ training
