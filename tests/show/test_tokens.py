@@ -9,7 +9,8 @@ from matplotlib.patches import Rectangle
 
 from tests.figures.legible import LONG_NAME, faults
 from util.show import style
-from util.show.tokens import TokenRows, visible
+from util.show.draw import draw
+from util.show.tokens import token_grid, visible
 
 DEMONSTRATION = ["gr", "ape", " shark", ":", "Foo", "\n\n"]
 TOKENS = ["<|endoftext|>", "A", " list", " of", " sequences", ".", "\n\n", *DEMONSTRATION * 10, "kiwi", " dog", ":"]
@@ -29,11 +30,11 @@ ODD = [
 ]
 
 
-def rows(tokens=TOKENS, count=2, seed=0, finding=None):
+def rows(tokens=TOKENS, count=2, seed=0):
     weights = np.random.default_rng(seed).dirichlet(np.full(len(tokens), 0.05), count)
     names = [f"L{number}H3 from a token" for number in range(count)]
     queries = [len(tokens) - 1, 9, *[0] * count][:count]
-    return TokenRows(tokens, weights, names, queries, finding, f"{LONG_NAME}, wordseq1")
+    return token_grid(tokens, weights, names, queries)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_what_would_not_be_seen_has_a_sign(token, shown):
 @pytest.mark.parametrize(
     "drawn",
     [
-        rows(finding="From the last colon this head attends to the labels alone"),
+        rows(),
         rows(count=5),
         rows(ODD * 4),
         rows(["supercalifragilistic" * 8, " \n", "a"], 1),
@@ -67,14 +68,13 @@ def test_what_would_not_be_seen_has_a_sign(token, shown):
 def test_a_picture_can_be_read_at_any_width(drawn, width, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a letter that the font does not have is one
-        figure = drawn.figure(width=width)
+        figure = draw(drawn, "From the last colon this head attends to the labels", f"{LONG_NAME}, wordseq1", width)
         figure.savefig(tmp_path / "rows.png")
     assert faults(figure) == [] and figure.get_figwidth() == width
 
 
 def test_shades_weights_and_frames_are_those_of_the_row():
-    figure = TokenRows(["a", "b\n", "c"], np.array([[0.6, 0.03, 0.0]]), ["row"], [1], None, "toy").figure()
-    [ax] = figure.axes
+    [ax] = draw(token_grid(["a", "b\n", "c"], np.array([[0.6, 0.03, 0.0]]), ["row"], [1]), None, "toy").axes
     faces = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_fill()]
     [frame] = [patch for patch in ax.patches if isinstance(patch, Rectangle) and not patch.get_fill()]
     brightness = [sum(to_rgba(face.get_facecolor())[:3]) for face in faces]
@@ -85,7 +85,7 @@ def test_shades_weights_and_frames_are_those_of_the_row():
 
 
 def test_rows_of_zeros_have_no_shade():
-    [ax] = TokenRows(["a"], np.zeros((1, 1)), ["row"], [0], None, "toy").figure().axes
+    [ax] = draw(token_grid(["a"], np.zeros((1, 1)), ["row"], [0]), None, "toy").axes
     assert [sum(to_rgba(patch.get_facecolor())[:3]) for patch in ax.patches if patch.get_fill()] == pytest.approx(
         [3], abs=0.1
     )

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from util.show.style import WIDTH, columns_of, headline, headline_height, legend_below, new_figure, style
+from util.show.style import WIDTH, broken, columns_of, headline, headline_height, legend_below, new_figure, style
 
 Panel = Callable[[Axes], object]
 Floats = NDArray[np.floating]
@@ -55,7 +55,7 @@ def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> 
         for panel, ax in zip(grid.panels, axes, strict=True):
             panel(ax)
         _hide_inner_labels(grid.share, rows, axes)
-        figure.supxlabel(grid.x)
+        figure.supxlabel(broken(grid.x, 8, 72 * width - 10))
         figure.supylabel(grid.y)
         if grid.finish is not None:
             grid.finish(figure, axes)

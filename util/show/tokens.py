@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from util.show.draw import Grid
+from util.show.draw import room as room_of
 from util.show.head_map import short_number
-from util.show.style import FINDING, SETTING, WIDTH, broken, columns_of, headline, ink, new_figure, style
+from util.show.style import broken, ink
 
 PRINTED = 0.05  # weights from here on are printed below their tokens
 MARKS = {" ": "·", "\n": "↵", "\t": "⇥"}  # what would not be seen
@@ -57,99 +57,87 @@ class _Piece(NamedTuple):
     is_last: bool
 
 
-@dataclass(frozen=True)
-class TokenRows:
-    """The attention from some of a prompt's tokens, a row for each.
+def token_grid(
+    tokens: Sequence[str], weights: NDArray[np.floating], names: Sequence[str], queries: Sequence[int]
+) -> Grid:
+    """The attention from some of a prompt's tokens, a panel for each: the prompt in lines that fit the panel.
 
     tokens [T]: as text. weights: [rows, T], from 0 on. names: of the rows. queries: the position that each row is seen
-    from, which is framed, and whose later tokens are pale. finding, setting: of the headline.
+    from, which is framed, and whose later tokens are pale. Line ends of the prompt end a line; the lines of all rows
+    are at the same heights.
     """
+    largest = float(weights.max()) or 1.0  # of the darkest shade
+    printed = weights.max(axis=0) >= PRINTED
+    rows = zip(names, weights, queries, strict=True)
+    panels = [partial(_draw, tokens, printed, largest, name, row, query) for name, row, query in rows]
+    key = f"shade: attention from the framed token, 0 to {largest:.2f}; printed from {PRINTED} on"
 
-    tokens: Sequence[str]
-    weights: NDArray[np.floating]
-    names: Sequence[str]
-    queries: Sequence[int]
-    finding: str | None
-    setting: str
+    def height(width: float) -> float:
+        return (_placed(tokens, printed, _room(width))[1] + 38) / 72  # and the title, and the key below all
 
-    def figure(self, *, width: float = WIDTH) -> Figure:
-        """Returns the prompt in lines that fit the width, once for each row; line ends of the prompt end a line.
+    return Grid(panels, least=LEAST, height=height, x=key)
 
-        The lines of all rows are at the same heights.
-        """
-        columns = columns_of(len(self.names), width, LEAST)
-        lines = -(-len(self.names) // columns)
-        room = 72 * (width / columns - 0.14)
-        pieces, height = self._placed(room)
-        above = (FINDING + SETTING) * 3 + 14  # points: of the headline and the key
-        with style():
-            figure = new_figure(width, (lines * (height + 18) + above) / 72)
-            axes = figure.subplots(lines, columns, squeeze=False).ravel()
-            for ax in axes:
-                ax.set_axis_off()
-            for row, (ax, name) in enumerate(zip(axes, self.names, strict=False)):
-                ax.set(xlim=(0, room), ylim=(height, 0))
-                ax.set_title(broken(name, 8, room), loc="left")
-                self._draw(ax, row, pieces)
-            key = f"shade: attention from the framed token, 0 to {self._largest:.2f}; printed from {PRINTED} on"
-            figure.supxlabel(broken(key, 7, 72 * width - 12), fontsize=7)
-            headline(figure, self.finding, self.setting)
-        return figure
 
-    @property
-    def _largest(self) -> float:
-        """The weight of the darkest shade: the largest of all rows, 1 where all are 0."""
-        return float(self.weights.max()) or 1.0
+def _room(width: float) -> float:
+    """The points that lines have in a panel of so many inches."""
+    return 72 * (width - 0.14)
 
-    def _placed(self, room: float) -> tuple[list[_Piece], float]:
-        """The pieces of the prompt in lines of at most so many points, and the height of all lines.
 
-        There is room for a weight where any of the rows prints one, so that all rows have the same lines.
-        """
-        most = max(1, int(room / LETTER))
-        pieces: list[_Piece] = []
-        left, top, printed = 0.0, 0.0, False  # printed: whether the line has a weight below it
-        for number, token in enumerate(self.tokens):
-            text = visible(token)
-            parts = [text[i : i + most] for i in range(0, len(text), most)]
-            for i, part in enumerate(parts):
-                is_last = i + 1 == len(parts)
-                has_weight = is_last and self.weights[:, number].max() >= PRINTED
-                wide = max(len(part) * LETTER, NUMBER if has_weight else 0.0)
-                if left + wide > room:
-                    left, top, printed = 0.0, top + self._advance(printed), False
-                pieces.append(_Piece(number, part, left, top, wide, is_last))
-                left, printed = left + wide, printed or has_weight
-            if self._ends_line(number):
-                left, top, printed = 0.0, top + self._advance(printed), False
-        return pieces, top + (self._advance(printed) if left else 0.0)
+def _placed(tokens: Sequence[str], printed: NDArray[np.bool_], room: float) -> tuple[list[_Piece], float]:
+    """The pieces of the prompt in lines of at most so many points, and the height of all lines.
 
-    def _ends_line(self, number: int) -> bool:
-        """Whether a token is the last of one or several with line ends: blank lines take no room."""
-        return "\n" in self.tokens[number] and not any("\n" in token for token in self.tokens[number + 1 : number + 2])
+    There is room for a weight where any of the rows prints one, so that all rows have the same lines.
+    """
+    most = max(1, int(room / LETTER))
+    pieces: list[_Piece] = []
+    left, top, below = 0.0, 0.0, False  # below: whether the line has a weight below it
+    for number, token in enumerate(tokens):
+        text = visible(token)
+        parts = [text[i : i + most] for i in range(0, len(text), most)]
+        for i, part in enumerate(parts):
+            is_last = i + 1 == len(parts)
+            has_weight = is_last and bool(printed[number])
+            wide = max(len(part) * LETTER, NUMBER if has_weight else 0.0)
+            if left + wide > room:
+                left, top, below = 0.0, top + _advance(below), False
+            pieces.append(_Piece(number, part, left, top, wide, is_last))
+            left, below = left + wide, below or has_weight
+        if "\n" in token and not any("\n" in later for later in tokens[number + 1 : number + 2]):  # one blank line
+            left, top, below = 0.0, top + _advance(below), False
+    return pieces, top + (_advance(below) if left else 0.0)
 
-    @staticmethod
-    def _advance(printed: bool) -> float:
-        return BOX + GAP + (BELOW if printed else 0.0)
 
-    def _draw(self, ax: Axes, row: int, pieces: Sequence[_Piece]) -> None:
-        colours = mpl.colormaps["Blues"]
-        query = self.queries[row]
-        for piece in pieces:
-            weight, wide = float(self.weights[row, piece.number]), piece.wide
-            face, seen = colours(weight / self._largest), piece.number <= query
-            corner = (piece.left, piece.top)
-            ax.add_patch(Rectangle(corner, wide, BOX, facecolor=face if seen else "white", edgecolor="0.88", lw=0.5))
-            colour = PALE if not seen else ink(face)
-            self._write(ax, piece.text, piece.left + wide / 2, piece.top + BOX / 2, SIZE, colour)
-            if piece.number == query:
-                ax.add_patch(Rectangle(corner, wide, BOX, fill=False, edgecolor="black", lw=1.4, zorder=3))
-            if weight >= PRINTED and piece.is_last:
-                self._write(ax, short_number(weight), piece.left + wide / 2, piece.top + BOX + 3.6, SMALL, "black")
+def _advance(below: bool) -> float:
+    return BOX + GAP + (BELOW if below else 0.0)
 
-    @staticmethod
-    def _write(ax: Axes, text: str, x: float, y: float, size: float, colour: str) -> None:
-        written = ax.text(
-            x, y, text, fontsize=size, color=colour, family=FONT, ha="center", va="center", parse_math=False
-        )
-        written.set_in_layout(False)  # or the axes would shrink around it, and points no longer be points
+
+def _draw(
+    tokens: Sequence[str],
+    printed: NDArray[np.bool_],
+    largest: float,
+    name: str,
+    row: NDArray[np.floating],
+    query: int,
+    ax: Axes,
+) -> None:
+    width = _room(room_of(ax)[0])
+    pieces, height = _placed(tokens, printed, width)
+    ax.set_axis_off()
+    ax.set(xlim=(0, width), ylim=(height, 0))
+    ax.set_title(broken(name, 8, width), loc="left")
+    colours = mpl.colormaps["Blues"]
+    for piece in pieces:
+        weight, wide = float(row[piece.number]), piece.wide
+        face, seen = colours(weight / largest), piece.number <= query
+        corner = (piece.left, piece.top)
+        ax.add_patch(Rectangle(corner, wide, BOX, facecolor=face if seen else "white", edgecolor="0.88", lw=0.5))
+        _write(ax, piece.text, piece.left + wide / 2, piece.top + BOX / 2, SIZE, ink(face) if seen else PALE)
+        if piece.number == query:
+            ax.add_patch(Rectangle(corner, wide, BOX, fill=False, edgecolor="black", lw=1.4, zorder=3))
+        if weight >= PRINTED and piece.is_last:
+            _write(ax, short_number(weight), piece.left + wide / 2, piece.top + BOX + 3.6, SMALL, "black")
+
+
+def _write(ax: Axes, text: str, x: float, y: float, size: float, colour: str) -> None:
+    written = ax.text(x, y, text, fontsize=size, color=colour, family=FONT, ha="center", va="center", parse_math=False)
+    written.set_in_layout(False)  # or the axes would shrink around it, and points no longer be points

@@ -55,6 +55,8 @@ class Study:
         self.settings = self.figure.settings(**settings)
         if getattr(self.settings, "untrained_control", False):
             self.model.expect_twin()
+        if (check := getattr(import_module(f"util.figures.{figure}.measure"), "check", None)) is not None:
+            check(self)
         self._records: dict[Path, Record] = {}
         self._arrays: dict[str, Arrays] = {}
         self._numbers: dict[str, dict[str, Any]] = {}
@@ -198,7 +200,8 @@ class Study:
     def description(self) -> str:
         """The model in words, as its records have it; its title where nothing of it was measured."""
         own = [record for record in self._records.values() if record.request.items() >= self.model.request.items()]
-        return own[0].provenance["model"] if own else self.model.title
+        described = [arrays["description"] for arrays in self._arrays.values() if "description" in arrays]
+        return own[0].provenance["model"] if own else next(iter(described), self.model.title)
 
     def check(self) -> list[str]:
         """What a fresh run must give again: the first sentence of every part."""

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from util.figures.induction_scores import measures, published
-from util.figures.induction_scores.benefits import KNOCKED_OUT, WHOLE, Benefits, Labelled, TaskShots, without_others
+from util.figures.induction_scores import measures, numbers, published
 from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import TASKS
+from util.figures.induction_scores.shots import KNOCKED_OUT, WHOLE, Labelled, TaskShots, without_others
 from util.prompts.text_tasks import TEXT_TASKS
 from util.stats.intervals import Interval
 from util.stats.splits import halves
@@ -206,11 +206,14 @@ def verdicts_on_paper(margins: Mapping[int, float] = MARGINS) -> dict[str, dict[
     return found
 
 
-def stored(benefits: Benefits) -> dict[str, Any]:
-    """The verdicts on the claims and what they are about, for `files.save_claims`."""
-    setup = benefits.plan.setup
+def stored(title: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdicts on the claims and what they are about, for `files.save_claims`.
+
+    title: of the model; arrays: what `measure.shots` gives.
+    """
+    setup = arrays["plan"].setup
     return {
-        "model": benefits.model_title,
+        "model": title,
         "setting": f"{setup.mode} ablation of {setup.primary} heads, {setup.other_sets} control sets",
         "settings": {
             "prompts": setup.prompts,
@@ -223,6 +226,6 @@ def stored(benefits: Benefits) -> dict[str, Any]:
         },
         "margins": {str(number): margin for number, margin in MARGINS.items()},
         "published": verdicts_on_paper(),
-        **benefits.values(),
-        "claims": judge(benefits.tasks).claims,
+        **numbers.benefits(arrays, None),
+        "claims": judge(arrays["tasks"]).claims,
     }

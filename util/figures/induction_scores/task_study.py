@@ -30,7 +30,6 @@ from util.engine.label_scores import (
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.premises import SKIPPED_POSITIONS, Place, PremisesStudy
-from util.figures.induction_scores.results import PromptPattern
 from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
@@ -401,8 +400,12 @@ class TaskStudy(Study):
 
     # -------------------------------------------------------------------------------------------- attention
 
-    def pattern(self, head: Head) -> PromptPattern:
-        """Returns what one head attends to in the first prompt. Raises ValueError for a head that there is not."""
+    def pattern(self, head: Head) -> dict[str, Any]:
+        """Returns what one head attends to in the first prompt.
+
+        attention [T, T], query by key; tokens, as text; kinds, of the parts that they are of; answer, the right label.
+        Raises ValueError for a head that there is not.
+        """
         chosen = head_arguments.checked_head(head)
 
         def compute() -> dict[str, Any]:
@@ -423,7 +426,7 @@ class TaskStudy(Study):
             }
 
         data = self.record({"part": "pattern", "head": list(chosen)}, compute).data
-        return PromptPattern(chosen, self.task, self.model.title, self.drawn[0].label(), **data)
+        return {"answer": self.drawn[0].label(), **data}
 
 
 def base_runs(model: PreTrainedModel, edits: Mapping[Name, Edit], tokens: int) -> BaseRuns:

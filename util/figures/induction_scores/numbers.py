@@ -1,0 +1,383 @@
+"""Numbers of induction heads, of what is lost without them, and of function-vector heads, from arrays alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from util.figures.induction_scores import measures
+from util.figures.induction_scores.edits import Group, Row
+from util.figures.induction_scores.shots import WHOLE, TaskShots, without_others
+from util.figures.induction_scores.vector_sets import (
+    COPIES,
+    FUNCTION_VECTOR,
+    FUNCTION_VECTOR_ALONE,
+    INDUCTION,
+    INDUCTION_ALONE,
+    KINDS,
+    PAIRS,
+    Ablated,
+)
+from util.stats.answers import TERMS
+from util.stats.heads import Head, top
+from util.stats.intervals import (
+    Interval,
+    Intervals,
+    accuracy,
+    bootstrap_interval,
+    mean_interval,
+    mean_intervals,
+    paired_interval,
+    resampled,
+)
+from util.stats.splits import halves
+from util.stats.tests import rank_p
+
+Arrays = Mapping[str, Any]
+Numbers = dict[str, Any]
+Floats = NDArray[np.floating]
+ATTENTION = {"previous token": "previous_token", "duplicate token": "duplicate_token", "first token (BOS)": "sink"}
+
+
+def _about(arrays: Arrays) -> Numbers:
+    """What most parts need: the settings that follow from the model, and the best heads."""
+    setup = arrays["plan"].setup if "plan" in arrays else arrays["setup"]
+    return {"setup": vars(setup), "chosen": arrays["plan"].chosen if "plan" in arrays else arrays["chosen"]}
+
+
+def _map(intervals: Intervals, value: str = "value") -> Numbers:
+    return {value: intervals.value, "low": intervals.low, "high": intervals.high}
+
+
+# ------------------------------------------------------------------------------------------------ heads
+
+
+def scores(arrays: Arrays, settings: Any) -> Numbers:
+    """Prefix-matching scores of all heads, by several definitions, and the best heads, which everything is about."""
+    heads, untrained = arrays["heads"], arrays["untrained"]
+    best = {"best score": heads.mean(), "with the authors' boundary": heads.mean("bansal"), **heads.variants()}
+    found = {
+        **_map(heads.intervals(), "mean"),
+        "uniform": heads.uniform,
+        "untrained": None if untrained is None else untrained.mean(),
+        "title": heads.model_title,
+        "ranking": heads.ranking,
+        "definitions": {name: float(score.max()) for name, score in best.items()},
+    }
+    return {"scores": found, **_about(arrays)}
+
+
+def stability(arrays: Arrays, settings: Any) -> Numbers:
+    """How the scores agree with those of other settings, and of single sequences, of which it is the least.
+
+    The rank correlation over all heads, and how many of the chosen heads are among the best both times.
+    """
+    chosen, mean = arrays["chosen"], arrays["heads"].mean()
+    maps = {name: [score] for name, score in arrays["others"].items()}
+    maps["single sequences"] = [*arrays["heads"].scores["prefix_matching"]]
+    found = {
+        name: {
+            "rank correlation": min(_spearman(mean, score) for score in several),
+            "of the best": min(len({*chosen} & {*top(score, len(chosen))}) for score in several),
+        }
+        for name, several in maps.items()
+    }
+    return {**scores(arrays, settings), "stability": found, "stability left out": arrays["left out"]}
+
+
+def _spearman(first: Floats, second: Floats) -> float:
+    return float(spearmanr(first.ravel(), second.ravel()).statistic)
+
+
+def companions(arrays: Arrays, settings: Any) -> Numbers:
+    """What else heads attend to, and what they write, [L, H] by name; of each the highest head.
+
+    NaN where the class has no direct effects. Weights have no interval: they are not sampled.
+    """
+    copying, attribution = mean_intervals(arrays["copying"], within=(0, 1)), mean_intervals(arrays["attribution"])
+    alone = np.asarray(arrays["weights_copying"], np.float64)
+    none = np.full(alone.shape, np.nan)
+    attention = {shown: arrays["heads"].intervals(name) for shown, name in ATTENTION.items()}
+    written = {"copying": copying, "copying, weights alone": Intervals(alone, none, none), "attribution": attribution}
+    maps = attention | written
+    known = {name: one for name, one in maps.items() if not np.isnan(one.value).all()}
+    highest = {name: (head := top(one.value, 1)[0], *one[head]) for name, one in known.items()}
+    below = arrays["heads"].mean() < measures.INDUCTION_HEAD
+    places = tuple(np.array(arrays["chosen"]).T)
+    writes = {
+        name: {
+            "chosen, least": one.value[places].min(),
+            "chosen, mean": one.value[places].mean(),
+            "others": np.median(one.value[below]),
+        }
+        for name, one in written.items()
+    }
+    values = {name: one.value for name, one in maps.items()}
+    return {
+        "companions": values, "attribution": _map(attribution), "highest": highest, "writes": writes, **_about(arrays),
+    }  # fmt: skip
+
+
+def pattern(arrays: Arrays, settings: Any) -> Numbers:
+    """What the best head attends to in one prompt, from the last token and from the query's first word.
+
+    Source: Crosbie & Shutova 2024, Figs. 6 and 7, which show the last colon and a word of a pair.
+    """
+    tokens, kinds, attention = arrays["tokens"], arrays["kinds"], arrays["attention"]
+    last = attention[-1]
+    labels, parts = [], np.flatnonzero(np.diff([kind == "label" for kind in ["", *kinds, ""]]))
+    for start, end in parts.reshape(-1, 2):
+        labels.append(["".join(tokens[start:end]).strip(), float(last[start:end].sum())])
+    queries = {len(tokens) - 1: "the last token"}
+    if word := _first_word(tokens, kinds):
+        text = "".join(tokens[token] for token in word).strip()
+        queries[word[-1]] = f"the query's first word, {text}"
+    found = {
+        "head": arrays["head"], "task": arrays["task"], "answer": arrays["answer"], "labels": labels,
+        "tokens": tokens, "queries": list(queries), "from": list(queries.values()), "rows": attention[list(queries)],
+    }  # fmt: skip
+    return {"pattern": found}
+
+
+def _first_word(tokens: Sequence[str], kinds: Sequence[str]) -> list[int]:
+    """The tokens of the first word of the query; none where no demonstration ends before it."""
+    ends = [place for place, kind in enumerate(kinds) if kind == "blank line"]
+    start = ends[-1] + 1 if ends else len(tokens)
+    end = start + 1
+    while end < len(tokens) - 1 and kinds[end] == kinds[start] and tokens[end][:1].isalnum():
+        end += 1
+    return list(range(start, end)) if end < len(tokens) else []
+
+
+def mechanism(arrays: Arrays, settings: Any) -> Numbers:
+    """The chosen heads' scores in the whole model, and without previous-token heads of earlier layers, or others."""
+    layers, heads = np.array(arrays["chosen"]).T
+    measured = {"whole model": arrays["heads"], **arrays["without"]}
+    left = {
+        name: [scores.intervals()[head] for head in zip(layers, heads, strict=True)]
+        for name, scores in measured.items()
+    }
+    means = {
+        name: mean_interval(scores.scores["prefix_matching"][:, layers, heads].mean(axis=1), within=(0, 1))
+        for name, scores in measured.items()
+    }
+    whole = means.pop("whole model")
+    found = {
+        "previous_token_heads": arrays["makers"],
+        "scores": {name: [interval.value for interval in left[name]] for name in arrays["without"]},
+        "mean scores": means,
+        "whole": whole,
+        "left": left,
+        "removed": {
+            name: [[head, float(arrays["previous"][head])] for head in removed]
+            for name, removed in arrays["removed"].items()
+        },
+    }
+    return {"mechanism": found, "attribution": _map(mean_intervals(arrays["attribution"])), **_about(arrays)}
+
+
+# ------------------------------------------------------------------------------------------------ tasks
+
+
+def lost_without(whole: NDArray[np.bool_], ablated: NDArray[np.bool_]) -> Interval:
+    """Returns how much less often queries are answered right, [R, N] each: the mean, paired by query."""
+    return paired_interval(whole.mean(axis=0) - ablated.mean(axis=0))
+
+
+def _by_name(rows: Mapping[Row, NDArray[np.bool_]]) -> dict[str, Interval]:
+    return {row.name: accuracy(right) for row, right in rows.items()}
+
+
+def ablation(arrays: Arrays, settings: Any) -> Numbers:
+    """Accuracies with demonstrations by task and row, and the primary endpoint."""
+    plan, right = arrays["plan"], arrays["right"]
+    task = plan.setup.primary_task
+    rows, primary = right[task], {"task": task, "p": np.nan, "least p": np.nan}
+    if plan.ablated in rows:
+        others = [drawn.mean() for row, drawn in rows.items() if row.is_control_set]
+        p, least = rank_p(rows[plan.ablated].mean(), others, tail="low")
+        primary |= {"p": p, "least p": least, "lost": lost_without(rows[WHOLE], rows[plan.ablated])}
+    controls = {group.value: sets for group, sets in plan.controls.items()}
+    return {
+        "controls": controls | {"short of": plan.short},
+        "primary": primary,
+        "tasks_done": arrays["passed"],
+        "done": list(arrays["done"]),
+        "queries": {name: rows[WHOLE].shape[1] for name, rows in right.items()},
+        "accuracy": {name: _by_name(rows) for name, rows in right.items()},
+        **_about(arrays),
+    }
+
+
+def doses(arrays: Arrays, settings: Any) -> Numbers:
+    """Accuracies without demonstrations, losses of plain text, and what the largest set of heads costs."""
+    plan, losses = arrays["plan"], arrays["losses"]
+    rows = arrays["right"][plan.setup.primary_task]
+    largest = rows.get(Row(Group.SIZE, max(plan.setup.sizes)))
+    return {
+        **ablation(arrays, settings),
+        "zero_shot": {task: _by_name(bare) for task, bare in arrays["bare"].items()},
+        "losses": {row.name: mean_interval(loss) for row, loss in losses.items()} | {"uniform": arrays["uniform"]},
+        "doses": {
+            "texts": len(losses[WHOLE]),
+            "lost without the largest set": None if largest is None else lost_without(rows[WHOLE], largest),
+            "text": mean_interval(losses[plan.ablated] - losses[WHOLE]),
+        },
+    }
+
+
+def benefits(arrays: Arrays, settings: Any) -> Numbers:
+    """Accuracies by task and number of demonstrations, and what demonstrations are worth, for `shots` and claims."""
+    tasks = arrays["tasks"]
+
+    def row(task: TaskShots, shots: int) -> Numbers:
+        rows = task.right[shots]
+        found: Numbers = {
+            "accuracy": {one.name: accuracy(right) for one, right in rows.items() if one not in task.controls}
+        }
+        found["controls"] = task.drawn(shots)
+        for place, term in enumerate(TERMS):
+            terms = {one: v for one, v in task.terms.get(shots, {}).items() if one not in task.controls}
+            found[term] = {one.name: mean_interval(v[..., place].mean(axis=0)) for one, v in terms.items()}
+        return found
+
+    return {
+        "accuracy by shots": {
+            task.labelled.name: {str(shots): row(task, shots) for shots in task.right} for task in tasks
+        },
+        "tasks": {
+            task.labelled.name: {
+                "queries": task.queries, "does": task.does, "chance": task.chance, "check": task.check,
+            }
+            for task in tasks
+        },
+        "benefit": {task.labelled.name: line for task in tasks if (line := benefit(task))},
+    }  # fmt: skip
+
+
+def benefit(task: TaskShots) -> dict[str, float | None]:
+    """What demonstrations are worth, its standard error, and its change in per cent of it without heads; {}: unknown.
+
+    Worth: accuracy with the most demonstrations minus that without any. The change is None where that is not positive
+    or no more than twice its standard error. Source: Crosbie & Shutova 2024, Fig. 4.
+    """
+    if not task.has_zero_shot or task.ablated not in task.right[task.most]:
+        return {}
+    error = float(task.benefit.std(ddof=1) / len(task.benefit) ** 0.5)
+    full, bare = (float(task.by_query(shots, WHOLE).mean()) for shots in (task.most, 0))
+    ways: dict[str, Callable[[int], Floats]] = {
+        "without induction heads": lambda shots: task.by_query(shots, task.ablated),
+        "without others": lambda shots: without_others(task, shots),
+    }
+    line: dict[str, float | None] = {"benefit": full - bare, "error": error}
+    for name, right in ways.items():
+        left = float(right(task.most).mean()), float(right(0).mean())
+        line[name] = measures.benefit_change((full, bare), left, error)[1]
+    return line
+
+
+def shots(arrays: Arrays, settings: Any) -> Numbers:
+    """The entry "benefits": what `benefits` has, what was left out, and, where they help most, what examples bring."""
+    helped = [
+        task for task in arrays["tasks"]
+        if task.does and task.has_zero_shot and task.ablated in task.right[0] and mean_interval(task.benefit).low > 0
+    ]  # fmt: skip
+    worth = {}
+    if helped:
+        most = max(helped, key=lambda task: float(task.benefit.mean()))
+        left = most.by_query(most.most, most.ablated) - most.by_query(0, most.ablated)
+        both = [mean_interval(values, within=(-1, 1)) for values in (most.benefit, left)]
+        worth = {"task": most.labelled.name, "shots": most.most, "whole": both[0], "without induction heads": both[1]}
+    left_out = [[name, k, why] for (name, k), why in arrays["left out"].items()]
+    return {"benefits": benefits(arrays, settings) | {"worth most": worth, "left out": left_out}, **_about(arrays)}
+
+
+def comparison(arrays: Arrays, settings: Any) -> Numbers:
+    """Accuracies in per cent with their standard errors, by the names that the paper's tables have for them."""
+    heads, setup = arrays["heads"], arrays["plan"].setup
+    places = {task.place_in_tables(k): rows for task in arrays["tasks"] for k, rows in task.right.items()}
+    places |= {measures.place_in_tables(task, settings.k): rows for task, rows in arrays["right"].items()}
+    here = measures.comparable(places, setup.mode, heads.mean().size, setup.primary)
+    best = heads.scores["prefix_matching"].max((1, 2))
+    here["best prefix-matching score"] = (float(heads.mean().max()), float(best.std(ddof=1) / len(best) ** 0.5))
+    here["heads with prefix matching >= 0.3, share"] = (float(heads.induction_heads.mean()), 0.0)
+    return {"in the paper's tables": here}
+
+
+# ------------------------------------------------------------------------------------------------ function vectors
+
+
+def _share(values: NDArray[Any]) -> Interval:
+    """The share of right answers [N], or the mean of shares [N], with its interval."""
+    return accuracy(values) if values.dtype == bool else mean_interval(values, within=(0, 1))
+
+
+def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
+    """Function-vector heads beside induction heads: their scores, how far they agree, and what is lost without either.
+
+    The rank correlation's interval is over the sequences and prompts of the scores, for these heads; its reliability is
+    that of the AIE of one half of the prompts with that of the other: most heads have next to no effect, and no other
+    score can agree with the AIE much better than it does with itself.
+    """
+    heads, matching, sets = arrays["effects"], arrays["heads"].scores["prefix_matching"], arrays["sets"]
+    effects, units = heads.intervals(), heads.units
+    drawn = zip(resampled(len(matching), 1000), resampled(len(units), 1000, seed=1), strict=True)
+    redrawn = [_spearman(np.tensordot(one, matching, 1), np.tensordot(other, units, 1)) for one, other in drawn]
+    correlation = bootstrap_interval(_spearman(matching.mean(0), heads.mean()), np.array(redrawn), within=(-1, 1))
+    first, second = halves(len(units))
+    measured: dict[str, Mapping[Ablated, NDArray[Any]]] = {
+        PAIRS: {ablated: np.concatenate([*tasks.values()]) for ablated, tasks in arrays["pairs"].items()},
+        arrays["task"]: arrays["classified"],
+        COPIES: arrays["copied"],
+    }
+    counts = {name: len(rows[Ablated()]) for name, rows in measured.items()}
+    found = {
+        "corruption": heads.corruption,
+        "AIE": _map(effects, "mean"),
+        "by_task": {task.task: task.effects.mean(axis=0) for task in heads.tasks},
+        "probability": {
+            task.task: {"intact": mean_interval(task.intact), "corrupted": mean_interval(task.corrupted)}
+            for task in heads.tasks
+        },
+        "rank_correlation": correlation,
+        "reliability": _spearman(units[first].mean(axis=0), units[second].mean(axis=0)),
+        "sets": sets.sets,
+        "both": [head for head in sets.sets[INDUCTION] if head in sets.sets[FUNCTION_VECTOR]],
+        "depth": {kind: _depth(sets.sets[kind], matching.shape[1]) for kind in KINDS},
+        "controls": sets.controls,
+        "matched": sets.matched,
+        "asked": {name: f"{n} {'sequences' if name == COPIES else 'queries'}" for name, n in counts.items()},
+        "accuracy": {name: {one.name: _share(v) for one, v in rows.items()} for name, rows in measured.items()},
+        "pairs": {
+            ablated.name: {task: accuracy(right) for task, right in tasks.items()}
+            for ablated, tasks in arrays["pairs"].items()
+            if not ablated.draw
+        },
+        "contrast": {name: _contrast(rows) for name, rows in measured.items()},
+        "room": heads.room,
+        "prompts": len(units),
+        "left out": list(heads.left_out.values()),
+        "classification": {"task": arrays["task"], "chance": arrays["chance"]},
+    }
+    return {"function vectors": found, "scores": scores(arrays, settings)["scores"]}
+
+
+def _depth(heads: Sequence[Head], layers: int) -> float:
+    """The mean depth of heads: from 0, all in the first layer, to 1, all in the last."""
+    return float(np.mean([layer for layer, _ in heads])) / max(layers - 1, 1)
+
+
+def _contrast(rows: Mapping[Ablated, NDArray[Any]]) -> Interval:
+    """How much more is lost without the FV heads alone than without the induction heads alone, paired."""
+    without_induction, without_fv = (rows[Ablated(kind)] for kind in (INDUCTION_ALONE, FUNCTION_VECTOR_ALONE))
+    more = without_induction.astype(np.float64) - without_fv
+    return paired_interval(more) if without_fv.dtype == bool else mean_interval(more, within=(-1, 1))
+
+
+def planted(arrays: Arrays, settings: Any) -> Numbers:
+    """Scores of planted heads, whether a score of 0.3 finds just them, and how often noise hides them."""
+    return {"planted": {"scores": arrays["scores"], "errors": arrays["errors"], "exact": arrays["exact"]}}
