@@ -15,10 +15,10 @@ from util.figures.forerunner_heads.cuts import WHOLE, Condition, Cut
 from util.figures.forerunner_heads.results import Score
 from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 from util.figures.induction_scores import edits
-from util.figures.induction_scores.study import Study as InductionStudy
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.study import Study as IOIStudy
 from util.records.model import Model
+from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, accuracy, mean_interval
 
@@ -42,7 +42,7 @@ def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 24) -> Num
 
 def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labels: Any) -> Numbers:
     """Accuracy with and without the best heads by prefix matching."""
-    best = top(InductionStudy(model, seed=seed, untrained_control=False).scores().mean, heads)
+    best = top(SequenceStudy(model, seed=seed).scores().mean(), heads)
     task = TaskStudy(model, "wordseq1", 10, prompts, 42 + seed, **labels)
     answers = task.answers({"whole": edits.WHOLE, "without": edits.Edit.ablate(best)})
     return {f"02 wordseq1, {name}": accuracy(answer.right) for name, answer in answers.items()}

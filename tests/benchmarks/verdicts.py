@@ -15,7 +15,7 @@ from util.edges import names
 from util.figures.edge_ablation import claims as edges
 from util.figures.edge_ablation.measures import Rows
 from util.figures.induction_scores import claims as induction
-from util.figures.induction_scores.benefits import KNOCKED_OUT, WHOLE, TaskShots
+from util.figures.induction_scores.shots import KNOCKED_OUT, WHOLE, TaskShots
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged
 
 Random = np.random.Generator

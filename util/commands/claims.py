@@ -9,10 +9,10 @@ from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads.ablation import AblationStudy
 from util.figures.forerunner_heads.more_prompts import copying
 from util.figures.induction_scores import claims as induction_claims
-from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts.text_tasks import TEXT_TASKS
 from util.show import files
 from util.stats.verdicts import Verdicts
+from util.study.study import Study
 
 PROMPTS = {"induction_scores": 200, "edge_ablation": 250, "forerunner_heads": 128}
 CONTROL_SETS = 20
@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
     paths.output("values", arguments.model)  # where nothing can be written is known before hours of work
     model = model_of(arguments)
     prompts = PROMPTS if arguments.prompts is None else dict.fromkeys(PROMPTS, arguments.prompts)
-    induction = InductionStudy(
+    induction = Study(
+        "induction_scores",
         model,
         prompts=prompts["induction_scores"],
         control_sets=CONTROL_SETS,
@@ -48,12 +49,12 @@ def run(arguments: argparse.Namespace) -> None:
     )
     edges = EdgeStudy(model, "capitalization", prompts=prompts["edge_ablation"])
     labels = AblationStudy(model, prompts=prompts["forerunner_heads"], k=4)
-    for study, measure in (
-        (induction, lambda: induction_claims.stored(induction.benefits())),
-        (edges, lambda: more_queries.claims(edges)),
-        (labels, lambda: copying(labels)),
+    for stem, measure in (
+        ("induction_scores", lambda: induction_claims.stored(model.title, induction.arrays("shots"))),
+        (edges.stem, lambda: more_queries.claims(edges)),
+        (labels.stem, lambda: copying(labels)),
     ):
         found = measure()
         if found["claims"]:
             print(Verdicts(found["claims"]).table().to_string())
-        print(files.save_claims(found, study.stem, arguments.model))
+        print(files.save_claims(found, stem, arguments.model))

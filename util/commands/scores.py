@@ -8,10 +8,12 @@ import pandas as pd
 
 from util.commands.arguments import add_model, count, model_of
 from util.commands.results import Destination, add_out, columns, shown
+from util.figures.induction_scores.measure import outputs
 from util.figures.induction_scores.measures import how_many
 from util.figures.induction_scores.plan import PAPER_SHARES
-from util.figures.induction_scores.study import Study
+from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import head_name, top
+from util.stats.intervals import mean_intervals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +33,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Score all heads. Raises ValueError, before anything is loaded, for numbers out of range."""
     if arguments.sequences < 2:
         raise ValueError(f"sequences = {arguments.sequences}: two or more have intervals")
-    study = Study(
-        model_of(arguments), seed=arguments.seed, length=arguments.length, copies=arguments.copies,
-        sequences=arguments.sequences, bos=not arguments.no_bos, untrained_control=False, redo=arguments.redo,
+    sequences = SequenceStudy(
+        model_of(arguments), arguments.length, arguments.copies, arguments.sequences, arguments.seed,
+        bos=not arguments.no_bos, redo=arguments.redo,
     )  # fmt: skip
-    sequences = study.on_sequences
     destination = Destination.of(arguments, "scores", [sequences], copying=arguments.copying)
     heads = sequences.scores()
     score = heads.mean()
@@ -55,10 +56,12 @@ def run(arguments: argparse.Namespace) -> None:
         "best": {str(part): top(score, how_many(part, score.size)) for part in PAPER_SHARES},
     }
     if arguments.copying:
-        companions = study.companions()
-        more = {"copying": companions.copying.value, "weights_copying": companions.weights_copying}
+        written = outputs(sequences)
+        attribution = mean_intervals(written["attribution"])
+        copying = mean_intervals(written["copying"], within=(0, 1)).value
+        more = {"copying": copying, "weights_copying": written["weights_copying"]}
         rows = rows.assign(**{name: values.ravel() for name, values in more.items()})
-        rows = rows.assign(**columns("attribution", companions.attribution))
-        results |= {**more, "attribution": companions.attribution}
+        rows = rows.assign(**columns("attribution", attribution))
+        results |= {**more, "attribution": attribution}
         table = table.assign(**{name: [f"{values[head]:.3f}" for head in best] for name, values in more.items()})
     destination.write(results, rows, table, [sequences])

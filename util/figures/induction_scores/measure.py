@@ -177,7 +177,7 @@ def stability(study: Study) -> dict[str, Any]:
     return {**study.arrays("scores"), "others": others, "left out": left_out}
 
 
-def companions(study: Study) -> dict[str, Any]:
+def outputs(sequences: SequenceStudy) -> dict[str, Any]:
     """What else heads do.
 
     copying [N, L, H]: the OV score on sequences that are not repeated, see `measures.copying`; attribution [N, L, H]:
@@ -185,7 +185,6 @@ def companions(study: Study) -> dict[str, Any]:
     to the sequence's other tokens, the mean of all places; weights_copying [L, H]: the share of 256 tokens that a head
     copies by its weights alone. NaN where `engine.direct_effects` has none.
     """
-    sequences = on_sequences(study)
 
     def compute() -> dict[str, Any]:
         model, tokenizer = sequences.pair
@@ -196,7 +195,12 @@ def companions(study: Study) -> dict[str, Any]:
             "weights_copying": head_weights_copying(model, ids),
         }
 
-    return {**study.arrays("scores"), **sequences.record({"part": "outputs"}, compute).data}
+    return dict(sequences.record({"part": "outputs"}, compute).data)
+
+
+def companions(study: Study) -> dict[str, Any]:
+    """The scores, and what else heads do, see `outputs`."""
+    return {**study.arrays("scores"), **outputs(on_sequences(study))}
 
 
 def pattern(study: Study) -> dict[str, Any]:
