@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from util.figures.induction_scores.benefits import Benefits, Labelled, TaskShots
+from util.figures.induction_scores import numbers
 from util.figures.induction_scores.edits import Edit, Group, Row
 from util.figures.induction_scores.plan import Plan, Setup
+from util.figures.induction_scores.shots import KNOCKED_OUT, WHOLE, Labelled, TaskShots
 from util.stats.intervals import Interval
 from util.stats.task_check import TaskCheck
 
-WHOLE, KNOCKED_OUT, ABLATED = Row(Group.WHOLE), Row(Group.KNOCKED_OUT), Row(Group.ABLATED, 3)
+ABLATED = Row(Group.ABLATED, 3)
 GAIN = Interval(1.0, 0.5, 1.5)
 CONTROLS = tuple(Row(Group.LAYER_MATCHED, None, draw) for draw in (1, 2))
 
@@ -30,17 +31,27 @@ def task(name, shots, *, n=200, text=False, unrelated=False, does=True, bare=Fal
     return TaskShots(Labelled(name, unrelated), right, ABLATED, CONTROLS, chance, text, check, 512, bare)
 
 
-def setup():
-    return Setup(
-        tasks=("wordseq1",), primary_task="wordseq1", prompts=200, seeds=(42,), mode="mean", sizes=(3,), primary=3,
-        control_sets=2, other_sets=2, all_tasks=False, all_sizes=False, full_grid=False, four_way=(),
-        text_tasks=("sst2",), shots=(0, 10),
-    )  # fmt: skip
+def setup(**changes):
+    made = {
+        "tasks": ("wordseq1",), "primary_task": "wordseq1", "prompts": 200, "seeds": (42,), "mode": "mean",
+        "sizes": (3,), "primary": 3, "control_sets": 2, "other_sets": 2, "all_tasks": False, "all_sizes": False,
+        "full_grid": False, "four_way": (), "text_tasks": ("sst2",), "shots": (0, 10),
+    }  # fmt: skip
+    return Setup(**made | changes)
 
 
-def benefits(*tasks):
-    edits = {WHOLE: Edit(), ABLATED: Edit.ablate([(0, 0)])}
-    return Benefits(Plan(setup(), [(0, 0)], {}, {}, edits), "a model", tasks)
+def arrays(*tasks):
+    """What `measure.shots` gives."""
+    chosen = [(0, 0), (0, 1), (0, 2)]
+    edits = {WHOLE: Edit(), ABLATED: Edit.ablate(chosen)}
+    return {"plan": Plan(setup(), chosen, {}, {}, edits), "tasks": tasks, "left out": {}}
+
+
+def values(*tasks, model="a model"):
+    """What the part "shots" needs of a values file."""
+    plan = arrays()["plan"]
+    about = {"request": {"k": 10}, "model": model, "setup": vars(plan.setup), "chosen": plan.chosen}
+    return about | numbers.shots(arrays(*tasks), None)
 
 
 # as the paper has it: whole, ablated, pattern knocked out, control sets
