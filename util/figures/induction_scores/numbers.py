@@ -43,12 +43,6 @@ Floats = NDArray[np.floating]
 ATTENTION = {"previous token": "previous_token", "duplicate token": "duplicate_token", "first token (BOS)": "sink"}
 
 
-def _about(arrays: Arrays) -> Numbers:
-    """What most parts need: the settings that follow from the model, and the best heads."""
-    setup = arrays["plan"].setup if "plan" in arrays else arrays["setup"]
-    return {"setup": vars(setup), "chosen": arrays["plan"].chosen if "plan" in arrays else arrays["chosen"]}
-
-
 def _map(intervals: Intervals, value: str = "value") -> Numbers:
     return {value: intervals.value, "low": intervals.low, "high": intervals.high}
 
@@ -68,7 +62,7 @@ def scores(arrays: Arrays, settings: Any) -> Numbers:
         "ranking": heads.ranking,
         "definitions": {name: float(score.max()) for name, score in best.items()},
     }
-    return {"scores": found, **_about(arrays)}
+    return {"scores": found, "chosen": arrays["chosen"], "setup": vars(arrays["setup"])}
 
 
 def stability(arrays: Arrays, settings: Any) -> Numbers:
@@ -86,7 +80,7 @@ def stability(arrays: Arrays, settings: Any) -> Numbers:
         }
         for name, several in maps.items()
     }
-    return {**scores(arrays, settings), "stability": found, "stability left out": arrays["left out"]}
+    return {"stability": found, "stability left out": arrays["left out"]}
 
 
 def _spearman(first: Floats, second: Floats) -> float:
@@ -105,7 +99,10 @@ def companions(arrays: Arrays, settings: Any) -> Numbers:
     written = {"copying": copying, "copying, weights alone": Intervals(alone, none, none), "attribution": attribution}
     maps = attention | written
     known = {name: one for name, one in maps.items() if not np.isnan(one.value).all()}
-    highest = {name: (head := top(one.value, 1)[0], *one[head]) for name, one in known.items()}
+    highest: dict[str, list[Any]] = {}
+    for name, one in known.items():
+        (head,) = top(one.value, 1)
+        highest[name] = [head, *(None if np.isnan(number) else number for number in one[head])]
     below = arrays["heads"].mean() < measures.INDUCTION_HEAD
     places = tuple(np.array(arrays["chosen"]).T)
     writes = {
@@ -117,9 +114,7 @@ def companions(arrays: Arrays, settings: Any) -> Numbers:
         for name, one in written.items()
     }
     values = {name: one.value for name, one in maps.items()}
-    return {
-        "companions": values, "attribution": _map(attribution), "highest": highest, "writes": writes, **_about(arrays),
-    }  # fmt: skip
+    return {"companions": values, "attribution": _map(attribution), "highest": highest, "writes": writes}
 
 
 def pattern(arrays: Arrays, settings: Any) -> Numbers:
@@ -177,7 +172,7 @@ def mechanism(arrays: Arrays, settings: Any) -> Numbers:
             for name, removed in arrays["removed"].items()
         },
     }
-    return {"mechanism": found, "attribution": _map(mean_intervals(arrays["attribution"])), **_about(arrays)}
+    return {"mechanism": found}
 
 
 # ------------------------------------------------------------------------------------------------ tasks
@@ -209,7 +204,6 @@ def ablation(arrays: Arrays, settings: Any) -> Numbers:
         "done": list(arrays["done"]),
         "queries": {name: rows[WHOLE].shape[1] for name, rows in right.items()},
         "accuracy": {name: _by_name(rows) for name, rows in right.items()},
-        **_about(arrays),
     }
 
 
@@ -219,7 +213,6 @@ def doses(arrays: Arrays, settings: Any) -> Numbers:
     rows = arrays["right"][plan.setup.primary_task]
     largest = rows.get(Row(Group.SIZE, max(plan.setup.sizes)))
     return {
-        **ablation(arrays, settings),
         "zero_shot": {task: _by_name(bare) for task, bare in arrays["bare"].items()},
         "losses": {row.name: mean_interval(loss) for row, loss in losses.items()} | {"uniform": arrays["uniform"]},
         "doses": {
@@ -293,7 +286,7 @@ def shots(arrays: Arrays, settings: Any) -> Numbers:
         both = [mean_interval(values, within=(-1, 1)) for values in (most.benefit, left)]
         worth = {"task": most.labelled.name, "shots": most.most, "whole": both[0], "without induction heads": both[1]}
     left_out = [[name, k, why] for (name, k), why in arrays["left out"].items()]
-    return {"benefits": benefits(arrays, settings) | {"worth most": worth, "left out": left_out}, **_about(arrays)}
+    return {"benefits": benefits(arrays, settings) | {"worth most": worth, "left out": left_out}}
 
 
 def comparison(arrays: Arrays, settings: Any) -> Numbers:
@@ -363,7 +356,7 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
         "left out": list(heads.left_out.values()),
         "classification": {"task": arrays["task"], "chance": arrays["chance"]},
     }
-    return {"function vectors": found, "scores": scores(arrays, settings)["scores"]}
+    return {"function vectors": found}
 
 
 def _depth(heads: Sequence[Head], layers: int) -> float:

@@ -489,9 +489,8 @@ def function_vectors(values: Values) -> Grid | None:
         single = {name: rows[name] for name in names}
         more: dict[str, Any] = {"controls": drawn, "chance": chance, "colours": {names[0]: BLUE}}
         panels.append(partial(row_panel, names=names, rows=single, heading=heading, label="share right", **more))
-    note = "rows: without these heads; grey: control sets; dotted: chance"
     heights = [2.3, 2.3, *[0.7 + ROW * len(names)] * len(found["accuracy"])]
-    return Grid(panels, least=2.4, columns=2, height=heights, x=note)
+    return Grid(panels, least=2.4, columns=2, height=heights)
 
 
 def _effects(ax: Axes, found: Values) -> None:

@@ -496,7 +496,8 @@ def _range(rows: Values, kind: str) -> str:
 def vectors_about(values: Values) -> str:
     found = values["function vectors"]
     asked = f"AIE on {found['prompts']} prompts of {len(found['by_task'])} tasks"
-    return f"{title(values)}, {len(found['sets']['FV'])} heads of either kind; {asked}"
+    key = "C: without these heads; grey: control sets; dotted: chance"
+    return f"{title(values)}, {len(found['sets']['FV'])} heads of either kind; {asked}. {key}"
 
 
 def vectors_table(values: Values) -> pd.DataFrame:
@@ -538,6 +539,11 @@ def planted_say(values: Values) -> Iterator[str]:
         yield f"Noise {noise}: {', '.join(f'{name} {wrong} of {n}' for name, (wrong, n) in by_name.items())}."
 
 
+def nothing_new(arrays: Any, settings: Any) -> dict[str, Any]:
+    """No numbers: the part shows those of another one."""
+    return {}
+
+
 def concludes(values: Values) -> Iterator[str]:
     """The primary endpoint, which heads score, what they write, what a model loses without them, which are FV heads."""
     yield from primary_say(values)
@@ -551,22 +557,27 @@ FIGURE = Figure(
     Settings,
     {
         "scores": Part(numbers.scores, "scores", scores_say, sequences_about, pictures.scores),
-        "stability": Part(numbers.stability, "stability", stability_say, table=stability_table),
+        "stability": Part(numbers.stability, "stability", stability_say, table=stability_table, needs=("scores",)),
         "companions": Part(
-            numbers.companions, "companions", companions_say, sequences_about, pictures.companions
+            numbers.companions, "companions", companions_say, sequences_about, pictures.companions, needs=("scores",)
         ),
         "pattern": Part(numbers.pattern, "pattern", pattern_say, pattern_about, pictures.pattern),
-        "mechanism": Part(numbers.mechanism, "mechanism", mechanism_say, sequences_about, pictures.mechanism),
-        "ablation": Part(numbers.ablation, "answers", ablation_say, ablation_about, pictures.ablation),
-        "doses": Part(numbers.doses, "doses", doses_say, doses_about, pictures.doses),
-        "shots": Part(numbers.shots, "shots", shots_say, shots_about, pictures.shots, shots_table),
-        "worth": Part(numbers.shots, "shots", table=worth_table),
-        "published": Part(numbers.shots, "shots", table=published_table),
+        "mechanism": Part(
+            numbers.mechanism, "mechanism", mechanism_say, sequences_about, pictures.mechanism,
+            needs=("scores", "companions"),
+        ),
+        "ablation": Part(
+            numbers.ablation, "answers", ablation_say, ablation_about, pictures.ablation, needs=("scores",)
+        ),
+        "doses": Part(numbers.doses, "doses", doses_say, doses_about, pictures.doses, needs=("scores", "ablation")),
+        "shots": Part(numbers.shots, "shots", shots_say, shots_about, pictures.shots, shots_table, ("scores",)),
+        "worth": Part(nothing_new, table=worth_table, needs=("shots",)),
+        "published": Part(nothing_new, table=published_table, needs=("shots",)),
         "function_vectors": Part(
             numbers.function_vectors, "function_vectors", vectors_say, vectors_about, pictures.function_vectors,
-            vectors_table,
+            vectors_table, ("scores",),
         ),
-        "agreement": Part(numbers.function_vectors, "function_vectors", agreement_say),
+        "agreement": Part(nothing_new, says=agreement_say, needs=("function_vectors",)),
         "comparison": Part(numbers.comparison, "comparison", comparison_say),
         "planted": Part(numbers.planted, "planted", planted_say),
     },
