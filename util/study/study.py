@@ -52,6 +52,7 @@ class Study:
     ) -> None:
         self.figure: Figure = import_module(f"util.figures.{figure}.show").FIGURE
         self.model, self.folder, self.redo = as_model(model), folder or paths.material(), redo
+        self._given = settings  # what is not given follows from the others, so that it changes with them
         self.settings = self.figure.settings(**settings)
         if getattr(self.settings, "untrained_control", False):
             self.model.expect_twin()
@@ -63,9 +64,8 @@ class Study:
 
     def replace(self, **changes: Any) -> Study:
         """The same study with another model, folder, redo or other settings, checked again."""
-        settings = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
         places = {"model": self.model, "folder": self.folder, "redo": self.redo}
-        return Study(self.figure.stem, **{**settings, **places, **changes})
+        return Study(self.figure.stem, **{**self._given, **places, **changes})
 
     def twin(self, seed: int = 0, **changes: Any) -> Study:
         """The same study on the model's untrained twin: the negative control. Its records are among this one's."""

@@ -65,7 +65,9 @@ def chosen_of(values: Values) -> list[Head]:
 # ------------------------------------------------------------------------------------------------ heads
 
 
-def scores(values: Values) -> Grid:
+def scores(values: Values) -> Grid | None:
+    if "setup" not in values:
+        return None  # as values were stored before
     found = values["scores"]
     return Grid([partial(_map, found=found), partial(_best, found=found)], least=2.4, height=2.1)
 

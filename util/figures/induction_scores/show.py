@@ -154,10 +154,11 @@ def scores_say(values: Values) -> Iterator[str]:
     if len(heads):
         first, last = heads[:, 0].min(), heads[:, 0].max()
         where = f", in layer {first}" if first == last else f", in layers {first} to {last}"
+    sequences = values["request"].get("sequences") or len(values["request"]["seeds"])  # as values were stored before
     untrained = f"; untrained, at most {np.max(found['untrained']):.2f}" if found.get("untrained") is not None else ""
     yield (
         f"{none_or(len(heads)).capitalize()} of {mean.size} heads {'has' if len(heads) < 2 else 'have'} a "
-        f"prefix-matching score of {INDUCTION_HEAD} or more{where} ({values['request']['sequences']} sequences). The "
+        f"prefix-matching score of {INDUCTION_HEAD} or more{where} ({sequences} sequences). The "
         f"best is {head_name(best)}: {interval_at(found, *best, value='mean')}{untrained}."
     )
 
