@@ -176,7 +176,7 @@ def stability_table(values: Values) -> pd.DataFrame:
     lines = {name: {columns[entry]: value for entry, value in line.items()} for name, line in found.items()}
     lines |= {f"{name}: {why}": {} for name, why in values["stability left out"].items()}
     lines |= {name: {"best score": value} for name, value in values["scores"]["definitions"].items()}
-    return pd.DataFrame.from_dict(lines, orient="index").round(3).fillna("")
+    return pd.DataFrame.from_dict(lines, orient="index", dtype=object).map(lambda n: f"{n:.3g}").replace("nan", "")
 
 
 def stability_say(values: Values) -> Iterator[str]:
@@ -572,13 +572,13 @@ FIGURE = Figure(
         ),
         "doses": Part(numbers.doses, "doses", doses_say, doses_about, pictures.doses, needs=("scores", "ablation")),
         "shots": Part(numbers.shots, "shots", shots_say, shots_about, pictures.shots, shots_table, ("scores",)),
-        "worth": Part(nothing_new, table=worth_table, needs=("shots",)),
-        "published": Part(nothing_new, table=published_table, needs=("shots",)),
+        "worth": Part(nothing_new, "shots", table=worth_table, needs=("shots",)),
+        "published": Part(nothing_new, "shots", table=published_table, needs=("shots",)),
         "function_vectors": Part(
             numbers.function_vectors, "function_vectors", vectors_say, vectors_about, pictures.function_vectors,
             vectors_table, ("scores",),
         ),
-        "agreement": Part(nothing_new, says=agreement_say, needs=("function_vectors",)),
+        "agreement": Part(nothing_new, "function_vectors", says=agreement_say, needs=("function_vectors",)),
         "comparison": Part(numbers.comparison, "comparison", comparison_say),
         "planted": Part(numbers.planted, "planted", planted_say),
     },
