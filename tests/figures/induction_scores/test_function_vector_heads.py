@@ -1,4 +1,4 @@
-"""Function-vector heads beside induction heads: sets of heads, ablations against plain hooks, results from arrays."""
+"""Function-vector heads beside induction heads: sets of heads, ablations against plain hooks, numbers of arrays."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,12 +9,10 @@ import torch
 from scipy.stats import spearmanr
 
 from tests import eager_runs
-from tests.figures.legible import LONG_NAME, SHAPES, faults
-from util.figures.induction_scores import function_vector_plots, function_vector_study
-from util.figures.induction_scores import study as study_module
+from util.figures.induction_scores import function_vector_study, measure, numbers, show
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
-from util.figures.induction_scores.function_vectors import (
+from util.figures.induction_scores.vector_sets import (
     COPIES,
     FUNCTION_VECTOR,
     FUNCTION_VECTOR_ALONE,
@@ -23,17 +21,15 @@ from util.figures.induction_scores.function_vectors import (
     KINDS,
     PAIRS,
     Ablated,
-    FunctionVectors,
     head_sets,
 )
-from util.figures.induction_scores.function_vectors import WHOLE as NOTHING
-from util.figures.induction_scores.study import Study
-from util.figures.induction_scores.task_plots import RowPanel
+from util.figures.induction_scores.vector_sets import WHOLE as NOTHING
 from util.records.model import Model
+from util.roles.function_vectors import FunctionVectorStudy
 from util.roles.results import FunctionVectorHeads, HeadScores, IndirectEffects
-from util.show.style import COLUMN, WIDTH
+from util.show.part import drawn
 from util.stats.heads import top
-from util.stats.intervals import Interval, Intervals
+from util.study.study import Study
 
 HEADS = ((0, 1), (2, 4))
 EDITS = {"whole": WHOLE, "ablated": Edit.ablate(HEADS)}
@@ -109,8 +105,8 @@ def test_word_pairs_are_answered_as_plain_hooks_have_it(tmp_path):
 def test_the_means_of_word_pairs_are_over_the_tokens_of_all_tasks(tmp_path):
     study = WordPairsStudy(tasks=("copying", "person_sport"), prompts=2, reference_prompts=3, folder=tmp_path)
     twin, outputs = eager_runs.reference(study.pair[0]), []
-    for drawn in study._reference:
-        for item in drawn.items:
+    for prompts in study._reference:
+        for item in prompts.items:
             ids = study.pair[1](item.clean.text).input_ids
             with torch.no_grad():
                 z = eager_runs.run(twin, {"input_ids": torch.tensor([ids])}).z
@@ -155,11 +151,11 @@ def test_wrong_arguments_name_themselves(wrong, monkeypatch):
         WordPairsStudy(**wrong)
 
 
-# ------------------------------------------------------------------------------------------------ results from arrays
+# ------------------------------------------------------------------------------------------------ numbers of arrays
 
 
-def made() -> FunctionVectors:
-    """Sixteen heads in four layers; of the best four of either kind two are the same."""
+def made(**changes):
+    """Arrays of sixteen heads in four layers; of the best four of either kind two are the same."""
     rng = np.random.default_rng(1)
     matching, effect = np.zeros((5, 4, 4)), np.zeros((8, 4, 4))
     matching[:, 1] = [0.9, 0.8, 0.7, 0.6]
@@ -175,138 +171,130 @@ def made() -> FunctionVectors:
     right = {ablated: np.arange(20) < 20 * (0.85 if ablated.draw else rate[ablated.kind]) for ablated in sets.ablations}
     pairs = {ablated: {"made": rows[:10], "other": rows[10:]} for ablated, rows in right.items()}
     copied = {ablated: rows.reshape(5, 4).mean(axis=1) for ablated, rows in right.items()}
-    return FunctionVectors(heads, scores, sets, pairs, "wordseq1", 0.5, right, copied)
+    return {
+        "heads": scores, "effects": heads, "sets": sets, "pairs": pairs, "task": "wordseq1", "chance": 0.5,
+        "classified": right, "copied": copied, **changes,
+    }  # fmt: skip
+
+
+def values(arrays):
+    scores = {"scores": {"mean": arrays["heads"].mean()}}
+    return {"model": "made model", **scores, **numbers.function_vectors(arrays, None)}
+
+
+def found(**changes):
+    return values(made(**changes))["function vectors"]
+
+
+def without_room():
+    heads = made()["effects"]
+    task = replace(heads.tasks[0], intact=heads.tasks[0].corrupted + 0.04)
+    return values(made(effects=replace(heads, tasks=(task,))))
 
 
 def test_what_both_kinds_have_in_common():
-    result = made()
-    assert result.both == [(1, 0), (1, 1)]
-    assert result.depth(INDUCTION) == pytest.approx(1 / 3) and result.depth(FUNCTION_VECTOR) == pytest.approx(2 / 3)
-    expected = spearmanr(result.scores.mean().ravel(), result.heads.mean().ravel()).statistic
-    assert result.correlation.value == pytest.approx(expected)
-    assert result.correlation.low < expected < result.correlation.high
-    same = replace(result, scores=replace(result.scores, scores={"prefix_matching": result.heads.units}))
-    assert same.correlation.value == pytest.approx(1) == same.correlation.high
-    assert 0 < result.reliability < 1
+    arrays, result = made(), found()
+    assert result["both"] == [(1, 0), (1, 1)]
+    assert [result["depth"][kind] for kind in (INDUCTION, FUNCTION_VECTOR)] == pytest.approx([1 / 3, 2 / 3])
+    expected = spearmanr(arrays["heads"].mean().ravel(), arrays["effects"].mean().ravel()).statistic
+    value, low, high = result["rank_correlation"]
+    assert value == pytest.approx(expected) and low < expected < high
+    assert 0 < result["reliability"] < 1
+    same = replace(arrays["heads"], scores={"prefix_matching": arrays["effects"].units})
+    assert found(heads=same)["rank_correlation"][::2] == pytest.approx((1, 1))
 
 
-def test_costs_are_those_of_the_arrays():
-    result = made()
-    assert result.interval(PAIRS, Ablated(INDUCTION)).value == pytest.approx(0.3)
-    assert result.controls("wordseq1", FUNCTION_VECTOR) == [0.85] * 3
-    assert result.rank(COPIES, FUNCTION_VECTOR).p == 1 / 4 == result.rank(COPIES, FUNCTION_VECTOR).least
-    assert result.rank(PAIRS, NOTHING).p == 1
-    contrast = result.contrast(PAIRS)
+def test_costs_are_those_of_the_arrays_in_numbers_and_in_the_table():
+    result = found()
+    assert result["accuracy"][PAIRS][INDUCTION].value == pytest.approx(0.3)
+    assert len(result["accuracy"][PAIRS]) == 1 + 4 * 4 and len(result["pairs"]) == 5
+    assert result["accuracy"]["wordseq1"][f"{FUNCTION_VECTOR}, control 3"].value == 0.85
+    contrast = result["contrast"][PAIRS]
     assert contrast.value == pytest.approx(0.8 - 0.5) and contrast.low > 0  # paired: 6 of 20 queries change
-    assert result.contrast(COPIES).value == pytest.approx(0.3)
-
-
-def test_the_table_the_lines_and_the_values_say_the_same():
-    result = made()
-    table = result.table()
+    assert result["contrast"][COPIES].value == pytest.approx(0.3)
+    table = show.vectors_table(values(made()))
     assert table.loc[(f"{PAIRS}, 20 queries", INDUCTION), "accuracy"].startswith("0.30 [")
-    assert table.loc[("wordseq1, 20 queries", FUNCTION_VECTOR_ALONE), ["controls", "p"]].tolist() == [
-        "0.85-0.85",
-        "0.25",
-    ]
-    assert list(result.best(3).index) == ["L1H0", "L3H2", "L1H1"]
-    values = result.values()
-    assert values["accuracy"][COPIES][INDUCTION] == result.interval(COPIES, Ablated(INDUCTION))
-    assert len(values["accuracy"][PAIRS]) == 1 + 4 * 4 and len(values["pairs"]) == 5
-    assert any("L1H0, L1H1" in line for line in result.lines())
-    assert "probability of the answer, shuffled to intact demonstrations: made 0.10 to 0.80" in result.lines()
-    assert result.check_lines()[0].startswith("best FV heads: L1H0 0.3")
-    assert "wordseq1: whole model 0.90, induction 0.30, FV 0.40" in result.check_lines()[3]
+    for measured, kind in (("wordseq1, 20 queries", FUNCTION_VECTOR_ALONE), (f"{COPIES}, 5 sequences", INDUCTION)):
+        assert table.loc[(measured, kind), ["controls", "p"]].tolist() == ["0.85-0.85", "0.25"]
 
 
 def test_equal_answers_have_an_interval_with_width_and_equal_shares_none():
-    result = made()
-    answered = {ablated: np.ones(40, bool) for ablated in result.sets.ablations}
-    same = replace(result, classified=answered, copied={a: np.ones(40) for a in answered})
-    value, low, high = same.contrast("wordseq1")
+    ablations = made()["sets"].ablations
+    same = found(classified=dict.fromkeys(ablations, np.ones(40, bool)), copied=dict.fromkeys(ablations, np.ones(40)))
+    value, low, high = same["contrast"]["wordseq1"]
     assert value == 0 and -0.2 < low < -0.05 and 0.05 < high < 0.2
-    assert same.contrast(COPIES) == (0, 0, 0)
+    assert same["contrast"][COPIES] == (0, 0, 0)
 
 
-def test_effects_without_room_are_said_to_say_nothing():
-    result, line = made(), "no room: indirect effects say nothing here"
-    task = replace(result.heads.tasks[0], intact=result.heads.tasks[0].corrupted + 0.04)
-    assert line not in result.lines()
-    assert replace(result, heads=replace(result.heads, tasks=(task,))).lines().count(line) == 1
+def test_what_is_said_of_both_kinds_follows_from_the_numbers():
+    finding, best, *contrasts = show.vectors_say(values(made()))
+    assert finding.startswith("2 of the 4 best induction heads are among the 4 best FV heads (1.0 by chance); rank ")
+    assert best.startswith("The function-vector (FV) head with the largest average indirect effect is L1H0: 0.3")
+    assert best.endswith("Of the best four of either kind two are the same.")
+    assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): 0.90 [")
+    about = "Probability of the answer, shuffled to intact demonstrations: made 0.10 to 0.80."
+    no_room = "No room: indirect effects say nothing here."
+    lines = [*show.agreement_say(values(made()))]
+    assert about in lines and no_room not in lines
+    assert [*show.agreement_say(without_room())].count(no_room) == 1
+    assert next(iter(show.vectors_say(without_room()))) == ""
 
 
-def test_the_figure_shows_every_measure():
-    figure = made().figure()
+def test_the_picture_of_both_kinds_shows_every_measure():
+    figure = drawn(show.FIGURE.parts["function_vectors"], values(made()))
+    assert figure is not None
     axes = [ax for ax in figure.axes if ax.get_title()]
     titles = [f"C) {PAIRS}\n20 queries", "wordseq1\n20 queries", f"{COPIES}\n5 sequences"]
     assert [ax.get_title() for ax in axes][2:] == titles
     assert "L1H0" in [text.get_text() for text in axes[0].texts]
-    names = [label.get_text() for label in axes[2].get_yticklabels()]
-    assert names == [NOTHING, *KINDS]
-    figure.draw_without_rendering()
-
-
-@pytest.mark.parametrize("width", [COLUMN, WIDTH])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_figure_can_be_read_at_any_width(shape, width):
-    rng = np.random.default_rng(0)
-    matching, effect = rng.random(shape) ** 4, rng.normal(0, 0.05, shape)
-    induction, others = (top(score, 31 if matching.size > 1000 else 4) for score in (matching, effect))
-    interval = Interval(1.0, 0.83, 1.0)
-    drawn = {name: [0.0, 0.3, 0.9] for name in KINDS}
-    panels = [RowPanel(name, dict.fromkeys((NOTHING, *KINDS), interval), drawn, 0.5) for name in (PAIRS, "t", COPIES)]
-    effects = Intervals(effect, effect - 0.03, effect + 0.05)
-    finding = f"{len(induction)} of the best heads of either kind are the same"
-    figure = function_vector_plots.function_vectors(
-        matching, effects, induction, others, panels, finding, LONG_NAME, width=width
-    )
-    assert faults(figure) == []
-
-
-def test_the_finding_counts_the_heads_of_both_kinds_where_there_are_effects():
-    result = made()
-    assert result.finding is not None and result.finding.startswith(f"{len(result.both)} of the ")
-    task = replace(result.heads.tasks[0], intact=result.heads.tasks[0].corrupted + 0.04)
-    assert replace(result, heads=replace(result.heads, tasks=(task,))).finding is None
+    assert [label.get_text() for label in axes[2].get_yticklabels()] == [NOTHING, *KINDS]
 
 
 # ------------------------------------------------------------------------------------------------ the whole
 
 
-def test_a_study_compares_both_kinds_of_heads(tmp_path):
-    study = Study(prompts=4, sequences=2, untrained_control=False, folder=tmp_path)
-    result = study.function_vectors(4, 6, 2, n=3, control_sets=2)
-    assert result.heads.corruption == "other_outputs"  # shuffled outputs leave the embedded model nothing to give back
-    assert study.function_vector_heads(4, 6, "shuffled").room < 0.05
-    assert result.sets.n == 3 and {len(sets) for sets in result.sets.controls.values()} == {2}
-    assert {measure: len(rows[Ablated(NOTHING)]) for measure, rows in result.measured.items()} == {
-        PAIRS: 10, "wordseq1": 4, COPIES: 2,
-    }  # fmt: skip
-    assert result.interval(COPIES, Ablated(INDUCTION)).value < result.interval(COPIES, Ablated(NOTHING)).value
-    chosen_on = {tuple(ids) for ids in study.on_sequences.drawn.ids[:, 1:51].tolist()}
-    asked = CopiesStudy(study.model, 50, 2, 2, 2, folder=tmp_path).drawn.ids[:, 1:51].tolist()
-    assert not chosen_on & {*map(tuple, asked)}
+def small(folder):
+    return Study("induction_scores", prompts=4, sequences=2, untrained_control=False, folder=folder)
 
 
-@pytest.mark.parametrize(("shape", "n"), [((2, 4), 2), ((4, 8), 4)])
-def test_the_default_size_leaves_heads_for_controls(shape, n, tmp_path, monkeypatch):
-    """Scores stand for those of a model of such a shape; what comes behind the sizes is not measured."""
-    study = Study(prompts=4, sequences=2, untrained_control=False, folder=tmp_path)
-    scores = SimpleNamespace(mean=np.arange(np.prod(shape), dtype=float).reshape(shape))
+def test_a_study_compares_both_kinds_of_heads(tmp_path, monkeypatch):
+    """Few prompts, tasks and control sets; else it is what is measured."""
     asked = []
-    monkeypatch.setattr(Study, "scores", lambda self: scores)
-    monkeypatch.setattr(study_module, "check_size", lambda *sizes: asked.append(sizes))
-    monkeypatch.setattr(Study, "function_vector_heads", lambda *a: (_ for _ in ()).throw(InterruptedError))
+
+    def few(model, task, k, prompts, seed, **more):
+        asked.append(more["corruption"])
+        return FunctionVectorStudy(model, task, k, 4, seed, **more | {"intact": 6})
+
+    monkeypatch.setattr(measure, "PAIR_TASKS", measure.PAIR_TASKS[:2])
+    monkeypatch.setattr(measure, "FunctionVectorStudy", few)
+    monkeypatch.setattr(measure, "head_sets", lambda *arguments: head_sets(*arguments[:3], 3, 2))
+    study = small(tmp_path)
+    result = study.numbers("function_vectors")["function vectors"]
+    assert asked == ["shuffled"] * 2 + ["other_outputs"] * 2  # shuffled ones leave this model nothing to give back
+    assert result["corruption"] == "other_outputs" and result["room"] >= measure.ROOM
+    assert {len(sets) for sets in result["controls"].values()} == {2} and len(result["sets"][INDUCTION]) == 3
+    assert result["asked"] == {PAIRS: "40 queries", "wordseq1": "40 queries", COPIES: "2 sequences"}
+    assert result["accuracy"][COPIES][INDUCTION].value < result["accuracy"][COPIES][NOTHING].value
+    chosen_on = {tuple(ids) for ids in measure.on_sequences(study).drawn.ids[:, 1:51].tolist()}
+    copies = CopiesStudy(study.model, 50, 2, 2, 2, folder=tmp_path).drawn.ids[:, 1:51].tolist()
+    assert not chosen_on & {*map(tuple, copies)}
+
+
+@pytest.mark.parametrize(("shape", "n"), [((2, 4), 2), ((4, 8), 4), ((12, 12), 5)])
+def test_the_size_of_sets_leaves_heads_for_controls(shape, n, tmp_path, monkeypatch):
+    """Scores stand for those of a model of such a shape; what comes behind the sizes is not measured."""
+    study, asked = small(tmp_path), []
+    matching = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    study._arrays["scores"] = {"heads": SimpleNamespace(mean=lambda: matching)}
+    monkeypatch.setattr(measure, "check_size", lambda *sizes: asked.append(sizes))
+    monkeypatch.setattr(measure, "indirect_effects", lambda study: (_ for _ in ()).throw(InterruptedError))
     with pytest.raises(InterruptedError):
-        study.function_vectors()
+        study.arrays("function_vectors")
     assert asked == [(n, np.prod(shape))]
 
 
-@pytest.mark.parametrize("wrong", [{"n": 11}, {"prompts": 40}, {"queries": 41}, {"prompts": 1}, {"queries": 1}])
-def test_a_study_tells_wrong_numbers_before_it_measures_effects(wrong, tmp_path, monkeypatch):
-    from util.roles import function_vectors
-
-    study = Study(prompts=4, sequences=2, untrained_control=False, folder=tmp_path)
-    monkeypatch.setattr(function_vectors, "last_outputs", lambda *a: pytest.fail("the model ran"))
-    with pytest.raises(ValueError, match="^n = 11|^prompts = |^queries = 1"):
-        study.function_vectors(**wrong)
+def test_one_sequence_has_no_interval_and_is_refused(tmp_path, monkeypatch):
+    study = small(tmp_path).replace(sequences=1)
+    monkeypatch.setattr(measure, "indirect_effects", lambda study: pytest.fail("effects were measured"))
+    with pytest.raises(ValueError, match="^sequences = 1: give two or more"):
+        study.arrays("function_vectors")

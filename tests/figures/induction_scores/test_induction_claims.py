@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.figures.induction_scores.made_up_shots import ABLATED, PATTERN, benefits, task
+from tests.figures.induction_scores.made_up_shots import ABLATED, PATTERN, arrays, task
 from util.figures.induction_scores import claims
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE
 
@@ -21,8 +21,7 @@ def verdict(number, *tasks):
 
 def test_all_claims_hold_of_a_model_like_the_papers():
     found = claims.judge([PATTERN, TEXT, OWN, UNRELATED])
-    verdicts = [claim.verdict for claim in found.claims]
-    assert verdicts == [HOLDS] * 7
+    assert [claim.verdict for claim in found.claims] == [HOLDS] * 7
     assert not found.table()["value"].str.contains("nan").any()
 
 
@@ -31,15 +30,7 @@ def test_of_a_model_without_induction_heads_no_claim_holds():
     text = task("sst2", {0: (0.7, 0.4, 0.4, 0.7), 10: (0.95,) * 4}, text=True, bare=True, n=400)
     own, unrelated = (task("sst2", {10: (0.9,) * 4}, text=True, unrelated=to) for to in (False, True))
     verdicts = [claim.verdict for claim in claims.judge([same, text]).claims]
-    assert verdicts == [
-        DOES_NOT_HOLD,
-        DOES_NOT_HOLD,
-        NO_PREMISE,
-        DOES_NOT_HOLD,
-        DOES_NOT_HOLD,
-        NOT_ASKED,
-        DOES_NOT_HOLD,
-    ]
+    assert verdicts == [*[DOES_NOT_HOLD] * 2, NO_PREMISE, *[DOES_NOT_HOLD] * 2, NOT_ASKED, DOES_NOT_HOLD]
     assert verdict(3, same).note == "claim 1 does not hold in this model"
     assert verdict(6, own, unrelated).verdict == DOES_NOT_HOLD
 
@@ -118,7 +109,7 @@ def test_claims_about_texts_that_were_not_asked_are_not_called_not_done():
 
 
 def test_what_is_stored_says_what_it_is_about():
-    found = claims.stored(benefits(PATTERN, TEXT, OWN, UNRELATED))
+    found = claims.stored("a model", arrays(PATTERN, TEXT, OWN, UNRELATED))
     assert found["model"] == "a model" and [claim.verdict for claim in found["claims"]] == [HOLDS] * 7
     assert found["setting"] == "mean ablation of 3 heads, 2 control sets" and found["settings"]["prompts"] == 200
     assert found["margins"]["1"] == claims.MARGINS[1] and found["published"]["1"]["verdict"] == HOLDS

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from util.figures.induction_scores.edits import Group, Row
@@ -58,24 +57,6 @@ def repeated_attribution(change: Floats, wanted: NDArray[np.integer]) -> NDArray
     """
     raised = np.take_along_axis(change, wanted[..., None], axis=-1)[..., 0]
     return raised - (change.sum(axis=-1) - raised) / (change.shape[-1] - 1)
-
-
-def writes(scores: Mapping[str, Floats], chosen: Sequence[Head], score: Floats) -> pd.DataFrame:
-    """Returns what chosen heads write beside those that are no induction heads, a line for each score.
-
-    scores: maps [L, H] by name; score: prefix-matching scores [L, H]. Columns: the least and the mean of the chosen
-    heads, and the median of the heads below 0.3.
-    """
-    places, others = tuple(np.array(chosen).T), score < INDUCTION_HEAD
-    rows = {
-        name: {
-            "chosen, least": values[places].min(),
-            "chosen, mean": values[places].mean(),
-            "others": np.median(values[others]),
-        }
-        for name, values in scores.items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads
