@@ -153,7 +153,8 @@ def mechanism(values: Values) -> Grid | None:
 
 
 def _needs(ax: Axes, values: Values) -> None:
-    found, chosen = values["mechanism"], chosen_of(values)
+    found, chosen, figure = values["mechanism"], chosen_of(values), ax.get_figure(root=True)
+    assert figure is not None
     shown = min(len(chosen), MOST_HEADS)
     x, bar = np.arange(shown), 0.8 / len(found["left"])
     shades = [BLUE, RED, *np.linspace(0.55, 0.8, max(1, len(found["left"]) - 2)).astype(str)]
@@ -162,6 +163,7 @@ def _needs(ax: Axes, values: Values) -> None:
         kind = "previous-token heads" if number == 1 else "others"
         at = x + (number - (len(found["left"]) - 1) / 2) * bar
         label = f"without {removed}: {kind}" if number else name
+        label = broken(label, 7, 72 * figure.get_figwidth() - 50)
         ax.bar(at, [triple[0] for triple in left[:shown]], bar, color=colour, label=label)
         points(ax, at, [Interval(*triple) for triple in left[:shown]], fmt="none", color="black", lw=0.7)
     ax.set_xticks(x, [head_name(head) for head in chosen[:shown]], rotation=60 if shown > 4 else 0)
@@ -375,7 +377,7 @@ def doses(values: Values) -> Grid | None:
         renamed = {names[name]: triple for name, triple in rows.items()}
         heading = f"{heading}\n(dotted: {of})"
         panels.append(partial(shown, rows=renamed, heading=heading, label=label, level=level))
-    return Grid(panels, least=1.6, height=max(1.9, 0.75 + ROW * len(names)))
+    return Grid(panels, least=1.7, height=max(1.9, 0.75 + ROW * len(names)))
 
 
 def _levels(
@@ -516,7 +518,7 @@ def _scatter(ax: Axes, values: Values) -> None:
         ring: dict[str, Any] = {"mfc": "none", "mec": colour, "ms": size, "mew": 0.9, "label": f"best by {by}"}
         ax.plot(matching[places], effect[places], marker, **ring)
     reach = float(np.ptp(effect))
-    named: list[tuple[float, float, float]] = []
+    named: list[tuple[float, float, float]] = []  # from where to where names are written, and how high
     for head in sets[FUNCTION_VECTOR]:
         x, y = float(matching[head]), float(effect[head])
         (triple,) = triples(found["AIE"], [head], "mean")
@@ -524,10 +526,12 @@ def _scatter(ax: Axes, values: Values) -> None:
         side = -1 if x > 0.5 else 1  # where `name_point` writes
         rest = [other for other in marked if other != head]
         beside = [(float(matching[o]), *t[1:]) for o, t in zip(rest, triples(found["AIE"], rest, "mean"), strict=True)]
-        near = [marks for marks in (*beside, *named) if -0.03 < side * (marks[0] - x) < 0.4]
-        if all(high < y - 0.07 * reach or low > y + 0.07 * reach for _, low, high in near):
-            name_point(ax, head_name(head), x, y)  # elsewhere the name would lie on a mark
-            named.append((x, y, y))
+        near = [(low, high) for at, low, high in beside if -0.03 < side * (at - x) < 0.4]
+        left, right = sorted((x, x + 0.4 * side))
+        near += [(at, at) for start, end, at in named if start < right and left < end]
+        if all(high < y - 0.07 * reach or low > y + 0.07 * reach for low, high in near):
+            name_point(ax, head_name(head), x, y)  # elsewhere the name would lie on a mark, or on another
+            named.append((left, right, y))
     ax.axhline(0, color="0.7", lw=0.7, zorder=0)
     ax.margins(y=0.1)
     ax.set(xlim=(-0.06, 1.06), xlabel="prefix matching", ylabel="AIE", title="A) two scores of each head")
