@@ -22,7 +22,11 @@ from matplotlib.figure import Figure
 from util.card import plots
 from util.card.results import Card
 from util.card.sentences import Sentence, Told, advice, sentences
+from util.figures.role_atlas.show import FIGURE as ROLE_ATLAS
+from util.figures.role_atlas.show import by_head, place_of
+from util.roles.rules import Role
 from util.show.files import plain, write_whole
+from util.show.part import drawn
 from util.show.style import headline_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -73,11 +77,11 @@ def pictures(card: Card) -> dict[str, Picture]:
     """The figures of the parts that were measured."""
     found: dict[str, Figure | None] = {}
     if card.roles is not None:
-        found["roles"] = card.roles.figure(width=PAGE)
+        found["roles"] = drawn(ROLE_ATLAS.parts["atlas"], card.roles, PAGE)
     if card.ioi is not None:
         roles = None
         if card.roles is not None:
-            roles = {head: [one.role for one in listed] for head, listed in card.roles.heads.items()}
+            roles = {place_of(name): list(map(Role, listed)) for name, listed in by_head(card.roles).items()}
         found["paths"] = card.ioi.paths.diagram(roles=roles, width=DIAGRAM, by_channel=False)
         found["heads"] = card.ioi.curve.figure(width=HALF)
     if card.word_pairs is not None:

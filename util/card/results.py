@@ -17,7 +17,7 @@ from util.figures.edge_ablation.measures import by_query
 from util.figures.edge_ablation.results import CircuitsByTask, SingleEdges
 from util.figures.ioi_patching.measures import LEVELS, carriers
 from util.figures.ioi_patching.results import Curve, Paths, Population
-from util.figures.role_atlas.results import Atlas
+from util.figures.role_atlas.show import atlas_about
 from util.roles.rules import Evidence
 from util.stats.heads import head_name, heads_where
 from util.stats.intervals import Interval, mean_intervals, paired_interval
@@ -227,17 +227,14 @@ def _paired(whole: Mapping[str, Any], ablated: Mapping[str, Any], comparisons: i
     return paired_interval(by_query(whole["right"] * 1.0 - ablated["right"], whole["query"]), comparisons)
 
 
-def role_values(atlas: Atlas) -> dict[str, Any]:
-    """The plain values of a role atlas; of roles without heads also what may still be one, and what is left out."""
-    found = atlas.values()
-    for one in atlas.evidence:
-        found[str(one.role)]["closest"] = None if found[str(one.role)]["heads"] else _closest(one)
-    left_out = list(atlas.left_out)
-    heads = {"heads": len(atlas.heads), "of": atlas.shape[0] * atlas.shape[1]}
-    return {**heads, "setting": atlas.setting, "left out": left_out, "roles": found}
+def role_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a card keeps of the values of a role atlas."""
+    layers, of_a_layer = values["shape"]
+    heads = {"heads": values["heads"], "of": layers * of_a_layer, "setting": atlas_about(values)}
+    return {**heads, "left out": values["left out"], "roles": values["roles"]}
 
 
-def _closest(evidence: Evidence) -> dict[str, Any] | None:
+def closest(evidence: Evidence) -> dict[str, Any] | None:
     """The tested head whose effect may be the largest: that whose interval reaches furthest; None if none was tested.
 
     The intervals hold for all tested heads together.
@@ -267,7 +264,7 @@ class Card:
     request: Mapping[str, Any]
     settings: Mapping[str, Mapping[str, Any]]  # of every part's studies
     refused: Mapping[str, str]  # why a part was not measured
-    roles: Atlas | None
+    roles: Mapping[str, Any] | None  # values of the role atlas
     ioi: IOIResult | None
     word_pairs: WordPairsResult | None
     losses: Losses | None

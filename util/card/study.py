@@ -8,21 +8,32 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from util.card.costs import EVERY, CostStudy
-from util.card.results import IOI, KNOCKED_OUT, PARTS, ROLES, WORD_PAIRS, Card, IOIResult, Losses, WordPairsResult
+from util.card.results import (
+    IOI,
+    KNOCKED_OUT,
+    PARTS,
+    ROLES,
+    WORD_PAIRS,
+    Card,
+    IOIResult,
+    Losses,
+    WordPairsResult,
+    closest,
+)
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
 from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.ioi_patching.measures import carriers
 from util.figures.ioi_patching.study import Study as IOIStudy
-from util.figures.role_atlas.results import Atlas
-from util.figures.role_atlas.study import Study as RoleStudy
+from util.figures.role_atlas.show import place_of
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import study
 from util.records.checked import Natural, checked
 from util.roles.pair_task import task_checks
 from util.roles.rules import Role
 from util.stats.heads import Head, heads_where
+from util.study.study import Study as FigureStudy
 
 PRIMARY_TASK = "capitalization"  # of the map of single edges, as in notebook 04
 Size = Literal["small", "full"]
@@ -78,9 +89,11 @@ class Study(study.Study):
 
     # -------------------------------------------------------------------------------------------- the parts
 
-    def roles_study(self, **settings: Any) -> RoleStudy:
+    def roles_study(self, **settings: Any) -> FigureStudy:
         """The study of roles, of a size."""
-        return RoleStudy(self.model, seed=self.seed, untrained_control=False, **settings, **self._places)
+        return FigureStudy(
+            "role_atlas", self.model, seed=self.seed, untrained_control=False, **settings, **self._places
+        )
 
     def ioi_study(self, **settings: Any) -> IOIStudy:
         """The study of IOI, of a size."""
@@ -95,9 +108,14 @@ class Study(study.Study):
         """The study of what found heads are worth, of a size."""
         return CostStudy(self.model, seed=self.seed, places=self._places, **settings)
 
-    def roles(self, **settings: Any) -> Atlas:
-        """Returns the roles of all heads."""
-        return self.roles_study(**settings).atlas()
+    def roles(self, **settings: Any) -> dict[str, Any]:
+        """Returns the values of the role atlas; of roles without heads also which tested head comes closest."""
+        of_roles = self.roles_study(**settings)
+        values = of_roles.values_of("atlas")
+        for one in of_roles.arrays("atlas")["evidence"]:
+            found = values["roles"][str(one.role)]
+            found["closest"] = None if found["heads"] else closest(one)
+        return values
 
     def ioi(self, **settings: Any) -> IOIResult:
         """Returns what indirect object identification rests on."""
@@ -110,16 +128,17 @@ class Study(study.Study):
         checks = task_checks(self.model, self.seed, **self._places)
         return WordPairsResult(plan.circuits(written=False), plan.single_edges(), checks)
 
-    def losses(self, atlas: Atlas, ioi: IOIResult | None, **settings: Any) -> Losses:
+    def losses(self, roles: Mapping[str, Any], ioi: IOIResult | None, **settings: Any) -> Losses:
         """Returns what the model loses without the heads that have a role, of which there is one at least.
 
-        ioi: the heads that count in it are no controls; None where it was not measured.
+        roles: see `roles`. ioi: the heads that count in it are no controls; None where it was not measured.
         """
-        sets: dict[str, list[Head]] = {EVERY: list(atlas.heads)}
+        of = {role: list(map(place_of, one["heads"])) for role, one in roles["roles"].items()}
+        sets: dict[str, list[Head]] = {EVERY: sorted({head for heads in of.values() for head in heads})}
         for role in (Role.INDUCTION, Role.PREVIOUS_TOKEN):
-            sets[f"{role} heads"] = [one.head for one in atlas.roles.get(role, [])]
+            sets[f"{role} heads"] = of.get(role, [])
         counted = [] if ioi is None else heads_where(carriers(ioi.population.noised))
-        return self.cost_study(**settings).losses(sets, atlas.shape, counted)
+        return self.cost_study(**settings).losses(sets, tuple(roles["shape"]), counted)
 
     # -------------------------------------------------------------------------------------------- all of them
 
@@ -147,7 +166,7 @@ class Study(study.Study):
                     found[part] = self.word_pairs(**settings)
                 elif found[ROLES] is None:
                     refused[part] = "the roles of heads were not measured"
-                elif not found[ROLES].heads:
+                elif not found[ROLES]["heads"]:
                     refused[part] = "no head has a role"
                 else:
                     found[part] = self.losses(found[ROLES], found[IOI], **settings)

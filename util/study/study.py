@@ -205,9 +205,10 @@ class Study:
     @property
     def values(self) -> dict[str, Any]:
         """What the values file holds: the numbers of all parts."""
-        return self._values(*self.figure.parts)
+        return self.values_of(*self.figure.parts)
 
-    def _values(self, *parts: str) -> dict[str, Any]:
+    def values_of(self, *parts: str) -> dict[str, Any]:
+        """The numbers of some parts, as the values file holds them."""
         numbers = {name: entry for part in parts for name, entry in self.numbers(part).items()}
         return {"request": self.request | {"model": self.model.shown_name}, "model": self.description, **numbers}
 
@@ -235,7 +236,7 @@ class Study:
         Raises what `numbers` raises.
         """
         shown = self._part(part)
-        values = self._values(*shown.needs, part)
+        values = self.values_of(*shown.needs, part)
         picture = drawn(shown, values, width)
         sentences = list(shown.says(values))[bool(picture) :]  # the first is the picture's title
         print(*sentences, sep="\n", end="\n" * bool(sentences))

@@ -1,0 +1,142 @@
+"""The role atlas: which roles every head of a model has, tested on four kinds of prompts, see `roles.rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tqdm import tqdm
+
+from util.engine.call import UnsupportedModel
+from util.figures.planted_controls import first_tokens, name_tokens, planted_control
+from util.load_model_and_data import staicc_prompts
+from util.models import planted as circuits
+from util.models import planted_roles
+from util.prompts.prompt import UnsupportedTokenizer
+from util.records.model import Model
+from util.roles.label_roles import LabelRoles
+from util.roles.name_roles import NameRoles
+from util.roles.rules import Evidence, Role
+from util.roles.sequence_roles import SequenceRoles
+from util.roles.vector_roles import VectorRoles
+from util.stats.heads import Head
+from util.study.study import Study
+
+PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one
+UNTRAINED_PROMPTS = 8  # of each word-pair task: no answer is probable, so that the effects are next to nothing
+Kind = SequenceRoles | NameRoles | LabelRoles | VectorRoles
+KINDS: Mapping[type, str] = {NameRoles: "IOI", LabelRoles: "labels", VectorRoles: "word pairs"}  # that can be left out
+
+
+def kinds(study: Study) -> tuple[SequenceRoles, NameRoles, LabelRoles, VectorRoles]:
+    """The studies of the four kinds of prompts. Raises ValueError for settings that one of them refuses."""
+    s, places = study.settings, _places(study)
+    return (
+        SequenceRoles(study.model, sequences=s.sequences, seed=s.seed, **places),
+        NameRoles(study.model, prompts=s.pairs, seed=s.seed, **places),
+        LabelRoles(study.model, s.datasets, s.ks, s.prompts, s.seed, **places),
+        VectorRoles(study.model, prompts=s.word_prompts, intact=s.intact, seed=s.seed, **places),
+    )
+
+
+def _places(study: Study) -> dict[str, Any]:
+    return {"folder": study.folder, "redo": study.redo}
+
+
+def check(study: Study) -> None:
+    """Raises what `kinds` raises, before anything is loaded."""
+    kinds(study)
+
+
+def atlas(study: Study) -> dict[str, Any]:
+    """The evidence on the roles of all heads, in the order of roles, and what is left out, a line for each.
+
+    Word-pair tasks that the tokenizer has no prompts of, and prompts that do not fit the model, are left out; random
+    sequences have to fit. label task: the data set and k of the roles about labels; None where none fits the model.
+    """
+    of = kinds(study)
+    found = [_evidence(kind) for kind in tqdm(of, desc="roles", unit="kind of prompts", leave=False)]
+    evidence, left_out = ([one for kind in part for one in kind] for part in zip(*found, strict=True))
+    order, task = list(Role), None
+    with suppress(UnsupportedModel, UnsupportedTokenizer):
+        task = {"dataset": of[2].task.name, "k": of[2].task.k}
+    return {
+        "evidence": sorted(evidence, key=lambda one: order.index(one.role)),
+        "left out": left_out,
+        "label task": task,
+        "description": of[0].scores().description,
+    }
+
+
+def _evidence(kind: Kind) -> tuple[Sequence[Evidence], list[str]]:
+    """The evidence on a kind of prompts, and what is left out of it, in words."""
+    try:
+        evidence = kind.evidence()
+        return evidence, [f"{KINDS[LabelRoles]}: {line}" for line in kind.notes] if isinstance(kind, LabelRoles) else []
+    except (UnsupportedModel, UnsupportedTokenizer) as error:
+        if isinstance(kind, SequenceRoles):
+            raise
+        without = kind.tasks_left_out() if isinstance(kind, VectorRoles) else {}
+        if isinstance(kind, VectorRoles) and without and len(kind.tasks) - len(without) >= 2:
+            evidence, more = _evidence(kind.replace(tasks=[task for task in kind.tasks if task not in without]))
+            return evidence, [*(f"{KINDS[type(kind)]}: left out, {why}" for why in without.values()), *more]
+        return (), [f"{KINDS[type(kind)]}: no role is tested, {error}"]
+
+
+def untrained(study: Study) -> dict[str, Any]:
+    """The atlas of the untrained twin, the negative control, on the data set of this model's; {} if it is off."""
+    if not study.settings.untrained_control:
+        return {}
+    changes: dict[str, Any] = {"word_prompts": min(UNTRAINED_PROMPTS, study.settings.word_prompts)}
+    if task := study.arrays("atlas")["label task"]:
+        changes |= {"datasets": task["dataset"], "ks": task["k"]}
+    return dict(study.twin(**changes).arrays("atlas"))
+
+
+# ------------------------------------------------------------------------------------------------ planted circuits
+
+
+def planted(study: Study, **options: Any) -> dict[str, Any]:
+    """The evidence on all nine roles in three models with planted circuits, and their heads' roles.
+
+    The models have the embedded model's tokenizer, which reads all prompts. options: of the circuits (family, copies,
+    noise, seed), see `models.planted`.
+    """
+    models = {
+        "induction circuit": planted_control(circuits.induction, options),
+        "name movers": planted_names(options),
+        "label readers": planted_labels(options),
+    }
+    return {
+        name: {"evidence": planted_evidence(study, model), "roles": roles_of(truth)}
+        for name, (model, truth) in models.items()
+    }
+
+
+def planted_evidence(study: Study, model: Model) -> list[Evidence]:
+    """The evidence on a planted model, of all roles."""
+    places = _places(study)
+    of: Sequence[Kind] = (
+        SequenceRoles(model, **places),
+        NameRoles(model, prompts=64, held_out=True, **places),
+        LabelRoles(model, (PLANTED_TASK,), (10,), 32, **places),
+        VectorRoles(model, prompts=8, intact=8, **places),
+    )
+    return [one for kind in of for one in kind.evidence()]
+
+
+def planted_names(options: Mapping[str, Any]) -> tuple[Model, circuits.Planted]:
+    """Returns the model with planted name movers, and the truth about it. options: see `models.planted`."""
+    return planted_control(planted_roles.names, options, name_tokens)
+
+
+def planted_labels(options: Mapping[str, Any]) -> tuple[Model, circuits.Planted]:
+    """Returns the model with planted label readers, and the truth about it. options: see `models.planted`."""
+    shown = staicc_prompts(PLANTED_TASK, 1)[0].labels
+    return planted_control(planted_roles.labels, options, lambda tokenizer: sorted({*first_tokens(shown, tokenizer)}))
+
+
+def roles_of(truth: circuits.Planted) -> dict[Role, set[Head]]:
+    """Returns which heads of a planted circuit have which role."""
+    return {Role(role): set(heads) for name, heads in truth.heads.items() for role in planted_roles.ROLES[name]}

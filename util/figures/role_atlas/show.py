@@ -1,0 +1,266 @@
+"""The figure of the roles of heads: settings, sentences, table and picture, made of its numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.patches import Patch, Rectangle
+
+from util.figures.role_atlas import numbers
+from util.records.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
+from util.roles.rules import units_of
+from util.show.conclusions import title
+from util.show.draw import Grid, room
+from util.show.head_map import TICK, count_ticks
+from util.show.part import Figure, Part, Values
+from util.show.style import NO_ROLE, ROLES, ink
+from util.show.words import counted, in_words, listed, none_or, written
+from util.stats.heads import Head
+
+UNITS = {  # of effects; all others are in nats
+    "function vector": "as a probability that is gained",
+    **dict.fromkeys(("duplicate-token", "inhibition", "mover", "negative mover"), "in nats of the logit difference"),
+}
+NAMED = 3  # heads of a role that are named with their effects
+SHOWN = 5  # heads of a role that are lines of the table
+LETTERS = (7.5, 5.5)  # points: the width and height that two letters need
+BAR = (0.07, 0.16)  # shares of a tile: the room around its bar, and the bar's height
+ABOVE = sum(BAR)  # where the letters begin
+ROW, HEIGHTS = 0.26, (1.2, 3.4)  # inches: the height of a head, where there are few; the least and largest of all heads
+
+
+@checked
+class Settings:
+    """What is measured, see notebook 05.
+
+    datasets, ks, prompts: of the roles about labels, see `roles.label_roles`. sequences: random ones, for
+    previous-token and induction heads; pairs: of IOI prompts; word_prompts: of each word-pair task, and intact: those
+    that mean outputs are taken over. untrained_control: whether the untrained twin is measured too.
+    """
+
+    datasets: Datasets = ("trec", "subjective", "agnews")
+    ks: Counts = (16, 4)
+    prompts: TwoHalves = 64
+    seed: Natural = 0
+    sequences: AtLeastFour = 32
+    pairs: AtLeastFour = 128
+    word_prompts: AtLeastFour = 24
+    intact: Count = 32
+    untrained_control: bool = True
+
+
+def by_head(values: Values) -> dict[str, list[str]]:
+    """The roles of each head that has any, by name, heads in their order."""
+    found: dict[str, list[str]] = {}
+    for role, one in values["roles"].items():
+        for name in one["heads"]:
+            found.setdefault(name, []).append(role)
+    return dict(sorted(found.items(), key=lambda item: place_of(item[0])))
+
+
+def place_of(name: str) -> Head:
+    """The place of a head by its name, such as (3, 5) of L3H5."""
+    layer, head = map(int, re.findall(r"\d+", name))
+    return layer, head
+
+
+# ------------------------------------------------------------------------------------------------ sentences
+
+
+def atlas_say(values: Values) -> Iterator[str]:
+    yield values["finding"]
+    yield from values.get("left out", ())
+    yield from (f"{name}: {', '.join(roles)}" for name, roles in by_head(values).items())
+
+
+def atlas_about(values: Values) -> str:
+    asked, task = values["request"], values["label task"]
+    of_labels = f"{asked['prompts']} of {task['dataset']} (k={task['k']}), " if task else ""
+    return (
+        f"{title(values)}; {asked['sequences']} random sequences, {asked['pairs']} IOI prompts, {of_labels}"
+        f"{asked['word_prompts']} of each word-pair task"
+    )
+
+
+def beside(role: str, found: Values, seen: str = "effects from {:.2f} on would be seen") -> str:
+    """What stands beside the count of a role: tested heads, the units that confirm them, and `seen`, of which effects.
+
+    Values that were stored before the last two were have the first alone.
+    """
+    units = [units_of(role, found["n"])] if "n" in found else []
+    last = [seen.format(found["detectable"])] if found.get("detectable") else []
+    return "; ".join([", ".join([f"{found['tested']} tested", *units]), *last])
+
+
+def concludes(values: Values) -> Iterator[str]:
+    """How many heads have a role, which have each, which have several, and what the untrained twin has."""
+    yield f"{values['finding']}."
+    without = []
+    for role, found in values["roles"].items():
+        if not found["heads"]:
+            without.append(f"{role} ({beside(role, found, 'seen from {:.2f} on')})")
+            continue
+        named = [f"{name} {written(one['effect'])}" for name, one in list(found["heads"].items())[:NAMED]]
+        more = len(found["heads"]) - len(named)
+        heads = f"{listed(named)}{f', and {in_words(more)} more' if more else ''}"
+        count = counted(len(found["heads"]), f"{role} head").capitalize()
+        yield f"{count} ({beside(role, found)}): {heads}, {UNITS.get(role, 'in nats')}."
+    if without:
+        yield f"Not detected: {listed(without)}."
+    yield from (f"{line[0].upper()}{line[1:]}." for line in values.get("left out", ()))
+    several = sorted(item for item in by_head(values).items() if len(item[1]) > 1)
+    if several:
+        yield f"Heads with several roles: {listed([f'{name} ({listed(roles)})' for name, roles in several])}."
+    if values["untrained"]:
+        count_, *roles = values["untrained"].values()
+        tested = sum(role["tested"] for role in roles)
+        yield (
+            f"Of {counted(tested, 'head')} of the untrained twin whose score passes {none_or(count_)} "
+            f"{'have' if count_ > 1 else 'has'} a role."
+            if tested
+            else "In the untrained twin no score passes, so that no head is tested."
+        )
+
+
+def planted_say(values: Values) -> Iterator[str]:
+    right = {True: "just the planted roles", False: "NOT RIGHT"}
+    yield "; ".join(f"planted {name}: {right[one]}" for name, one in values["planted"].items())
+
+
+def untrained_say(values: Values) -> Iterator[str]:
+    yield f"untrained twin: {values['untrained']['heads']} heads with a role" if values["untrained"] else ""
+
+
+# ------------------------------------------------------------------------------------------------ table
+
+
+def atlas_table(values: Values) -> pd.DataFrame:
+    """The heads of each role with the largest effects, SHOWN at most; a role that no head has is a row, too.
+
+    Beside the count stand the units of the held-out half and the effect from which on every tested head would have been
+    seen. Scores and effects are those on this half. The effect is what is lost beyond the control, in nats, or for
+    function vectors what is gained, as a probability. Intervals of a role's heads hold together.
+    """
+    columns = ["role", "heads", "units", "seen from", "head", "score", "null", "effect", "p"]
+    rows: list[tuple[str, ...]] = []
+    for role, found in values["roles"].items():
+        seen_from = "" if found["detectable"] is None else f"{found['detectable']:.2f}"
+        first = role, f"{len(found['heads'])} of {found['tested']} tested", units_of(role, found["n"]), seen_from
+        for name, one in list(found["heads"].items())[:SHOWN]:
+            more = written(one["score"]), f"{one['null']:.2f}", written(one["effect"]), f"{one['p']:.1g}"
+            rows.append((*first, name, *more))
+        if not found["heads"]:
+            rows.append((*first, *[""] * 5))
+    return pd.DataFrame(rows, columns=columns).set_index(columns[:4])
+
+
+# ------------------------------------------------------------------------------------------------ picture
+
+
+class Tile(NamedTuple):
+    """What a role has of a head's cell: its left lower corner, width and height, where a cell is 1 x 1."""
+
+    role: str
+    strength: float
+    left: float
+    bottom: float
+    width: float
+    height: float
+
+    @property
+    def bar(self) -> Rectangle:
+        """The bar at the bottom, inside of the tile: as long as the role is strong."""
+        aside, height = BAR
+        corner = self.left + aside * self.width, self.bottom + aside * self.height
+        return Rectangle(corner, self.strength * (1 - 2 * aside) * self.width, height * self.height)
+
+
+def atlas(values: Values) -> Grid | None:
+    """All heads by layer, in the colours of their roles; a bar is the effect beside the largest of the role.
+
+    A head with several roles has a tile of each. The legend has the number of heads of every role that was tested, and
+    the effect from which on they would be seen.
+    """
+    if "shape" not in values:
+        return None
+    entries = [
+        Patch(
+            color=ROLES[role].colour,
+            label=f"{ROLES[role].letters} {role}: {len(one['heads'])}"
+            + (f" ({one['detectable']:.2f})" if one["detectable"] else ""),
+        )
+        for role, one in values["roles"].items()
+    ]
+    key = "bar: effect beside the role's largest; below, roles: heads (from which effect on they would be seen)"
+    height = float(np.clip(ROW * values["shape"][1], *HEIGHTS)) + 0.6
+    return Grid([partial(_atlas, values=values, key=key)], height=height, legend=entries)
+
+
+def _atlas(ax: Axes, values: Values, key: str) -> None:
+    layers, heads = values["shape"]
+    width, height = room(ax)
+    ax.set(facecolor=NO_ROLE, xlim=(-0.5, layers - 0.5), ylim=(-0.5, heads - 0.5))
+    ax.set_xticks(count_ticks(layers, max(2, int((width - 0.6) / TICK))))
+    ax.set_yticks(count_ticks(heads, 9))
+    ax.set_xticks(np.arange(0.5, layers - 1), minor=True)
+    ax.set_yticks(np.arange(0.5, heads - 1), minor=True)
+    ax.grid(which="minor", color="white", lw=0.6)
+    ax.tick_params(which="minor", length=0)
+    ax.set(ylabel="head")
+    ax.set_xlabel(f"layer\n{key}" if width > 4 else "layer", fontsize=7)
+    ax.spines[:].set_visible(False)
+    largest = {
+        role: max((h["effect"][0] for h in one["heads"].values()), default=1) for role, one in values["roles"].items()
+    }
+    strengths = {
+        place_of(name): [(role, values["roles"][role]["heads"][name]["effect"][0] / largest[role]) for role in roles]
+        for name, roles in by_head(values).items()
+    }
+    cell = 72 * (width - 0.6) / layers, 72 * (height - 0.6) / heads
+    _draw(ax, list(_tiles(strengths, beside=cell[0] > cell[1])), cell)
+
+
+def _tiles(strengths: Mapping[Head, Sequence[tuple[str, float]]], *, beside: bool) -> Iterator[Tile]:
+    """The tiles of all heads with roles. beside: those of one head lie beside each other, else below each other."""
+    for (layer, head), roles in strengths.items():
+        share = 1 / len(roles)
+        for number, (role, strength) in enumerate(roles):
+            if beside:
+                yield Tile(role, strength, layer - 0.5 + number * share, head - 0.5, share, 1.0)
+            else:
+                yield Tile(role, strength, layer - 0.5, head + 0.5 - (number + 1) * share, 1.0, share)
+
+
+def _draw(ax: Axes, tiles: Sequence[Tile], cell: tuple[float, float]) -> None:
+    """Draw tiles, with letters where there is room. cell: its width and height in points."""
+    if not tiles:
+        return
+    colours = [ROLES[tile.role].colour for tile in tiles]
+    faces = [Rectangle((tile.left, tile.bottom), tile.width, tile.height) for tile in tiles]
+    look: dict[str, Any] = {"facecolors": colours, "edgecolors": "white", "linewidths": 0.6, "zorder": 3}
+    ax.add_collection(PatchCollection(faces, **look))
+    ax.add_collection(PatchCollection([tile.bar for tile in tiles], facecolors=[*map(ink, colours)], zorder=4))
+    for tile, colour in zip(tiles, colours, strict=True):
+        width, height = tile.width * cell[0], tile.height * (1 - ABOVE) * cell[1]
+        if width >= LETTERS[0] and height >= LETTERS[1]:
+            x, y = tile.left + tile.width / 2, tile.bottom + tile.height * (1 + BAR[1]) / 2
+            ax.text(x, y, ROLES[tile.role].letters, fontsize=5, ha="center", va="center", color=ink(colour), zorder=5)
+
+
+FIGURE = Figure(
+    "role_atlas",
+    Settings,
+    {
+        "atlas": Part(numbers.atlas, "atlas", atlas_say, atlas_about, atlas, atlas_table),
+        "untrained": Part(numbers.untrained, "untrained", untrained_say),
+        "planted": Part(numbers.planted, "planted", planted_say),
+    },
+    concludes,
+)
