@@ -71,6 +71,7 @@ def atlas(study: Study) -> dict[str, Any]:
 
 def _evidence(kind: Kind) -> tuple[Sequence[Evidence], list[str]]:
     """The evidence on a kind of prompts, and what is left out of it, in words."""
+    evidence: Sequence[Evidence]
     try:
         evidence = kind.evidence()
         return evidence, [f"{KINDS[LabelRoles]}: {line}" for line in kind.notes] if isinstance(kind, LabelRoles) else []
