@@ -8,12 +8,12 @@ is the prompt; labels of one token each in place of " Foo" (two) and " Bar" (one
 from typing import Any
 
 from tokenizers.processors import TemplateProcessing
-
-from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads.ablation import AblationStudy
-from util.figures.forerunner_heads.cuts import WHOLE, Condition, Cut
 from util.figures.forerunner_heads.results import Score
 from util.figures.forerunner_heads.study import Study as ForerunnerStudy
+
+from util.figures.edge_ablation.study import Study as EdgeStudy
+from util.figures.forerunner_heads.cuts import WHOLE, Condition, Cut
 from util.figures.induction_scores import edits
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.study import Study as IOIStudy

@@ -15,11 +15,11 @@ from util.card.sentences import Told, sentences
 from util.card.study import Study
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
+from util.figures.role_atlas.show import place_of
 from util.load_model_and_data import load_ICL_model
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import model as model_room
 from util.records.model import Model
-from util.roles.rules import Role
 from util.show.files import plain
 
 TINY = {
@@ -81,8 +81,9 @@ def test_all_parts_are_measured(card):
 
 def test_its_numbers_are_those_of_the_figures(card, folder, tmp_path):
     alone = Study("embedded", folder=tmp_path)
-    atlas = alone.roles_study(**TINY[ROLES]).atlas()
-    assert plain(atlas.values()) == plain(card.roles.values())
+    atlas = alone.roles_study(**TINY[ROLES]).numbers("atlas")
+    found = {role: {n: v for n, v in one.items() if n != "closest"} for role, one in card.roles["roles"].items()}
+    assert plain(atlas["roles"]) == plain(found)
     population = alone.ioi_study(**TINY[IOI]).population()
     np.testing.assert_array_equal(population.noised.value, card.ioi.population.noised.value)
 
@@ -158,15 +159,13 @@ def test_an_untrained_model_has_no_circuit(tiny, seed, tmp_path):
 def test_without_its_induction_heads_the_sentence_on_induction_goes(card, tiny, tmp_path):
     model, tokenizer = load_ICL_model("embedded", verbose=False)
     with torch.no_grad():
-        for one in card.roles.roles[Role.INDUCTION]:
-            written = model.model.layers[one.head[0]].self_attn.o_proj.weight  # [width, heads of a layer x their size]
-            written.unflatten(1, (model.config.num_attention_heads, -1))[:, one.head[1]] = 0
+        for layer, head in map(place_of, card.roles["roles"]["induction"]["heads"]):
+            written = model.model.layers[layer].self_attn.o_proj.weight  # [width, heads of a layer x their size]
+            written.unflatten(1, (model.config.num_attention_heads, -1))[:, head] = 0
     zeroed = Study(Model.given(model, tokenizer, "given:zeroed"), folder=tmp_path)
     made = zeroed.card()
     assert made.roles is not None
-    assert not {one.head for one in made.roles.roles[Role.INDUCTION]} & {
-        one.head for one in card.roles.roles[Role.INDUCTION]
-    }
+    assert not {*made.roles["roles"]["induction"]["heads"]} & {*card.roles["roles"]["induction"]["heads"]}
     before, after = told(card), told(made)
     assert after.pop("Induction") is not Told.FOUND and before.pop("Induction") is Told.FOUND
     for topic in ("Indirect objects (IOI)", "Who tells whom"):  # in this model word pairs do rest on these heads

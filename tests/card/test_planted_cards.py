@@ -13,9 +13,8 @@ from util.figures.planted_controls import first_tokens, planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
 from util.prompts.ioi import word_lists
-from util.roles.rules import Role
 from util.show.files import plain
-from util.stats.heads import heads_where
+from util.stats.heads import head_name, heads_where
 
 SMALL: dict[str, dict[str, Any]] = {
     ROLES: {
@@ -98,8 +97,10 @@ def test_a_card_shows_just_the_planted_circuit(circuit, tmp_path, monkeypatch):
     model, truth = make()
     card = Study(model, folder=tmp_path).card()
     assert card.roles is not None and card.ioi is not None
-    expected = {(Role(role), head) for name, several in roles.items() for role in several for head in truth.heads[name]}
-    assert {(role, one.head) for role, heads in card.roles.roles.items() for one in heads} == expected
+    expected = {
+        (role, head_name(head)) for name, several in roles.items() for role in several for head in truth.heads[name]
+    }
+    assert {(role, name) for role, one in card.roles["roles"].items() for name in one["heads"]} == expected
     noised = card.ioi.population.noised
     found = {head: noised.value[head] for head in heads_where(carriers(noised))}
     assert found == {head: pytest.approx(effects[name], abs=0.02) for name in effects for head in truth.heads[name]}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 
 from util import paths
 from util.commands.frame import COMMANDS, main
 from util.figures.edge_ablation import configs
-from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.study import Study as IoiStudy

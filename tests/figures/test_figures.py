@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from matplotlib import image
 from PIL import Image
+from util.figures.forerunner_heads.measures import Series
 
 from util import paths
 from util.figures import FIGURES
 from util.figures.forerunner_heads import plots
-from util.figures.forerunner_heads.measures import Series
 from util.figures.induction_scores import measures as induction_measures
 from util.figures.induction_scores import study as induction_study
 from util.show import files, style

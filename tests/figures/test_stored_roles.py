@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from tests.stored import FOLDERS, values
-from util.figures.role_atlas.study import Study
 from util.figures.stored_roles import MODEL, stored_roles, why_no_role
 from util.records.model import Model
 from util.roles.rules import Role
 from util.stats.heads import head_name
+from util.study.study import Study
 
 
 @pytest.mark.parametrize("model", FOLDERS)
 def test_roles_are_those_of_the_stored_atlas(model, tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     atlas = values("role_atlas", model)
-    roles = stored_roles(Study(model).request)
+    roles = stored_roles(Study("role_atlas", model).request)
     assert roles is not None and len(roles) == atlas["heads"]
     assert {(str(role), head_name(head)) for head, those in roles.items() for role in those} == {
         (role, name) for role, entry in atlas["roles"].items() for name in entry["heads"]
@@ -26,16 +26,16 @@ def test_roles_are_those_of_the_stored_atlas(model, tmp_path, monkeypatch):
 
 def test_a_model_of_another_kind_or_without_an_atlas_has_no_roles(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    request = Study("embedded").request
+    request = Study("role_atlas", "embedded").request
     assert all(name in request for name in MODEL)
     assert stored_roles({**request, "model": "gpt2"}) is None
     assert stored_roles({**request, "quantized": True}) is None
-    assert stored_roles(Study(Model("embedded").twin()).request) is None
+    assert stored_roles(Study("role_atlas", Model("embedded").twin(), untrained_control=False).request) is None
 
 
 def test_what_this_run_has_written_comes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    request = Study("embedded").request
+    request = Study("role_atlas", "embedded").request
     folder = tmp_path / "data" / "values"
     folder.mkdir(parents=True)
     heads: dict[str, Any] = {"mover": {"heads": {"L11H10": {}}}, "induction": {"heads": {"L11H10": {}, "L0H2": {}}}}
@@ -46,7 +46,7 @@ def test_what_this_run_has_written_comes_first(tmp_path, monkeypatch):
 def told(tmp_path, monkeypatch, heads, **not_confirmed):
     """What is said of heads beside an atlas in which L1H1 is a mover, and others were tested in vain."""
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    request = Study("embedded").request
+    request = Study("role_atlas", "embedded").request
     folder = tmp_path / "data" / "values"
     folder.mkdir(parents=True, exist_ok=True)
     roles = {
@@ -78,4 +78,4 @@ def test_without_stored_attention_only_the_direct_part_is_told(tmp_path, monkeyp
         assert direct == "The direct part, all else frozen, is most of the effect of L2H5 (0.90) and L0H0 (-0.20)."
         assert rule == "The rule for inhibition heads asks for more through other heads."
     assert told(tmp_path, monkeypatch, {"L1H1": (0.5, 0.4)}) == []
-    assert why_no_role(heads, {**Study("embedded").request, "model": "gpt2"}) == []
+    assert why_no_role(heads, {**Study("role_atlas", "embedded").request, "model": "gpt2"}) == []

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from util.figures.forerunner_heads.ablation import AblationStudy
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util.figures.forerunner_heads import cuts
-from util.figures.forerunner_heads.ablation import AblationStudy
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from util.figures.forerunner_heads.measures import Series
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
 from util.figures.forerunner_heads import study as forerunner
-from util.figures.forerunner_heads.measures import Series
 from util.figures.induction_scores.outputs import head_attribution, head_copying
 from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences

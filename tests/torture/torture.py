@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
+from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
+from util.figures.induction_scores.study import Study as InductionStudy
 
 from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads import study as forerunner
-from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
-from util.figures.induction_scores.study import Study as InductionStudy
 from util.figures.ioi_patching import pairs
 from util.figures.ioi_patching.study import Study as PatchingStudy
 from util.records import cache

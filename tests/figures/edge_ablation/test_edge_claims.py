@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from util.figures.induction_scores.study import Study as InductionStudy
 
 from tests.figures.induction_scores.made_up_shots import benefits
 from util import __main__ as command_line
@@ -14,7 +15,6 @@ from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.more_queries import claims, task_study
 from util.figures.edge_ablation.study import Study
-from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts import word_pairs
 from util.records.model import Model
 from util.show import files

@@ -7,10 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.image import AxesImage
-
-from tests.figures.legible import LONG_NAME, SHAPES, faults
-from util.figures.forerunner_heads import causal_plots, cuts, measures, paper_plots, plots
-from util.figures.forerunner_heads.cuts import EVERYWHERE, QUARTERS, WHOLE, Condition, Cut
 from util.figures.forerunner_heads.measures import ENDINGS, Contrast, Series
 from util.figures.forerunner_heads.results import (
     Answers,
@@ -30,6 +26,10 @@ from util.figures.forerunner_heads.results import (
     Tables,
     Task,
 )
+
+from tests.figures.legible import LONG_NAME, SHAPES, faults
+from util.figures.forerunner_heads import causal_plots, cuts, measures, paper_plots, plots
+from util.figures.forerunner_heads.cuts import EVERYWHERE, QUARTERS, WHOLE, Condition, Cut
 from util.show.style import COLUMN, WIDTH
 from util.stats.heads import top
 from util.stats.intervals import Interval

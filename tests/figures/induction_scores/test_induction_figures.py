@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
+from util.figures.induction_scores.results import Accuracies, Companions, Doses, Mechanism, PromptPattern, Scores
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.induction_scores import plots, task_plots
 from util.figures.induction_scores.edits import WHOLE, Edit, Group, Row
 from util.figures.induction_scores.plan import Plan, Setup
-from util.figures.induction_scores.results import Accuracies, Companions, Doses, Mechanism, PromptPattern, Scores
 from util.roles.results import HeadScores
 from util.show.style import COLUMN, GREY, WIDTH
 from util.stats.heads import top

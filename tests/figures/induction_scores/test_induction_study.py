@@ -19,6 +19,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from util.figures.induction_scores.results import Accuracies
+from util.figures.induction_scores.study import Study
 
 from tests import architectures, eager_runs, toys
 from util.engine import call
@@ -33,8 +35,6 @@ from util.figures.induction_scores import measures, outputs, results
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group
 from util.figures.induction_scores.edits import Row as EditRow
-from util.figures.induction_scores.results import Accuracies
-from util.figures.induction_scores.study import Study
 from util.figures.induction_scores.task_study import Answers, TaskStudy, answered_right, tasks_done
 from util.figures.planted_controls import planted_control
 from util.load_model_and_data import load_ICL_model, staicc_prompts

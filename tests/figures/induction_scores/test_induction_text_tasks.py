@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from util.figures.induction_scores.results import chances
+from util.figures.induction_scores.study import Study
 
 from tests.text_rows import written
 from util.figures.induction_scores.edits import WHOLE, Edit
-from util.figures.induction_scores.results import chances
-from util.figures.induction_scores.study import Study
 from util.figures.induction_scores.task_study import TaskStudy, answered_right, tasks_done
 from util.load_model_and_data import load_text_task, staicc_version
 from util.prompts import classification, induction_pattern, text_tasks

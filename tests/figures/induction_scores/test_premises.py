@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from util.figures.induction_scores.study import Study
 
 from tests import architectures, eager_runs, text_rows, toys
 from util import load_model_and_data as door
 from util.figures.induction_scores import premises as premises_module
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.premises import PremisesStudy, samples
-from util.figures.induction_scores.study import Study
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import load_ICL_model
 from util.prompts import classification

@@ -1,8 +1,6 @@
 """The role atlas: its picture at every shape and width, its title, its table, and its controls."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,20 +9,21 @@ from matplotlib.colors import to_hex
 from tests import toys
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures import planted_controls
-from util.figures.role_atlas import plots
-from util.figures.role_atlas.results import Atlas, Findings, found_exactly
-from util.figures.role_atlas.study import Study, planted_labels, planted_names, roles_of
+from util.figures.role_atlas import numbers, show
+from util.figures.role_atlas.measure import planted, planted_evidence, planted_labels, planted_names, roles_of
+from util.figures.role_atlas.numbers import found_exactly
 from util.models import planted_roles
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records.model import Model
 from util.roles.function_vectors import TASKS
-from util.roles.label_roles import LabelRoles
 from util.roles.rules import Effect, Evidence, Role, Score
+from util.show.part import drawn
 from util.show.style import COLUMN, ROLES, WIDTH
+from util.study.study import Study
 
 N = 16
-SETTING = f"{LONG_NAME}, untrained; prompts: 32 random sequences, 128 IOI, 32 financial_phrasebank (k = 16), 24 of each"
+ASKED = {"prompts": 32, "sequences": 32, "pairs": 128, "word_prompts": 24}
 
 
 def evidence(role, shape, having, seed=0):
@@ -40,6 +39,11 @@ def evidence(role, shape, having, seed=0):
     return Evidence(role, score, Effect(heads, effect, np.zeros(1), "nats"))
 
 
+def values(*found, left_out=()):
+    arrays = {"evidence": found, "left out": left_out, "label task": {"dataset": "financial_phrasebank", "k": 16}}
+    return {"request": ASKED, "model": f"{LONG_NAME}, untrained", **numbers.atlas(arrays, None)}
+
+
 def atlas(shape, share=0.1, seed=0):
     """Every role, on a tenth of the heads; one head has all of them."""
     rng = np.random.default_rng(seed)
@@ -48,25 +52,24 @@ def atlas(shape, share=0.1, seed=0):
     for number, role in enumerate(Role):
         heads = {(int(rng.integers(shape[0])), int(rng.integers(shape[1]))) for _ in range(count)} | {(1, 1)}
         found.append(evidence(role, shape, heads, number))
-    return Atlas(tuple(found), SETTING, "toy")
+    return values(*found)
+
+
+def picture(found, width=WIDTH):
+    return drawn(show.FIGURE.parts["atlas"], found, width)
 
 
 @pytest.mark.parametrize("width", [WIDTH, COLUMN])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_atlas_can_be_read(shape, width):
-    assert faults(atlas(shape).figure(width)) == []
-
-
-@pytest.mark.parametrize("width", [WIDTH, COLUMN])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_atlas_without_roles_can_be_read(shape, width):
-    empty = Atlas(tuple(evidence(role, shape, ()) for role in Role), SETTING, "toy")
-    assert empty.finding == f"None of {shape[0] * shape[1]} heads has a role that its effect confirms"
-    assert faults(empty.figure(width)) == []
+def test_the_atlas_can_be_read_with_roles_and_without(shape, width):
+    assert faults(picture(atlas(shape), width)) == []
+    empty = values(*(evidence(role, shape, ()) for role in Role))
+    assert empty["finding"] == f"None of {shape[0] * shape[1]} heads has a role that its effect confirms"
+    assert faults(picture(empty, width)) == []
 
 
 @pytest.mark.parametrize(
-    ("having", "said"),
+    ("having", "finding"),
     [
         (
             {(2, 1), (3, 0)},
@@ -76,59 +79,59 @@ def test_an_atlas_without_roles_can_be_read(shape, width):
         ({(2, 1)}, "1 of 32 heads has a role that its effect confirms; the induction head is L2H1"),
     ],
 )
-def test_the_title_says_how_many_and_where(having, said):
-    assert Atlas((evidence(Role.INDUCTION, (4, 8), having),), SETTING, "toy").finding == said
+def test_the_title_says_how_many_and_where(having, finding):
+    assert numbers.finding([evidence(Role.INDUCTION, (4, 8), having)]) == finding
 
 
 def test_the_title_names_no_induction_heads_where_there_are_none():
-    found = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.INDUCTION, (4, 8), ())), SETTING, "toy")
-    assert found.finding == "1 of 32 heads has a role that its effect confirms"
+    found = [evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.INDUCTION, (4, 8), ())]
+    assert numbers.finding(found) == "1 of 32 heads has a role that its effect confirms"
 
 
 def test_roles_are_counted_once_for_each_head():
-    both = Atlas(
-        (evidence(Role.MOVER, (4, 8), {(1, 1), (2, 2)}), evidence(Role.INDUCTION, (4, 8), {(1, 1)}, seed=1)),
-        SETTING,
-        "toy",
-    )
-    assert list(both.heads) == [(1, 1), (2, 2)]
-    assert [one.role for one in both.heads[1, 1]] == [Role.INDUCTION, Role.MOVER]
-    assert both.lines() == ["L1H1: induction, mover", "L2H2: mover"]
-    written = both.values()
+    both = values(
+        evidence(Role.MOVER, (4, 8), {(1, 1), (2, 2)}), evidence(Role.INDUCTION, (4, 8), {(1, 1)}, seed=1),
+        left_out=["labels: left out"],
+    )  # fmt: skip
+    assert both["heads"] == 2 and both["shape"] == [4, 8]
+    assert list(show.atlas_say(both))[1:] == ["labels: left out", "L1H1: mover, induction", "L2H2: mover"]
+    written = both["roles"]
     assert written["mover"]["tested"] == 2 and set(written["mover"]["heads"]) == {"L1H1", "L2H2"}
     assert [written[role]["n"] for role in ("mover", "induction")] == [N // 2, N // 2]
     assert written["mover"]["not confirmed"] == {} and "not confirmed" not in written["induction"]
-    table = both.table(count=1)
+    table = show.atlas_table(both)
     assert [row[:3] for row in table.index] == [
-        ("mover", "2 of 2 tested", "8 pairs of names"), ("induction", "1 of 1 tested", "8 sequences"),
+        ("mover", "2 of 2 tested", "8 pairs of names"), ("mover", "2 of 2 tested", "8 pairs of names"),
+        ("induction", "1 of 1 tested", "8 sequences"),
     ]  # fmt: skip
-    for role, (*_, seen_from) in zip(written, table.index, strict=True):
+    for role, *_, seen_from in table.index:
         assert seen_from == f"{written[role]['detectable']:.2f}"
-    assert table["head"].tolist() == ["L2H2", "L1H1"]  # of the movers that with the larger effect
+    assert table["head"].tolist() == ["L2H2", "L1H1", "L1H1"]  # of the movers that with the larger effect first
 
 
 @pytest.mark.parametrize("shape", [(4, 8), (30, 9)])
 def test_a_cell_has_a_tile_of_each_of_its_roles_in_full_colour_and_a_bar_of_its_effect(shape):
     """Tiles lie beside each other in wide cells, below each other in narrow ones; together they fill the cell."""
-    strengths = {(0, 1): [(Role.INDUCTION, 1.0), (Role.MOVER, 0.25)]}
-    figure = plots.atlas(
-        shape, strengths, {Role.INDUCTION: (1, 0.1), Role.MOVER: (1, None)}, finding=None, setting="toy"
-    )
-    [ax] = figure.axes
+    role = {"tested": 1, "n": 8, "detectable": None}
+    effects = {"induction": {"L0H1": 1.0, "L1H1": 0.0}, "mover": {"L0H1": 0.25, "L1H0": 1.0}}
+    roles = {
+        name: role | {"heads": {head: {"effect": [size, 0, 2]} for head, size in of.items()}}
+        for name, of in effects.items()
+    }
+    found = {"request": ASKED, "model": "toy", "finding": "", "label task": None, "shape": shape, "roles": roles}
+    [ax] = picture(found).axes
     tiles, bars = ax.collections
-    assert [to_hex(colour) for colour in np.atleast_2d(tiles.get_facecolor())] == [
-        ROLES[role].colour for role in (Role.INDUCTION, Role.MOVER)
-    ]
-    boxes = [path.get_extents() for path in tiles.get_paths()]
+    colours = [to_hex(colour) for colour in np.atleast_2d(tiles.get_facecolor())]
+    assert colours[:2] == [ROLES[name].colour for name in ("induction", "mover")]
+    first, second, *_ = [path.get_extents() for path in tiles.get_paths()]
     lengths = [path.get_extents().width for path in bars.get_paths()]
-    assert sum(box.width * box.height for box in boxes) == pytest.approx(1)
-    first, second = boxes
+    assert first.width * first.height + second.width * second.height == pytest.approx(1)
     if shape == (4, 8):
         assert first.x1 == second.x0 and first.height == second.height == 1
     else:
         assert first.y0 == second.y1 and first.width == second.width == 1
     assert lengths[1] == pytest.approx(lengths[0] / 4)
-    assert [text.get_text() for text in ax.texts] == ["IN", "MV"]
+    assert [text.get_text() for text in ax.texts][:2] == ["IN", "MV"]
 
 
 def test_found_exactly_wants_no_head_more_and_none_less():
@@ -139,17 +142,21 @@ def test_found_exactly_wants_no_head_more_and_none_less():
     assert not found_exactly(one, {Role.MOVER: {(1, 1)}, Role.INDUCTION: {(1, 1)}})
 
 
-def test_values_and_lines_have_the_controls():
-    small = Atlas((evidence(Role.MOVER, (4, 8), {(1, 1)}),), SETTING, "toy")
-    empty = Atlas((evidence(Role.MOVER, (4, 8), ()),), SETTING, "toy")
-    assert empty.values()["mover"]["detectable"] is None and empty.table().index[0][-1] == ""
-    found = Findings(small, empty, {"name movers": True, "label readers": False})
-    assert found.values({"ks": [4]})["untrained"]["heads"] == 0 and found.values({})["heads"] == 1
-    assert found.control_lines() == [
-        "planted name movers: just the planted roles", "planted label readers: NOT RIGHT",
-        "untrained twin: 0 heads with a role",
-    ]  # fmt: skip
-    assert Findings(small, None, {}).control_lines() == []
+def test_controls_are_told():
+    one, none = evidence(Role.MOVER, (4, 8), {(1, 1)}), evidence(Role.MOVER, (4, 8), ())
+    assert numbers.roles([none])["mover"]["detectable"] is None
+    assert show.atlas_table(values(none)).index[0][-1] == ""
+    untrained = numbers.untrained({"evidence": [none]}, None)
+    assert untrained["untrained"]["heads"] == 0 and numbers.untrained({}, None) == {"untrained": {}}
+    assert list(show.untrained_say(untrained)) == ["untrained twin: 0 heads with a role"]
+    assert list(show.untrained_say({"untrained": {}})) == [""]
+    circuits = {
+        "name movers": {"evidence": [one], "roles": {Role.MOVER: {(1, 1)}}},
+        "label readers": {"evidence": [one], "roles": {}},
+    }
+    assert list(show.planted_say(numbers.planted(circuits, None))) == [
+        "planted name movers: just the planted roles; planted label readers: NOT RIGHT"
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ the study
@@ -164,13 +171,14 @@ def test_values_and_lines_have_the_controls():
 )  # fmt: skip
 def test_wrong_arguments_are_refused_before_anything_is_loaded(wrong, named):
     with pytest.raises(ValueError, match=named):
-        Study("no such model", **wrong)
+        Study("role_atlas", "no such model", **wrong)
 
 
 @pytest.mark.parametrize(("family", "seed"), [("gpt2", 0), ("llama", 3)])
 def test_planted_heads_have_just_their_roles(family, seed, tmp_path):
     """Of all nine. The seed decides which head plays which role."""
-    found = Study(folder=tmp_path).planted(family=family, seed=seed)
+    arrays = planted(Study("role_atlas", folder=tmp_path), family=family, seed=seed)
+    found = numbers.planted(arrays, None)["planted"]
     assert found == {"induction circuit": True, "name movers": True, "label readers": True}
 
 
@@ -182,7 +190,7 @@ def test_planted_circuits_differ_by_seed():
 
 def test_all_roles_are_asked_of_planted_models(tmp_path):
     model, truth = planted_names({})
-    evidence = Study(folder=tmp_path)._planted_evidence(model)
+    evidence = planted_evidence(Study("role_atlas", folder=tmp_path), model)
     assert {one.role for one in evidence} == {*Role}
     assert set(roles_of(truth)) == {Role.DUPLICATE_TOKEN, Role.INHIBITION, Role.MOVER, Role.NEGATIVE_MOVER}
     assert {Role(role) for roles in planted_roles.ROLES.values() for role in roles} < {*Role}
@@ -198,8 +206,8 @@ def test_other_code_of_a_circuit_makes_another_request(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_untrained_twins_have_no_role(seed, tmp_path):
-    study = Study(datasets="trec", ks=4, folder=tmp_path, word_prompts=8, intact=8, seed=seed)
-    assert study.twin(seed).atlas().heads == {}
+    study = Study("role_atlas", datasets="trec", ks=4, folder=tmp_path, word_prompts=8, intact=8, seed=seed)
+    assert study.twin(seed).numbers("atlas")["heads"] == 0
 
 
 def test_a_model_of_another_shape_is_measured_and_kept(tmp_path):
@@ -208,23 +216,26 @@ def test_a_model_of_another_shape_is_measured_and_kept(tmp_path):
     model = toys.model("llama")
     model.resize_token_embeddings(len(tokenizer))
     study = Study(
-        Model.given(model, tokenizer, "given:tiny"), "glue_sst2", 2, 8,
+        "role_atlas", Model.given(model, tokenizer, "given:tiny"), datasets="glue_sst2", ks=2, prompts=8,
         sequences=8, pairs=8, word_prompts=4, intact=4, folder=tmp_path,
     )  # fmt: skip
-    first = study.atlas()
-    assert first.shape == (3, 4) and len(first.evidence) == len(Role)
-    again = study.replace(model=Model("given:tiny", loader=lambda: pytest.fail("loaded again")))
-    assert again.atlas().lines() == first.lines()
-    assert "labels: no data set passed, what is lost is label mass (glue_sst2, k = 2)" in first.lines()
-    assert "8 of glue_sst2 (k=2)" in first.setting
+    first = study.numbers("atlas")
+    assert first["shape"] == [3, 4] and len(first["roles"]) == len(Role)
+    again = study.replace(
+        model=Model("given:tiny", loader=lambda: pytest.fail("loaded again")), untrained_control=False
+    )
+    assert again.numbers("atlas") == first
+    assert "labels: no data set passed, what is lost is label mass (glue_sst2, k = 2)" in first["left out"]
+    assert "8 of glue_sst2 (k=2)" in show.atlas_about(study.values_of("atlas"))
 
 
 def test_the_untrained_twin_is_asked_the_data_set_of_the_model(tmp_path, monkeypatch):
-    study = Study(folder=tmp_path)
-    monkeypatch.setattr(LabelRoles, "task", SimpleNamespace(name="agnews", k=4))
-    monkeypatch.setattr(Study, "atlas", lambda self: (self.datasets, self.ks, self.word_prompts))
-    asked: Any = study.untrained()
-    assert asked == (("agnews",), (4,), study.untrained_prompts)
+    study = Study("role_atlas", folder=tmp_path)
+    twins: list = []
+    monkeypatch.setitem(study._arrays, "atlas", {"label task": {"dataset": "agnews", "k": 4}})
+    monkeypatch.setattr(Study, "twin", lambda self, **changes: twins.append(changes) or study)
+    study.arrays("untrained")
+    assert twins == [{"word_prompts": 8, "datasets": "agnews", "ks": 4}]
 
 
 @pytest.mark.parametrize("lacking", [1, 4, 5])
@@ -243,14 +254,14 @@ def test_what_does_not_fit_is_left_out_and_the_other_roles_are_tested(lacking, t
 
     monkeypatch.setattr(word_pair_prompts, "prompts", prompts)
     study = Study(
-        Model.given(model, tokenizer, "given:toy"), "agnews", 4, 8,
+        "role_atlas", Model.given(model, tokenizer, "given:toy"), datasets="agnews", ks=4, prompts=8,
         sequences=4, pairs=8, word_prompts=4, intact=2, folder=tmp_path,
     )  # fmt: skip
-    found = study.atlas()
-    assert "labels: no role is tested, the longest prompt has" in found.lines()[0]
+    found = study.numbers("atlas")
+    assert "labels: no role is tested, the longest prompt has" in found["left out"][0]
     if lacking == 1:
-        assert found.lines()[1] == "word pairs: left out, task 'person_sport': no prompt can be made"
+        assert found["left out"][1] == "word pairs: left out, task 'person_sport': no prompt can be made"
     else:
-        assert "word pairs: no role is tested, task" in found.lines()[1]
+        assert "word pairs: no role is tested, task" in found["left out"][1]
     missing = {Role.FORERUNNER, Role.LABEL_READER} | ({Role.FUNCTION_VECTOR} if lacking > 1 else set())
-    assert {*found.roles} == {*Role} - missing
+    assert {*found["roles"]} == {*map(str, {*Role} - missing)}
