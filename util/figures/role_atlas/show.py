@@ -20,7 +20,7 @@ from util.show.conclusions import title
 from util.show.draw import Grid, room
 from util.show.head_map import TICK, count_ticks
 from util.show.part import Figure, Part, Values
-from util.show.style import NO_ROLE, ROLES, ink
+from util.show.style import NO_ROLE, ROLES, broken, ink
 from util.show.words import counted, in_words, listed, none_or, written
 from util.stats.heads import Head
 
@@ -214,7 +214,7 @@ def _atlas(ax: Axes, values: Values, key: str) -> None:
     ax.grid(which="minor", color="white", lw=0.6)
     ax.tick_params(which="minor", length=0)
     ax.set(ylabel="head")
-    ax.set_xlabel(f"layer\n{key}" if width > 4 else "layer", fontsize=7)
+    ax.set_xlabel(f"layer\n{broken(key, 7, 72 * width - 30)}", fontsize=7)
     ax.spines[:].set_visible(False)
     largest = {
         role: max((h["effect"][0] for h in one["heads"].values()), default=1) for role, one in values["roles"].items()
