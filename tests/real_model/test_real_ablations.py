@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util.figures.forerunner_heads import cuts
-from util.figures.forerunner_heads.ablation import AblationStudy
+from util.figures.forerunner_heads import measure
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
