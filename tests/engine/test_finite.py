@@ -214,8 +214,8 @@ def test_nothing_is_stored(tmp_path):
     )
     with pytest.raises(NotFinite, match="first in the embeddings"):
         SequenceStudy(Model.given(*pair, "given:damaged"), 6, 3, folder=tmp_path).scores()
+    few: dict = {"dataset": "glue_sst2", "k": 1, "prompts": 4, "untrained_control": False}
     with pytest.raises(NotFinite, match="first in the embeddings"):
-        few = {"dataset": "glue_sst2", "k": 1, "prompts": 4, "untrained_control": False}
         Study("forerunner_heads", Model.given(*pair, "given:damaged"), folder=tmp_path, **few).arrays("counts")
     assert not list(tmp_path.rglob("*.pickle"))
 

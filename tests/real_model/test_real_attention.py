@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from util.figures.forerunner_heads import measure as forerunner
 from util.load_model_and_data import staicc_prompts
 from util.records.model import Model
 from util.roles.sequences_study import SequenceStudy
+from util.study.study import Study
 
 TEXT = "When Mike and Emma went to the cafe, Emma gave a coffee to"
 

@@ -21,12 +21,12 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
-from util.study.study import Study
 from util.figures.induction_scores.outputs import head_attribution, head_copying
 from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.records.model import Model
 from util.roles.attention_scores import uniform_prefix_matching
+from util.study.study import Study
 
 CELLS = 20
 ROUNDED = 6e-7  # values are written with six decimals
@@ -232,7 +232,9 @@ def again_forerunner(real: Subject, stored: dict[str, Any], folder: Any) -> dict
         if tokens > MOST_TOKENS:
             pytest.skip(f"a table of {request['prompts']} prompts with {tokens} tokens together is too dear")
         asked = {name: request[name] for name in ("dataset", "k", "prompts", "seed")}
-        study = Study("forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=folder, **asked)
+        study = Study(
+            "forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=folder, **asked
+        )
         return study.numbers("counts")["counts"]
 
     def count(place: Place) -> float:
