@@ -8,12 +8,11 @@ is the prompt; labels of one token each in place of " Foo" (two) and " Bar" (one
 from typing import Any
 
 from tokenizers.processors import TemplateProcessing
-from util.figures.forerunner_heads.ablation import AblationStudy
-from util.figures.forerunner_heads.results import Score
-from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 
 from util.figures.edge_ablation.study import Study as EdgeStudy
-from util.figures.forerunner_heads.cuts import WHOLE, Condition, Cut
+from util.figures.forerunner_heads.cuts import WHOLE, Condition
+from util.figures.forerunner_heads.measure import Data, answers
+from util.figures.forerunner_heads.numbers import scores
 from util.figures.induction_scores import edits
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.study import Study as IOIStudy
@@ -21,6 +20,7 @@ from util.records.model import Model
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, accuracy, mean_interval
+from util.study.study import Study
 
 ROUNDS = 3
 LABELS = ("Yes", "No")  # one token each behind a space
@@ -31,11 +31,13 @@ Numbers = dict[str, Any]
 
 def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 24) -> Numbers:
     """Forerunner heads, and what the labels' reads of their forerunners are worth on AG News."""
-    found = ForerunnerStudy(model, prompts=prompts, seed=seed).specificity()
-    answers = AblationStudy(model, "agnews", 4, cut, seed).answers([WHOLE, Condition(Cut.SI_TO_YI)])
-    whole, without = (answer.scores for answer in answers.values())
-    numbers: Numbers = {"01 frequent heads": found.frequent, "01 forerunner heads": found.judged.confirmed}
-    for score in (Score.LABEL_MASS, Score.WHICH_LABEL):
+    study = Study("forerunner_heads", model, prompts=prompts, seed=seed, untrained_control=False)
+    frequent = int(study.numbers("counts")["frequent_heads"]["correct"].value)
+    confirmed = study.numbers("specificity")["specificity"]["judged"]["confirmed"]
+    found = answers(study, Data("agnews", 4, cut, seed), [WHOLE, Condition("si_to_yi")])
+    whole, without = map(scores, found.values())
+    numbers: Numbers = {"01 frequent heads": frequent, "01 forerunner heads": confirmed}
+    for score in ("label mass", "which label"):
         numbers[f"01 {score} without s_i -> y_i, nats"] = mean_interval(without[score] - whole[score])
     return numbers
 

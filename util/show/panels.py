@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from util.show.draw import room
 from util.show.head_map import count_ticks, head_map, print_in_cells, short_number
@@ -163,7 +163,7 @@ def name_columns(ax: Axes, names: Sequence[str], least: float = 0.13) -> None:
     ax.set_xlim(-0.7, max(len(names), 1) - 0.3)
 
 
-def triples(found: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[NDArray[np.float64]]:
+def triples(found: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[Triple]:
     """The intervals of some heads, of maps [L, H] of values, lower and upper ends."""
     parts = [np.asarray(found[name], dtype=float) for name in (value, "low", "high")]
-    return [np.array([part[layer, head] for part in parts]) for layer, head in heads]
+    return [[float(part[layer, head]) for part in parts] for layer, head in heads]

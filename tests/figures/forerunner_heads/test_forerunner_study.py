@@ -179,12 +179,12 @@ def test_every_wrong_setting_is_refused_when_the_study_is_built(message):
 
 
 def test_text_of_a_command_line_is_read():
-    settings: Any = Settings(dataset="4", k="2", prompts="16", untrained_control="false", grid_k="[0, 2]")  # type: ignore
+    settings: Any = Settings(dataset="4", k="2", prompts="16", untrained_control="false", grid_k="[0, 2]")
     assert (settings.dataset, settings.k, settings.prompts, settings.grid_k) == ("trec", 2, 16, (0, 2))
     assert not settings.untrained_control
     for text in ("['trec', 'sst5']", '["trec", "sst5"]', "trec, sst5"):
-        assert Settings(grid_datasets=text).grid_datasets == ("trec", "sst5")  # type: ignore[arg-type]
-    assert Settings(grid_datasets="4").grid_datasets == ("trec",)  # type: ignore[arg-type]
+        assert Settings(grid_datasets=text).grid_datasets == ("trec", "sst5")
+    assert Settings(grid_datasets="4").grid_datasets == ("trec",)
     assert Study("forerunner_heads", dataset=np.int64(2), k=np.int64(4)).request == Study("forerunner_heads").request
 
 

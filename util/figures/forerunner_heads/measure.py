@@ -13,7 +13,7 @@ from util.engine import batches
 from util.engine.attention import support
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
-from util.engine.label_scores import Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
+from util.engine.label_scores import Attach, Scoring, knockouts, label_log_probs, label_reads, nothing, scoring
 from util.engine.replay import replay
 from util.figures.forerunner_heads import magnitudes
 from util.figures.forerunner_heads.cuts import (
@@ -31,7 +31,7 @@ from util.figures.forerunner_heads.numbers import SINGLE
 from util.figures.planted_controls import planted_control
 from util.load_model_and_data import staicc_prompts, staicc_version
 from util.models import planted as circuits
-from util.prompts.prompt import Prompt, labelled_tokens, with_bos
+from util.prompts.prompt import Appended, Prompt, labelled_tokens, with_bos
 from util.records.study import plain_heads
 from util.roles import label_task
 from util.roles.cuts import head_cut
@@ -42,7 +42,7 @@ from util.stats.task_check import chosen
 from util.study.study import Study
 
 Arrays = dict[str, Any]
-ENDINGS = {"correct": 0, "wrong": 1, "other word": "the"}  # what is appended, see `Prompt.label`
+ENDINGS: dict[str, Appended] = {"correct": 0, "wrong": 1, "other word": "the"}  # what is appended, see `Prompt.label`
 CONTROL_TOKENS = 32  # of a prompt: so many others of its tokens are compared with the label
 BLOCK = 64  # prompts computed, and saved, at a time: what an interruption can cost at most
 HEADS_CUT = 16  # one at a time: those that move most
@@ -228,7 +228,8 @@ def answers(study: Study, data: Data, asked: Iterable[Condition]) -> dict[Condit
     plan, lists = cache(lambda: scoring(*study.pair, data.items)), study.settings.cell_lists
 
     def measured(condition: Condition) -> Arrays:
-        layers, attach = list(support(study.pair[0]).layers), nothing  # the model's own numbers
+        layers = list(support(study.pair[0]).layers)  # the model's own numbers
+        attach: Attach = nothing
         if condition.cut is not None:
             cut = _cells(study, data, plan(), condition, lists)
             attach = knockouts(cut, dict.fromkeys(layer_range(layers, condition.part)))

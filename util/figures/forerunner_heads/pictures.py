@@ -23,7 +23,7 @@ from util.show.head_map import count_ticks
 from util.show.panels import SMALL, colour_bar
 from util.show.part import Values
 from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED, ROLES, broken
-from util.stats.heads import head_name
+from util.stats.heads import head_name, heads_where
 
 LABELS = {
     "correct": "correct label",
@@ -70,7 +70,7 @@ def counts(values: Values) -> Grid:
         share = found / values["prompts"][name]
         shown.append(partial(panels.heads, values=share, limits=SHARES, title=title, texts=texts))
     layers, heads = np.shape(values["counts"]["correct"])
-    ticks = {"ticks": [0.25, 0.5, 0.75, 1], "format": PercentFormatter(1, symbol=" %")}
+    ticks: dict[str, Any] = {"ticks": [0.25, 0.5, 0.75, 1], "format": PercentFormatter(1, symbol=" %")}
     bar = partial(colour_bar, label="prompts above threshold", extend="min", **ticks)
     least, height = min(2.3, max(1.2, 0.075 * layers)), 0.75 + min(1.7, max(0.95, 0.105 * heads))
     return Grid(shown, least, height, share="xy", finish=bar)
@@ -163,9 +163,11 @@ def _scatter(ax: Axes, values: Values) -> None:
     for layer, head, role in planted["roles"]:
         place = [max(planted[name][layer][head], FLOOR) for name in ("second", "first")]
         colour, marker = MARKS[str(known[layer, head])]
-        look = {"color": colour, "ms": 7, "mec": "black", "mew": 0.7, "zorder": 4, "clip_on": False}
+        look: dict[str, Any] = {"color": colour, "ms": 7, "mec": "black", "mew": 0.7, "zorder": 4, "clip_on": False}
         ax.plot(*place, marker.replace(".", "o"), **look)
-        side = {"xytext": (4, 5), "ha": "right"} if place[0] > 0.01 else {"xytext": (-4, 5), "ha": "left"}
+        side: dict[str, Any] = (
+            {"xytext": (4, 5), "ha": "right"} if place[0] > 0.01 else {"xytext": (-4, 5), "ha": "left"}
+        )
         ax.annotate(
             f"planted: {role}", tuple(place), textcoords="offset points", fontsize=SMALL, path_effects=OUTLINE, **side
         )
@@ -283,7 +285,7 @@ def effects(values: Values) -> Grid:
 def _losses(ax: Axes, moved: Any, values: Values) -> None:
     """What each head that was cut costs, the one that moves most first."""
     found = values["head effects"][endpoint(values)]
-    tested = [tuple(head) for head in np.argwhere(np.isfinite(np.array(found["difference"], dtype=float))).tolist()]
+    tested = heads_where(np.isfinite(np.array(found["difference"], dtype=float)))
     tested.sort(key=lambda head: -moved[head])
     panels.intervals(
         ax, panels.triples(found, tested, "difference"), upright=True, digits=".2f" if len(tested) < 20 else None
@@ -355,7 +357,7 @@ def _growth(ax: Axes, values: Values) -> None:
     columns = by_ending(values)
     for place, ((label, found), (colour, line, marker)) in enumerate(zip(columns.items(), looks, strict=True)):
         value, low, high = np.array(list(found.values())).T
-        look = {"ms": 3, "lw": 0.9, "capsize": 1.5, "color": colour, "ls": line, "marker": marker}
+        look: dict[str, Any] = {"ms": 3, "lw": 0.9, "capsize": 1.5, "color": colour, "ls": line, "marker": marker}
         ax.errorbar(
             np.array([*map(int, found)]) + 0.08 * place, value, [value - low, high - value], label=label, **look
         )
