@@ -1,341 +1,392 @@
-"""The figures of induction heads: what they say, that it is true, and that it can be read at any width."""
-
-from dataclasses import replace
+"""What is said and drawn of induction heads: that it is true, and that it can be read at any width."""
 
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
-from util.figures.induction_scores.results import Accuracies, Companions, Doses, Mechanism, PromptPattern, Scores
 
+from tests.figures.induction_scores.made_up_shots import ABLATED, WHOLE, first, setup
 from tests.figures.legible import LONG_NAME, SHAPES, faults
-from util.figures.induction_scores import plots, task_plots
-from util.figures.induction_scores.edits import WHOLE, Edit, Group, Row
-from util.figures.induction_scores.plan import Plan, Setup
+from util.figures.induction_scores import numbers, show
+from util.figures.induction_scores.edits import Edit, Group, Row
+from util.figures.induction_scores.plan import Plan
+from util.figures.induction_scores.vector_sets import COPIES, FUNCTION_VECTOR, INDUCTION, KINDS, PAIRS
 from util.roles.results import HeadScores
-from util.show.style import COLUMN, GREY, WIDTH
+from util.show.part import drawn
+from util.show.style import COLUMN, WIDTH
 from util.stats.heads import top
-from util.stats.intervals import Interval, Intervals
 
 WIDTHS = pytest.mark.parametrize("width", [COLUMN, WIDTH])
-OF_SHAPES = pytest.mark.parametrize("shape", SHAPES, ids=str)
-FINDING = "Without the 31 best induction heads accuracy on centre_embedding falls by 0.65 [0.50, 0.77], to 0.35"
-SETTING = f"{LONG_NAME}, 5 sequences of 50 random tokens, 4 times each"
-INTERVAL = Interval(0.5, 0.4, 0.6)
+ASKED = {"request": {"sequences": 5, "length": 50, "copies": 4, "k": 10}}
+PARTS = show.FIGURE.parts
+TRIPLE = (0.5, 0.4, 0.6)
 
 
-def intervals(values, reach=0.05):
-    return Intervals(values, values - reach, values + reach)
+def spread(values, reach=0.05, name="value"):
+    return {name: values, "low": values - reach, "high": values + reach}
 
 
-def head_scores(values, title="a model"):
-    """values: [N, L, H] by name."""
-    scores = dict.fromkeys(("prefix_matching", "previous_token", "duplicate_token", "sink"), None) | values
-    shape = values["prefix_matching"].shape
-    scores = {name: np.full(shape, 0.01) if value is None else value for name, value in scores.items()}
-    ids = np.zeros((shape[0], 201), np.int64)
-    return HeadScores(scores, ids, range(shape[1]), "order", 50, 4, True, title, "a model of no class")
+def picture(part, values, width=WIDTH):
+    made = drawn(PARTS[part], {"model": "a model", **ASKED, **values}, width)
+    assert made is not None
+    return made
 
 
-def matching(*best, shape=(4, 8), sequences=5, seed=0):
-    """Prefix matching [N, L, H] of about .02, and of these heads as given."""
-    scores = np.random.default_rng(seed).uniform(0.01, 0.03, (sequences, *shape))
-    for head, score in best:
-        scores[:, *head] += score - 0.02
-    return scores
+def title(part, values):
+    return next(iter(PARTS[part].says({"model": "a model", **ASKED, **values})))
 
 
-BEST = (((2, 6), 0.9), ((2, 4), 0.8))
-
-
-def scores(*best, chosen=2):
-    heads = head_scores({"prefix_matching": matching(*best)})
-    return Scores(heads, top(heads.mean(), chosen))
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 # ------------------------------------------------------------------------------------------------ heads
 
 
-@WIDTHS
-@OF_SHAPES
-def test_the_figures_of_heads_can_be_read(shape, width):
+def of_heads(shape):
+    """Values of all parts about heads."""
     rng = np.random.default_rng(0)
-    mean, signed = rng.random(shape) ** 3, rng.normal(size=shape)
-    chosen = top(mean, 31 if mean.size > 1000 else 4)
-    maps = {"previous token": intervals(mean), "duplicate token": intervals(mean), "first token": intervals(mean)}
-    none = intervals(np.full(shape, np.nan))
-    left = {"whole model": intervals(np.linspace(0.97, 0.9, len(chosen)))}
-    left |= {f"without L46H30, L45H31, L44H30, L43H2{i}: previous-token heads": intervals(rng.random(len(chosen)))
-             for i in range(4)}  # fmt: skip
-    figures = {
-        "scores": plots.scores(intervals(mean), 0.02, 0.3, FINDING, SETTING, 0.03, width=width),
-        "companions": plots.companions(
-            maps, {"copying": intervals(mean), "weights alone": none, "attribution": intervals(signed)}, chosen,
-            FINDING, SETTING, width=width,
-        ),
-        "mechanism": plots.mechanism(left, intervals(signed), chosen, FINDING, SETTING, width=width),
-    }  # fmt: skip
-    assert {name: found for name, figure in figures.items() if (found := faults(figure))} == {}
-    np.testing.assert_array_equal(figures["scores"].axes[0].get_images()[0].get_array(), mean.T)
+    mean, signed, effect = rng.random(shape) ** 3, rng.normal(size=shape), rng.normal(0, 0.05, shape)
+    chosen, others = (top(score, 31 if mean.size > 1000 else 4) for score in (mean, effect))
+    attention = ("previous token", "duplicate token", "first token (BOS)")
+    maps = dict.fromkeys(attention, mean) | {"copying": mean, "weights alone": np.full(shape, np.nan), "added": signed}
+    left = np.array([rng.random(len(chosen)), np.zeros(len(chosen)), np.ones(len(chosen))]).T
+    names = ["previous-token heads out", *(f"others out, {i}" for i in range(3))]
+    rows = dict.fromkeys(("whole model", *KINDS), (1.0, 0.83, 1.0))
+    rows |= {f"{kind}, control {i}": (0.3 * i,) * 3 for kind in KINDS for i in (1, 2, 3)}
+    return {
+        "model": LONG_NAME,
+        "setup": {},
+        "scores": {**spread(mean, name="mean"), "uniform": 0.02, "untrained": mean / 30},
+        "chosen": chosen,
+        "companions": maps,
+        "highest": {name: (top(score, 1)[0], 0.9, 0.83, 0.97) for name, score in maps.items() if name[0] != "w"},
+        "attribution": spread(signed),
+        "mechanism": {
+            "left": {"whole model": left, **dict.fromkeys(names, left)},
+            "removed": {name: [[[46 - i, 30], 0.5] for i in range(4)] for name in names},
+            "previous_token_heads": [[46 - i, 30] for i in range(4)],
+            "mean scores": dict(zip(names, [(0.1, 0.1, 0.2), *[(0.8, 0.7, 0.9)] * 3], strict=True)),
+            "whole": (0.9, 0.85, 0.95),
+        },
+        "function vectors": {
+            "room": 0.3,
+            "AIE": {"mean": effect, "low": effect - 0.03, "high": effect + 0.05},
+            "sets": {INDUCTION: chosen, FUNCTION_VECTOR: others},
+            "both": [],
+            "rank_correlation": TRIPLE,
+            "asked": {PAIRS: "40 queries", "wordseq1": "16 queries", COPIES: "5 sequences"},
+            "accuracy": dict.fromkeys((PAIRS, "wordseq1", COPIES), rows),
+            "classification": {"chance": 0.5},
+            "prompts": 50,
+            "by_task": {"copying": 0},
+        },
+    }
 
 
 @WIDTHS
-def test_figures_of_heads_that_do_nothing_can_be_read(width):
-    mean = np.full((4, 8), 0.02)
-    none = intervals(np.full((4, 8), np.nan))
-    left = {"whole model": intervals(mean[0, :2]), "without L0H1": intervals(mean[0, :2])}
-    assert faults(plots.scores(intervals(mean, 0.01), 0.02, 0.3, None, SETTING, width=width)) == []
-    assert faults(plots.mechanism(left, none, [(0, 1), (2, 3)], None, SETTING, width=width)) == []
+@pytest.mark.parametrize("shape", [SHAPES[0], *SHAPES[2:]], ids=str)
+def test_the_pictures_of_heads_can_be_read(shape, width):
+    values = of_heads(shape)
+    figures = {name: picture(name, values, width) for name in ("scores", "companions", "mechanism", "function_vectors")}
+    assert {name: found for name, figure in figures.items() if (found := faults(figure))} == {}
+    np.testing.assert_array_equal(figures["scores"].axes[0].get_images()[0].get_array(), values["scores"]["mean"].T)
 
 
-def test_bars_are_the_best_heads_in_their_order():
-    mean = np.random.default_rng(0).random((4, 8))
-    figure = plots.scores(intervals(mean), 0.02, 0.3, None, SETTING)
-    [bars] = figure.axes[1].containers[:1]
-    np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:16])
+@WIDTHS
+def test_pictures_of_heads_that_do_nothing_can_be_read(width):
+    values, flat = of_heads((4, 8)), np.full((4, 8), 0.02)
+    values["scores"] = spread(flat, 0.01, "mean") | {"uniform": 0.02, "untrained": None}
+    values["attribution"] = spread(flat * np.nan)
+    assert title("companions", values) == ""
+    for name in ("scores", "mechanism"):
+        assert faults(picture(name, values, width)) == []
 
 
-def test_maps_of_one_quantity_have_one_scale():
+def test_bars_are_the_best_heads_in_their_order_and_maps_of_one_quantity_have_one_scale():
     """Attention of .4 at most would else be as dark as attention of .9."""
-    mean = np.random.default_rng(0).random((4, 8))
-    maps = {"one": intervals(mean), "another": intervals(0.4 * mean)}
-    figure = plots.companions(maps, {"copying": intervals(0.1 * mean)}, [(0, 0)], None, SETTING)
+    mean, values = np.random.default_rng(0).random((4, 8)), of_heads((4, 8))
+    values["scores"] |= spread(mean, name="mean")
+    [bars] = picture("scores", values).axes[1].containers[:1]
+    np.testing.assert_allclose([bar.get_height() for bar in bars], np.sort(mean, axis=None)[::-1][:16])
+    scaled = dict(zip(values["companions"], (1, 0.4, 0.9, 0.1), strict=False))
+    values["companions"] = {name: mean * scale for name, scale in scaled.items()}
+    figure = picture("companions", values)
     limits = [ax.get_images()[0].get_clim() for ax in figure.axes if ax.get_images()]
-    assert limits == [(0, mean.max()), (0, mean.max()), (0, 0.1 * mean.max())]
+    assert limits == [*[(0, mean.max())] * 3, (0, 0.1 * mean.max())]
+
+
+def head_scores(*best, shape=(4, 8), sequences=5, seed=0):
+    """Prefix matching [N, L, H] of about .02, and of these heads as given; all else .01."""
+    matching = np.random.default_rng(seed).uniform(0.01, 0.03, (sequences, *shape))
+    for head, score in best:
+        matching[:, *head] += score - 0.02
+    scores = dict.fromkeys(("previous_token", "duplicate_token", "sink", "bansal"), np.full(matching.shape, 0.01))
+    ids = np.zeros((sequences, 201), np.int64)
+    made = {**scores, "prefix_matching": matching}
+    return HeadScores(made, ids, range(shape[0]), "order", 50, 4, True, "a model", "a model of no class")
+
+
+BEST = (((2, 6), 0.9), ((2, 4), 0.8))
+CHOSEN = [(2, 6), (2, 4)]
 
 
 @pytest.mark.parametrize(
-    ("best", "said"),
+    ("best", "first_said", "then"),
     [
-        ((), "None of 32 heads attends to what followed the same token before (score 0.3 or more); most L"),
-        (BEST[:1], "1 of 32 heads attends to"),
-        (BEST, "2 of 32 heads attend to what followed the same token before (score 0.3 or more); most L2H6: 0.90 [0."),
+        (
+            (),
+            "None of 32 heads attend to what followed the same token before (score 0.3 or more); most L",
+            "None of 32 heads has a prefix-matching score of 0.3 or more (5 sequences). The best is L",
+        ),
+        (
+            BEST[:1],
+            "One of 32 heads attends to",
+            "One of 32 heads has a prefix-matching score of 0.3 or more, in layer 2 ",
+        ),
+        (
+            BEST,
+            "Two of 32 heads attend to what followed the same token before (score 0.3 or more); most L2H6: 0.90 [0.",
+            "Two of 32 heads have a prefix-matching score of 0.3 or more, in layer 2 (5 sequences). The best is L2H6: ",
+        ),
     ],
 )
-def test_the_finding_of_scores_is_what_was_measured(best, said):
-    assert scores(*best).finding.startswith(said)
-    assert scores(*best).setting == "a model, 5 sequences of 50 random tokens, 4 times each"
+def test_what_is_said_of_scores_is_what_was_measured(best, first_said, then):
+    arrays = {"heads": head_scores(*best), "untrained": head_scores(), "setup": setup(), "chosen": CHOSEN}
+    values = {"model": "a model", **ASKED, **numbers.scores(arrays, None)}
+    one, other = show.scores_say(values)
+    assert one.startswith(first_said) and other.startswith(then)
+    assert "; untrained, at most 0.0" in other
+    assert show.sequences_about(values) == "a model, 5 sequences of 50 random tokens, 4 times each"
+    alone = numbers.scores(arrays | {"untrained": None}, None)
+    assert alone["scores"]["untrained"] is None and "untrained" not in [*show.scores_say({**ASKED, **alone})][1]
 
 
-def companions(attribution, reach=0.05):
-    signed = np.zeros((4, 8))
-    for head, value in attribution.items():
-        signed[head] = value
-    found = scores(*BEST)
-    return Companions(found, intervals(signed), np.zeros((4, 8)), intervals(signed, reach))
+def test_who_writes_the_next_token_is_said_where_it_is_sure():
+    def said(attribution, reach=0.05):
+        signed = np.zeros((4, 8))
+        for head, value in attribution.items():
+            signed[head] = value
+        return title("companions", {"chosen": CHOSEN, "attribution": spread(signed, reach)})
 
-
-def test_the_finding_of_companions_is_who_writes_the_next_token():
-    themselves = companions({(2, 6): 2.0, (2, 4): 1.0})
-    assert themselves.finding == (
+    assert said({(2, 6): 2.0, (2, 4): 1.0}) == (
         "The 2 best induction heads also raise the next token directly, L2H6 by 2.00 [1.95, 2.05] logits"
     )
-    another = companions({(2, 6): 0.1, (3, 0): 1.0})
-    assert another.finding == (
+    assert said({(2, 6): 0.1, (3, 0): 1.0}) == (
         "L3H0 raises the next token most, by 1.00 [0.95, 1.05] logits; the 2 best induction heads by at most "
         "0.10 [0.05, 0.15]"
     )
-    assert companions({(2, 6): 2.0, (2, 4): 0.01}).finding is None  # of one of them it is not sure
-    assert companions({(2, 6): 0.9, (3, 0): 1.0}, reach=0.2).finding is None
-    assert companions({(2, 6): np.nan}).finding is None
+    assert said({(2, 6): 2.0, (2, 4): 0.01}) == ""  # of one of them it is not sure
+    assert said({(2, 6): 0.9, (3, 0): 1.0}, reach=0.2) == said({(2, 6): np.nan}) == ""
+
+
+def test_what_chosen_heads_write_stands_beside_the_others():
+    copying = np.zeros((3, 4, 8))
+    copying[:, 2, 6], copying[:, 2, 4], copying[:, 0] = 0.5, 0.7, 0.2
+    arrays = {"heads": head_scores(*BEST), "chosen": CHOSEN, "copying": copying, "attribution": 2 * copying}
+    found = numbers.companions(arrays | {"weights_copying": np.full((4, 8), np.nan)}, None)
+    assert found["writes"]["copying"] == pytest.approx({"chosen, least": 0.5, "chosen, mean": 0.6, "others": 0})
+    head, value, low, high = found["highest"]["attribution"]
+    assert head == (2, 4) and (value, low, high) == pytest.approx((1.4,) * 3)
+    assert "copying, weights alone" not in found["highest"] and found["highest"]["previous token"][1] == 0.01
 
 
 def mechanism(without, *others):
     names = ["previous-token heads out", *(f"others out, {i}" for i in range(1, len(others) + 1))]
     left = {
-        name: head_scores({"prefix_matching": matching(((2, 6), value), ((2, 4), value), seed=i)})
+        name: head_scores(((2, 6), value), ((2, 4), value), seed=i)
         for i, (name, value) in enumerate(zip(names, (without, *others), strict=True))
     }
     removed = {name: [(0, i), (1, i)] for i, name in enumerate(names)}
-    return Mechanism(companions({}), [(0, 0), (1, 0)], removed, left, np.zeros((4, 8)))
+    arrays = {
+        "heads": head_scores(*BEST), "chosen": CHOSEN, "makers": [(0, 0), (1, 0)], "removed": removed, "without": left,
+        "previous": np.zeros((4, 8)),
+    }  # fmt: skip
+    return {"chosen": CHOSEN, "attribution": spread(np.zeros((4, 8))), **numbers.mechanism(arrays, None)}
 
 
-def test_the_finding_of_the_mechanism_is_told_where_other_heads_cost_less():
-    assert mechanism(0.1).finding.startswith(
+def test_the_mechanism_is_told_where_other_heads_cost_less():
+    assert title("mechanism", mechanism(0.1)).startswith(
         "Without L0H0, L1H0 prefix matching of the 2 best induction heads falls from 0.85 to 0.10 [0."
     )
-    assert mechanism(0.1, 0.5, 0.8).finding.endswith("; without as many others it is 0.50 to 0.80")
-    assert mechanism(0.1, 0.1).finding is None and mechanism(0.95).finding is None
-
-
-def test_the_mechanisms_legend_names_the_heads_that_are_out():
-    figure = mechanism(0.1, 0.5).figure()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "whole model", "without L0H0, L1H0: previous-token heads", "without L0H1, L1H1: others",
-    ]  # fmt: skip
+    assert title("mechanism", mechanism(0.1, 0.5, 0.8)).endswith("; without as many others it is 0.50 to 0.80")
+    assert title("mechanism", mechanism(0.1, 0.1)) == title("mechanism", mechanism(0.95)) == ""
+    figure = picture("mechanism", mechanism(0.1, 0.5))
+    names = ["whole model", "without L0H0, L1H0: previous-token heads", "without L0H1, L1H1: others"]
+    assert legend(figure) == names
     assert [ax.get_ylabel() for ax in figure.axes] == ["prefix-matching score", "logits of the next token"]
 
 
 # ------------------------------------------------------------------------------------------------ a prompt
 
 TOKENS = ["<s>", "List", "\n\n", "gr", "ape", " dog", ":", "F", "oo", "\n", "\n", "c", "ab", " cat", ":", "Bar"]
-KINDS = ["", "text", "blank line", "fruit", "fruit", "animal", "colon", "label", "label", "blank line", "blank line"]
-KINDS += ["fruit", "fruit", "animal", "colon", "label"]
+KINDS_OF = ["", "text", "blank line", "fruit", "fruit", "animal", "colon", "label", "label", "blank line", "blank line"]
+KINDS_OF += ["fruit", "fruit", "animal", "colon", "label"]
 QUERY = ["\n\n", "ki", "wi", " cow", ":"]
 OF_QUERY = ["blank line", "fruit", "fruit", "animal", "colon"]
 
 
 def pattern(**changes):
-    tokens, kinds = TOKENS + QUERY, KINDS + OF_QUERY
+    tokens = TOKENS + QUERY
     attention = np.tri(len(tokens)) / np.arange(1, len(tokens) + 1)[:, None]
     attention[-1] = 0
     attention[-1, [7, 8, 15, 1]] = [0.3, 0.4, 0.2, 0.1]
-    return replace(PromptPattern((2, 6), "wordseq1", "a model", "Foo", attention, tokens, kinds), **changes)
+    made = {"head": (2, 6), "task": "wordseq1", "answer": "Foo", "attention": attention}
+    return numbers.pattern(made | {"tokens": tokens, "kinds": KINDS_OF + OF_QUERY} | changes, None)
 
 
 def test_the_pattern_shows_the_last_token_and_the_end_of_the_querys_first_word():
-    found = pattern()
-    rows = found.rows
-    assert [label for label, _ in found.labels] == ["Foo", "Bar"]
-    assert [share for _, share in found.labels] == pytest.approx([0.7, 0.2])
+    values, arrays = pattern(), np.tri(21) / np.arange(1, 22)[:, None]
+    found = values["pattern"]
+    assert [label for label, _ in found["labels"]] == ["Foo", "Bar"]
+    assert [share for _, share in found["labels"]] == pytest.approx([0.7, 0.2])
     said = "From the last token L2H6 gives 0.90 of its attention to labels, 0.70 to Foo, the right answer"
-    assert found.finding == f"{said}; from the query's first word most, 0.05, to the first token"
-    attention = found.attention.copy()
+    assert title("pattern", values) == f"{said}; from the query's first word most, 0.05, to the first token"
+    assert found["from"] == ["the last token", "the query's first word, kiwi"]
+    assert found["queries"] == [20, 18] and found["tokens"][18] == "wi"
+    np.testing.assert_array_equal(found["rows"][1], arrays[18])
+    attention = arrays.copy()
     attention[18, 15] = 0.5
-    assert pattern(attention=attention).finding == (
-        f"{said}; from the query's first word most, 0.50, to “{found.tokens[15].strip()}”"
-    )
-    assert rows.names == ["L2H6 from the last token", "L2H6 from the query's first word, kiwi"]
-    assert rows.queries == [20, 18] and rows.tokens[18] == "wi"
-    np.testing.assert_array_equal(rows.weights, found.attention[[20, 18]])
+    other = title("pattern", pattern(attention=attention))
+    assert other.endswith("; from the query's first word most, 0.50, to “Bar”")
+    assert PARTS["pattern"].about is not None
+    assert PARTS["pattern"].about({"model": "a model", **values}) == "a model, one prompt of wordseq1, 2 demonstrations"
 
 
-def test_a_prompt_without_demonstrations_has_the_row_of_its_last_token():
+def test_prompts_without_demonstrations_and_words_of_one_letter_have_their_rows():
     tokens = ["<s>", "ki", "wi", ":"]
-    found = pattern(tokens=tokens, kinds=["", "fruit", "fruit", "colon"], attention=np.tri(4) / 4)
-    assert found.rows.names == ["L2H6 from the last token"] and found.finding is None
-
-
-def test_letters_are_words_of_one_token():
-    letters = ["A", " B", " A", " B", ":"]
-    found = pattern(
-        tokens=TOKENS[:11] + letters, kinds=KINDS[:11] + ["text"] * 4 + ["colon"], attention=np.tri(16) / 16
-    )
-    assert found.rows.names[1] == "L2H6 from the query's first word, A"
+    bare = pattern(tokens=tokens, kinds=["", "fruit", "fruit", "colon"], attention=np.tri(4) / 4)
+    assert bare["pattern"]["from"] == ["the last token"] and title("pattern", bare) == ""
+    letters = pattern(
+        tokens=TOKENS[:11] + ["A", " B", " A", " B", ":"], kinds=KINDS_OF[:11] + ["text"] * 4 + ["colon"],
+        attention=np.tri(16) / 16,
+    )  # fmt: skip
+    assert letters["pattern"]["from"][1] == "the query's first word, A"
 
 
 @WIDTHS
 def test_the_pattern_can_be_read(width):
-    assert faults(pattern(model_title=LONG_NAME).figure(width=width)) == []
+    assert faults(picture("pattern", {"model": LONG_NAME, **pattern()}, width)) == []
 
 
 # ------------------------------------------------------------------------------------------------ tasks
 
-ABLATED, CONTROL = Row(Group.ABLATED, 3), Row(Group.NORM_MATCHED, None, 1)
+CONTROL = Row(Group.NORM_MATCHED, None, 1)
 TASKS = ("repetition", "recursion", "centre_embedding", "wordseq1", "wordseq2")
 
 
-def setup():
-    return Setup(
-        tasks=TASKS, primary_task="wordseq1", prompts=60, seeds=(42,), mode="mean", sizes=(3, 9), primary=3,
-        control_sets=1, other_sets=1, all_tasks=False, all_sizes=False, full_grid=False, four_way=(), text_tasks=(),
-        shots=(0, 10),
-    )  # fmt: skip
+def right(share):
+    return first(60, share)
 
 
-def right(share, n=60):
-    return (np.arange(n) < round(share * n))[None]
-
-
-def accuracies(ablated=0.4, control=0.9, k=10):
+def accuracies(ablated=0.4, control=0.9, **changes):
+    """Arrays of right answers, and the values that they make."""
     rows = {
-        Row(Group.WHOLE): right(0.9),
+        WHOLE: right(0.9),
         ABLATED: right(ablated),
         CONTROL: right(control),
+        Row(Group.LAYER_MATCHED, None, 1): right(0.9),
         Row(Group.SIZE, 3): right(ablated),
         Row(Group.SIZE, 9): right(ablated),
         Row(Group.KNOCKED_OUT): right(0.5),
         Row(Group.RANDOM_KEYS): right(0.9),
     }
-    edits = dict.fromkeys(rows, WHOLE) | {ABLATED: Edit.ablate([(0, 0)])}
-    alone = {Row(Group.WHOLE): right(0.5)}
-    answers = {task: rows if task.startswith("wordseq") else alone for task in TASKS}
-    made = Plan(setup(), [(0, 0)], {Group.NORM_MATCHED: [[(0, 1)]]}, {}, edits)
-    return Accuracies(made, k, "a model", answers, {}, ("wordseq1", "wordseq2"))
+    edits = dict.fromkeys(rows, Edit()) | {ABLATED: Edit.ablate([(0, 0)])}
+    answers = {task: rows if task.startswith("wordseq") else {WHOLE: right(0.5)} for task in TASKS}
+    made = setup(tasks=TASKS, prompts=60, sizes=(3, 9), control_sets=1, other_sets=1, text_tasks=())
+    chosen = [(0, 0), (0, 1), (0, 2)]
+    plan = Plan(made, chosen, {Group.NORM_MATCHED: [[(0, 1)]]}, {}, edits)
+    arrays = {"plan": plan, "right": answers, "passed": {}, "done": ("wordseq1", "wordseq2")} | changes
+    about = {"setup": vars(made), "chosen": chosen}
+    return arrays, {"model": "a model", **ASKED, **about, **numbers.ablation(arrays, None)}
 
 
-def test_the_finding_of_accuracies_is_what_the_primary_task_surely_loses():
-    assert accuracies().finding.startswith("Without the 3 best induction heads accuracy on wordseq1 falls by 0.50 [0.")
-    assert accuracies().finding.endswith("to 0.40; none of 1 control sets costs as much")
-    assert accuracies(control=0.4).finding.endswith("to 0.40; 1 of 1 control sets costs as much")
-    assert accuracies(ablated=0.9).finding is None and accuracies(ablated=0.95).finding is None
-    assert accuracies().rank == (0.5, 0.5) and accuracies(control=0.3).rank == (1.0, 0.5), "among control sets"
+def test_what_the_primary_task_surely_loses_is_told():
+    def said(**changes):
+        return title("ablation", accuracies(**changes)[1])
+
+    assert said().startswith("Without the 3 best induction heads accuracy on wordseq1 falls by 0.50 [0.")
+    assert said().endswith("to 0.40; none of 2 control sets costs as much")
+    assert said(control=0.4).endswith("to 0.40; 1 of 2 control sets costs as much")
+    assert said(ablated=0.9) == said(ablated=0.95) == ""
+    primary = [accuracies(control=share)[1]["primary"] for share in (0.9, 0.3)]
+    assert [(one["p"], one["least p"]) for one in primary] == [(1 / 3, 1 / 3), (2 / 3, 1 / 3)], "among control sets"
 
 
-def test_tasks_that_are_not_done_have_a_row_and_no_panel():
-    figure = accuracies().figure()
-    assert [ax.get_title() for ax in figure.axes] == ["wordseq1", "wordseq2", ""]
+def test_tasks_that_are_not_done_have_a_row_and_published_accuracies_are_hollow():
+    """Llama-3-8B on wordseq1 with ten demonstrations, Table 1: 99.4, ablated 96.2, random 99.3, knocked out 97.3."""
+    values = accuracies()[1]
+    figure = picture("ablation", values)
+    titles = ["wordseq1", "wordseq2", "not done: the whole model alone"]
+    assert [ax.get_title() for ax in figure.axes] == titles
     rows = [label.get_text() for label in figure.axes[-1].get_yticklabels()]
     assert rows == ["repetition", "recursion", "centre embedding"]
-
-
-def test_published_accuracies_are_hollow_and_called_another_models():
-    """Llama-3-8B on wordseq1 with ten demonstrations, Table 1: 99.4, ablated 96.2, random 99.3, knocked out 97.3."""
-    figure = accuracies().figure()
     diamonds = [line.get_xdata() for line in figure.axes[0].get_lines() if line.get_marker() == "D"]
-    assert [float(*np.atleast_1d(x)) for x in diamonds] == pytest.approx([0.994, 0.962, 0.993, 0.973])
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "here, a model (95 %)" in names and "published, Llama-3-8B, 1 % of heads" in names
-    of_three = accuracies(k=3).figure()  # the paper has 5 and 10
+    assert sorted(float(*np.atleast_1d(x)) for x in diamonds) == pytest.approx([0.962, 0.973, 0.993, 0.994])
+    assert {"here, a model (95 %)", "published, Llama-3-8B, 1 % of heads"} <= {*legend(figure)}
+    of_three = picture("ablation", values | {"request": {"k": 3}})  # the paper has 5 and 10
     assert not [line for ax in of_three.axes for line in ax.get_lines() if line.get_marker() == "D"]
-    assert not [text for text in of_three.legends[0].get_texts() if "published" in text.get_text()]
+    assert not [text for text in legend(of_three) if "published" in text]
 
 
-def doses(more=0.0, ablated=0.4):
-    rows = {Row(Group.WHOLE): right(0.5), ABLATED: right(0.5), CONTROL: right(0.5)}
+def doses(more=0.0, ablated=0.4, **changes):
+    arrays, values = accuracies(ablated, **changes)
+    rows = {WHOLE: right(0.5), ABLATED: right(0.5), CONTROL: right(0.5)}
     texts = np.random.default_rng(0).normal(5, 1, 64)
     noise = np.random.default_rng(1).normal(0, 0.01, 64)
-    losses = {Row(Group.WHOLE): texts, ABLATED: texts + more + noise, CONTROL: texts}
-    return Doses(accuracies(ablated), {"wordseq1": rows}, losses, 8.0)
+    losses = {WHOLE: texts, ABLATED: texts + more + noise, CONTROL: texts}
+    return {**values, **numbers.doses({**arrays, "bare": {"wordseq1": rows}, "losses": losses, "uniform": 8.0}, None)}
 
 
-def test_the_finding_of_doses_is_what_is_sure_of_it():
+def test_what_is_sure_of_doses_is_told():
     fell = "Without the 9 best induction heads accuracy on wordseq1 falls by 0.50 [0."
-    assert doses(0.5).finding.startswith(fell)
-    assert (
-        "; without the 3 best induction heads plain text costs 0.50 [0.50, 0.50] nats more per token"
-        in doses(0.5).finding
-    )
-    assert doses().finding.startswith(fell) and "plain text costs" in doses().finding
-    assert doses(0.5, ablated=0.9).finding.startswith("Without the 3 best induction heads plain text costs 0.50 [")
-
-
-def test_a_loss_that_falls_is_no_cost():
-    assert "plain text" not in doses(-0.5).finding and doses(-0.5, ablated=0.9).finding is None
-
-
-def test_control_sets_are_called_so():
-    names = [label.get_text() for label in doses().figure().axes[1].get_yticklabels()]
+    cost = "ithout the 3 best induction heads plain text costs 0.50 [0.50, 0.50] nats more per token"
+    assert title("doses", doses(0.5)).startswith(fell) and f"; w{cost}" in title("doses", doses(0.5))
+    assert title("doses", doses()).startswith(fell) and "plain text costs" in title("doses", doses())
+    assert title("doses", doses(0.5, ablated=0.9)) == f"W{cost}"
+    assert "plain text" not in title("doses", doses(-0.5)) and title("doses", doses(-0.5, ablated=0.9)) == ""
+    figure = picture("doses", doses())
+    names = [label.get_text() for label in figure.axes[1].get_yticklabels()]
     assert names == ["whole model", "top 3 ablated", "control set 1"]
+    done = doses(0.5) | {"tasks_done": {"wordseq1": {}}}
+    assert list(show.doses_say(done))[1].startswith("On plain text the loss is ")
+    unread = done | {"losses": done["losses"] | {"uniform": 4.0}}
+    assert list(show.doses_say(unread))[1].endswith("so its loss there says nothing.")
+    assert len(list(show.doses_say(doses(0.5)))) == 1  # of a model that does no task
 
 
 @WIDTHS
 @pytest.mark.parametrize("sizes", [3, 5])
-def test_the_figures_of_tasks_can_be_read(sizes, width):
-    names = [
-        "whole model",
-        "top 31 ablated",
-        "top 31, input_mean",
-        "layer-matched",
-        "pattern knocked out",
-        "random keys",
-    ]
-    reported = dict.fromkeys(names[:2], 0.994)
-    panels = [
-        task_plots.RowPanel(title, dict.fromkeys(names, INTERVAL), {names[3]: [0.1, 1.0]}, 0.5, reported)
-        for title in ("repetition", "recursion\n(not done)", "centre\nembedding", "wordseq1", "wordseq2\n4way")
-    ]
-    alone = [task_plots.NotDone(title, {0: INTERVAL, 10: INTERVAL}, 0.5, 0.9) for title in ("wordseq1 4way", "subj")]
-    by_size = {task: [Interval(1.0, 0.9, 1.0), *[INTERVAL] * (sizes - 1)] for task in TASKS}
-    rows = {name: INTERVAL for name in ("whole model", "top 31 ablated", *(f"control set {i}" for i in range(1, 6)))}
-    figures = {
-        "accuracies": task_plots.accuracies(
-            panels, alone, FINDING, SETTING, model=LONG_NAME, colours={names[3]: GREY}, width=width
-        ),
-        "doses": task_plots.doses(
-            by_size, [0, 1, 2, 4, 8][:sizes], rows, {name: Interval(9.2, 9.1, 9.3) for name in rows}, FINDING, SETTING,
-            task="centre embedding", chance=0.5, uniform=10.8, width=width,
-        ),
-    }  # fmt: skip
+def test_the_pictures_of_tasks_can_be_read(sizes, width):
+    asked = [0, 1, 2, 4, 8][:sizes]
+    names = ["whole model", "top 31 ablated", "top 31, input_mean", "pattern knocked out", "random keys"]
+    rows = dict.fromkeys((*names, *(f"n = {n}" for n in asked[1:])), TRIPLE)
+    rows |= {f"{group} {i}": (0.1 * i, 0.0, 1.0) for group in ("layer-matched", "norm-matched") for i in (1, 9)}
+    few = {name: (9.2, 9.1, 9.3) for name in (*names[:2], *(f"norm-matched {i}" for i in range(1, 6)))}
+    values = {
+        "model": LONG_NAME,
+        "setup": {"primary": 31, "primary_task": "centre_embedding", "sizes": asked[1:], "mode": "mean", "prompts": 60},
+        "chosen": [(0, i) for i in range(31)],
+        "primary": {"task": "centre_embedding", "lost": (0.65, 0.5, 0.77)},
+        "done": ["repetition", "centre_embedding", "wordseq1", "wordseq2_4way"],
+        "accuracy": dict.fromkeys((*TASKS[:4], "wordseq2_4way"), rows)
+        | {task: {"whole model": TRIPLE} for task in ("wordseq1_4way", "subj")},
+        "zero_shot": {"centre_embedding": dict.fromkeys(few, TRIPLE)},
+        "losses": few | {"uniform": 10.8},
+        "doses": {"texts": 64, "lost without the largest set": (0.65, 0.5, 0.77), "text": (0.2, 0.1, 0.3)},
+    }
+    figures = {name: picture(name, values, width) for name in ("ablation", "doses")}
     assert {name: found for name, figure in figures.items() if (found := faults(figure))} == {}
     frames = [patch for ax in figures["doses"].axes for patch in ax.patches if isinstance(patch, Rectangle)]
     assert frames == []  # bars would hide that there are intervals
+
+
+# ------------------------------------------------------------------------------------------------ controls
+
+
+def test_what_is_said_of_a_planted_control():
+    errors = {0.5: {"false alarms": (0, 22), "misses": (1, 2)}}
+    arrays = {"scores": np.zeros((2, 12)), "exact": True, "errors": errors}
+    assert list(show.planted_say(numbers.planted(arrays, None))) == [
+        "Planted induction heads found exactly: True",
+        "Noise 0.5: false alarms 0 of 22, misses 1 of 2.",
+    ]

@@ -5,7 +5,6 @@ And planted heads: what is known of them is found, and what they do goes when th
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import replace
@@ -19,10 +18,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from util.figures.induction_scores.results import Accuracies
-from util.figures.induction_scores.study import Study
 
 from tests import architectures, eager_runs, toys
+from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
 from util.engine import call
 from util.engine.attention import instrument as instrumented
 from util.engine.batches import Batch, Row
@@ -31,7 +29,7 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.engine.label_scores import knockouts, label_log_probs, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
-from util.figures.induction_scores import measures, outputs, results
+from util.figures.induction_scores import measure, measures, numbers, outputs, show
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group
 from util.figures.induction_scores.edits import Row as EditRow
@@ -48,7 +46,8 @@ from util.roles import attention_scores
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.sequences_study import SequenceStudy
 from util.show import files
-from util.stats.heads import top
+from util.stats.heads import heads_where, top
+from util.study.study import Study
 
 F64 = torch.float64
 BOUNDS = {"gpt2": 1e-10, "llama": 2e-5}  # some classes' own eager softmax and norms are in float32
@@ -200,6 +199,11 @@ def test_untrained_heads_are_near_uniform(family):
 # ------------------------------------------------------------------------------------------------ planted heads
 
 
+def figure(model="embedded", **settings):
+    """The study of the figure."""
+    return Study("induction_scores", model, **settings)
+
+
 @cache
 def words():
     """A tokenizer that keeps most words of the tasks whole."""
@@ -225,20 +229,18 @@ OPTIONS = [{"family": family, "copies": copies} for family in planted.FAMILIES f
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_planted_heads_are_found_exactly(options, tmp_path):
-    study = Study(length=25, copies=3, sequences=2, folder=tmp_path)
-    measured, truth = study.planted(**options)
+    study = figure(length=25, copies=3, sequences=2, folder=tmp_path)
+    measured, truth = measure.planted_scores(study, **options)
     found = {name: measured.mean(name) for name in attention_scores.cells(2, 2)}
     assert set(found) == set(measured.scores)
     induction_heads, before = truth.heads["induction"], truth.heads["previous token"]
     assert len(induction_heads) == len(before) == options["copies"]
     assert {*top(found["prefix_matching"], len(induction_heads))} == {*induction_heads}
-    assert {*map(tuple, np.argwhere(found["prefix_matching"] >= attention_scores.INDUCTION_HEAD).tolist())} == {
-        *induction_heads
-    }
-    assert {*map(tuple, np.argwhere(found["previous_token"] >= 0.5).tolist())} == {*before}
-    assert all(found["prefix_matching"][head] >= 0.999 for head in induction_heads)
-    assert all(found["previous_token"][head] >= 0.999 for head in before)
-    assert all(found["prefix_matching"][head] < 1e-6 for head in before)
+    called = heads_where(found["prefix_matching"] >= attention_scores.INDUCTION_HEAD)
+    assert {*called} == {*induction_heads} and {*heads_where(found["previous_token"] >= 0.5)} == {*before}
+    assert min(found["prefix_matching"][head] for head in induction_heads) >= 0.999
+    assert min(found["previous_token"][head] for head in before) >= 0.999
+    assert max(found["prefix_matching"][head] for head in before) < 1e-6
     uniform = attention_scores.uniform_prefix_matching(25, 3)
     for head in truth.decoys:
         assert found["prefix_matching"][head] == pytest.approx(uniform, rel=0.3)
@@ -252,19 +254,19 @@ def test_planted_heads_are_found_exactly(options, tmp_path):
 
 
 def test_a_planted_model_is_built_for_a_missing_record_alone(tmp_path, monkeypatch):
-    study = Study(length=10, copies=2, sequences=1, folder=tmp_path)
-    measured, truth = study.planted()
+    study = figure(length=10, copies=2, sequences=1, folder=tmp_path)
+    measured, truth = measure.planted_scores(study)
     monkeypatch.setattr(planted.Plan, "_model", lambda plan: pytest.fail("the model was built for a cached record"))
-    again, same = study.planted()
+    again, same = measure.planted_scores(study)
     assert np.array_equal(again.scores["prefix_matching"], measured.scores["prefix_matching"])
     assert (same.heads, same.decoys, same.expected) == (truth.heads, truth.decoys, truth.expected)
 
 
-def test_planted_heads_under_noise_are_counted_as_found_or_missed(tmp_path):
-    study = Study(length=15, copies=3, sequences=1, folder=tmp_path)
-    found = study.planted_errors(noises=(0.1, 4.0), seeds=(0, 1))
-    assert found[0.1] == {"false alarms": (0, 22), "misses": (0, 2)}
-    assert found[4.0]["misses"] == (2, 2) and found[4.0]["false alarms"][1] == 22
+def test_planted_heads_under_noise_are_counted_as_found_or_missed(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "PLANTED_NOISES", (0.1, 4.0))
+    found = figure(length=15, copies=3, sequences=1, folder=tmp_path).numbers("planted")["planted"]
+    assert found["exact"] and found["errors"][0.1] == {"false alarms": (0, 22), "misses": (0, 2)}
+    assert found["errors"][4.0]["misses"] == (2, 2) and found["errors"][4.0]["false alarms"][1] == 22
 
 
 def test_other_words_in_the_sequence_leave_the_score_of_planted_heads_alone():
@@ -439,58 +441,22 @@ def test_position_means_count_the_prompts_that_have_the_position(name):
             np.testing.assert_allclose(found[layer][position], alike.mean(0), atol=BOUNDS[name])
 
 
-@torch.no_grad()
-def given_inputs(model, layer, ids, hidden):
-    """z [T, H, dv] of one layer whose attention is given these hidden states instead of its own."""
-    module, z = eager_runs.attention_modules(model)[layer], []
-
-    def swap(_, arguments, keywords):
-        if "hidden_states" in keywords:
-            return arguments, keywords | {"hidden_states": hidden}
-        return (hidden, *arguments[1:]), keywords
-
-    hooks = [
-        module.register_forward_pre_hook(swap, with_kwargs=True),
-        eager_runs.output_projection(module).register_forward_pre_hook(
-            lambda _, a: z.append(a[0][0].unflatten(-1, (4, -1)))
-        ),
-    ]
-    model(torch.tensor([ids]))
-    for hook in hooks:
-        hook.remove()
-    return z[0]
-
-
-@torch.no_grad()
-def inputs_of(model, layer, ids):
-    """What goes into one layer's attention, [T, d]."""
-    found = []
-
-    def hook(_, arguments, keywords):
-        found.append((keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])[0])
-
-    handle = eager_runs.attention_modules(model)[layer].register_forward_pre_hook(hook, with_kwargs=True)
-    model(torch.tensor([ids]))
-    handle.remove()
-    return found[0]
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "opt"])
 def test_outputs_of_the_mean_input_equal_a_hook_on_the_attention(name):
     model, prompts = toy(name), rows(12, 9, 21, 4, 9)
     means = {}
     for layer in (0, 2):
-        own = [inputs_of(model, layer, row.ids) for row in prompts]
-        means[layer] = torch.stack([torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(21)])[None]
+        own = [outputs_of(model, row.ids)[1][layer] for row in prompts]
+        means[layer] = torch.stack([torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(21)])
     other = rows(21, seed=9)[0].ids  # of the tokens, nothing is left
     for budget in (1, 2048):
         found = outputs_of_mean_inputs(model, prompts, [2, 0], budget)
         assert set(found) == {0, 2}
         for layer, values in found.items():
             for ids in (prompts[2].ids, other):
-                expected = given_inputs(model, layer, ids, means[layer])
+                expected = given_input(model, layer, ids, means[layer])
                 np.testing.assert_allclose(values, expected, atol=1e-10 if name in ("gpt2", "opt") else 1e-5)
-            short = given_inputs(model, layer, other[:7], means[layer][:, :7])
+            short = given_input(model, layer, other[:7], means[layer][:7])
             np.testing.assert_allclose(values[:7], short, atol=1e-10 if name in ("gpt2", "opt") else 1e-5)
     assert np.abs(found[2] - position_means(model, prompts, [2])[2]).max() > 1e-3  # a mean through softmax is another
 
@@ -603,6 +569,8 @@ def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
     for each in found.values():
         np.testing.assert_array_equal(each.log_prob, whole.log_prob)
         np.testing.assert_array_equal(each.gold, whole.gold)
+    no_cells = [np.empty((0, 2), np.int64)] * 2
+    assert knockouts(no_cells, {0: [1]})(Batch.of(rows(5, 4), [0, 1])) == []
 
 
 def test_nothing_is_left_of_an_edit_not_even_after_an_error(pair):
@@ -703,9 +671,9 @@ def test_every_mode_writes_what_it_says_to_these_heads(mode, pair, folder):
     if mode == "input_mean":
         longest = max(others, key=len).ids
         for layer in {layer for layer, _ in HEADS}:
-            own = [inputs_of(model, layer, row.ids) for row in others]
+            own = [outputs_of(model, row.ids)[1][layer] for row in others]
             rest = [torch.stack([p[t] for p in own if len(p) > t]).mean(0) for t in range(len(longest))]
-            inputs[layer] = given_inputs(model, layer, longest, torch.stack(rest)[None])
+            inputs[layer] = given_input(model, layer, longest, torch.stack(rest))
     whole = study.answers({"whole": WHOLE})["whole"].log_prob
     constant = {head: value(*head, 0) for head in HEADS} if mode in ("zero", "mean") else {}
     for number, prompt in enumerate(prompts_of(study)):
@@ -813,13 +781,6 @@ def test_a_knockout_in_16_bits_makes_no_nan(name):
     assert torch.isfinite(logits).all()
     for weights in rows_.weights.values():
         assert not weights[..., gone(cells, 25)].any() and (weights.sum(-1) - 1).abs().max() < 0.02
-
-
-def test_no_cells_are_no_knockout():
-    model, ids = toy("llama"), drawn().ids
-    assert torch.equal(run(model, ids, Knockout(torch.empty(0, 2, dtype=torch.long))), run(model, ids))
-    plan = [np.empty((0, 2), np.int64)] * 2
-    assert knockouts(plan, {0: [1]})(Batch.of(rows(5, 4), [0, 1])) == []
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3_next"])
@@ -1062,11 +1023,11 @@ def test_the_pattern_of_one_head_for_a_figure(pair, folder):
     found = study.pattern((2, 3))
     ids = pair[1](prompts_of(study)[0].text)["input_ids"]
     weights = slow(pair[0], [ids]).weights[2][0, 3]
-    np.testing.assert_allclose(found.attention, weights, atol=bound(pair))
-    assert found.tokens == [pair[1].decode([token]) for token in ids]
-    kinds = dict(zip(found.tokens, found.kinds, strict=True))
+    np.testing.assert_allclose(found["attention"], weights, atol=bound(pair))
+    assert found["tokens"] == [pair[1].decode([token]) for token in ids]
+    kinds = dict(zip(found["tokens"], found["kinds"], strict=True))
     assert (kinds[":"], kinds["A"], kinds["<s>"], kinds["se"]) == ("colon", "label", "", "")
-    assert found.kinds.count("colon") == 3 and found.kinds.count("label") == 2
+    assert found["kinds"].count("colon") == 3 and found["kinds"].count("label") == 2
     with pytest.raises(ValueError, match="3 layers of 4 heads"):
         study.pattern((2, 4))
 
@@ -1187,7 +1148,7 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
     assert len(losses) == 64
     np.testing.assert_array_equal(unloaded(study).losses({"w": WHOLE})["w"], losses)
     shown = study.pattern((1, 2))
-    np.testing.assert_array_equal(unloaded(study).pattern((1, 2)).attention, shown.attention)
+    np.testing.assert_array_equal(unloaded(study).pattern((1, 2))["attention"], shown["attention"])
     for changed in ({"seed": 43}, {"k": 3}, {"reference": "staicc"}):
         with pytest.raises(AssertionError, match="must not load"):
             unloaded(study).replace(**changed).answers({"whole": WHOLE})
@@ -1198,19 +1159,20 @@ def test_records_are_cached_edit_by_edit(pair, tmp_path):
 
 def test_scores_and_outputs_are_cached(pair, tmp_path):
     study = SequenceStudy(given(pair, "given:toy"), length=10, copies=3, sequences=2, folder=tmp_path)
-    figure = Study(study.model, length=10, copies=3, sequences=2, untrained_control=False, folder=tmp_path)
-    first, again = (study.scores(), figure.companions()), (unloaded(study).scores(), unloaded(figure).companions())
-    assert first[0].scores.keys() == again[0].scores.keys()
-    for name, value in first[0].scores.items():
-        np.testing.assert_array_equal(value, again[0].scores[name])
-    np.testing.assert_array_equal(first[0].ids, again[0].ids)
-    for name, value in first[1].maps.items():
-        np.testing.assert_array_equal(value, again[1].maps[name])
-    assert first[0].layers == [0, 1, 2] and "merges" in first[0].ranking
-    assert first[0].scores["prefix_matching"].shape == (2, 3, 4) == (2, *first[1].copying.value.shape)
+    of_figure = figure(study.model, length=10, copies=3, sequences=2, untrained_control=False, folder=tmp_path)
+    first, again = study.scores(), unloaded(study).scores()
+    written, read = of_figure.arrays("companions"), unloaded(of_figure).arrays("companions")
+    assert first.scores.keys() == again.scores.keys() == written["heads"].scores.keys()
+    for name, value in first.scores.items():
+        np.testing.assert_array_equal(value, again.scores[name])
+    np.testing.assert_array_equal(first.ids, again.ids)
+    for name in ("copying", "attribution", "weights_copying"):
+        np.testing.assert_array_equal(written[name], read[name])
+    assert first.layers == [0, 1, 2] and "merges" in first.ranking
+    assert first.scores["prefix_matching"].shape == (2, 3, 4) == written["copying"].shape
     drawn_ = repeated_sequences(pair[1], 10, 3, range(2))
-    np.testing.assert_array_equal(first[0].ids, drawn_.ids)
-    np.testing.assert_array_equal(first[1].attribution.value, outputs.head_attribution(pair[0], drawn_).mean(0))
+    np.testing.assert_array_equal(first.ids, drawn_.ids)
+    np.testing.assert_array_equal(written["attribution"], outputs.head_attribution(pair[0], drawn_))
     ablated = study.scores([(0, 1), (0, 2)])
     zero = PatchHeads(0, [1, 2], 0.0)
     np.testing.assert_array_equal(
@@ -1254,19 +1216,22 @@ def test_wrong_tasks_are_refused_when_the_study_is_built(message):
         )
 
 
-@pytest.mark.parametrize(
-    ("study", "there"),
-    [
-        (lambda prompts: TaskStudy(Model("given:toy", loader=never), "wordseq2", 2, prompts), 512),
-        (lambda prompts: Study(Model("given:toy", loader=never), ["wordseq1"], prompts=prompts), 256),  # and others
-        (lambda prompts: Study(Model("given:toy", loader=never), ["wordseq1"], prompts=prompts, all_tasks=True), 512),
-    ],
-    ids=["a task", "a study", "a study of all tasks"],
-)
-def test_more_prompts_than_a_task_has_become_all_of_them(study, there, capsys):
+@pytest.mark.parametrize(("all_tasks", "there"), [(None, 512), (False, 256), (True, 512)], ids=str)
+def test_more_prompts_than_a_task_has_become_all_of_them(all_tasks, there, capsys):
+    """Of a task alone; of a figure's study half of them, as others are asked, too; or all of them."""
+    toy_ = Model("given:toy", loader=never)
+
+    def study(prompts):
+        if all_tasks is None:
+            return TaskStudy(toy_, "wordseq1", 2, prompts)
+        return figure(toy_, tasks=["wordseq1"], prompts=prompts, all_tasks=all_tasks)
+
+    def asked(prompts):
+        return getattr(study(prompts), "settings", study(prompts)).prompts
+
     capped.cache_clear()
-    assert study(100_000).request == study(there).request and study(there - 1).prompts == there - 1
-    assert capsys.readouterr().err.count("\n") == 1 and study(there + 1).prompts == there
+    assert study(100_000).request == study(there).request and asked(there - 1) == there - 1
+    assert capsys.readouterr().err.count("\n") == 1 and asked(there + 1) == there
 
 
 WRONG_EDITS = {
@@ -1353,7 +1318,7 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
             study.pattern(heads[0])
     for sizes in ([13], [1, 20]):
         with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
-            Study(sequences.model, sizes=sizes, folder=tmp_path).scores()
+            figure(sequences.model, sizes=sizes, untrained_control=False, folder=tmp_path).arrays("scores")
     handle.remove()
     assert not ran and not list(tmp_path.rglob("*.pickle"))
 
@@ -1373,11 +1338,11 @@ MODEL_REQUEST = {
 
 def test_requests_are_those_that_records_are_stored_under():
     sequences = {"schema": 1, "length": 50, "copies": 4, "seeds": [0, 1, 2, 3, 4], "bos": True}
-    assert SequenceStudy().request == Study().request == {**MODEL_REQUEST, **sequences}
+    assert SequenceStudy().request == measure.on_sequences(figure()).request == {**MODEL_REQUEST, **sequences}
     assert SequenceStudy(seed=7, sequences=2).request["seeds"] == [7, 8]
-    assert Study(seed=7).request["seeds"] == [7, 8, 9, 10, 11]
-    assert [Study(seed=seed).setup_for(32).seeds for seed in (0, 7)] == [(42,), (49,)]
-    assert Study(seed=7, demonstration_seeds=[42]).setup_for(32).seeds == (42,)
+    assert measure.on_sequences(figure(seed=7)).request["seeds"] == [7, 8, 9, 10, 11]
+    assert [setup_for(32, seed=seed).seeds for seed in (0, 7)] == [(42,), (49,)]
+    assert setup_for(32, seed=7, demonstration_seeds=[42]).seeds == (42,)
     task = {
         "schema": 2, "dataset": "recursion_hard", "task": "recursion", "hard_negatives": True, "k": 3, "items": 7,
         "start": 0, "seed": 1, "labels": ["A", "B"], "reference": "staicc", "reference_prompts": 64,
@@ -1424,10 +1389,8 @@ def test_only_the_planted_induction_head_copies_by_its_weights(family, tmp_path)
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
     truth = planted.induction(len(tokenizer), family=family, bos=tokenizer.bos_token_id)
     pair = load_ICL_model((truth.model, tokenizer), verbose=False)
-    study = Study(
-        given(pair, "given:planted"), length=20, copies=2, sequences=2, untrained_control=False, folder=tmp_path
-    )
-    found = study.companions().weights_copying.copy()
+    model = given(pair, "given:planted")
+    found = measure.outputs(SequenceStudy(model, length=20, copies=2, sequences=2, folder=tmp_path))["weights_copying"]
     [head] = truth.heads["induction"]
     assert found[head] == 1
     found[head] = 0
@@ -1451,7 +1414,7 @@ def test_gpt2_small_has_its_known_induction_heads(tmp_path):
 
 @pytest.mark.skipif("ICL_LLAMA3" not in os.environ, reason="needs Llama-3-8B: set ICL_LLAMA3 to its hub id, or folder")
 def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_path):
-    model, rows = Model(os.environ["ICL_LLAMA3"]), files.published(Study.stem)["values"]
+    model, rows = Model(os.environ["ICL_LLAMA3"]), files.published("induction_scores")["values"]
     score = SequenceStudy(model, folder=tmp_path).scores().mean()
     assert top(score, 1) == [(15, 30)] and abs(score.max() - 0.98) <= 0.02
     assert 25 <= (score >= attention_scores.INDUCTION_HEAD).sum() <= 40
@@ -1523,47 +1486,58 @@ WRONG = {
     r"length = 0: .*greater than or equal to 2": {"length": 0},
     r"sequences = 0: .*greater than or equal to 1": {"sequences": 0},
     r"all_tasks = 'perhaps': ": {"all_tasks": "perhaps"},
-    r"Study has no argument 'channel'": {"channel": "q"},
+    r"Settings has no argument 'channel'": {"channel": "q"},
+    r"tasks and text_tasks both have \['sst2'\]": {"tasks": ["wordseq1", "sst2"], "text_tasks": ["sst2"]},
+    r"k = 1000: .* choose a smaller k": {"shots": (0, 1000)},
+    r"shots = \(0, 5, 5\): .*none of them twice": {"shots": (0, 5, 5)},
+    r"labels = \['x', 'y'\]: wordseq1_4way has 4 classes": {
+        "labels": ["x", "y"], "settings": "paper", "text_tasks": [], "reference": "task",
+    },
+    r"data = '/nowhere/sst2': there is no folder": {"text_tasks": ["sst2"], "text_data": "/nowhere"},
+    r"text_tasks.0 = 'x': no text task 'x'": {"text_tasks": ["x"]},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("message", WRONG)
 def test_wrong_arguments_are_refused_when_the_study_is_built(message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        Study(Model("given:toy", loader=never), **WRONG[message])
+        figure(Model("given:toy", loader=never), **WRONG[message])
+
+
+def setup_for(heads, **settings):
+    return measure.setup_for(figure(**settings), heads)
 
 
 def test_sizes_that_the_model_has_no_heads_for_are_refused():
     with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
-        Study(sizes=[1, 20]).setup_for(12)
+        setup_for(12, sizes=[1, 20])
     with pytest.raises(ValueError, match=r"sizes = \[1, 2, 4, 8\], primary = 3"):
-        Study(primary=3).setup_for(32)
+        setup_for(32, primary=3)
 
 
 def test_lists_may_come_as_text():
-    study = Study(tasks='["wordseq1", "wordseq2"]', sizes="[1, 2]", demonstration_seeds="42", labels="A, B")
-    assert (study.tasks, study.sizes) == (("wordseq1", "wordseq2"), (1, 2))
-    assert (study.demonstration_seeds, study.labels) == ((42,), ("A", "B"))
+    found = figure(tasks='["wordseq1", "wordseq2"]', sizes="[1, 2]", demonstration_seeds="42", labels="A, B").settings
+    assert (found.tasks, found.sizes) == (("wordseq1", "wordseq2"), (1, 2))
+    assert (found.demonstration_seeds, found.labels) == ((42,), ("A", "B"))
+    assert figure(text_tasks=[]).settings.text_tasks == ()
 
 
 def test_what_is_not_given_follows_from_the_model():
-    small, large = (Study(tasks=None, prompts=None).setup_for(heads) for heads in (32, 270))
+    small, large = (setup_for(heads, prompts=None) for heads in (32, 270))
     assert small.tasks == planning.TASKS and small.seeds == (42,) and small.mode == "mean"
-    assert (small.prompts, small.sizes, small.primary, small.control_sets, small.other_sets) == (
-        60,
-        (1, 2, 4, 8),
-        4,
-        20,
-        20,
-    )
-    assert (large.prompts, large.sizes, large.primary, large.control_sets, large.other_sets) == (40, (3, 9), 3, 10, 5)
-    assert large.control_sets and 1 / (1 + 2 * large.control_sets) < 0.05
-    study = Study(settings="paper", demonstration_seeds=[1], text_tasks=[], reference="staicc")
-    paper = study.setup_for(1024)
+    sizes = [(one.prompts, one.sizes, one.primary, one.control_sets, one.other_sets) for one in (small, large)]
+    assert sizes == [(60, (1, 2, 4, 8), 4, 20, 20), (40, (3, 9), 3, 10, 5)] and 1 / (1 + 2 * 10) < 0.05
+    study = figure(settings="paper", demonstration_seeds=[1], text_tasks=[], reference="staicc")
+    paper = measure.setup_for(study, 1024)
     assert (paper.prompts, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
     assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3
-    assert [task.reference for task in study._task_studies("wordseq1", 500)] == ["staicc"]
-    assert Study(sizes=[2], control_sets=7).setup_for(32).primary == 2
+    assert [task.reference for task in measure.task_studies(study, "wordseq1", 500)] == ["staicc"]
+    assert setup_for(32, sizes=[2], control_sets=7).primary == 2
+
+
+def test_what_followed_from_a_setting_follows_from_a_changed_one():
+    study = figure(seed=1).replace(seed=7, settings="paper", text_tasks=[], reference="task")
+    assert study.settings.demonstration_seeds == (49, 50, 51) and study.settings.mode == "input_mean"
 
 
 def named(edits):
@@ -1575,11 +1549,8 @@ def test_a_plan_has_every_control_and_fewer_on_other_tasks():
     score = rng.random((12, 12)) * 0.2
     best = [(5, 1), (7, 2), (7, 3), (9, 9), (10, 0)]
     score[tuple(np.array(best).T)] = [0.9, 0.8, 0.7, 0.6, 0.5]
-    study = Study(
-        settings="paper", tasks=["wordseq1", "wordseq2", "recursion"], other_sets=1, text_tasks=[],
-        reference="staicc",
-    )  # fmt: skip
-    setup = study.setup_for(144)
+    tasks = ["wordseq1", "wordseq2", "recursion"]
+    setup = setup_for(144, settings="paper", tasks=tasks, other_sets=1, text_tasks=[], reference="staicc")
     plan = planning.plan(score, rng.random((12, 12)) + 1, setup)
     edits = named(plan.edits)
     assert plan.chosen == best[:2] and setup.sizes == (2, 5) and not plan.short
@@ -1601,25 +1572,27 @@ def test_a_plan_has_every_control_and_fewer_on_other_tasks():
         "wordseq1": {row: np.ones((1, 4), bool) for row in plan.edits},
         "recursion": {EditRow(Group.WHOLE): np.eye(2) > 0},
     }
-    result = Accuracies(plan, 10, "a model", right, {}, ("wordseq1",))
-    accuracies, drawn = result.shown(), result.drawn()
-    rows = ["whole model", "top 2 ablated", "layer-matched", "norm-matched", "pattern knocked out"]
-    rows += ["pattern in others", "random keys", "previous part"]
-    assert list(accuracies["wordseq1"]) == list(accuracies["recursion"]) == rows
-    assert accuracies["wordseq1"]["random keys"][0] == 1 and accuracies["recursion"]["whole model"][0] == 0.5
-    assert np.isnan(accuracies["recursion"]["random keys"]).all() and np.isnan(
-        accuracies["wordseq1"]["layer-matched"][0]
-    )
-    assert drawn["wordseq1"]["layer-matched"] == [1, 1, 1] and drawn["recursion"]["layer-matched"] == []
-    assert [value for value, *_ in result.by_size("wordseq1")] == [1, 1, 1]
-    assert result.measured == ["wordseq1"] and result.done_line == "tasks that the whole model does: wordseq1"
+    found = numbers.ablation({"plan": plan, "right": right, "passed": {}, "done": ("wordseq1",)}, None)
+    assert list(found["accuracy"]["wordseq1"]) == list(edits) and list(found["accuracy"]["recursion"]) == [
+        "whole model"
+    ]
+    assert found["accuracy"]["wordseq1"]["random keys"].value == 1
+    assert found["accuracy"]["recursion"]["whole model"].value == 0.5
+    assert found["primary"] == {
+        "task": "wordseq1",
+        "p": 1,
+        "least p": 1 / 7,
+        "lost": (0, *found["primary"]["lost"][1:]),
+    }
+    assert found["queries"] == {"wordseq1": 4, "recursion": 2} and found["done"] == ["wordseq1"]
 
 
 def test_the_full_grid_has_the_primary_set_in_every_mode():
     score = np.full((4, 4), 0.1)
     score[3] = 0.9
-    made = planning.plan(score, np.ones((4, 4)), Study(sizes=[2], control_sets=2, full_grid=True).setup_for(16))
-    assert [row.name for row in made.single_rows] == [
+    made = planning.plan(score, np.ones((4, 4)), setup_for(16, sizes=[2], control_sets=2, full_grid=True))
+    kinds = (Group.WHOLE, Group.ABLATED, Group.OTHER_MODE)
+    assert [row.name for row in made.edits if row.group in kinds] == [
         "whole model", "top 2 ablated", "top 2, zero", "top 2, mean_pos", "top 2, input_mean",
     ]  # fmt: skip
 
@@ -1627,7 +1600,7 @@ def test_the_full_grid_has_the_primary_set_in_every_mode():
 def test_heads_without_layer_matched_controls_are_compared_by_norm_alone():
     score = np.full((2, 3), 0.5)
     score[1] = 0.1
-    plan = planning.plan(score, np.ones((2, 3)), Study(sizes=[2], control_sets=2).setup_for(6))
+    plan = planning.plan(score, np.ones((2, 3)), setup_for(6, sizes=[2], control_sets=2))
     assert plan.short == {0: (2, 0)} and plan.controls[Group.LAYER_MATCHED] == []
     assert plan.draws(Group.LAYER_MATCHED) == [] and len(plan.draws(Group.KNOCKED_OUT_IN_OTHERS)) == 2
 
@@ -1668,11 +1641,14 @@ def test_the_uniform_loss_is_that_of_all_tokens_of_the_vocabulary(pair, tmp_path
 
 def test_the_agreement_of_scores_with_those_of_other_settings(tmp_path):
     model, truth = planted_control(planted.induction, {"family": "llama"})
-    study = Study(model, sizes=[1], length=12, copies=3, sequences=2, untrained_control=False, folder=tmp_path)
-    table = study.stability()
-    assert list(table.index) == ["without BOS", "length 25", "length 100", "single sequences"]
-    assert (table["of the best 1"] == 1).all() and (table["rank correlation"] <= 1).all()
-    score = unloaded(study).scores().mean
+    study = figure(model, sizes=[1], length=12, copies=3, sequences=2, untrained_control=False, folder=tmp_path)
+    found = study.numbers("stability")
+    assert list(found["stability"]) == ["without BOS", "length 25", "length 100", "single sequences"]
+    assert {line["of the best"] for line in found["stability"].values()} == {1} and not found["stability left out"]
+    assert all(line["rank correlation"] <= 1 for line in found["stability"].values())
+    table = show.stability_table({**study.numbers("scores"), **found})
+    assert list(table.columns) == ["rank correlation", "of the best 1", "best score"]
+    score = unloaded(study).arrays("scores")["heads"].mean()
     assert truth.found_exactly("induction", score, 0.3) and not truth.found_exactly("previous token", score, 0.3)
 
 
@@ -1686,49 +1662,37 @@ def test_the_untrained_twin_of_a_quantised_model_is_unquantised(tmp_path):
 
 
 def test_parts_of_a_study_are_measured_once_even_where_all_is_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(SequenceStudy, "record", lambda *_: pytest.fail("the scores were asked for again"))
-    study = Study(folder=tmp_path, redo=True)
-    kept = study.__dict__["_scores"] = object()
-    assert study.scores() is kept
-
-
-# ------------------------------------------------------------------------------------------------ results
-
-
-def test_the_lines_of_a_planted_control():
-    errors = {0.5: {"false alarms": (0, 22), "misses": (1, 2)}}
-    assert results.PlantedControl(np.zeros((2, 12)), True, errors).lines() == [
-        "planted induction heads found exactly: True",
-        "noise 0.5: false alarms 0 of 22, misses 1 of 2",
-    ]
+    study = figure(folder=tmp_path, redo=True)
+    study._arrays["scores"] = kept = {"heads": object()}
+    monkeypatch.setattr(measure, "scores", lambda study: pytest.fail("the scores were asked for again"))
+    assert study.arrays("scores") is kept
 
 
 @pytest.mark.slow
 def test_all_results_of_a_small_study(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path / "output"))
     model = Model("embedded", device="cpu", verbose=False)
-    study = Study(
-        model, ["wordseq1", "repetition"], k=2, prompts=8, sizes=[1, 2], primary=2, control_sets=2, length=10,
-        sequences=2, folder=tmp_path,
+    study = figure(
+        model, tasks=["wordseq1", "repetition"], k=2, prompts=8, sizes=[1, 2], primary=2, control_sets=2, length=10,
+        sequences=2, demonstration_seeds=[42, 43], hard_negatives=True, labels=["Foo", "Res"], full_grid=True,
+        reference="staicc", shots=[0, 2], folder=tmp_path,
     )  # fmt: skip
-    found = study.results()
-    scores, plan = found.scores, found.accuracies.plan
-    assert found.request == study.request and scores.chosen == top(scores.mean, 2) == plan.chosen
-    assert scores.finding.startswith(f"{(scores.mean >= 0.3).sum()} of 32 heads attend to what followed")
-    assert scores.best_untrained == study.on_sequences.twin().scores().mean().max() < 0.3
-    values = found.values()
+    values, found, plan = study.values, study.arrays("scores"), study.arrays("ablation")["plan"]
+    mean = found["heads"].mean()
+    assert values["request"] == study.request and found["chosen"] == top(mean, 2) == plan.chosen == values["chosen"]
+    untrained = measure.on_sequences(study).twin().scores().mean()
+    assert values["scores"]["untrained"].max() == untrained.max() < 0.3
     assert list(values["accuracy"]["wordseq1"]) == [row.name for row in plan.edits]
     assert list(values["zero_shot"]["wordseq1"]) == [row.name for row in plan.few()]
     assert list(values["losses"]) == [*(row.name for row in plan.few()), "uniform"]
     assert list(values["controls"]) == ["layer-matched", "norm-matched", "short of"]
-    assert json.loads(files.save_values(values, study.stem).read_text())["chosen"] == [list(h) for h in scores.chosen]
-    lines = found.check_lines()
-    assert lines[0].startswith("heads 4 x 8; score of uniform attention ") and "untrained head" in lines[0]
-    whole = found.accuracies.interval("wordseq1", EditRow(Group.WHOLE)).value
-    assert f"wordseq1, whole model: {whole:.2f}" in lines and lines[-1].startswith("noise 2.0: ")
-    assert "needs meta-llama/Meta-Llama-3-8B" in found.comparison()
-    assert study.mechanism().lines()[0].startswith("previous-token heads out: L")
-    again = unloaded(study).results()
-    assert again.check_lines() == lines
-    alone = unloaded(study).replace(untrained_control=False).scores()
-    assert alone.best_untrained is None and alone.values()["untrained"] is None
+    said = study.check()
+    assert said[0].startswith(f"{(mean >= 0.3).sum()} of 32 heads attend to what followed")
+    assert "Planted induction heads found exactly: True" in said
+    assert any("needs meta-llama/Meta-Llama-3-8B" in sentence for sentence in said)
+    again = unloaded(study)
+    assert again.check() == said
+    sentences = study.save().sentences
+    stored = files.read_values(next((tmp_path / "output").rglob("induction_scores.json")))
+    assert stored["chosen"] == [list(head) for head in found["chosen"]]
+    assert list(show.concludes(stored)) == list(show.concludes(values)) and sentences

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from util.figures.induction_scores.results import chances
-from util.figures.induction_scores.study import Study
 
 from tests.text_rows import written
 from util.figures.induction_scores.edits import WHOLE, Edit
@@ -14,6 +12,8 @@ from util.figures.induction_scores.task_study import TaskStudy, answered_right, 
 from util.load_model_and_data import load_text_task, staicc_version
 from util.prompts import classification, induction_pattern, text_tasks
 from util.records.model import Model
+from util.show.part import drawn
+from util.study.study import Study
 
 EMBEDDED = Model("embedded", device="cpu", verbose=False)
 NEVER = Model("given:toy", loader=lambda: pytest.fail("no model is needed"))
@@ -62,8 +62,8 @@ def test_every_edit_acts_on_text_tasks(rte, tmp_path):
     for name in edits:
         assert (found[name].log_prob != found["whole"].log_prob).all(), name
     pattern = study.pattern((2, 1))
-    assert {*pattern.kinds} == {"", "text", "colon", "label", "blank line"}
-    assert pattern.attention.shape == (len(pattern.tokens), len(pattern.tokens))
+    assert {*pattern["kinds"]} == {"", "text", "colon", "label", "blank line"}
+    assert pattern["attention"].shape == (len(pattern["tokens"]),) * 2
 
 
 def test_labels_may_be_unrelated_to_the_classes(rte, tmp_path):
@@ -128,17 +128,13 @@ def test_tasks_that_the_model_does_are_told_by_other_queries(rte, tmp_path):
 
 
 def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
-    options = {"prompts": 4, "k": 2, "sequences": 1, "length": 10, "control_sets": 1, "sizes": [1], "folder": tmp_path}
     study = Study(
-        EMBEDDED, ["sst2", "wordseq1"], "sst2", all_tasks=True, mode="zero", untrained_control=False, **options
-    )
-    accuracies = study.accuracies()
-    assert set(accuracies.right) == {"sst2", "wordseq1"} and chances(["sst2", "wordseq1_4way"]) == {
-        "sst2": 0.5,
-        "wordseq1_4way": 0.25,
-    }
-    assert accuracies.figure() is not None and study.doses().figure() is not None
-    assert study.pattern().task == "sst2"
-    for arguments, message in (({"tasks": ["cola"]}, "tasks.0 = 'cola': there are repetition, .*wsc$"),):
-        with pytest.raises(ValueError, match=f"^{message}"):
-            Study("embedded", **arguments)
+        "induction_scores", EMBEDDED, tasks=["sst2", "wordseq1"], primary_task="sst2", all_tasks=True, mode="zero",
+        untrained_control=False, prompts=4, k=2, sequences=2, length=10, control_sets=1, sizes=[1], folder=tmp_path,
+    )  # fmt: skip
+    assert set(study.arrays("ablation")["right"]) == {"sst2", "wordseq1"}
+    for name in ("ablation", "doses"):
+        part = study.figure.parts[name]
+        numbers = {key: entry for needed in (*part.needs, name) for key, entry in study.numbers(needed).items()}
+        assert drawn(part, {"request": study.request, "model": "embedded", **numbers}) is not None
+    assert study.arrays("pattern")["task"] == "sst2"

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from util.figures.induction_scores.study import Study
 
-from tests import architectures, eager_runs, text_rows, toys
+from tests import architectures, text_rows, toys
+from tests.figures.induction_scores.plain_hooks import given_input, outputs_of
 from util import load_model_and_data as door
+from util.figures.induction_scores import measure
 from util.figures.induction_scores import premises as premises_module
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.premises import PremisesStudy, samples
@@ -19,6 +20,7 @@ from util.prompts import classification
 from util.records.cache import record_path
 from util.records.model import Model
 from util.records.provenance import digest
+from util.study.study import Study
 
 CONTEXT = 96  # the prompts of the tasks have up to 92 tokens
 HEADS = [(0, 1), (2, 0), (2, 3)]
@@ -91,40 +93,6 @@ def test_a_sample_has_3000_tokens_or_the_context(pair, place, tmp_path, monkeypa
 # ------------------------------------------------------------------------------------------------ means
 
 
-def outputs_of(model, ids):
-    """z [T, H, dv] by layer, and the hidden states [T, d] that go into each attention, by plain hooks."""
-    z, inputs, hooks = {}, {}, []
-    for layer, module in eager_runs.attention_modules(model).items():
-
-        def before(_, arguments, keywords, layer=layer):
-            inputs[layer] = (keywords["hidden_states"] if "hidden_states" in keywords else arguments[0])[0]
-
-        def projected(_, arguments, layer=layer):
-            z[layer] = arguments[0][0].unflatten(-1, (4, -1))
-
-        hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        hooks.append(eager_runs.output_projection(module).register_forward_pre_hook(projected))
-    with torch.no_grad():
-        model(torch.tensor([ids]))
-    for hook in hooks:
-        hook.remove()
-    return z, inputs
-
-
-def given_input(model, layer, ids, hidden):
-    """z [T, H, dv] of one layer whose attention is given these hidden states [T, d]."""
-
-    def swap(_, arguments, keywords):
-        if "hidden_states" in keywords:
-            return arguments, keywords | {"hidden_states": hidden[None]}
-        return (hidden[None], *arguments[1:]), keywords
-
-    hook = eager_runs.attention_modules(model)[layer].register_forward_pre_hook(swap, with_kwargs=True)
-    z, _ = outputs_of(model, ids)
-    hook.remove()
-    return z[layer]
-
-
 def test_means_are_those_of_plain_hooks(pair, place, tmp_path):
     study, (model, tokenizer) = study_of(pair, place, tmp_path), pair
     rows = plain_samples(premises(60), tokenizer, CONTEXT, 5)
@@ -177,11 +145,9 @@ def test_with_few_premises_there_are_fewer_samples(pair, tmp_path):
     rows = plain_samples(texts, pair[1], CONTEXT, 5)
     assert study.means().prompts == len(rows) < 5
     short = study_of(pair, written(tmp_path / "short", texts[:1]), tmp_path)
-    for measure in (short.means, lambda: short.answers({"one": Edit.ablate(HEADS, "input_mean")})):
-        with pytest.raises(
-            ValueError, match=f"1 premises do not fill one sample of {CONTEXT} tokens; give all of MNLI's"
-        ):
-            measure()
+    for measured in (short.means, lambda: short.answers({"one": Edit.ablate(HEADS, "input_mean")})):
+        with pytest.raises(ValueError, match=f"1 premises do not fill one sample of {CONTEXT} tokens; give all"):
+            measured()
 
 
 # ------------------------------------------------------------------------------------------------ requests
@@ -243,6 +209,10 @@ def test_premises_that_are_missing_are_refused_before_work(place, tmp_path):
         TaskStudy(NEVER, reference="mnli", reference_data=tmp_path)
 
 
+def settings_of(**settings):
+    return Study("induction_scores", NEVER, **settings).settings
+
+
 def test_without_the_hub_the_papers_settings_say_what_is_missing(monkeypatch, place, tmp_path):
     def unreachable(*_):
         raise ValueError("cannot read train of nyu-mll/glue from the hub; or give a folder with train.jsonl")
@@ -252,18 +222,17 @@ def test_without_the_hub_the_papers_settings_say_what_is_missing(monkeypatch, pl
     with pytest.raises(ValueError, match="^reference_data = None: cannot read train of nyu-mll/glue"):
         TaskStudy(NEVER, reference="mnli")
     with pytest.raises(ValueError, match="^text_data = None: reference 'mnli' .*a folder with train.*take reference"):
-        Study(NEVER, settings="paper", text_tasks=["sst2"])
+        settings_of(settings="paper", text_tasks=["sst2"])
     with pytest.raises(ValueError, match="^text_data = '.*': reference 'mnli' .*there is no folder"):
-        Study(NEVER, settings="paper", text_tasks=["sst2"], text_data=str(tmp_path))
-    assert Study(NEVER, settings="paper", text_tasks=[], reference="staicc")._reference == "staicc"
+        settings_of(settings="paper", text_tasks=["sst2"], text_data=str(tmp_path))
+    assert settings_of(settings="paper", text_tasks=[], reference="staicc").reference == "staicc"
 
 
 def test_the_papers_settings_take_500_samples_of_text_data(place, monkeypatch):
     monkeypatch.setattr(door, "_hub_rows", lambda *_: pytest.fail("the hub is asked"))
     texts = place.removesuffix("/mnli")
     text_rows.written("rte", Path(texts) / "rte")
-    study = Study(NEVER, settings="paper", tasks=["wordseq1"], text_tasks=["rte"], text_data=texts)
-    (first, *_) = study._task_studies("wordseq1", 500)
-    assert (first.reference, first.reference_prompts, first.reference_data) == ("mnli", 500, place)
-    default = Study(NEVER, prompts=5, text_tasks=["rte"], text_data=texts)._task_studies("wordseq1", 60)[0]
-    assert (default.reference, default.reference_prompts, default.reference_data) == ("task", 64, None)
+    for settings, reference in (("paper", ("mnli", 500, place)), ("default", ("task", 64, None))):
+        study = Study("induction_scores", NEVER, prompts=5, settings=settings, text_tasks=["rte"], text_data=texts)
+        first = measure.task_studies(study, "wordseq1", 60)[0]
+        assert (first.reference, first.reference_prompts, first.reference_data) == reference

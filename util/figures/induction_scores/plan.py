@@ -151,11 +151,6 @@ class Plan:
         """Returns those of the edits that do something to prompts without demonstrations: they have no pattern."""
         return {row: edit for row, edit in edits.items() if edit.pattern is None}
 
-    @property
-    def single_rows(self) -> list[Row]:
-        """The rows of the accuracy figure that are measured once, before the control sets."""
-        return [row for row in self.edits if row.group in (Group.WHOLE, Group.ABLATED, Group.OTHER_MODE)]
-
 
 def plan(score: Floats, norms: Floats, setup: Setup, seed: int = 0) -> Plan:
     """Returns the sets of heads and the edits for prefix-matching scores [L, H].
