@@ -86,7 +86,7 @@ def test_a_record_holds_what_inference_measures(study, model_folder, tmp_path):
 
 
 def test_values_are_shown_without_torch(study, tmp_path):
-    values = study._values("counts", "layers")
+    values = study.values_of("counts", "layers")
     file = files.write_values(values, tmp_path / "values.json")
     code = (
         "import sys, json\n"
@@ -193,7 +193,7 @@ def test_the_grids_are_measured_and_what_does_not_fit_is_left_out(tmp_path):
     model.pair[0].config.max_position_embeddings = 160
     few = {"grid_datasets": ["agnews", 4], "grid_k": [8, 1, 0], "grid_prompts": 10}
     study = Study("forerunner_heads", model, **SMALL, **few, folder=tmp_path)
-    values = study._values("counts", "grid", "k")
+    values = study.values_of("counts", "grid", "k")
     assert list(values["grid_counts"]) == ["trec"] and set(values["grid_counts"]["trec"]) == {"correct", "wrong"}
     assert "; agnews: left out, " in show.grid_about(values) and show.grid_about(values).endswith(
         " tokens, 160 positions"
@@ -221,7 +221,7 @@ def test_the_untrained_twin_is_another_model_with_its_own_record(study, model_fo
     assert magnitude(with_twin, "untrained").shape[0] == 4
     alone = study.replace(model=Model(str(model_folder), untrained_seed=0, verbose=False), prompts=4)
     np.testing.assert_array_equal(magnitude(with_twin, "untrained"), magnitude(alone))
-    assert show.about(alone._values("counts")).startswith("tiny, untrained, ")
+    assert show.about(alone.values_of("counts")).startswith("tiny, untrained, ")
     assert len(with_twin.origins) == 2 and with_twin.description.startswith("tiny: Llama")
     values = with_twin.numbers("counts")
     assert values["prompts"] == {"correct": 10, "wrong": 10, "other word": 10, "untrained": 4}
