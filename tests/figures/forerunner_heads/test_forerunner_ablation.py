@@ -472,7 +472,7 @@ def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_take
 
 
 def test_all_causal_parts_are_of_the_chosen_task(study):
-    values = study._values("counts", "task", "ablation", "induction", "effects")
+    values = study.values_of("counts", "task", "ablation", "induction", "effects")
     assert {"ablation", "induction", "head effects"} <= {*values}
     assert len(study.arrays("ablation")["cut"]) == 1 + 25 + 5 and study.arrays("induction")["classes"] == 5
     assert study.arrays("induction")["reads"].shape == (4, 3, 4, 2) and study.arrays("effects")["cut"].shape[0] == 8
