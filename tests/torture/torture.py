@@ -31,7 +31,6 @@ from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads import study as forerunner
 from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
-from util.figures.induction_scores.study import Study as InductionStudy
 from util.figures.ioi_patching import pairs
 from util.figures.ioi_patching.study import Study as PatchingStudy
 from util.records import cache
@@ -65,13 +64,12 @@ def forerunner_heads(model: Model, folder: Path) -> None:
 
 
 def induction_scores(model: Model, folder: Path) -> None:
-    study = InductionStudy(
-        model, ["wordseq1", "repetition"], "wordseq1", 4, 8, control_sets=2, sequences=2, sizes=[1, 3], folder=folder
-    )
-    study.scores()
-    study.pattern()
-    study.accuracies()
-    study.doses()
+    study = Study(
+        "induction_scores", model, tasks=["wordseq1", "repetition"], k=4, prompts=8, control_sets=2, sequences=2,
+        sizes=[1, 3], folder=folder,
+    )  # fmt: skip
+    for part in ("scores", "pattern", "ablation", "doses"):
+        study.numbers(part)
 
 
 def ioi_patching(model: Model, folder: Path) -> None:
