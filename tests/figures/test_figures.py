@@ -16,7 +16,7 @@ from PIL import Image
 from util import paths
 from util.figures import FIGURES
 from util.figures.induction_scores import measures as induction_measures
-from util.figures.induction_scores import study as induction_study
+from util.figures.induction_scores import show as induction_show
 from util.show import files, style
 from util.show.draw import Grid, draw, matrix
 from util.show.head_map import colour_limit, head_map, print_in_cells, short_number, without_zero
@@ -299,8 +299,9 @@ def test_the_title_of_an_untrained_twin_says_that_it_is_one(stem):
 
 def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):
     sizes = {"length": 5, "copies": 2, "sequences": 4, "untrained_control": False, "folder": tmp_path}
-    scores = induction_study.Study(**sizes).twin().scores()
-    assert scores.setting.startswith("embedded, untrained, ")
+    twin = Study("induction_scores", **sizes).twin()
+    values = {"request": twin.request, **twin.numbers("scores"), "model": twin.description}
+    assert induction_show.sequences_about(values).startswith("embedded, untrained, ")
     patterns = Study("toy_induction_head", **sizes).twin().numbers("patterns")
     assert patterns["patterns"]["title"] == "embedded, untrained"
 

@@ -242,20 +242,13 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
         "tasks": ["centre_embedding", "wordseq1"],
         "k": 3,
         "prompts": 6,
-        "demonstration_seeds": [42, 43],
-        "hard_negatives": True,
-        "labels": ["Foo", "Res"],
-        "sizes": [1, 2],
-        "primary": 2,
-        "control_sets": 3,
-        "full_grid": True,
+        "mode": "zero",
         "reference": "staicc",
         "text_tasks": ["sst2"],
-        "shots": [0, 2],
         "quantized": True,  # beside the untrained twin, which is not
     }
     printed = executed("02_induction_scores", parameters, tmp_path, monkeypatch)
-    assert "heads 3 x 4" in printed and "planted induction heads found exactly: True" in printed
+    assert "of 12 heads attend" in printed and "Planted induction heads found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("induction_scores_*.pdf")}
     assert parts == {
         "scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "vectors",
@@ -327,8 +320,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "grid_prompts": 8, "causal_datasets": ["agnews", "trec"], "ablated": 4,
     },
     "02_induction_scores": {
-        "sequences": 2, "tasks": ["wordseq1"], "k": 2, "prompts": 6, "sizes": [1, 2], "primary": 2, "control_sets": 2,
-        "text_tasks": ["sst2"], "shots": [0, 10],
+        "sequences": 2, "tasks": ["wordseq1"], "k": 2, "prompts": 6, "text_tasks": ["sst2"],
     },
     "03_ioi_patching": {"prompts": 16, "path_heads": 3, "edge_pairs": 4, "exact_edges": 20},
     "04_edge_ablation": {

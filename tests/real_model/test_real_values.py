@@ -8,7 +8,6 @@ not measured again.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -26,6 +25,7 @@ from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.records.model import Model
 from util.roles.attention_scores import uniform_prefix_matching
+from util.show import files
 from util.study.study import Study
 
 CELLS = 20
@@ -45,6 +45,9 @@ TOO_DEAR = {
         "zero_shot": "as accuracy",
         "losses": "64 texts under each ablation",
         "attribution": "companions: attribution, of which the values are measured again, with intervals",
+        "benefits, function vectors": "as accuracy",
+        "pattern": "one prompt, compared in `make test`",
+        "highest, writes, stability": "follow from the scores, or are scores of other sequences",
         "planted": "another model, compared in `make test`",
         "chosen, controls": "choices of heads, no measurements",
     },
@@ -104,7 +107,8 @@ def test_the_hash_chooses_cells_and_reaches_every_depth() -> None:
 
 def sequences(real: Subject, request: dict[str, Any], copies: int | None = None) -> Sequences:
     count = request["copies"] if copies is None else copies
-    return repeated_sequences(real.tokenizer, request["length"], count, request["seeds"], request["bos"])
+    seeds = range(request["seed"], request["seed"] + request["sequences"])
+    return repeated_sequences(real.tokenizer, request["length"], count, seeds, request["bos"])
 
 
 def eager_scores(twin: Any, found: Sequences) -> dict[str, np.ndarray]:
@@ -257,8 +261,8 @@ def stored_values(stem: str) -> dict[str, Any]:
     file = FOLDER / f"{stem}.json"
     if not file.exists():
         pytest.skip(f"{file.relative_to(paths.root())} is not there: `make figures MODEL={NAME}` writes it")
-    values = json.loads(file.read_text(encoding="utf-8"))
-    assert values["request"]["model"] == NAME and values["request"]["stem"] == stem
+    values = files.read_values(file)
+    assert values["request"]["model"] == NAME and (values["request"].get("figure") or values["request"]["stem"]) == stem
     return values
 
 

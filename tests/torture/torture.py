@@ -59,13 +59,12 @@ def forerunner_heads(model: Model, folder: Path) -> None:
 
 
 def induction_scores(model: Model, folder: Path) -> None:
-    study = InductionStudy(
-        model, ["wordseq1", "repetition"], "wordseq1", 4, 8, control_sets=2, sequences=2, sizes=[1, 3], folder=folder
-    )
-    study.scores()
-    study.pattern()
-    study.accuracies()
-    study.doses()
+    study = Study(
+        "induction_scores", model, tasks=["wordseq1", "repetition"], k=4, prompts=8, control_sets=2, sequences=2,
+        sizes=[1, 3], folder=folder,
+    )  # fmt: skip
+    for part in ("scores", "pattern", "ablation", "doses"):
+        study.numbers(part)
 
 
 def ioi_patching(model: Model, folder: Path) -> None:

@@ -3,18 +3,21 @@
 import json
 import re
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from util.figures.induction_scores.study import Study as InductionStudy
 
-from tests.figures.induction_scores.made_up_shots import benefits
+from tests.figures.induction_scores.made_up_shots import arrays
 from util import __main__ as command_line
+from util.commands import claims as claims_command
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.more_queries import claims, task_study
 from util.figures.edge_ablation.study import Study
+from util.figures.forerunner_heads import more_prompts as more_labels
+from util.figures.induction_scores import measure
 from util.prompts import word_pairs
 from util.records.model import Model
 from util.show import files
@@ -106,13 +109,17 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
         part = judged("copying", Effect.of((np.ones(40), 1.0)), 0.1, above=True)
         return {"claims": (Claim(1, "circuits explain", HOLDS, (part,)), Claim(2, "tasks differ", NO_PREMISE))}
 
-    def no_benefits(study):
-        assert (study.prompts, study.text_tasks, study.untrained_control, study.shots) == (7, (), False, (0, 10))
-        assert (study.control_sets, study.other_sets) == (20, 20)
-        return benefits()
+    def no_tasks(study):
+        asked = study.settings
+        assert (asked.prompts, asked.text_tasks, asked.untrained_control, asked.shots) == (7, (), False, (0, 10))
+        assert (asked.control_sets, asked.other_sets) == (20, 20)
+        return arrays()
 
     monkeypatch.setattr(more_queries, "claims", measured)
-    monkeypatch.setattr(InductionStudy, "benefits", no_benefits)
+    monkeypatch.setattr(measure, "shots", no_tasks)
+    monkeypatch.setattr(claims_command, "copying", partial(more_labels.copying, choice_prompts=8))
+    for name, value in {"DATASETS": ("agnews",), "MOST": 4, "KS": (1,), "SEEDS": 1}.items():
+        monkeypatch.setattr(more_labels, name, value)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     file = files.save_values({"request": 1}, "edge_ablation")
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--text-tasks"])
@@ -127,6 +134,8 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
     assert {"value", "low", "high", "bound", "queries", "needed", "available", "verdict"} <= {*part}
     induction = json.loads(file.with_name("induction_scores.json").read_text())
     assert [claim["verdict"] for claim in induction["claims"]["claims"]].count("task not done") == 4
+    copied = json.loads(file.with_name("forerunner_heads.json").read_text())["claims"]
+    assert copied["settings"] == {"prompts": 7, "seeds": [0]} and "agnews, k = 4" in copied["changes"]
     monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--text-tasks", "nothing"])
     with pytest.raises(SystemExit):
         command_line.main()
