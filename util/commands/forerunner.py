@@ -8,7 +8,7 @@ import pandas as pd
 from util.commands.arguments import add_model, model_of
 from util.commands.results import Destination, add_out, shown
 from util.figures.forerunner_heads.numbers import THRESHOLD
-from util.load_model_and_data import DATASETS
+from util.prompts.staicc import DATASETS
 from util.stats.intervals import Interval
 from util.study.study import Study
 

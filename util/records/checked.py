@@ -14,6 +14,8 @@ from typing import Annotated, Any, TypeVar, dataclass_transform
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from util.prompts.staicc import DATASETS, dataset_index
+
 Class = TypeVar("Class")
 CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", revalidate_instances="never")
 
@@ -98,8 +100,6 @@ QUERIES = 512  # test queries of every data set of StaICC
 
 def dataset_name(value: Any) -> str:
     """The name of a StaICC data set by its name or index, which may be text. Raises ValueError that lists them."""
-    from util.load_model_and_data import DATASETS, dataset_index  # imports PyTorch, which settings that are read do not
-
     return DATASETS[dataset_index(int(value) if isinstance(value, str) and value.isdigit() else value)]
 
 

@@ -54,6 +54,8 @@ class Study:
         self.model, self.folder, self.redo = as_model(model), folder or paths.material(), redo
         self._given = settings  # what is not given follows from the others, so that it changes with them
         self.settings = self.figure.settings(**settings)
+        if self.figure.refuses:
+            getattr(import_module(f"util.figures.{figure}.measure"), self.figure.refuses)(self.settings)
         if getattr(self.settings, "untrained_control", False):
             self.model.expect_twin()
         if (check := getattr(import_module(f"util.figures.{figure}.measure"), "check", None)) is not None:

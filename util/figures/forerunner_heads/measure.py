@@ -29,7 +29,7 @@ from util.figures.forerunner_heads.cuts import (
 )
 from util.figures.forerunner_heads.numbers import SINGLE
 from util.figures.planted_controls import planted_control
-from util.load_model_and_data import staicc_prompts, staicc_version
+from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_version
 from util.models import planted as circuits
 from util.prompts.prompt import Appended, Prompt, labelled_tokens, with_bos
 from util.records.study import plain_heads
@@ -85,6 +85,16 @@ class Data(NamedTuple):
 @lru_cache(4)
 def _prompts(*place: Any) -> list[Prompt]:
     return staicc_prompts(*place)
+
+
+def refuse(settings: Any) -> None:
+    """Raises ValueError where a data set has not as many demonstrations as the settings want."""
+    most = dict.fromkeys((settings.dataset, *settings.grid_datasets), settings.k)
+    most |= {name: max(most.get(name, 0), *settings.causal_k) for name in settings.causal_datasets}
+    most[K_DATASET] = max(most.get(K_DATASET, 0), *settings.grid_k)
+    for name, k in most.items():
+        if k > (pool := demonstration_pool(name)):
+            raise ValueError(f"k = {k}: {name} has a pool of {pool} demonstrations; choose a smaller k")
 
 
 def _data(study: Study, prompts: int) -> Data:

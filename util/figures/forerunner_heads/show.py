@@ -63,17 +63,11 @@ class Settings:
     untrained_control: bool = True
 
     def __post_init__(self) -> None:
-        from util.load_model_and_data import demonstration_pool  # imports PyTorch, which sentences and pictures do not
-
         if (measured := max(self.ablated, self.grid_prompts)) + self.choice_prompts > QUERIES:
             raise ValueError(
                 f"{measured} prompts to be measured and {self.choice_prompts} to choose the task on share some: there "
                 f"are {QUERIES} queries; take fewer of either"
             )
-        most = {name: max(self.causal_k) for name in self.causal_datasets} | {"trec": max(*self.grid_k, *self.causal_k)}
-        for name, k in (*((name, self.k) for name in (self.dataset, *self.grid_datasets)), *most.items()):
-            if k > (pool := demonstration_pool(name)):
-                raise ValueError(f"k = {k}: {name} has a pool of {pool} demonstrations; choose a smaller k")
 
 
 def about(values: Values, prompts: int | None = None, dataset: str = "", k: int | None = None) -> str:
@@ -402,4 +396,5 @@ FIGURE = Figure(
         ),
     },
     conclude,
+    refuses="refuse",
 )  # fmt: skip
