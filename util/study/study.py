@@ -54,11 +54,10 @@ class Study:
         self.model, self.folder, self.redo = as_model(model), folder or paths.material(), redo
         self._given = settings  # what is not given follows from the others, so that it changes with them
         self.settings = self.figure.settings(**settings)
-        if self.figure.refuses:
-            getattr(import_module(f"util.figures.{figure}.measure"), self.figure.refuses)(self.settings)
         if getattr(self.settings, "untrained_control", False):
             self.model.expect_twin()
-        if (check := getattr(import_module(f"util.figures.{figure}.measure"), "check", None)) is not None:
+        check = getattr(import_module(f"util.figures.{figure}.measure"), "check", None)
+        if check is not None:  # settings that this model or a data set refuses, before anything is measured
             check(self)
         self._records: dict[Path, Record] = {}
         self._arrays: dict[str, Arrays] = {}

@@ -87,8 +87,9 @@ def _prompts(*place: Any) -> list[Prompt]:
     return staicc_prompts(*place)
 
 
-def refuse(settings: Any) -> None:
+def check(study: Study) -> None:
     """Raises ValueError where a data set has not as many demonstrations as the settings want."""
+    settings = study.settings
     most = dict.fromkeys((settings.dataset, *settings.grid_datasets), settings.k)
     most |= {name: max(most.get(name, 0), *settings.causal_k) for name in settings.causal_datasets}
     most[K_DATASET] = max(most.get(K_DATASET, 0), *settings.grid_k)

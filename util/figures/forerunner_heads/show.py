@@ -396,5 +396,4 @@ FIGURE = Figure(
         ),
     },
     conclude,
-    refuses="refuse",
 )  # fmt: skip
