@@ -10,7 +10,6 @@ import pytest
 from tests.golden import compare, make
 from util.study import store
 
-
 REQUEST = {"measure": "figure", "model": "toy"}
 
 
