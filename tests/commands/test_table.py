@@ -14,13 +14,13 @@ from util.figures.edge_ablation import configs
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.study import Study as IoiStudy
-from util.records import cache
 from util.records import model as model_room
 from util.records.checked import as_list
 from util.roles.sequences_study import SequenceStudy
 from util.stats.controls import layer_matched
 from util.stats.heads import top
 from util.stats.intervals import accuracy
+from util.study import store
 from util.study.study import Study
 
 PAGE = (paths.root() / "util" / "commands" / "README.md").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def test_every_line_of_the_table_runs(number, place, monkeypatch, capsys):
     if name == "means":
         main([name, *words, *SMALL[name]])
         lines = capsys.readouterr().out.splitlines()
-        made = [cache.read(Path(line)).request for line in lines if line.endswith(".pickle")]
+        made = [store.decode(Path(line).read_bytes()).request for line in lines if line.endswith(".pickle")]
         assert [(one["part"], one["mode"], one["reference_prompts"]) for one in made] == [
             ("means", "mean", 8), ("means", "input_mean", 8)
         ]  # fmt: skip

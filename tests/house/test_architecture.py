@@ -21,7 +21,7 @@ ROOMS = (
 MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "tokenizers", "huggingface_hub"}
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
-    "util.paths", "util.locks", "util.stats", "util.records.cache", "util.records.file_format", "util.models.table",
+    "util.paths", "util.locks", "util.stats", "util.models.table",
     "util.show", "util.show.files", "util.figures.circuit_curve",
     "util.figures.claims_figure", "util.study.store",
     "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",

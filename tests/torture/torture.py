@@ -32,8 +32,6 @@ from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads import measure as forerunner
 from util.figures.ioi_patching import pairs
 from util.figures.ioi_patching.study import Study as PatchingStudy
-from util.records import cache
-from util.records.file_format import NotARecord, decode, encode
 from util.records.model import Model
 from util.study import store
 from util.study.study import Study
@@ -131,20 +129,13 @@ def _measure(study: Callable[[Model, Path], None], folder: Path, work: mmap.mmap
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """A digest of the data of every record, by the name of its file. Raises NotARecord for what else is left over."""
+    """A digest of the data of every record, by the name of its file. Raises store.Damaged for what else is left over."""
     found = {}
     for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.suffix != ".lock" and not file.name.startswith((cache.TEMPORARY, store.TEMPORARY)):
-            found[file.name] = sha256(encode({"data": read(file.read_bytes())[1]})).hexdigest()
+        if file.is_file() and file.suffix != ".lock" and not file.name.startswith(store.TEMPORARY):
+            data = store.decode(file.read_bytes()).data
+            found[file.name] = sha256(store.encode(store.Record({}, {}, data))).hexdigest()
     return found
-
-
-def read(payload: bytes) -> tuple[Any, Any]:
-    """The request and the data of a record of either format. Raises NotARecord."""
-    with suppress(store.Damaged):
-        return (record := store.decode(payload)).request, record.data
-    parts = decode(payload)
-    return parts["request"], parts["data"]
 
 
 def kills(name: str, times: int, scratch: Path) -> dict[str, Any]:
@@ -181,8 +172,8 @@ def damage(payload: bytes, times: int, draw: random.Random) -> dict[str, int]:
         changed[place] ^= draw.choice([1 << draw.randrange(8), draw.randrange(1, 256)])
         blanked = payload[:place] + bytes(end - place) + payload[end:]
         for kind, made in {"changes": bytes(changed), "cuts": payload[:place], "blanks": blanked}.items():
-            with suppress(NotARecord):
-                accepted[kind] += made != payload and read(made) is not None
+            with suppress(store.Damaged):
+                accepted[kind] += made != payload and store.decode(made) is not None
     return accepted
 
 
@@ -190,8 +181,8 @@ def damages(folder: Path, times: int) -> dict[str, Any]:
     """Damage one record of every kind, which is what its request and data have for fields, in a folder of records."""
     kinds: dict[Any, Path] = {}
     for file in sorted(folder.rglob("*.pickle")):
-        request, data = read(file.read_bytes())
-        kinds.setdefault((request.get("stem", request.get("measure")), request.get("part"), *data), file)
+        record = store.decode(file.read_bytes())
+        kinds.setdefault((record.request["measure"], record.request.get("part"), *record.data), file)
     accepted = {"changes": 0, "cuts": 0, "blanks": 0}
     for number, file in enumerate(kinds.values()):
         for kind, count in damage(file.read_bytes(), times, random.Random(number)).items():

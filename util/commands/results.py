@@ -11,13 +11,14 @@ from typing import Any
 import pandas as pd
 
 from util import paths
-from util.records import cache, exports
-from util.records.study import Study as OldStudy
+from util.records import exports
+from util.records.study import Study as PartStudy
 from util.show import files
 from util.stats.intervals import Interval, Intervals
-from util.study.study import Study as NewStudy
+from util.study import store
+from util.study.study import Study as FigureStudy
 
-Study = OldStudy | NewStudy  # figures move from the first to the second
+Study = PartStudy | FigureStudy
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ class Destination:
     """The folder that receives a result, and the request that the result is of."""
 
     folder: Path
-    request: cache.Request
+    request: dict[str, Any]
 
     @classmethod
     def of(cls, arguments: argparse.Namespace, command: str, studies: Sequence[Study], **more: Any) -> Destination:
@@ -44,8 +45,8 @@ class Destination:
         """
         asked = [dict(study.request) for study in studies]
         model = studies[0].model
-        request = {"stem": command, "schema": 1, **model.request, "studies": asked, **more}
-        folder = arguments.out or paths.output("commands") / cache.record_path(request, "").stem
+        request = {"measure": command, **model.request, "studies": asked, **more}
+        folder = arguments.out or paths.output("commands") / store.place_of(request, Path()).stem
         exports.check_folder(folder, "out")
         if not arguments.overwrite:
             known = studies[0].expected

@@ -20,7 +20,6 @@ from util.load_model_and_data import (
     shown_name,
     untrained_twin,
 )
-from util.records import cache
 from util.records.checked import Natural, checked
 
 Pair = tuple[PreTrainedModel, Any]  # a model and its tokenizer
@@ -66,9 +65,9 @@ class Model:
         return made
 
     @property
-    def request(self) -> cache.Request:
+    def request(self) -> dict[str, Any]:
         """The fields of a request that say which model it is about."""
-        named: cache.Request = {
+        named: dict[str, Any] = {
             "model": request_name(self.name),
             "revision": self.revision,
             "dtype": self.dtype,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -16,10 +16,11 @@ from transformers import PreTrainedModel
 from util import paths
 from util.engine.finite import check_record
 from util.engine.handshake import check_tokenizer, refuse_hooks
-from util.records import cache
 from util.records.checked import checked
 from util.records.model import AsModel, Model
 from util.records.provenance import digest, expectation, lists_digest, provenance
+from util.study import store
+from util.study.store import Record
 
 AnyStudy = TypeVar("AnyStudy", bound="Study")
 Item = TypeVar("Item")
@@ -60,7 +61,7 @@ class Study:
         raise NotImplementedError
 
     @property
-    def request(self) -> cache.Request:
+    def request(self) -> dict[str, Any]:
         """What is measured, in plain JSON; its digest is in the name of the record's file. It needs no loaded model."""
         return {"stem": self.stem, **self.model.request, **self.own_request}
 
@@ -119,22 +120,31 @@ class Study:
         """
         return {}
 
-    def record(self, part: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> cache.Record:
+    @cached_property
+    def _unsaved(self) -> dict[Path, Record]:
+        """What was measured and could not be written."""
+        return {}
+
+    def record(self, part: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> Record:
         """The record of one part of the study, loaded or computed now.
 
         part: the fields that the request of this part has in addition to `request`. compute: measures the data. Raises
-        what `cache.load_or_compute` raises, and NotFinite for data that are NaN or infinite where they may not be.
+        what `store.kept` raises, and NotFinite for data that are NaN or infinite where they may not be.
         """
-        request = {**self.request, **part}
+        request = {"measure": self.stem, **self.request, **part}
+        file = store.place_of(request, self.place)
 
-        def measured() -> tuple[dict[str, Any], dict[str, Any]]:
+        def measured() -> Record:
             data = check_record(compute(), self.pair[0])
-            return data, self.origin | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+            finished = {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+            self._unsaved[file] = Record(request, self.origin | finished, data)
+            return self._unsaved[file]
 
         asked_before = dict(self.origins)
         try:
-            record = cache.load_or_compute(request, measured, self.place, self.expected, self.redo)
-            asked_before[cache.record_path(request, self.place).name] = record.provenance
+            record = self._unsaved.get(file) or store.kept(request, measured, self.place, self.expected, self.redo)
+            self._unsaved.pop(file, None)
+            asked_before[file.name] = record.provenance
         finally:
             self.origins.clear()
             self.origins.update(asked_before)
@@ -146,49 +156,37 @@ class Study:
         blocks: Callable[[], Sequence[Sequence[int]]],
         measure: Callable[[Sequence[int]], dict[str, Any]],
         join: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
-    ) -> cache.Record:
+    ) -> Record:
         """The record of a part that takes long, see `record`; what was measured of it outlives an interruption.
 
         blocks: gives the numbers of the prompts that are measured together, a minute's work at most. measure: measures
         one block. join: makes the record's data of those of all blocks, in order. None of the three is called if there
         is a record. A block is kept until the record is there, and is not measured again before, not even under redo.
         """
-        request = {**self.request, **part}
-        whole = cache.record_path(request, self.place)
-        kept = self.place / "blocks" / whole.stem
-
-        def measured(numbers: Sequence[int]) -> tuple[dict[str, Any], dict[str, Any]]:
-            return check_record(measure(numbers), self.pair[0]), self.origin
+        request = {"measure": self.stem, **self.request, **part}
+        name = store.place_of(request, self.place).stem
+        kept = self.place / "blocks" / name
 
         def block(numbers: Sequence[int]) -> dict[str, Any]:
-            named = {**request, "block": list(numbers), "versions": self.origin["versions"]}
-            decisive = {name: self.origin[name] for name in DECISIVE}
-            return cache.load_or_compute(named, partial(measured, numbers), kept, decisive).data
+            named = {**request, "block": list(numbers)}
+            decisive = {entry: self.origin[entry] for entry in DECISIVE}
+
+            def measured() -> Record:
+                return Record(named, self.origin, check_record(measure(numbers), self.pair[0]))
+
+            return store.kept(named, measured, kept, decisive).data
 
         def compute() -> dict[str, Any]:
-            what = ", ".join([whole.stem.rpartition("-")[0], *filter(None, [part.get("part")])])
+            what = ", ".join([name.rpartition("-")[0], *filter(None, [part.get("part")])])
             return join([block(numbers) for numbers in self.progress(blocks(), what, unit="block")])
 
         record = self.record(part, compute)
-        _remove(kept, whole)
+        shutil.rmtree(kept, ignore_errors=True)
         return record
 
     def progress(self, items: Iterable[Item], what: str, *, unit: str = "record") -> tqdm[Item]:
         """The items, with a bar that says what is measured, how much of it is left, and where its records are kept."""
         return tqdm(items, desc=what, unit=unit, leave=False, postfix=f"kept in {self.place.name}")
-
-
-def _remove(blocks: Path, whole: Path) -> None:
-    """Remove blocks that are no newer than the record that was made of them, and what killed processes left of others.
-
-    Newer ones are those of a redo that another process has begun.
-    """
-    with suppress(OSError):  # gone already, or in a folder that may only be read
-        for file in [*blocks.glob("*.pickle"), *blocks.glob(f"{cache.TEMPORARY}*")]:
-            if file.stat().st_mtime_ns <= whole.stat().st_mtime_ns:
-                file.unlink()
-                Path(f"{file}.lock").unlink(missing_ok=True)
-        blocks.rmdir()
 
 
 def plain_heads(heads: Iterable[tuple[int, int]]) -> list[list[int]]:

@@ -17,7 +17,6 @@ from util.figures.induction_scores.premises import PremisesStudy, samples
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import load_ICL_model
 from util.prompts import classification
-from util.records.cache import record_path
 from util.records.model import Model
 from util.records.provenance import digest
 from util.study.study import Study
@@ -163,24 +162,6 @@ def test_requests_say_which_premises(place, tmp_path):
     assert other.request["reference_version"] != study.request["reference_version"]
     prompts = classification.prompts(study.classes, study.k, study.seed, 60)
     assert study.texts == [*(prompt.text for prompt in prompts), *premises(60)]
-
-
-OLD = {  # the names of records, which have a digest of the request
-    "task": ({}, "wordseq1-333589000707d45a"),
-    "staicc": ({"reference": "staicc"}, "wordseq1-789d62155ffadde9"),
-    "other task": (
-        {"task": "recursion", "k": 3, "prompts": 7, "seed": 1, "reference": "staicc"},
-        "recursion-e4da991537df26d3",
-    ),
-    "text task": ({"task": "sst2", "reference_prompts": 32, "labels": ["Foo", "Bar"]}, "sst2-77308be4b788b4da"),
-}
-
-
-@pytest.mark.parametrize("name", OLD)
-def test_requests_of_old_records_are_unchanged(name, tmp_path):
-    arguments, wanted = OLD[name]
-    request = {**TaskStudy(**arguments).request, "part": "means", "mode": "mean", "heads": None}
-    assert record_path(request, tmp_path).stem == f"induction_scores-embedded-{wanted}"
 
 
 def test_prompts_of_other_references_are_still_their_texts():
