@@ -22,7 +22,10 @@ from matplotlib.figure import Figure
 from util.card import plots
 from util.card.results import Card
 from util.card.sentences import Sentence, Told, advice, sentences
+from util.figures.ioi_patching.show import FIGURE as IOI
+from util.figures.ioi_patching.show import diagram_of
 from util.show.files import plain, write_whole
+from util.show.part import drawn
 from util.show.style import headline_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -78,8 +81,8 @@ def pictures(card: Card) -> dict[str, Picture]:
         roles = None
         if card.roles is not None:
             roles = {head: [one.role for one in listed] for head, listed in card.roles.heads.items()}
-        found["paths"] = card.ioi.paths.diagram(roles=roles, width=DIAGRAM, by_channel=False)
-        found["heads"] = card.ioi.curve.figure(width=HALF)
+        found["paths"] = diagram_of(card.ioi, roles, DIAGRAM)
+        found["heads"] = drawn(IOI.parts["circuit"], card.ioi, HALF)
     if card.word_pairs is not None:
         circuits = card.word_pairs.circuits
         chance = {task: one.chance for task, one in circuits.by_task.items()}
