@@ -83,8 +83,8 @@ def test_its_numbers_are_those_of_the_figures(card, folder, tmp_path):
     alone = Study("embedded", folder=tmp_path)
     atlas = alone.roles_study(**TINY[ROLES]).atlas()
     assert plain(atlas.values()) == plain(card.roles.values())
-    population = alone.ioi_study(**TINY[IOI]).population()
-    np.testing.assert_array_equal(population.noised.value, card.ioi.population.noised.value)
+    population = alone.ioi_study(**TINY[IOI]).numbers("population")["population"]
+    np.testing.assert_array_equal(population["noised"]["value"], card.ioi["population"]["noised"]["value"])
 
 
 def test_a_second_card_measures_nothing_and_loads_no_model(card, folder, monkeypatch):

@@ -31,8 +31,7 @@ from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads import measure as forerunner
 from util.figures.induction_scores.study import Study as InductionStudy
-from util.figures.ioi_patching import pairs
-from util.figures.ioi_patching.study import Study as PatchingStudy
+from util.figures.ioi_patching import measure
 from util.records import cache
 from util.records.file_format import NotARecord, decode, encode
 from util.records.model import Model
@@ -70,12 +69,9 @@ def induction_scores(model: Model, folder: Path) -> None:
 
 
 def ioi_patching(model: Model, folder: Path) -> None:
-    study = PatchingStudy(model, "s2_swap", 16, 0, path_heads=4, folder=folder)
-    study.example()
-    study.population()
-    study.untrained()
-    study.curve()
-    study.paths()
+    study = Study("ioi_patching", model, prompts=16, path_heads=4, folder=folder)
+    for part in ("p1", "population", "circuit", "paths"):
+        study.arrays(part)
 
 
 def edge_ablation(model: Model, folder: Path) -> None:
@@ -128,7 +124,7 @@ def _measure(study: Callable[[Model, Path], None], folder: Path, work: mmap.mmap
             work[:8] = struct.pack("q", done)
 
     torch.nn.modules.module.register_module_forward_pre_hook(count)
-    forerunner.BLOCK, pairs.BLOCK = 4, 128  # small studies have small blocks
+    forerunner.BLOCK, measure.PATCHED = 4, 128  # small studies have small blocks
     study(Model("embedded", verbose=False), folder)
 
 
