@@ -14,7 +14,7 @@ from scipy import stats
 
 from util.figures.edge_ablation import measures as edges
 from util.figures.forerunner_heads import numbers as forerunner
-from util.figures.ioi_patching import measures as ioi
+from util.figures.ioi_patching import numbers as ioi
 from util.stats.intervals import accuracy, mean_interval
 from util.stats.verdicts import Effect
 

@@ -7,6 +7,7 @@ is the prompt; labels of one token each in place of " Foo" (two) and " Bar" (one
 
 from typing import Any
 
+import numpy as np
 from tokenizers.processors import TemplateProcessing
 
 from util.figures.edge_ablation.study import Study as EdgeStudy
@@ -15,7 +16,7 @@ from util.figures.forerunner_heads.measure import Data, answers
 from util.figures.forerunner_heads.numbers import scores
 from util.figures.induction_scores import edits
 from util.figures.induction_scores.task_study import TaskStudy
-from util.figures.ioi_patching.study import Study as IOIStudy
+from util.figures.ioi_patching.numbers import intervals
 from util.records.model import Model
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import head_name, top
@@ -52,9 +53,11 @@ def induction(model: Model, seed: int, prompts: int = 60, heads: int = 3, **labe
 
 def ioi(model: Model, seed: int, prompts: int = 32) -> Numbers:
     """The head that carries most, and what it carries."""
-    found = IOIStudy(model, prompts=prompts, seed=seed, untrained_control=False).population()
-    (best,) = found.strongest(1)
-    return {"03 accuracy": found.accuracy, "03 strongest head": head_name(best), "03 it carries": found.share(best)}
+    study = Study("ioi_patching", model, prompts=prompts, seed=seed, untrained_control=False)
+    found = study.numbers("population")["population"]
+    (best,) = top(np.abs(found["chosen"]), 1)
+    share = intervals(found["measured"])[best]
+    return {"03 accuracy": found["accuracy"], "03 strongest head": head_name(best), "03 it carries": share}
 
 
 def edges(model: Model, seed: int, prompts: int = 32) -> Numbers:

@@ -47,7 +47,7 @@ def pair_of(model: str) -> tuple[Any, Any, tuple[int, int]]:
     """Tokens [1, T] of the project's base and source, and the answers; GPT-2's for random models."""
     if model in GPT2:
         return torch.tensor([BASE]), torch.tensor([SOURCE]), (MIKE, EMMA)
-    from util.figures.ioi_patching.study import EXAMPLE
+    from util.figures.ioi_patching.show import EXAMPLE
 
     tokenizer = packaged(model)[1]
     base, source = (tokenizer(text, return_tensors="pt").input_ids for text in EXAMPLE)

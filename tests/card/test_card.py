@@ -84,8 +84,8 @@ def test_its_numbers_are_those_of_the_figures(card, folder, tmp_path):
     atlas = alone.roles_study(**TINY[ROLES]).numbers("atlas")
     found = {role: {n: v for n, v in one.items() if n != "closest"} for role, one in card.roles["roles"].items()}
     assert plain(atlas["roles"]) == plain(found)
-    population = alone.ioi_study(**TINY[IOI]).population()
-    np.testing.assert_array_equal(population.noised.value, card.ioi.population.noised.value)
+    population = alone.ioi_study(**TINY[IOI]).numbers("population")["population"]
+    np.testing.assert_array_equal(population["noised"]["value"], card.ioi["population"]["noised"]["value"])
 
 
 def test_a_second_card_measures_nothing_and_loads_no_model(card, folder, monkeypatch):

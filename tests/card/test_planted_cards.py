@@ -8,7 +8,7 @@ from util.card import study
 from util.card.results import IOI, KNOCKED_OUT, ROLES, WORD_PAIRS
 from util.card.sentences import Told, sentences
 from util.card.study import Study
-from util.figures.ioi_patching.measures import carriers
+from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.planted_controls import first_tokens, planted_control
 from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
@@ -97,11 +97,10 @@ def test_a_card_shows_just_the_planted_circuit(circuit, tmp_path, monkeypatch):
     model, truth = make()
     card = Study(model, folder=tmp_path).card()
     assert card.roles is not None and card.ioi is not None
-    expected = {
-        (role, head_name(head)) for name, several in roles.items() for role in several for head in truth.heads[name]
-    }
+    placed = {name: list(map(head_name, truth.heads[name])) for name in roles}
+    expected = {(role, head) for name, several in roles.items() for role in several for head in placed[name]}
     assert {(role, name) for role, one in card.roles["roles"].items() for name in one["heads"]} == expected
-    noised = card.ioi.population.noised
+    noised = intervals(card.ioi["population"]["noised"])
     found = {head: noised.value[head] for head in heads_where(carriers(noised))}
     assert found == {head: pytest.approx(effects[name], abs=0.02) for name in effects for head in truth.heads[name]}
     told = {one.topic: one.told for one in sentences(plain(card.values()))}

@@ -13,7 +13,6 @@ from util.commands.frame import COMMANDS, main
 from util.figures.edge_ablation import configs
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
-from util.figures.ioi_patching.study import Study as IoiStudy
 from util.records import model as model_room
 from util.records.checked import as_list
 from util.roles.sequences_study import SequenceStudy
@@ -172,15 +171,16 @@ def check_ioi(words, result, rows):
     own = {}
     if "--base" in words:
         own = {"texts": (flag(words, "base"), flag(words, "source")), "names": flag(words, "names").split(",")}
-    study = IoiStudy("embedded", prompts=8, **own)
-    example, population = study.example(), study.population()
+    study = Study("ioi_patching", "embedded", prompts=8, untrained_control=False, **own)
+    example, population = study.numbers("p1"), study.numbers("population")["population"]
     for column, values in {
-        "noised": population.noised.value, "denoised high": population.denoised.high, "direct": population.direct,
-        "example permuted": example.permuted, "example patched": example.patched, "example norm": example.norms,
+        "noised": population["noised"]["value"], "denoised high": population["denoised"]["high"],
+        "direct": population["direct"], "example permuted": example["permuted"], "example patched": example["patched"],
+        "example norm": example["example"]["norms"],
     }.items():  # fmt: skip
         assert [float(row[column]) for row in rows] == values.astype(np.float64).ravel().tolist()
-    assert result["results"]["example"]["scores"] == example.scores.tolist()
-    assert result["results"]["population"]["intact"] == list(population.intact)
+    assert result["results"]["example"]["scores"] == example["scores"].tolist()
+    assert result["results"]["population"]["intact"] == list(population["intact"])
 
 
 def check_edges(words, result, rows):

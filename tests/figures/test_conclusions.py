@@ -159,8 +159,7 @@ def test_what_heads_alone_keep_is_said_as_a_curve_beside_random_sets():
     none = {size: [0.1, 0.0, 0.2] for size in circuit["faithfulness"]} | {"8": [0.2, 0.1, 0.3]}
     text = said("ioi_patching", circuit=circuit | {"faithfulness": none, "reached": {"0.9": None}})
     assert "8 of 270 heads keep 0.20 [0.10, 0.30] of it." in text and "breaks the model" not in text
-    undone = {size: [None, None, None] for size in circuit["faithfulness"]}
-    assert "does not do the task" in said("ioi_patching", circuit=circuit | {"faithfulness": undone})
+    assert "does not do the task" in said("ioi_patching", circuit=circuit | {"whole": [0.1, -0.1, 0.3]})
 
 
 def test_few_edges_keep_the_effect_and_cpr_above_1_is_overshoot():
@@ -179,11 +178,8 @@ def test_a_class_whose_layers_cannot_be_taken_apart_has_no_sentences_of_paths_an
     """They ended in an error: a class without paths has no numbers of them."""
     stored = values("ioi_patching", "embedded")
     blind = [[None] * len(row) for row in stored["population"]["direct"]]
-    paths = stored["paths"] | {
-        "direct": dict.fromkeys(("value", "low", "high"), [None] * len(stored["paths"]["heads"]))
-    }
     refused = {"refused": "its layers cannot be taken apart"}
-    text = said("ioi_patching", "embedded", paths=paths, population__direct=blind, component_graph=refused)
+    text = said("ioi_patching", "embedded", paths=refused, population__direct=blind, component_graph=refused)
     assert "4 of 32 heads keep" in text and "path" not in text and "edges" not in text
 
 

@@ -22,15 +22,14 @@ MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "toke
 # Files that turn arrays into numbers, tables and figures: a cached figure is drawn where no model can be loaded.
 NO_MODEL = (
     "util.paths", "util.locks", "util.stats", "util.models.table",
-    "util.show", "util.show.files", "util.figures.circuit_curve",
+    "util.show", "util.show.files",
     "util.figures.claims_figure", "util.study.store",
     "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",
     "util.roles.results", "util.roles.rules", "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES
       for file in ("measures", "plots", "claims", "results", "conclusions", "numbers", "show")),
     *(f"util.card.{file}" for file in ("results", "sentences", "plots", "page", "atlas")),
-    "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.edge_results",
-    "util.figures.ioi_patching.edge_plots",
+    "util.figures.edge_ablation.pruning_results", "util.figures.ioi_patching.pictures",
 )  # fmt: skip
 INTERNALS = (
     "transformers.integrations",

@@ -8,10 +8,8 @@ import pytest
 from tests.stored import FOLDERS, flat, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.ioi_patching.conclusions import few_edges, sentences
-from util.figures.ioi_patching.measures import dip
+from util.figures.ioi_patching.show import conclude, dip, few_edges, kept_alone
 from util.show.conclusions import claims_table, written
-from util.stats.intervals import Interval
 
 README = (paths.root() / "README.md").read_text(encoding="utf-8")
 TABLE = re.search(r"## What it finds\n(.*?)\n## ", README, flags=re.DOTALL)
@@ -61,7 +59,7 @@ def test_the_row_of_indirect_objects_says_what_the_conclusions_say():
     for model, column in COLUMNS.items():
         row, stored, atlas = ROWS[3][column], values("ioi_patching", model), values("role_atlas", model)["roles"]
         head = row.split()[0]
-        assert f"The strongest, on the other half of the pairs: {head} " in " ".join(sentences(stored))
+        assert f"The strongest, on the other half of the pairs: {head} " in " ".join(conclude(stored))
         assert len(atlas) == 9 and not any(head in role["heads"] for role in atlas.values())
         layer, number = map(int, head[1:].split("H"))
         direct, whole = stored["population"]["direct"], stored["population"]["noised"]["value"]
@@ -71,9 +69,9 @@ def test_the_row_of_indirect_objects_says_what_the_conclusions_say():
     reads = values("role_atlas", "embedded")["roles"]["inhibition"]["not confirmed"]["L2H5"]["score"][0]
     assert f"to the repeated name ({reads:.2f})" in ROWS[3][COLUMNS["embedded"]]
     stored, row = values("ioi_patching", "smollm2"), ROWS[3][COLUMNS["smollm2"]]
-    kept = {int(size): Interval(*share) for size, share in stored["circuit"]["faithfulness"].items()}
+    kept = kept_alone(stored)
     assert dip(kept) == (4, 32) and f"32 keep {kept[32].value:.2f} and 128 keep {kept[128].value:.2f}" in row
-    [edges] = few_edges(stored["component graph"])
+    edges = few_edges(stored["component graph"])
     assert edges.replace(" inputs", "").partition(" of the effect")[0] in row
 
 

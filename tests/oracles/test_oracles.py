@@ -97,7 +97,7 @@ def test_the_patch_map_of_a_real_model_is_the_librarys(library: str, model: Any,
     import torch
 
     from util.figures.ioi_patching.patching import heads_of, patch_map
-    from util.figures.ioi_patching.study import EXAMPLE
+    from util.figures.ioi_patching.show import EXAMPLE
 
     net, tokenizer = model
     base, source = (tokenizer(text).input_ids for text in EXAMPLE)

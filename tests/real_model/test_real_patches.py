@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import Subject
 from util.figures.ioi_patching import patching
-from util.figures.ioi_patching.study import EXAMPLE
+from util.figures.ioi_patching.show import EXAMPLE
 from util.scores.paths import path_effects
 
 BASE, SOURCE = EXAMPLE

@@ -16,11 +16,11 @@ import torch
 from tests import architectures
 from util.engine.components import blocks_of
 from util.engine.handshake import prepare
-from util.figures.ioi_patching.pairs import Pairs
 from util.figures.ioi_patching.patching import logit_difference
 from util.figures.planted_controls import name_tokens, planted_control
 from util.models import planted
 from util.prompts.ioi import group_by_shape
+from util.roles.name_pairs import NamePairs
 from util.scores.attribution import edge_scores
 from util.scores.exact import exact_scores
 from util.scores.graph import ComponentGraph, Floats, Place
@@ -72,7 +72,7 @@ def found_in(folder, corruption="abc", seed=0, **options):
         copies = max(len(names.get(role, ())) for role in (sender, reader))
         ends = zip(names.get(sender, [sender] * copies), names.get(reader, [reader] * copies), strict=True)
         routes[sender, reader, letter] = tuple(graph.place(f"{s}->{r}" + f"<{letter}>" * bool(letter)) for s, r in ends)
-    pairs = Pairs(model, corruption, 2, seed, held_out=True, folder=folder)
+    pairs = NamePairs(model, corruption, 2, seed, held_out=True, folder=folder)
     places, net = np.argwhere(graph.edges), pairs.pair[0]
     edges = [(sender, reader) for sender, reader in places.tolist()]
     sums, whole = {method: np.zeros(graph.shape) for method in METHODS}, 0.0

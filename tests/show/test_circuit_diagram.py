@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgba
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from tests.figures.legible import LONG_NAME, faults
 from util.roles.rules import Role
 from util.show import circuit_diagram as diagram
-from util.show.circuit_diagram import Edge, Node, circuit_figure, circuit_graph
+from util.show.circuit_diagram import Edge, Node, circuit_graph, circuit_grid
+from util.show.draw import draw
 from util.show.head_map import short_number
 from util.show.style import COLUMN, ROLES, WIDTH
 from util.stats.intervals import Interval
@@ -35,6 +37,12 @@ def drawn_circuit(layers: int, nodes: int = 17, edges: int = 40, seed: int = 0) 
     return circuit_graph(parts, wanted.values())
 
 
+def circuit_figure(graph: nx.MultiDiGraph, finding: str | None = None, width: float = WIDTH) -> Figure:
+    grid = circuit_grid(graph)
+    assert grid is not None
+    return draw(grid, finding, SETTING, width)
+
+
 def arrows(ax: Axes) -> list[FancyArrowPatch]:
     return [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
 
@@ -42,15 +50,15 @@ def arrows(ax: Axes) -> list[FancyArrowPatch]:
 @pytest.mark.parametrize("width", [WIDTH, COLUMN])
 @pytest.mark.parametrize("layers", [4, 12, 30, 48])
 def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
-    circuits = {"A) measured": drawn_circuit(layers), "B) planted": drawn_circuit(3, 5, 6, seed=1)}
-    figure = circuit_figure(circuits, "L23H3 tells L24H4 where to look", SETTING, width=width)
+    graph = drawn_circuit(layers)
+    figure = circuit_figure(graph, "L23H3 tells L24H4 where to look", width)
     assert faults(figure) == []
     [legend] = figure.legends
     box = legend.get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0
-    for ax, graph in zip(figure.axes, circuits.values(), strict=True):
-        assert len(arrows(ax)) == graph.number_of_edges() - graph.in_degree("logits")
-        assert {text.get_text() for text in ax.texts} >= {*graph} - {"logits"}
+    [ax] = figure.axes
+    assert len(arrows(ax)) == graph.number_of_edges() - graph.in_degree("logits")
+    assert {text.get_text() for text in ax.texts} >= {*graph} - {"logits"}
 
 
 @pytest.mark.parametrize("width", [WIDTH, COLUMN])
@@ -75,7 +83,7 @@ def test_lines_go_round_the_nodes_that_they_do_not_join():
     longest = diagram._routed(graph, [first, *between, last])[0]
     assert (longest.start, longest.end) == (first, last)
     assert not any(diagram._inside(longest.course, card.middle, card.half) for card in between)
-    figure = circuit_figure({"": graph}, None, "toy")
+    figure = circuit_figure(graph)
     assert faults(figure) == [] and figure.axes[0].get_ylim()[1] > longest.course[:, 1].max()
 
 
@@ -88,7 +96,7 @@ def small_circuit(largest=-0.4):
 
 
 def test_the_width_is_the_weight_the_colour_its_sign_and_the_line_the_channel():
-    figure = circuit_figure({"": small_circuit()}, None, "toy")
+    figure = circuit_figure(small_circuit())
     [ax] = figure.axes
     strong, weak = arrows(ax)
     assert strong.get_zorder() > weak.get_zorder()
@@ -107,21 +115,10 @@ def test_the_width_is_the_weight_the_colour_its_sign_and_the_line_the_channel():
     ]  # fmt: skip
 
 
-def test_panels_have_one_scale():
-    """A line of 0.4 was as wide as one of 1.6 in the panel below."""
-    circuits = {"A": small_circuit(), "B": small_circuit(-1.6)}
-    above, below = circuit_figure(circuits, None, "toy").axes
-    for ax, largest in ((above, 0.4), (below, 1.6)):
-        widths = [patch.get_linewidth() for patch in arrows(ax)]
-        assert widths == pytest.approx(
-            [diagram.THIN + (diagram.THICK - diagram.THIN) * w / 1.6 for w in (largest, 0.2)]
-        )
-
-
 def test_a_card_has_the_colours_of_its_roles_and_what_it_tells_the_logits():
     graph = small_circuit()
     graph.add_edge("L0H0", "logits", "", weight=-0.2)
-    [ax] = circuit_figure({"": graph}, None, "toy").axes
+    [ax] = circuit_figure(graph).axes
     colours = {text.get_text(): to_rgba(text.get_color()) for text in ax.texts}
     assert "logits" not in colours and {"IN", "MV", "L0H0", "L1H1"} <= {*colours}
     assert colours[".80"] == to_rgba(diagram.POSITIVE) and colours["-.20"] == to_rgba(diagram.NEGATIVE)
@@ -133,7 +130,7 @@ def test_a_card_has_the_colours_of_its_roles_and_what_it_tells_the_logits():
 @pytest.mark.parametrize("layers", [4, 12, 30, 48])
 def test_the_strongest_lines_have_their_weights_and_no_others(layers):
     graph = drawn_circuit(layers, 14, 32)
-    [ax] = circuit_figure({"": graph}, None, "toy").axes
+    [ax] = circuit_figure(graph).axes
     lines = [(abs(w), f"{short_number(w)} {c[0]}") for _, to, c, w in graph.edges(keys=True, data="weight") if c]
     wanted = sorted(text for _, text in sorted(lines)[-5:])
     assert sorted(text.get_text() for text in ax.texts if text.get_text()[-2:] in (" q", " k", " v")) == wanted
@@ -149,6 +146,5 @@ def test_the_graph_is_one_of_networkx_with_all_that_was_measured():
     assert [*again.edges(data="weight")] == [("L0H0", "logits", 0.5)]
 
 
-def test_a_circuit_of_nothing_is_an_empty_figure():
-    figure = circuit_figure({"A) nothing": circuit_graph([], [])}, None, SETTING, width=COLUMN)
-    assert figure.axes == [] and faults(figure) == []
+def test_a_circuit_of_nothing_has_no_picture():
+    assert circuit_grid(circuit_graph([], [])) is None

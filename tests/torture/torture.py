@@ -30,8 +30,7 @@ from transformers.pytorch_utils import Conv1D
 from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads import measure as forerunner
-from util.figures.ioi_patching import pairs
-from util.figures.ioi_patching.study import Study as PatchingStudy
+from util.figures.ioi_patching import measure
 from util.records.model import Model
 from util.study import store
 from util.study.study import Study
@@ -66,12 +65,9 @@ def induction_scores(model: Model, folder: Path) -> None:
 
 
 def ioi_patching(model: Model, folder: Path) -> None:
-    study = PatchingStudy(model, "s2_swap", 16, 0, path_heads=4, folder=folder)
-    study.example()
-    study.population()
-    study.untrained()
-    study.curve()
-    study.paths()
+    study = Study("ioi_patching", model, prompts=16, path_heads=4, folder=folder)
+    for part in ("p1", "population", "circuit", "paths"):
+        study.arrays(part)
 
 
 def edge_ablation(model: Model, folder: Path) -> None:
@@ -124,7 +120,7 @@ def _measure(study: Callable[[Model, Path], None], folder: Path, work: mmap.mmap
             work[:8] = struct.pack("q", done)
 
     torch.nn.modules.module.register_module_forward_pre_hook(count)
-    forerunner.BLOCK, pairs.BLOCK = 4, 128  # small studies have small blocks
+    forerunner.BLOCK, measure.PATCHED = 4, 128  # small studies have small blocks
     study(Model("embedded", verbose=False), folder)
 
 

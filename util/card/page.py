@@ -22,6 +22,8 @@ from matplotlib.figure import Figure
 from util.card import plots
 from util.card.results import Card
 from util.card.sentences import Sentence, Told, advice, sentences
+from util.figures.ioi_patching.show import FIGURE as IOI
+from util.figures.ioi_patching.show import diagram_of
 from util.figures.role_atlas.show import FIGURE as ROLE_ATLAS
 from util.figures.role_atlas.show import by_head, place_of
 from util.roles.rules import Role
@@ -82,8 +84,8 @@ def pictures(card: Card) -> dict[str, Picture]:
         roles = None
         if card.roles is not None:
             roles = {place_of(name): list(map(Role, listed)) for name, listed in by_head(card.roles).items()}
-        found["paths"] = card.ioi.paths.diagram(roles=roles, width=DIAGRAM, by_channel=False)
-        found["heads"] = card.ioi.curve.figure(width=HALF)
+        found["paths"] = diagram_of(card.ioi, roles, DIAGRAM)
+        found["heads"] = drawn(IOI.parts["circuit"], card.ioi, HALF)
     if card.word_pairs is not None:
         circuits = card.word_pairs.circuits
         chance = {task: one.chance for task, one in circuits.by_task.items()}

@@ -15,11 +15,12 @@ import numpy as np
 from util.edges import names
 from util.figures.edge_ablation.measures import by_query
 from util.figures.edge_ablation.results import CircuitsByTask, SingleEdges
-from util.figures.ioi_patching.measures import LEVELS, carriers
-from util.figures.ioi_patching.results import Curve, Paths, Population
+from util.figures.ioi_patching.numbers import KEPT, carriers, intervals
+from util.figures.ioi_patching.pictures import channel, path_parts
+from util.figures.ioi_patching.show import certain_paths, path_name
 from util.figures.role_atlas.show import atlas_about
 from util.roles.rules import Evidence
-from util.stats.heads import head_name, heads_where
+from util.stats.heads import head_name, heads_where, top
 from util.stats.intervals import Interval, mean_intervals, paired_interval
 from util.stats.task_check import TaskCheck
 
@@ -113,49 +114,46 @@ class Losses:
         }
 
 
-@dataclass(frozen=True)
-class IOIResult:
-    """Indirect object identification: all pairs, sets of heads, and paths between heads."""
-
-    population: Population
-    curve: Curve
-    paths: Paths
-
-    def values(self) -> dict[str, Any]:
-        """The plain values: whether the task is done, the strongest heads, how many are enough, the strongest paths."""
-        population, curve, paths = self.population, self.curve, self.paths
-        there = int(np.isfinite(paths.edges.value).sum())
-        sure = carriers(paths.edges)
-        return {
-            "pairs": population.pairs,
-            "accuracy": list(population.accuracy),
-            "logit difference": list(population.intact),
-            "carriers": {
-                head_name(head): list(population.noised[head]) for head in heads_where(carriers(population.noised))
-            },
-            "strongest": {head_name(head): list(population.share(head)) for head in population.strongest(STRONGEST)},
-            "circuit": {
-                "heads": curve.heads,
-                "whole": list(curve.whole),
-                "level": max(LEVELS),
-                "enough": curve.enough,
-                "kept": {str(size): list(share) for size, share in curve.faithfulness.items()},
-                "random": {
-                    str(size): [value / curve.whole.value for value in values] for size, values in curve.random.items()
-                },
-            },
-            "paths": {
-                "refused": paths.refused,
-                "between": len(paths.heads),
-                "tested": there,
-                "certain": int(sure.sum()),
-                "strongest": [
-                    {"path": paths.edge_name(edge), "share": list(paths.edges[edge]), "channel": paths.channel(edge)}
-                    for edge in paths.strongest(there)
-                    if sure[edge]
-                ][:STRONGEST],
-            },
+def ioi_values(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the numbers of IOI patching: whether the task is done, the strongest heads, how many are enough, the paths."""
+    population, circuit, paths = (found[name] for name in ("population", "circuit", "paths"))
+    noised, measured = intervals(population["noised"]), intervals(population["measured"])
+    chosen, whole = np.abs(np.array(population["chosen"])), circuit["whole"]
+    low = [int(size) for size, alone in circuit["alone"].items() if alone[0] < KEPT * whole[0]]
+    enough = min((int(size) for size in circuit["alone"] if int(size) > max(low, default=0)), default=None)
+    told: dict[str, Any] = {"refused": paths.get("refused", "")} | dict.fromkeys(("between", "tested", "certain"), 0)
+    told["strongest"] = []
+    if not told["refused"]:
+        parts, sure = path_parts(paths), certain_paths(paths)
+        told |= {
+            "between": len(paths["heads"]),
+            "tested": int(np.isfinite(parts["edges"].value).sum()),
+            "certain": len(sure),
+            "strongest": [
+                {
+                    "path": path_name(paths, edge),
+                    "share": list(parts["edges"][edge]),
+                    "channel": channel(parts, edge) or None,
+                }
+                for edge in sure[:STRONGEST]
+            ],
         }
+    return {
+        "pairs": population["pairs"],
+        "accuracy": list(population["accuracy"]),
+        "logit difference": list(population["intact"]),
+        "carriers": {head_name(head): list(noised[head]) for head in heads_where(carriers(noised))},
+        "strongest": {head_name(head): list(measured[head]) for head in top(chosen, min(STRONGEST, chosen.size))},
+        "circuit": {
+            "heads": chosen.size,
+            "whole": list(whole),
+            "level": KEPT,
+            "enough": enough,
+            "kept": {size: list(share) for size, share in circuit["faithfulness"].items()},
+            "random": {size: [value / whole[0] for value in some] for size, some in circuit["random"].items()},
+        },
+        "paths": told,
+    }
 
 
 @dataclass(frozen=True)
@@ -265,7 +263,7 @@ class Card:
     settings: Mapping[str, Mapping[str, Any]]  # of every part's studies
     refused: Mapping[str, str]  # why a part was not measured
     roles: Mapping[str, Any] | None  # values of the role atlas
-    ioi: IOIResult | None
+    ioi: Mapping[str, Any] | None  # numbers of IOI patching
     word_pairs: WordPairsResult | None
     losses: Losses | None
     provenance: Mapping[str, Any]
@@ -282,7 +280,7 @@ class Card:
             "settings": {part: dict(settings) for part, settings in self.settings.items()},
             "refused": dict(self.refused),
             "roles": None if self.roles is None else role_values(self.roles),
-            "IOI": None if self.ioi is None else self.ioi.values(),
+            "IOI": None if self.ioi is None else ioi_values(self.ioi),
             "word pairs": None if self.word_pairs is None else self.word_pairs.values(),
             "knocked out": None if self.losses is None else self.losses.values(),
             "provenance": dict(self.provenance),

@@ -8,24 +8,12 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from util.card.costs import EVERY, CostStudy
-from util.card.results import (
-    IOI,
-    KNOCKED_OUT,
-    PARTS,
-    ROLES,
-    WORD_PAIRS,
-    Card,
-    IOIResult,
-    Losses,
-    WordPairsResult,
-    closest,
-)
+from util.card.results import IOI, KNOCKED_OUT, PARTS, ROLES, WORD_PAIRS, Card, Losses, WordPairsResult, closest
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
 from util.figures.edge_ablation.plan import Plan
 from util.figures.edge_ablation.study import Study as EdgeStudy
-from util.figures.ioi_patching.measures import carriers
-from util.figures.ioi_patching.study import Study as IOIStudy
+from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.role_atlas.show import place_of
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import study
@@ -95,9 +83,10 @@ class Study(study.Study):
             "role_atlas", self.model, seed=self.seed, untrained_control=False, **settings, **self._places
         )
 
-    def ioi_study(self, **settings: Any) -> IOIStudy:
+    def ioi_study(self, **settings: Any) -> FigureStudy:
         """The study of IOI, of a size."""
-        return IOIStudy(self.model, seed=self.seed, untrained_control=False, **settings, **self._places)
+        fixed = {"seed": self.seed, "untrained_control": False, **self._places}
+        return FigureStudy("ioi_patching", self.model, **settings, **fixed)
 
     def word_pairs_plan(self, **settings: Any) -> Plan:
         """The studies of word pairs, of a size."""
@@ -117,10 +106,11 @@ class Study(study.Study):
             found["closest"] = None if found["heads"] else closest(one)
         return values
 
-    def ioi(self, **settings: Any) -> IOIResult:
-        """Returns what indirect object identification rests on."""
-        of_pairs = self.ioi_study(**settings)
-        return IOIResult(of_pairs.population(), of_pairs.curve(), of_pairs.paths())
+    def ioi(self, **settings: Any) -> dict[str, Any]:
+        """Returns what indirect object identification rests on: the numbers of all pairs, sets of heads, and paths."""
+        found = self.ioi_study(**settings)
+        measured = found.numbers("population") | found.numbers("circuit") | found.numbers("paths")
+        return {"request": found.request, "model": found.description, **measured}
 
     def word_pairs(self, **settings: Any) -> WordPairsResult:
         """Returns the circuits of word pairs, the single edges of one task, and which tasks are done."""
@@ -128,7 +118,7 @@ class Study(study.Study):
         checks = task_checks(self.model, self.seed, **self._places)
         return WordPairsResult(plan.circuits(written=False), plan.single_edges(), checks)
 
-    def losses(self, roles: Mapping[str, Any], ioi: IOIResult | None, **settings: Any) -> Losses:
+    def losses(self, roles: Mapping[str, Any], ioi: Mapping[str, Any] | None, **settings: Any) -> Losses:
         """Returns what the model loses without the heads that have a role, of which there is one at least.
 
         roles: see `roles`. ioi: the heads that count in it are no controls; None where it was not measured.
@@ -137,7 +127,7 @@ class Study(study.Study):
         sets: dict[str, list[Head]] = {EVERY: sorted({head for heads in of.values() for head in heads})}
         for role in (Role.INDUCTION, Role.PREVIOUS_TOKEN):
             sets[f"{role} heads"] = of.get(role, [])
-        counted = [] if ioi is None else heads_where(carriers(ioi.population.noised))
+        counted = [] if ioi is None else heads_where(carriers(intervals(ioi["population"]["noised"])))
         return self.cost_study(**settings).losses(sets, tuple(roles["shape"]), counted)
 
     # -------------------------------------------------------------------------------------------- all of them

@@ -8,9 +8,10 @@ import pandas as pd
 
 from util.commands.arguments import add_model, count, model_of, words
 from util.commands.results import Destination, add_out, columns
-from util.figures.ioi_patching.example import EXAMPLE, NAMES
-from util.figures.ioi_patching.study import Study
+from util.figures.ioi_patching.numbers import intervals
+from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
 from util.prompts.ioi import Corruption
+from util.study.study import Study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,24 +31,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Patch every head, on one pair of prompts and on many. Raises ValueError for what there is not."""
-    study = Study(
-        model_of(arguments), arguments.corruption, arguments.prompts, arguments.seed,
-        texts=(arguments.base, arguments.source), names=arguments.names, redo=arguments.redo,
-    )  # fmt: skip
+    asked = {name: getattr(arguments, name) for name in ("corruption", "prompts", "seed", "names", "redo")}
+    texts = arguments.base, arguments.source
+    study = Study("ioi_patching", model_of(arguments), texts=texts, untrained_control=False, **asked)
     destination = Destination.of(arguments, "ioi", [study])
-    study.check()
-    example = study.example()
-    print(*example.sentences()[1:], *filter(None, [example.patching_finding]), sep="\n")
-    population = study.population()
-    shape = population.noised.value.shape
-    rows = pd.DataFrame(list(np.ndindex(shape)), columns=["layer", "head"]).assign(
-        **columns("noised", population.noised), **columns("denoised", population.denoised)
+    example, found = study.numbers("p1"), study.numbers("population")["population"]
+    values = {"request": study.request, "model": study.description, "population": found, **example}
+    print(*[*predictions_say(values)][2:], *patching_says(values), sep="\n")
+    rows = pd.DataFrame(list(np.ndindex(found["direct"].shape)), columns=["layer", "head"]).assign(
+        **columns("noised", intervals(found["noised"])), **columns("denoised", intervals(found["denoised"]))
     )
     more = {
-        "estimate": population.estimate, "direct": population.direct, "example patched": example.patched,
-        "example permuted": example.permuted, "example norm": example.norms,
+        "estimate": found["estimate"], "direct": found["direct"], "example patched": example["patched"],
+        "example permuted": example["permuted"], "example norm": example["example"]["norms"],
     }  # fmt: skip
-    rows = rows.assign(**{name: values.ravel() for name, values in more.items()})
-    results = {"population": population.values(), "example": example.values()}
-    measured_by = [study.example_pair, study.pairs]
-    destination.write(results, rows, population.table(arguments.show), measured_by)
+    rows = rows.assign(**{name: effects.ravel() for name, effects in more.items()})
+    shown = {name: example[name] for name in ("scores", "permuted", "patched", "selectivity")}
+    results = {"population": found, "example": shown}
+    destination.write(results, rows, heads_table(values, arguments.show), [study])

@@ -8,46 +8,34 @@ file knows no model: heads and parts of a planted circuit are drawn alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import ceil
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.typing import ColorType
 from numpy.typing import NDArray
 
+from util.show.draw import Grid, room
 from util.show.head_map import short_number
-from util.show.style import (
-    NO_ROLE,
-    ROLES,
-    WIDTH,
-    RoleLook,
-    headline,
-    headline_height,
-    ink,
-    legend_columns,
-    new_figure,
-    style,
-    text_width,
-)
+from util.show.style import NO_ROLE, ROLES, WIDTH, RoleLook, ink, text_width
 from util.stats.intervals import Interval
 
 Floats = NDArray[np.float64]
 
 LOGITS = "logits"  # the node that is not drawn: what a part tells it stands on the part's card
-CHANNELS: Mapping[str, str] = {"": "-", "value": "-", "query": "--", "key": ":"}  # and the lines they are drawn with
+CHANNELS: dict[str, str] = {"": "-", "value": "-", "query": "--", "key": ":"}  # and the lines they are drawn with
 POSITIVE, NEGATIVE = (mpl.colormaps["RdBu_r"](end) for end in (0.9, 0.1))  # as in the maps of heads
-LETTER, NOTE, KEY = 6.0, 5.5, 6.5  # points: of names, of weights and roles, of the legend
+LETTER, NOTE = 6.0, 5.5  # points: of names, of weights and roles
 CELL, TILE, BETWEEN = 8.0, 9.0, 11.0  # points: the height of a line of a card, a role's width, the room between cards
 CARD = 3 * CELL
 THICK, THIN = 3.5, 0.5  # points: the widths of the strongest line and of one with next to no weight
-LABELLED = 5  # lines of each circuit, the strongest, that have their weight beside them
+LABELLED = 5  # lines, the strongest, that have their weight beside them
 BENDS = (0.0, *(sign * size for size in (0.08, 0.15, 0.22, 0.3, 0.4, 0.5) for sign in (1, -1)))  # of lines
 ALONG = np.linspace(0, 1, 41)[:, None]  # shares of a line
 FROM_MIDDLE = np.argsort(np.abs(ALONG[:, 0] - 0.5), kind="stable")  # their order
@@ -82,43 +70,35 @@ def circuit_graph(nodes: Iterable[Node], edges: Iterable[Edge]) -> nx.MultiDiGra
     return graph
 
 
-def circuit_figure(
-    circuits: Mapping[str, nx.MultiDiGraph],
-    finding: str | None,
-    setting: str,
-    *,
-    no_role: str = "no role",
-    width: float = WIDTH,
-) -> Figure:
-    """Returns the diagrams of circuits, one below the other, each under its name, all on one scale.
+def circuit_grid(graph: nx.MultiDiGraph, *, no_role: str = "no role") -> Grid | None:
+    """Returns the diagram of a circuit, None for one without nodes. no_role: what the legend calls such nodes."""
+    if not len(graph):
+        return None
 
-    circuits: by the title of their panel, "" for none; the first has its layers named, those without nodes are left
-    out. no_role: what the legend calls nodes without a role.
-    """
-    drawn = {title: graph for title, graph in circuits.items() if len(graph)}
-    with style():
-        handles = _key(drawn.values(), no_role)
-        columns = legend_columns([str(handle.get_label()) for handle in handles], KEY, width)
-        cards = [_cards(graph, 72 * width - 10) for graph in drawn.values()]
-        lines = [_routed(graph, those) for graph, those in zip(drawn.values(), cards, strict=True)]
-        limits = [_limits(*parts) for parts in zip(cards, lines, strict=True)]
-        heights = [high - low for low, high in limits]
-        besides = 11 * ceil(len(handles) / columns) + 16 * len(drawn) + 45  # points: legend, titles, names of layers
-        figure = new_figure(width, (sum(heights) + besides) / 72 + headline_height(finding, setting, width))
-        axes = [*figure.subplots(len(drawn), 1, squeeze=False, height_ratios=heights)[:, 0]] if drawn else []
-        for place, (title, graph) in enumerate(drawn.items()):
-            ax = axes[place]
-            ax.set(title=title, xlim=(0, 72 * width - 10), ylim=limits[place], xticks=[], yticks=[])
-            ax.spines[:].set_visible(False)
-            _draw(ax, cards[place], lines[place], _scale(drawn.values()))
-            if graph is next(iter(circuits.values())):
-                layers = {card.middle[0]: str(graph.nodes[card.name]["layer"]) for card in cards[place]}
-                ax.set_xticks([*layers], [*layers.values()])
-                ax.tick_params(axis="x", bottom=False, pad=1)
-                ax.set_xlabel("layer", labelpad=1)
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=KEY, handlelength=2.4)
-        headline(figure, finding, setting)
-    return figure
+    def height(width: float) -> float:
+        low, high = _laid_out(graph, width)[2]
+        return (high - low + 45) / 72  # points: and the names of layers
+
+    return Grid([partial(_panel, graph=graph)], least=WIDTH, height=height, legend=_key(graph, no_role))
+
+
+def _laid_out(graph: nx.MultiDiGraph, width: float) -> tuple[list[_Card], list[_Line], tuple[float, float]]:
+    """The cards and lines of a circuit in a panel of so many inches, and from where to where they reach, in points."""
+    cards = _cards(graph, 72 * width - 10)
+    lines = _routed(graph, cards)
+    return cards, lines, _limits(cards, lines)
+
+
+def _panel(ax: Axes, graph: nx.MultiDiGraph) -> None:
+    width, _ = room(ax)
+    cards, lines, limits = _laid_out(graph, width)
+    ax.set(xlim=(0, 72 * width - 10), ylim=limits, yticks=[])
+    ax.spines[:].set_visible(False)
+    _draw(ax, cards, lines, max((abs(line.weight) for line in lines), default=1.0))
+    layers = {card.middle[0]: str(graph.nodes[card.name]["layer"]) for card in cards}
+    ax.set_xticks([*layers], [*layers.values()])
+    ax.tick_params(axis="x", bottom=False, pad=1)
+    ax.set_xlabel("layer", labelpad=1)
 
 
 class _Card:
@@ -262,31 +242,23 @@ def _lines(graph: nx.MultiDiGraph) -> list[tuple[str, str, str, float]]:
     return sorted(lines, key=lambda line: -abs(line[3]))
 
 
-def _scale(graphs: Iterable[nx.MultiDiGraph]) -> float:
-    """The largest weight of a line in any of the circuits."""
-    return max((abs(line[3]) for graph in graphs for line in _lines(graph)), default=0.0) or 1.0
-
-
-def _key(graphs: Iterable[nx.MultiDiGraph], no_role: str) -> list[Line2D | Patch]:
-    """What the legend explains: the signs, channels and roles that there are, and the width of each circuit's lines."""
-    graphs = [*graphs]
-    weights = [weight for graph in graphs for *_, weight in graph.edges(data="weight")]
-    used = {channel for graph in graphs for _, _, channel, _ in _lines(graph)}
-    signs = {"carries the effect": max(weights, default=0) > 0, "works against it": min(weights, default=0) < 0}
+def _key(graph: nx.MultiDiGraph, no_role: str) -> list[Line2D | Patch]:
+    """What the legend explains: the signs, channels and roles that there are, and the width of the widest line."""
+    weights = [weight for *_, weight in graph.edges(data="weight")]
+    used, strongest = {channel for _, _, channel, _ in _lines(graph)}, _lines(graph)[:1]
+    signs = {"carries the effect": (POSITIVE, max(weights, default=0))}
+    signs["works against it"] = NEGATIVE, -min(weights, default=0)
     lines: list[dict[str, Any]] = [
-        {"color": _colour(sign), "lw": 1.4, "label": name}
-        for sign, (name, there) in zip((1, -1), signs.items(), strict=True)
-        if there
+        {"color": colour, "lw": 1.4, "label": name} for name, (colour, most) in signs.items() if most > 0
     ]
     if used - {""}:  # else all lines are alike
         solid = " or ".join(name for channel, name in (("value", "value"), ("", "all channels")) if channel in used)
         lines += [{"ls": CHANNELS[name], "label": name} for name in ("query", "key") if name in used]
         lines += [{"label": solid}] * bool(solid)
-    for largest in sorted({abs(line[3]) for graph in graphs for line in _lines(graph)[:1]}):
-        thickness = THIN + (THICK - THIN) * largest / _scale(graphs)
-        lines.append({"lw": thickness, "label": f"{largest:.2f} of the effect", "solid_capstyle": "butt"})
+    for *_, weight in strongest:
+        lines.append({"lw": THICK, "label": f"{abs(weight):.2f} of the effect", "solid_capstyle": "butt"})
     handles: list[Line2D | Patch] = [Line2D([], [], **{"color": "0.3", "lw": 1.2, **line}) for line in lines]
-    roles = [_roles(graph, name) for graph in graphs for name in graph if name != LOGITS]
+    roles = [_roles(graph, name) for name in graph if name != LOGITS]
     for role, look in ROLES.items():
         if role in sum(roles, []):
             handles.append(Patch(fc=look.colour, ec="none", label=f"{look.letters} {role}"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
 from util.show.style import WIDTH, broken, columns_of, headline, headline_height, legend_below, new_figure, style
@@ -66,6 +68,7 @@ def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> 
         if lines:
             figure.set_figheight(figure.get_figheight() + LEGEND + LINE * max(0, lines - 2))
         headline(figure, title, subtitle)
+        place_names(figure, axes)
     return figure
 
 
@@ -132,3 +135,53 @@ def matrix(
                 ax.text(
                     column, row, text, ha="center", va="center", fontsize=6, color="white" if value > 0.6 else "black"
                 )
+
+
+# ------------------------------------------------------------------------------------------------ names of points
+
+NAMED, NAME = "named point", 6  # marks the names that `place_names` moves; their points
+HALO = [withStroke(linewidth=1.5, foreground="white")]
+WAYS = [np.array(way) for way in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))]
+
+
+def name_beside(ax: Axes, named: Mapping[str, tuple[float, float]], colour: str = "black") -> None:
+    """Name points (x, y) of a panel of `draw`, which puts the names where there is room."""
+    for name, point in named.items():
+        ax.annotate(
+            name, point, (0, 0), textcoords="offset points", fontsize=NAME, ha="center", va="center", gid=NAMED,
+            path_effects=HALO, annotation_clip=False, zorder=6, color=colour,
+            arrowprops={"arrowstyle": "-", "color": "0.6", "lw": 0.5, "shrinkA": 0, "shrinkB": 1},
+        ).set_in_layout(False)  # fmt: skip
+
+
+def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Move names beside their points: on no other name, inside of their panel, and on as few points as can be.
+
+    A line leads to a name that is not beside its point. Names without any room go.
+    """
+    named = [ax for ax in axes if any(text.get_gid() == NAMED for text in ax.texts)]
+    if named:
+        figure.draw_without_rendering()  # gives panels their places
+    for ax in named:
+        box, taken = ax.get_window_extent().get_points() * 72 / figure.dpi, list[NDArray[np.float64]]()
+        data = np.concatenate(
+            [np.empty((0, 2)), *(line.get_xydata() for line in ax.lines if line.get_marker() != "None")]
+        )
+        dots = ax.transData.transform(data) * 72 / figure.dpi
+        names: list[Any] = [text for text in ax.texts if text.get_gid() == NAMED]
+        for text in sorted(names, key=lambda one: one.xy[1]):
+            at = ax.transData.transform(text.xy) * 72 / figure.dpi
+            half = np.array([0.31 * NAME * len(text.get_text()) + 1, 0.62 * NAME])
+            places = list[tuple[Any, ...]]()
+            for far, way in product((3.0, 9.0, 16.0, 26.0, 38.0), WAYS):
+                offset = way * (half + far)
+                corners = np.array([at + offset - half, at + offset + half])
+                inside = (corners[0] >= box[0]).all() and (corners[1] <= box[1]).all()
+                if inside and not any((corners[0] < end).all() and (start < corners[1]).all() for start, end in taken):
+                    covered = ((dots > corners[0] - 1) & (dots < corners[1] + 1)).all(axis=1).sum()
+                    places.append((4 * covered + far + 2 * abs(way[1]), len(places), tuple(offset), corners))
+            if places:
+                _, _, text.xyann, corners = min(places)
+                taken.append(corners)
+            else:
+                text.remove()

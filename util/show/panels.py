@@ -130,7 +130,10 @@ def intervals(
         if triple is None:
             continue
         (value, low, high), full = triple, excludes_0(triple)
-        at, reach = ([place + shift], [value]), [[value - low], [high - value]]
+        at, reach = (
+            ([place + shift], [value]),
+            [[abs(value - low)], [abs(high - value)]],
+        )  # rounding may leave less than 0
         look: dict[str, Any] = {"fmt": "o", "ms": size, "lw": 0.9, "color": colour, "mew": 0.8}
         look["mfc"] = colour if full or not hollow else "white"
         if upright:

@@ -18,7 +18,7 @@ IN_VALUES = {
     "paths": IN_RECORDS["edges"],
     "moved": CHANGED_BEFORE_PROJECTION,
     **dict.fromkeys(("scores", "search", "models", "faithfulness", "CPR", "CMD", "strongest"), NO_SHARE),
-    **dict.fromkeys(("explained", "by_draw"), NO_SHARE),
+    **dict.fromkeys(("explained", "by_draw", "points"), NO_SHARE),
     "claims": "there is not shown to be anything that could be lost, so that a share of it has no interval",
     "shared": "a share of the units that pruning leaves, where it leaves none",
     "random": "a share of the units that random prunings leave, where they leave none",

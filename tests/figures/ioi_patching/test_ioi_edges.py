@@ -1,6 +1,5 @@
 """Edges of the component graph in indirect object identification: what is drawn, measured, kept and said."""
 
-import dataclasses
 import hashlib
 
 import numpy as np
@@ -8,38 +7,48 @@ import pytest
 
 from tests import architectures
 from util.engine.call import UnsupportedModel
-from util.figures.ioi_patching import conclusions, edge_results, edges
-from util.figures.ioi_patching.edge_results import EAP, EAP_IG, EXACT, EdgeScores, drawn_edges, random_rankings
-from util.figures.ioi_patching.edges import EdgePairs, Edges
-from util.figures.ioi_patching.results import Setting
-from util.figures.ioi_patching.study import Study
+from util.figures.ioi_patching import measure, numbers, show
+from util.figures.ioi_patching.numbers import EAP, EAP_IG, EXACT, drawn_edges
 from util.load_model_and_data import load_ICL_model
 from util.records.model import Model
 from util.scores.evaluation import Circuits, spearman
 from util.scores.graph import ComponentGraph
 from util.show import files
+from util.show.part import drawn
+from util.study.study import Study
 
 GRAPH = ComponentGraph(2, 2)  # 46 edges
-SETTING = Setting("toy", "toy", "s2_swap")
+SETTINGS = show.Settings()
 
 
 def scores(seed):
     return np.random.default_rng(seed).standard_normal(GRAPH.shape)
 
 
-def result(effects, exact_means=None, prompts=40):
-    """A result in which every edge was measured: effects [E], with a little noise, of a whole effect of 1."""
+def arrays_of(effects, exact_means=None, prompts=40, kept=None):
+    """Arrays in which every edge was measured: effects [E], with a little noise, of a whole effect of 1."""
     drawn = np.argwhere(GRAPH.edges)
     noise = np.random.default_rng(0).standard_normal((prompts, len(drawn))) * 1e-3
-    full, empty = np.full(prompts, 3.0), np.full(prompts, 2.0)
     means = {EAP: scores(1), EAP_IG: scores(2)} if exact_means is None else exact_means
-    curves = {}
-    for absolute in (False, True):
-        for name, ranked in means.items():
-            circuits = Circuits.of(GRAPH, ranked, absolute=absolute)
-            run = np.repeat(np.linspace(2, 3, len(circuits.shares))[:, None], prompts, 1)
-            curves[name, absolute] = circuits.measured(run, full, empty)
-    return EdgeScores(SETTING, GRAPH, means, drawn, effects + noise, full, empty, np.arange(prompts), curves)
+    circuits: dict = {}
+    for name, ranked in means.items():
+        for measured_by, absolute in (("CPR", False), ("CMD", True)):
+            chosen = Circuits.of(GRAPH, ranked, absolute=absolute)
+            share = np.linspace(0, 1, len(chosen.shares)) if kept is None else kept(chosen.edges)
+            run = {"sizes": chosen.sizes, "runs": np.repeat(2.0 + share[:, None], prompts, 1)}
+            circuits.setdefault(name, {})[measured_by] = {**run, "empty": np.full(prompts, 2.0)}
+    return {
+        "refused": "", "graph": [2, 2, False], "means": means, "drawn": drawn, "effects": effects + noise,
+        "full": np.full(prompts, 3.0), "clusters": np.arange(prompts), "circuits": circuits,
+    }  # fmt: skip
+
+
+def result(*given, **more):
+    return numbers.edges(arrays_of(*given, **more), SETTINGS)["component graph"]
+
+
+def values_of(graph):
+    return {"component graph": graph, "request": {"corruption": "s2_swap"}, "model": "toy"}
 
 
 def test_all_edges_are_drawn_where_there_are_few():
@@ -76,12 +85,6 @@ def test_filling_up_leaves_what_bands_gave():
     assert hashlib.sha256(drawn.astype("<i8").tobytes()).hexdigest()[:16] == "762dd734193377e1"
 
 
-def test_random_rankings_differ():
-    ranked = random_rankings(GRAPH, 2, 0)
-    assert list(ranked) == ["random 1", "random 2"] and random_rankings(GRAPH, 0, 0) == {}
-    assert not np.array_equal(ranked["random 1"], ranked["random 2"])
-
-
 def test_estimates_that_are_right_find_every_edge_that_matters():
     effects = np.zeros(46)
     effects[[3, 20, 40]] = 0.5, -0.2, 0.004  # the last is too small to count
@@ -89,27 +92,28 @@ def test_estimates_that_are_right_find_every_edge_that_matters():
     right[GRAPH.edges] = effects
     wrong[GRAPH.edges] = np.roll(effects, 1)
     found = result(effects, {EAP: wrong, EAP_IG: right})
-    assert np.flatnonzero(found.matter).tolist() == [3, 20]
-    assert (found.found[EAP].value, found.found[EAP_IG].value) == (0, 1)
-    assert found.missed.tolist() == [3, 20]
-    assert found.names[3] in found.edge_table(found.missed).index[0]
-    assert found.exact.value[[3, 20]] == pytest.approx([0.5, -0.2], abs=1e-3)
-    assert found.exact.low[3] < found.exact.value[3] < found.exact.high[3]
-    assert found.agreement[EAP_IG]["all"].value > 0.2
-    assert found.lines()[0] == "2 of all 46 edges carry more than a hundredth of the whole effect for certain"
-    assert found.lines()[2].startswith(f"{EAP_IG}: finds 1.00 [1.00, 1.00] of them")
-    assert found.values()["found"] == {EAP: (0, 0, 0), EAP_IG: (1, 1, 1)}
-    assert found.finding == (
+    exact = found["points"][:3]
+    assert found["matter"] == 2 and found["drawn"] == 46
+    assert exact[0, [3, 20]] == pytest.approx([0.5, -0.2], abs=1e-3)
+    assert exact[1, 3] < exact[0, 3] < exact[2, 3]
+    assert found["found"] == {EAP: (0, 0, 0), EAP_IG: (1, 1, 1)}
+    names = [GRAPH.name(tuple(map(int, edge))) for edge in np.argwhere(GRAPH.edges)]
+    assert {names[3], names[20]} <= {*found["strongest"]}  # also where EAP misses them
+    assert found["agreement"][EAP_IG]["all"].value > 0.2
+    values = values_of(found)
+    [title, *agreement] = show.edges_say(values)
+    assert title == (
         "Share found of the 2 edges that carry more than a hundredth: "
         "EAP 0.00 [0.00, 0.00], EAP-IG inputs 1.00 [1.00, 1.00]"
     )
-    assert found.setting == "toy, s2_swap, 40 fresh pairs"
-    assert found.curve_finding == "Nine tenths of the effect pass through 100 % of the edges, by any absolute score"
-    assert found.figure().get_suptitle().replace("\n", " ") == found.finding
-    assert found.curve_figure().get_suptitle().replace("\n", " ") == found.curve_finding
-    assert [*found.table().index] == [EAP, EAP_IG]
-    assert found.figure().axes
-    assert found.curve_figure().axes
+    assert agreement[0].startswith("EAP: rank correlation with effects as measured on 40 pairs, by what reads: all ")
+    assert [*show.edge_circuits_say(values)] == [
+        "Nine tenths of the effect pass through 100 % of the edges, by any absolute score"
+    ]
+    assert [*show.edge_circuits_table(values).index] == [EAP, EAP_IG]
+    assert show.edges_table(values).index[0] == names[3] and show.edges_table(values)[EXACT].iloc[0].startswith(
+        "0.50 ["
+    )
 
 
 @pytest.mark.parametrize("flipped", [False, True])
@@ -121,16 +125,10 @@ def test_one_edge_of_the_wrong_sign_decides_the_cpr_and_is_named(flipped):
     wrong = right.copy()
     wrong[gate] = 5.0 if flipped else -5.0
     effects = np.where((np.argwhere(GRAPH.edges) == gate).all(axis=1), 0.99, 0.001)
-    found = result(effects, {EAP: wrong, EAP_IG: right})
-    curves = {}
-    for name, ranked in found.means.items():
-        for absolute in (False, True):
-            circuits = Circuits.of(GRAPH, ranked, absolute=absolute)
-            run = 2.0 + circuits.edges[(slice(None), *gate)]  # the whole effect is kept where the gate is
-            curves[name, absolute] = circuits.measured(np.repeat(run[:, None], 40, 1), found.full, found.empty)
-    stored = files.plain(dataclasses.replace(found, curves=curves).values(), 6)
-    said = conclusions.deciding_edge(stored, EAP)
-    assert conclusions.deciding_edge(stored, EAP_IG) == []
+    kept = result(effects, {EAP: wrong, EAP_IG: right}, kept=lambda circuits: 1.0 * circuits[(slice(None), *gate)])
+    stored = files.plain(kept, 6)
+    said = show.deciding_edge(stored, EAP)
+    assert show.deciding_edge(stored, EAP_IG) == []
     assert stored["curves"][EAP]["CMD"]["CMD"] == stored["curves"][EAP_IG]["CMD"]["CMD"]
     if flipped:
         assert said == [] and stored["curves"][EAP]["CPR"]["CPR"][0] > 0.8
@@ -142,7 +140,7 @@ def test_one_edge_of_the_wrong_sign_decides_the_cpr_and_is_named(flipped):
 
 def test_intervals_hold_what_scores_agree_with(monkeypatch):
     """Exact effects are noisy: their ranks agree less with scores than those of the true effects do."""
-    monkeypatch.setattr(edge_results, "DRAWS", 200)
+    monkeypatch.setattr(numbers, "DRAWS", 200)
     rng = np.random.default_rng(0)
     truth = rng.standard_t(2, 46) * 0.05
     ranked = np.zeros(GRAPH.shape)
@@ -151,85 +149,90 @@ def test_intervals_hold_what_scores_agree_with(monkeypatch):
     covered, by_percentiles = [], []
     for _ in range(40):
         noise = rng.normal(0, 0.1, (20, 46)) + rng.normal(0, 0.3, (20, 1)) * truth
-        found = result(truth + noise, {EAP: ranked, EAP_IG: ranked}, prompts=20)
-        value, low, high = found.agreement[EAP]["all"]
+        arrays = arrays_of(truth + noise, {EAP: ranked, EAP_IG: ranked}, prompts=20)
+        value, low, high = numbers.edges(arrays, SETTINGS)["component graph"]["agreement"][EAP]["all"]
         covered.append(low <= agreement <= high)
         assert low <= value <= high
-        redrawn = edge_results._correlations(ranked[GRAPH.edges], found._redrawn[0])
-        by_percentiles.append(np.quantile(redrawn, 0.025) <= agreement <= np.quantile(redrawn, 0.975))
+        redrawn, _ = numbers.redrawn_shares(arrays | {"empty": np.full(20, 2.0)})
+        again = numbers.correlations(ranked[GRAPH.edges], redrawn)
+        by_percentiles.append(np.quantile(again, 0.025) <= agreement <= np.quantile(again, 0.975))
     assert sum(covered) >= 37 > sum(by_percentiles)
 
 
 def test_clusters_are_the_units_of_intervals():
     """Every pair twice, as one cluster, says no more than every pair once."""
     rng = np.random.default_rng(0)
-    effects = rng.standard_t(2, 46) * 0.05 + rng.normal(0, 0.1, (20, 46))
-    once = result(effects, prompts=20)
-    repeated = {name: np.repeat(getattr(once, name), 2, 0) for name in ("effects", "full", "empty", "clusters")}
-    twice = dataclasses.replace(once, **repeated)
-    assert twice.found == once.found
-    for kind, interval in once.agreement[EAP].items():
-        assert twice.agreement[EAP][kind] == pytest.approx(interval, abs=1e-9), kind
+    arrays = arrays_of(rng.standard_t(2, 46) * 0.05 + rng.normal(0, 0.1, (20, 46)), prompts=20)
+    repeated = arrays | {name: np.repeat(arrays[name], 2, 0) for name in ("effects", "full", "clusters")}
+    repeated["circuits"] = {
+        name: {kind: run | {"runs": np.repeat(run["runs"], 2, 1), "empty": np.repeat(run["empty"], 2)}
+               for kind, run in runs.items()}
+        for name, runs in arrays["circuits"].items()
+    }  # fmt: skip
+    once, twice = (numbers.edges(one, SETTINGS)["component graph"] for one in (arrays, repeated))
+    assert twice["found"] == once["found"]
+    for kind, interval in once["agreement"][EAP].items():
+        assert twice["agreement"][EAP][kind] == pytest.approx(interval, abs=1e-9), kind
 
 
 def test_correlations_are_spearmans():
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 9, 30) * 1.0, rng.integers(0, 9, (5, 30)) * 1.0  # with ties
     expected = [spearman(first, values) for values in second]
-    np.testing.assert_allclose(edge_results._correlations(first, second), expected)
-    assert np.isnan(edge_results._correlations(first, np.ones((2, 30)))).all()
+    np.testing.assert_allclose(numbers.correlations(first, second), expected)
+    assert np.isnan(numbers.correlations(first, np.ones((2, 30)))).all()
 
 
-def test_the_exact_ranking_is_told_by_its_pairs():
+def test_the_exact_ranking_stands_beside_the_estimates():
     found = result(np.linspace(0, 0.5, 46), {EAP: scores(1), EAP_IG: scores(2), EXACT: scores(3)})
-    said = "\n".join(found.lines())
-    assert "exact effects on the scored pairs: finds 0." in said
-    assert "exact: rank correlation with effects as measured on" in "\n".join(found.agreement_lines())
-    assert [*found.table().index] == [EAP, EAP_IG, EXACT] and [*found.values()["agreement"]] == [EAP, EAP_IG, EXACT]
+    assert "exact: rank correlation with effects as measured on" in "\n".join(show.edges_say(values_of(found)))
+    assert [*show.edge_circuits_table(values_of(found)).index] == [*found["agreement"]] == [EAP, EAP_IG, EXACT]
 
 
 @pytest.mark.filterwarnings("error")
 def test_kinds_of_which_none_was_drawn_have_no_correlation():
-    whole = result(np.linspace(0, 0.5, 46))
-    few = whole.kinds == "q"
-    found = dataclasses.replace(whole, drawn=whole.drawn[few], effects=whole.effects[:, few])
-    assert np.isnan(found.agreement[EAP]["MLP"]).all() and np.isfinite(found.agreement[EAP]["q"]).all()
-    assert "MLP" not in "".join(found.lines())
+    arrays = arrays_of(np.linspace(0, 0.5, 46))
+    few = numbers.edges(arrays, SETTINGS)["component graph"]["points"][5] == numbers.KINDS.index("q")
+    fewer = arrays | {"drawn": arrays["drawn"][few], "effects": arrays["effects"][:, few]}
+    found = numbers.edges(fewer, SETTINGS)["component graph"]
+    assert np.isnan(found["agreement"][EAP]["MLP"]).all() and np.isfinite(found["agreement"][EAP]["q"]).all()
+    assert "MLP" not in "".join(show.edges_say(values_of(found)))
 
 
 def test_without_a_whole_effect_nothing_is_a_share_of_it():
-    found = result(np.zeros(46))
-    nothing = EdgeScores(
-        SETTING, GRAPH, found.means, found.drawn, found.effects, found.empty, found.full, found.clusters, found.curves
-    )
-    assert np.isnan(nothing.exact.value).all()
-    assert not nothing.matter.any()
-    assert np.isnan(nothing.found[EAP]).all()
-    assert np.isnan(nothing.agreement[EAP]["all"]).all()
-    assert nothing.lines() == ["0 of all 46 edges carry more than a hundredth of the whole effect for certain"]
-    assert nothing.figure().axes
-    assert nothing.table().shape == (2, 4)
+    arrays = arrays_of(np.zeros(46))
+    arrays["full"] = np.full(40, 1.0)
+    found = numbers.edges(arrays, SETTINGS)["component graph"]
+    assert np.isnan(found["points"][0]).all() and found["matter"] == 0
+    assert np.isnan(found["found"][EAP]).all() and np.isnan(found["agreement"][EAP]["all"]).all()
+    values = values_of(found)
+    assert [*show.edges_say(values)][0] == "" == [*show.edge_circuits_say(values)][0]
+    assert drawn(show.FIGURE.parts["edges"], values) is not None
+    assert show.edge_circuits_table(values).shape == (2, 4)
+
+
+SMALL = {"prompts": 8, "edge_pairs": 8, "exact_edges": 100, "untrained_control": False}
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """A small measurement on the embedded model, and the folder of its records."""
     folder = tmp_path_factory.mktemp("edges")
-    scored = EdgePairs("embedded", prompts=8, folder=folder)
-    study = Edges(scored, scored.replace(seed=1), setting=SETTING, exact=100, random=1, steps=2)
-    return study, study.measured(), folder
+    return Study("ioi_patching", folder=folder, **SMALL).arrays("edges"), folder
 
 
 def test_edges_of_the_embedded_model(measured):
-    study, found, _ = measured
-    assert study.graph == ComponentGraph(4, 8)
-    assert found.effects.shape == (8, 100)
-    assert {name for name, _ in found.curves} == {EAP, EAP_IG, "random 1"}
-    assert "of the 100 edges measured, which were drawn by rank from 1,519, carry more" in found.lines()[0]
-    for curve in found.curves.values():  # the whole model is the last circuit
-        np.testing.assert_allclose(curve.circuit[-1], curve.full, atol=1e-4)
-    strongest = found.names[int(found.strongest[0])]
-    assert strongest.endswith("->logits")
+    arrays, _ = measured
+    assert arrays["graph"] == [4, 8, False] and arrays["effects"].shape == (8, 100)
+    assert [*arrays["circuits"]] == [EAP, EAP_IG, "random 1", "random 2"]
+    first, second = (scored["CPR"]["sizes"] for scored in [*arrays["circuits"].values()][2:])
+    assert not np.array_equal(first, second)
+    for by_ranking in arrays["circuits"].values():
+        for run in by_ranking.values():  # the whole model is the last circuit
+            np.testing.assert_allclose(run["runs"][-1], arrays["full"], atol=1e-4)
+    found = numbers.edges(arrays, SETTINGS)["component graph"]
+    largest = max(found["strongest"], key=lambda name: abs(found["strongest"][name][EXACT].value))
+    assert largest.endswith("->logits") and found["drawn"] == 100
 
 
 def test_exact_effects_rank_edges_on_pairs_on_which_they_are_not_judged(tmp_path):
@@ -237,46 +240,34 @@ def test_exact_effects_rank_edges_on_pairs_on_which_they_are_not_judged(tmp_path
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
     toy = architectures.build("gpt2", vocab_size=len(tokenizer), max_position_embeddings=64)
     given = Model.given(toy, tokenizer, "given:toy")
-    scored = EdgePairs(given, prompts=4, held_out=True, folder=tmp_path)
-    found = Edges(scored, scored.replace(seed=1), setting=SETTING, random=1, steps=1).measured()
-    assert isinstance(found, EdgeScores) and len(found.drawn) == found.graph.size
-    assert [*found.means] == [EAP, EAP_IG, EXACT]
-    assert [*dict.fromkeys(name for name, _ in found.curves)] == [EAP, EAP_IG, EXACT, "random 1"]
-    on_scored = scored.exact_effects(found.drawn).data["effects"].mean(0)
-    assert not np.allclose(on_scored, found.effects.mean(0))
-    np.testing.assert_allclose(found.means[EXACT][found.graph.edges], on_scored, atol=1e-6)
-    assert set(found.agreement) == set(found.found) == {EAP, EAP_IG, EXACT}
+    settings = {"prompts": 8, "edge_pairs": 4, "held_out": True, "untrained_control": False}
+    study = Study("ioi_patching", given, folder=tmp_path, **settings)
+    arrays = study.arrays("edges")
+    graph = ComponentGraph(*arrays["graph"])
+    assert len(arrays["drawn"]) == graph.size and [*arrays["means"]] == [EAP, EAP_IG, EXACT]
+    assert [*arrays["circuits"]] == [EAP, EAP_IG, EXACT, "random 1", "random 2"]
+    scored = measure._exact_effects(study, measure.name_pairs(study, prompts=4), arrays["drawn"])["effects"].mean(0)
+    assert not np.allclose(scored, arrays["effects"].mean(0))
+    np.testing.assert_allclose(arrays["means"][EXACT][graph.edges], scored, atol=1e-6)
+    found = study.numbers("edges")["component graph"]
+    assert set(found["agreement"]) == set(found["found"]) == {EAP, EAP_IG, EXACT}
 
 
 def test_effects_of_edges_do_not_depend_on_blocks(measured, monkeypatch, tmp_path):
-    study, found, _ = measured
-    monkeypatch.setattr(edges, "EDGES", 7)
-    monkeypatch.setattr(edges, "CIRCUITS", 3)
-    monkeypatch.setattr(edges, "PROMPTS", 3)
-    scored = EdgePairs("embedded", prompts=8, folder=tmp_path)
-    again = Edges(scored, scored.replace(seed=1), setting=SETTING, exact=100, random=1, steps=2).measured()
-    assert isinstance(again, EdgeScores)
-    for name, scores_ in found.means.items():
-        np.testing.assert_allclose(again.means[name], scores_, atol=1e-5)
-    np.testing.assert_allclose(again.effects, found.effects, atol=1e-4)
+    arrays, _ = measured
+    for name, size in (("EDGES", 7), ("CIRCUITS", 3), ("SCORED", 3)):
+        monkeypatch.setattr(measure, name, size)
+    again = Study("ioi_patching", folder=tmp_path, **SMALL).arrays("edges")
+    for name, means in arrays["means"].items():
+        np.testing.assert_allclose(again["means"][name], means, atol=1e-5)
+    np.testing.assert_allclose(again["effects"], arrays["effects"], atol=1e-4)
 
 
-def test_everything_is_loaded_without_a_model(measured, monkeypatch):
-    study, found, folder = measured
-    scored = EdgePairs("embedded", prompts=8, folder=folder)
-    again = Edges(scored, scored.replace(seed=1), setting=SETTING, exact=100, random=1, steps=2)
-    monkeypatch.setattr(EdgePairs, "pair", property(lambda _: pytest.fail("the model was loaded")))
-    loaded = again.measured()
-    assert isinstance(loaded, EdgeScores)
-    assert (loaded.effects == found.effects).all()
-
-
-def test_edges_are_judged_on_fresh_pairs():
-    scored = EdgePairs("embedded", prompts=8)
-    with pytest.raises(ValueError, match="give fresh pairs, of another seed"):
-        Edges(scored, scored, setting=SETTING)
-    with pytest.raises(ValueError, match="steps = 0"):
-        Edges(scored, scored.replace(seed=1), setting=SETTING, steps=0)
+def test_everything_is_loaded_without_a_model(measured):
+    arrays, folder = measured
+    never = Model("embedded", loader=lambda: pytest.fail("the model was loaded"))
+    loaded = Study("ioi_patching", never, folder=folder, **SMALL).arrays("edges")
+    np.testing.assert_array_equal(loaded["effects"], arrays["effects"])
 
 
 def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkeypatch):
@@ -285,18 +276,14 @@ def test_a_class_that_cannot_be_taken_apart_says_so_and_goes_on(tmp_path, monkey
     def refuse(_):
         raise UnsupportedModel(reason)
 
-    monkeypatch.setattr(edges, "graph_of", refuse)
-    study = Study("embedded", prompts=8, edge_pairs=4, folder=tmp_path)
-    found = study.edges()
-    assert found.lines() == [f"edges: {reason}"]
-    assert found.figure() is found.curve_figure() is None
-    assert found.table().empty and found.edge_table().empty
-    assert found.values() == {"refused": reason}
-    monkeypatch.setattr(EdgePairs, "pair", property(lambda _: pytest.fail("the model was loaded")))
-    assert Study("embedded", prompts=8, edge_pairs=4, folder=tmp_path).edges() == found
-
-
-@pytest.mark.parametrize(("name", "value"), [("edge_pairs", 1), ("exact_edges", 3)])
-def test_too_few_edges_or_pairs_are_refused_before_a_model_is_loaded(name, value):
-    with pytest.raises(ValueError, match=f"{name} = {value}"):
-        Study("no such model", **{name: value})
+    monkeypatch.setattr(measure, "graph_of", refuse)
+    study = Study("ioi_patching", prompts=8, untrained_control=False, folder=tmp_path)
+    values = values_of({}) | study.numbers("edges") | study.numbers("paths")
+    assert values["component graph"] == values["paths"] == {"refused": reason}
+    assert [*show.edges_say(values)] == [f"edges: {reason}"]
+    assert [*show.paths_say(values)] == [f"paths: not measured, {reason}"]
+    for part in ("edges", "edge_circuits", "paths", "diagram"):
+        assert drawn(show.FIGURE.parts[part], values) is None
+    assert show.edges_table(values).empty and show.edge_circuits_table(values).empty
+    never = study.replace(model=Model("embedded", loader=lambda: pytest.fail("the model was loaded")))
+    assert never.numbers("edges") == study.numbers("edges")

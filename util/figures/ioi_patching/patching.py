@@ -1,4 +1,4 @@
-"""Patching heads of a model: what each head carries, tells the output, and tells other heads.
+"""Patching heads of a model: what each head carries, and what it tells the output.
 
 Everywhere here N is the number of prompts, T the number of their tokens, L the number of layers that have attention, H
 the number of heads of each, dv the size of a head's output z. `ids` [N, T] are the tokens of the base prompts, and
@@ -6,49 +6,29 @@ the number of heads of each, dv the size of a head's output z. `ids` [N, T] are 
 minus that of S behind the last token.
 
 A head is a position (layer, head) in arrays [L, H]. Activations are dictionaries by the model's own layer numbers, as
-the engine gives them. `model_heads` is the one place that turns positions into these numbers.
+the engine gives them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.engine.attention import instrument
-from util.engine.call import Instrument, Support, UnsupportedModel
+from util.engine.call import Instrument
 from util.engine.direct_effects import direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import AddHeads, CaptureHeads, PatchHeads
 from util.engine.replay import Edit, Place, replay
-from util.roles.heads import checked_head
-from util.scores.paths import path_effects
-from util.stats.heads import Head
 
 Activations = Mapping[int, Tensor]  # by the model's own layer number, [N, T, H, dv]
 
 MAPS = ("denoised", "noised", "attribution", "direct")  # [N, L, H]
 RUNS = ("base", "source", "probability")  # [N]
-
-
-def model_heads(support: Support, heads: Iterable[Head]) -> list[Head]:
-    """Returns heads by the model's own layer numbers, for heads by their position in arrays [L, H].
-
-    Raises ValueError for what is no (layer, head), for a head that the model does not have, and for one that comes
-    twice.
-    """
-    count = len(support.layers)
-    positions = [checked_head(head, "heads") for head in heads]
-    for layer, head in positions:
-        if not (0 <= layer < count and 0 <= head < support.heads):
-            raise ValueError(
-                f"the model has {count} layers of {support.heads} heads, from 0: there is no head {(layer, head)}"
-            )
-    if len(set(positions)) < len(positions):
-        raise ValueError(f"a head comes twice in {positions}")
-    return [(support.layers[layer], head) for layer, head in positions]
 
 
 # ------------------------------------------------------------------------------------------------ single runs
@@ -160,58 +140,38 @@ def direct_map(
 
 
 def measure(model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, first: int) -> dict[str, Any]:
-    """Returns the arrays MAPS and RUNS for pairs of prompts of one shape, and the path of `patch_map`.
+    """Returns the arrays MAPS and RUNS for pairs of prompts of one shape.
 
     base, source [N, T]: the tokens of both prompts, which differ from position `first` on.
     """
     z, other = heads_of(model, base), heads_of(model, source)
-    noised, intact, path = patch_map(model, base, other, answers, first)
+    noised, intact, _ = patch_map(model, base, other, answers, first)
     denoised, corrupted, _ = patch_map(model, source, z, answers, first)
     return {
-        "noised": noised.astype(np.float32),
-        "denoised": denoised.astype(np.float32),
+        "noised": noised,
+        "denoised": denoised,
         "attribution": attribution(model, base, z, other, answers),
         "direct": direct_map(model, base, z, other, answers),
-        "base": intact.astype(np.float32),
-        "source": corrupted.astype(np.float32),
+        "base": intact,
+        "source": corrupted,
         "probability": probability(model, base, answers[:, 0]),
-        "path": path,
     }
 
 
-# ------------------------------------------------------------------------------------------------ circuits and paths
+# ------------------------------------------------------------------------------------------------ sets of heads
 
 
 def ablated_outside(
-    model: PreTrainedModel, ids: Tensor, answers: Tensor, means: Activations, kept: Sequence[Head] | None
+    model: PreTrainedModel, ids: Tensor, answers: Tensor, means: Activations, kept: NDArray[np.bool_]
 ) -> np.ndarray:
-    """Returns the logit differences [N] where only the heads `kept` work; None keeps all heads.
+    """Returns the logit differences [N] where only the heads that are True in `kept` [L, H] work.
 
-    means: by layer [1, T, H, dv], what the outputs of all other heads become. Raises what `model_heads` raises.
+    means: by layer [1, T, H, dv], what the outputs of all other heads become. Raises ValueError for a map of heads that
+    is not the model's.
     """
     support = prepare(model)
-    stay = None if kept is None else set(model_heads(support, kept))
-    patches = []
-    for layer in support.layers:
-        gone = [] if stay is None else [head for head in range(support.heads) if (layer, head) not in stay]
-        if gone:
-            patches.append(PatchHeads(layer, gone, means[layer][:, :, gone]))
+    if kept.shape != (len(support.layers), support.heads):
+        raise ValueError(f"the model has {len(support.layers)} layers of {support.heads} heads, the sets {kept.shape}")
+    gone = {layer: np.flatnonzero(~kept[place]).tolist() for place, layer in enumerate(support.layers)}
+    patches = [PatchHeads(layer, heads, means[layer][:, :, heads]) for layer, heads in gone.items() if heads]
     return logit_difference(model, ids, answers, *patches).numpy()
-
-
-def all_paths(
-    model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, heads: Sequence[Head]
-) -> dict[str, Any]:
-    """Returns what K heads tell the output and each other, as changes of the logit difference, see `scores.paths`.
-
-    base, source [N, T]: the tokens of both prompts. direct [N, K]: from sender to the output. edges [N, K, K, 4]: from
-    sender to receiver, through the receiver's query, key, value, and all three together; NaN where the receiver is in
-    no later layer. refused: why a class cannot be taken apart, all numbers being NaN; else empty.
-    """
-    try:
-        found = path_effects(model, base, source, answers, heads)
-    except UnsupportedModel as error:
-        count = len(heads)
-        direct, edges = (np.full((len(base), *shape), np.nan) for shape in ((count,), (count, count, 4)))
-        return {"direct": direct, "edges": edges, "refused": str(error)}
-    return {"direct": found.direct.numpy(), "edges": found.edges.numpy(), "refused": ""}
