@@ -125,7 +125,7 @@ def _measure(study: Callable[[Model, Path], None], folder: Path, work: mmap.mmap
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """A digest of the data of every record, by the name of its file. Raises store.Damaged for what else is left over."""
+    """A digest of the data of every record, by the name of its file. Raises store.Damaged for anything else."""
     found = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.suffix != ".lock" and not file.name.startswith(store.TEMPORARY):

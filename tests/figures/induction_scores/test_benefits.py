@@ -1,6 +1,7 @@
 """What demonstrations are worth: tables from made-up answers, and a small study of the embedded model."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,7 +116,8 @@ def test_the_picture_has_a_panel_for_each_task_that_is_done_and_what_the_paper_r
     ax = figure.axes[1]
     hollow = {line.get_color(): line.get_ydata() for line in ax.get_lines() if line.get_marker() == "D"}
     assert np.array([*hollow.values()]) == pytest.approx(np.array([[0.924, 0.946], [0.928, 0.925]]))
-    solid = [bars.get_children()[0].get_ydata() for bars in ax.containers if len(bars.get_children()) == 2]
+    lines: list[Any] = [bars.get_children() for bars in ax.containers]
+    solid = [of_bars[0].get_ydata() for of_bars in lines if len(of_bars) == 2]
     assert [0.6, 0.9] in [list(heights) for heights in solid]
     none = drawn(SHOTS, values(task("wordseq1", {0: (0.5,) * 4, 3: (0.9, 0.5, 0.5, 0.9)})))
     assert none is not None and not [text for text in none.legends[0].get_texts() if "published" in text.get_text()]

@@ -267,7 +267,9 @@ def test_a_study_compares_both_kinds_of_heads(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measure, "PAIR_TASKS", measure.PAIR_TASKS[:2])
     monkeypatch.setattr(measure, "FunctionVectorStudy", few)
-    monkeypatch.setattr(measure, "head_sets", lambda *arguments: head_sets(*arguments[:3], 3, 2))
+    monkeypatch.setattr(
+        measure, "head_sets", lambda matching, effect, norms, *_: head_sets(matching, effect, norms, 3, 2)
+    )
     study = small(tmp_path)
     result = study.numbers("function_vectors")["function vectors"]
     assert asked == ["shuffled"] * 2 + ["other_outputs"] * 2  # shuffled ones leave this model nothing to give back
