@@ -46,6 +46,7 @@ from util.roles import attention_scores
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.sequences_study import SequenceStudy
 from util.show import files
+from util.show.words import in_words
 from util.stats.heads import heads_where, top
 from util.study.study import Study
 
@@ -1687,7 +1688,7 @@ def test_all_results_of_a_small_study(tmp_path, monkeypatch):
     assert list(values["losses"]) == [*(row.name for row in plan.few()), "uniform"]
     assert list(values["controls"]) == ["layer-matched", "norm-matched", "short of"]
     said = study.check()
-    assert said[0].startswith(f"{(mean >= 0.3).sum()} of 32 heads attend to what followed")
+    assert said[0].startswith(f"{in_words(int((mean >= 0.3).sum())).capitalize()} of 32 heads attend to what followed")
     assert "Planted induction heads found exactly: True" in said
     assert any("needs meta-llama/Meta-Llama-3-8B" in sentence for sentence in said)
     again = unloaded(study)
