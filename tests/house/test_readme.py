@@ -8,7 +8,8 @@ import pytest
 from tests.stored import FOLDERS, flat, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
-from util.figures.ioi_patching.show import conclude, dip, few_edges, kept_alone
+from util.figures.ioi_patching.conclude import dip, few_edges, kept_alone
+from util.figures.ioi_patching.show import conclude
 from util.show.conclusions import claims_table, written
 
 README = (paths.root() / "README.md").read_text(encoding="utf-8")

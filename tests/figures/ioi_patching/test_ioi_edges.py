@@ -7,7 +7,7 @@ import pytest
 
 from tests import architectures
 from util.engine.call import UnsupportedModel
-from util.figures.ioi_patching import measure, numbers, show
+from util.figures.ioi_patching import conclude, measure, numbers, show
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, EXACT, drawn_edges
 from util.load_model_and_data import load_ICL_model
 from util.records.model import Model
@@ -127,8 +127,8 @@ def test_one_edge_of_the_wrong_sign_decides_the_cpr_and_is_named(flipped):
     effects = np.where((np.argwhere(GRAPH.edges) == gate).all(axis=1), 0.99, 0.001)
     kept = result(effects, {EAP: wrong, EAP_IG: right}, kept=lambda circuits: 1.0 * circuits[(slice(None), *gate)])
     stored = files.plain(kept, 6)
-    said = show.deciding_edge(stored, EAP)
-    assert show.deciding_edge(stored, EAP_IG) == []
+    said = conclude.deciding_edge(stored, EAP)
+    assert conclude.deciding_edge(stored, EAP_IG) == []
     assert stored["curves"][EAP]["CMD"]["CMD"] == stored["curves"][EAP_IG]["CMD"]["CMD"]
     if flipped:
         assert said == [] and stored["curves"][EAP]["CPR"]["CPR"][0] > 0.8

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 
 from tests.figures.legible import LONG_NAME, SHAPES, faults
 from util.figures.ioi_patching import numbers, show
-from util.figures.ioi_patching.show import FIGURE, circuit_of, dip, kept_alone
+from util.figures.ioi_patching.conclude import dip, kept_alone
+from util.figures.ioi_patching.show import FIGURE, circuit_of
 from util.roles.rules import Role
 from util.scores.evaluation import SHARES
 from util.show.draw import draw
