@@ -63,9 +63,9 @@ def test_the_figure_that_contributing_adds_is_right(tmp_path):
     listed.write_text(listed.read_text().replace("FIGURES = (", 'FIGURES = ("attention_sinks", '))
 
     first = run("".join(cells), tmp_path, util=tmp_path)
-    assert len(re.findall(r"^L\dH\d +[01]\.\d\d \[-?[01]\.\d\d, [01]\.\d\d\]$", first, re.MULTILINE)) == 5, first
+    assert re.search(r"^\w+ of 32 heads gives? the first token most of their attention$", first, re.MULTILINE), first
     drawn = {file.name for file in (tmp_path / "output" / "figures").iterdir()}
-    assert drawn == {f"attention_sinks_{panel}.{kind}" for panel in ("map", "untrained") for kind in ("png", "pdf")}
+    assert drawn == {"attention_sinks_map.png", "attention_sinks_map.pdf"}
     again = "".join(cells[:2]) + "\nassert study.model.loaded is None\n" + cells[-1]
     assert run(again, tmp_path, util=tmp_path) in first  # without the line that says what was loaded
 
