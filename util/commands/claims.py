@@ -5,7 +5,6 @@ import argparse
 from util import paths
 from util.commands.arguments import add_loading, model_of
 from util.figures.edge_ablation import more_queries
-from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads.ablation import AblationStudy
 from util.figures.forerunner_heads.more_prompts import copying
 from util.figures.induction_scores import claims as induction_claims
@@ -13,6 +12,7 @@ from util.figures.induction_scores.study import Study as InductionStudy
 from util.prompts.text_tasks import TEXT_TASKS
 from util.show import files
 from util.stats.verdicts import Verdicts
+from util.study.study import Study
 
 PROMPTS = {"induction_scores": 200, "edge_ablation": 250, "forerunner_heads": 128}
 CONTROL_SETS = 20
@@ -46,14 +46,14 @@ def run(arguments: argparse.Namespace) -> None:
         shots=(0, 10),
         untrained_control=False,
     )
-    edges = EdgeStudy(model, "capitalization", prompts=prompts["edge_ablation"])
+    edges = Study("edge_ablation", model, prompts=prompts["edge_ablation"], untrained_control=False)
     labels = AblationStudy(model, prompts=prompts["forerunner_heads"], k=4)
-    for study, measure in (
-        (induction, lambda: induction_claims.stored(induction.benefits())),
-        (edges, lambda: more_queries.claims(edges)),
-        (labels, lambda: copying(labels)),
+    for stem, measure in (
+        ("induction_scores", lambda: induction_claims.stored(induction.benefits())),
+        ("edge_ablation", lambda: more_queries.claims(edges)),
+        ("forerunner_heads", lambda: copying(labels)),
     ):
         found = measure()
         if found["claims"]:
             print(Verdicts(found["claims"]).table().to_string())
-        print(files.save_claims(found, study.stem, arguments.model))
+        print(files.save_claims(found, stem, arguments.model))
