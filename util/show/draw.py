@@ -59,7 +59,9 @@ def draw(grid: Grid, title: str | None, subtitle: str, width: float = WIDTH) -> 
         figure.supylabel(grid.y)
         if grid.finish is not None:
             grid.finish(figure, axes)
-        labelled = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+        labelled = {
+            label: handle for ax in figure.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
         lines = legend_below(figure, [*labelled.values(), *grid.legend])
         if lines:
             figure.set_figheight(figure.get_figheight() + LEGEND + LINE * max(0, lines - 2))

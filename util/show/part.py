@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class Part:
     numbers: from arrays and settings to entries of the values file. measure: a function of the figure's `measure.py`,
     from a study to its arrays; "" where the settings alone decide. says: sentences; of a part with a picture the first
     is its title, "" where there is none. about: the setting, below the title. panels: None where the values have no
-    picture. All but `numbers` need values only.
+    picture. needs: parts whose numbers it shows beside its own. All but `numbers` need values only.
     """
 
     numbers: Callable[[Arrays, Any], dict[str, Any]]
@@ -37,6 +37,7 @@ class Part:
     about: Callable[[Values], str] | None = None
     panels: Callable[[Values], Grid | None] | None = None
     table: Callable[[Values], pd.DataFrame] | None = None
+    needs: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,10 @@ class Study:
         return Study(self.figure.stem, **{**settings, **places, **changes})
 
     def twin(self, seed: int = 0, **changes: Any) -> Study:
-        """The same study on the model's untrained twin: the negative control."""
-        return self.replace(model=self.model.twin(seed), untrained_control=False, **changes)
+        """The same study on the model's untrained twin: the negative control. Its records are among this one's."""
+        twin = self.replace(model=self.model.twin(seed), untrained_control=False, **changes)
+        twin._records = self._records
+        return twin
 
     @property
     def request(self) -> dict[str, Any]:
@@ -161,6 +163,16 @@ class Study:
         shutil.rmtree(kept, ignore_errors=True)
         return record
 
+    @property
+    def origins(self) -> dict[str, dict[str, Any]]:
+        """The provenance of every record that was measured or loaded so far, by the name of its file."""
+        return {file.name: record.provenance for file, record in self._records.items()}
+
+    @property
+    def expected(self) -> dict[str, Any]:
+        """What the provenance of stored records must say, as far as it is known without their prompts."""
+        return expectation(self.model.request, self.model.loaded)
+
     def progress(self, items: Iterable[Any], what: str, unit: str = "record") -> Any:
         """The items, with a bar that says what is measured, how much is left, and where records are kept."""
         return tqdm(items, desc=what, unit=unit, leave=False, postfix=f"kept in {self.folder.name}")
@@ -191,7 +203,10 @@ class Study:
     @property
     def values(self) -> dict[str, Any]:
         """What the values file holds: the numbers of all parts."""
-        numbers = {name: entry for part in self.figure.parts for name, entry in self.numbers(part).items()}
+        return self._values(*self.figure.parts)
+
+    def _values(self, *parts: str) -> dict[str, Any]:
+        numbers = {name: entry for part in parts for name, entry in self.numbers(part).items()}
         return {"request": self.request | {"model": self.model.shown_name}, "model": self.description, **numbers}
 
     @property
@@ -201,10 +216,10 @@ class Study:
         return own[0].provenance["model"] if own else self.model.title
 
     def check(self) -> list[str]:
-        """What a fresh run must give again: the first sentence of every part."""
+        """What a fresh run must give again: the first sentence of every part, each once."""
         values = self.values
         firsts = (next(iter(part.says(values)), "") for part in self.figure.parts.values())
-        return [first for first in firsts if first]
+        return [*dict.fromkeys(first for first in firsts if first)]
 
     def save(self) -> conclusions.Conclusions:
         """Writes the values file, and returns what it and those of the committed models say."""
@@ -217,8 +232,7 @@ class Study:
         Raises what `numbers` raises.
         """
         shown = self._part(part)
-        values = {"request": self.request, **self.numbers(part)}
-        values["model"] = self.description
+        values = self._values(*shown.needs, part)
         picture = drawn(shown, values, width)
         sentences = list(shown.says(values))[bool(picture) :]  # the first is the picture's title
         print(*sentences, sep="\n", end="\n" * bool(sentences))
