@@ -10,7 +10,7 @@ import pytest
 
 from util import paths
 from util.commands.frame import COMMANDS, main
-from util.figures.edge_ablation import configs
+from util.commands import edge_configs as configs
 from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy

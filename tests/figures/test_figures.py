@@ -295,7 +295,7 @@ def test_the_change_of_the_benefit_is_that_of_the_paper(model, task, changes):
         assert induction_measures.benefit_change(full, left, error=full[0] - full[1])[1] is None
 
 
-@pytest.mark.parametrize("stem", ["forerunner_heads", "ioi_patching", "edge_ablation"])
+@pytest.mark.parametrize("stem", ["forerunner_heads", "ioi_patching"])
 def test_the_title_of_an_untrained_twin_says_that_it_is_one(stem):
     study = importlib.import_module(f"util.figures.{stem}.study").Study()
     trained, untrained = astuple(study.setting), astuple(study.twin().setting)

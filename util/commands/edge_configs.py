@@ -32,7 +32,6 @@ from util.prompts import word_pairs
 from util.records import exports
 from util.records.checked import Distinct
 from util.records.model import Model
-from util.records.provenance import expectation
 from util.scores.pruning import Pruning as Rounds
 from util.scores.units import SORTS, Circuit, Sort, write_scores
 from util.stats.intervals import Interval
@@ -287,13 +286,12 @@ def run(
     study = Study("edge_ablation", model, folder=folder, redo=overwrite, untrained_control=False)
     out = None if config.out_dir is None else Path(config.out_dir)
     if out is not None and not overwrite:
-        expected = expectation(model.request, model.loaded)
-        there = exports.result_there(out, config.plain(), "config", expected, "choose another out_dir")
+        there = exports.result_there(out, config.plain(), "config", study.expected, "choose another out_dir")
         if there is not None:
             return there
     if config.action in OF_UNITS:
-        options = {"search_prompts": config.pruning.search_prompts, "start": config.pruning.start.ablation}
-        pruner = Pruner.of(study, config.draws, **options)
+        start, prompts = config.pruning.start.ablation, config.pruning.search_prompts
+        pruner = Pruner.of(study, config.draws, prompts, start)
         result, draws = (_scored if config.action == "scores" else _pruned)(config, pruner, out)
     else:
         needed = config.draws if any(one.corruptions for one in config.ablations.values()) else config.draws[:1]

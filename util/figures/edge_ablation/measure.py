@@ -54,8 +54,8 @@ def verified(study: Study) -> dict[str, Any]:
     """A circuit of the primary task, searched, and measured on other prompts; and the same search where it is known.
 
     kept: its type pairs; trace: see `greedy_circuit`; rows: of FULL, NONE, the circuit, the model without it, random
-    circuits, and both the model and the circuit without each family of COMPLETENESS; single: see `single`; planted:
-    what the search kept and what it should keep.
+    circuits, and both the model and the circuit without each family of COMPLETENESS; whole: the whole model's accuracy
+    in the search; planted: what the search kept and what it should keep.
     """
     pairs, trace = Run(study, draws(study, split="search")[0]).search()
     circuit, settings = (*ALWAYS, *pairs), study.settings
@@ -65,7 +65,7 @@ def verified(study: Study) -> dict[str, Any]:
         "kept": [*map(str, pairs)],
         "trace": [(gone, accuracy) for _, gone, accuracy in trace],
         "rows": rows,
-        "single": study.arrays("map"),
+        "whole": float(study.arrays("map")[names.FULL]["right"][0].mean()),
         "planted": planted_search(study),
     }
 
@@ -84,16 +84,16 @@ def probed(study: Study) -> Rows:
     return answers(study, probes(CIRCUITS[names.CTX_AGG], PROBED, numbers), corruptions=(0, *numbers))
 
 
-def ambiguity(study: Study) -> dict[int, Rows]:
+def ambiguity(study: Study) -> dict[str, Rows]:
     """Circuits on verbs with ambiguous demonstrations, by their number; with `copied`, the query said again."""
     doubted = {name: Ablation(kept=CIRCUITS[name]) for name in DOUBTED}
-    rows = {}
+    rows: dict[str, Rows] = {}
     for count in study.settings.ambiguous_counts:
         store, copied = Store(), []
         for draw in draws(study, task=AMBIGUOUS, ambiguous=count):
             data = Run(study, draw, store).answers(doubted)
             copied.append({name: {**one, "copied": one["top"] == one["copy"]} for name, one in data.items()})
-        rows[count] = aligned(copied)
+        rows[str(count)] = aligned(copied)
     return rows
 
 

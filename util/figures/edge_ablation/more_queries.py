@@ -67,7 +67,9 @@ def claims(study: Study) -> dict[str, Any]:
         wanted = {name: drawn[name] for name in (names.FULL, names.FOUND, *names.random_names(drawn))}
         first = study.replace(donor_seeds=settings.donor_seeds[:1])
         circuit = answered(first, wanted, **own_queries(study, primary))
-    whole = {task: of_whole(study, draws(study, **own_queries(study, task))[0]) for task in dict.fromkeys((primary, *tasks))}
+    whole = {
+        task: of_whole(study, draws(study, **own_queries(study, task))[0]) for task in dict.fromkeys((primary, *tasks))
+    }
     layers, askable = int(whole[primary]["layers"]), {task: data["askable"] for task, data in whole.items()}
     halves_of = {names.FULL: WHOLE, **halves(layers)}
     of_halves = answered(study, halves_of, **own_queries(study, matters_most(rows))) if rows else {}

@@ -184,7 +184,7 @@ def _accuracy(compared: Mapping[str, Any]) -> dict[str, Interval]:
     return {name: right_of(row) for name, row in rows.items()}
 
 
-def _scores(rows: Rows) -> dict[str, Interval]:
+def scores_of(rows: Rows) -> dict[str, Interval]:
     """The score of each row, see `score`."""
     full, none = rows[names.FULL], rows[names.NONE]["right"]
     return {name: score(row["right"], full["right"], none, full["query"]) for name, row in rows.items()}
@@ -216,7 +216,7 @@ def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[s
     return {
         "accuracy": {task: _accuracy(one) for task, one in compared.items()},
         "sure losses": lost_by_circuit(rows),
-        "scores": {task: _scores(of_task) for task, of_task in rows.items()},
+        "scores": {task: scores_of(of_task) for task, of_task in rows.items()},
         "kl": divergence,
         **_beside(compared),
         "written": {task: one["written"] for task, one in compared.items()},
@@ -266,23 +266,23 @@ def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     for gone, right in arrays["trace"]:
         steps.append((left - 1, right, gone))
         left -= gone
-    scores = _scores(rows)
+    scores = scores_of(rows)
     random = [scores.pop(name).value for name in names.random_names(rows)]
     found, full, none = (rows[name]["right"] for name in (names.FOUND, names.FULL, names.NONE))
     searched = {
         "kept": arrays["kept"],
         "steps": steps,
-        "floor": SHARE * float(arrays["single"][names.FULL]["right"][0].mean()),
+        "floor": SHARE * arrays["whole"],
         "scores": scores,
         "random": random,
         "by_draw": [score(*draw).value for draw in zip(found, full, none, strict=True)],
         "explained": ratio(found, full, rows[names.FULL]["query"]),
     }
-    return {"search": searched, **single(arrays["single"], settings), "planted": arrays["planted"]}
+    return {"search": searched, "planted": arrays["planted"]}
 
 
 def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
-    """Accuracy without contextualisation from each layer on, and without aggregation below it; of the whole model.
+    """Accuracy without contextualisation from each layer on, and without aggregation below it.
 
     lost: where accuracy surely falls, all windows tested together, by the name of the ablation.
     """
@@ -293,7 +293,6 @@ def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
         "at": at,
         "CONTEXT from": [right_of(rows[names.context_from(layer)]) for layer in at],
         "AGG below": [right_of(rows[names.aggregation_below(layer)]) for layer in at],
-        "whole": right_of(full),
         "lost": sure_losses({name: (full, rows[name]) for name in (*late, *early)}),
     }
     return {"windows": shown}
@@ -319,7 +318,7 @@ def probes(rows: Rows, settings: Any) -> dict[str, Any]:
     return {"probes": shown}
 
 
-def ambiguous(by_count: Mapping[int, Rows], settings: Any) -> dict[str, Any]:
+def ambiguous(by_count: Mapping[str, Rows], settings: Any) -> dict[str, Any]:
     """By circuit, for every count of ambiguous demonstrations, the share of past tenses, copies, and other answers."""
     rows = [
         {name: {**row, "other": ~(row["right"] | row["copied"])} for name, row in of_count.items()}
@@ -329,7 +328,7 @@ def ambiguous(by_count: Mapping[int, Rows], settings: Any) -> dict[str, Any]:
         name: {circuit: [right_of(of_count[circuit], what) for of_count in rows] for circuit in DOUBTED}
         for name, what in (("past", "right"), ("copied", "copied"), ("other", "other"))
     }
-    return {"ambiguous": {"counts": [*by_count], **shares}}
+    return {"ambiguous": {"counts": [*map(int, by_count)], **shares}}
 
 
 # ------------------------------------------------------------------------------------------------ pruning
@@ -342,8 +341,7 @@ def pruning(by_task: Mapping[str, Mapping[str, Mapping[str, Any]]], settings: An
     for one, other in combinations(by_task, 2):
         for sort, by_pair in both.items():
             by_pair[f"{one}, {other}"] = overlap(by_task[one][sort], by_task[other][sort])
-    layers = next(iter(by_task.values()))["head"]["layers"]
-    return {"pruning": {"by_task": curves, "overlap": both, "layers": layers}}
+    return {"pruning": {"by_task": curves, "overlap": both}}
 
 
 def pruned(curve: Mapping[str, Any]) -> dict[str, Any]:

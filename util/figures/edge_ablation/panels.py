@@ -53,9 +53,10 @@ def share_left(curve: Mapping[str, Any]) -> str:
     return f"{curve['result'] / curve['units']:.1%}" if curve["units"] else ""
 
 
-def whole_of(values: Values, task: str) -> Sequence[float]:
-    """The accuracy of the whole model beside windows; values from before it stood there have it of every task."""
-    return values["windows"].get("whole") or values["accuracy"][task][names.FULL]
+def whole_of(values: Values) -> Sequence[float]:
+    """The accuracy of the whole model in the primary task, which requests without settings name "dataset"."""
+    request = values["request"]
+    return values["accuracy"][request.get("primary_task") or request["dataset"]][names.FULL]
 
 
 def _line(label: str, **look: Any) -> Line2D:
@@ -195,7 +196,7 @@ def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
     framed = [places[name] for name, cost in costs.items() if cost["p"] < 0.05]
     label = "colour: nats lost (square-root scale)\nnumber: accuracy lost"
     form = FuncFormatter(lambda root, _: f"{np.sign(root) * root**2:.1f}")
-    _cells(ax, shown, limit, texts, framed, label, limit * np.array([-1, -0.5, 0, 0.5, 1]), form)
+    _cells(ax, shown, limit, texts, framed, label, [limit * part for part in (-1, -0.5, 0, 0.5, 1)], form)
     ax.set_yticks(range(len(SOURCES)), SOURCES)
     ax.set_xticks(range(len(TARGETS)), [SHORT.get(name, name) for name, _ in TARGETS])
     for border in (2.5, 6.5, 7.5):
@@ -280,12 +281,12 @@ def _type_pairs(
         for a, b in ((a, b) for a in place for b in place if (a[0], b[0]) == (edge.source, edge.target)):
             lag = b[1] - a[1]
             if place[a] < place[b] and {"same": lag == 0, "earlier": lag > 0, "any": True}[edge.relation]:
-                look = f"simple,tail_width={width},head_width={width + 3},head_length={width + 3}"
-                colour = {"lw": 0, "color": GREY if pair in missed else BLUE, "alpha": 0.75}
+                form = f"simple,tail_width={width},head_width={width + 3},head_length={width + 3}"
+                look: dict[str, Any] = {"lw": 0, "color": GREY if pair in missed else BLUE, "alpha": 0.75}
                 bent = f"arc3,rad={0.3 if lag == 0 else -0.2}"
                 ends = (place[a], 0.0), (place[b], 0.0)
                 ax.add_patch(
-                    FancyArrowPatch(*ends, connectionstyle=bent, arrowstyle=look, shrinkA=8, shrinkB=8, **colour)
+                    FancyArrowPatch(*ends, connectionstyle=bent, arrowstyle=form, shrinkA=8, shrinkB=8, **look)
                 )
     for (kind, example), x in place.items():
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.2}
@@ -332,8 +333,7 @@ def _whole(ax: Axes, whole: Sequence[float]) -> None:
 
 def windows(values: Values) -> Grid:
     """Accuracy with contextualisation removed from a layer on, and aggregation below it, at each of the layers `at`."""
-    request, found = values["request"], values["windows"]
-    whole = whole_of(values, request.get("primary_task") or request["dataset"])
+    found, whole = values["windows"], whole_of(values)
     titles = {
         "CONTEXT from": r"A) contextualisation removed, layers $\geq L$",
         "AGG below": "B) aggregation removed, layers $< L$",
@@ -421,7 +421,7 @@ def _pruned(title: str, curve: Mapping[str, Any], ax: Axes) -> None:
 
 def survivors(values: Values) -> Grid:
     """How many units of each kind are left in each layer; of many kinds, those with the fewest share a row."""
-    layers = values["pruning"].get("layers") or values["windows"]["at"][-1]
+    layers = values["windows"]["at"][-1]
     shown = [(title, _kinds(curve["kept"])) for title, curve in _curves(values)]
     panels = [partial(_survivors, title, rows, layers) for title, rows in shown]
     return Grid(panels, least=2.4, height=[0.55 + 0.13 * max(2, len(rows)) for _, rows in shown])

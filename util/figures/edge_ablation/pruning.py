@@ -46,11 +46,13 @@ class Pruner:
         self.runs, self.search, self.start, self.study = runs, search, start, search.study
 
     @classmethod
-    def of(cls, study: Study, drawn: Sequence[Draw], search_prompts: int | None = None, **options: Any) -> Pruner:
+    def of(
+        cls, study: Study, drawn: Sequence[Draw], search_prompts: int | None = None, start: Ablation = WHOLE
+    ) -> Pruner:
         """The pruner of some draws of one task; search_prompts: by default as many as on the test split."""
         store, prompts = Store(), search_prompts or drawn[0].prompts
         search = Run(study, replace(drawn[0], split="search", prompts=prompts), store)
-        return cls([Run(study, draw, store) for draw in drawn], search, **options)
+        return cls([Run(study, draw, store) for draw in drawn], search, start)
 
     @cached_property
     def first(self) -> Circuit:
@@ -146,7 +148,7 @@ class Pruner:
     def curve(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
         """Units of one sort pruned, round by round, and measured on the test split. sets: random prunings.
 
-        settings: what decided the pruning. layers: of the model. units: how many there are at first; left: after each
+        settings: what decided the pruning. units: how many there are at first; left: after each
         round; search: the accuracy of each round on the search split; floor: what had to be kept there. whole: the row
         of the whole model on the test split; rows: those of some rounds, by units left. result: how many units are left
         before the accuracy falls below the floor; kept: their names. random: rows of random prunings that leave as
@@ -161,7 +163,6 @@ class Pruner:
         shares = {"per_round": per_round, "share": SHARE, "heads_share": HEADS_SHARE}
         return {
             "settings": {**SCORE, **shares, "search_prompts": self.search.draw.prompts},
-            "layers": start.heads.layers,
             "units": start.count(sort),
             "left": left,
             "search": [one.accuracy for one in pruning.rounds],

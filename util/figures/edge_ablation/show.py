@@ -53,7 +53,7 @@ def task_of(values: Values) -> str:
     return str(request.get("primary_task") or request["dataset"])
 
 
-def setting(values: Values, task: str = "", between: str = ", ", model: bool = True) -> str:
+def setting(values: Values, task: str | None = "", between: str = ", ", model: bool = True) -> str:
     """What titles say of prompts: model, task (that of `task_of` by default), demonstrations, prompts, donors."""
     request = values["request"]
     donors = request.get("donor_seeds")
@@ -128,6 +128,10 @@ def without_context(losses: Mapping[str, Any], margin: float, model: str) -> str
     return f"Whether {model} needs contextualisation is undecided with these prompts (largest loss, {most})."
 
 
+def circuits_about(values: Values) -> str:
+    return setting(values, None, ", of each task ")
+
+
 def circuits_table(values: Values) -> pd.DataFrame:
     """One line for each task and circuit: accuracies, divergence, agreement and score."""
     lines = {}
@@ -171,7 +175,8 @@ def circuit_say(values: Values) -> Iterator[str]:
     score, without = (scores[name] for name in (names.FOUND, names.without(names.FOUND)))
     if not known(score[0]):
         yield ""
-        yield f"No circuit of `{task}` was looked for: the whole model has no accuracy to keep."
+        whole, prompts = written(panels.whole_of(values)), values["request"]["prompts"]
+        yield f"No circuit of `{task}` was looked for: accuracy is {whole} ({prompts} prompts)."
         return
     best = max(random, default=0)
     beside = f"; of {len(random)} random circuits as large the best keeps {best:.2f}" * bool(random)
@@ -226,7 +231,7 @@ def windows_say(values: Values) -> Iterator[str]:
     yield (
         f"Accuracy is {written(windows['AGG below'][half])} without aggregation below layer {at[half]}, and "
         f"{written(windows['CONTEXT from'][half])} without contextualisation from there on. The whole model has "
-        f"{written(panels.whole_of(values, task_of(values)))}."
+        f"{written(panels.whole_of(values))}."
     )
 
 
@@ -306,8 +311,8 @@ def pruning_say(values: Values) -> Iterator[str]:
         for tasks, both in by_pair.items():
             if known(both["shared"]):
                 beside = f", random prunings {np.mean(both['random']):.2f}" if both["random"] else ""
-                share = f"share {both['shared']:.2f} of their units of {KINDS[sort]}"
-                yield f"{tasks.replace(', ', ' and ').capitalize()} {share}{beside}."
+                units = f"{both['shared']:.2f} of their units of {KINDS[sort]}"
+                yield f"{tasks.replace(', ', ' and ').capitalize()} share {units}{beside}."
 
 
 def at_result(curve: Mapping[str, Any], what: str) -> Sequence[float]:
@@ -376,16 +381,21 @@ FIGURE = Figure(
     {
         "circuits": Part(
             numbers.circuits, "circuits", circuits_say, panels=panels.circuits, table=circuits_table,
-            about=lambda values: setting(values, None, ", of each task "),
+            about=circuits_about,
         ),
         "map": Part(
             numbers.single, "single", map_say, panels=panels.edge_map,
             about=lambda values: f"{setting(values)}, search split",
         ),
-        "circuit": Part(numbers.verified, "verified", circuit_say, setting, panels.circuit),
-        "windows": Part(numbers.windows, "by_layer", windows_say, setting, panels.windows),
+        "circuit": Part(
+            numbers.verified, "verified", circuit_say, setting, panels.circuit, needs=("circuits", "map"),
+        ),
+        "windows": Part(numbers.windows, "by_layer", windows_say, setting, panels.windows, needs=("circuits",)),
         "pruning": Part(numbers.pruning, "pruned", pruning_say, pruning_about, panels.pruning, pruning_table),
-        "survivors": Part(numbers.pruning, "pruned", survivors_say, pruning_about, panels.survivors),
+        "survivors": Part(
+            lambda arrays, settings: {}, "pruned", survivors_say, pruning_about, panels.survivors,
+            needs=("windows", "pruning"),
+        ),
         "probes": Part(
             numbers.probes, "probed", probes_say, panels=panels.probes,
             about=lambda values: (
