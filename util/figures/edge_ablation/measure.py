@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from util.edges import names
@@ -15,7 +14,6 @@ from util.figures.edge_ablation.pruning import curves
 from util.figures.edge_ablation.runs import LookUp, Run, answers, draws
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
-from util.load_model_and_data import shown_name
 from util.models import planted
 from util.study.study import Study
 
@@ -98,18 +96,10 @@ def ambiguity(study: Study) -> dict[str, Rows]:
 
 
 def models(study: Study) -> dict[str, Any]:
-    """The circuits of the primary task with this model, other models by their names, and "untrained", its twin.
-
-    Other models are loaded as this one is, but for the revision, which is this model's.
-    """
-    task, model = study.settings.primary_task, study.model
-    compared = {model.title: study.arrays("circuits")[task]}
-    if study.settings.untrained_control:
-        compared["untrained"] = compare(study.twin(), task)
-    for name in study.settings.other_models:
-        other = replace(model, name=name, revision=None, loader=None)
-        compared[shown_name(name)] = compare(study.replace(model=other, untrained_control=False), task)
-    return compared
+    """The circuits of the primary task with this model and, as "untrained", with its untrained twin."""
+    task = study.settings.primary_task
+    compared = {study.model.title: study.arrays("circuits")[task]}
+    return compared | ({"untrained": compare(study.twin(), task)} if study.settings.untrained_control else {})
 
 
 def pruned(study: Study) -> dict[str, Any]:

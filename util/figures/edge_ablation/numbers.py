@@ -190,22 +190,12 @@ def scores_of(rows: Rows) -> dict[str, Interval]:
     return {name: score(row["right"], full["right"], none, full["query"]) for name, row in rows.items()}
 
 
-def lost_by_circuit(rows: Mapping[str, Rows]) -> dict[str, dict[str, Interval]]:
-    """Where accuracy surely falls without demonstrations and without contextualisation, and by how much.
-
-    rows: by task or model. By circuit, then by task or model, see `sure_losses`.
-    """
-    return {
-        circuit: sure_losses({name: (row[names.FULL], row[circuit]) for name, row in rows.items()})
-        for circuit in (names.QUERY_ONLY, names.AGG_ONLY)
-    }
-
-
 def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[str, Any]:
     """By task and circuit: accuracy, score, divergence from the whole model (nats), accuracy by draw of donors [D].
 
-    And of each task chance, distinct queries, and what it loses without contextualisation; "sure losses" as
-    `lost_by_circuit`; what was written out, see `measure.compare`, and how often both say the same.
+    And of each task chance, distinct queries, and what it loses without contextualisation; "sure losses": where
+    accuracy surely falls without demonstrations and without contextualisation, see `sure_losses`; what was written out,
+    see `measure.compare`, and how often both say the same.
     """
     rows = {task: one["rows"] for task, one in compared.items()}
     right = {task: (of_task[names.AGG_ONLY], of_task[names.FULL]) for task, of_task in rows.items()}
@@ -215,10 +205,17 @@ def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[s
     }
     return {
         "accuracy": {task: _accuracy(one) for task, one in compared.items()},
-        "sure losses": lost_by_circuit(rows),
+        "sure losses": {
+            circuit: sure_losses({task: (of_task[names.FULL], of_task[circuit]) for task, of_task in rows.items()})
+            for circuit in (names.QUERY_ONLY, names.AGG_ONLY)
+        },
         "scores": {task: scores_of(of_task) for task, of_task in rows.items()},
         "kl": divergence,
-        **_beside(compared),
+        "draws": {
+            task: {name: row["right"].mean(1).tolist() for name, row in of_task.items()}
+            for task, of_task in rows.items()
+        },
+        "chance": {task: one["chance"] for task, one in compared.items()},
         "written": {task: one["written"] for task, one in compared.items()},
         "same": {
             task: {name: float(row["agrees"].mean()) for name, row in of_task.items()} for task, of_task in rows.items()
@@ -230,23 +227,9 @@ def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[s
     }
 
 
-def _beside(compared: Mapping[str, Mapping[str, Any]], prefix: str = "") -> dict[str, Any]:
-    """What a picture of circuits has beside accuracies: single draws of donors, and chance."""
-    draws = {
-        task: {name: row["right"].mean(1).tolist() for name, row in one["rows"].items()}
-        for task, one in compared.items()
-    }
-    return {f"{prefix}draws": draws, f"{prefix}chance": {task: one["chance"] for task, one in compared.items()}}
-
-
 def models(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[str, Any]:
-    """Accuracy by model and circuit; of models that were trained, what `circuits` has of tasks, by model."""
-    trained = {name: one for name, one in compared.items() if name != "untrained"}
-    accuracies = {name: _accuracy({"rows": one["rows"]}) for name, one in compared.items()}
-    if len(trained) == 1:  # what stands beside other models is of no use alone
-        return {"models": accuracies}
-    losses = lost_by_circuit({name: one["rows"] for name, one in trained.items()})
-    return {"models": accuracies, "model sure losses": losses, **_beside(trained, "model ")}
+    """Accuracy by model and circuit."""
+    return {"models": {name: _accuracy({"rows": one["rows"]}) for name, one in compared.items()}}
 
 
 def single(rows: Rows, settings: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
@@ -38,7 +37,8 @@ LARGEST_KINDS = 6  # of units: those that a panel names; the rest are counted to
 LABELS = 0.85  # inches that the names of kinds need
 ROW = 0.135  # inches between two names
 DIGIT = 3.2  # points: the width of a digit of 5 points
-LOOKS = {names.FULL: (BLUE, "o"), names.CTX_AGG: (PALE_RED, "s"), names.AGG_ONLY: (RED, "v")}
+LOOKS = {names.FULL: (BLUE, "o"), names.CTX_AGG: (PALE_RED, "s"), names.AGG_ONLY: (RED, "v"), "ablated": (RED, "o")}
+WHOLE = {names.FULL: (BLUE, "whole model"), names.ALONE: (GREY, "whole, bare query")}
 
 
 def arrow(edge: str) -> str:
@@ -48,95 +48,63 @@ def arrow(edge: str) -> str:
     return r" $\to$ ".join(types) + (f" ({relation})" if relation else "")
 
 
-def share_left(curve: Mapping[str, Any]) -> str:
-    """The result's share of the units that there were at first, "" where there were none."""
-    return f"{curve['result'] / curve['units']:.1%}" if curve["units"] else ""
-
-
 def whole_of(values: Values) -> Sequence[float]:
     """The accuracy of the whole model in the primary task, which requests without settings name "dataset"."""
     request = values["request"]
     return values["accuracy"][request.get("primary_task") or request["dataset"]][names.FULL]
 
 
-def _line(label: str, **look: Any) -> Line2D:
-    """A line with its name, for a legend."""
-    return Line2D([], [], label=label, **{"ms": 3, "lw": 0.9, **look})
-
-
-def _dot(colour: str, label: str, marker: str = "o") -> Line2D:
-    return _line(label, color=colour, marker=marker, ls="", mew=0.9)
-
-
-def _rows(ax: Axes, rows: Mapping[str, Any], title: str, x: str = "", **look: Any) -> None:
+def _rows(ax: Axes, rows: Mapping[str, Any], title: str, x: str, label: str = "", **look: Any) -> None:
     """Values with intervals, one below the other, and the number at the right end; None for no value."""
-    colours = {names.FULL: BLUE, names.ALONE: GREY}
     for y, (name, triple) in enumerate(rows.items()):
         if triple is not None and triple[0] is not None:
-            intervals(ax, [triple], y, colours.get(name, RED), size=3, hollow=False)
+            colour, of_row = WHOLE.get(name, (RED, label))
+            intervals(ax, [triple], y, colour, size=3, hollow=False, label=of_row)
             text = short_number(triple[0])
             ax.text(1.04, y, text, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
     ax.set_yticks(range(len(rows)), list(rows), fontsize=6.5)
     ax.set(ylim=(max(len(rows), 1) - 0.5, -0.5), xlabel=x, **look)
-    ax.set_title(title, fontsize=7.5)
+    ax.set_title(broken(title.replace("_", " "), 7.5, 72 * room(ax)[0] - 20), fontsize=7.5)
 
 
 # ------------------------------------------------------------------------------------------------ circuits
 
 
 def circuits(values: Values) -> Grid | None:
-    """Accuracy by task and circuit, and the divergence from the whole model; None for values without these."""
-    return _circuits(values, values["accuracy"], "", values["kl"]) if "kl" in values else None
+    """Accuracy by task and circuit, grey ticks for single draws of donors, dotted at chance.
 
-
-def models(values: Values) -> Grid | None:
-    """Accuracy by model and circuit; None where there is no other model: the twin's zeros need no panel."""
-    return _circuits(values, values["models"], "model ", {}) if "model draws" in values else None
-
-
-def _circuits(values: Values, accuracy: Mapping[str, Any], prefix: str, kl: Mapping[str, Any]) -> Grid:
-    """Accuracy by task or model and circuit, grey ticks for single draws of donors, dotted at chance; kl: below it."""
-    draws, chance = values[f"{prefix}draws"], values[f"{prefix}chance"]
-    circuit_names = list(dict.fromkeys(name for task in draws for name in accuracy[task]))
+    Below it the divergence from the whole model; None for values without it.
+    """
+    if "kl" not in values:
+        return None
     panels: list[Panel] = [
-        partial(_accuracy, task, {name: accuracy[task].get(name) for name in circuit_names}, draws[task], chance[task])
-        for task in draws
+        partial(_accuracy, task, rows, values["draws"][task], values["chance"][task])
+        for task, rows in values["accuracy"].items()
     ]
-    largest = max([10.0, *(triple[2] for row in kl.values() for triple in row.values())])
-    for task, row in kl.items():
-        shown = {name: None if name == names.FULL else row.get(name) for name in circuit_names}
+    largest = max([10.0, *(triple[2] for row in values["kl"].values() for triple in row.values())])
+    for task, row in values["kl"].items():
+        shown = {name: row.get(name) for name in values["accuracy"][task]} | {names.FULL: None}
         panels.append(partial(_divergence, task, shown, largest))
-    legend = [_dot(BLUE, "whole model"), _dot(RED, "circuit, rest ablated"), _dot(GREY, "one draw of donors", "|")]
-    if names.ALONE in circuit_names:
-        legend.insert(2, _dot(GREY, "whole, bare query"))
-    legend.append(_line("chance", ls=":", color="0.6"))
-    height = 0.6 + ROW * len(circuit_names)
-    return Grid(panels, least=1.0, columns=len(draws), height=height, share="y", legend=legend)
+    tasks = values["accuracy"].values()
+    return Grid(panels, least=1.0, columns=len(tasks), height=0.6 + ROW * max(map(len, tasks)), share="y")
 
 
-def _accuracy(
-    task: str, rows: Mapping[str, Any], draws: Mapping[str, Sequence[float]], chance: float, ax: Axes
-) -> None:
-    ax.axvline(chance, color="0.6", lw=0.8, ls=":")
+def _accuracy(task: str, rows: Mapping[str, Any], draws: Mapping[str, Any], chance: float, ax: Axes) -> None:
+    _rows(ax, rows, task, "accuracy", "circuit, rest ablated", xlim=(-0.06, 1.06))
     for y, name in enumerate(rows):
         drawn = draws.get(name, ())
-        ax.plot(drawn, np.full(len(drawn), y), "|", color=GREY, ms=7, mew=0.8)
-    _rows(ax, rows, _broken(task, ax), "accuracy", xlim=(-0.06, 1.06))
+        ax.plot(drawn, np.full(len(drawn), y), "|", color=GREY, ms=7, mew=0.8, zorder=1, label="one draw of donors")
+    ax.axvline(chance, color="0.6", lw=0.8, ls=":", label="chance")
     ax.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
 
 
 def _divergence(task: str, rows: Mapping[str, Any], largest: float, ax: Axes) -> None:
     """On a scale that is linear up to 0.1."""
-    _rows(ax, rows, _broken(task, ax), "KL, nats")
+    _rows(ax, rows, task, "KL, nats")
     ax.set_xscale("symlog", linthresh=0.1)
     ax.set_xlim(-0.02, 1.6 * largest)
     ax.set_xticks([0, 0.1, 1, 10], ["0", ".1", "1", "10"])
     ax.minorticks_off()
-
-
-def _broken(name: str, ax: Axes) -> str:
-    """The name of a task or model over as many lines as fit over a panel."""
-    return broken(name.replace("_", " ").replace("-", "- "), 7.5, 72 * room(ax)[0] - 20).replace("- ", "-")
 
 
 # ------------------------------------------------------------------------------------------------ maps of edges
@@ -322,13 +290,27 @@ def _scores(scores: Mapping[str, Any], random: Sequence[float], ax: Axes) -> Non
     ax.plot(random, len(shown) + spread, "o", ms=2.5, color=GREY, alpha=0.7)
 
 
-# ------------------------------------------------------------------------------------------------ layers and donors
+# ------------------------------------------------------------------------------------------------ lines
 
 
 def _whole(ax: Axes, whole: Sequence[float]) -> None:
     """A blue band: the accuracy of the whole model, with its interval."""
     ax.axhspan(whole[1], whole[2], color=BLUE, alpha=0.1, lw=0)
-    ax.axhline(whole[0], color=BLUE, lw=0.9, ls=":")
+    ax.axhline(whole[0], color=BLUE, lw=0.9, ls=":", label="whole model, 95 %")
+
+
+def _lines(title: str, x: str, at: Sequence[int], series: Mapping[str, Any], whole: Sequence[float], ax: Axes) -> None:
+    """Shares with intervals by whole numbers, a line for each of LOOKS, a little apart. whole: see `_whole`."""
+    extent = max(at) - min(at) or 1
+    if whole:
+        _whole(ax, whole)
+    for number, (name, triples) in enumerate(series.items()):
+        colour, marker = LOOKS[name]
+        shifted = np.array(at) + 0.025 * extent * (number - (len(series) - 1) / 2)
+        points(ax, shifted, triples, fmt=f"{marker}-", color=colour, lw=1, elinewidth=0.8, label=name)
+    ax.set(xlabel=x, ylabel="accuracy" if whole else "share of prompts", title=title, ylim=(-0.05, 1.08))
+    ax.set_xticks(at)
+    ax.set_yticks([0, 0.5, 1])
 
 
 def windows(values: Values) -> Grid:
@@ -338,36 +320,17 @@ def windows(values: Values) -> Grid:
         "CONTEXT from": r"A) contextualisation removed, layers $\geq L$",
         "AGG below": "B) aggregation removed, layers $< L$",
     }
-    panels = [partial(_window, title, found["at"], found[name], whole) for name, title in titles.items()]
-    legend = [_line("ablated", color=RED, marker="o"), Patch(fc=BLUE, alpha=0.2, label="whole model, 95 %")]
-    return Grid(panels, least=2.4, height=1.65, share="y", legend=legend)
-
-
-def _window(title: str, at: Sequence[int], triples: Sequence[Any], whole: Sequence[float], ax: Axes) -> None:
-    _whole(ax, whole)
-    points(ax, at, triples, fmt="o-", color=RED)
-    ax.set(xlabel="L", ylabel="accuracy", ylim=(-0.04, 1.08), xlim=(-0.03 * at[-1], 1.03 * at[-1]), title=title)
-    ax.set_xticks(at)
-    ax.set_yticks([0, 0.5, 1])
+    panels = [partial(_lines, text, "L", found["at"], {"ablated": found[name]}, whole) for name, text in titles.items()]
+    return Grid(panels, least=2.4, height=1.65, share="y")
 
 
 def ambiguous(values: Values) -> Grid:
     """By how many demonstrations fit two rules: answers of the rule that only the others show, copies, neither."""
     found = values["ambiguous"]
     titles = {"past": "A) past tense", "copied": "B) the query again", "other": "C) something else"}
-    panels = [partial(_shares, title, found["counts"], found[what]) for what, title in titles.items()]
-    legend = [_line(name, color=LOOKS[name][0], marker=LOOKS[name][1], lw=1) for name in found["past"]]
-    return Grid(panels, least=1.7, height=1.45, share="y", legend=legend)
-
-
-def _shares(title: str, counts: Sequence[int], by_circuit: Mapping[str, Sequence[Any]], ax: Axes) -> None:
-    step = 0.025 * (max(counts) - min(counts) or 1)
-    for number, (name, shares) in enumerate(by_circuit.items()):
-        colour, marker = LOOKS[name]
-        x = np.array(counts) + step * (number - (len(by_circuit) - 1) / 2)
-        points(ax, x, shares, fmt=f"{marker}-", color=colour, lw=1, elinewidth=0.8)
-    ax.set(xlabel="ambiguous demonstrations", ylabel="share of prompts", title=title, ylim=(-0.05, 1.05))
-    ax.set_xticks(counts)
+    at, x = found["counts"], "ambiguous demonstrations"
+    panels = [partial(_lines, text, x, at, found[name], ()) for name, text in titles.items()]
+    return Grid(panels, least=1.7, height=1.45, share="y")
 
 
 # ------------------------------------------------------------------------------------------------ pruning
@@ -386,16 +349,8 @@ def pruning(values: Values) -> Grid:
     Blue: the whole model on the test split, with its interval; dashed: what had to be kept on the search split; a
     vertical line: the result, with the accuracy of random prunings of that size in grey.
     """
-    legend = [
-        _line("test split", color=RED, marker="o"),
-        _line("search split", color=RED, lw=0.7),
-        _line("floor, search split", color=RED, lw=0.7, ls="--"),
-        _line("whole model, test split", color=BLUE, ls=":"),
-        _dot(GREY, "random, as many left"),
-        _line("result", color="0.3", lw=0.7),
-    ]
     panels = [partial(_pruned, title, curve) for title, curve in _curves(values)]
-    return Grid(panels, least=2.4, height=1.6, share="y", legend=legend)
+    return Grid(panels, least=2.4, height=1.6, share="y")
 
 
 def _pruned(title: str, curve: Mapping[str, Any], ax: Axes) -> None:
@@ -404,11 +359,12 @@ def _pruned(title: str, curve: Mapping[str, Any], ax: Axes) -> None:
     none = share[0] is None or np.isnan(share[0])
     kept = "are left: the model answers nothing" if none else f"keep {written(share)}"
     _whole(ax, curve["whole"])
-    ax.axhline(curve["floor"], color=RED, lw=0.7, ls="--")
-    ax.axvline(result, color="0.3", lw=0.7)
-    ax.plot(np.full(len(curve["random"]), result), curve["random"], "o", ms=2.5, color=GREY, alpha=0.7)
-    ax.plot(curve["left"], curve["search"], color=RED, lw=0.7)
-    points(ax, left, curve["accuracy"].values(), fmt="o-", color=RED, lw=1, elinewidth=0.8)
+    ax.axhline(curve["floor"], color=RED, lw=0.7, ls="--", label="floor, search split")
+    ax.axvline(result, color="0.3", lw=0.7, label="result")
+    random = np.full(len(curve["random"]), result), curve["random"]
+    ax.plot(*random, "o", ms=2.5, color=GREY, alpha=0.7, label="random, as many left")
+    ax.plot(curve["left"], curve["search"], color=RED, lw=0.7, label="search split")
+    points(ax, left, curve["accuracy"].values(), fmt="o-", color=RED, lw=1, elinewidth=0.8, label="test split")
     ax.set_xscale("symlog", linthresh=1)
     # at most five of the sizes, the largest and the smallest among them, by equal factors where there are
     wanted = np.geomspace(max(left.min(), 1), max(left.max(), 1), 5)

@@ -77,8 +77,8 @@ class Settings:
     probes. k: demonstrations; prompts: of each task; donor_seeds: draws of donors. random_circuits: with as many type
     pairs, or units, as the one found. ambiguous_counts: demonstrations, of k, that fit two rules. corruptions: of the
     probes, from 1 on. pruned_tasks: in which heads and edges are pruned; search_prompts: on which they are scored;
-    per_round: the share of the living units that goes in a round. layout: see `Draw`. other_models: names of further
-    models. untrained_control: also the untrained twin, a second model in memory.
+    per_round: the share of the living units that goes in a round. layout: see `Draw`. untrained_control: also the
+    untrained twin, a second model in memory.
     """
 
     tasks: Tasks = TASKS
@@ -94,7 +94,6 @@ class Settings:
     search_prompts: Count = 64
     per_round: Share = 0.2
     layout: Mapping[str, str] | None = None
-    other_models: Annotated[tuple[Text, ...], AsList] = ()
     untrained_control: bool = True
 
     def __post_init__(self) -> None:

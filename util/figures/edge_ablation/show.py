@@ -53,30 +53,16 @@ def task_of(values: Values) -> str:
     return str(request.get("primary_task") or request["dataset"])
 
 
-def setting(values: Values, task: str | None = "", between: str = ", ", model: bool = True) -> str:
+def setting(values: Values, task: str | None = "", between: str = ", ") -> str:
     """What titles say of prompts: model, task (that of `task_of` by default), demonstrations, prompts, donors."""
     request = values["request"]
     donors = request.get("donor_seeds")
     extent = f"{request['prompts']} prompts" + (f", donors {', '.join(map(str, donors))}" if donors else "")
-    start = f"{title(values)}, " * model + (f"{task or task_of(values)}, " if task is not None else "")
-    return f"{start}{request['k']} demonstrations{between}{extent}"
+    where = "" if task is None else f"{task or task_of(values)}, "
+    return f"{title(values)}, {where}{request['k']} demonstrations{between}{extent}"
 
 
 # ------------------------------------------------------------------------------------------------ circuits
-
-
-def needed(lost: Mapping[str, Mapping[str, Any]], count: int, things: str) -> str:
-    """In how many tasks or models accuracy surely falls, see `numbers.lost_by_circuit`; "" where in none."""
-    bare, without = lost[names.QUERY_ONLY], lost[names.AGG_ONLY]
-    falls, parts = "accuracy surely falls ", []
-    if bare:
-        parts.append(f"without demonstrations (QUERY-ONLY) {falls}in {len(bare)} of {count} {things}")
-    if without:
-        name, loss = max(without.items(), key=lambda item: item[1][0])
-        most = f"{', most in' if len(without) > 1 else ','} {name}, by {written(loss)}"
-        read = "without those read by each other or the query (AGG-ONLY) "
-        parts.append(f"{read}{'' if bare else falls}in {len(without)}{most}")
-    return say(", ".join(parts))
 
 
 def circuits_say(values: Values) -> Iterator[str]:
@@ -85,7 +71,13 @@ def circuits_say(values: Values) -> Iterator[str]:
     Of other tasks nothing is said: so few queries do not show small losses. The claims have more.
     """
     accuracy, lost = values["accuracy"], values["sure losses"]
-    yield needed(lost, len(accuracy), "tasks")
+    (bare, without), falls = (lost[name] for name in (names.QUERY_ONLY, names.AGG_ONLY)), "accuracy surely falls "
+    parts = [f"without demonstrations (QUERY-ONLY) {falls}in {len(bare)} of {len(accuracy)} tasks"] if bare else []
+    if without:
+        name, loss = max(without.items(), key=lambda item: item[1][0])
+        read = f"without those read by each other or the query (AGG-ONLY) {'' if bare else falls}in {len(without)}"
+        parts.append(f"{read}{', most in' if len(without) > 1 else ','} {name}, by {written(loss)}")
+    yield say(", ".join(parts))
     kept = {}
     for name in (names.CTX_AGG, names.AGG_ONLY):
         scores = {task: row[name][0] for task, row in values["scores"].items()}
@@ -96,12 +88,12 @@ def circuits_say(values: Values) -> Iterator[str]:
     else:
         yield "Primary endpoint: the whole model is no better than without any edges, so that circuits have no score."
     for circuit, what in ((names.QUERY_ONLY, "reading the demonstrations"), (names.AGG_ONLY, READ_BY_OTHERS)):
-        falls = []
+        tasks = []
         for task, loss in lost[circuit].items():
             whole, left = (accuracy[task][name][0] for name in (names.FULL, circuit))
-            falls.append(f"`{task}` (by {written(loss)}, from {whole:.2f} to {left:.2f})")
-        if falls:
-            yield f"Without {what} ({circuit}) accuracy surely falls in {listed(falls)}."
+            tasks.append(f"`{task}` (by {written(loss)}, from {whole:.2f} to {left:.2f})")
+        if tasks:
+            yield f"Without {what} ({circuit}) accuracy surely falls in {listed(tasks)}."
     if "uncontextualised" in values:
         yield without_context(values["uncontextualised"], MARGIN, title(values))
         yield f"Distinct queries: {', '.join(f'{task} {count}' for task, count in values['queries'].items())}."
@@ -146,9 +138,7 @@ def circuits_table(values: Values) -> pd.DataFrame:
     return pd.DataFrame.from_dict(lines, orient="index").rename_axis(["task", "circuit"])
 
 
-def models_say(values: Values) -> Iterator[str]:
-    trained = [name for name in values["models"] if name != "untrained"]
-    yield needed(values["model sure losses"], len(trained), "models") if len(trained) > 1 else ""
+def twin_says(values: Values) -> Iterator[str]:
     if "untrained" in values["models"]:
         best, right = max(values["models"]["untrained"].items(), key=lambda item: item[1][0])
         yield f"Untrained twin, {task_of(values)}: accuracy {written(right)} at most (in {best})."
@@ -333,7 +323,7 @@ def pruning_table(values: Values) -> pd.DataFrame:
         drawn = curve["random"]
         lines[task, f"{sort} units"] = {
             "at first": curve["units"],
-            "left": f"{curve['result']} ({panels.share_left(curve)})",
+            "left": f"{curve['result']} ({curve['result'] / max(1, curve['units']):.1%})",
             "accuracy, test": written(at_result(curve, "accuracy")),
             "of the whole": written(at_result(curve, "explained")),
             "nine tenths from": curve["fewest"] or "",
@@ -372,7 +362,7 @@ def pruning_about(values: Values) -> str:
 def conclusions(values: Values) -> Iterator[str]:
     """What the parts say, but for the titles of their pictures."""
     for part in FIGURE.parts.values():
-        yield from filter(None, list(part.says(values))[1:])
+        yield from filter(None, list(part.says(values))[bool(part.panels) :])
 
 
 FIGURE = Figure(
@@ -407,10 +397,7 @@ FIGURE = Figure(
             numbers.ambiguous, "ambiguity", ambiguous_say, panels=panels.ambiguous,
             about=lambda values: setting(values, AMBIGUOUS),
         ),
-        "models": Part(
-            numbers.models, "models", models_say, panels=panels.models,
-            about=lambda values: setting(values, model=False),
-        ),
+        "models": Part(numbers.models, "models", twin_says),
     },
     conclusions,
 )  # fmt: skip
