@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from util import paths
-from util.commands.frame import COMMANDS, main
 from util.commands import edge_configs as configs
+from util.commands.frame import COMMANDS, main
 from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
