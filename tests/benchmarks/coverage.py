@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from util.figures.edge_ablation import measures as edges
+from util.figures.edge_ablation import numbers as edges
 from util.figures.forerunner_heads import numbers as forerunner
 from util.figures.ioi_patching import numbers as ioi
 from util.stats.intervals import accuracy, mean_interval

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from tokenizers.processors import TemplateProcessing
 
-from util.figures.edge_ablation.study import Study as EdgeStudy
+from util.figures.edge_ablation.measure import compare
+from util.figures.edge_ablation.numbers import scores_of
 from util.figures.forerunner_heads.cuts import WHOLE, Condition
 from util.figures.forerunner_heads.measure import Data, answers
 from util.figures.forerunner_heads.numbers import scores
@@ -63,8 +64,9 @@ def ioi(model: Model, seed: int, prompts: int = 32) -> Numbers:
 def edges(model: Model, seed: int, prompts: int = 32) -> Numbers:
     """The scores of two circuits on tasks that the model does."""
     numbers: Numbers = {}
+    study = Study("edge_ablation", model, prompts=prompts, seed=seed, donor_seeds=(0,), untrained_control=False)
     for task in TASKS:
-        scores = EdgeStudy(model, task, 10, prompts, seed, donor_seeds=(0,)).compare(written=False).scores()
+        scores = scores_of(compare(study, task)["rows"])
         numbers |= {f"04 {circuit} of {task}": scores[circuit] for circuit in ("CTX+AGG", "AGG-ONLY")}
     return numbers
 

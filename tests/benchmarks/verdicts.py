@@ -13,7 +13,7 @@ import numpy as np
 
 from util.edges import names
 from util.figures.edge_ablation import claims as edges
-from util.figures.edge_ablation.measures import Rows
+from util.figures.edge_ablation.numbers import Rows
 from util.figures.induction_scores import claims as induction
 from util.figures.induction_scores.shots import KNOCKED_OUT, WHOLE, TaskShots
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS, judged

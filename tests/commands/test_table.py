@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from util import paths
+from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
-from util.figures.edge_ablation import configs
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.records import model as model_room

@@ -1,9 +1,7 @@
 """Figures and reports: every drawing from 4 x 8 heads to 48 x 32, without a warning, and the rules of the table."""
 
-import importlib
 import io
 import json
-from dataclasses import astuple
 from functools import cache, partial
 
 import matplotlib as mpl
@@ -288,13 +286,6 @@ def test_the_change_of_the_benefit_is_that_of_the_paper(model, task, changes):
         left = tuple(values[model, f"{where}: mean ablation, {column}"] for where in (with_shots, bare))
         assert induction_measures.benefit_change(full, left)[1] == pytest.approx(change, abs=0.06)
         assert induction_measures.benefit_change(full, left, error=full[0] - full[1])[1] is None
-
-
-@pytest.mark.parametrize("stem", ["edge_ablation"])
-def test_the_title_of_an_untrained_twin_says_that_it_is_one(stem):
-    study = importlib.import_module(f"util.figures.{stem}.study").Study()
-    trained, untrained = astuple(study.setting), astuple(study.twin().setting)
-    assert "embedded" in trained and "embedded, untrained" in untrained and "embedded, untrained" not in trained
 
 
 def test_the_titles_of_an_untrained_twins_heads_say_that_it_is_one(tmp_path):

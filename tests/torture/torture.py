@@ -27,8 +27,6 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from util.figures.edge_ablation.plan import Plan
-from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads import measure as forerunner
 from util.figures.ioi_patching import measure
 from util.records.model import Model
@@ -71,14 +69,12 @@ def ioi_patching(model: Model, folder: Path) -> None:
 
 
 def edge_ablation(model: Model, folder: Path) -> None:
-    study = EdgeStudy(model, "capitalization", 4, 8, donor_seeds=[0, 1], folder=folder)
-    plan = Plan(
-        study, ["capitalization", "present_past"], random_circuits=2, layer_cuts=3, ambiguous_counts=[0, 3],
-        corruptions=[1, 2],
+    study = Study(
+        "edge_ablation", model, tasks=["capitalization", "present_past"], k=4, prompts=8, donor_seeds=[0, 1],
+        random_circuits=2, ambiguous_counts=[0, 3], corruptions=[1, 2], folder=folder,
     )  # fmt: skip
-    plan.circuits()
-    plan.single_edges()
-    plan.windows()
+    for part in ("circuits", "map", "windows"):
+        study.numbers(part)
 
 
 STUDIES: Mapping[str, Callable[[Model, Path], None]] = {

@@ -22,6 +22,8 @@ from matplotlib.figure import Figure
 from util.card import plots
 from util.card.results import Card
 from util.card.sentences import Sentence, Told, advice, sentences
+from util.figures.edge_ablation.show import FIGURE as EDGES
+from util.figures.edge_ablation.show import circuits_about
 from util.figures.ioi_patching.show import FIGURE as IOI
 from util.figures.ioi_patching.show import diagram_of
 from util.figures.role_atlas.show import FIGURE as ROLE_ATLAS
@@ -87,12 +89,12 @@ def pictures(card: Card) -> dict[str, Picture]:
         found["paths"] = diagram_of(card.ioi, roles, DIAGRAM)
         found["heads"] = drawn(IOI.parts["circuit"], card.ioi, HALF)
     if card.word_pairs is not None:
-        circuits = card.word_pairs.circuits
-        chance = {task: one.chance for task, one in circuits.by_task.items()}
+        pairs = card.word_pairs
+        chance, setting = {task: one["chance"] for task, one in pairs.circuits.items()}, circuits_about(pairs.single)
         found["circuits"] = plots.word_pairs(
-            circuits.accuracy(), chance, finding=card.word_pairs.finding, setting=circuits.setting, width=HALF
+            pairs.accuracy(), chance, finding=pairs.finding, setting=setting, width=HALF
         )
-        found["edges"] = card.word_pairs.single.figure(width=PAGE)
+        found["edges"] = drawn(EDGES.parts["map"], pairs.single, PAGE)
     if card.losses is not None and card.losses.each:
         finding, setting = card.losses.finding, f"{card.model}; {card.losses.setting}"
         found["losses"] = plots.losses(card.losses, finding=finding, setting=setting, width=PAGE)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from util.edges import names
-from util.figures.edge_ablation.measures import by_query
-from util.figures.edge_ablation.results import CircuitsByTask, SingleEdges
+from util.figures.edge_ablation.numbers import by_query, queries_of, right_of
+from util.figures.edge_ablation.show import beyond_chance, task_of
 from util.figures.ioi_patching.numbers import KEPT, carriers, intervals
 from util.figures.ioi_patching.pictures import channel, path_parts
 from util.figures.ioi_patching.show import certain_paths, path_name
@@ -158,11 +158,18 @@ def ioi_values(found: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class WordPairsResult:
-    """Circuits of token types in every task of word pairs, single edges of one task, and whether tasks are done."""
+    """Circuits of token types in every task of word pairs, single edges of one task, and whether tasks are done.
 
-    circuits: CircuitsByTask
-    single: SingleEdges
+    circuits: by task, see `edge_ablation.measure.compare`; single: values of the part "map" of edge ablation.
+    """
+
+    circuits: Mapping[str, Mapping[str, Any]]
+    single: Mapping[str, Any]
     checks: Mapping[str, TaskCheck]
+
+    def accuracy(self) -> dict[str, dict[str, Interval]]:
+        """Accuracy by task and circuit."""
+        return {task: {name: right_of(row) for name, row in one["rows"].items()} for task, one in self.circuits.items()}
 
     @property
     def finding(self) -> str | None:
@@ -178,38 +185,38 @@ class WordPairsResult:
         The intervals of losses hold together, for all tasks and parts. A task needs a part for certain where its loss
         is above 0 by this interval.
         """
-        comparisons = len(PARTS_OF_CIRCUITS) * len(self.circuits.by_task)
+        comparisons = len(PARTS_OF_CIRCUITS) * len(self.circuits)
         losses = {
             task: {
-                part: _paired(one.rows[names.FULL], one.rows[name], comparisons)
+                part: _paired(one["rows"][names.FULL], one["rows"][name], comparisons)
                 for part, name in PARTS_OF_CIRCUITS.items()
             }
-            for task, one in self.circuits.by_task.items()
+            for task, one in self.circuits.items()
         }
-        costs = self.single.costs()
-        dearest = sorted(costs, key=lambda name: -costs[name].log_prob)[:STRONGEST]
+        accuracy, costs = self.accuracy(), self.single["costs"]
+        dearest = sorted(costs, key=lambda name: -costs[name]["log_prob"])[:STRONGEST]
         return {
             "tasks": {
                 task: {
-                    "queries": one.queries,
-                    "chance": one.chance,
+                    "queries": queries_of(one["rows"][names.FULL]),
+                    "chance": one["chance"],
                     "check": {"done": self.checks[task].done, **vars(self.checks[task])},
-                    "accuracy": {name: list(value) for name, value in one.accuracy(alone=False).items()},
+                    "accuracy": {name: list(value) for name, value in accuracy[task].items()},
                     "loss": {part: list(loss) for part, loss in losses[task].items()},
-                    "CTX+AGG minus AGG-ONLY": list(_paired(one.rows[names.CTX_AGG], one.rows[names.AGG_ONLY], 1)),
+                    "CTX+AGG minus AGG-ONLY": list(_paired(one["rows"][names.CTX_AGG], one["rows"][names.AGG_ONLY], 1)),
                     "surely needed": [part for part, loss in losses[task].items() if loss.low > 0],
                 }
-                for task, one in self.circuits.by_task.items()
+                for task, one in self.circuits.items()
             },
             "edges": {
-                "task": self.single.setting.task,
+                "task": task_of(self.single),
                 "tested": len(costs),
-                "certain": self.single.beyond_chance(),
+                "certain": beyond_chance(costs),
                 "dearest": {
                     name: {
-                        "nats": [costs[name].log_prob, costs[name].low, costs[name].high],
-                        "accuracy": costs[name].accuracy,
-                        "p": costs[name].p,
+                        "nats": [costs[name][end] for end in ("log_prob", "low", "high")],
+                        "accuracy": costs[name]["accuracy"],
+                        "p": costs[name]["p"],
                     }
                     for name in dearest
                 },

@@ -16,7 +16,7 @@ from typing import Any
 
 from util.card.results import PARTS_OF_CIRCUITS
 from util.edges import names
-from util.figures.edge_ablation.conclusions import READ_BY_OTHERS
+from util.figures.edge_ablation.show import READ_BY_OTHERS
 from util.figures.ioi_patching.conclude import carry_and_oppose
 from util.figures.role_atlas.show import beside
 from util.roles.rules import LEAST, Role

@@ -11,8 +11,7 @@ from util.card.costs import EVERY, CostStudy
 from util.card.results import IOI, KNOCKED_OUT, PARTS, ROLES, WORD_PAIRS, Card, Losses, WordPairsResult, closest
 from util.engine.attention import support
 from util.engine.call import UnsupportedModel
-from util.figures.edge_ablation.plan import Plan
-from util.figures.edge_ablation.study import Study as EdgeStudy
+from util.figures.edge_ablation.measure import compare
 from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.role_atlas.show import place_of
 from util.prompts.prompt import UnsupportedTokenizer
@@ -23,7 +22,6 @@ from util.roles.rules import Role
 from util.stats.heads import Head, heads_where
 from util.study.study import Study as FigureStudy
 
-PRIMARY_TASK = "capitalization"  # of the map of single edges, as in notebook 04
 Size = Literal["small", "full"]
 SIZES: Mapping[Size, Mapping[str, Mapping[str, Any]]] = {  # arguments of the parts' studies
     "small": {
@@ -88,10 +86,11 @@ class Study(study.Study):
         fixed = {"seed": self.seed, "untrained_control": False, **self._places}
         return FigureStudy("ioi_patching", self.model, **settings, **fixed)
 
-    def word_pairs_plan(self, **settings: Any) -> Plan:
-        """The studies of word pairs, of a size."""
-        of_one = EdgeStudy(self.model, PRIMARY_TASK, seed=self.seed, two_pass=True, **settings, **self._places)
-        return Plan(of_one, untrained_control=False)
+    def word_pairs_study(self, **settings: Any) -> FigureStudy:
+        """The study of word pairs, of a size; single edges are of its primary task, as in notebook 04."""
+        return FigureStudy(
+            "edge_ablation", self.model, seed=self.seed, untrained_control=False, **settings, **self._places
+        )
 
     def cost_study(self, **settings: Any) -> CostStudy:
         """The study of what found heads are worth, of a size."""
@@ -114,9 +113,11 @@ class Study(study.Study):
 
     def word_pairs(self, **settings: Any) -> WordPairsResult:
         """Returns the circuits of word pairs, the single edges of one task, and which tasks are done."""
-        plan = self.word_pairs_plan(**settings)
+        study = self.word_pairs_study(**settings)
         checks = task_checks(self.model, self.seed, **self._places)
-        return WordPairsResult(plan.circuits(written=False), plan.single_edges(), checks)
+        circuits = {task: compare(study, task) for task in study.settings.tasks}
+        single = {"request": study.request, **study.numbers("map"), "model": study.description}
+        return WordPairsResult(circuits, single, checks)
 
     def losses(self, roles: Mapping[str, Any], ioi: Mapping[str, Any] | None, **settings: Any) -> Losses:
         """Returns what the model loses without the heads that have a role, of which there is one at least.
@@ -136,7 +137,7 @@ class Study(study.Study):
         """Raises ValueError for settings that a part refuses, before the model is loaded."""
         self.roles_study(**SIZES[self.size][ROLES])
         self.ioi_study(**SIZES[self.size][IOI])
-        self.word_pairs_plan(**SIZES[self.size][WORD_PAIRS])
+        self.word_pairs_study(**SIZES[self.size][WORD_PAIRS])
         self.cost_study(**SIZES[self.size][KNOCKED_OUT])
 
     def card(self) -> Card:

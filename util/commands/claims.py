@@ -5,7 +5,6 @@ import argparse
 from util import paths
 from util.commands.arguments import add_loading, model_of
 from util.figures.edge_ablation import more_queries
-from util.figures.edge_ablation.study import Study as EdgeStudy
 from util.figures.forerunner_heads.more_prompts import copying
 from util.figures.induction_scores import claims as induction_claims
 from util.prompts.text_tasks import TEXT_TASKS
@@ -46,11 +45,11 @@ def run(arguments: argparse.Namespace) -> None:
         shots=(0, 10),
         untrained_control=False,
     )
-    edges = EdgeStudy(model, "capitalization", prompts=prompts["edge_ablation"])
+    edges = Study("edge_ablation", model, prompts=prompts["edge_ablation"], untrained_control=False)
     labels = Study("forerunner_heads", model, k=4, untrained_control=False)
     for stem, measure in (
         ("induction_scores", lambda: induction_claims.stored(model.title, induction.arrays("shots"))),
-        (edges.stem, lambda: more_queries.claims(edges)),
+        ("edge_ablation", lambda: more_queries.claims(edges)),
         ("forerunner_heads", lambda: copying(labels, prompts["forerunner_heads"])),
     ):
         found = measure()

@@ -1,11 +1,11 @@
-"""Edge ablation from JSON, see `figures.edge_ablation.configs`."""
+"""Edge ablation from JSON, see `commands.edge_configs`."""
 
 import argparse
 import json
 from dataclasses import replace
 from typing import Any
 
-from util.figures.edge_ablation import configs
+from util.commands import edge_configs as configs
 from util.records.model import Model
 
 
@@ -28,9 +28,9 @@ def run(arguments: argparse.Namespace) -> None:
     runs = configs.load(arguments.file)
     models: dict[str, Model] = {}  # by request: configs of one model share it
     for number, config in enumerate(runs, 1):
-        asked = replace(config.study.model, device=arguments.device)
+        asked = replace(config.model, device=arguments.device)
         model = models.setdefault(json.dumps(asked.request), asked)
-        print(f"[{number}/{len(runs)}] {config.action}: {model.request['model']}, {config.study.task}")
+        print(f"[{number}/{len(runs)}] {config.action}: {model.request['model']}, {config.request.task}")
         result = configs.run(config, model, overwrite=arguments.overwrite)
         for name, row in result["results"].items():
             values = ("{} {:.3f} [{:.3f}, {:.3f}]".format(measure, *interval) for measure, interval in row.items())

@@ -14,18 +14,23 @@ from util import __main__ as command_line
 from util.commands import claims as claims_command
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.claims import AMBIGUOUS
-from util.figures.edge_ablation.more_queries import claims, task_study
-from util.figures.edge_ablation.study import Study
+from util.figures.edge_ablation.more_queries import claims, own_queries
 from util.figures.forerunner_heads import more_prompts as more_labels
 from util.figures.induction_scores import measure
 from util.prompts import word_pairs
 from util.records.model import Model
 from util.show import files
 from util.stats.verdicts import HOLDS, NO_PREMISE, NOT_DONE, Claim, Effect, judged
+from util.study.study import Study
 
 
-def small(model, folder, tasks=("country_capital", "capitalization")):
-    return claims(Study(model, "capitalization", prompts=3, donor_seeds=(0, 1), folder=folder), tasks, search_prompts=2)
+def study_of(model, folder=None, tasks=("country_capital", "capitalization"), **settings):
+    given = {"prompts": 3, "donor_seeds": (0, 1), "search_prompts": 2, "untrained_control": False, **settings}
+    return Study("edge_ablation", model, folder=folder, tasks=tasks, **given)
+
+
+def small(model, folder):
+    return claims(study_of(model, folder))
 
 
 def no_model():
@@ -51,8 +56,6 @@ def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path,
     assert all("query->last_separator" in kept for kept in values["kept by draw"])
     assert values["published"]["1"]["value"] == pytest.approx(0.1)
     assert small(Model("embedded", loader=no_model), tmp_path) == values
-    apart = small(Model("embedded", loader=no_model), tmp_path, ("country_capital",))
-    assert apart["claims"][0] == measured[0], "the primary task need not be among the tasks"
 
 
 def test_without_a_task_that_is_done_nothing_more_is_measured(tmp_path):
@@ -64,17 +67,9 @@ def test_without_a_task_that_is_done_nothing_more_is_measured(tmp_path):
 
 def test_no_more_prompts_than_queries_are_asked():
     for model, copying, verbs in (("embedded", 103, 87), ("given:other", 250, 250)):
-        study = Study(model, "copying", prompts=250)
-        prompts = [task_study(study, task).prompts for task in ("copying", "country_capital", AMBIGUOUS)]
-        assert prompts == [copying, 40, verbs] and task_study(study, "copying", 64, "search").prompts == 64
-
-
-def test_the_requests_of_claims_are_those_of_the_records():
-    study = Study("given:toy", "copying", prompts=7, donor_seeds=(4, 5))
-    given = Study(
-        "given:toy", AMBIGUOUS, prompts=7, donor_seeds=(4,), ambiguous=4, split="test", two_pass=True, in_turn=True
-    )
-    assert task_study(study, AMBIGUOUS, ambiguous=4).request == given.request
+        study = study_of(model, prompts=250)
+        prompts = [own_queries(study, task)["prompts"] for task in ("copying", "country_capital", AMBIGUOUS)]
+        assert prompts == [copying, 40, verbs] and own_queries(study, "copying", 64, "search")["prompts"] == 64
 
 
 def test_250_distinct_queries_can_be_asked_where_english_has_them():
@@ -104,7 +99,8 @@ def test_what_a_user_can_mend_is_said_without_a_traceback(arguments, output, wor
 
 def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys):
     def measured(study):
-        settings = (study.model.name, study.task, study.prompts, study.donor_seeds, study.k, study.model.dtype)
+        given = study.settings
+        settings = (study.model.name, given.primary_task, given.prompts, given.donor_seeds, given.k, study.model.dtype)
         assert settings == ("embedded", "capitalization", 7, (0, 1, 2), 10, "auto")
         part = judged("copying", Effect.of((np.ones(40), 1.0)), 0.1, above=True)
         return {"claims": (Claim(1, "circuits explain", HOLDS, (part,)), Claim(2, "tasks differ", NO_PREMISE))}

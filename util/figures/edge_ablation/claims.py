@@ -11,7 +11,7 @@ from itertools import permutations
 import numpy as np
 
 from util.edges import names
-from util.figures.edge_ablation.measures import Floats, Rows, by_query
+from util.figures.edge_ablation.numbers import Floats, Rows, by_query
 from util.stats.intervals import ERROR, ratio_of_means
 from util.stats.verdicts import (
     NO_PREMISE,

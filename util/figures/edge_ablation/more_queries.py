@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tqdm import tqdm
 
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, halves
-from util.edges.edge import CIRCUITS, FAMILIES
+from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES
 from util.edges.splicing import Store
 from util.figures.edge_ablation.claims import ADDED, AMBIGUOUS, MARGINS, REMOVED, judge, matters_most
-from util.figures.edge_ablation.measures import Rows
-from util.figures.edge_ablation.plan import TASKS
-from util.figures.edge_ablation.study import STEM, Split, Study
+from util.figures.edge_ablation.numbers import Rows
+from util.figures.edge_ablation.runs import Run, answers, draws
+from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pairs
 from util.roles.pair_task import PairTask
 from util.show import files
 from util.stats.verdicts import DOES_NOT_HOLD, HOLDS
+from util.study.study import Study
 
 COUNTS = (0, 7)  # ambiguous of 10 demonstrations
 RANDOM = 20  # circuits with as many pairs as the one found
@@ -33,55 +34,59 @@ CONTRASTED: Mapping[str, Ablation] = {
 ROOM = 2**31
 
 
-def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 64) -> dict[str, Any]:
+def claims(study: Study) -> dict[str, Any]:
     """The verdicts on the claims, and what they are about, for `files.save_claims`.
 
-    study: of 10 demonstrations. Its task is that of claim 1; its prompts are those of each task, each with a query of
-    its own, or as many as the list has. tasks: of claims 2, 3 and 5. search_prompts: a circuit is searched on them
-    with each draw of donors. Claim 1 is about the first circuit, asked with its draw, as random circuits are.
-    Each ablation of a task and draw of donors is a cached record, so that an interrupted run goes on where it stopped.
+    study: of 10 demonstrations; its prompts are those of each task, each with a query of its own, or as many as the
+    list has. Claim 1 is about its primary task, claims 2, 3 and 5 about its tasks. A circuit is searched with each draw
+    of donors; claim 1 is about the first, measured with its draw, as random circuits are. Each ablation of a task and
+    draw of donors is a record, so that an interrupted run goes on where it stopped.
     """
-    places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
-    asked = dict.fromkeys((*tasks, study.task), None) | {AMBIGUOUS: 0}
+    settings, primary = study.settings, study.settings.primary_task
+    given = {"seed": settings.seed, "folder": study.folder, "redo": study.redo}
+    candidates = dict.fromkeys(settings.tasks) | {AMBIGUOUS: 0}
     checks = {
-        task: PairTask(study.model, task, study.k, seed=study.seed, ambiguous=count, **places).check(len(asked))
-        for task, count in asked.items()
+        task: PairTask(study.model, task, settings.k, ambiguous=count, **given).check(len(candidates))
+        for task, count in candidates.items()
     }
     done = [task for task, check in checks.items() if check.done]
-    by_task = {task: task_study(study, task) for task in tasks if task in done}
-    rows = {task: answered(one, CONTRASTED) for task, one in tqdm(by_task.items(), "tasks")}
+    tasks = [task for task in settings.tasks if task in done]
+    rows = {task: answered(study, CONTRASTED, **own_queries(study, task)) for task in tqdm(tasks, "tasks")}
+    contrasted = {name: CONTRASTED[name] for name in REMOVED}
     ambiguous = {
-        count: answered(task_study(study, AMBIGUOUS, ambiguous=count), {name: CONTRASTED[name] for name in REMOVED})
+        count: answered(study, contrasted, ambiguous=count, **own_queries(study, AMBIGUOUS))
         for count in (COUNTS if AMBIGUOUS in done else ())
     }
     circuit: Rows = {}
     kept: list[list[str]] = []
-    primary = task_study(study, study.task)
-    if study.task in done:
-        searching = task_study(study, study.task, search_prompts, "search")
-        search, *others = (searching.replace(donor_seeds=(draw,)).search() for draw in study.donor_seeds)
-        kept = [list(map(str, one.pairs)) for one in (search, *others)]
-        drawn = circuit_ablations({names.FOUND: search.kept}, RANDOM, study.seed, like=names.FOUND)
+    if primary in done:
+        searching = own_queries(study, primary, settings.search_prompts, "search")
+        searched = [Run(study, draw).search()[0] for draw in draws(study, **searching)]
+        kept = [[*map(str, pairs)] for pairs in searched]
+        drawn = circuit_ablations({names.FOUND: (*ALWAYS, *searched[0])}, RANDOM, settings.seed, like=names.FOUND)
         wanted = {name: drawn[name] for name in (names.FULL, names.FOUND, *names.random_names(drawn))}
-        circuit = answered(primary.replace(donor_seeds=study.donor_seeds[:1]), wanted)
-    whole = {one.task: one.answers({names.FULL: WHOLE})[names.FULL] for one in (primary, *by_task.values())}
-    layers = int(whole[study.task]["layers"])
-    of_halves = answered(by_task[matters_most(rows)], {names.FULL: WHOLE, **halves(layers)}) if rows else {}
-    explained = next(row["value"] for row in files.published(STEM)["values"] if row["id"] == "explained")
-    lost = 1 - explained  # by the paper's circuits, at most
-    askable = {task: data["askable"] for task, data in whole.items()}
+        first = study.replace(donor_seeds=settings.donor_seeds[:1])
+        circuit = answered(first, wanted, **own_queries(study, primary))
+    whole = {
+        task: of_whole(study, draws(study, **own_queries(study, task))[0]) for task in dict.fromkeys((primary, *tasks))
+    }
+    layers, askable = int(whole[primary]["layers"]), {task: data["askable"] for task, data in whole.items()}
+    halves_of = {names.FULL: WHOLE, **halves(layers)}
+    of_halves = answered(study, halves_of, **own_queries(study, matters_most(rows))) if rows else {}
     if AMBIGUOUS in done:
-        fewest = task_study(study, AMBIGUOUS, ambiguous=COUNTS[0])
-        askable[AMBIGUOUS] = fewest.answers({names.FULL: WHOLE})[names.FULL]["askable"]
+        fewest = draws(study, ambiguous=COUNTS[0], **own_queries(study, AMBIGUOUS))[0]
+        askable[AMBIGUOUS] = of_whole(study, fewest)["askable"]
+    explained = next(row["value"] for row in files.published("edge_ablation")["values"] if row["id"] == "explained")
+    lost = 1 - explained  # by the paper's circuits, at most
     return {
         "model": study.model.shown_name,
-        "setting": f"{study.k} demonstrations, donors {', '.join(map(str, study.donor_seeds))}",
+        "setting": f"{settings.k} demonstrations, donors {', '.join(map(str, settings.donor_seeds))}",
         "settings": {
-            "prompts": study.prompts,
-            "k": study.k,
-            "donor_seeds": list(study.donor_seeds),
-            "primary": study.task,
-            "search_prompts": search_prompts,
+            "prompts": settings.prompts,
+            "k": settings.k,
+            "donor_seeds": list(settings.donor_seeds),
+            "primary": primary,
+            "search_prompts": settings.search_prompts,
             "random_circuits": RANDOM,
         },
         "published": {"1": {"value": lost, "verdict": HOLDS if lost < MARGINS[1] else DOES_NOT_HOLD}},
@@ -91,7 +96,7 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
         "claims": judge(
             rows,
             done=done,
-            primary=study.task,
+            primary=primary,
             circuit=circuit,
             ambiguous=ambiguous,
             halves=of_halves,
@@ -101,21 +106,17 @@ def claims(study: Study, tasks: Sequence[str] = TASKS, *, search_prompts: int = 
     }
 
 
-def task_study(
-    study: Study, task: str, prompts: int | None = None, split: Split = "test", ambiguous: int | None = None
-) -> Study:
-    """The study of one task, of as many prompts as there are queries, or fewer."""
+def own_queries(study: Study, task: str, prompts: int | None = None, split: str = "test") -> dict[str, Any]:
+    """Fields of `Draw`: as many prompts of a task as there are queries, or fewer, each with a query of its own."""
     there = len(word_pairs.find(task, trained=word_pairs.is_trained(study.model.name)).queries(split))
-    return study.replace(
-        task=task,
-        prompts=min(study.prompts if prompts is None else prompts, there),
-        split=split,
-        ambiguous=ambiguous,
-        two_pass=True,
-        in_turn=True,
-    )
+    return {"task": task, "prompts": min(prompts or study.settings.prompts, there), "split": split, "in_turn": True}
 
 
-def answered(study: Study, ablations: Mapping[str, Ablation]) -> Rows:
-    """The answers under some ablations and all draws of donors, which share the runs of the prompts."""
-    return study.over_donors(ablations, store=Store(ROOM))
+def answered(study: Study, ablations: Mapping[str, Ablation], **changes: Any) -> Rows:
+    """The answers under some ablations and all draws of donors, see `runs.answers`, with ROOM for what they share."""
+    return answers(study, ablations, Store(ROOM), **changes)
+
+
+def of_whole(study: Study, draw: Draw) -> dict[str, Any]:
+    """The data of the whole model's answers."""
+    return Run(study, draw).answers({names.FULL: WHOLE})[names.FULL]

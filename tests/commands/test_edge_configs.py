@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,14 +11,15 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from util.figures.edge_ablation import configs as edge_configs
-from util.figures.edge_ablation import study as experiment
-from util.figures.edge_ablation.configs import Config
-from util.figures.edge_ablation.pruning_study import PruningStudy
-from util.figures.edge_ablation.study import Study
+from util.commands import edge_configs
+from util.commands.edge_configs import Config
+from util.figures.edge_ablation import pruning, runs
+from util.figures.edge_ablation.pruning import Pruner
+from util.figures.edge_ablation.settings import Draw
 from util.records import exports
 from util.records.model import Model
 from util.scores.units import write_scores
+from util.study.study import Study
 
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}
 
@@ -38,6 +40,11 @@ def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
     """A config from JSON."""
     given = {"action": action, "request": request, "donor_seeds": donor_seeds, **fields}
     return Config.model_validate_json(json.dumps(given))
+
+
+def pruner_in(folder, model, **options):
+    study = Study("edge_ablation", model, folder=folder, untrained_control=False)
+    return Pruner.of(study, [Draw(**FEW, trained=True)], **options)
 
 
 def test_there_is_an_example_of_every_action():
@@ -82,7 +89,7 @@ def test_an_equal_config_is_loaded_and_another_refused(model, tmp_path):
 
 
 def test_score_files_are_compared_by_what_they_contain(model, tmp_path):
-    study = PruningStudy(Study(model, **FEW, donor_seeds=(0,), folder=tmp_path), per_round=0.5)
+    study = pruner_in(tmp_path, model)
     file, result = tmp_path / "scores.json", tmp_path / "out" / "result.json"
     scores = study.scores(study.first, "head")
     write_scores(file, study.first, "head", scores)
@@ -117,15 +124,14 @@ def test_a_saved_data_set_is_compared_by_what_it_contains(tmp_path, monkeypatch)
     given = {"request": {**FEW, "task": str(folder)}, "out_dir": str(out)}
     config = config_of(**given)
     out.mkdir()
-    (out / "result.json").write_text(json.dumps({"config": config.plain(), "provenance": config.study.expected}))
+    (out / "result.json").write_text(
+        json.dumps({"config": config.plain(), "provenance": Study("edge_ablation").expected})
+    )
     assert edge_configs.run(config, MISSING, tmp_path)["config"] == config.plain()
     (folder / "words").write_text(words.replace("red", "rose"))
-    study = config.study
     with pytest.raises(FileExistsError, match="another config \\(request\\)"):
         edge_configs.run(config, MISSING, tmp_path)
-    assert study.request != study.replace(seed=0).request  # a study keeps to what it has read
     (folder / "words").write_text(words)
-    assert study.request == study.replace(seed=0).request
     assert edge_configs.run(config, MISSING, tmp_path)["config"] == config.plain()
 
 
@@ -163,7 +169,7 @@ def test_without_a_folder_the_records_are_the_result(model, tmp_path):
 
 
 def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
-    config, measured = config_of("probes", {**FEW, "corruptions": [0, 1]}), experiment.outcomes
+    config, measured = config_of("probes", {**FEW, "corruptions": [0, 1]}), runs.outcomes
     done = []
 
     def breaks(*arguments, **options):
@@ -172,11 +178,11 @@ def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return measured(*arguments, **options)
 
-    monkeypatch.setattr(experiment, "outcomes", breaks)
+    monkeypatch.setattr(runs, "outcomes", breaks)
     with pytest.raises(KeyboardInterrupt):
         edge_configs.run(config, model, tmp_path)
     done.clear()
-    monkeypatch.setattr(experiment, "outcomes", lambda *a, **o: done.append(1) or measured(*a, **o))
+    monkeypatch.setattr(runs, "outcomes", lambda *a, **o: done.append(1) or measured(*a, **o))
     assert len(edge_configs.run(config, model, tmp_path)["results"]) == 7 and len(done) == 7 - 3
 
 
@@ -229,6 +235,18 @@ ABLATION = "removed, kept, probed, inside, layers, heads, channel, mode"
         ({"action": "prune_edges", "pruning": {"start": {"remove": []}}}, f"give one of {ABLATION}"),
         ({"action": "prune_edges", "request": {"corruptions": [1]}}, "read from corruption 0"),
         ({"action": "prune_heads", "pruning": {"keep": [-1]}}, "pruning.keep.0 = -1"),
+        ({"action": "prune_heads", "pruning": {"keep": [3, 4]}}, "keep = [3, 4]: no round keeps more units than"),
+        ({"action": "prune_heads", "request": {"split": "all"}}, "split = 'all': give \"test\""),
+        (
+            {"action": "prune_heads", "pruning": {"keep": [3], "score_files": ["a", "b"]}},
+            "2 files for 1 entries",
+        ),
+        ({"action": "prune_heads", "pruning": {"score_files": ["a"]}}, "1 files for 0 entries"),
+        ({"action": "prune_heads", "pruning": {"keep": [3], "score_files": ["/none/a"]}}, "there is no file '/none/a'"),
+        (
+            {"action": "prune_heads", "pruning": {"start": {"removed": ["AGG"], "mode": "knockout"}}},
+            "nothing else goes with pruning",
+        ),
         ({"action": "accuracy", "donor_seeds": [1, 1]}, "donor_seeds: give one or more, none of them twice"),
         ({"action": "accuracy", "donor_seeds": []}, "donor_seeds: give one or more"),
         ({"action": "accuracy", "donor_seeds": ["1"]}, "donor_seeds.0 = '1': input should be a valid integer"),
@@ -323,3 +341,48 @@ def test_the_command_line(tmp_path):
     refused = call(str(file))
     assert refused.returncode == 1 and "of another config (action)" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+# ------------------------------------------------------------------------------------------------ pruning
+
+
+def test_keep_lists_and_files_of_scores_replace_what_is_measured(model, tmp_path, monkeypatch):
+    study = pruner_in(tmp_path, model)
+    found = study.pruned("head", study.first, 0.9, 0.4)
+    files = [str(file) for file in edge_configs.save_scores(tmp_path / "files", study, found)]
+    keep = found.units_left[1:]
+    assert len(files) == len(keep)
+    by_list = study.pruned("head", study.first, 0.9, 0.4, keep)
+    assert [one.circuit.digest for one in by_list.rounds] == [one.circuit.digest for one in found.rounds]
+    monkeypatch.setattr(pruning.token_types, "scores", None)  # nothing is scored
+    given = pruner_in(tmp_path / "other", model)
+    rounds = given.pruned("head", given.first, 0.9, 0.4, keep, files).rounds
+    assert [one.circuit.digest for one in rounds] == [one.circuit.digest for one in found.rounds]
+    assert [one.accuracy for one in rounds] == [one.accuracy for one in found.rounds]
+    with pytest.raises(ValueError, match="measured in the circuit"):
+        given.pruned("head", given.first, 0.9, 0.4, keep[:2], files[1:3])
+    with pytest.raises(ValueError, match="192 head units; the circuit has 992 edge units"):
+        given.pruned("edge", given.first, 0.9, 0.4, keep, files)
+
+
+def test_a_config_writes_score_files_that_the_next_one_takes(model, tmp_path):
+    pruning = {"per_round": 0.5, "start": {"removed": ["TOQUERY"]}}
+    given = {"action": "prune_heads", "request": FEW, "random": 2, "donor_seeds": [0, 1]}
+    config = config_of(**{**given, "pruning": pruning, "out_dir": str(tmp_path / "a")})
+    found = edge_configs.run(config, model, tmp_path)
+    left, said = found["pruning"]["left"], found["pruning"]
+    assert left[0] == 192 and len(said["kept"]["head"]) in left and len(said["kept"]["edge"]) == 992 - 4 * 32
+    assert [*found["results"]] == ["FULL", "pruned", "random 1", "random 2"]
+    files = [str(tmp_path / "a" / f"head_scores_{number}.json") for number in range(len(left) - 1)]
+    keep = {**pruning, "keep": left[1:]}
+    other = config_of(**{**given, "pruning": {**keep, "score_files": files}, "out_dir": str(tmp_path / "b")})
+    again = edge_configs.run(other, model, tmp_path)
+    shutil.copytree(tmp_path / "a", tmp_path / "moved")
+    moved = [str(tmp_path / "moved" / f"head_scores_{number}.json") for number in range(len(files))]
+    assert config_of(**{**given, "pruning": {**keep, "score_files": moved}}).plain() == other.plain()
+    assert again["pruning"]["left"] == left and again["pruning"]["accuracy"] == said["accuracy"]
+    scored = edge_configs.run(config_of("scores", pruning={"start": pruning["start"]}), model, tmp_path)
+    of_file = json.loads((tmp_path / "a" / "head_scores_0.json").read_text())
+    assert scored["scores"]["head"] == of_file["scores"] and of_file["method"] == "local_exact"
+    values = [*scored["scores"]["edge"].values()]
+    assert len(values) == 992 - 4 * 32 and values == sorted(values, reverse=True)

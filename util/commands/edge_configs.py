@@ -1,7 +1,8 @@
 """Edge ablation from JSON: what a config may say, and result.json and rows.csv exported from its records.
 
 A config is one of the reference code's five actions, or `scores`, which measures what pruning goes by. Pydantic checks
-every field; what fields say together, studies check. Nothing is loaded before all configs of a file are right.
+every field; what fields say together, `Draw` and `Config` check. Nothing is loaded before all configs of a file are
+right.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import csv
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,16 +22,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, probes
 from util.edges.edge import CIRCUITS, FAMILIES
-from util.figures.edge_ablation import measures
-from util.figures.edge_ablation.pruning_study import PruningStudy
-from util.figures.edge_ablation.study import DONOR_SEEDS, Study
+from util.edges.splicing import Store
+from util.figures.edge_ablation.numbers import SHARE, aligned, mean, queries_of, right_of
+from util.figures.edge_ablation.pruning import HEADS_SHARE, SCORE, Pruner
+from util.figures.edge_ablation.runs import Run
+from util.figures.edge_ablation.settings import Draw
 from util.models.files import sha256
+from util.prompts import word_pairs
 from util.records import exports
-from util.records.cache import Record
 from util.records.checked import Distinct
 from util.records.model import Model
-from util.scores.units import SORTS, Sort
-from util.stats.intervals import Interval, accuracy
+from util.scores.pruning import Pruning as Rounds
+from util.scores.units import SORTS, Circuit, Sort, write_scores
+from util.stats.intervals import Interval
+from util.study.store import Record
+from util.study.study import Study
 
 Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation
 Whole = Annotated[int, Field(ge=0)]
@@ -52,23 +60,23 @@ class Fields(BaseModel):
 
 
 class Request(Fields):
-    """A model, see `Model`, and prompts, see `Study`."""
+    """A model, see `Model`, and prompts, see `Draw`."""
 
     model: Text = "embedded"
     revision: Text | None = None
     dtype: Text = "auto"
     quantized: bool = False
     untrained_seed: Whole | None = None
-    task: Text = Study.task
-    k: int = Study.k
-    prompts: Annotated[int, Field(ge=2)] = Study.prompts  # an interval needs two
-    seed: int = Study.seed
-    split: Text = Study.split
-    corruptions: tuple[int, ...] = Study.corruptions
+    task: Text = Draw.task
+    k: int = Draw.k
+    prompts: Annotated[int, Field(ge=2)] = Draw.prompts  # an interval needs two
+    seed: int = Draw.seed
+    split: Text = Draw.split
+    corruptions: tuple[int, ...] = Draw.corruptions
     ambiguous: int | None = None
-    order: Text = Study.order
+    order: Text = Draw.order
     layout: dict[str, str] | None = None
-    token_budget: int = Study.token_budget
+    token_budget: int | None = None
     two_pass: bool = False
     in_turn: bool = False
 
@@ -97,12 +105,12 @@ class Edits(Fields):
 
 
 class Pruning(Fields):
-    """Fields of `PruningStudy`, and after_heads: false, to prune the edges of all heads."""
+    """What `Pruner` prunes, and how; after_heads: false, to prune the edges of all heads."""
 
     after_heads: bool = True
     start: Edits = Edits()
-    per_round: Share = PruningStudy.per_round
-    heads_share: Share = PruningStudy.heads_share
+    per_round: Share = 0.1
+    heads_share: Share = HEADS_SHARE
     keep: tuple[Whole, ...] | None = None
     score_files: tuple[Text, ...] = ()
     search_prompts: Annotated[int, Field(ge=1)] | None = None
@@ -125,11 +133,11 @@ class Config(Fields):
 
     action: Literal["accuracy", "ablation", "probes", "scores", "prune_heads", "prune_edges"]
     request: Request = Request()
-    donor_seeds: Annotated[tuple[Whole, ...], Distinct] = DONOR_SEEDS
+    donor_seeds: Annotated[tuple[Whole, ...], Distinct] = (0, 1, 2)
     ablation: Edits = Edits()
     pruning: Pruning = Pruning()
-    random: Whole = PruningStudy.random
-    share: Share = PruningStudy.share
+    random: Whole = 20
+    share: Share = SHARE
     out_dir: Text | None = None
 
     @model_validator(mode="after")
@@ -141,27 +149,40 @@ class Config(Fields):
                 raise ValueError(f"{', '.join(sorted(wrong))}: leave it out; it goes with {', '.join(actions)}")
         if self.action == "probes" and not {*self.request.corruptions} - {0}:
             raise ValueError("request.corruptions: probes are read from corruptions; give some from 1 on beside 0")
-        self.study  # noqa: B018  # it refuses what it cannot measure
+        self.model, self.draws  # noqa: B018  # they refuse what cannot be measured
         if self.action in OF_UNITS:
-            self.pruner  # noqa: B018
+            self._check_units()
         if self.out_dir is not None:
             exports.check_folder(Path(self.out_dir), "out_dir")
         return self
 
-    @cached_property
-    def study(self) -> Study:
-        """The study of the request, of the model that it names."""
-        given = self.request.given
-        loading = {name: given.pop(name) for name in OF_MODEL if name in given}
-        model = Model(given.pop("model", self.request.model), **loading)
-        return Study(model, donor_seeds=self.donor_seeds, **given)
+    def _check_units(self) -> None:
+        """Raises ValueError for what does not go together in pruning."""
+        keep, files, request = self.pruning.keep, self.pruning.score_files, self.request
+        if files and len(keep or ()) != len(files):
+            raise ValueError(f"score_files: {len(files)} files for {len(keep or ())} entries of keep")
+        if lacking := [file for file in files if not Path(file).is_file()]:
+            raise ValueError(f"score_files: there is no file {lacking[0]!r}")
+        if request.split != "test":
+            raise ValueError(f'split = {request.split!r}: give "test"; units are pruned on the search split')
+        if any(after > before for before, after in pairwise(keep or ())):
+            raise ValueError(f"keep = {[*(keep or ())]}: no round keeps more units than the one before")
+        if 0 not in request.corruptions:
+            raise ValueError(f"corruptions = {list(request.corruptions)}: pruned units are read from corruption 0")
+        Circuit.whole(1, 1, start=self.pruning.start.ablation)
 
     @cached_property
-    def pruner(self) -> PruningStudy:
-        """The study of pruning."""
-        given = self.pruning.model_dump(exclude_unset=True, exclude={"after_heads", "start"})
-        start = self.pruning.start.ablation
-        return PruningStudy(self.study, start=start, share=self.share, random=self.random, **given)
+    def model(self) -> Model:
+        """The model of the request."""
+        loading = {name: value for name, value in self.request.given.items() if name in OF_MODEL}
+        return Model(self.request.model, **loading)
+
+    @cached_property
+    def draws(self) -> list[Draw]:
+        """The prompts of the request, with each draw of donors."""
+        given = {name: value for name, value in self.request.given.items() if name not in ("model", *OF_MODEL)}
+        trained = word_pairs.is_trained(self.request.model)
+        return [Draw(**given, donor_seed=seed, trained=trained) for seed in self.donor_seeds]
 
     @property
     def ablations(self) -> dict[str, Ablation]:
@@ -182,7 +203,9 @@ class Config(Fields):
         named = self.model_dump(mode="json", exclude={"out_dir"})
         if files := named["pruning"].pop("score_files"):
             named["score_file_digests"] = [*map(sha256, files)]
-        return json.loads(json.dumps({**named, "request": self.study.replace(donor_seeds=(0,)).request}))
+        study = Study("edge_ablation", self.model, untrained_control=False)
+        asked = Run(study, replace(self.draws[0], donor_seed=0)).request
+        return {**named, "request": {**self.model.request, **asked}}
 
 
 FEW: dict[str, Any] = {"request": {"task": "capitalization", "prompts": 8, "k": 3}, "donor_seeds": [0]}
@@ -257,46 +280,56 @@ def run(
     FileExistsError, before any work, where out_dir holds the result of another config; the result of an equal one is
     loaded.
     """
-    study = config.study
-    if model is not None and model.request != study.model.request:
-        raise ValueError(f"model = {model.shown_name!r}: the config asks for {study.model.request}")
-    study = study.replace(model=study.model if model is None else model, folder=folder, redo=overwrite)
+    model = config.model if model is None else model
+    if model.request != config.model.request:
+        raise ValueError(f"model = {model.shown_name!r}: the config asks for {config.model.request}")
+    study = Study("edge_ablation", model, folder=folder, redo=overwrite, untrained_control=False)
     out = None if config.out_dir is None else Path(config.out_dir)
     if out is not None and not overwrite:
         there = exports.result_there(out, config.plain(), "config", study.expected, "choose another out_dir")
         if there is not None:
             return there
-    if config.action in PRUNING:
-        result, draws = _pruned(config, study, out)
-    elif config.action == "scores":
-        pruner = config.pruner.replaced(study=study)
-        draws = {pruner.search.donor_seeds[0]: pruner.search.records(config.ablations)}
-        result = _result(config, draws, {names.FULL: WHOLE.plain()}) | {"scores": pruner.named_scores(pruner.first)}
+    if config.action in OF_UNITS:
+        start, prompts = config.pruning.start.ablation, config.pruning.search_prompts
+        pruner = Pruner.of(study, config.draws, prompts, start)
+        result, draws = (_scored if config.action == "scores" else _pruned)(config, pruner, out)
     else:
-        if not any(ablation.corruptions for ablation in config.ablations.values()):
-            study = study.replace(donor_seeds=config.donor_seeds[:1])
-        writes = config.action != "probes"
-        draws = {draw.donor_seeds[0]: draw.records(config.ablations, generate=writes) for draw in study.draws}
+        needed = config.draws if any(one.corruptions for one in config.ablations.values()) else config.draws[:1]
+        store, writes = Store(), config.action != "probes"
+        runs = {draw.donor_seed: Run(study, draw, store) for draw in needed}
+        draws = {seed: run.records(config.ablations, generate=writes) for seed, run in runs.items()}
         result = _result(config, draws, {name: ablation.plain() for name, ablation in config.ablations.items()})
     if out is not None:
         exports.write(out, result, _rows(draws))
     return result
 
 
-def _pruned(config: Config, study: Study, out: Path | None) -> tuple[dict[str, Any], Draws]:
-    """The result of pruning, and its records."""
-    pruner, sort = config.pruner.replaced(study=study), PRUNING[config.action]
-    start = pruner.begin(sort, after_heads=config.pruning.after_heads)
-    found = pruner.pruned(sort, start, config.share)
-    circuits = {names.PRUNED: found.result}
-    circuits |= {names.random_circuit(n): one for n, one in enumerate(pruner.at_random(sort, start, found.result), 1)}
+def _scored(config: Config, pruner: Pruner, _: Path | None) -> tuple[dict[str, Any], Draws]:
+    """The result with the scores of the living units by name, the highest first, for each sort; and its records."""
+    draws = {pruner.search.draw.donor_seed: pruner.search.records(config.ablations)}
+    named: dict[str, dict[str, float]] = {}
+    for sort in SORTS:
+        scores, units = pruner.scores(pruner.first, sort), pruner.first.units(sort)
+        pairs = [(str(unit), float(scores[units.place(unit)])) for unit in units.of(pruner.first.living(sort))]
+        named[sort] = dict(sorted(pairs, key=lambda pair: -pair[1]))
+    return _result(config, draws, {names.FULL: WHOLE.plain()}) | {"scores": named}, draws
+
+
+def _pruned(config: Config, pruner: Pruner, out: Path | None) -> tuple[dict[str, Any], Draws]:
+    """The result of pruning, and its records; out: a folder that receives the scores that were measured."""
+    sort, how, start = PRUNING[config.action], config.pruning, pruner.first
+    if sort == "edge" and how.after_heads:
+        start = pruner.before_edges(how.per_round, how.heads_share)
+    found = pruner.pruned(sort, start, config.share, how.per_round, how.keep, how.score_files)
+    circuits, drawn = {names.PRUNED: found.result}, pruner.at_random(sort, start, found.result, config.random)
+    circuits |= {names.random_circuit(number): one for number, one in enumerate(drawn, 1)}
     draws: dict[int, dict[str, Record]] = {}
-    for draw in study.draws:
-        pruned = {name: pruner.record(draw, circuit) for name, circuit in circuits.items()}
-        draws[draw.donor_seeds[0]] = {**draw.records(config.ablations), **pruned}
+    for run in pruner.runs:
+        pruned = {name: pruner.record(run, circuit) for name, circuit in circuits.items()}
+        draws[run.draw.donor_seed] = {**run.records(config.ablations), **pruned}
     about = {names.FULL: WHOLE.plain()} | {name: {"units": circuit.digest} for name, circuit in circuits.items()}
-    if out is not None and not pruner.score_files:
-        pruner.write_scores(out, found)
+    if out is not None and not how.score_files:
+        save_scores(out, pruner, found)
     pruning = {
         "sort": sort,
         "units": start.count(sort),
@@ -304,9 +337,18 @@ def _pruned(config: Config, study: Study, out: Path | None) -> tuple[dict[str, A
         "accuracy": [one.accuracy for one in found.rounds],
         "floor": found.floor,
         "stopped": found.stopped,
-        "kept": {each: [*found.result.names(each)] for each in SORTS},
+        "kept": {name: [*found.result.names(name)] for name in SORTS},
     }
     return _result(config, draws, about) | {"pruning": pruning}, draws
+
+
+def save_scores(folder: Path, pruner: Pruner, found: Rounds) -> list[Path]:
+    """Write a file of scores for each round of a pruning but the last, which `score_files` takes; their paths."""
+    files = [folder / f"{found.sort}_scores_{number}.json" for number in range(len(found.rounds) - 1)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, one in zip(files, found.rounds, strict=False):
+        write_scores(file, one.circuit, found.sort, pruner.scores(one.circuit, found.sort), **SCORE)
+    return files
 
 
 def _result(config: Config, draws: Draws, ablations: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,12 +366,10 @@ def _result(config: Config, draws: Draws, ablations: Mapping[str, Any]) -> dict[
 def _results(draws: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Interval]]:
     """The interval of every measure by ablation."""
     results = dict[str, dict[str, Interval]]()
-    for name, row in measures.aligned(draws).items():
-        units = row["query"] if measures.queries_of(row) > 1 else None  # prompts, where all ask the same
+    for name, row in aligned(draws).items():
+        units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same
         results[name] = {
-            measure: accuracy(values, measures.queries_of(row))
-            if values.dtype == bool
-            else measures.mean(values, units)
+            measure: right_of(row, measure) if values.dtype == bool else mean(values, units)
             for measure, values in row.items()
             if measure != "query"
         }

@@ -1,0 +1,185 @@
+"""Pruning of heads and edges by importance scores, in one word-pair task (Bakalova et al., COLM 2025).
+
+Every round is a record, so that an interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from util.edges import names
+from util.edges.ablation import WHOLE, Ablation
+from util.edges.edge import Edge
+from util.edges.splicing import Store
+from util.engine.attention import support
+from util.figures.edge_ablation.numbers import SHARE, Row, aligned
+from util.figures.edge_ablation.runs import Data, Run, draws
+from util.figures.edge_ablation.settings import Draw
+from util.scores import token_types
+from util.scores.pruning import Pruning, prune
+from util.scores.token_types import METHOD, REDUCE
+from util.scores.units import SORTS, Circuit, Floats, Sort, Units, random_living, read_scores
+from util.study.store import Record
+from util.study.study import Study
+
+SCORE = {"method": METHOD, "reduce": REDUCE}
+HEADS_SHARE = 0.95  # of the accuracy, kept by heads that are pruned before edges, which would else have none to lose
+POINTS = 12  # rounds that are measured on the test split
+
+
+class Pruner:
+    """Head units and edge units of a model, scored and pruned on prompts of the search split.
+
+    runs: of the test split, one for each draw of donors; search: of the search split, with the first. They share a
+    store of what donors leave. start: edges that are removed beforehand.
+    """
+
+    def __init__(self, runs: Sequence[Run], search: Run, start: Ablation = WHOLE) -> None:
+        self.runs, self.search, self.start, self.study = runs, search, start, search.study
+
+    @classmethod
+    def of(
+        cls, study: Study, drawn: Sequence[Draw], search_prompts: int | None = None, start: Ablation = WHOLE
+    ) -> Pruner:
+        """The pruner of some draws of one task; search_prompts: by default as many as on the test split."""
+        store, prompts = Store(), search_prompts or drawn[0].prompts
+        search = Run(study, replace(drawn[0], split="search", prompts=prompts), store)
+        return cls([Run(study, draw, store) for draw in drawn], search, start)
+
+    @cached_property
+    def first(self) -> Circuit:
+        """The circuit of all units that occur in the prompts of the search split."""
+
+        def compute() -> Data:
+            found, prompts = support(self.study.pair[0]), [group.base for group in self.search.groups]
+            circuit = Circuit.whole(len(found.layers), found.heads, prompts, self.start)
+            return {
+                "layers": circuit.heads.layers,
+                "heads": circuit.heads.heads,
+                "types": list(circuit.heads.kinds),
+                "kinds": [str(edge) for edge in circuit.edges.kinds],
+                "living": circuit.living_edges.astype(np.int8),
+            }
+
+        data = self.search.keep("token-type units", compute, start=self.start.plain()).data
+        heads = Units(data["layers"], data["heads"], tuple(data["types"]))
+        edges = Units(data["layers"], data["heads"], tuple(map(Edge.of, data["kinds"])))
+        return Circuit(heads, edges, np.ones(heads.shape, bool), data["living"].astype(bool), self.start)
+
+    def scored(self, circuit: Circuit) -> Data:
+        """The scores of all units of a circuit on the search split, and what it answers there.
+
+        heads_sum_then_abs and edges_sum_then_abs [L, H, K]; right and losses [N].
+        """
+
+        def compute() -> Data:
+            run = self.search
+            found = token_types.scores(self.study.pair[0], run.groups, circuit, run.budget, run.store)
+            scores = {f"{sort}s_{REDUCE}": found.of(sort) for sort in SORTS}
+            return {"right": found.right, "losses": found.losses, **scores}
+
+        return self.search.keep("token-type scores", compute, circuit=circuit.digest, method=METHOD).data
+
+    def scores(self, circuit: Circuit, sort: Sort) -> Floats:
+        """The scores of the units of a sort in a circuit [L, H, K]."""
+        return self.scored(circuit)[f"{sort}s_{REDUCE}"]
+
+    def record(self, run: Run, circuit: Circuit) -> Record:
+        """The record of what a circuit answers in a run, see `Run.record`."""
+
+        def compute() -> Data:
+            two_pass, net = run.draw.two_pass, self.study.pair[0]
+            return {
+                **token_types.answers(net, run.groups, circuit, None, run.budget, two_pass, run.store),
+                **run.about,
+            }
+
+        return run.keep("token-type answers", compute, circuit=circuit.digest)
+
+    def row(self, circuit: Circuit, runs: Sequence[Run] | None = None) -> Row:
+        """What a circuit answers on the test split under all draws of donors, see `numbers.aligned`."""
+        data = [self.record(run, circuit).data for run in (self.runs if runs is None else runs)]
+        return aligned([{names.PRUNED: one} for one in data])[names.PRUNED]
+
+    def pruned(
+        self,
+        sort: Sort,
+        start: Circuit,
+        share: float,
+        per_round: float,
+        keep: Sequence[int] | None = None,
+        score_files: Sequence[str] = (),
+    ) -> Pruning:
+        """The rounds of pruning units of a sort, from a circuit on, while `share` of the accuracy is kept.
+
+        per_round: the share of the living units that goes in a round. keep: instead, so many units are left by each
+        round; score_files: scores of earlier rounds, one for each entry of keep, with which none are measured.
+        """
+        whole = self.search.answers({names.FULL: WHOLE})[names.FULL]
+        with tqdm(desc=f"{self.search.draw.task}, pruning {sort} units", unit="round", leave=False) as steps:
+
+            def measure(circuit: Circuit, number: int) -> Any:
+                steps.update()
+                if not score_files:
+                    return SimpleNamespace(right=self.scored(circuit)["right"], scores=self.scores(circuit, sort))
+                file = Path(score_files[number]) if number < len(score_files) else None
+                scores = read_scores(file, circuit, sort) if file else None
+                return SimpleNamespace(right=self.record(self.search, circuit).data["right"], scores=scores)
+
+            return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
+
+    def before_edges(self, per_round: float, share: float = HEADS_SHARE) -> Circuit:
+        """What pruning of edges begins with: the edges of the heads that are left where heads are pruned first."""
+        return self.pruned("head", self.first, share, per_round).result.without_idle_edges()
+
+    def at_random(self, sort: Sort, start: Circuit, result: Circuit, sets: int) -> list[Circuit]:
+        """So many random prunings of a circuit, as large as the result, by the seed of the prompts."""
+        drawn = random_living(start, result, sort, sets, self.search.draw.seed)
+        return [start.keeping(sort, living) for living in drawn]
+
+    def curve(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
+        """Units of one sort pruned, round by round, and measured on the test split. sets: random prunings.
+
+        settings: what decided the pruning. units: how many there are at first; left: after each
+        round; search: the accuracy of each round on the search split; floor: what had to be kept there. whole: the row
+        of the whole model on the test split; rows: those of some rounds, by units left. result: how many units are left
+        before the accuracy falls below the floor; kept: their names. random: rows of random prunings that leave as
+        many, with the first draw of donors; random_kept: the names of what these leave.
+        """
+        pruning = self.pruned(sort, start, SHARE, per_round)
+        circuits, left, result = [one.circuit for one in pruning.rounds], pruning.units_left, pruning.result
+        last = left.index(result.count(sort))
+        chosen = np.unique(np.linspace(0, last, min(POINTS, last + 1)).round().astype(int)).tolist()
+        chosen += range(last + 1, len(circuits))[:1]  # where it falls
+        random = self.at_random(sort, start, result, sets)
+        shares = {"per_round": per_round, "share": SHARE, "heads_share": HEADS_SHARE}
+        return {
+            "settings": {**SCORE, **shares, "search_prompts": self.search.draw.prompts},
+            "units": start.count(sort),
+            "left": left,
+            "search": [one.accuracy for one in pruning.rounds],
+            "floor": pruning.floor,
+            "whole": aligned([run.answers({names.FULL: WHOLE}) for run in self.runs])[names.FULL],
+            "rows": {left[number]: self.row(circuits[number]) for number in chosen},
+            "result": result.count(sort),
+            "kept": list(result.names(sort)),
+            "random": [self.row(circuit, self.runs[:1]) for circuit in random],
+            "random_kept": [circuit.names(sort) for circuit in random],
+        }
+
+
+def curves(study: Study, task: str) -> Mapping[str, dict[str, Any]]:
+    """Head units of a task pruned, and edge units of the heads that are left, see `Pruner.curve`."""
+    settings = study.settings
+    pruner = Pruner.of(study, draws(study, task=task), settings.search_prompts)
+    options = settings.per_round, settings.random_circuits
+    heads = pruner.curve("head", pruner.first, *options)
+    return {"head": heads, "edge": pruner.curve("edge", pruner.before_edges(settings.per_round), *options)}

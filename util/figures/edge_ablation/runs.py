@@ -1,0 +1,268 @@
+"""What models say when token types read others from corrupted prompts: prompts, ablations, and their records.
+
+Tasks, corruptions and families of edges are those of `prompts.word_pair_prompts` and `edges`: our own definitions where
+the paper's were not available to us.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from util.edges.ablation import WHOLE, Ablation
+from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
+from util.edges.splicing import (
+    Ablated,
+    Group,
+    Store,
+    continuations,
+    groups_of,
+    outcomes,
+    whole_logits,
+    without_demonstrations,
+)
+from util.engine.attention import support
+from util.engine.batches import TOKEN_BUDGET
+from util.engine.label_scores import next_token_logits
+from util.figures.edge_ablation.numbers import (
+    SHARE,
+    Rows,
+    aligned,
+    line_right,
+    prefix_right,
+)
+from util.figures.edge_ablation.settings import Draw
+from util.prompts import word_pair_prompts, word_pairs
+from util.prompts.classification import associative_map_prompts
+from util.prompts.prompt import Layout, with_bos
+from util.prompts.words import column, table
+from util.records.provenance import digest
+from util.study.store import Record
+from util.study.study import Study
+
+CUTS = 9  # layers where windows begin or end
+Data = dict[str, Any]  # of a record, see `Run.record`
+Search = tuple[tuple[Edge, ...], list[tuple[Edge, bool, float]]]  # see `greedy_circuit`
+
+
+class Run:
+    """What a model answers to one draw of prompts and donors, whole and ablated. Each ablation is a record.
+
+    Runs that share a store share the plain runs of prompts and donors; only donors that run apart leave any.
+    """
+
+    def __init__(self, study: Study, draw: Draw, store: Store | None = None) -> None:
+        self.study, self.draw, self.budget = study, draw, draw.token_budget or TOKEN_BUDGET
+        self.store = (Store() if store is None else store) if draw.two_pass else None
+        self._unchecked: list[Ablation] = []
+
+    @cached_property
+    def task(self) -> word_pairs.WordPairTask:
+        """The task, read once: a saved data set that is changed later changes nothing here."""
+        return word_pairs.find(self.draw.task, trained=self.draw.trained)
+
+    @cached_property
+    def request(self) -> dict[str, Any]:
+        """All that decides the answers but for the model and the ablation, in plain JSON."""
+        task, layout = self.task, self.draw.layout
+        words = (task.pairs, [task.other(pair.x) for pair in task.pairs], task.balanced, task.list_name)
+        lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
+        made_of = digest([repr((*words, task.layout if layout is None else Layout(**layout))), repr(lists)])
+        return json.loads(
+            json.dumps({**asdict(self.draw), "task": word_pairs.shown_task(self.draw.task), "words": made_of})
+        )
+
+    @cached_property
+    def drawn(self) -> word_pair_prompts.WordPairPrompts:
+        """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
+        of_draw = asdict(self.draw)
+        options = {name: of_draw[name] for name in ("corruptions", "split", "ambiguous", "order", "in_turn")}
+        return word_pair_prompts.prompts(
+            self.task,
+            self.study.pair[1],
+            self.draw.prompts,
+            k=self.draw.k,
+            seed=self.draw.seed,
+            donor_seed=self.draw.donor_seed,
+            layout=None if self.draw.layout is None else Layout(**self.draw.layout),
+            **options,
+        )
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The prompts and their donors as tokens."""
+        return groups_of(self.drawn.items, self.study.pair[1])
+
+    def texts(self) -> list[str]:
+        """The text of every prompt and donor."""
+        return [p.text for item in self.drawn.items for p in (item.clean, *item.donors.values())]
+
+    @cached_property
+    def about(self) -> Data:
+        """What the records of all ablations have in common, see `record`."""
+        drawn, tokenizer = self.drawn, self.study.pair[1]
+        queries = [item.clean.text[slice(*item.clean.spans["x"][-1])] for item in drawn.items]
+        copies = []
+        for item, group, word in zip(drawn.items, self.groups, queries, strict=True):
+            ids = with_bos(item.clean.with_label(word), tokenizer, bos=True).ids
+            continues = len(ids) > group.length and ids[: group.length] == group.base.ids[: group.length]
+            copies.append(ids[group.length] if continues else -1)
+        return {
+            "index": np.array([item.index for item in drawn.items]),
+            "target": np.array([group.target[0] for group in self.groups]),
+            "copy": np.array(copies),
+            "layers": len(support(self.study.pair[0]).layers),
+            "queries": queries,
+            "answers": [item.clean.label().strip() for item in drawn.items],
+            "askable": drawn.askable,
+            "left_out": {
+                "rejected": dict(drawn.rejected),
+                "resampled": dict(drawn.resampled),
+                "dropped": dict(drawn.dropped),
+                "coincidences": {str(c): count for c, count in drawn.coincidences.items()},
+            },
+        }
+
+    @cached_property
+    def whole(self) -> NDArray[np.floating]:
+        """The whole model's logits after every prompt, [N, V]."""
+        if self.store is not None:
+            return whole_logits(self.study.pair[0], self.groups, self.budget, self.store)
+        prompts = [group.base.ids[: group.length] for group in self.groups]
+        return next_token_logits(self.study.pair[0], prompts, token_budget=self.budget)
+
+    def keep(self, measure: str, compute: Callable[[], Data], **more: Any) -> Record:
+        """The record of a measurement of these prompts, see `Study.record`. more: of its request."""
+        return self.study.record(measure, compute, self.texts, **self.request, **more)
+
+    def record(self, ablation: Ablation, *, generate: bool = False) -> Record:
+        """The record of an ablation.
+
+        Its data, [N] each: what `splicing.outcomes` gives; index, the numbers of the prompts; target and copy, the
+        first tokens of the answer and of the query said again (-1 where that would change the prompt); queries and
+        answers as text. And layers; askable, how many queries of the split there are for this tokenizer; left_out, what
+        of the lists was rejected, resampled, dropped, and how often a donor has the clean output.
+        generate: also written, what the model goes on to write, and whether its first line is the answer (line_right:
+        acc_line), or it begins with the answer (prefix_right: acc_prefix).
+        Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
+        """
+        compute = partial(self._measured, ablation, generate)
+        return self.keep("edge answers", compute, ablation=ablation.plain(), generate=generate)
+
+    def _measured(self, ablation: Ablation, generate: bool) -> Data:
+        net, tokenizer = self.study.pair
+        while self._unchecked:  # a bad one stops nothing halfway
+            Ablated(net, self.groups, self._unchecked.pop(), target=not generate)
+        data: Data = outcomes(net, self.groups, ablation, self.whole, self.budget, self.draw.two_pass, self.store)
+        if generate:
+            written = continuations(net, tokenizer, self.groups, ablation, self.budget, self.store)
+            pairs = list(zip(written, self.about["answers"], strict=True))
+            data["line_right"] = np.array([line_right(*pair) for pair in pairs])
+            data["prefix_right"] = np.array([prefix_right(*pair) for pair in pairs])
+            data["written"] = written
+        return {**data, **self.about}
+
+    def records(self, ablations: Mapping[str, Ablation], *, generate: bool = False) -> dict[str, Record]:
+        """The record of each ablation by its name, see `record`; all are looked at before one is measured."""
+        self._unchecked = list(ablations.values())
+        steps = self.study.progress(ablations.items(), f"{self.draw.task}, {self.draw.k} shots")
+        return {name: self.record(ablation, generate=generate) for name, ablation in steps}
+
+    def answers(self, ablations: Mapping[str, Ablation], *, generate: bool = False) -> dict[str, Data]:
+        """The data of `records`."""
+        return {name: record.data for name, record in self.records(ablations, generate=generate).items()}
+
+    def alone(self) -> Data:
+        """What the whole model says after the queries alone."""
+
+        def compute() -> Data:
+            bare = [without_demonstrations(group) for group in self.groups]
+            return {**outcomes(self.study.pair[0], bare, token_budget=self.budget), **self.about}
+
+        return self.keep("bare queries", compute).data
+
+    def search(self, share: float = SHARE) -> Search:
+        """`greedy_circuit` on these prompts; each step is a record."""
+        with tqdm(desc=f"{self.draw.task}, search", total=2 * len(TYPE_PAIRS) + 1, leave=False) as steps:
+
+            def evaluate(ablation: Ablation) -> Data:
+                steps.update()
+                return self.record(ablation).data
+
+            return greedy_circuit(evaluate, share)
+
+
+def greedy_circuit(
+    evaluate: Callable[[Ablation], Mapping[str, NDArray]], share: float = SHARE, pairs: Sequence[Edge] = TYPE_PAIRS
+) -> Search:
+    """Take type pairs out one by one, as long as the accuracy stays at `share` of the whole model's (our definition).
+
+    The pair that costs least when it alone is removed goes first (accuracy, then log-probability, then by name); one
+    that cannot go is put back for good. evaluate: `right` and `log_prob` [N] under an ablation. Returns the pairs that
+    stay, and step by step the pair that was tried, whether it stays out, and the accuracy without it.
+    """
+    whole, *singles = map(evaluate, [WHOLE, *(Ablation(removed=(edge,)) for edge in pairs)])
+    costs = {
+        edge: [float(whole[what].mean() - single[what].mean()) for what in ("right", "log_prob")]
+        for edge, single in zip(pairs, singles, strict=True)
+    }
+    kept, trace = list(pairs), []
+    for edge in sorted(pairs, key=lambda edge: (*costs[edge], edge)):
+        fewer = [other for other in kept if other != edge]
+        accuracy = float(evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean())
+        gone = accuracy >= share * float(whole["right"].mean())
+        kept = fewer if gone else kept
+        trace.append((edge, gone, accuracy))
+    return tuple(kept), trace
+
+
+def draws(study: Study, **changes: Any) -> list[Draw]:
+    """The prompts of a study's model with each draw of donors, see `Settings.draws`."""
+    return study.settings.draws(trained=word_pairs.is_trained(study.model.name), **changes)
+
+
+def answers(study: Study, ablations: Mapping[str, Ablation], store: Store | None = None, **changes: Any) -> Rows:
+    """The answers under each ablation with all draws of donors, see `numbers.aligned`. changes: of `draws`."""
+    store = Store() if store is None else store
+    return aligned([Run(study, draw, store).answers(ablations) for draw in draws(study, **changes)])
+
+
+# ------------------------------------------------------------------------------------------------ the planted circuit
+
+
+class LookUp(Run):
+    """Look-up prompts, each with one of other words as its donor, in the place of those of a word-pair task."""
+
+    @cached_property
+    def request(self) -> dict[str, Any]:
+        return json.loads(json.dumps({**asdict(self.draw), "task": "look-up"}))
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The prompts and their donors as tokens: words of one token, of which a prompt and its donor share none."""
+        tokenizer, layout, typed = self.study.pair[1], word_pairs.TAB, word_pair_prompts.typed_tokens
+        sizes = {w: typed(layout.prompt([(w, w)], w, w), tokenizer).sizes for w in column("categories", "word")}
+        words = [word for word, counts in sizes.items() if set(counts) == {1}]
+        keys, labels = (len(words) // 3, len(words) // 6)
+        parts = []
+        for start in (0, keys + labels):
+            inputs, outputs = words[start : start + keys], words[start + keys : start + keys + labels]
+            prompts = associative_map_prompts(inputs, outputs, 6, 6, self.draw.prompts, layout=layout)
+            parts.append([typed(prompt, tokenizer) for prompt in prompts])
+        return [Group(base, {0: donor}) for base, donor in zip(*parts, strict=True)]
+
+    @cached_property
+    def about(self) -> Data:
+        """The numbers of the prompts."""
+        return {"index": np.arange(len(self.groups))}
+
+    def texts(self) -> list[str]:
+        """The tokens of every prompt."""
+        return [str(group.base.ids) for group in self.groups]

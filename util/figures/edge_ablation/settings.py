@@ -1,0 +1,114 @@
+"""Settings of edge ablation: what is measured, and which prompts and donors an answer is to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from util.figures.edge_ablation.claims import AMBIGUOUS
+from util.prompts import word_pair_prompts, word_pairs
+from util.prompts.prompt import Layout
+from util.records.checked import AsList, Count, Counts, Distinct, Int, Natural, Share, Text, checked
+
+TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
+
+
+def known_task(name: str) -> str:
+    """The name of a word-pair task. Raises ValueError, with all names, for a task that there is not."""
+    word_pairs.find(name)
+    return name
+
+
+Task = Annotated[Text, AfterValidator(known_task)]
+Tasks = Annotated[tuple[Task, ...], AsList, Distinct]
+Seeds = Annotated[tuple[Natural, ...], AsList, Distinct]
+
+
+@checked
+class Draw:
+    """Prompts of one word-pair task and one draw of donors, see `word_pair_prompts.prompts`.
+
+    task: by its name, or a folder with a data set of pairs, see `word_pairs.pairs_from_saved`. layout: fields of
+    `prompts.prompt.Layout` other than the task's, such as {"separator": ":", "join": " "}. token_budget: None for that
+    of `engine.batches`. two_pass: donors run before the prompts, not beside them, and once for many ablations. in_turn:
+    no query comes again before all came. trained: the words that the embedded model was trained on, not the longer
+    lists. Raises ValueError for a task, split, order, corruption or number that there is not.
+    """
+
+    task: Task = "country_capital"
+    k: Count = 10
+    prompts: Count = 200
+    seed: Natural = 0
+    donor_seed: Natural = 0
+    split: Literal["all", "search", "test"] = "test"
+    corruptions: Seeds = (0,)
+    ambiguous: Natural | None = None
+    order: Literal["random", "ambiguous first", "ambiguous last"] = "random"
+    layout: Mapping[str, str] | None = None
+    token_budget: Count | None = None
+    two_pass: bool = False
+    in_turn: bool = False
+    trained: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ambiguous is not None and self.ambiguous > self.k:
+            raise ValueError(f"ambiguous = {self.ambiguous}: give k = {self.k} or fewer")
+        task = word_pairs.find(self.task, trained=self.trained)
+        try:
+            word_pair_prompts.marked_demonstrations(
+                task, self.prompts, self.k, self.corruptions, self.split, self.ambiguous, self.order
+            )
+        except ValueError as error:
+            where = f"k = {self.k}, ambiguous = {self.ambiguous}, corruptions = {list(self.corruptions)}"
+            raise ValueError(f"{where}: {error}") from error
+        known = [field.name for field in fields(Layout)]
+        if not {*(self.layout or {})} <= {*known}:
+            raise ValueError(f"layout = {dict(self.layout or {})}: it has the fields {', '.join(known)}")
+
+
+@checked
+class Settings:
+    """What is measured, see notebook 04; everything that one of its parts would refuse is refused beforehand.
+
+    tasks: in which circuits are compared; primary_task: one of them, of the map, the search, the windows and the
+    probes. k: demonstrations; prompts: of each task; donor_seeds: draws of donors. random_circuits: with as many type
+    pairs, or units, as the one found. ambiguous_counts: demonstrations, of k, that fit two rules. corruptions: of the
+    probes, from 1 on. pruned_tasks: in which heads and edges are pruned; search_prompts: on which they are scored;
+    per_round: the share of the living units that goes in a round. layout: see `Draw`. untrained_control: also the
+    untrained twin, a second model in memory.
+    """
+
+    tasks: Tasks = TASKS
+    primary_task: Task = "capitalization"
+    k: Count = 10
+    prompts: Annotated[Int, Field(ge=2)] = 32  # an interval needs two
+    seed: Natural = 0
+    donor_seeds: Seeds = (0, 1, 2)
+    random_circuits: Natural = 20
+    ambiguous_counts: Seeds = (0, 4, 7, 9, 10)
+    corruptions: Counts = (1, 2, 3, 4, 5)
+    pruned_tasks: Tasks = ("copying", "capitalization")
+    search_prompts: Count = 64
+    per_round: Share = 0.2
+    layout: Mapping[str, str] | None = None
+    untrained_control: bool = True
+
+    def __post_init__(self) -> None:
+        if self.primary_task not in self.tasks:
+            raise ValueError(f"tasks = {list(self.tasks)}: the primary task, {self.primary_task!r}, is to be one")
+        if max(self.ambiguous_counts) > self.k:
+            raise ValueError(f"ambiguous_counts = {list(self.ambiguous_counts)}: give numbers up to k = {self.k}")
+        for task in (*self.tasks, *self.pruned_tasks):
+            self.draws(task=task)
+        for count in self.ambiguous_counts:
+            self.draws(task=AMBIGUOUS, ambiguous=count)
+        self.draws(corruptions=(0, *self.corruptions))
+
+    def draws(self, **changes: Any) -> list[Draw]:
+        """Prompts of the primary task, with each draw of donors. changes: fields of `Draw`, such as another task."""
+        shared = {name: getattr(self, name) for name in ("k", "prompts", "seed", "layout")}
+        given = {"task": self.primary_task, **shared, "two_pass": True, **changes}
+        return [Draw(**given, donor_seed=seed) for seed in self.donor_seeds]
