@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field, JsonValue
 
 from util import paths
-from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
+from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
 
 AXES = {"datasets": "dataset", "k": "k", "seeds": "seed"}  # of the grid: the parameter of a notebook
 Named = Annotated[dict[str, dict[str, JsonValue] | None], Field(min_length=1)]

@@ -22,7 +22,7 @@ def likelihoods(model: str, prompts: int, layers: list[int], name: str) -> Run:
     from util.extras.harness.model import InterventionLM
     from util.figures.induction_scores.edits import WHOLE, Edit
     from util.prompts import classification
-    from util.records.model import Model
+    from util.study.model import Model
 
     source = Model(model, device="cpu", verbose=False)
     drawn = classification.prompts(classification.task("wordseq1"), 10, limit=prompts)

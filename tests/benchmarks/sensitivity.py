@@ -18,10 +18,10 @@ from util.figures.forerunner_heads.numbers import scores
 from util.figures.induction_scores import edits
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.numbers import intervals
-from util.records.model import Model
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, accuracy, mean_interval
+from util.study.model import Model
 from util.study.study import Study
 
 ROUNDS = 3

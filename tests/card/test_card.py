@@ -18,9 +18,9 @@ from util.engine.call import UnsupportedModel
 from util.figures.role_atlas.show import place_of
 from util.load_model_and_data import load_ICL_model
 from util.prompts.prompt import UnsupportedTokenizer
-from util.records import model as model_room
-from util.records.model import Model
 from util.show.files import plain
+from util.study import model as model_room
+from util.study.model import Model
 
 TINY = {
     ROLES: {

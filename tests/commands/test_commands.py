@@ -19,8 +19,8 @@ from util.commands.frame import COMMANDS, main
 from util.commands.results import Destination
 from util.engine.finite import NotFinite
 from util.figures.induction_scores.task_study import TaskStudy
-from util.records import model as model_room
 from util.roles.sequences_study import SequenceStudy
+from util.study import model as model_room
 
 NAMES = [command.name for command in COMMANDS]
 CONFIGURED = [command.name for command in COMMANDS if command.takes_config]

@@ -16,9 +16,9 @@ from util.commands.edge_configs import Config
 from util.figures.edge_ablation import pruning, runs
 from util.figures.edge_ablation.pruning import Pruner
 from util.figures.edge_ablation.settings import Draw
-from util.records import exports
-from util.records.model import Model
 from util.scores.units import write_scores
+from util.study import exports
+from util.study.model import Model
 from util.study.study import Study
 
 FEW = {"task": "capitalization", "prompts": 4, "k": 3}

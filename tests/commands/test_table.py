@@ -13,13 +13,13 @@ from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
-from util.records import model as model_room
-from util.records.checked import as_list
 from util.roles.sequences_study import SequenceStudy
 from util.stats.controls import layer_matched
 from util.stats.heads import top
 from util.stats.intervals import accuracy
+from util.study import model as model_room
 from util.study import store
+from util.study.checked import as_list
 from util.study.study import Study
 
 PAGE = (paths.root() / "util" / "commands" / "README.md").read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ from util.engine.handshake import prepare
 from util.figures.forerunner_heads import magnitudes
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import labelled_tokens
-from util.records.model import Model
 from util.roles.sequences_study import SequenceStudy
+from util.study.model import Model
 
 
 def eager_rows(model, ids):

@@ -21,9 +21,9 @@ from util.figures.forerunner_heads import magnitudes
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts import word_pair_prompts
 from util.prompts.sequences import repeated_sequences
-from util.records.model import Model
 from util.roles.head_scores import head_scores
 from util.roles.sequences_study import SequenceStudy
+from util.study.model import Model
 from util.study.study import Study
 
 NAN, WORD, PLACE = float("nan"), 977, 5  # a token of one prompt alone, and which

@@ -20,7 +20,7 @@ from util.engine.memory import Estimate, check, estimate
 from util.figures.forerunner_heads import magnitudes
 from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
 from util.prompts.prompt import LabelledTokens
-from util.records.model import Model
+from util.study.model import Model
 from util.study.study import Study
 
 LLAMA = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from util.records.model import Model
+from util.study.model import Model
 
 
 @pytest.fixture(scope="session")

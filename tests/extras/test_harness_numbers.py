@@ -23,9 +23,9 @@ from util.figures.induction_scores.task_study import TaskStudy  # noqa: E402
 from util.models.embedded import path  # noqa: E402
 from util.prompts import classification, induction_pattern  # noqa: E402
 from util.prompts.prompt import Layout  # noqa: E402
-from util.records.model import Model  # noqa: E402
-from util.records.provenance import tokenizer_digest, weights_digest  # noqa: E402
 from util.stats.answers import label_mass, which_label  # noqa: E402
+from util.study.model import Model  # noqa: E402
+from util.study.provenance import tokenizer_digest, weights_digest  # noqa: E402
 
 HEADS = ((2, 1), (2, 2), (3, 0))
 EDITS = {

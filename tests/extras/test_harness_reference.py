@@ -8,7 +8,7 @@ pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: make test-ha
 
 from util.extras.harness.interventions import checked_reference, means_study
 from util.figures.induction_scores.task_study import TaskStudy
-from util.records.model import Model
+from util.study.model import Model
 
 
 def test_premises_are_those_of_the_suites_own_study(tmp_path):

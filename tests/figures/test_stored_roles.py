@@ -7,9 +7,9 @@ import pytest
 
 from tests.stored import FOLDERS, values
 from util.figures.stored_roles import MODEL, stored_roles, why_no_role
-from util.records.model import Model
 from util.roles.rules import Role
 from util.stats.heads import head_name
+from util.study.model import Model
 from util.study.study import Study
 
 

@@ -14,7 +14,7 @@ FILES = sorted((ROOT / "util").rglob("*.py"))
 
 # Rooms from the ground up: a room may import those before it, and itself.
 ROOMS = (
-    "paths", "locks", "stats", "prompts", "models", "show", "engine", "load_model_and_data", "records", "study",
+    "paths", "locks", "stats", "prompts", "models", "show", "engine", "load_model_and_data", "study",
     "edges", "roles", "scores", "inference", "figures", "card", "extras", "commands", "__main__",
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ from util import load_model_and_data as loading
 from util.engine import attention, call
 from util.engine.handshake import prepare
 from util.figures.forerunner_heads import magnitudes
-from util.records.model import Model
+from util.study.model import Model
 
 
 @pytest.fixture(scope="module")

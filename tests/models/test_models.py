@@ -19,8 +19,8 @@ from tests import gguf_files, toys
 from util import load_model_and_data as loading
 from util import paths
 from util.models import files, gguf, packaged
-from util.records.model import Model
 from util.roles.sequences_study import SequenceStudy
+from util.study.model import Model
 
 # ------------------------------------------------------------------------------------------------ GGUF files
 

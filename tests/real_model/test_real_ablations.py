@@ -16,7 +16,7 @@ from util.figures.induction_scores.edits import MODES, WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
-from util.records.model import Model
+from util.study.model import Model
 from util.study.study import Study
 
 HEADS = [(3, 2), (11, 0), (11, 7), (28, 5)]

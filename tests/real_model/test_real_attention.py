@@ -16,8 +16,8 @@ from util.engine.attention import instrument
 from util.engine.instruments import CaptureRows
 from util.figures.forerunner_heads import measure as forerunner
 from util.load_model_and_data import staicc_prompts
-from util.records.model import Model
 from util.roles.sequences_study import SequenceStudy
+from util.study.model import Model
 from util.study.study import Study
 
 TEXT = "When Mike and Emma went to the cafe, Emma gave a coffee to"

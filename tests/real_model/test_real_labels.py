@@ -9,7 +9,7 @@ from tests.real_model.conftest import NAME, Subject
 from util.figures.induction_scores.edits import WHOLE
 from util.figures.induction_scores.task_study import TaskStudy
 from util.prompts import classification
-from util.records.model import Model
+from util.study.model import Model
 
 TASK, K, ITEMS, SEED = "repetition", 2, 2, 42
 

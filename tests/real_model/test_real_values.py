@@ -23,9 +23,9 @@ from util import paths
 from util.figures.induction_scores.outputs import head_attribution, head_copying
 from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
-from util.records.model import Model
 from util.roles.attention_scores import uniform_prefix_matching
 from util.show import files
+from util.study.model import Model
 from util.study.study import Study
 
 CELLS = 20

@@ -13,7 +13,6 @@ from util.load_model_and_data import load_ICL_model
 from util.models import planted
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
-from util.records.model import Model
 from util.roles import function_vectors
 from util.roles.function_vectors import (
     CORRUPTED,
@@ -26,6 +25,7 @@ from util.roles.function_vectors import (
 from util.roles.results import FunctionVectorHeads, IndirectEffects
 from util.stats.heads import top
 from util.stats.intervals import mean_intervals
+from util.study.model import Model
 
 LENGTHS = (9, 7, 9, 12)
 WRONG = {

@@ -6,11 +6,11 @@ import torch
 
 from tests import toys
 from util.prompts import word_pairs
-from util.records.model import Model
 from util.roles import pair_task
 from util.roles.function_vectors import TASKS
 from util.roles.pair_task import PairTask
 from util.stats.answers import gold_log_probability, label_mass
+from util.study.model import Model
 
 LOGIT = 8.0
 

@@ -17,7 +17,6 @@ from util.models import planted
 from util.prompts import word_pairs
 from util.prompts.ioi import other_answers
 from util.prompts.words import column as words_of
-from util.records.model import Model
 from util.roles import name_roles
 from util.roles.cuts import head_cut, other_cells
 from util.roles.function_vectors import CORRUPTED
@@ -30,6 +29,7 @@ from util.roles.vector_roles import VectorRoles
 from util.stats.intervals import Interval
 from util.stats.task_check import TaskCheck
 from util.stats.tests import mean_p
+from util.study.model import Model
 
 GAIN = Interval(1.0, 0.5, 1.5)
 CHOSEN = [(0, 1), (2, 3)]  # the heads whose effects are measured, whatever their scores are

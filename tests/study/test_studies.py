@@ -7,9 +7,9 @@ import pytest
 
 from tests import toys
 from util.engine.finite import NotFinite
-from util.records import provenance as provenance_room
-from util.records.model import Model
+from util.study import provenance as provenance_room
 from util.study import store
+from util.study.model import Model
 from util.study.study import Study
 
 SIZES = {"length": 5, "copies": 2, "sequences": 4}

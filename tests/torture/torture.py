@@ -29,8 +29,8 @@ from transformers.pytorch_utils import Conv1D
 
 from util.figures.forerunner_heads import measure as forerunner
 from util.figures.ioi_patching import measure
-from util.records.model import Model
 from util.study import store
+from util.study.model import Model
 from util.study.study import Study
 
 ALLOWED = 1.2  # how much work a killed and resumed run may take, in undisturbed runs

@@ -19,14 +19,14 @@ from util.card.results import COPIES, PATTERNS, PLAIN_TEXT, Loss, Losses, word_p
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
 from util.figures.induction_scores.task_study import TaskStudy, check_task
-from util.records.checked import AtLeastFour, Count, Natural, checked
-from util.records.model import AsModel
 from util.roles.function_vectors import TASKS
 from util.roles.pair_task import task_checks
 from util.stats.answers import TERMS
 from util.stats.controls import layer_matched, norm_matched, shortage
 from util.stats.heads import Head
 from util.stats.intervals import Interval, accuracy, mean_interval
+from util.study.checked import AtLeastFour, Count, Natural, checked
+from util.study.model import AsModel
 
 PRIMARY = "wordseq1"  # of the pattern tasks of Crosbie & Shutova: the one that small models do
 COPIED = 0.1  # of tokens: a model that copies no more does not copy

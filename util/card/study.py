@@ -15,11 +15,11 @@ from util.figures.edge_ablation.measure import compare
 from util.figures.ioi_patching.numbers import carriers, intervals
 from util.figures.role_atlas.show import place_of
 from util.prompts.prompt import UnsupportedTokenizer
-from util.records import study
-from util.records.checked import Natural, checked
 from util.roles.pair_task import task_checks
 from util.roles.rules import Role
 from util.stats.heads import Head, heads_where
+from util.study import base as study
+from util.study.checked import Natural, checked
 from util.study.study import Study as FigureStudy
 
 Size = Literal["small", "full"]

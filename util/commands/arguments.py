@@ -10,12 +10,12 @@ from typing import Any, get_args
 
 from util.figures.induction_scores.measures import how_many
 from util.figures.induction_scores.task_study import Reference
-from util.records.model import Model
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.heads import named_heads, plain
 from util.roles.sequences_study import SequenceStudy
 from util.stats.controls import layer_matched
 from util.stats.heads import Head, top
+from util.study.model import Model
 
 SHARE = 0.01  # of all heads: the smaller of the two that Crosbie & Shutova ablate
 

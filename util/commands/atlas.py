@@ -5,8 +5,8 @@ from pathlib import Path
 
 from util import paths
 from util.card.atlas import CardAtlas, Entry
-from util.records.exports import check_folder
 from util.show import files
+from util.study.exports import check_folder
 
 NAME = "card_atlas"
 

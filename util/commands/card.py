@@ -8,7 +8,7 @@ from util import paths
 from util.card import page
 from util.card.study import SIZES, Study
 from util.commands.arguments import add_model, model_of
-from util.records.exports import check_folder
+from util.study.exports import check_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

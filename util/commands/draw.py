@@ -5,11 +5,11 @@ from pathlib import Path
 
 from util import paths
 from util.figures import FIGURES
-from util.records.exports import check_folder
 from util.show import files
 from util.show.conclusions import figure_of, stored
 from util.show.part import drawn
 from util.show.style import WIDTH
+from util.study.exports import check_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,12 +29,12 @@ from util.figures.edge_ablation.runs import Run
 from util.figures.edge_ablation.settings import Draw
 from util.models.files import sha256
 from util.prompts import word_pairs
-from util.records import exports
-from util.records.checked import Distinct
-from util.records.model import Model
 from util.scores.pruning import Pruning as Rounds
 from util.scores.units import SORTS, Circuit, Sort, write_scores
 from util.stats.intervals import Interval
+from util.study import exports
+from util.study.checked import Distinct
+from util.study.model import Model
 from util.study.store import Record
 from util.study.study import Study
 

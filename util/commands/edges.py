@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from util.commands import edge_configs as configs
-from util.records.model import Model
+from util.study.model import Model
 
 
 class _PrintExamples(argparse.Action):

@@ -14,9 +14,9 @@ from util.commands.arguments import SHARE, Selection, add_heads, add_reference, 
 from util.commands.knockout import BY_FLAG
 from util.extras.harness import evaluate as harness
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit
-from util.records.model import Model
 from util.roles.heads import plain
 from util.roles.sequences_study import SequenceStudy
+from util.study.model import Model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 import pandas as pd
 
 from util import paths
-from util.records import exports
-from util.records.study import Study as PartStudy
 from util.show import files
 from util.stats.intervals import Interval, Intervals
-from util.study import store
+from util.study import exports, store
+from util.study.base import Study as PartStudy
 from util.study.study import Study as FigureStudy
 
 Study = PartStudy | FigureStudy

@@ -32,10 +32,10 @@ from util.engine.replay import Edit, Place, path, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.words import table
-from util.records.checked import AsList, Count, Distinct, Natural, Text, checked
-from util.records.provenance import digest
-from util.records.study import Study
 from util.roles.results import FunctionVectorHeads, IndirectEffects
+from util.study.base import Study
+from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
+from util.study.provenance import digest
 
 # The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from util.records.checked import as_list
 from util.stats.heads import Head
+from util.study.checked import as_list
 
 
 def checked_head(value: Any, name: str = "head") -> Head:

@@ -25,15 +25,15 @@ from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.prompts.prompt import LabelledTokens, with_bos
-from util.records.checked import Counts, Datasets, Natural, TwoHalves, checked
-from util.records.staicc import StaiccStudy
-from util.records.study import Study
 from util.roles.cuts import Cells, head_cut, other_cells
 from util.roles.heads import plain
 from util.roles.label_task import DATASETS, KS, LabelTask, candidates, first_done
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
 from util.stats.answers import label_mass, which_label
 from util.stats.task_check import TaskCheck, chosen
+from util.study.base import Study
+from util.study.checked import Counts, Datasets, Natural, TwoHalves, checked
+from util.study.staicc import StaiccStudy
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
 WHICH, MASS = "which label", "label mass"

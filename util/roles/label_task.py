@@ -11,11 +11,11 @@ from util.engine.call import UnsupportedModel
 from util.engine.label_scores import label_log_probs, scoring
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import Prompt
-from util.records.checked import QUERIES, Prompts, checked
-from util.records.model import Model
-from util.records.staicc import StaiccStudy
 from util.stats.answers import majority_right, right, which_label
 from util.stats.task_check import TaskCheck, task_check
+from util.study.checked import QUERIES, Prompts, checked
+from util.study.model import Model
+from util.study.staicc import StaiccStudy
 
 DATASETS, KS = ("trec", "subjective", "agnews"), (16, 4)  # to try, in order: all data sets with one k before the next k
 

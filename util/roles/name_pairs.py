@@ -18,8 +18,8 @@ from util.load_model_and_data import origin
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import Corruption, IOIPair, IOIPrompts, IOITokens, ioi_prompts, ioi_tokens, word_lists
 from util.prompts.word_pairs import is_trained
-from util.records import study
-from util.records.checked import Count, Natural, checked
+from util.study import base as study
+from util.study.checked import Count, Natural, checked
 
 
 @checked

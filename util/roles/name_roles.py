@@ -22,12 +22,12 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
 from util.engine.replay import Edit, replay
 from util.prompts.ioi import Corruption, other_answers
-from util.records.checked import AtLeastFour, checked
 from util.roles.cuts import head_cut, last_write, other_cells
 from util.roles.heads import plain
 from util.roles.name_pairs import NamePairs
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
 from util.stats.heads import Head
+from util.study.checked import AtLeastFour, checked
 
 PATTERNS = {  # by role: query and key, as roles of tokens
     Role.DUPLICATE_TOKEN: ("S2", "S1"),

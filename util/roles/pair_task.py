@@ -13,12 +13,12 @@ from util.engine import batches
 from util.engine.label_scores import next_token_logits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import Prompt, with_bos
-from util.records.checked import Count, Natural, checked
-from util.records.model import Model
-from util.records.study import Study
 from util.roles.function_vectors import TASKS, TaskName, words_digest
 from util.stats.answers import majority_right, which_label
 from util.stats.task_check import TaskCheck, task_check
+from util.study.base import Study
+from util.study.checked import Count, Natural, checked
+from util.study.model import Model
 
 SPLIT = "search"
 

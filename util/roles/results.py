@@ -20,7 +20,7 @@ class HeadScores:
 
     scores: [N, L, H] by name, see `attention_scores.cells`. ids: [N, T], the sequences. layers: the model's own numbers
     of the L layers that have attention. ranking: how the frequency of tokens was ranked. model_title: see
-    `records.model.Model.title`; description: what the model is, in words.
+    `study.model.Model.title`; description: what the model is, in words.
     """
 
     scores: Mapping[str, Floats]

@@ -20,12 +20,12 @@ from util.engine.batches import Batch, Row, all_logits, check_context, logits_at
 from util.engine.finite import check_finite
 from util.engine.handshake import prepare
 from util.engine.instruments import Knockout
-from util.records.checked import AtLeastFour, checked
 from util.roles import attention_scores
 from util.roles.cuts import Cells, other_cells
 from util.roles.heads import plain
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
+from util.study.checked import AtLeastFour, checked
 
 ROLES = (Role.PREVIOUS_TOKEN, Role.INDUCTION)
 SCORES = {Role.PREVIOUS_TOKEN: "previous_token", Role.INDUCTION: "prefix_matching"}  # of `attention_scores.cells`

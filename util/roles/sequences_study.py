@@ -16,12 +16,12 @@ from util.engine.batches import Batch, Row, check_context, forward
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows, PatchHeads
 from util.prompts.sequences import Sequences, repeated_sequences
-from util.records.checked import Count, Int, Natural, checked
-from util.records.study import Study
 from util.roles import heads as head_arguments
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.results import HeadScores, Patterns
 from util.stats.heads import Head
+from util.study.base import Study
+from util.study.checked import Count, Int, Natural, checked
 
 AtLeastTwo = Annotated[Int, Field(ge=2)]
 

@@ -24,8 +24,6 @@ from util.engine.batches import TOKEN_BUDGET
 from util.engine.handshake import prepare
 from util.engine.label_scores import next_token_logits
 from util.engine.replay import replay
-from util.records.checked import AtLeastFour, Count, Natural, checked
-from util.records.study import Study
 from util.roles.cuts import last_write
 from util.roles.function_vectors import (
     CORRUPTED,
@@ -39,6 +37,8 @@ from util.roles.function_vectors import (
 from util.roles.heads import plain
 from util.roles.rules import Effect, Evidence, Role, Score
 from util.stats.heads import Head
+from util.study.base import Study
+from util.study.checked import AtLeastFour, Count, Natural, checked
 
 ROOM = 0.05  # by how much more probable intact demonstrations make the answer, at least
 UNIT = "probability of the answer"

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from util.records.checked import Count, checked
+from util.study.checked import Count, checked
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

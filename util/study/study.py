@@ -18,12 +18,12 @@ from tqdm import tqdm
 from util import paths
 from util.engine.finite import check_record
 from util.engine.handshake import check_tokenizer, refuse_hooks
-from util.records.model import Model, Pair, as_model
-from util.records.provenance import digest, expectation, provenance
 from util.show import conclusions, files
 from util.show.part import Arrays, Figure, Part, drawn
 from util.show.style import WIDTH
 from util.study import store
+from util.study.model import Model, Pair, as_model
+from util.study.provenance import digest, expectation, provenance
 from util.study.store import Record
 
 # What the provenance of all blocks of a record has to agree in.

@@ -18,9 +18,9 @@ from util.figures.edge_ablation.more_queries import claims, own_queries
 from util.figures.forerunner_heads import more_prompts as more_labels
 from util.figures.induction_scores import measure
 from util.prompts import word_pairs
-from util.records.model import Model
 from util.show import files
 from util.stats.verdicts import HOLDS, NO_PREMISE, NOT_DONE, Claim, Effect, judged
+from util.study.model import Model
 from util.study.study import Study
 
 

@@ -27,9 +27,9 @@ from util.prompts.classification import associative_map_prompts
 from util.prompts.prompt import Layout
 from util.prompts.word_pair_prompts import prompts, typed_tokens
 from util.prompts.words import column
-from util.records.model import Model
 from util.stats.intervals import Interval, mean_interval
 from util.stats.tests import rank_p
+from util.study.model import Model
 from util.study.study import Study
 
 ABLATIONS = {"FULL": WHOLE, "NONE": Ablation(kept=CIRCUITS["NONE"]), "AGG_Y": Ablation(removed=("AGG_Y",))}

@@ -16,9 +16,9 @@ from util.figures.edge_ablation.runs import LookUp
 from util.figures.edge_ablation.settings import Draw
 from util.figures.edge_ablation.show import FIGURE
 from util.models import planted
-from util.records.model import Model
 from util.show import files
 from util.show.part import drawn
+from util.study.model import Model
 from util.study.study import Study
 
 FEW = {"prompts": 4, "k": 3}

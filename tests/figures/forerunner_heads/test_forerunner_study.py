@@ -13,9 +13,9 @@ from tests import toys
 from util import load_model_and_data as loading
 from util.figures.forerunner_heads import magnitudes, measure, numbers, show
 from util.figures.forerunner_heads.show import Settings
-from util.records.model import Model
 from util.show import files
 from util.study import store
+from util.study.model import Model
 from util.study.study import Study
 
 SMALL: dict[str, Any] = {"k": 1, "prompts": 10, "untrained_control": False}

@@ -24,11 +24,11 @@ from util.figures.induction_scores.vector_sets import (
     head_sets,
 )
 from util.figures.induction_scores.vector_sets import WHOLE as NOTHING
-from util.records.model import Model
 from util.roles.function_vectors import FunctionVectorStudy
 from util.roles.results import FunctionVectorHeads, HeadScores, IndirectEffects
 from util.show.part import drawn
 from util.stats.heads import top
+from util.study.model import Model
 from util.study.study import Study
 
 HEADS = ((0, 1), (2, 4))

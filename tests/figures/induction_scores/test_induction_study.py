@@ -40,14 +40,14 @@ from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
-from util.records.checked import capped
-from util.records.model import Model
 from util.roles import attention_scores
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.sequences_study import SequenceStudy
 from util.show import files
 from util.show.words import in_words
 from util.stats.heads import heads_where, top
+from util.study.checked import capped
+from util.study.model import Model
 from util.study.study import Study
 
 F64 = torch.float64

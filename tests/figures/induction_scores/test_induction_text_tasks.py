@@ -11,8 +11,8 @@ from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy, answered_right, tasks_done
 from util.load_model_and_data import load_text_task, staicc_version
 from util.prompts import classification, induction_pattern, text_tasks
-from util.records.model import Model
 from util.show.part import drawn
+from util.study.model import Model
 from util.study.study import Study
 
 EMBEDDED = Model("embedded", device="cpu", verbose=False)

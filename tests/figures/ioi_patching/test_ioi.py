@@ -25,10 +25,10 @@ from util.load_model_and_data import load_ICL_model, origin
 from util.models import planted
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import CORRUPTIONS, IOITokens, group_by_shape, ioi_prompts, ioi_tokens
-from util.records.model import Model
 from util.show import files
 from util.stats import controls
 from util.stats.intervals import mean_interval
+from util.study.model import Model
 from util.study.study import Study
 
 FAMILIES = ("gpt2", "llama")

@@ -10,11 +10,11 @@ from util.engine.call import UnsupportedModel
 from util.figures.ioi_patching import conclude, measure, numbers, show
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, EXACT, drawn_edges
 from util.load_model_and_data import load_ICL_model
-from util.records.model import Model
 from util.scores.evaluation import Circuits, spearman
 from util.scores.graph import ComponentGraph
 from util.show import files
 from util.show.part import drawn
+from util.study.model import Model
 from util.study.study import Study
 
 GRAPH = ComponentGraph(2, 2)  # 46 edges

@@ -15,11 +15,11 @@ from util.figures.role_atlas.numbers import found_exactly
 from util.models import planted_roles
 from util.prompts import word_pair_prompts
 from util.prompts.prompt import UnsupportedTokenizer
-from util.records.model import Model
 from util.roles.function_vectors import TASKS
 from util.roles.rules import Effect, Evidence, Role, Score
 from util.show.part import drawn
 from util.show.style import COLUMN, ROLES, WIDTH
+from util.study.model import Model
 from util.study.study import Study
 
 N = 16

@@ -12,11 +12,11 @@ from tests.figures.legible import LONG_NAME, faults
 from util import paths
 from util.figures.toy_induction_head import measure, numbers, show
 from util.figures.toy_induction_head.numbers import fell_at, formed_at
-from util.records.model import Model
 from util.roles.attention_scores import ScoredHead
 from util.show.draw import draw
 from util.show.style import COLUMN, WIDTH
 from util.stats.intervals import Interval
+from util.study.model import Model
 from util.study.study import Study
 
 SETTINGS = show.Settings(length=6, copies=4, vocabulary=20)

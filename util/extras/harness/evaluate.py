@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from util.figures.induction_scores.edits import WHOLE, Edit
-from util.records.model import Model, as_model
+from util.study.model import Model, as_model
 
 SEEDS = (42, 43, 44)  # of demonstrations, those of Crosbie & Shutova's Table 2
 OLDEST = (0, 4, 10)  # version of lm_eval: earlier ones do not run with transformers 5

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import Layout
-from util.records.checked import AsList, Count, Counts, Distinct, Int, Natural, Share, Text, checked
+from util.study.checked import AsList, Count, Counts, Distinct, Int, Natural, Share, Text, checked
 
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
 

@@ -32,13 +32,13 @@ from util.figures.planted_controls import planted_control
 from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_version
 from util.models import planted as circuits
 from util.prompts.prompt import Appended, Prompt, labelled_tokens, with_bos
-from util.records.study import plain_heads
 from util.roles import label_task
 from util.roles.cuts import head_cut
 from util.roles.head_scores import heads_by_layer
 from util.roles.heads import checked_head
 from util.stats.heads import Head, top
 from util.stats.task_check import chosen
+from util.study.base import plain_heads
 from util.study.study import Study
 
 Arrays = dict[str, Any]

@@ -14,7 +14,11 @@ from util.figures.forerunner_heads.conclude import beyond_chance, conclude
 from util.figures.forerunner_heads.cuts import TITLES
 from util.figures.forerunner_heads.numbers import EVERYWHERE, SINGLE
 from util.figures.forerunner_heads.pictures import LABELS, by_ending, endpoint, frequent_on
-from util.records.checked import (
+from util.show.part import Figure, Part, Values
+from util.show.words import say
+from util.stats.heads import head_name
+from util.stats.intervals import Interval, signed
+from util.study.checked import (
     QUERIES,
     AsList,
     Counts,
@@ -27,10 +31,6 @@ from util.records.checked import (
     TwoHalves,
     checked,
 )
-from util.show.part import Figure, Part, Values
-from util.show.words import say
-from util.stats.heads import head_name
-from util.stats.intervals import Interval, signed
 
 BEFORE = {"wrong": "a wrong one", "other word": "another word"}
 

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Any, Literal, get_args
 
 from util.prompts import induction_pattern
-from util.records.checked import Natural, checked
 from util.roles import heads as head_arguments
 from util.roles.heads import Heads
+from util.study.checked import Natural, checked
 
 Mode = Literal["mean", "zero", "mean_pos", "input_mean"]
 Pattern = Literal["induction", "random keys", "previous part", "exact tokens"]

@@ -28,12 +28,12 @@ from util.figures.induction_scores.task_study import SKIPPED_POSITIONS, Means, b
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.sequences import repeated_sequences
-from util.records.checked import Count, Natural, checked
-from util.records.study import Study
 from util.roles.function_vectors import TASKS, TaskNames, words_digest
 from util.roles.head_scores import heads_by_layer
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import Head
+from util.study.base import Study
+from util.study.checked import Count, Natural, checked
 
 OTHER_SEQUENCES = 1000  # is added to the seeds for the sequences that means are taken over
 Name = TypeVar("Name", bound=Hashable)

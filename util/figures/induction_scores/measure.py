@@ -38,13 +38,13 @@ from util.prompts import classification
 from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
 from util.prompts.text_tasks import TEXT_TASKS
-from util.records.checked import capped
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.function_vectors import TASKS as PAIR_TASKS
 from util.roles.function_vectors import Corruption, FunctionVectorStudy, function_vector_heads
 from util.roles.results import FunctionVectorHeads, HeadScores
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import top
+from util.study.checked import capped
 from util.study.study import Study
 
 OV_TOKENS = 256  # that copying by weights alone is measured on

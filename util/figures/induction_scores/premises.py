@@ -17,9 +17,9 @@ from pydantic import BeforeValidator
 from util.engine.batches import TOKEN_BUDGET, Row, context_length
 from util.load_model_and_data import reference_texts
 from util.prompts.prompt import with_bos
-from util.records.checked import Count, Text, checked
-from util.records.provenance import digest
-from util.records.study import Study
+from util.study.base import Study
+from util.study.checked import Count, Text, checked
+from util.study.provenance import digest
 
 SAMPLE_TOKENS = 3000
 SKIPPED_POSITIONS = 8  # first tokens of a prompt or sample that no mean counts

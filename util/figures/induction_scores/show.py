@@ -18,7 +18,6 @@ from util.figures.induction_scores.plan import PRESETS, TASKS, Preset
 from util.figures.induction_scores.vector_sets import KINDS, ROOM
 from util.prompts import classification, text_tasks
 from util.prompts.text_tasks import TEXT_TASKS
-from util.records.checked import AsList, Count, Counts, Distinct, Int, Natural, Text, checked, distinct
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show import files
 from util.show.conclusions import title
@@ -27,6 +26,7 @@ from util.show.words import in_words, interval_at, listed, none_or, say, sign, w
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, detectable
 from util.stats.tests import rank_p
+from util.study.checked import AsList, Count, Counts, Distinct, Int, Natural, Text, checked, distinct
 
 WHOLE, KNOCKED_OUT = Group.WHOLE.value, Group.KNOCKED_OUT.value
 FEW = 16  # queries, or sequences: that so few show no difference is not said

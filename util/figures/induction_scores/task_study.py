@@ -34,8 +34,6 @@ from util.load_model_and_data import load_text_task, staicc_prompts, text_task_v
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
 from util.prompts.text_tasks import TEXT_TASKS
-from util.records.checked import AsList, Count, Natural, Text, capped, checked
-from util.records.study import Study
 from util.roles import heads as head_arguments
 from util.roles.head_scores import heads_by_layer
 from util.stats import answers
@@ -43,6 +41,8 @@ from util.stats.answers import which_label
 from util.stats.heads import Head
 from util.stats.intervals import accuracy
 from util.stats.task_check import TaskCheck, task_check
+from util.study.base import Study
+from util.study.checked import AsList, Count, Natural, Text, capped, checked
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
 Reference = Literal["task", "staicc", "mnli"]

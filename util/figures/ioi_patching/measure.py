@@ -33,7 +33,6 @@ from util.figures.ioi_patching.patching import (
 from util.figures.planted_controls import name_tokens, planted_control
 from util.models import planted
 from util.prompts.ioi import group_by_shape, ioi_tokens, pair_from_texts
-from util.records.provenance import digest, lists_digest
 from util.roles.name_pairs import NamePairs
 from util.scores.attribution import Method, edge_scores, graph_of
 from util.scores.circuits import circuit_metrics
@@ -43,6 +42,7 @@ from util.scores.graph import ComponentGraph
 from util.scores.paths import path_effects
 from util.show import files
 from util.stats.heads import Head, top
+from util.study.provenance import digest, lists_digest
 from util.study.study import Study
 
 Arrays = dict[str, Any]

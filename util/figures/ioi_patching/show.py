@@ -21,7 +21,6 @@ from util.figures.ioi_patching.conclude import carry_and_oppose, circuit_conclud
 from util.figures.ioi_patching.numbers import CHANNELS, EXACT, KEPT, LISTED, METHODS, carriers, intervals
 from util.figures.stored_roles import stored_roles, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
-from util.records.checked import AsList, Count, Natural, Text, checked
 from util.roles.rules import Role
 from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_graph, circuit_grid
 from util.show.conclusions import title
@@ -30,6 +29,7 @@ from util.show.part import Figure, Part, Values
 from util.show.words import counted, interval_at, listed, none_or, say, written
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval
+from util.study.checked import AsList, Count, Natural, Text, checked
 
 EXAMPLE = (
     "When Mike and Emma went to the cafe, Emma gave a coffee to",

@@ -14,13 +14,13 @@ from util.load_model_and_data import staicc_prompts
 from util.models import planted as circuits
 from util.models import planted_roles
 from util.prompts.prompt import UnsupportedTokenizer
-from util.records.model import Model
 from util.roles.label_roles import LabelRoles
 from util.roles.name_roles import NameRoles
 from util.roles.rules import Evidence, Role
 from util.roles.sequence_roles import SequenceRoles
 from util.roles.vector_roles import VectorRoles
 from util.stats.heads import Head
+from util.study.model import Model
 from util.study.study import Study
 
 PLANTED_TASK = "glue_sst2"  # two labels, so that of ten demonstrations some show the right one

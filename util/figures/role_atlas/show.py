@@ -14,7 +14,6 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
 
 from util.figures.role_atlas import numbers
-from util.records.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 from util.roles.rules import units_of
 from util.show.conclusions import title
 from util.show.draw import Grid, room
@@ -23,6 +22,7 @@ from util.show.part import Figure, Part, Values
 from util.show.style import NO_ROLE, ROLES, broken, ink
 from util.show.words import counted, in_words, listed, none_or, written
 from util.stats.heads import Head
+from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 
 UNITS = {  # of effects; all others are in nats
     "function vector": "as a probability that is gained",

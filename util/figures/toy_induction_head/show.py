@@ -18,7 +18,6 @@ from pydantic import Field
 
 from util.figures.toy_induction_head import numbers
 from util.figures.toy_induction_head.numbers import COPY, DIMENSIONS, SEQUENCE, SLOTS, TOKENS, VISIBLE, VOCABULARY
-from util.records.checked import AsList, Count, Int, Natural, Number, Text, checked
 from util.roles.attention_scores import ROLES
 from util.show.draw import Grid, Panel, matrix
 from util.show.panels import colour_bar
@@ -26,6 +25,7 @@ from util.show.part import Figure, Part, Values
 from util.show.style import BLUE, GREY, ORANGE
 from util.show.style import ROLES as LOOKS
 from util.show.words import say, written
+from util.study.checked import AsList, Count, Int, Natural, Number, Text, checked
 
 AtLeastTwo = Annotated[Int, Field(ge=2)]
 MOVES = ((0, 0), (0, -1), (0, -2), (1, 0), (1, 1))  # by how many places the queries and the keys move down

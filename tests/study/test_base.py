@@ -17,12 +17,11 @@ from util.engine.call import UnsupportedModel
 from util.engine.finite import NotFinite
 from util.engine.handshake import prepare
 from util.prompts import words
-from util.records import provenance
-from util.records import study as study_room
-from util.records.checked import AsList, Count, Natural, Share, Text, checked
-from util.records.model import Model
-from util.records.study import Study
-from util.study import store
+from util.study import base as study_room
+from util.study import provenance, store
+from util.study.base import Study
+from util.study.checked import AsList, Count, Natural, Share, Text, checked
+from util.study.model import Model
 
 
 @checked

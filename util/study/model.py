@@ -20,7 +20,7 @@ from util.load_model_and_data import (
     shown_name,
     untrained_twin,
 )
-from util.records.checked import Natural, checked
+from util.study.checked import Natural, checked
 
 Pair = tuple[PreTrainedModel, Any]  # a model and its tokenizer
 
@@ -152,7 +152,7 @@ def as_model(value: Any) -> Model:
     if isinstance(value, Model):
         return value
     if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("give the name of a model, a folder or file, or a records.model.Model")
+        raise ValueError("give the name of a model, a folder or file, or a study.model.Model")
     return Model(str(value))
 
 

@@ -16,10 +16,10 @@ from transformers import PreTrainedModel
 from util import paths
 from util.engine.finite import check_record
 from util.engine.handshake import check_tokenizer, refuse_hooks
-from util.records.checked import checked
-from util.records.model import AsModel, Model
-from util.records.provenance import digest, expectation, lists_digest, provenance
 from util.study import store
+from util.study.checked import checked
+from util.study.model import AsModel, Model
+from util.study.provenance import digest, expectation, lists_digest, provenance
 from util.study.store import Record
 
 AnyStudy = TypeVar("AnyStudy", bound="Study")

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from util.engine import batches
 from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_version
 from util.prompts.prompt import Prompt
-from util.records import study as base
-from util.records.checked import QUERIES, Dataset, Natural, Prompts, checked
+from util.study import base
+from util.study.checked import QUERIES, Dataset, Natural, Prompts, checked
 
 
 @checked

@@ -1,1 +1,0 @@
-"""Checked studies, those of StaICC's prompts too; models and cached records; provenance, exports."""
