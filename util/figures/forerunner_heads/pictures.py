@@ -216,7 +216,7 @@ def ablation(values: Values) -> Grid:
         for score, colour in SCORES.items()
     ]
     dots.append(Line2D([], [], color=GREY, marker="o", ls="", ms=2, label="small: random cells"))
-    return Grid(shown, least=1.1, height=0.8 + 0.38 * len(cuts), share="xy", legend=dots)
+    return Grid(shown, least=1.1, height=0.55 + 0.33 * len(cuts), share="xy", legend=dots)
 
 
 def _cuts(ax: Axes, part: str, together: Values, limits: tuple[float, float]) -> None:
