@@ -72,7 +72,12 @@ def counts(values: Values) -> Grid:
     layers, heads = np.shape(values["counts"]["correct"])
     ticks: dict[str, Any] = {"ticks": [0.25, 0.5, 0.75, 1], "format": PercentFormatter(1, symbol=" %")}
     bar = partial(colour_bar, label="prompts above threshold", extend="min", **ticks)
-    least, height = min(2.3, max(1.2, 0.075 * layers)), 0.75 + min(1.7, max(0.95, 0.105 * heads))
+    least = min(2.3, max(1.2, 0.075 * layers))
+
+    def height(width: float) -> float:
+        most = 1.7 if width < 3 else 1.05  # wider ones stand alone in a column
+        return 0.75 + min(most, max(0.95, 0.105 * heads))
+
     return Grid(shown, least, height, share="xy", finish=bar)
 
 
@@ -216,7 +221,7 @@ def ablation(values: Values) -> Grid:
         for score, colour in SCORES.items()
     ]
     dots.append(Line2D([], [], color=GREY, marker="o", ls="", ms=2, label="small: random cells"))
-    return Grid(shown, least=1.1, height=0.8 + 0.38 * len(cuts), share="xy", legend=dots)
+    return Grid(shown, least=1.1, height=0.55 + 0.33 * len(cuts), share="xy", legend=dots)
 
 
 def _cuts(ax: Axes, part: str, together: Values, limits: tuple[float, float]) -> None:
