@@ -16,7 +16,6 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +39,7 @@ from util.models.files import sha256
 from util.prompts import row_files, text_tasks
 from util.prompts.classification import Task
 from util.prompts.prompt import Prompt, Span
+from util.prompts.staicc import DATASETS, dataset_index
 from util.prompts.text_tasks import Hub, TextTask
 
 LARGE = 1_000_000_000  # parameters above which dtype="auto" means bfloat16 on a GPU
@@ -51,18 +51,6 @@ SETTLED = 2_000_000_000  # nanoseconds after a change in which a file system may
 logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(lambda said: "gemm_4bit_forward" not in str(said.msg))
 
 # The names of StaICC's loader classes. The index of a data set is its place in this list, as in StaICC.Normal.
-DATASETS = (
-    "glue_sst2",
-    "rotten_tomatoes",
-    "financial_phrasebank",
-    "sst5",
-    "trec",
-    "agnews",
-    "subjective",
-    "tweet_eval_emotion",
-    "tweet_eval_hate",
-    "hate_speech_18",
-)
 
 
 # ------------------------------------------------------------------------------------------------ models
@@ -586,18 +574,6 @@ def _denied(error: BaseException) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ data
-
-
-def dataset_index(dataset: int | str) -> int:
-    """The StaICC index of a data set, given by index or name. Raises ValueError, which lists the choices."""
-    if isinstance(dataset, str) and dataset in DATASETS:
-        return DATASETS.index(dataset)
-    if not isinstance(dataset, str | bool):
-        with contextlib.suppress(TypeError):  # floats; numpy's integers are accepted
-            if 0 <= index(dataset) < len(DATASETS):
-                return index(dataset)
-    choices = ", ".join(f"{i} {name}" for i, name in enumerate(DATASETS))
-    raise ValueError(f"unknown data set {dataset!r}; choose one of: {choices}")
 
 
 def staicc_prompts(dataset: int | str, k: int = 4, seed: int = 0) -> list[Prompt]:

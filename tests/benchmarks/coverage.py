@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from util.figures.edge_ablation import numbers as edges
-from util.figures.forerunner_heads import measures as forerunner
+from util.figures.forerunner_heads import numbers as forerunner
 from util.figures.ioi_patching import measures as ioi
 from util.stats.intervals import accuracy, mean_interval
 from util.stats.verdicts import Effect

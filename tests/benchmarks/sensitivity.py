@@ -11,10 +11,9 @@ from tokenizers.processors import TemplateProcessing
 
 from util.figures.edge_ablation.measure import compare
 from util.figures.edge_ablation.numbers import scores_of
-from util.figures.forerunner_heads.ablation import AblationStudy
-from util.figures.forerunner_heads.cuts import WHOLE, Condition, Cut
-from util.figures.forerunner_heads.results import Score
-from util.figures.forerunner_heads.study import Study as ForerunnerStudy
+from util.figures.forerunner_heads.cuts import WHOLE, Condition
+from util.figures.forerunner_heads.measure import Data, answers
+from util.figures.forerunner_heads.numbers import scores
 from util.figures.induction_scores import edits
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.figures.induction_scores.task_study import TaskStudy
@@ -33,11 +32,13 @@ Numbers = dict[str, Any]
 
 def forerunner(model: Model, seed: int, prompts: int = 64, cut: int = 24) -> Numbers:
     """Forerunner heads, and what the labels' reads of their forerunners are worth on AG News."""
-    found = ForerunnerStudy(model, prompts=prompts, seed=seed).specificity()
-    answers = AblationStudy(model, "agnews", 4, cut, seed).answers([WHOLE, Condition(Cut.SI_TO_YI)])
-    whole, without = (answer.scores for answer in answers.values())
-    numbers: Numbers = {"01 frequent heads": found.frequent, "01 forerunner heads": found.judged.confirmed}
-    for score in (Score.LABEL_MASS, Score.WHICH_LABEL):
+    study = Study("forerunner_heads", model, prompts=prompts, seed=seed, untrained_control=False)
+    frequent = int(study.numbers("counts")["frequent_heads"]["correct"].value)
+    confirmed = study.numbers("specificity")["specificity"]["judged"]["confirmed"]
+    found = answers(study, Data("agnews", 4, cut, seed), [WHOLE, Condition("si_to_yi")])
+    whole, without = map(scores, found.values())
+    numbers: Numbers = {"01 frequent heads": frequent, "01 forerunner heads": confirmed}
+    for score in ("label mass", "which label"):
         numbers[f"01 {score} without s_i -> y_i, nats"] = mean_interval(without[score] - whole[score])
     return numbers
 

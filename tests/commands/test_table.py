@@ -11,7 +11,6 @@ import pytest
 from util import paths
 from util.commands import edge_configs as configs
 from util.commands.frame import COMMANDS, main
-from util.figures.forerunner_heads.study import Study as ForerunnerStudy
 from util.figures.induction_scores.edits import WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.figures.ioi_patching.study import Study as IoiStudy
@@ -22,6 +21,7 @@ from util.roles.sequences_study import SequenceStudy
 from util.stats.controls import layer_matched
 from util.stats.heads import top
 from util.stats.intervals import accuracy
+from util.study.study import Study
 
 PAGE = (paths.root() / "util" / "commands" / "README.md").read_text(encoding="utf-8")
 TABLE = PAGE.split("\n## ")[1]  # the first section
@@ -159,13 +159,13 @@ def knockout(heads, words):
 
 
 def check_forerunner(words, result, rows):
-    study = ForerunnerStudy("embedded", 2, 4, 4, threshold=5.0)
-    counts, layers = study.counts(), study.layers()
-    for series, of_map in counts.maps.items():
+    study = Study("forerunner_heads", prompts=4, untrained_control=False)
+    counts, layers = study.numbers("counts"), study.numbers("layers")
+    for series, of_map in counts["counts"].items():
         assert [int(row["count"]) for row in rows if row["series"] == series] == of_map.ravel().tolist()
         by_layer = result["results"][series]["by_layer"]
-        assert by_layer["heads"]["value"] == layers.counts[series].value.tolist()
-        assert by_layer["largest_magnitude"]["low"] == layers.largest[series].low.tolist()
+        assert by_layer["heads"]["value"] == layers["mean_head_count"][series]["mean"].tolist()
+        assert by_layer["largest_magnitude"]["low"] == layers["mean_max_magnitude"][series]["low"].tolist()
 
 
 def check_ioi(words, result, rows):

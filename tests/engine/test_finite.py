@@ -18,13 +18,13 @@ from util.engine.handshake import check_ids, check_tokenizer, prepare
 from util.engine.instruments import PatchHeads
 from util.engine.replay import Edit, replay
 from util.figures.forerunner_heads import magnitudes
-from util.figures.forerunner_heads import study as forerunner
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts import word_pair_prompts
 from util.prompts.sequences import repeated_sequences
 from util.records.model import Model
 from util.roles.head_scores import head_scores
 from util.roles.sequences_study import SequenceStudy
+from util.study.study import Study
 
 NAN, WORD, PLACE = float("nan"), 977, 5  # a token of one prompt alone, and which
 DAMAGED = r"checkpoint is damaged: {} is not finite"
@@ -214,8 +214,9 @@ def test_nothing_is_stored(tmp_path):
     )
     with pytest.raises(NotFinite, match="first in the embeddings"):
         SequenceStudy(Model.given(*pair, "given:damaged"), 6, 3, folder=tmp_path).scores()
+    few: dict = {"dataset": "glue_sst2", "k": 1, "prompts": 4, "untrained_control": False}
     with pytest.raises(NotFinite, match="first in the embeddings"):
-        forerunner.Study(Model.given(*pair, "given:damaged"), "glue_sst2", 1, 4, folder=tmp_path).magnitudes()
+        Study("forerunner_heads", Model.given(*pair, "given:damaged"), folder=tmp_path, **few).arrays("counts")
     assert not list(tmp_path.rglob("*.pickle"))
 
 

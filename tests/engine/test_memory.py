@@ -18,10 +18,10 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.memory import Estimate, check, estimate
 from util.figures.forerunner_heads import magnitudes
-from util.figures.forerunner_heads import study as forerunner
 from util.load_model_and_data import load_ICL_model, staicc_prompts, untrained_twin
 from util.prompts.prompt import LabelledTokens
 from util.records.model import Model
+from util.study.study import Study
 
 LLAMA = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 LLAMA |= {"num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 64}
@@ -226,8 +226,8 @@ def test_a_model_that_fits_without_its_untrained_twin_is_refused_where_a_study_m
     assert with_twin.total == in_4_bits.total + in_16_bits.weights["cpu"]  # the twin is not quantised
     room["cpu"] = 6 * NUMBERS
     model = Model(str(folder), dtype="float32", device="cpu", verbose=False)
-    alone = forerunner.Study(model, 2, k=1, prompts=4, folder=tmp_path)
-    assert not alone.untrained_control and not model.with_twin
+    alone = Study("forerunner_heads", model, k=1, prompts=4, untrained_control=False, folder=tmp_path)
+    assert not alone.settings.untrained_control and not model.with_twin
     both = alone.replace(untrained_control=True)
     with pytest.raises(MemoryError, match=re.escape("untrained_control=False (0.00 GB)")):
         both.pair  # noqa: B018
@@ -256,12 +256,12 @@ def test_a_run_that_does_not_fit_is_refused_before_the_first_forward(room, monke
 
 def test_a_cached_experiment_asks_for_no_memory(tmp_path, room):
     model = Model.given(toys.model("llama"), toys.tokenizer(), "given:toy")
-    study = forerunner.Study(model, 2, k=1, prompts=4, appended=(0,), folder=tmp_path)
-    study.magnitudes()
+    study = Study("forerunner_heads", model, k=1, prompts=4, untrained_control=False, folder=tmp_path)
+    study.arrays("counts")
     room["cpu"] = 0
-    assert study.replace().magnitudes().magnitude.shape[0] == 4
+    assert study.replace().arrays("counts")["correct"]["magnitude"].shape[0] == 4
     with pytest.raises(MemoryError, match="on cpu"):
-        study.replace(seed=1).magnitudes()
+        study.replace(seed=1).arrays("counts")
 
 
 def estimated_over_measured(folder):

@@ -1,7 +1,6 @@
 """Conclusions: every number is a stored one, and other values make other sentences."""
 
 import copy
-import importlib
 import json
 import re
 
@@ -58,12 +57,11 @@ def test_conclusions_are_of_both_models_each_under_its_name(stem):
 def test_another_model_stands_beside_the_committed_ones(tmp_path, monkeypatch):
     """Its values are those that were written last; a model without any has no text."""
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    of = importlib.import_module("util.figures.forerunner_heads.conclusions").of
-    assert len(of("my/model").sentences) == 2
+    assert len(conclusions.of("forerunner_heads", "my/model").sentences) == 2
     (paths.output("values", "my/model") / "forerunner_heads.json").write_text(
         json.dumps(values("forerunner_heads", "embedded") | {"model": "mine"})
     )
-    assert [*of("my/model").sentences][2] == "mine"
+    assert [*conclusions.of("forerunner_heads", "my/model").sentences][2] == "mine"
     assert stored("forerunner_heads", "my/model") is None  # the clone has none of it
 
 

@@ -4,7 +4,7 @@ import importlib
 import io
 import json
 from dataclasses import astuple
-from functools import cache
+from functools import cache, partial
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -15,13 +15,12 @@ from PIL import Image
 
 from util import paths
 from util.figures import FIGURES
-from util.figures.forerunner_heads import plots
-from util.figures.forerunner_heads.measures import Series
 from util.figures.induction_scores import measures as induction_measures
 from util.figures.induction_scores import study as induction_study
 from util.show import files, style
+from util.show.draw import Grid, draw, matrix
 from util.show.head_map import colour_limit, head_map, print_in_cells, short_number, without_zero
-from util.stats.intervals import Interval, Intervals
+from util.stats.intervals import Intervals
 from util.stats.undefined import IN_VALUES
 from util.study.study import Study
 
@@ -82,12 +81,9 @@ def test_numbers_in_cells_have_three_characters_at_most():
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    counts = {Series.CORRECT: np.arange(16).reshape(4, 4)}
     contents = []
     for _ in range(2):
-        drawn = plots.count_maps(
-            counts, {Series.CORRECT: 16}, {Series.CORRECT: Interval(1, 0, 2)}, "a finding", "a model"
-        )
+        drawn = draw(Grid([partial(matrix, values=np.eye(4))]), "a finding", "a model")
         saved = files.save_figure(drawn, "stem", "panel")
         contents.append([file.read_bytes() for file in saved])
     assert [file.name for file in saved] == ["stem_panel.png", "stem_panel.pdf"]
@@ -113,8 +109,7 @@ def test_what_is_shown_is_the_file_itself(tmp_path, monkeypatch):
 
 def test_figures_of_a_packaged_model_say_what_was_done_to_it(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    maps, correct = np.arange(16).reshape(4, 4), Series.CORRECT
-    drawn = plots.count_maps({correct: maps}, {correct: 16}, {correct: Interval(1, 0, 2)}, "a finding", "a model")
+    drawn = draw(Grid([partial(matrix, values=np.eye(4))]), "a finding", "a model")
     png, pdf = files.save_figure(drawn, "stem", "panel", "smollm2")
     with Image.open(png) as stored:
         assert stored.info["Description"] == "a model\nSmolLM2-135M-Instruct, Q4_1 file, dequantised"
@@ -295,7 +290,7 @@ def test_the_change_of_the_benefit_is_that_of_the_paper(model, task, changes):
         assert induction_measures.benefit_change(full, left, error=full[0] - full[1])[1] is None
 
 
-@pytest.mark.parametrize("stem", ["forerunner_heads", "ioi_patching"])
+@pytest.mark.parametrize("stem", ["ioi_patching"])
 def test_the_title_of_an_untrained_twin_says_that_it_is_one(stem):
     study = importlib.import_module(f"util.figures.{stem}.study").Study()
     trained, untrained = astuple(study.setting), astuple(study.twin().setting)

@@ -10,7 +10,7 @@ from tests import toys
 from util.engine.attention import instrument
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, Knockout, PatchHeads
-from util.figures.forerunner_heads import study as forerunner
+from util.figures.forerunner_heads import measure, numbers
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts.classification import associative_map_prompts
@@ -19,6 +19,7 @@ from util.prompts.prompt import Layout
 from util.prompts.sequences import repeated_sequences
 from util.prompts.token_types import type_tokens
 from util.prompts.words import column
+from util.study.study import Study
 
 VERSIONS = [(family, copies) for family in planted.FAMILIES for copies in (1, 2)]
 versions = pytest.mark.parametrize(("family", "copies"), VERSIONS)
@@ -162,12 +163,12 @@ def test_forerunner(family, copies):
 
 @pytest.mark.parametrize("options", [{}, {"family": "llama"}, {"copies": 2}, {"noise": 0.1}, {"seed": 5}], ids=str)
 def test_the_forerunner_figure_gives_the_three_verdicts(options, tmp_path):
-    study, truth = forerunner.Study(prompts=24, folder=tmp_path).planted_study(**options)
-    verdicts = study.magnitudes().reading().verdicts()
-    wanted = {"labels only": "forerunner head", "any token": "previous-token head", "never": "neither"}
-    assert {truth.names[head]: str(verdicts[head]) for head in truth.names} == wanted
-    assert {str(verdicts[head]) for head in truth.decoys} == {"neither"}
-    assert study.request["model"].startswith("given:planted")
+    study = Study("forerunner_heads", prompts=24, untrained_control=False, folder=tmp_path)
+    found = measure.planted(study, **options)
+    verdicts = numbers.verdicts(found)
+    assert {role: str(verdicts[layer, head]) for layer, head, role in found["roles"]} == numbers.DESERVED
+    assert {str(verdicts[layer, head]) for layer, head in found["decoys"]} == {"neither"}
+    assert [*tmp_path.glob("copy-magnitudes-given-planted*.pickle")]
 
 
 # ------------------------------------------------------------------------------------------------ look-up

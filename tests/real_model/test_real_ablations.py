@@ -11,13 +11,13 @@ from torch import Tensor
 
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
-from util.figures.forerunner_heads import cuts
-from util.figures.forerunner_heads.ablation import AblationStudy
+from util.figures.forerunner_heads import cuts, measure
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit
 from util.figures.induction_scores.task_study import TaskStudy
 from util.load_model_and_data import staicc_prompts
 from util.prompts import classification, induction_pattern
 from util.records.model import Model
+from util.study.study import Study
 
 HEADS = [(3, 2), (11, 0), (11, 7), (28, 5)]
 EVERY = [(layer, head) for layer in range(30) for head in range(9)]
@@ -109,9 +109,9 @@ def places(subject: Subject, prompt: Any) -> tuple[Tensor, list[int], list[list[
 
 
 def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject, tmp_path: Path) -> None:
-    conditions = [cuts.WHOLE, cuts.Condition(cuts.Cut.SI_TO_YI), cuts.Condition(cuts.Cut.YI_TO_SQ, (0.0, 0.5))]
-    study = AblationStudy(Model.given(*real.pair, NAME), "glue_sst2", k=3, prompts=2, folder=tmp_path)
-    answers = study.answers(conditions)
+    conditions = [cuts.WHOLE, cuts.Condition("si_to_yi"), cuts.Condition("yi_to_sq", (0.0, 0.5))]
+    study = Study("forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=tmp_path)
+    answers = measure.answers(study, measure.Data("glue_sst2", 3, 2, 0), conditions)
     prompts = staicc_prompts("glue_sst2", 3)[:2]
     words = [int(ids_of(real, f" {word}")[0, 0]) for word in prompts[0].labels]
     assert all(ids_of(real, f" {word}").shape[1] == 1 for word in prompts[0].labels)
@@ -128,20 +128,20 @@ def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject,
         expected = torch.stack(logits).double().log_softmax(1)[:, words]
         # a log-probability is a difference of logits, and no more exact than these
         largest = float(torch.stack(logits).abs().max())
-        real.check(f"{condition.cut}, log-probabilities", answers[condition].log_prob, expected, largest)
+        real.check(f"{condition.cut}, log-probabilities", answers[condition]["log_prob"], expected, largest)
 
 
 def test_what_each_heads_copying_is_worth_is_that_of_whole_passes(real: Subject, tmp_path: Path) -> None:
-    study = AblationStudy(Model.given(*real.pair, NAME), "glue_sst2", k=1, prompts=2, folder=tmp_path)
-    ours = study.head_cuts(EVERY)
+    study = Study("forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=tmp_path)
+    ours = measure.head_cuts(study, measure.Data("glue_sst2", 1, 2, 0), EVERY)
     prompt = staicc_prompts("glue_sst2", 1)[0]
-    without = ours.cut[0].reshape(30, 9, -1)
+    without = ours["cut"][0].reshape(30, 9, -1)
     ids, s, y = places(real, prompt)
     labels = [int(ids_of(real, f" {word}")[0, 0]) for word in prompt.labels]
     cells = {0: [(t, s[0]) for t in y[0]]}
     whole = real.written_out(ids)[0, -1].log_softmax(0)[labels]
-    real.check("the whole model", ours.whole[0], whole)
-    strongest = int(abs(without - ours.whole[0]).max(-1).argmax())
+    real.check("the whole model", ours["whole"][0], whole)
+    strongest = int(abs(without - ours["whole"][0]).max(-1).argmax())
     chosen = [*HEADS, divmod(strongest, 9)]
     theirs = [
         real.written_out(ids, plain.cut(cells, {layer: [head]}))[0, -1].log_softmax(0)[labels] for layer, head in chosen

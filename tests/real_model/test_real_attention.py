@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,10 +14,11 @@ from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util.engine.attention import instrument
 from util.engine.instruments import CaptureRows
-from util.figures.forerunner_heads import study as forerunner
+from util.figures.forerunner_heads import measure as forerunner
 from util.load_model_and_data import staicc_prompts
 from util.records.model import Model
 from util.roles.sequences_study import SequenceStudy
+from util.study.study import Study
 
 TEXT = "When Mike and Emma went to the cafe, Emma gave a coffee to"
 
@@ -72,10 +74,10 @@ def test_captured_rows_are_those_of_eager_attention(subject: Subject) -> None:
 
 
 def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: Path) -> None:
-    dataset, prompts, control_tokens = "glue_sst2", 4, 4
-    model = Model.given(*real.pair, NAME)
-    study = forerunner.Study(model, dataset, 4, prompts, control_tokens=control_tokens, folder=tmp_path)
-    measured = study.magnitudes()
+    dataset, prompts = "glue_sst2", 4
+    study = Study("forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=tmp_path)
+    found = forerunner.readings(study, forerunner.Data(dataset, 4, prompts, 0))
+    measured = np.stack([reading["magnitude"] for reading in found.values()], axis=1)
     texts = [prompt.text for prompt in staicc_prompts(dataset, 4)[:prompts]]
     words = staicc_prompts(dataset, 4)[0].labels
     cells: list[Tensor] = []
@@ -89,7 +91,7 @@ def test_copy_magnitudes_are_cells_of_eager_attention(real: Subject, tmp_path: P
             ids = torch.tensor([encoded["input_ids"][: label + 1]])
             cells.append(matrices(real, ids)[:, 0, :, label, label - 1])
     theirs = torch.stack(cells).unflatten(0, (prompts, 3))
-    real.check("copy magnitudes", measured.magnitude, theirs)
+    real.check("copy magnitudes", measured, theirs)
     assert float(theirs.max()) > 0.5  # a head that reads the forerunner is among them
 
 

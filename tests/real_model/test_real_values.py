@@ -21,13 +21,12 @@ from torch import Tensor
 from tests.real_model import plain
 from tests.real_model.conftest import NAME, Subject
 from util import paths
-from util.figures.forerunner_heads import study as forerunner
-from util.figures.forerunner_heads.measures import Series
 from util.figures.induction_scores.outputs import head_attribution, head_copying
 from util.load_model_and_data import staicc_prompts, untrained_twin
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.records.model import Model
 from util.roles.attention_scores import uniform_prefix_matching
+from util.study.study import Study
 
 CELLS = 20
 ROUNDED = 6e-7  # values are written with six decimals
@@ -229,18 +228,18 @@ def again_forerunner(real: Subject, stored: dict[str, Any], folder: Any) -> dict
     tokens = sum(map(len, real.tokenizer(texts).input_ids))
 
     @cache
-    def counts() -> Mapping[Series, np.ndarray]:
+    def counts() -> Mapping[str, np.ndarray]:
         if tokens > MOST_TOKENS:
             pytest.skip(f"a table of {request['prompts']} prompts with {tokens} tokens together is too dear")
-        names = ("dataset", "k", "prompts", "seed", "appended", "control_tokens")
-        model = Model.given(*real.pair, request["model"])
-        study = forerunner.Study(model, **{name: request[name] for name in names}, folder=folder)
-        assert study.request == request
-        return study.counts().maps
+        asked = {name: request[name] for name in ("dataset", "k", "prompts", "seed")}
+        study = Study(
+            "forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=folder, **asked
+        )
+        return study.numbers("counts")["counts"]
 
     def count(place: Place) -> float:
         name, *head = place
-        return float(counts()[Series(name)][tuple(map(int, head))])
+        return float(counts()[str(name)][tuple(map(int, head))])
 
     return {"counts": count}
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from util.load_model_and_data import staicc_experimentor, staicc_prompts
-from util.records.checked import capped, checked
-from util.records.staicc import Datasets, StaiccStudy, dataset_name
+from util.records.checked import Datasets, capped, checked, dataset_name
+from util.records.staicc import StaiccStudy
 
 
 @checked

@@ -27,8 +27,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from util.figures.forerunner_heads import study as forerunner
-from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
+from util.figures.forerunner_heads import measure as forerunner
 from util.figures.induction_scores.study import Study as InductionStudy
 from util.figures.ioi_patching import pairs
 from util.figures.ioi_patching.study import Study as PatchingStudy
@@ -51,15 +50,11 @@ def toy(model: Model, folder: Path) -> None:
 
 
 def forerunner_heads(model: Model, folder: Path) -> None:
-    study = forerunner.Study(model, "agnews", 1, 16, untrained_prompts=8, folder=folder)
-    study.counts()
-    study.specificity()
-    forerunner.Grid(study.replace(prompts=8), ["sst5", "trec"]).counts()
-    ablation = AblationStudy.like(study, prompts=8, draws=2)
-    causal = CausalStudy(ablation, ["agnews"], [1], choice_prompts=8, read_prompts=8, single_heads=4, heads_cut=3)
-    causal.task()
-    causal.tables()
-    causal.head_effects(study)
+    sizes = {"dataset": "agnews", "k": 1, "prompts": 16, "ablated": 8, "choice_prompts": 8, "grid_prompts": 8}
+    tasks = {"causal_datasets": ["agnews"], "causal_k": [1], "grid_datasets": ["sst5", "trec"]}
+    study = Study("forerunner_heads", model, **sizes, **tasks, untrained_control=False, folder=folder)
+    for part in ("counts", "specificity", "grid", "task", "ablation", "effects"):
+        study.numbers(part)
 
 
 def induction_scores(model: Model, folder: Path) -> None:

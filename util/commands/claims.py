@@ -5,7 +5,6 @@ import argparse
 from util import paths
 from util.commands.arguments import add_loading, model_of
 from util.figures.edge_ablation import more_queries
-from util.figures.forerunner_heads.ablation import AblationStudy
 from util.figures.forerunner_heads.more_prompts import copying
 from util.figures.induction_scores import claims as induction_claims
 from util.figures.induction_scores.study import Study as InductionStudy
@@ -47,11 +46,11 @@ def run(arguments: argparse.Namespace) -> None:
         untrained_control=False,
     )
     edges = Study("edge_ablation", model, prompts=prompts["edge_ablation"], untrained_control=False)
-    labels = AblationStudy(model, prompts=prompts["forerunner_heads"], k=4)
+    labels = Study("forerunner_heads", model, k=4, untrained_control=False)
     for stem, measure in (
-        ("induction_scores", lambda: induction_claims.stored(induction.benefits())),
-        ("edge_ablation", lambda: more_queries.claims(edges)),
-        ("forerunner_heads", lambda: copying(labels)),
+        (induction.stem, lambda: induction_claims.stored(induction.benefits())),
+        (edges.figure.stem, lambda: more_queries.claims(edges)),
+        (labels.figure.stem, lambda: copying(labels, prompts["forerunner_heads"])),
     ):
         found = measure()
         if found["claims"]:

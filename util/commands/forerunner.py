@@ -7,9 +7,10 @@ import pandas as pd
 
 from util.commands.arguments import add_model, model_of
 from util.commands.results import Destination, add_out, shown
-from util.figures.forerunner_heads.measures import ENDINGS, THRESHOLD, Series
-from util.figures.forerunner_heads.study import Study
-from util.load_model_and_data import DATASETS
+from util.figures.forerunner_heads.numbers import THRESHOLD
+from util.prompts.staicc import DATASETS
+from util.stats.intervals import Interval
+from util.study.study import Study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,36 +29,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Count heads behind correct labels, wrong labels and another word. Raises ValueError for what there is not."""
-    study = Study(
-        model_of(arguments), arguments.dataset, arguments.k, arguments.prompts, arguments.seed,
-        threshold=arguments.threshold, untrained_control=arguments.untrained, redo=arguments.redo,
-    )  # fmt: skip
-    of_request = {"threshold": study.threshold, "untrained": study.untrained_control}
-    destination = Destination.of(arguments, "forerunner", [study], **of_request)
-    counts, layers = study.counts(), study.layers()
-    readings = {name: study.magnitudes().reading(what) for name, what in ENDINGS.items()}
-    measured_by = [study]
-    if study.untrained_twin is not None:
-        readings[Series.UNTRAINED] = study.untrained_twin.magnitudes().reading(0)
-        measured_by.append(study.untrained_twin)
-    rows = []
-    for series, reading in readings.items():
-        of_series = pd.DataFrame(np.argwhere(counts.maps[series] >= 0), columns=["layer", "head"])
-        of_series.insert(0, "series", series.value)
-        of_series["count"] = counts.maps[series].ravel()
-        of_series["prompts"] = counts.prompts[series]
-        of_series["magnitude"] = reading.magnitude.mean(axis=0, dtype=np.float64).ravel()
+    names = ("dataset", "k", "prompts", "seed", "threshold", "redo")
+    settings = {name: getattr(arguments, name) for name in names}
+    study = Study("forerunner_heads", model_of(arguments), untrained_control=arguments.untrained, **settings)
+    destination = Destination.of(arguments, "forerunner", [study])
+    values, rows = study.numbers("counts") | study.numbers("layers"), []
+    for series, reading in study.arrays("counts").items():
+        of_series = pd.DataFrame(np.argwhere(values["counts"][series] >= 0), columns=["layer", "head"])
+        of_series.insert(0, "series", series)
+        of_series["count"] = values["counts"][series].ravel()
+        of_series["prompts"] = values["prompts"][series]
+        of_series["magnitude"] = reading["magnitude"].mean(axis=0, dtype=np.float64).ravel()
         rows.append(of_series)
+    curves = {"heads": values["mean_head_count"], "largest_magnitude": values["mean_max_magnitude"]}
     results = {
-        series.value: {
-            "prompts": counts.prompts[series],
-            "frequent": counts.frequent[series],
-            "on_a_prompt": layers.on_a_prompt[series],
-            "by_layer": {"heads": layers.counts[series], "largest_magnitude": layers.largest[series]},
+        series: {
+            "prompts": number,
+            "frequent": values["frequent_heads"][series],
+            "on_a_prompt": values["heads_on_a_prompt"][series],
+            "by_layer": {
+                name: {"value": found[series]["mean"], "low": found[series]["low"], "high": found[series]["high"]}
+                for name, found in curves.items()
+            },
         }
-        for series in readings
+        for series, number in values["prompts"].items()
     }
-    table = counts.table().assign(
-        **{"heads on a prompt": [shown(layers.on_a_prompt[series]) for series in counts.prompts]}
-    )
-    destination.write({**results, "uniform": layers.uniform}, pd.concat(rows, ignore_index=True), table, measured_by)
+    on_a_prompt = [shown(Interval(*found)) for found in values["heads_on_a_prompt"].values()]
+    table = study.figure.parts["counts"].table(values).assign(**{"heads on a prompt": on_a_prompt})  # type: ignore
+    destination.write({**results, "uniform": values["uniform"]}, pd.concat(rows, ignore_index=True), table, [study])

@@ -12,9 +12,12 @@ import pandas as pd
 
 from util import paths
 from util.records import cache, exports
-from util.records.study import Study
+from util.records.study import Study as OldStudy
 from util.show import files
 from util.stats.intervals import Interval, Intervals
+from util.study.study import Study as NewStudy
+
+Study = OldStudy | NewStudy  # figures move from the first to the second
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,8 @@ from typing import Annotated, Any, TypeVar, dataclass_transform
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from util.prompts.staicc import DATASETS, dataset_index
+
 Class = TypeVar("Class")
 CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", revalidate_instances="never")
 
@@ -93,6 +95,14 @@ def capped(prompts: int, there: int, source: str) -> int:
     return min(prompts, there)
 
 
+QUERIES = 512  # test queries of every data set of StaICC
+
+
+def dataset_name(value: Any) -> str:
+    """The name of a StaICC data set by its name or index, which may be text. Raises ValueError that lists them."""
+    return DATASETS[dataset_index(int(value) if isinstance(value, str) and value.isdigit() else value)]
+
+
 Int = Annotated[int, BeforeValidator(_no_bool)]
 Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
@@ -103,3 +113,8 @@ Text = Annotated[str, Field(min_length=1)]
 AsList = BeforeValidator(as_list)  # to be used on a tuple: Annotated[tuple[Natural, ...], AsList]
 Distinct = AfterValidator(distinct)  # behind AsList
 Counts = Annotated[tuple[Count, ...], AsList, Distinct]
+Dataset = Annotated[str, BeforeValidator(dataset_name)]
+Datasets = Annotated[tuple[Dataset, ...], AsList, Distinct]
+Queries = Annotated[Int, AfterValidator(lambda prompts: capped(prompts, QUERIES, "a data set of StaICC"))]
+Prompts = Annotated[Queries, Field(ge=2)]  # an interval needs two
+TwoHalves = Annotated[Queries, Field(ge=4)]  # heads are chosen on one half and measured on the other

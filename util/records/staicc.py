@@ -1,31 +1,16 @@
 """Studies of StaICC's prompts: arguments that name its data, the prompts, and what of a request they decide."""
 
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BeforeValidator, Field
 
 from util.engine import batches
-from util.load_model_and_data import DATASETS, dataset_index, demonstration_pool, staicc_prompts, staicc_version
+from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_version
 from util.prompts.prompt import Prompt
 from util.records import study as base
-from util.records.checked import AsList, Distinct, Int, Natural, capped, checked
-
-QUERIES = 512  # test queries of every data set
-
-
-def dataset_name(value: Any) -> str:
-    """The name of a StaICC data set by its name or index, which may be text. Raises ValueError that lists them."""
-    return DATASETS[dataset_index(int(value) if isinstance(value, str) and value.isdigit() else value)]
-
-
-Dataset = Annotated[str, BeforeValidator(dataset_name)]
-Datasets = Annotated[tuple[Dataset, ...], AsList, Distinct]
-Queries = Annotated[Int, AfterValidator(lambda prompts: capped(prompts, QUERIES, "a data set of StaICC"))]
-Prompts = Annotated[Queries, Field(ge=2)]  # an interval needs two
-TwoHalves = Annotated[Queries, Field(ge=4)]  # heads are chosen on one half and measured on the other
+from util.records.checked import QUERIES, Dataset, Natural, Prompts, checked
 
 
 @checked

@@ -25,8 +25,8 @@ from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
 from util.prompts.prompt import LabelledTokens, with_bos
-from util.records.checked import Counts, Natural, checked
-from util.records.staicc import Datasets, StaiccStudy, TwoHalves
+from util.records.checked import Counts, Datasets, Natural, TwoHalves, checked
+from util.records.staicc import StaiccStudy
 from util.records.study import Study
 from util.roles.cuts import Cells, head_cut, other_cells
 from util.roles.heads import plain

@@ -11,9 +11,9 @@ from util.engine.call import UnsupportedModel
 from util.engine.label_scores import label_log_probs, scoring
 from util.load_model_and_data import staicc_prompts
 from util.prompts.prompt import Prompt
-from util.records.checked import checked
+from util.records.checked import QUERIES, Prompts, checked
 from util.records.model import Model
-from util.records.staicc import QUERIES, Prompts, StaiccStudy
+from util.records.staicc import StaiccStudy
 from util.stats.answers import majority_right, right, which_label
 from util.stats.task_check import TaskCheck, task_check
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from util.show.draw import room
 from util.show.head_map import count_ticks, head_map, print_in_cells, short_number
@@ -20,6 +20,7 @@ from util.stats.heads import Head
 SMALL = 6  # points of small print
 BAR = 4.5  # inches: narrower figures have their colour bars below
 MARGIN = 0.5  # inches of a panel that its labels and title take, on either axis
+AXIS = 0.35  # of a map among others, that share its labels
 Curve = Mapping[str, ArrayLike]  # "mean", "low" and "high", [X] each
 Triple = Sequence[float]  # value, low, high
 
@@ -52,8 +53,8 @@ def heads(
     """
     shown = np.asarray(values, dtype=float)
     width, height = room(ax)
-    image = head_map(ax, shown, limits, colours=colours, width=width - MARGIN)
-    if texts and (width - MARGIN) / shown.shape[0] >= 0.24 and (height - MARGIN) / shown.shape[1] >= 0.1:
+    image = head_map(ax, shown, limits, colours=colours, width=width - AXIS)
+    if texts and (width - AXIS) / shown.shape[0] >= 0.24 and (height - MARGIN) / shown.shape[1] >= 0.1:
         print_in_cells(image, texts)
     ax.set_title(title, fontsize=7)
     if bar is not None:
@@ -116,7 +117,7 @@ def intervals(
     *,
     upright: bool = False,
     size: float = 3.5,
-    label: str = "",
+    label: str = "_",
     digits: str | None = None,
     hollow: bool = True,
 ) -> None:
@@ -162,7 +163,7 @@ def name_columns(ax: Axes, names: Sequence[str], least: float = 0.13) -> None:
     ax.set_xlim(-0.7, max(len(names), 1) - 0.3)
 
 
-def triples(found: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[NDArray[np.float64]]:
+def triples(found: Mapping[str, Any], heads: Sequence[Head], value: str = "value") -> list[Triple]:
     """The intervals of some heads, of maps [L, H] of values, lower and upper ends."""
     parts = [np.asarray(found[name], dtype=float) for name in (value, "low", "high")]
-    return [np.array([part[layer, head] for part in parts]) for layer, head in heads]
+    return [[float(part[layer, head]) for part in parts] for layer, head in heads]

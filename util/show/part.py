@@ -44,13 +44,15 @@ class Part:
 class Figure:
     """The parts of a figure by name, in their order, and its settings, a checked class.
 
-    concludes: what the values say of a model, where that is not all that its parts say.
+    concludes: what the values say of a model, where that is not all that its parts say. refuses: a function of the
+    figure's `measure.py` that raises ValueError for settings that cannot be measured; "" for none.
     """
 
     stem: str
     settings: type
     parts: Mapping[str, Part]
     concludes: Callable[[Values], Iterable[str]] | None = None
+    refuses: str = ""
 
 
 def drawn(part: Part, values: Values, width: float = WIDTH) -> Picture | None:

@@ -53,6 +53,8 @@ class Study:
         self.figure: Figure = import_module(f"util.figures.{figure}.show").FIGURE
         self.model, self.folder, self.redo = as_model(model), folder or paths.material(), redo
         self.settings = self.figure.settings(**settings)
+        if self.figure.refuses:
+            getattr(import_module(f"util.figures.{figure}.measure"), self.figure.refuses)(self.settings)
         if getattr(self.settings, "untrained_control", False):
             self.model.expect_twin()
         self._records: dict[Path, Record] = {}

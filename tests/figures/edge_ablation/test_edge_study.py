@@ -295,7 +295,7 @@ def test_several_draws_of_donors_meet_by_the_numbers_of_prompts():
     draws = []
     for seed, index in enumerate(([0, 1, 3, 4], [0, 1, 2, 3], [1, 2, 3, 4])):
         of_draw = {"index": np.array(index), "right": np.array(index) > 1, "queries": ["a", "b", "a", "c"]}
-        logs = 10.0 * seed + of_draw["index"]
+        logs = 10.0 * seed + np.array(index)
         draws.append({"one": {**of_draw, "log_prob": logs}, "two": {**of_draw, "log_prob": 1 + logs}})
     found = numbers.aligned(draws)
     assert {*found["one"]} == {"log_prob", "right", "query"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,20 +12,19 @@ from tests import toys
 from util.engine import label_scores
 from util.engine.attention import instrument, support
 from util.engine.instruments import CaptureRows, Knockout, PatchHeads
-from util.figures.forerunner_heads import ablation, cuts, measures, results
-from util.figures.forerunner_heads.ablation import AblationStudy, CausalStudy
-from util.figures.forerunner_heads.cuts import Cut
-from util.figures.forerunner_heads.results import Score, Setting
-from util.figures.forerunner_heads.study import Study
+from util.figures.forerunner_heads import cuts, measure, numbers, show
+from util.figures.forerunner_heads.measure import Data
+from util.figures.forerunner_heads.more_prompts import copying
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.prompts.prompt import LabelledTokens, labelled_tokens
-from util.records import cache
 from util.records.model import Model
 from util.roles import label_task
 from util.stats import answers as baselines
 from util.stats.intervals import Interval, mean_interval
 from util.stats.task_check import TaskCheck
+from util.study.study import Study
 
+EVERYWHERE = cuts.EVERYWHERE
 # BOS, x x, s, y, newline, x x, s... as in the toy of the authors' layout: labels at 3 and 7, forerunners before them
 TOY = LabelledTokens(tuple(range(12)), forerunners=(2, 6, 11), labels=(3, 7, 12), label_lengths=(1, 1, 1), n_t=13)
 
@@ -40,7 +37,7 @@ def pairs(cut, tokens=TOY, **options):
 
 
 def test_reference_cells_are_those_of_the_authors_code():
-    reference = {cut: pairs(cut, lists="reference") for cut in cuts.Cut}
+    reference = {cut: pairs(cut, lists="reference") for cut in cuts.CUTS}
     assert reference == {
         "xi_to_si": [(2, 0), (2, 1), (6, 4), (6, 5), (11, 8), (11, 9), (11, 10)],
         "xq_to_sq": [(11, 8), (11, 9), (11, 10), (11, 11)],
@@ -52,7 +49,7 @@ def test_reference_cells_are_those_of_the_authors_code():
 
 
 def test_corrected_cells_spare_bos_the_query_and_the_diagonal():
-    assert {cut: pairs(cut) for cut in cuts.Cut} == {
+    assert {cut: pairs(cut) for cut in cuts.CUTS} == {
         "xi_to_si": [(2, 1), (6, 4), (6, 5)],
         "xq_to_sq": [(11, 8), (11, 9), (11, 10)],
         "si_to_yi": [(3, 2), (7, 6)],
@@ -76,7 +73,7 @@ def test_labels_of_several_tokens_are_cut_whole():
 def test_cells_of_real_prompts_look_back_and_leave_every_token_something(variant, k):
     for tokens in labelled_tokens(staicc_prompts("trec", k)[:20], toys.tokenizer()):
         length = len(tokens.ids) - 1
-        for cut in cuts.Cut:
+        for cut in cuts.CUTS:
             if (cut, k, variant) == ("xq_to_sq", 0, "reference"):
                 with pytest.raises(ValueError, match="nothing to attend to"):
                     cuts.cells(cut, tokens, variant)
@@ -121,7 +118,7 @@ def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match="corrected"):
         cuts.cells("xi_to_si", TOY, "published")
     with pytest.raises(ValueError, match="^cell_lists = 'published'"):
-        AblationStudy(cell_lists="published")
+        show.Settings(cell_lists="published")
 
 
 # ------------------------------------------------------------------------------------------------ in a model
@@ -279,14 +276,18 @@ def test_reads_and_similarities_are_the_models_own(pair, plan):
         label_scores.label_reads(pair[0], label_scores.scoring(pair[0], pair[1], staicc_prompts("trec", 0)[:2]))
 
 
+def read(reads, gold, shown, **arrays):
+    return {"reads": reads, "gold": gold, "demonstrations": shown, **arrays}
+
+
 def test_induction_by_hand():
     reads = np.array([[[[0.5, 0.1, 0.1], [0.0, 0.3, 0.0]]], [[[0.2, 0.0, 0.0], [0.1, 0.1, 0.1]]]])  # [2, 1, 2, 3]
-    gold, shown = np.array([0, 1]), np.array([[0, 1, 0], [1, 1, 1]])
-    found = measures.induction(reads, gold, shown)
-    np.testing.assert_allclose(found.magnitude[:, 0], [[0.7, 0.3], [0.2, 0.3]])
-    np.testing.assert_allclose(found.correctness[:, 0], [[0.5, -0.3], [0.2, 0.3]])
-    np.testing.assert_allclose(found.likelihood[:, 0], [[0.6 / 0.7, 0], [1, 1]], atol=1e-4)
-    heads, correct = measures.induction_counts(found, np.array([10, 10]), classes=2)
+    found = read(reads, np.array([0, 1]), np.array([[0, 1, 0], [1, 1, 1]]), n_t=np.array([10, 10]), classes=2)
+    total, more, share = numbers.reads(found)
+    np.testing.assert_allclose(total[:, 0], [[0.7, 0.3], [0.2, 0.3]])
+    np.testing.assert_allclose(more[:, 0], [[0.5, -0.3], [0.2, 0.3]])
+    np.testing.assert_allclose(share[:, 0], [[0.6 / 0.7, 0], [1, 1]], atol=1e-4)
+    heads, correct = numbers.induction_counts(found)
     assert heads[:, 0].tolist() == [[True, False], [False, False]]
     assert correct[:, 0].tolist() == [[True, False], [False, True]]
 
@@ -295,15 +296,16 @@ def test_induction_of_random_reads_keeps_its_bounds():
     rng = np.random.default_rng(0)
     reads, gold = rng.dirichlet(np.ones(9), (50, 2, 3))[..., :4], rng.integers(3, size=50)
     shown = rng.integers(3, size=(50, 4))
-    found = measures.induction(reads, gold, shown)
+    total, more, share = numbers.reads(read(reads, gold, shown))
     none, every = ~(shown == gold[:, None]).any(1), (shown == gold[:, None]).all(1)
-    assert (found.magnitude + 1e-12 >= np.abs(found.correctness)).all()
-    np.testing.assert_allclose(found.correctness[none], -found.magnitude[none])
-    np.testing.assert_allclose(found.correctness[every], found.magnitude[every])
-    assert none.any() and (found.likelihood[none] == 0).all() and (found.likelihood <= 1).all()
-    assert (found.likelihood.max(2) >= found.likelihood.mean(2)).all()
-    assert found.likelihood.max(2).mean() <= (~none).mean()
-    similar = measures.similarity_likelihood(np.where(rng.random((50, 2, 4)) < 0.3, -1.0, 1.0), gold, shown)
+    assert (total + 1e-12 >= np.abs(more)).all()
+    np.testing.assert_allclose(more[none], -total[none])
+    np.testing.assert_allclose(more[every], total[every])
+    assert none.any() and (share[none] == 0).all() and (share <= 1).all()
+    assert (share.max(2) >= share.mean(2)).all()
+    assert share.max(2).mean() <= (~none).mean()
+    similarity = np.where(rng.random((50, 2, 4)) < 0.3, -1.0, 1.0)
+    similar = numbers.similarity_share(read(reads, gold, shown, similarity=similarity))
     assert ((similar >= 0) & (similar <= 1)).all() and (similar[none] == 0).all()
 
 
@@ -322,11 +324,10 @@ def test_null_levels_of_staicc(data, majority, uniform, ceiling):
     prompts = staicc_prompts(data, 4)
     gold, shown = np.array([p.gold for p in prompts]), np.array([p.demonstrations for p in prompts])
     reads = np.full((512, 1, 1, 4), 0.01)
-    found = measures.induction(reads, gold, shown).likelihood
+    found = numbers.reads(read(reads, gold, shown))[2]
     assert baselines.majority_right(gold).mean() == pytest.approx(majority, abs=6e-4)
     assert found.mean() == pytest.approx(uniform, abs=1e-3)
     assert (found > 0).mean() == pytest.approx(ceiling, abs=6e-4)
-    assert measures.uniform_likelihood(gold, shown) == pytest.approx((found.mean(), (found > 0).mean()), abs=1e-3)
 
 
 # ------------------------------------------------------------------------------------------------ records
@@ -339,112 +340,110 @@ def model_folder(tmp_path_factory):
 
 @pytest.fixture
 def study(model_folder, tmp_path):
-    return AblationStudy(Model(str(model_folder), verbose=False), "financial_phrasebank", 2, 5, folder=tmp_path)
+    sizes = {"prompts": 6, "k": 2, "ablated": 5, "grid_prompts": 4, "choice_prompts": 6, "untrained_control": False}
+    tasks = {"causal_datasets": ["sst5", 4], "causal_k": [2]}
+    model = Model(str(model_folder), verbose=False)
+    return Study("forerunner_heads", model, **sizes, **tasks, folder=tmp_path)
 
 
+FIVE = Data("financial_phrasebank", 2, 5, 0)
 GAIN = Interval(1.0, 0.5, 1.5)
-TASK = results.Task((TaskCheck("trec", 2, 1.0, 0.9, 0.5, GAIN, GAIN, 0.01, 6),))
+DONE = TaskCheck("sst5", 2, 1.0, 0.9, 0.5, GAIN, GAIN, 0.01, 6)
 
 
 def cached(study, **changes):
     """The same study of a model that cannot be loaded."""
 
     def never():
-        raise AssertionError("a cached record must not load a model")
+        raise AssertionError("a stored record must not load a model")
 
-    return study.replace(model=replace(study.model, loader=never), **changes)
+    return study.replace(model=Model(study.model.name, loader=never, verbose=False), **changes)
 
 
 @pytest.mark.parametrize("head", [(9, 0), (0, 9)])
 def test_a_head_that_there_is_not_is_refused_before_anything_is_measured(head, study, tmp_path, monkeypatch):
-    monkeypatch.setattr(ablation, "replay", lambda *_: pytest.fail("a forward pass"))
+    monkeypatch.setattr(measure, "replay", lambda *_: pytest.fail("a forward pass"))
     with pytest.raises(ValueError, match="the model has 3 layers of 4 heads, not"):
-        study.head_cuts([(0, 1), head])
+        measure.head_cuts(study, FIVE, [(0, 1), head])
     assert not [*tmp_path.rglob("*.pickle")]
 
 
-def test_tables_and_effects_are_cached_piece_by_piece(study, tmp_path):
-    conditions = cuts.conditions((Cut.SI_TO_YI, Cut.YI_TO_SQ), parts=((0.0, 1.0), (0.0, 0.25)), draws=2)
+def test_cuts_are_kept_one_by_one_and_random_cells_are_drawn_in_order(study, tmp_path):
+    conditions = cuts.conditions(("si_to_yi", "yi_to_sq"), parts=(EVERYWHERE, (0.0, 0.25)), draws=2)
     assert len(conditions) == 1 + 4 + 4
-    found = study.answers(conditions)
-    heads = [(layer, head) for layer in range(3) for head in range(4)]
-    effects = study.head_cuts(heads)
-    files = sorted(tmp_path.glob("*.pickle"))
-    assert len(files) == 9 + 1
-    again = cached(study).answers(conditions)
+    found = measure.answers(study, FIVE, conditions)
+    assert len([*tmp_path.glob("*.pickle")]) == 9
+    again = measure.answers(cached(study), FIVE, conditions)
     for condition, answers in found.items():
-        np.testing.assert_array_equal(answers.log_prob, again[condition].log_prob)
-    turned = cached(study).head_cuts(heads[::-1])  # the order of heads is no other record
-    np.testing.assert_array_equal(effects.cut, turned.cut[:, ::-1])
-    np.testing.assert_array_equal(effects.control, turned.control[:, ::-1])
-    np.testing.assert_array_equal(turned.whole, effects.whole)
-    few = study.replace(folder=tmp_path / "few").head_cuts([(1, 2), (0, 1)])
-    np.testing.assert_allclose(few.cut, effects.cut[:, [6, 1]], atol=1e-5)
-    for heads_given in ([(0, 1), (0, 1)], []):
+        np.testing.assert_array_equal(answers["log_prob"], again[condition]["log_prob"])
+    whole, cut, nothing = (found[condition]["log_prob"] for condition in conditions[:3])
+    np.testing.assert_array_equal(whole, nothing)  # a quarter of three layers is none
+    assert np.abs(whole - cut).max() > 1e-4
+    scores = np.stack([found[c]["log_prob"] for c in conditions[5:]])
+    assert len(np.unique(scores[:, 0, 0])) == 4  # every control is another one
+    more = cuts.conditions(("si_to_yi",), parts=(), draws=6)
+    longer = measure.answers(study.replace(folder=tmp_path / "more"), FIVE, more)
+    for draw in range(2):  # the first draws are those of fewer
+        control = cuts.Condition("si_to_yi", draw=draw)
+        np.testing.assert_array_equal(longer[control]["log_prob"], found[control]["log_prob"])
+    with_text = {condition for condition, answers in found.items() if "text_loss" in answers}
+    assert with_text == {c for c in conditions if c.part == EVERYWHERE and c.draw is None}
+    reference = measure.answers(study.replace(cell_lists="reference"), FIVE, conditions[:2])
+    assert list(reference) == conditions[:2] and len([*tmp_path.glob("*.pickle")]) == 9 + 2
+
+
+def test_heads_are_cut_alone_and_their_order_is_no_other_record(study, tmp_path):
+    heads = [(layer, head) for layer in range(3) for head in range(4)]
+    effects = measure.head_cuts(study, FIVE, heads)
+    turned = measure.head_cuts(cached(study), FIVE, heads[::-1])
+    np.testing.assert_array_equal(effects["cut"], turned["cut"][:, ::-1])
+    np.testing.assert_array_equal(effects["control"], turned["control"][:, ::-1])
+    np.testing.assert_array_equal(turned["whole"], effects["whole"])
+    few = measure.head_cuts(study.replace(folder=tmp_path / "few"), FIVE, [(1, 2), (0, 1)])
+    np.testing.assert_allclose(few["cut"], effects["cut"][:, [6, 1]], atol=1e-5)
+    assert effects["cut"].shape == effects["control"].shape == (5, 12, 3)
+    assert np.abs(effects["cut"] - effects["whole"][:, None])[:, :8].max() > 1e-5
+    assert np.abs(effects["cut"][:, 8:] - effects["whole"][:, None]).max() < 1e-5  # read by no later layer
+    for given in ([(0, 1), (0, 1)], []):
         with pytest.raises(ValueError, match="each head once"):
-            cached(study).head_cuts(heads_given)
+            measure.head_cuts(cached(study), FIVE, given)
     no_heads: list[Any] = [(0, 1), [(0, -1)], [(0.5, 1)], [(0, 1, 2)], [(True, 1)]]
     for no_head in no_heads:
         with pytest.raises(ValueError, match="^heads = .*whole numbers from 0 on"):
-            cached(study).head_cuts(no_head)
-    for part in ((0, 2), (-1, 1), (0.5, 0.2), (0.5, 0.5), (float("nan"), 1)):
-        with pytest.raises(ValueError, match="^part = .*the lower one first"):
-            cached(study).answers([*conditions, cuts.Condition(Cut.SI_TO_YI, part)])
-    whole, nothing, cut = found[cuts.WHOLE], found[conditions[2]], found[conditions[1]]
-    np.testing.assert_array_equal(whole.log_prob, nothing.log_prob)  # a quarter of three layers is none
-    assert np.abs(whole.log_prob - cut.log_prob).max() > 1e-4
-    scores = np.stack([found[c].log_prob for c in conditions[5:]])
-    assert len(np.unique(scores[:, 0, 0])) == 4  # every control is another one
-    more = cuts.conditions((Cut.SI_TO_YI,), parts=(), draws=cuts.DRAWS + 1)
-    again = study.replace(folder=tmp_path / "more").answers(more)
-    assert len(again) == cuts.DRAWS + 2
-    for draw in range(2):  # the first draws are those of fewer
-        control = cuts.Condition(Cut.SI_TO_YI, draw=draw)
-        np.testing.assert_array_equal(again[control].log_prob, found[control].log_prob)
-    with_text = {condition for condition, answers in found.items() if answers.text_loss is not None}
-    assert with_text == {c for c in conditions if c.part == cuts.WHOLE.part and c.draw is None}
-    assert effects.cut.shape == effects.control.shape == (5, 12, 3)
-    assert np.abs(effects.cut - effects.whole[:, None])[:, :8].max() > 1e-5
-    assert np.abs(effects.cut[:, 8:] - effects.whole[:, None]).max() < 1e-5  # read by no later layer
-    reads = study.label_reads()
-    assert reads.reads.shape == (5, 3, 4, 2) and reads.similarity.shape == (5, 3, 2) and reads.classes == 3
-    assert reads.demonstrations.shape == (5, 2) and (reads.n_t > 50).all()
-    assert study.replace(cell_lists="reference").answers(conditions[:1])
-    assert len([*tmp_path.glob("*.pickle")]) == len(files) + 2  # with the induction reads
+            measure.head_cuts(cached(study), FIVE, no_head)
 
 
-def test_the_reference_lists_give_tables(study):
-    assert len(study.replace(cell_lists="reference", draws=1).tables(TASK).table()) == 5
+def given(score, mass=-9.0, **losses):
+    """An answer of four prompts: log-probabilities of the right label, and of the other one."""
+    log_prob = np.stack([np.array(score, float), np.full(4, mass)], axis=1)
+    return {"log_prob": log_prob, "gold": np.zeros(4, int), **losses}
 
 
 def test_changes_are_paired_by_prompt():
     """Against differences computed by hand; the interval of a change that is the same for all prompts has no width."""
-
-    def answers(score, **losses):
-        log_prob = np.stack([np.array(score, float), np.full(4, -9.0)], axis=1)
-        return results.Answers(log_prob, np.zeros(4, int), **losses)
-
-    step = Cut.SI_TO_YI
-    part, quarter = (0.0, 1.0), (0.0, 0.25)
+    step, quarter = "si_to_yi", (0.0, 0.25)
     records = {
-        cuts.WHOLE: answers([1, 2, 3, 4]),
-        cuts.Condition(step, part): answers([0, 1, 2, 3]),
-        cuts.Condition(step, quarter): answers([1, 2, 3, 0]),
-        cuts.Condition(step, part, 0): answers([1, 2, 3, 4]),
-        cuts.Condition(step, part, 1): answers([1, 2, 3, 2]),
-        cuts.Condition(step, quarter, 0): answers([2, 3, 4, 5]),
+        cuts.WHOLE: given([1, 2, 3, 4]),
+        cuts.Condition(step): given([0, 1, 2, 3]),
+        cuts.Condition(step, quarter): given([1, 2, 3, 0]),
+        cuts.Condition(step, draw=0): given([1, 2, 3, 4]),
+        cuts.Condition(step, draw=1): given([1, 2, 3, 2]),
+        cuts.Condition(step, quarter, 0): given([2, 3, 4, 5]),
     }
-    cut, controls = results.changes(records, Score.LOG_PROBABILITY)
-    assert cut[part]["si_to_yi"] == pytest.approx((-1, -1, -1))
-    assert cut[quarter]["si_to_yi"] == mean_interval([0, 0, 0, -4])
-    assert controls[part]["si_to_yi"][0] == pytest.approx(-0.25)
-    assert controls[quarter]["si_to_yi"] == pytest.approx((1, 1, 1))  # the controls of one part are not another's
-    accuracy, _ = results.changes(records, Score.ACCURACY)
-    assert accuracy[part]["si_to_yi"] == (0, 0, 0)
-    records[cuts.WHOLE] = answers([1, 2, 3, 4], text_loss=np.full(4, 0.5))
-    records[cuts.Condition(step, part)] = answers([0, 1, 2, 3], text_loss=np.full(4, 1.5))
-    losses, none = results.changes(records, Score.TEXT_LOSS)
-    assert losses == {part: {"si_to_yi": (1, 1, 1)}} and none == {}
+    cut, controls = numbers.changes(records, "log-probability")
+    assert cut["(0.0, 1.0)"][step] == pytest.approx((-1, -1, -1))
+    assert cut["(0.0, 0.25)"][step] == mean_interval([0, 0, 0, -4])
+    assert controls["(0.0, 1.0)"][step][0] == pytest.approx(-0.25)
+    assert controls["(0.0, 0.25)"][step] == pytest.approx((1, 1, 1))  # the controls of one part are not another's
+    accuracy, _ = numbers.changes(records, "accuracy")
+    assert accuracy["(0.0, 1.0)"][step] == (0, 0, 0)
+    records[cuts.WHOLE] = given([1, 2, 3, 4], text_loss=np.full(4, 0.5))
+    records[cuts.Condition(step)] = given([0, 1, 2, 3], text_loss=np.full(4, 1.5))
+    losses, none = numbers.changes(records, "text loss")
+    assert losses == {"(0.0, 1.0)": {step: (1, 1, 1)}} and none == {}
+    wide = numbers.changes(records, "label mass", comparisons=20)[0]["(0.0, 0.25)"][step]
+    narrow = numbers.changes(records, "label mass")[0]["(0.0, 0.25)"][step]
+    assert wide[0] == narrow[0] and wide[1] < narrow[1] and wide[2] > narrow[2]
 
 
 def test_other_keys_keep_the_readers():
@@ -456,73 +455,73 @@ def test_other_keys_keep_the_readers():
     assert cuts.other_keys(np.array([[1, 0]]), 1, (0,)).shape == (0, 2)
 
 
-def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_taken(study, tmp_path, monkeypatch):
-    task = CausalStudy(study, ["sst5", 4], [2], choice_prompts=6).task()
-    checks = task.checks
+def test_a_task_is_chosen_on_the_last_prompts_and_the_first_that_is_done_is_taken(study, monkeypatch):
+    checks = study.arrays("task")["checks"]
     assert [check.name for check in checks] == ["sst5", "trec"] and not any(check.done for check in checks)
-    assert task.check == checks[0] and task.mark == "; TASK NOT DONE"  # the first is measured all the same
-    assert [line.partition(",")[0] for line in str(task).splitlines()] == ["sst5", "trec"]
-    assert CausalStudy(cached(study), ["sst5", 4], [2], choice_prompts=6).task() == task
-    records = [cache.load(json.loads(json.dumps(one)), tmp_path) for one in requests_in(tmp_path)]
-    asked = [(r.request["dataset"], r.request["k"], r.request["permuted"]) for r in records if r is not None]
-    assert sorted(asked) == [
-        (name, k, permuted) for name in ("sst5", "trec") for k, permuted in ((0, False), (2, False), (2, True))
-    ]
-    last = [prompt.gold for prompt in staicc_prompts("trec", 2)[-6:]]
-    assert all(r.data["gold"].tolist() == last for r in records if r is not None and r.request["dataset"] == "trec")
-    prompts = staicc_prompts("trec", 2)
-    majority = baselines.majority_right(np.array([p.gold for p in prompts])).mean()
+    values = study.numbers("task")
+    place = {"dataset": "sst5", "k": 2, "done": False}  # the first is measured all the same
+    assert values["chosen"] == dict.fromkeys(("ablation", "induction", "head effects"), place)
+    assert [line.partition(",")[0] for line in show.task_say(values)] == ["sst5", "trec"]
+    assert cached(study).arrays("task")["checks"] == checks
+    majority = baselines.majority_right(np.array([p.gold for p in staicc_prompts("trec", 2)])).mean()
     assert checks[1].baseline == pytest.approx(majority) and checks[1].n == 6
-
-    done = TaskCheck("sst5", 2, 1.0, 0.9, 0.5, GAIN, GAIN, 0.01, 6)
-    monkeypatch.setattr(label_task, "task_check", lambda *_: done)
-    first = CausalStudy(cached(study), ["sst5", "trec"], [2], choice_prompts=6).task()
-    assert first.checks == (done,) and first.endpoint == Score.WHICH_LABEL  # the others are not tried
-
-
-def requests_in(folder):
-    return [cache.read(file).request for file in sorted(folder.glob("*.pickle"))]
+    monkeypatch.setattr(label_task, "task_check", lambda *_: DONE)
+    first = cached(study)
+    assert first.arrays("task")["checks"] == [DONE]  # the others are not tried
+    assert show.pictures.endpoint(first.numbers("task")) == "which label"
 
 
-def test_prompts_that_are_measured_choose_no_task(study):
-    for changes in ({"prompts": 385}, {"prompts": 5}):
-        options = {} if changes["prompts"] == 385 else {"read_prompts": 385}
-        with pytest.raises(ValueError, match="385 prompts to be measured and 128 to choose"):
-            CausalStudy(study.replace(**changes), ["trec"], [4], **options)
-    with pytest.raises(ValueError, match="^datasets = "):
-        CausalStudy(study, [], [4])
-    with pytest.raises(ValueError, match="unknown data set"):
-        CausalStudy(study, ["imdb"], [4])
-    with pytest.raises(ValueError, match="^ks"):
-        CausalStudy(study, ["trec"], [0])
+def test_all_causal_parts_are_of_the_chosen_task(study):
+    values = study._values("counts", "task", "ablation", "induction", "effects")
+    assert {"ablation", "induction", "head effects"} <= {*values}
+    assert len(study.arrays("ablation")["cut"]) == 1 + 25 + 5 and study.arrays("induction")["classes"] == 5
+    assert study.arrays("induction")["reads"].shape == (4, 3, 4, 2) and study.arrays("effects")["cut"].shape[0] == 8
+    figure, name = study.figure.parts, "tiny, sst5, k = 2, {} prompts; TASK NOT DONE"
+    assert name.format(5) in figure["ablation"].about(values) and figure["induction"].about(values) == name.format(4)
+    assert figure["effects"].about(values).endswith("k = 2, 6 prompts; cut on 8 prompts of sst5, k = 2; TASK NOT DONE")
+    worth = np.array(values["head effects"]["label mass"]["difference"])
+    assert np.isfinite(worth).sum() == 12 and len([*figure["effects"].says(values)]) == 1
+    table = show.ablation_table(values)
+    assert len(table) == 5 and table.index[2] == "s_i -> y_i" and max(map(len, table.to_string().splitlines())) <= 160
+    assert not (table == "").any(axis=None)
+    whole, alone = study.arrays("ablation")["cut"][cuts.WHOLE], study.arrays("ablation")["alone"]
+    gained = numbers.scores(whole)["which label"] - numbers.scores(alone)["which label"]
+    _, worth_of_all = show.ablation_say(values)
+    assert f"| labels) by {gained.mean():+.3f} [" in worth_of_all and "of 5 prompts" in worth_of_all
 
 
-def test_all_causal_parts_are_of_the_chosen_task(study, monkeypatch):
-    sizes = {"choice_prompts": 6, "read_prompts": 4, "single_heads": 3, "heads_cut": 2}
-    causal = CausalStudy(study.replace(draws=1, every_part=True), ["sst5", "trec"], [3, 2], **sizes)
-    whole = Study(study.model, k=2, prompts=6, folder=study.folder)
-    tables, induction, effects = causal.tables(), causal.induction_heads(), causal.head_effects(whole)
-    assert {(part.task.check.name, part.task.check.k) for part in (tables, induction, effects)} == {("sst5", 3)}
-    every = {(0.0, 1.0), *cuts.QUARTERS}
-    assert all(set(random) == every for _, random in tables.together.values()) and len(tables.cut) == 1 + 25 + 25
-    assert str(tables).splitlines() == [tables.worth, *tables.findings]
-    assert "tiny, sst5, k = 3, 5 prompts; TASK NOT DONE" in tables.setting
-    assert induction.setting == "tiny, sst5, k = 3, 4 prompts; TASK NOT DONE"
-    assert f"beyond chance: {len(induction.beyond_chance)} of 3: [" in str(induction)
-    worth = effects.worth[effects.task.endpoint]
-    assert effects.number == 2 and np.isfinite(worth.difference).sum() == 2
-    assert effects.setting.endswith("k = 2, 6 prompts; cut on 3 prompts of sst5, k = 3; TASK NOT DONE")
-    stored = {name for part in (tables, induction, effects) for name in part.values()}
-    assert stored == {"ablation", "induction", "head effects"}
+def test_more_prompts_are_measured_by_data_set_and_seed(study, monkeypatch):
+    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.DATASETS", ("trec",))
+    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.KS", (1,))
+    monkeypatch.setattr("util.figures.forerunner_heads.more_prompts.MOST", 2)
+    found = copying(study, 4, choice_prompts=6)
+    assert found["settings"] == {"prompts": 4, "seeds": [0, 1, 2]} and list(found["changes"]) == ["trec, k = 2"]
+    changes = found["changes"]["trec, k = 2"]
+    assert [*changes] == ["demonstrations", "si_to_yi", "yi_to_sq", "si_to_yi, random cells", "yi_to_sq, random cells"]
+    assert {len(by_seed) for by_score in changes.values() for by_seed in by_score.values()} == {3}
+    text = "\n".join(show.conclude({"task": [], **known(), "claims": found}))
+    assert "`trec` with 2 demonstrations, label mass" in text
 
 
-def test_a_table_study_is_like_the_forerunner_study(model_folder):
-    model = Model(str(model_folder), dtype="float32")
-    like = AblationStudy.like(Study(model, k=2, prompts=16, seed=3), cell_lists="reference", dataset=4, prompts=5)
-    assert like == AblationStudy(model, "trec", 2, 5, 3, cell_lists="reference")
-    request = like.request
-    assert (request["schema"], request["part"], request["variant"]) == (3, "ablation", "reference")
-    assert not {"appended", "control_tokens"} & set(request)
+def known():
+    """Values that conclusions need beside those of more prompts."""
+    zero = {"(0.0, 1.0)": dict.fromkeys(cuts.PUBLISHED, [0.0, 0.0, 0.0])}
+    place = {"dataset": "trec", "k": 1, "done": True}
+    return {
+        "frequent_heads": {"correct": [0, 0, 0]},
+        "counts": {"correct": [[0]]},
+        "specificity": {"judged": {"chosen": 0}},
+        "chosen": {"ablation": place, "head effects": place},
+        "ablation": {"together": {"which label": {"cut": zero}}, "gained": {"label mass": [0.0, 0.0, 0.0]}},
+        "head effects": {"which label": {"low": [[-1.0]]}},
+        "induction": {"null": {"mean": [0.1], "high": [0.2]}, "likelihood": {"best head": {"low": [0.1]}}},
+    }
+
+
+def test_one_demonstration_is_no_plural():
+    assert any(
+        "The model does `trec` with 1 demonstration from its" in line for line in show.conclude({"task": [], **known()})
+    )
 
 
 @pytest.mark.parametrize(
@@ -535,8 +534,8 @@ def test_a_table_study_is_like_the_forerunner_study(model_folder):
     ],
 )
 def test_what_is_told_of_a_cut_is_what_the_intervals_say(change, random, said):
-    lost, controls = ({cuts.WHOLE.part: {"si_to_yi": Interval(*values)}} for values in (change, random))
-    assert results.told("it", lost, controls).startswith(said)
+    lost, controls = ({"(0.0, 1.0)": {"si_to_yi": Interval(*values)}} for values in (change, random))
+    assert numbers.told("it", lost, controls).startswith(said)
 
 
 def test_the_two_terms_of_the_gold_label_add_up_and_are_told_apart():
@@ -544,46 +543,26 @@ def test_the_two_terms_of_the_gold_label_add_up_and_are_told_apart():
 
     def answers(mass, which):
         log_prob = np.log(np.stack([which, 1 - which], axis=1)) + mass[:, None]
-        return results.Answers(log_prob, np.zeros(8, int))
+        return {"log_prob": log_prob, "gold": np.zeros(8, int)}
 
     random = np.random.default_rng(0)
     which, mass = random.uniform(0.5, 0.8, 8), random.uniform(-0.5, -0.1, 8)
     whole = answers(mass, which)
-    step, control = cuts.Condition(Cut.SI_TO_YI), cuts.Condition(Cut.SI_TO_YI, draw=0)
-    scores = whole.scores
-    np.testing.assert_allclose(scores[Score.WHICH_LABEL] + scores[Score.LABEL_MASS], scores[Score.LOG_PROBABILITY])
-    np.testing.assert_allclose(scores[Score.LABEL_MASS], mass)
+    step, control = cuts.Condition("si_to_yi"), cuts.Condition("si_to_yi", draw=0)
+    scores = numbers.scores(whole)
+    np.testing.assert_allclose(scores["which label"] + scores["label mass"], scores["log-probability"])
+    np.testing.assert_allclose(scores["label mass"], mass)
     bare = answers(mass - 3 + 0.1 * random.random(8), which)
     for cut, costs, keeps in (
-        (answers(mass - 2, which), Score.LABEL_MASS, Score.WHICH_LABEL),
-        (answers(mass, which / 2), Score.WHICH_LABEL, Score.LABEL_MASS),
+        (answers(mass - 2, which), "label mass", "which label"),
+        (answers(mass, which / 2), "which label", "label mass"),
     ):
-        changed = {
-            score: results.changes({cuts.WHOLE: whole, step: cut, control: whole}, score)[0] for score in (costs, keeps)
-        }
-        assert changed[costs][step.part]["si_to_yi"].high < -0.5
-        assert np.abs(changed[keeps][step.part]["si_to_yi"]).max() < 1e-9
-        tables = results.Tables(
-            Setting("toy", "trec", 2, 8), TASK, {cuts.WHOLE: whole, step: cut, control: whole}, bare
-        )
-        assert [" costs " in line for line in tables.findings] == [
-            costs == Score.WHICH_LABEL,
-            costs == Score.LABEL_MASS,
-        ]
-        undone = replace(tables, task=results.Task((replace(TASK.check, p=0.2),)))
-        assert undone.findings[0] == "Which label: no in-context learning to explain"
-        unraised = replace(undone, alone=whole)
-        assert unraised.findings == undone.findings[:1]  # demonstrations that raise no mass leave nothing to report
-
-
-def test_the_table_and_what_demonstrations_are_worth_are_paired(study):
-    tables = study.replace(draws=1).tables(TASK)
-    table = tables.table()
-    assert len(table) == 5 and table.index[2] == "s_i -> y_i" and max(map(len, table.to_string().splitlines())) <= 160
-    assert not (table == "").any(axis=None)
-    nats = [answers.scores[Score.WHICH_LABEL] for answers in (tables.cut[cuts.WHOLE], tables.alone)]
-    difference = nats[0] - nats[1]
-    assert f"| labels) by {difference.mean():+.3f} [" in tables.worth and "of 5 prompts" in tables.worth
-    wide = results.changes(tables.cut, Score.LABEL_MASS, comparisons=20)[0][(0.0, 1.0)]["si_to_yi"]
-    narrow = results.changes(tables.cut, Score.LABEL_MASS)[0][(0.0, 1.0)]["si_to_yi"]
-    assert wide[0] == narrow[0] and wide[1] < narrow[1] and wide[2] > narrow[2]
+        arrays = {"cut": {cuts.WHOLE: whole, step: cut, control: whole}, "alone": bare, "done": True}
+        found = numbers.ablation(arrays, None)["ablation"]
+        assert found[costs]["(0.0, 1.0)"]["si_to_yi"].high < -0.5
+        assert np.abs(found[keeps]["(0.0, 1.0)"]["si_to_yi"]).max() < 1e-9
+        assert [" costs " in line for line in found["findings"]] == [costs == "which label", costs == "label mass"]
+        undone = numbers.ablation(arrays | {"done": False}, None)["ablation"]["findings"]
+        assert undone[0] == "Which label: no in-context learning to explain" and len(undone) == 2
+        unraised = numbers.ablation(arrays | {"done": False, "alone": whole}, None)["ablation"]["findings"]
+        assert unraised == undone[:1]  # demonstrations that raise no mass leave nothing to report

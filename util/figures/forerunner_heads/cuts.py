@@ -4,7 +4,6 @@ An ablation "a -> b" forbids the tokens b to attend to the tokens a (Cho et al. 
 """
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -16,36 +15,25 @@ Cells = NDArray[np.int64]  # [C, 2]: query, key
 Part = tuple[float, float]  # of the layers: from this ratio of their number up to that one
 
 
-class Cut(StrEnum):
-    """The steps that can be cut: rows 2-5 of Table 1, Table 2, and one that the authors' code has beside them."""
-
-    XI_TO_SI = "xi_to_si"
-    XQ_TO_SQ = "xq_to_sq"
-    SI_TO_YI = "si_to_yi"
-    YI_TO_SQ = "yi_to_sq"
-    SI_TO_SI = "si_to_si"
-    SI_TO_YJ = "si_to_yj"
-
-
-TITLES: dict[str, str] = {  # as in the paper
-    Cut.XI_TO_SI: "x_i -> s_i",
-    Cut.XQ_TO_SQ: "x_q -> s_q",
-    Cut.SI_TO_YI: "s_i -> y_i",
-    Cut.YI_TO_SQ: "y_i -> s_q",
-    Cut.SI_TO_SI: "s_i -> s_j, i < j",
-    Cut.SI_TO_YJ: "s_i -> y_j, i <= j",
+TITLES = {  # the steps that can be cut, as in the paper: rows 2-5 of Table 1, Table 2, and one of the authors' code
+    "xi_to_si": "x_i -> s_i",
+    "xq_to_sq": "x_q -> s_q",
+    "si_to_yi": "s_i -> y_i",
+    "yi_to_sq": "y_i -> s_q",
+    "si_to_si": "s_i -> s_j, i < j",
+    "si_to_yj": "s_i -> y_j, i <= j",
 }
-PUBLISHED = (Cut.XI_TO_SI, Cut.XQ_TO_SQ, Cut.SI_TO_YI, Cut.YI_TO_SQ, Cut.SI_TO_SI)  # the cuts of the two tables
+CUTS = tuple(TITLES)  # the order decides the seeds of random cells
+PUBLISHED = CUTS[:5]  # of the two tables
 LISTS = ("corrected", "reference")
 EVERYWHERE: Part = (0.0, 1.0)
 QUARTERS: tuple[Part, ...] = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
-DRAWS = 5  # of random cells, for each cut
 
 
 class Condition(NamedTuple):
     """An entry of the tables: what is cut (None: nothing), in which part of the layers; draw: or that control of it."""
 
-    cut: Cut | None
+    cut: str | None
     part: Part = EVERYWHERE
     draw: int | None = None
 
@@ -54,13 +42,10 @@ WHOLE = Condition(None)
 
 
 def conditions(
-    cuts: Sequence[Cut] = PUBLISHED,
-    parts: Sequence[Part] = (EVERYWHERE, *QUARTERS),
-    controlled: Sequence[Part] = (EVERYWHERE,),
-    draws: int = DRAWS,
+    cuts: Sequence[str] = PUBLISHED, parts: Sequence[Part] = (EVERYWHERE, *QUARTERS), draws: int = 1
 ) -> list[Condition]:
-    """The conditions of a table: every cut in every part of the layers, and its controls in the parts `controlled`."""
-    controls = [Condition(cut, part, draw) for cut in cuts for part in controlled for draw in range(draws)]
+    """The conditions of a table: every cut in every part of the layers, and its controls in all layers."""
+    controls = [Condition(cut, EVERYWHERE, draw) for cut in cuts for draw in range(draws)]
     return [WHOLE, *(Condition(cut, part) for cut in cuts for part in parts), *controls]
 
 
@@ -75,11 +60,11 @@ def cells(cut: str, tokens: LabelledTokens, lists: str = "corrected", special: i
     `xq_to_sq` and `si_to_si` cut the forerunners from themselves, and a label is its first token alone.
     Raises ValueError for an unknown name, and where the reference would leave a token nothing to attend to.
     """
-    if cut not in set(Cut) or lists not in LISTS:
-        raise ValueError(f"cut = {cut!r}, lists = {lists!r}; there are {', '.join(Cut)}; {', '.join(LISTS)}")
+    if cut not in CUTS or lists not in LISTS:
+        raise ValueError(f"cut = {cut!r}, lists = {lists!r}; there are {', '.join(CUTS)}; {', '.join(LISTS)}")
     reference = lists == "reference"
     s, k = tokens.forerunners, len(tokens.forerunners) - 1
-    if reference and cut == Cut.XQ_TO_SQ and not k:
+    if reference and cut == "xq_to_sq" and not k:
         raise ValueError("the reference's xq_to_sq leaves s_q nothing to attend to where there are no demonstrations")
     lengths = [1] * k if reference else tokens.label_lengths[:k]
     y = [range(start, start + length) for start, length in zip(tokens.labels[:k], lengths, strict=True)]
@@ -87,12 +72,12 @@ def cells(cut: str, tokens: LabelledTokens, lists: str = "corrected", special: i
     x = [range(start, stop) for start, stop in zip(starts, s, strict=True)]  # with their templates
     more = 1 if reference else 0  # what the reference cuts beside the others
     readers_and_read: dict[str, list[tuple[Sequence[int], Sequence[int]]]] = {
-        Cut.XI_TO_SI: [([s[i]], x[i]) for i in range(k + more)],
-        Cut.XQ_TO_SQ: [([s[k]], [*x[k], *s[k : k + more]])],
-        Cut.SI_TO_YI: [(y[i], [s[i]]) for i in range(k)],
-        Cut.YI_TO_SQ: [([s[k]], y[i]) for i in range(k)],
-        Cut.SI_TO_SI: [([s[i]], s[: i + more]) for i in range(k + 1)],
-        Cut.SI_TO_YJ: [(y[i], s[: i + 1]) for i in range(k)],
+        "xi_to_si": [([s[i]], x[i]) for i in range(k + more)],
+        "xq_to_sq": [([s[k]], [*x[k], *s[k : k + more]])],
+        "si_to_yi": [(y[i], [s[i]]) for i in range(k)],
+        "yi_to_sq": [([s[k]], y[i]) for i in range(k)],
+        "si_to_si": [([s[i]], s[: i + more]) for i in range(k + 1)],
+        "si_to_yj": [(y[i], s[: i + 1]) for i in range(k)],
     }
     listed = [(reader, key) for readers, read in readers_and_read[cut] for reader in readers for key in read]
     return np.array(listed, dtype=np.int64).reshape(-1, 2)
@@ -134,12 +119,6 @@ def other_keys(cut: Cells, special: int, seed: Sequence[int]) -> Cells:
         if choices:
             drawn.append((query, int(rng.choice(choices))))
     return np.array(drawn, dtype=np.int64).reshape(-1, 2)
-
-
-def check_part(part: Part) -> None:
-    """Raises ValueError for a part of the layers that is none: ratios from 0 to 1, the first below the second."""
-    if not 0 <= part[0] < part[1] <= 1:
-        raise ValueError(f"part = {part}: give two ratios of the number of layers from 0 to 1, the lower one first")
 
 
 def layer_range(layers: Sequence[int], part: Part) -> list[int]:

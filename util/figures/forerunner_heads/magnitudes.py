@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from util.engine import memory
@@ -82,7 +81,6 @@ def copy_magnitudes(
     seed: int = 0,
     numbers: Sequence[int] | None = None,
     token_budget: int = TOKEN_BUDGET,
-    bar: tqdm | None = None,
 ) -> dict[str, Any]:
     """Attention from an appended label to its forerunner, A[y_q, s_q], of every head (Cho et al. 2025, Fig. 5 middle).
 
@@ -115,7 +113,7 @@ def copy_magnitudes(
             _write_row(arrays, row, weights_of_row, norms_of_row)
 
     rows = [row.row for row in planned]
-    halved = run_rows(model, rows, visit, token_budget, bar, [row.owner for row in planned])
+    halved = run_rows(model, rows, visit, token_budget, prompts=[row.owner for row in planned])
     count = np.array([len(controls) for controls in drawn.values()], dtype=np.int64)
     return {**arrays, "control_count": count, "oom_backoff": halved}
 

@@ -4,37 +4,39 @@ from typing import Any
 
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
-from util.figures.forerunner_heads.ablation import AblationStudy
-from util.figures.forerunner_heads.cuts import EVERYWHERE, WHOLE, Cut, conditions
-from util.figures.forerunner_heads.results import Score
+from util.figures.forerunner_heads.cuts import EVERYWHERE, WHOLE, conditions
+from util.figures.forerunner_heads.measure import Data, answers
+from util.figures.forerunner_heads.numbers import scores
 from util.roles.label_task import DATASETS, KS, candidates, first_done
 from util.stats.intervals import Interval, mean_interval
+from util.study.study import Study
 
-CUTS = (Cut.SI_TO_YI, Cut.YI_TO_SQ)
+CUTS = ("si_to_yi", "yi_to_sq")
 MOST = 32  # demonstrations that the task is looked for with
 SEEDS = 3  # of queries and demonstrations
 
 
-def copying(study: AblationStudy, *, choice_prompts: int = 128) -> dict[str, Any]:
+def copying(study: Study, prompts: int = 128, *, choice_prompts: int = 128) -> dict[str, Any]:
     """What demonstrations and `CUTS` change by data set, for `files.save_claims`.
 
-    study: its prompts are those of each data set and seed; its k, how many demonstrations they have. The data set and k
-    that are done from their demonstrations, if any is, are measured, too. Each change is paired by query; another seed
-    has other queries, too. Each condition is a cached record.
+    prompts: of each data set and seed; study: its k is how many demonstrations they have. The data set and k that are
+    done from their demonstrations, if any is, are measured, too. Each change is paired by query; another seed has other
+    queries, too. Each condition is a record. Raises what `candidates` raises.
     """
     places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
-    tried = candidates(study.model, DATASETS, (MOST, *KS), choice_prompts, study.seed, study.prompts, **places)
+    seeds = [study.settings.seed + draw for draw in range(SEEDS)]
+    tried = candidates(study.model, DATASETS, (MOST, *KS), choice_prompts, seeds[0], prompts, **places)
     checks, left_out = first_done(tried)
-    asked = dict.fromkeys([*((name, study.k) for name in DATASETS), *((one.name, one.k) for one in checks if one.done)])
-    found = {}
-    for dataset, k in asked:
+    done = [(one.name, one.k) for one in checks if one.done]
+    found: dict[str, Any] = {}
+    for dataset, k in dict.fromkeys([*((name, study.settings.k) for name in DATASETS), *done]):
         try:
-            found[f"{dataset}, k = {k}"] = _changes(study.replace(dataset=dataset, k=k))
+            found[f"{dataset}, k = {k}"] = _changes(study, [Data(dataset, k, prompts, seed) for seed in seeds])
         except UnsupportedModel as error:
             left_out[f"{dataset}, k = {k}"] = too_long(error)
     return {
         "model": study.model.shown_name,
-        "settings": {"prompts": study.prompts, "seeds": [study.seed + draw for draw in range(SEEDS)]},
+        "settings": {"prompts": prompts, "seeds": seeds},
         "checks": [{"done": check.done, **vars(check)} for check in checks],
         "left out": left_out,
         "changes": found,
@@ -42,18 +44,16 @@ def copying(study: AblationStudy, *, choice_prompts: int = 128) -> dict[str, Any
     }
 
 
-def _changes(study: AblationStudy) -> dict[str, dict[Score, list[Interval]]]:
+def _changes(study: Study, by_seed: list[Data]) -> dict[str, dict[str, list[Interval]]]:
     """What demonstrations, each cut and as many random cells change, by score and seed."""
-    found: dict[str, dict[Score, list[Interval]]] = {}
-    for draw in range(SEEDS):
-        one = study.replace(seed=study.seed + draw)
-        answers = one.answers(conditions(CUTS, parts=(EVERYWHERE,), draws=1))
-        pairs = {"demonstrations": (answers[WHOLE], one.replace(k=0).answers([WHOLE])[WHOLE])}
-        for condition, edited in answers.items():
-            name = f"{condition.cut}{'' if condition.draw is None else ', random cells'}"
-            pairs |= {} if condition == WHOLE else {name: (edited, answers[WHOLE])}
+    found: dict[str, dict[str, list[Interval]]] = {}
+    for data in by_seed:
+        given = answers(study, data, conditions(CUTS, parts=(EVERYWHERE,)))
+        whole = given.pop(WHOLE)
+        pairs = {"demonstrations": (whole, answers(study, data._replace(k=0), [WHOLE])[WHOLE])}
+        pairs |= {f"{one.cut}{'' if one.draw is None else ', random cells'}": (it, whole) for one, it in given.items()}
         for name, (after, before) in pairs.items():
-            for score in (Score.WHICH_LABEL, Score.LABEL_MASS, Score.ACCURACY):
-                change = mean_interval(after.scores[score] - before.scores[score])
+            for score in ("which label", "label mass", "accuracy"):
+                change = mean_interval(scores(after)[score] - scores(before)[score])
                 found.setdefault(name, {}).setdefault(score, []).append(change)
     return found

@@ -17,9 +17,8 @@ from util.load_model_and_data import staicc_prompts
 from util.models import planted, planted_roles
 from util.prompts.prompt import UnsupportedTokenizer
 from util.records import study
-from util.records.checked import AtLeastFour, Count, Counts, Natural, checked
+from util.records.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
 from util.records.model import Model
-from util.records.staicc import Datasets, TwoHalves
 from util.roles.label_roles import LabelRoles
 from util.roles.label_task import DATASETS, KS
 from util.roles.name_roles import NameRoles
