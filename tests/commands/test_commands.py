@@ -131,7 +131,7 @@ WRONG_INPUT = [
     (["forerunner", "--dataset", "trek"], "trek"),
     (["forerunner", "--prompts", "3"], "prompts = 3"),
     (["forerunner", "--threshold", "0"], "threshold"),
-    (["ioi", "--prompts", "4"], "prompts = 4: at least 8"),
+    (["ioi", "--prompts", "4"], "prompts = 4: input should be greater than or equal to 8"),
     (["ioi", "--names", "Mike,Anna"], "texts and names"),
     (["edges", "none.json"], "none.json"),
     (["claims", "embedded", "--prompts", "0"], "prompts"),
@@ -287,7 +287,7 @@ def test_the_same_request_is_read_from_the_cache_and_another_is_refused(tmp_path
     status, message = ends(["ablate", "--heads", "2.4", *FEW, "--controls", "2", "--out", out], capsys)
     assert status == 1 and "of another request (heads)" in message and "--overwrite" in message
     status, message = ends(["knockout", "--prompts", "3", "--out", out], capsys)
-    assert status == 1 and "of another request (stem" in message
+    assert status == 1 and "of another request (measure" in message
     assert written(out) == first
     monkeypatch.undo()
     monkeypatch.setenv("ICL_MATERIAL", str(tmp_path / "material"))

@@ -258,7 +258,7 @@ def test_a_model_with_a_hook_of_its_user_is_refused_by_name(kind, tmp_path):
     study = Sums(Model.given(model, toys.tokenizer(), "given:a"), folder=tmp_path)
     study.sum()
     HOOKS[kind](model.model.layers[1].mlp)
-    with pytest.raises(UnsupportedModel, match=r"^model.layers.1.mlp has the (hook|forward) .* of .*test_study, "):
+    with pytest.raises(UnsupportedModel, match=r"^model.layers.1.mlp has the (hook|forward) .* of .*test_base, "):
         study.sum()
 
 

@@ -24,6 +24,7 @@ COLUMN = 3.3  # inches: a column of a two-column paper (ACL, ICML)
 BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what is ablated, controls
 PALE_RED = "#e08a97"  # what is ablated in a second way, in a figure in which RED is the first
 ORANGE = "#d99a2b"  # frames and arrows that point at something; published values; answers that are not the right one
+PAPER_ORANGE = "#ff7f0e"  # of wrong labels in the notebooks of Cho et al.
 LIGHT_BLUE, GREEN, PURPLE, BROWN = "#3690c0", "#2c7d59", "#7b5aa6", "#8c510a"  # of further lines of one figure
 SERIES = (LIGHT_BLUE, GREEN, PURPLE, "#8c6d31", "#17becf", "#e377c2", "#9467bd")  # of many lines, in their order
 BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue, as the eye sees them (ITU-R BT.601)

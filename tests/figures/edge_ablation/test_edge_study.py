@@ -352,7 +352,7 @@ TWO = {"tasks": ["capitalization"], "prompts": 4, "donor_seeds": (0, 1), "corrup
 
 def test_circuits_of_a_task_are_compared(tmp_path):
     study = study_in(tmp_path, toy(), **TWO)
-    compared, values = study.arrays("circuits")["capitalization"], study._values("circuits")
+    compared, values = study.arrays("circuits")["capitalization"], study.values_of("circuits")
     data = Run(study, study.settings.draws()[0]).answers({"NONE": Ablation(kept=("NONE",))}, generate=True)["NONE"]
     np.testing.assert_array_equal(compared["rows"]["NONE"]["right"][0], data["right"])
     accuracy, divergence = values["accuracy"]["capitalization"], values["kl"]["capitalization"]
@@ -384,7 +384,7 @@ def test_a_circuit_is_verified_on_other_prompts(tmp_path, monkeypatch):
     searched = kept, [(Edge("x", "query"), *steps[0]), (Edge("y", "query"), *steps[1])]
     monkeypatch.setattr(Run, "search", lambda run: searched)
     monkeypatch.setattr(measure, "planted_search", lambda study: {"kept": [], "true": []})
-    values = study_in(tmp_path, toy(), random_circuits=3, **TWO)._values("circuits", "map", "circuit")
+    values = study_in(tmp_path, toy(), random_circuits=3, **TWO).values_of("circuits", "map", "circuit")
     found = values["search"]
     assert found["steps"] == [(1, 0.5, True), (0, 0.1, False)] and found["kept"] == [*map(str, kept)]
     assert len(found["random"]) == 3 and len(found["by_draw"]) == 2

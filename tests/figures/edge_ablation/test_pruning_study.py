@@ -146,7 +146,7 @@ def test_all_that_a_notebook_shows_of_pruning(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(pruning, "Store", store)
     settings = {"tasks": ["capitalization"], "per_round": 0.6, "random_circuits": 2, "search_prompts": 6}
-    values = study_in(tmp_path, model, corruptions=[1], **settings)._values("pruning")
+    values = study_in(tmp_path, model, corruptions=[1], **settings).values_of("pruning")
     assert len(kept) == 2
     copying = values["pruning"]["by_task"]["copying"]["head"]
     assert copying["settings"]["search_prompts"] == 6 and len(copying["by_draw"]) == 2

@@ -22,7 +22,7 @@ from util.show.draw import Grid, room
 from util.show.head_map import count_ticks
 from util.show.panels import SMALL, colour_bar
 from util.show.part import Values
-from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED, ROLES, broken
+from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, PAPER_ORANGE, PURPLE, RED, ROLES, broken
 from util.stats.heads import head_name, heads_where
 
 LABELS = {
@@ -41,7 +41,7 @@ SHARES = (0.25, 1.0)  # of prompts, which colours are for, as in the paper
 FLOOR = 1e-4  # attention that is smaller is drawn as this much
 SCORES = {"which label": RED, "label mass": BLUE}
 READERS = {"best head": BLUE, "mean of heads": LIGHT_BLUE, "similarity of states": PURPLE}
-PAPER = {"correct": ("Blues", "#023858"), "wrong": ("Purples", "#ff7f0e")}
+PAPER = {"correct": ("Blues", BLUE), "wrong": ("Purples", PAPER_ORANGE)}
 OUTLINE = [withStroke(linewidth=1.5, foreground="white")]
 
 

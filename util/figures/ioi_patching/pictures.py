@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, KINDS, LEVELS, METHODS, SHOWN, carriers, intervals
 from util.show import files
-from util.show.draw import Grid, Panel, name_beside
+from util.show.draw import Grid, Panel, name_beside, room
 from util.show.head_map import colour_limit, count_ticks, short_number
 from util.show.panels import SMALL, colour_bar, heads, name_columns, name_rows
 from util.show.panels import intervals as points_of
@@ -371,7 +371,9 @@ def _path_map(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) ->
     for row, column in np.argwhere(carriers(effect)[:, listening]).tolist():
         edge = row, listening[column]
         text, colour = short_number(effect.value[edge]), "white" if abs(effect.value[edge]) > 0.6 * limit else "black"
-        ax.text(column, row, f"{text} {channel(parts, edge)[:1]}", fontsize=5, ha="center", va="center", color=colour)
+        if room(ax)[0] / len(listening) > 0.35:  # else numbers lie on each other
+            text = f"{text} {channel(parts, edge)[:1]}"
+            ax.text(column, row, text, fontsize=5, ha="center", va="center", color=colour)
     ax.set_xticks(range(len(listening)), [names[column] for column in listening], rotation=90, fontsize=SMALL)
     ax.set_yticks(range(len(names)), names, fontsize=SMALL)
     ax.set(xlabel="receiver", ylabel="sender", title="A) to heads, mostly by query, key or value")
@@ -445,7 +447,7 @@ def _estimates(
 def edge_circuits(values: Values) -> Grid | None:
     """The faithfulness of circuits against their size, and CPR or CMD below."""
     curves = values["component graph"].get("curves")
-    if not curves:
+    if not curves or not any(np.nanmax(_array(found["CPR"]["shares"])) > 0 for found in curves.values()):
         return None
     panels: list[Panel] = [
         partial(_curves, curves, "CPR", "A) by signed scores"),
