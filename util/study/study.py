@@ -70,7 +70,9 @@ class Study:
 
     def twin(self, seed: int = 0, **changes: Any) -> Study:
         """The same study on the model's untrained twin: the negative control. Its records are among this one's."""
-        twin = self.replace(model=self.model.twin(seed), untrained_control=False, **changes)
+        if hasattr(self.settings, "untrained_control"):
+            changes["untrained_control"] = False
+        twin = self.replace(model=self.model.twin(seed), **changes)
         twin._records = self._records
         return twin
 
