@@ -331,7 +331,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LEFT_OUT = {
     "01_forerunner_heads": [
-        "agnews, k = 4: left out, 504 tokens, 256 positions",
+        "agnews, k = 16: left out, ",
         "left out, 321 tokens, 256 positions",
     ],
     "02_induction_scores": ["length 100: left out, 401 tokens, 256 positions", "left out, 465 tokens, 256 positions"],
