@@ -371,7 +371,7 @@ def _path_map(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) ->
     for row, column in np.argwhere(carriers(effect)[:, listening]).tolist():
         edge = row, listening[column]
         text, colour = short_number(effect.value[edge]), "white" if abs(effect.value[edge]) > 0.6 * limit else "black"
-        if room(ax)[0] / len(listening) > 0.35:  # else numbers lie on each other
+        if room(ax)[0] / len(listening) > 0.3:  # else numbers lie on each other
             text = f"{text} {channel(parts, edge)[:1]}"
             ax.text(column, row, text, fontsize=5, ha="center", va="center", color=colour)
     ax.set_xticks(range(len(listening)), [names[column] for column in listening], rotation=90, fontsize=SMALL)
