@@ -447,7 +447,7 @@ def _estimates(
 def edge_circuits(values: Values) -> Grid | None:
     """The faithfulness of circuits against their size, and CPR or CMD below."""
     curves = values["component graph"].get("curves")
-    if not curves or not any(np.nanmax(_array(found["CPR"]["shares"])) > 0 for found in curves.values()):
+    if not curves:
         return None
     panels: list[Panel] = [
         partial(_curves, curves, "CPR", "A) by signed scores"),
@@ -470,6 +470,7 @@ def _curves(curves: Mapping[str, Any], measure: str, title: str, ax: Axes) -> No
         ax.fill_between(share, kept.low, kept.high, color=colour, alpha=0.18, lw=0, zorder=2)
     ax.set_xscale("log")
     ax.set_xticks([0.001, 0.01, 0.1, 1], ["0.1 %", "1 %", "10 %", "100 %"])
+    ax.set_xlim(min(found[measure]["shares"][0] for found in curves.values()) / 1.15, 1.15)  # also without a curve
     ax.set(xlabel="edges kept, nominally", ylabel="faithfulness", title=title)
 
 
