@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from functools import partial
 
 import pytest
 
@@ -10,14 +11,12 @@ from tests.stored import FOLDERS, intervals_in, rounded, values
 from util import paths
 from util.figures import FIGURES
 from util.show import conclusions
-from util.show.conclusions import CLAIMS, in_words, listed, none_or, sign, stored, verdict_sentences, written
+from util.show.conclusions import stored
+from util.show.part import sentences
+from util.show.words import in_words, listed, none_or, sign, written
 from util.stats.intervals import Interval, detectable
-from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, Claim, Part, Verdicts
 
-SENTENCES = {
-    stem: conclusions.sentences_of(stem)
-    for stem in FIGURES
-}  # fmt: skip
+SENTENCES = {stem: partial(sentences, conclusions.figure_of(stem), measured=True) for stem in FIGURES}
 
 
 def said(stem, model="smollm2", **changed):
@@ -84,10 +83,10 @@ def test_changes_by_seed_are_told_by_data_set():
 
 def test_circuits_of_other_draws_are_shown_with_their_overlap():
     kept = values("edge_ablation", "smollm2")["search"]["kept"]
-    text = said("edge_ablation", claims={"kept by draw": [kept[:1], kept[:2]]})
+    text = said("edge_ablation", claims__kept_by_draw=[kept[:1], kept[:2]])
     assert f"keeps `{kept[0]}`; `{kept[0]}` and `{kept[1]}`. All three circuits have `{kept[0]}`" in text
     assert f"share {1 / len(kept):.2f} to 0.50 of their pairs" in text
-    assert "draws of donors, the search" not in said("edge_ablation", claims={"kept by draw": []})
+    assert "draws of donors, the search" not in said("edge_ablation", claims__kept_by_draw=[])
 
 
 def told_of_cuts(done: bool, certain: str, gained: float = 3.0) -> str:
@@ -237,45 +236,6 @@ def test_a_task_that_is_not_done_has_no_circuit():
     scores = {name: [None, None, None] for name in search["scores"]}
     text = said("edge_ablation", search=search | {"scores": scores})
     assert "No circuit of `capitalization` was looked for: accuracy is 0.94 [0.80, 0.98] (32 prompts)." in text
-
-
-def test_verdicts_are_grouped_and_say_what_they_are_made_of():
-    def part(verdict, needed=None):
-        return Part("a, b", verdict, 0.1, 0.0, 0.2, 0.1, True, 40, needed, 512, (0.5, 0.5))
-
-    claims = (
-        Claim(1, "first", "holds", (part("holds"),)),
-        Claim(2, "second", CANNOT_BE_TOLD, (part(CANNOT_BE_TOLD, 1017),)),
-        Claim(3, "third", "premise not met", (), "claim 1 cannot be told"),
-        Claim(4, "fourth", CANNOT_BE_TOLD, (part(CANNOT_BE_TOLD),)),
-        Claim(8, "fifth", DOES_NOT_HOLD, (part("holds"), part(DOES_NOT_HOLD)), "nats"),
-        Claim(9, "sixth", "holds", (part("holds"),)),
-        Claim(10, "seventh", "not asked", ()),
-    )
-    number = "a, b: 0.10 [0.00, 0.20], wanted > 0.1"
-    holds, untold, premise, does_not, not_asked = verdict_sentences(Verdicts(claims))
-    assert holds == (
-        f"The paper's claims, up to 40 queries of a task: **holds**: 1, first ({number}); 9, sixth ({number})."
-    )
-    assert untold.endswith(
-        f"2, second ({number}; 1,017 queries would do; there are 512); 4, fourth ({number}; no number of queries would "
-        "do)."
-    )
-    assert premise.endswith("**premise not met**: 3, third (claim 1 cannot be told).")
-    assert does_not.endswith(f"**does not hold in this model**: 8, fifth (nats; {number}; {number}).")
-    assert not_asked.endswith("**not asked**: 10, seventh.")
-
-
-@pytest.mark.parametrize("model", FOLDERS)
-@pytest.mark.parametrize("stem", CLAIMS)
-def test_conclusions_end_with_the_stored_verdicts(stem, model):
-    shown = conclusions.of(stem, "embedded")
-    text = "\n".join([*shown.sentences.values()][[*FOLDERS].index(model)])
-    stored = values(stem, model).get("claims")
-    assert ("The paper's claims" in text) == (stored is not None)
-    for claim in stored["claims"] if stored else ():
-        [line] = [line for line in text.split("\n") if f" {claim['number']}, {claim['text']}" in line]
-        assert f"**{claim['verdict']}**" in line
 
 
 def test_a_count_of_a_role_has_its_units_and_the_smallest_effect_that_would_be_seen():

@@ -23,7 +23,7 @@ MODELS = {"torch", "transformers", "StaICC", "accelerate", "bitsandbytes", "toke
 NO_MODEL = (
     "util.paths", "util.locks", "util.stats", "util.models.table",
     "util.show", "util.show.files",
-    "util.figures.claims_figure", "util.study.store",
+    "util.study.store",
     "util.scores.graph", "util.scores.evaluation", "util.roles.attention_scores",
     "util.roles.results", "util.roles.rules", "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES

@@ -10,7 +10,8 @@ from util import paths
 from util.figures import FIGURES
 from util.figures.ioi_patching.conclude import dip, few_edges, kept_alone
 from util.figures.ioi_patching.show import conclude
-from util.show.conclusions import claims_table, written
+from util.show.claims import claims_table
+from util.show.words import written
 
 README = (paths.root() / "README.md").read_text(encoding="utf-8")
 TABLE = re.search(r"## What it finds\n(.*?)\n## ", README, flags=re.DOTALL)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.figures.legible import SHAPES, faults
 from util.show import panels
-from util.show.conclusions import told
 from util.show.draw import Grid, draw
 from util.show.part import Figure, Part, drawn, sentences
 from util.show.style import BLUE, COLUMN, RED, WIDTH
@@ -84,8 +83,3 @@ def test_a_part_without_a_picture_and_a_model_with_conclusions_of_its_own():
     assert sentences(figure, {}, measured=True) == ["a title."]
     own = Figure("stem", object, {"part": part}, concludes=lambda values: ["Primary endpoint: 3."])
     assert sentences(own, {}, measured=True) == ["Primary endpoint: 3."] and not sentences(own, {}, measured=False)
-
-
-def test_where_nothing_holds_for_any_model_there_is_no_heading():
-    found = told("toy_induction_head", lambda values: ["of a model"], "embedded", lambda values: [])
-    assert "whichever the model" not in found.sentences and len(found.sentences) == 2

@@ -20,8 +20,8 @@ from util.card import plots
 from util.card.results import SCHEMA
 from util.card.sentences import Told, sentences
 from util.roles.rules import Role
-from util.show.conclusions import listed
 from util.show.style import WIDTH
+from util.show.words import listed
 
 FILE = "card.json"
 

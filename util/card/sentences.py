@@ -20,7 +20,7 @@ from util.figures.edge_ablation.show import READ_BY_OTHERS
 from util.figures.ioi_patching.conclude import carry_and_oppose
 from util.figures.role_atlas.show import beside
 from util.roles.rules import LEAST, Role
-from util.show.conclusions import counted, in_words, listed, none_or, written
+from util.show.words import counted, in_words, listed, none_or, written
 from util.stats.intervals import Interval, detectable
 
 Values = Mapping[str, Any]

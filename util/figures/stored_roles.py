@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from util.roles.rules import Role
-from util.show.conclusions import in_words, listed, stored, written
+from util.show.conclusions import stored
+from util.show.words import in_words, listed, written
 from util.stats.heads import Head
 
 STEM = "role_atlas"  # of the figure whose values these are

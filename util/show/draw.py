@@ -25,7 +25,7 @@ class Grid:
     """Panels, each a function that draws into axes, and how they are laid out.
 
     least: inches that a panel needs: as many stand side by side as fit, `columns` at most. height: inches of a row, or
-    those of every panel, or a function from the width of a panel to its height; a row is as high as its highest panel.
+    those of every panel, or a function from the width of a panel to either; a row is as high as its highest panel.
     wide: numbers of panels that have a row of their own. share: axes that all panels share, "x", "y" or "xy". x, y:
     labels of all panels together. legend: labelled lines and patches; what panels label stands before them. finish:
     draws what spans panels, with the figure and the axes [panels].
@@ -33,7 +33,7 @@ class Grid:
 
     panels: Sequence[Panel]
     least: float = 1.2
-    height: float | Sequence[float] | Callable[[float], float] = 1.5
+    height: float | Sequence[float] | Callable[[float], float | Sequence[float]] = 1.5
     columns: int = 9
     wide: Sequence[int] = ()
     share: str = ""

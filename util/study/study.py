@@ -61,7 +61,7 @@ class Study:
             check(self)
         self._records: dict[Path, Record] = {}
         self._arrays: dict[str, Arrays] = {}
-        self._numbers: dict[str, dict[str, Any]] = {}
+        self._numbers: dict[tuple[str, Callable[..., Any]], dict[str, Any]] = {}
 
     def replace(self, **changes: Any) -> Study:
         """The same study with another model, folder, redo or other settings, checked again."""
@@ -201,9 +201,11 @@ class Study:
 
     def numbers(self, part: str) -> dict[str, Any]:
         """The numbers of a part: entries of the values file, computed once. Raises what `arrays` raises."""
-        if part not in self._numbers:
-            self._numbers[part] = self._part(part).numbers(self.arrays(part), self.settings)
-        return self._numbers[part]
+        shown = self._part(part)
+        place = shown.measure, shown.numbers  # parts may share them
+        if place not in self._numbers:
+            self._numbers[place] = shown.numbers(self.arrays(part), self.settings)
+        return self._numbers[place]
 
     @property
     def values(self) -> dict[str, Any]:
@@ -233,8 +235,12 @@ class Study:
         return [*dict.fromkeys(first for first in firsts if first)]
 
     def save(self) -> conclusions.Conclusions:
-        """Writes the values file, and returns what it and those of the committed models say."""
-        files.save_values(self.values, self.figure.stem, self.model.name)
+        """Writes the values file, and returns what it and those of the committed models say.
+
+        Verdicts on claims are those that the file has, if any: `make claims` writes them.
+        """
+        own = {name: entry for name, entry in self.values.items() if name != "claims"}
+        files.save_values(own, self.figure.stem, self.model.name)
         return conclusions.of(self.figure.stem, self.model.name)
 
     def show(self, part: str, width: float = WIDTH) -> Any:

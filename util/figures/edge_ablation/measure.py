@@ -15,6 +15,7 @@ from util.figures.edge_ablation.runs import LookUp, Run, answers, draws
 from util.figures.edge_ablation.settings import Draw
 from util.figures.planted_controls import planted_control
 from util.models import planted
+from util.show.claims import judged_of
 from util.study.study import Study
 
 CUTS = 9  # layers where windows begin or end
@@ -116,3 +117,8 @@ def planted_search(study: Study, prompts: int = 12, **options: Any) -> dict[str,
     known = study.replace(model=model, redo=False, untrained_control=False)
     pairs, _ = LookUp(known, Draw(k=6, prompts=prompts)).search()
     return {"kept": [*map(str, pairs)], "true": sorted(map(str, type_pairs([Edge(*edge) for edge in truth.edges])))}
+
+
+def claims(study: Study) -> dict[str, Any]:
+    """The verdicts that `make claims` has stored of the model."""
+    return judged_of(study.figure.stem, study.model.name)

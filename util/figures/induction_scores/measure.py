@@ -43,6 +43,7 @@ from util.roles.function_vectors import TASKS as PAIR_TASKS
 from util.roles.function_vectors import Corruption, FunctionVectorStudy, function_vector_heads
 from util.roles.results import FunctionVectorHeads, HeadScores
 from util.roles.sequences_study import SequenceStudy
+from util.show.claims import judged_of
 from util.stats.heads import top
 from util.study.checked import capped
 from util.study.study import Study
@@ -447,3 +448,8 @@ def planted(study: Study) -> dict[str, Any]:
     found, truth = planted_scores(study)
     exact = truth.found_exactly("induction", found.mean(), INDUCTION_HEAD)
     return {"scores": found.mean(), "exact": exact, "errors": errors_by_noise(judge, PLANTED_NOISES, PLANTED_SEEDS)}
+
+
+def claims(study: Study) -> dict[str, Any]:
+    """The verdicts that `make claims` has stored of the model."""
+    return judged_of(study.figure.stem, study.model.name)

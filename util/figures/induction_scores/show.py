@@ -20,6 +20,8 @@ from util.prompts import classification, text_tasks
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show import files
+from util.show.claims import CLAIMS
+from util.show.claims import says as claims_say
 from util.show.conclusions import title
 from util.show.part import Figure, Part, Values
 from util.show.words import in_words, interval_at, listed, none_or, say, sign, written
@@ -548,7 +550,9 @@ def nothing_new(arrays: Any, settings: Any) -> dict[str, Any]:
 def concludes(values: Values) -> Iterator[str]:
     """The primary endpoint, which heads score, what they write, what a model loses without them, which are FV heads."""
     yield from primary_say(values)
-    parts: Sequence[Any] = (scores_say, mechanism_say, companions_say, ablation_say, doses_say, shots_say, vectors_say)
+    parts: Sequence[Any] = (
+        scores_say, mechanism_say, companions_say, ablation_say, doses_say, shots_say, vectors_say, claims_say,
+    )  # fmt: skip
     for says in parts:
         yield from list(says(values))[1:]
 
@@ -581,6 +585,7 @@ FIGURE = Figure(
         "agreement": Part(nothing_new, "function_vectors", says=agreement_say, needs=("function_vectors",)),
         "comparison": Part(numbers.comparison, "comparison", comparison_say),
         "planted": Part(numbers.planted, "planted", planted_say),
+        "claims": CLAIMS,
     },
     concludes,
 )  # fmt: skip
