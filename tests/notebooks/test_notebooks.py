@@ -228,7 +228,6 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
     parts = {file.stem.removeprefix("ioi_patching_") for file in figures}
     assert parts | {"diagram"} == {  # which a random model need not have
         "p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths", "diagram", "edges", "edge_circuits",
-        "project_p2", "project_p3", "project_p4", "project_p5",
     }  # fmt: skip
 
 

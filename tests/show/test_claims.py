@@ -53,7 +53,9 @@ def test_verdicts_are_counted_then_grouped_with_what_they_are_made_of():
     )
     start = "The paper's claims, up to 250 queries of a task: "
     assert holds == f"{start}**holds**: 1, circuits explain most (lost: 0.02 [-0.03, 0.07], wanted < 0.1)."
-    assert does_not.endswith("2, ablating them costs most (nats; wordseq1, wordseq2: 0.04 [-0.01, 0.09], wanted > 0.1).")
+    assert does_not.endswith(
+        "2, ablating them costs most (nats; wordseq1, wordseq2: 0.04 [-0.01, 0.09], wanted > 0.1)."
+    )
     assert premise.endswith("**premise not met**: 3, forbidding costs nearly as much (claim 2 does not hold).")
     assert untold.endswith("[0.05, 0.15], wanted > 0.1; 1,017 queries would do; there are 512).")
     assert not_done.endswith("**task not done**: 5, zero-shot answers change little.") and "**not asked**" in not_asked

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, KINDS, LEVELS, METHODS, SHOWN, carriers, intervals
@@ -54,7 +53,8 @@ def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: 
     """A map of effects [L, H], the strongest printed; some heads are framed. limit: of colours, if not the largest."""
     texts = {head: short_number(effects[head]) for head in strongest(effects, PRINTED)}
     limits = None if limit is None else (-limit, limit)
-    heads(ax, effects, limits, title, texts=texts, bar=unit, colours="RdBu_r", location="right")
+    beyond = "both" if limit else "neither"
+    heads(ax, effects, limits, title, texts=texts, bar=unit, colours="RdBu_r", location="right", extend=beyond)
     for layer, head in framed:
         ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, ec="black", lw=0.6, clip_on=False))
 
@@ -73,15 +73,6 @@ def _dots(
         ax.axhline(0, color="0.8", lw=0.7, zorder=0)
     ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
     name_beside(ax, {head_name(head): (float(x[head]), float(y[head])) for head in named})
-
-
-def _by_layer(effects: Floats, ax: Axes) -> None:
-    """A dot for every head, the strongest named, and the mean of each layer's heads."""
-    layers = np.indices(effects.shape)[0].astype(float)
-    named = strongest(effects, NAMED)
-    _dots(layers, effects, named, "B) by layer; dash: mean", "layer", "change, logits", False, ax)
-    ax.plot(layers[:, 0], effects.mean(axis=1), "_", color="black", ms=6, mew=1.2)
-    ax.set_xticks(count_ticks(len(effects), 5))
 
 
 def _over_layers(y: Floats, bars: Floats | None, title: str, ylabel: str, ax: Axes) -> None:
@@ -107,10 +98,6 @@ def _label_first(figure: Picture, axes: Sequence[Axes]) -> None:
 def _quoted(token: str) -> str:
     """A token as text that matplotlib writes as it is."""
     return f'"{token}"'.replace("\n", "\\n").replace("$", r"\$")
-
-
-def _middle(z: Floats) -> Floats:
-    return np.percentile(z, (2.5, 97.5))
 
 
 # ------------------------------------------------------------------------------------------------ one pair
@@ -143,98 +130,65 @@ def _tokens(named: Mapping[str, int], x: Floats, y: Floats, title: str, xlabel: 
     ax.set_title(title, fontsize=6.5)
 
 
-def _effects(effects: Floats, title: str, more: Iterable[Panel], project: bool) -> Grid:
-    """Effects of all heads on one pair: a map, and by layer; in the project's panels means and standard deviations.
-
-    The project's colours end at three times the mean absolute effect.
-    """
-    limit = (float(3 * np.abs(effects).mean()) or 1.0) if project else None
-    panels: list[Panel] = [partial(_map, effects, title, "logits", (), limit), partial(_by_layer, effects), *more]
-    if project:
-        said = "B) mean of heads; bar: SD", "mean change, logits"
-        panels[1] = partial(_over_layers, effects.mean(axis=1), effects.std(axis=1), *said)
+def _effects(effects: Floats, title: str, last: Panel) -> Grid:
+    """Effects of all heads on one pair: a map whose colours end at twice the mean size, by layer, and a last panel."""
+    limit = float(2 * np.abs(effects).mean()) or 1.0
+    by_layer = partial(
+        _over_layers, effects.mean(axis=1), effects.std(axis=1), "B) mean of heads; bar: SD", "mean change, logits"
+    )
+    panels: list[Panel] = [partial(_map, effects, title, "logits", (), limit), by_layer, last]
     return Grid(panels, least=1.8, height=1.9, wide=(0,) * (len(effects) > SHOWN))
 
 
-def permutation(values: Values, *, project: bool = False) -> Grid:
+def permutation(values: Values) -> Grid:
     """P2: the change of the logit difference by shuffling one head; by layer; and by its norm."""
     norms, effects = _array(values["example"]["norms"]), _array(values["permuted"])
     named = strongest(effects, NAMED)
     by_norm = partial(_dots, norms, effects, named, "C) by norm", "norm of z", "change, logits", False)
-    return _effects(effects, "A) shuffled - base", [by_norm], project)
+    return _effects(effects, "A) shuffled - base", by_norm)
 
 
-def patching(values: Values, *, project: bool = False) -> Grid:
-    """P5: the change of the logit difference when one head comes from the source; head by head, or its SD by layer."""
+def patching(values: Values) -> Grid:
+    """P5: the change of the logit difference when one head comes from the source; by layer; and its SD by layer."""
     effects = _array(values["patched"])
     deviations = partial(_over_layers, effects.std(axis=1), None, "C) SD of heads", "SD, logits")
-    return _effects(effects, "A) patched - base", [deviations] * project, project)
+    return _effects(effects, "A) patched - base", deviations)
 
 
 def activations(values: Values) -> Grid:
-    """P3: the head outputs of one layer, token by token; mean norms of all layers."""
+    """P3: the outputs of one layer's heads, a panel for each token of the source; mean norms of all layers."""
     shown = values["example"]
-    title = f"A) layer {shown['layer']}: the heads of every token, side by side"
     tokens = [_quoted(token) for token in shown["tokens"]]
-    panels = [partial(_strip, _array(shown["z"]), title), partial(_lengths, _array(shown["lengths"]), tokens)]
-    return Grid(panels, columns=1, height=(1.6, 1.9), share="x", finish=_bars)
-
-
-def _bars(figure: Picture, axes: Sequence[Axes]) -> None:
-    for ax, label in zip(axes, ("output z", "norm"), strict=True):
-        colour_bar(figure, [ax], label, location="right", pad=0.01, extend="both", aspect=20)
-
-
-def _strip(z: Floats, title: str, ax: Axes) -> None:
-    """The outputs of all heads [T, H, dv] at every token, side by side, on one scale of colours."""
-    low, high = _middle(z)
-    strip = z.reshape(z.shape[0] * z.shape[1], -1).T  # [dv, T H]
-    extent = -0.5, len(z) - 0.5, -0.5, len(strip) - 0.5
-    ax.imshow(strip, extent=extent, cmap="plasma", vmin=low, vmax=high, **UPRIGHT)
-    for edge in range(1, len(z)):
-        ax.axvline(edge - 0.5, color="white", lw=1)
-    ax.set(ylabel="dimension", title=title)
+    panels: list[Panel] = [
+        partial(_outputs, z, token, "plasma", np.percentile(z, (2, 98)))
+        for z, token in zip(_array(shown["z"]), tokens, strict=True)
+    ]
+    panels.append(partial(_lengths, _array(shown["lengths"]), tokens))
+    heights = [*[0.9] * len(tokens), 1.9]
+    return Grid(panels, least=0.6, height=heights, columns=COLUMNS, wide=(len(tokens),), finish=_label_first)
 
 
 def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
-    low, high = _middle(lengths)
+    low, high = np.percentile(lengths, (5, 95))
     ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
     ax.set_xticks(range(len(tokens)), tokens, rotation=90)
     ax.set_yticks(count_ticks(len(lengths), 8))
-    ax.set(ylabel="layer", title="B) all layers: norm of z, mean of the layer's heads")
+    ax.set(ylabel="layer", title="all layers: norm of z, mean of the layer's heads")
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    colour_bar(figure, [ax], "norm", location="right", pad=0.01, extend="both", aspect=20)
 
 
-def project_activations(values: Values) -> Grid:
-    """Part 3 as the project draws it: the outputs of one layer's heads, a panel for each token of the source."""
-    shown = zip(_array(values["example"]["z"]), values["example"]["tokens"], strict=True)
-    panels = [partial(_outputs, z, _quoted(token), "plasma", _middle(z)) for z, token in shown]
-    return Grid(panels, least=0.6, height=0.9, columns=COLUMNS, finish=_label_first)
-
-
-def differences(values: Values, *, project: bool = False) -> Grid:
-    """P4: how head outputs at the two places of the answer's name differ; the selectivity ratio.
-
-    Panels have one scale of colours, which reaches to the 99th percentile of what is shown; in the project each its
-    own, and the ratio is no logarithm.
-    """
+def differences(values: Values) -> Grid:
+    """P4: how head outputs at the two places of the answer's name differ, to the 99th percentile; selectivity ratio."""
     shown, every = _array(values["example"]["differences"]), values["example"]["every"]
     panels: list[Panel] = []
     for place, z in enumerate(shown):
-        limit = float(np.percentile(np.abs(z if project else shown), 99)) or 1.0
+        limit = float(np.percentile(np.abs(z), 99)) or 1.0
         panels.append(partial(_outputs, z, f"layer {place * every}", "RdBu_r", (-limit, limit)))
-    said = ("", "selectivity ratio") if project else ("two heads that differ most / two that differ least", "ratio")
-    panels.append(partial(_over_layers, _array(values["selectivity"]), None, *said))
-    heights, finish = [*[1.05] * len(shown), 1.7], _label_first if project else _one_scale
-    return Grid(panels, least=0.6, height=heights, columns=COLUMNS, wide=(len(shown),), finish=finish)
-
-
-def _one_scale(figure: Picture, axes: Sequence[Axes]) -> None:
-    _label_first(figure, axes)
-    colour_bar(figure, axes[:-1], "difference of z", pad=0.01, extend="both")
-    axes[-1].set_yscale("log")
-    axes[-1].yaxis.set_major_locator(LogLocator(numticks=12))
-    axes[-1].yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes[-1].yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if str(value)[0] in "25" else "")
+    panels.append(partial(_over_layers, _array(values["selectivity"]), None, "", "selectivity ratio"))
+    heights = [*[1.05] * len(shown), 1.7]
+    return Grid(panels, least=0.6, height=heights, columns=COLUMNS, wide=(len(shown),), finish=_label_first)
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -248,7 +202,7 @@ def published_roles(model: str) -> dict[Head, str]:
 
 
 def population(values: Values) -> Grid:
-    """The map of many pairs, its strongest heads, both directions, the estimate, the direct part."""
+    """The map of many pairs, its strongest heads, and what of each effect is direct."""
     found, roles = values["population"], published_roles(values["request"]["model"])
     noised, measured, direct = intervals(found["noised"]), intervals(found["measured"]), _array(found["direct"])
     ranked, exact = top(np.abs(_array(found["chosen"])), min(RANKED, direct.size)), noised.value
@@ -258,24 +212,15 @@ def population(values: Values) -> Grid:
         rows.append([own[head] for head in top(np.abs(own.value), len(ranked))])
         rows[1] = [Interval(*(bound / whole for bound in bounds)) for bounds in rows[1]]
     names = [f"{head_name(head)} {roles.get(head, '')}".strip() for head in ranked]
-    against = partial(_dots, named=strongest(exact, NAMED), diagonal=True)
     panels: list[Panel] = [
         partial(_map, exact, "A) patched from the source", "share", heads_where(carriers(noised)), None),
         partial(_ranked, rows, names),
-        lambda ax: against(
-            _array(found["denoised"]["value"]), exact, ax=ax,
-            title="C) both directions", xlabel="restored by it alone", ylabel="lost without it",
-        ),
-        lambda ax: against(
-            exact, _array(found["estimate"]), ax=ax,
-            title="D) attribution", xlabel="exact", ylabel="first-order estimate",
-        ),
-        lambda ax: against(exact, direct, ax=ax, title="E) direct part", xlabel="exact", ylabel=ALL_FROZEN),
-    ]  # fmt: skip
-    if np.isnan(direct).any():  # layers of this class cannot be taken apart
-        panels.pop()
-    heights = [1.75, 2.6 if roles else 1.75, 1.75, 1.75, 1.75]
-    return Grid(panels, least=1.5, height=heights, wide=(0, 1))
+    ]
+    if np.isfinite(direct).all():  # else layers of this class cannot be taken apart
+        panels.append(
+            partial(_dots, exact, direct, strongest(exact, NAMED), "C) direct part", "exact", ALL_FROZEN, True)
+        )
+    return Grid(panels, least=2.4, height=[1.75, 2.6 if roles else 1.75, 1.75], wide=(0,))
 
 
 def _ranked(rows: Sequence[Sequence[Interval]], names: Sequence[str], ax: Axes) -> None:
@@ -329,32 +274,23 @@ def channel(parts: Mapping[str, Intervals], edge: tuple[int, int]) -> str:
 
 
 def paths(values: Values) -> Grid | None:
-    """What senders tell receivers, through which channel, and the output, in shares of the whole effect."""
+    """What senders tell receivers, mostly through which channel, and the output, in shares of the whole effect."""
     found = values["paths"]
     if "refused" in found:
         return None
     parts, heads = path_parts(found), [(int(layer), int(head)) for layer, head in found["heads"]]
-    names, sizes = [head_name(head) for head in heads], np.nan_to_num(np.abs(parts["edges"].value))
-    sure = carriers(parts["edges"])
-    sizes = np.where(sure, sizes, 0) if sure.any() else sizes
-    shown = [edge for edge in top(sizes, min(STRONGEST, sizes.size)) if sizes[edge]]
+    names = [head_name(head) for head in heads]
     output, measured = intervals(found["direct"]), intervals(values["population"]["measured"])
     told = {
-        "B: path through MLPs": [output[place] for place in range(len(heads))],
-        "B: whole effect of the head": [measured[head] for head in heads],
+        "path through MLPs": [output[place] for place in range(len(heads))],
+        "whole effect of the head": [measured[head] for head in heads],
     }
-    by_channel = {
-        f"C: {'all three' if name == 'edges' else name}": [part[edge] for edge in shown]
-        for name, part in parts.items()
-    }  # fmt: skip
-    between = [f"{names[sender]} to {names[receiver]}" for sender, receiver in shown]
     panels: list[Panel] = [
         partial(_path_map, names, parts),
-        partial(_rows, names, told, (BLUE, GREY), "B) to the output"),
-        partial(_rows, between, by_channel, ("black", *COLOURS), "C) strongest paths, by channel"),
+        partial(_rows, names, told),
     ]
     height = 0.8 + 0.15 * max(len(names), 5)
-    return Grid(panels, least=2.4, height=[height + 0.5, height, height], wide=(0,))
+    return Grid(panels, height=[height + 0.5, height], columns=1)
 
 
 def _path_map(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) -> None:
@@ -382,16 +318,13 @@ def _path_map(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) ->
     colour_bar(figure, [ax], "share of the whole effect", location="right")
 
 
-def _rows(
-    names: Sequence[str], rows: Mapping[str, Sequence[Interval]], colours: Sequence[str], title: str, ax: Axes
-) -> None:
+def _rows(names: Sequence[str], rows: Mapping[str, Sequence[Interval]], ax: Axes) -> None:
     """Shares with their intervals in the rows of names, several beside each other."""
     for place, (label, some) in enumerate(rows.items()):
-        shift = 0.18 * (place - (len(rows) - 1) / 2)
-        points_of(ax, some, shift, colours[place], size=2.5, label=label, hollow=False)
+        points_of(ax, some, 0.18 * (place - 0.5), (BLUE, GREY)[place], size=2.5, label=label, hollow=False)
     name_rows(ax, names)
     ax.tick_params(axis="y", labelsize=SMALL)
-    ax.set(title=title, xlabel="share of the effect")
+    ax.set(title="B) to the output", xlabel="share of the effect")
 
 
 def edges(values: Values) -> Grid | None:

@@ -443,13 +443,11 @@ def _about(text: str, part: str = "example") -> Callable[[Values], str]:
     return about
 
 
-def _one_pair(
-    says: Callable[[Values], Iterable[str]], panels: Callable[..., Grid], more: str = "", **options: Any
-) -> Part:
+def _one_pair(says: Callable[[Values], Iterable[str]], panels: Callable[[Values], Grid], more: str = "") -> Part:
     """A part of the project's pair of prompts: no picture of values that do not have what is drawn."""
 
     def grid(values: Values) -> Grid | None:
-        return panels(values, **options) if "example" in values else None
+        return panels(values) if "example" in values else None
 
     return Part(numbers.example, "example", says, _about("{model}, one pair of prompts of {count} tokens" + more), grid)
 
@@ -457,7 +455,7 @@ def _one_pair(
 FRESH = "{model}, {corruption}, {pairs} fresh pairs"
 DIAGRAM = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} strongest"
 CIRCUIT = "{model}, {pairs} fresh pairs; all other heads ablated"
-STRIP, OUTPUTS = "; outputs on the source, shown for layer {layer}", "; outputs on the source in layer {layer}"
+OUTPUTS = "; outputs on the source in layer {layer}, each token in its own colours"
 MINUS = '; first minus second "{names[0]}" of the source'
 EDGES = numbers.edges, "edges"
 BESIDE: dict[str, Any] = {"needs": ["population"]}
@@ -467,7 +465,7 @@ FIGURE = Figure(
     {
         "p1": replace(_one_pair(predictions_say, pictures.predictions), table=words_table),
         "p2": _one_pair(permutation_says, pictures.permutation, "; one head of the base shuffled"),
-        "p3": _one_pair(activations_say, pictures.activations, STRIP),
+        "p3": _one_pair(activations_say, pictures.activations, OUTPUTS),
         "p4": _one_pair(differences_say, pictures.differences, MINUS),
         "p5": _one_pair(patching_says, pictures.patching),
         "population": Part(
@@ -484,10 +482,6 @@ FIGURE = Figure(
             *EDGES, edge_circuits_say, _about(FRESH, "component graph"), pictures.edge_circuits, edge_circuits_table
         ),
         "planted": Part(numbers.planted, "planted_circuit", planted_says),
-        "project_p2": _one_pair(permutation_says, pictures.permutation, project=True),
-        "project_p3": _one_pair(activations_say, pictures.project_activations, OUTPUTS),
-        "project_p4": _one_pair(differences_say, pictures.differences, project=True),
-        "project_p5": _one_pair(patching_says, pictures.patching, project=True),
     },
     conclude,
 )  # fmt: skip
