@@ -41,13 +41,13 @@ def run(
         seed: of demonstrations, a run of the harness for each
     """
     from util.extras.harness import evaluate
-    from util.extras.harness.interventions import checked_reference
 
     if not (mode or pattern) and (heads, top, random) != (None, None, None):
         raise ValueError("say what is done to heads: --mode ablates them, --pattern knocks a pattern out")
     if mode and pattern or heads and top:
         raise ValueError("give --mode or --pattern, and --heads or --top, not both")
     evaluate.check_installed()
+    from util.extras.harness.interventions import checked_reference
     from util.extras.harness.model import NAME
     from util.extras.harness.tasks import FOLDER
 
