@@ -132,7 +132,7 @@ class Config:
             raise ValueError(f"random, share: leave them out; they go with {', '.join(PRUNING)}")
         if wrong := [name for name in ("donor_seed", "trained") if name in self.request]:
             raise ValueError(f"request.{wrong[0]}: leave it out; `donor_seeds` and the model say it")
-        first = (self.model, *self.draws)[1]  # they refuse what cannot be measured
+        first = self.draws[0]  # the model and prompts refuse what cannot be measured
         if first.prompts < 2:
             raise ValueError("request: prompts = 1: two or more have intervals")
         if self.action == "probes" and not any(first.corruptions):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from util.commands.results import shown
 
@@ -25,7 +26,8 @@ def run(file: Path | None = None, *, examples: bool = False, device: str = "auto
         return
     if file is None:
         raise ValueError("name a CONFIG.json; --examples prints one of each action")
-    runs, models = configs.load(file), {}  # by request: configs of one model share it
+    runs = configs.load(file)
+    models: dict[str, Any] = {}  # by request: configs of one model share it
     for number, config in enumerate(runs, 1):
         asked = replace(config.model, device=device)
         model = models.setdefault(json.dumps(asked.request), asked)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -34,7 +36,7 @@ def run(
     """
     from util.study.study import Study
 
-    settings = {"dataset": dataset, "k": k, "prompts": prompts, "seed": seed, "threshold": threshold}
+    settings: dict[str, Any] = {"dataset": dataset, "k": k, "prompts": prompts, "seed": seed, "threshold": threshold}
     study = Study("forerunner_heads", asked.source, untrained_control=untrained, redo=out.redo, **settings)
     write = out.checked("forerunner", [study])
     values, rows, results = study.numbers("counts") | study.numbers("layers"), [], {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from cyclopts.types import PositiveInt
@@ -38,7 +40,13 @@ def run(
     """
     from util.study.study import Study
 
-    settings = {"corruption": corruption, "prompts": prompts, "seed": seed, "texts": (base, source), "names": names}
+    settings: dict[str, Any] = {
+        "corruption": corruption,
+        "prompts": prompts,
+        "seed": seed,
+        "texts": (base, source),
+        "names": names,
+    }
     study = Study("ioi_patching", asked.source, untrained_control=False, redo=out.redo, **settings)
     write = out.checked("ioi", [study])
     example, found = study.numbers("p1"), study.numbers("population")["population"]
