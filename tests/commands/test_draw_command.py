@@ -19,11 +19,8 @@ MODELS = {"embedded": "", "smollm2": "smollm2"}
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_stored_picture_is_drawn_again_without_torch(model, tmp_path):
-    program = (
-        "import sys; from util.commands.draw import *; parser = argparse.ArgumentParser(); add_arguments(parser)\n"
-        "run(parser.parse_args(sys.argv[1:])); print('torch' in sys.modules)"
-    )
-    command = [sys.executable, "-c", program, model, "--figure", *MOVED, "--out", str(tmp_path)]
+    program = "import sys; from util.commands.frame import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    command = [sys.executable, "-c", program, "draw", model, "--figure", ",".join(MOVED), "--out", str(tmp_path)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.endswith("False\n")
     assert {file.stem for file in tmp_path.glob("*.png")} == {

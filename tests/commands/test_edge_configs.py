@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -37,9 +37,7 @@ MISSING = Model("embedded", loader=never)
 
 
 def config_of(action="accuracy", request=FEW, donor_seeds=(0,), **fields):
-    """A config from JSON."""
-    given = {"action": action, "request": request, "donor_seeds": donor_seeds, **fields}
-    return Config.model_validate_json(json.dumps(given))
+    return Config(action, request, donor_seeds, **fields)
 
 
 def pruner_in(folder, model, **options):
@@ -48,7 +46,7 @@ def pruner_in(folder, model, **options):
 
 
 def test_there_is_an_example_of_every_action():
-    actions = get_args(Config.model_fields["action"].annotation)
+    actions = get_args(get_type_hints(Config)["action"])
     assert [config["action"] for config in edge_configs.EXAMPLES] == list(actions)
 
 
@@ -186,87 +184,54 @@ def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):
     assert len(edge_configs.run(config, model, tmp_path)["results"]) == 7 and len(done) == 7 - 3
 
 
-ABLATION = "removed, kept, probed, inside, layers, heads, channel, mode"
+OF_ABLATION = {"action": "ablation"}
+PRUNE = {"action": "prune_heads"}
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"action": "acuracy"}, "action = 'acuracy': input should be 'accuracy', 'ablation', 'probes', 'scores'"),
-        ({"action": "search"}, "action = 'search': input should be 'accuracy'"),
+        ({"action": "search"}, "action = 'search': input should be 'accuracy', 'ablation', 'probes', 'scores'"),
         ({}, "action is missing; give it"),
-        (
-            {"action": "accuracy", "tsk": "copying"},
-            "tsk: there is no such field; leave it out, or give one of action, ",
-        ),
+        ({"action": "accuracy", "tsk": "copying"}, "Config has no argument 'tsk'; it has action, request, donor_seeds"),
         ({"action": "accuracy", "request": {"task": "copyin"}}, "unknown word-pair task 'copyin'; there are copying"),
-        ({"action": "accuracy", "request": {"shots": 3}}, "request.shots: there is no such field"),
-        ({"action": "accuracy", "request": {"donor_seed": 7}}, "request.donor_seed: there is no such field"),
-        ({"action": "ablation"}, "ablation says what"),
-        ({"action": "accuracy", "ablation": {"removed": ["AGG"]}}, "give it there, and for no other action"),
-        ({"action": "ablation", "ablation": {"removed": ["y->last_seperator"]}}, "did you mean 'last_separator'"),
-        ({"action": "ablation", "ablation": {"probed": [["x->y", 0]]}}, "ablation: corruption 0 removes"),
-        ({"action": "ablation", "ablation": {"mode": "zero"}}, "ablation: unknown mode"),
-        ({"action": "ablation", "ablation": {"channel": "q"}}, "unknown channel 'q'"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [0.5]}}, "ablation.layers.0 = 0.5: input"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "layers": [-1]}}, "layers.0 = -1: input should be gr"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0, True]]}}, "ablation.heads.0.1 = True"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [[0]]}}, "ablation.heads.0.1 is missing"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "heads": [0]}}, "heads.0 = 0: input should be a val"),
-        ({"action": "ablation", "ablation": {"remove": ["AGG"]}}, f"leave it out, or give one of {ABLATION}"),
-        ({"action": "ablation", "ablation": {"removed": 5}}, "ablation.removed = 5: input should be a valid array"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"], "inside": "no"}}, "ablation.inside = 'no': input"),
-        ({"action": "accuracy", "request": "x"}, "request = 'x': input should be an object"),
-        ({"action": "accuracy", "random": 5}, "random: leave it out; it goes with prune_heads, prune_edges"),
-        ({"action": "scores", "share": 0.5}, "share: leave it out; it goes with prune_heads, prune_edges"),
-        ({"action": "ablation", "ablation": {"removed": ["AGG"]}, "pruning": {}}, "pruning: leave it out; it goes"),
-        ({"action": "prune_heads", "random": -1}, "random = -1: input should be greater than or equal to 0"),
-        ({"action": "prune_heads", "random": "5"}, "random = '5': input should be a valid integer"),
-        ({"action": "prune_heads", "share": 1.5}, "share = 1.5: input should be less than or equal to 1"),
-        ({"action": "prune_heads", "share": 0}, "share = 0: input should be greater than 0"),
-        (
-            {"action": "scores", "pruning": {"per_rond": 1}},
-            "pruning.per_rond: there is no such field; leave it out, or",
-        ),
-        (
-            {"action": "prune_edges", "pruning": {"after_heads": 1}},
-            "pruning.after_heads = 1: input should be a valid b",
-        ),
-        ({"action": "prune_edges", "pruning": {"start": {"remove": []}}}, f"give one of {ABLATION}"),
-        ({"action": "prune_edges", "request": {"corruptions": [1]}}, "read from corruption 0"),
-        ({"action": "prune_heads", "pruning": {"keep": [-1]}}, "pruning.keep.0 = -1"),
-        ({"action": "prune_heads", "pruning": {"keep": [3, 4]}}, "keep = [3, 4]: no round keeps more units than"),
-        ({"action": "prune_heads", "request": {"split": "all"}}, "split = 'all': give \"test\""),
-        (
-            {"action": "prune_heads", "pruning": {"keep": [3], "score_files": ["a", "b"]}},
-            "2 files for 1 entries",
-        ),
-        ({"action": "prune_heads", "pruning": {"score_files": ["a"]}}, "1 files for 0 entries"),
-        ({"action": "prune_heads", "pruning": {"keep": [3], "score_files": ["/none/a"]}}, "there is no file '/none/a'"),
-        (
-            {"action": "prune_heads", "pruning": {"start": {"removed": ["AGG"], "mode": "knockout"}}},
-            "nothing else goes with pruning",
-        ),
-        ({"action": "accuracy", "donor_seeds": [1, 1]}, "donor_seeds: give one or more, none of them twice"),
-        ({"action": "accuracy", "donor_seeds": []}, "donor_seeds: give one or more"),
-        ({"action": "accuracy", "donor_seeds": ["1"]}, "donor_seeds.0 = '1': input should be a valid integer"),
-        ({"action": "accuracy", "donor_seeds": [-1]}, "donor_seeds.0 = -1: input should be greater than or equal to 0"),
-        ({"action": "accuracy", "donor_seeds": 0}, "donor_seeds = 0: input should be a valid array"),
-        ({"action": "accuracy", "request": {"k": 2.5}}, "request.k = 2.5: input should be a valid integer"),
-        ({"action": "accuracy", "request": {"k": "2"}}, "request.k = '2': input should be a valid integer"),
-        (
-            {"action": "accuracy", "request": {"two_pass": "yes"}},
-            "request.two_pass = 'yes': input should be a valid bo",
-        ),
-        (
-            {"action": "accuracy", "request": {"prompts": 1}},
-            "request.prompts = 1: input should be greater than or equal",
-        ),
+        ({"action": "accuracy", "request": {"shots": 3}}, "Draw has no argument 'shots'; it has task, k, prompts"),
+        ({"action": "accuracy", "request": {"donor_seed": 7}}, "request.donor_seed: leave it out; `donor_seeds`"),
+        ({"action": "accuracy", "request": "x"}, "request = 'x': input should be a valid dictionary"),
+        ({"action": "accuracy", "request": {"k": 2.5}}, "k = 2.5: input should be a valid integer"),
+        ({"action": "accuracy", "request": {"two_pass": "maybe"}}, "two_pass = 'maybe': input should be a valid bo"),
+        ({"action": "accuracy", "request": {"prompts": 1}}, "prompts = 1: two or more have intervals"),
         ({"action": "accuracy", "request": {"token_budget": 0}}, "token_budget = 0"),
-        ({"action": "accuracy", "request": {"split": "train", "order": "sorted"}}, "'test'; order = 'sorted': input"),
-        ({"action": "accuracy", "request": {"model": ""}}, "request.model = ''"),
+        ({"action": "accuracy", "request": {"model": ""}}, "name = ''"),
         ({"action": "accuracy", "request": {"model": __file__, "revision": "main"}}, "revision = 'main'"),
         ({"action": "accuracy", "request": {"layout": {"sep": ":"}}}, "it has the fields separator"),
+        ({"action": "ablation"}, "ablation says what"),
+        ({"action": "accuracy", "ablation": {"removed": ["AGG"]}}, "give it there, and for no other action"),
+        (OF_ABLATION | {"ablation": {"removed": ["y->last_seperator"]}}, "did you mean 'last_separator'"),
+        (OF_ABLATION | {"ablation": {"probed": [["x->y", 0]]}}, "corruption 0 removes"),
+        (OF_ABLATION | {"ablation": {"mode": "zero"}}, "unknown mode"),
+        (OF_ABLATION | {"ablation": {"channel": "q"}}, "unknown channel 'q'"),
+        (OF_ABLATION | {"ablation": {"removed": ["AGG"], "layers": [0.5]}}, "layers.0 = 0.5: input"),
+        (OF_ABLATION | {"ablation": {"removed": ["AGG"], "heads": [[0, True]]}}, "heads.0.1 = True"),
+        (OF_ABLATION | {"ablation": {"remove": ["AGG"]}}, "edits has no argument 'remove'; it has removed, kept, "),
+        (OF_ABLATION | {"ablation": {"removed": 5}}, "removed.0 = 5: input should be a valid string"),
+        (OF_ABLATION | {"ablation": {"removed": ["AGG"]}, "pruning": {"keep": [1]}}, "pruning: leave it out; it goes"),
+        ({"action": "accuracy", "random": 5}, "random, share: leave them out; they go with prune_heads, prune_edges"),
+        (PRUNE | {"random": -1}, "random = -1: input should be greater than or equal to 0"),
+        (PRUNE | {"share": 1.5}, "share = 1.5: input should be less than or equal to 1"),
+        (PRUNE | {"share": True}, "share = True: give a number"),
+        (PRUNE | {"pruning": {"per_rond": 1}}, "pruning has no argument 'per_rond'; it has after_heads, start"),
+        (PRUNE | {"pruning": {"start": {"remove": []}}}, "edits has no argument 'remove'"),
+        (PRUNE | {"pruning": {"keep": [-1]}}, "keep.0 = -1"),
+        (PRUNE | {"pruning": {"keep": [3, 4]}}, "keep = [3, 4]: no round keeps more units than"),
+        (PRUNE | {"pruning": {"keep": [3], "score_files": ["a", "b"]}}, "2 files for 1 entries"),
+        (PRUNE | {"pruning": {"keep": [3], "score_files": ["/none/a"]}}, "there is no file '/none/a'"),
+        (PRUNE | {"pruning": {"start": {"removed": ["AGG"], "mode": "knockout"}}}, "nothing else goes with pruning"),
+        (PRUNE | {"request": {"split": "all"}}, 'leave split at "test"'),
+        ({"action": "prune_edges", "request": {"corruptions": [1]}}, "read from corruption 0"),
+        ({"action": "accuracy", "donor_seeds": [1, 1]}, "donor_seeds = [1, 1]: give one or more, none of them twice"),
+        ({"action": "accuracy", "donor_seeds": []}, "donor_seeds = []: give one or more"),
+        ({"action": "accuracy", "donor_seeds": [-1]}, "donor_seeds.0 = -1: input should be greater than or equal to 0"),
         ({"action": "accuracy", "out_dir": __file__}, "is a file; name a folder"),
         ({"action": "accuracy", "out_dir": ""}, "out_dir = ''"),
         ({"action": "probes"}, "request.corruptions: probes are read from corruptions; give some from 1 on"),
@@ -275,21 +240,18 @@ ABLATION = "removed, kept, probed, inside, layers, heads, channel, mode"
             "two configs have one out_dir",
         ),
         ([{"action": "accuracy"}, {"action": "x"}], "config.json, config 1: action = 'x'"),
-        ([["accuracy"]], "config.json, config 0: config = ['accuracy']: input should be an object"),
+        ([["accuracy"]], "config.json, config 0: ['accuracy'] is no object"),
+        ('{"action": "accuracy", "action": "scores"}', "'action' stands twice"),
+        ('{"action": "accuracy", "request": {"k": 1, "k": 2}}', "'k' stands twice"),
+        ("{", "is no JSON"),
     ],
+    ids=str,
 )
-def test_a_config_that_cannot_be_run_is_refused_before_any_work(given, words, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(given))
+def test_a_config_that_cannot_be_run_is_refused_in_one_sentence_before_any_work(given, words, tmp_path):
+    (tmp_path / "config.json").write_text(given if isinstance(given, str) else json.dumps(given))
     with pytest.raises(ValueError, match="cannot run .*config.json") as caught:
         edge_configs.load(tmp_path / "config.json")
-    assert words in str(caught.value)
-
-
-def test_a_key_that_stands_twice_is_named(tmp_path):
-    for text in ('{"action": "accuracy", "action": "scores"}', '{"action": "accuracy", "request": {"k": 1, "k": 2}}'):
-        (tmp_path / "twice.json").write_text(text)
-        with pytest.raises(ValueError, match="cannot run .*twice.json: '(action|k)' stands twice"):
-            edge_configs.load(tmp_path / "twice.json")
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
@@ -303,21 +265,11 @@ def test_another_model_than_the_configs_is_refused(tmp_path):
         edge_configs.run(config_of(), Model("given:other", loader=never), tmp_path)
 
 
-def test_a_missing_or_broken_file_is_named(tmp_path):
-    (tmp_path / "broken.json").write_text("{")
-    for name in ("broken.json", "none.json"):
-        with pytest.raises(ValueError, match=name):
-            edge_configs.load(tmp_path / name)
-
-
 def test_every_wrong_field_has_a_line(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"action": "accuracy", "request": {"k": "2", "kk": 1}}))
+    (tmp_path / "config.json").write_text(json.dumps({"action": "accuracy", "request": {"k": "x", "prompts": 0}}))
     with pytest.raises(ValueError) as caught:
         edge_configs.load(tmp_path / "config.json")
-    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
-        "request.k = '2'",
-        "request.kk",
-    ]
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == ["k = 'x'", "prompts = 0"]
 
 
 def test_the_command_line(tmp_path):

@@ -14,7 +14,7 @@ import lm_eval.evaluator  # noqa: E402
 import lm_eval.tasks  # noqa: E402
 
 from tests.extras.conftest import log_probs  # noqa: E402
-from util.commands.frame import BY_NAME, parsed  # noqa: E402
+from util.commands.frame import app  # noqa: E402
 from util.extras.harness import evaluate  # noqa: E402
 from util.extras.harness.model import InterventionLM  # noqa: E402
 from util.figures.induction_scores.edits import WHOLE, Edit  # noqa: E402
@@ -43,8 +43,7 @@ def heads(tmp_path, monkeypatch):
 
 
 def run(*argv):
-    arguments = parsed(BY_NAME["evaluate"], argv)
-    arguments.run(arguments)
+    app(["evaluate", *argv], exit_on_error=False, print_error=False)
 
 
 def results_in(folder):
@@ -111,7 +110,7 @@ def test_the_harness_as_it_is(heads, capsys):
 @pytest.mark.parametrize(
     "ours, harness, said",
     [
-        (["--heads", "2.1"], [], "say what is done to heads"),
+        (["--heads", "L2H1"], [], "say what is done to heads"),
         (["--random", "3"], [], "say what is done to heads"),
         (["--reference-data", "/nowhere", "--reference", "mnli"], [], "there is no"),
         ([], ["--use_cache", "answers"], "use_cache: .* leave it out"),

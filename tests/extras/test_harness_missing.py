@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from util.commands.frame import BY_NAME, parsed
+from util.commands.frame import app
 from util.extras.harness import evaluate
 
 
@@ -15,6 +15,5 @@ def test_without_the_harness_the_cure_is_named(monkeypatch):
     monkeypatch.setattr(evaluate, "as_model", lambda name: pytest.fail("a model was asked for"))
     with pytest.raises(ValueError, match=r'pip install "icl-circuits-suite\[harness\]"'):
         evaluate.evaluate("embedded", ["icl_wordseq1"])
-    arguments = parsed(BY_NAME["evaluate"], ["--top", "0.1", "--mode", "zero", "--", "--tasks", "icl_wordseq1"])
     with pytest.raises(ValueError, match=r'pip install "icl-circuits-suite\[harness\]"'):
-        arguments.run(arguments)
+        app("evaluate --top 0.1 --mode zero -- --tasks icl_wordseq1", exit_on_error=False, print_error=False)

@@ -1,165 +1,144 @@
-"""Flags that several commands have, and what they stand for."""
+"""Flags that several commands have, as dataclasses whose fields are the flags. PyTorch is not imported before it runs.
+
+Lists are written with commas in every command, 0,1,2; heads by their names, L5H1,L11H3, or as a JSON file.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from util.figures.induction_scores.measures import how_many
-from util.figures.induction_scores.task_study import Reference
-from util.roles.attention_scores import INDUCTION_HEAD
-from util.roles.heads import named_heads, plain
-from util.roles.sequences_study import SequenceStudy
-from util.stats.controls import layer_matched
-from util.stats.heads import Head, top
-from util.study.model import Model
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from util.commands.frame import from_json
+from util.roles.heads import named_heads
+from util.stats.heads import Head
+from util.study.checked import as_list, distinct
+
+if TYPE_CHECKING:
+    from util.study.model import Model
 
 SHARE = 0.01  # of all heads: the smaller of the two that Crosbie & Shutova ablate
 
 
-# ------------------------------------------------------------------------------------------------ models
-
-
-def add_loading(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how a model is loaded."""
-    parser.add_argument("--revision", help="a commit, branch or tag of the hub")
-    parser.add_argument("--dtype", default="auto", help="float32, bfloat16, float16, float64; default: as README says")
-    parser.add_argument("--quantized", action="store_true", help="4-bit weights (NF4; CUDA)")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ...; default: what there is")
-    parser.add_argument("--device-map", type=_device_map, metavar="MAP", help='"auto", or a JSON object of modules')
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the model and how it is loaded."""
-    about = "embedded (the default), smollm2, a hub id, a folder, a GGUF file"
-    parser.add_argument("model", nargs="?", default="embedded", help=about)
-    add_loading(parser)
-
-
-def model_of(arguments: argparse.Namespace) -> Model:
-    """Returns the model that the flags name, not loaded yet. Raises ValueError for what there is not."""
-    return Model(
-        arguments.model,
-        arguments.revision,
-        arguments.dtype,
-        arguments.quantized,
-        device=arguments.device,
-        device_map=arguments.device_map,
-    )
-
-
-def _device_map(text: str) -> Any:
-    if not text.startswith("{"):
-        return text
+def _listed(kind: Any, tokens: Any) -> Any:
+    """The entries of a list, of the type that the flag has. Raises ValueError for a wrong one."""
+    text = tokens[0].value
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r:.80} is no JSON object ({error})") from None
-
-
-# ------------------------------------------------------------------------------------------------ means
-
-
-def add_reference(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add the flags that say what means are taken over, how much of it, and where the premises of MNLI are."""
-    about = f"what means are taken over: other prompts of the task, StaICC's, or samples of MNLI (default: {default})"
-    parser.add_argument("--reference", choices=get_args(Reference), default=default, help=about)
-    about = "how many prompts or samples (default: 64)"
-    parser.add_argument("--reference-prompts", type=int, default=64, metavar="N", help=about)
-    about = "of reference mnli: a folder with train.jsonl, with the column premise (default: the hub)"
-    parser.add_argument("--reference-data", metavar="FOLDER", help=about)
-
-
-# ------------------------------------------------------------------------------------------------ numbers and lists
-
-
-def count(text: str) -> int:
-    """Returns a whole number from 1 on. Raises ArgumentTypeError for anything else."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 on")
-    return int(text)
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Returns the entries of a list with commas. Raises ArgumentTypeError for an empty one or one that stands twice."""
-    entries = tuple(entry.strip() for entry in text.split(","))
-    if not all(entries) or len(set(entries)) < len(entries):
-        raise argparse.ArgumentTypeError(f"{text!r}: give one or more with commas between, none of them twice")
-    return entries
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Returns the whole numbers of a list with commas. Raises ArgumentTypeError for anything else."""
-    try:
-        return tuple(map(int, words(text)))
+        return distinct(tuple(get_args(kind)[0](str(entry)) for entry in as_list(text)))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers with commas between") from None
+        raise ValueError(f"{text!r:.80}: give one or more with commas between, as in 0,1,2, none twice") from None
 
 
-# ------------------------------------------------------------------------------------------------ heads
-
-
-def add_heads(parser: argparse.ArgumentParser) -> None:
-    """Add the two flags that name heads; both stand for `heads`, and one of them at most may be given."""
-    group = parser.add_mutually_exclusive_group()
-    named = 'such as "5.1,17.4" or "L5H1 L17H4", counted from 0, or a JSON file [[layer, head], ...]'
-    group.add_argument("--heads", type=heads, default=SHARE, metavar="HEADS", help=named)
-    best = f"this share of all heads, the best by prefix matching, rounded up (default: {SHARE})"
-    group.add_argument("--top", dest="heads", type=share, default=argparse.SUPPRESS, metavar="SHARE", help=best)
-
-
-def share(text: str) -> float:
-    """Returns a share, more than 0 and at most 1. Raises ArgumentTypeError for anything else."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share: give a number above 0, at most 1, such as 0.01")
-    return value
-
-
-def heads(text: str) -> tuple[Head, ...]:
-    """Returns heads by their names or of a file, see `named_heads`. Raises ArgumentTypeError for what names none."""
-    try:
-        named = named_heads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r:.80}: {error}") from None
-    if not named:
-        raise argparse.ArgumentTypeError(f"{text!r} names no head")
+def _heads(_: Any, tokens: Any) -> tuple[Head, ...]:
+    """Heads that are named, see `named_heads`. Raises ValueError for what names none."""
+    if not (named := named_heads(tokens[0].value)):
+        raise ValueError("it names no head; write L5H1,L11H3")
     return named
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The heads that flags ask for: by name, or the share of all heads whose prefix-matching scores are best."""
+def _folder(_: Any, tokens: Any) -> Path:
+    if not tokens[0].value:
+        raise ValueError("name a folder")
+    return Path(tokens[0].value)
 
-    asked: float | tuple[Head, ...]
-    sequences: SequenceStudy
+
+Words = Annotated[tuple[str, ...], Parameter(converter=_listed, n_tokens=1, json_list=False)]
+Seeds = Annotated[tuple[int, ...], Parameter(converter=_listed, n_tokens=1, json_list=False)]
+Heads = Annotated[tuple[Head, ...], Parameter(converter=_heads, n_tokens=1, json_list=False)]
+Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
+Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))]
+Folder = Annotated[Path, Parameter(converter=_folder)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Asked:
+    """A model, and how it is loaded.
+
+    Args:
+        model: embedded (the default), smollm2, a hub id, a folder, a GGUF file
+        revision: a commit, branch or tag of the hub
+        dtype: float32, bfloat16, float16, float64; default: as README says
+        quantized: 4-bit weights (NF4; CUDA)
+        device: cpu, cuda, cuda:1, ...; default: what there is
+        device_map: "auto", or a JSON object of modules
+    """
+
+    model: str = "embedded"
+    _: KW_ONLY
+    revision: str | None = None
+    dtype: str = "auto"
+    quantized: bool = False
+    device: str = "auto"
+    device_map: str | None = None
 
     @property
-    def request(self) -> dict[str, Any]:
-        """What decides the heads, and the sets of others, in plain JSON."""
-        named = self.asked if isinstance(self.asked, float) else plain(self.asked)
-        return {"heads": named, "scores": dict(self.sequences.request)}
+    def source(self) -> Model:
+        """The model, not loaded yet. Raises ValueError for what there is not."""
+        from util.study.model import Model
 
-    def heads(self) -> list[Head]:
-        """Returns the heads. Raises what `SequenceStudy.scores` raises."""
-        if not isinstance(self.asked, float):
-            return list(self.asked)
-        score = self.sequences.scores().mean()
-        return top(score, how_many(self.asked, score.size))
+        places: Any = self.device_map
+        if places and places[0] == "{":
+            places = from_json(places, f"--device-map {places:.80}")
+        return Model(self.model, self.revision, self.dtype, self.quantized, device=self.device, device_map=places)
 
-    def others(self, chosen: Sequence[Head], draws: int, seed: int) -> list[list[Head]]:
-        """Returns sets of other heads below a score of 0.3, with as many in each layer as the chosen ones.
 
-        Raises ValueError for heads that there are not, and where a layer has too few others.
-        """
-        score = self.sequences.scores().mean()
-        layers, in_layer = score.shape
-        if wrong := [head for head in chosen if head[0] >= layers or head[1] >= in_layer]:
-            raise ValueError(f"the model has {layers} layers of {in_layer} heads, not {wrong}")
-        return layer_matched(chosen, score < INDUCTION_HEAD, draws, seed)
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Reference:
+    """What means are taken over.
+
+    Args:
+        reference: other prompts of the task, StaICC's, or samples of MNLI
+        reference_prompts: how many prompts or samples
+        reference_data: of reference mnli: a folder with train.jsonl, with the column premise (default: the hub)
+    """
+
+    reference: Literal["task", "staicc", "mnli"] = "task"
+    reference_prompts: int = 64
+    reference_data: str | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class StaiccReference(Reference):
+    """The same, by default StaICC's prompts."""
+
+    reference: Literal["task", "staicc", "mnli"] = "staicc"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Compared:
+    """The prompts that are answered, and the heads that are edited.
+
+    Args:
+        task: one or more, such as repetition,recursion,sst2; a wrong name lists all
+        data: where the texts of a text task are: hub, or a folder; default: StaICC's where it has them, else the hub
+        k: demonstrations of each query
+        prompts: queries of each task, at least 2
+        seed: of demonstrations; several are averaged
+        labels: other words than the task's own, one for each class, such as Foo,Bar
+        hard_negatives: letter tasks: Bar sequences repeat letters too
+        heads: such as L5H1,L11H3, counted from 0, or a JSON file [[layer, head], ...]
+        top: this share of all heads, the best by prefix matching, rounded up (default: 0.01)
+        controls: also this many sets of other heads, with as many in each layer, none of them an induction head
+        random: one such set, drawn by this seed, in place of the heads
+        control_seed: of --controls
+    """
+
+    task: Words = ("wordseq1",)
+    data: str | None = None
+    k: int = 10
+    prompts: int = 60
+    seed: Seeds = (42,)
+    labels: Words | None = None
+    hard_negatives: bool = False
+    heads: Heads | None = None
+    top: Share | None = None
+    controls: Seed = 0
+    random: Seed | None = None
+    control_seed: Seed = 0

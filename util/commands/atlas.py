@@ -1,30 +1,30 @@
 """Cards side by side, see `util.card.atlas`."""
 
-import argparse
+from __future__ import annotations
+
 from pathlib import Path
 
 from util import paths
 from util.card.atlas import CardAtlas, Entry
+from util.commands.arguments import Folder
 from util.show import files
 from util.study.exports import check_folder
 
 NAME = "card_atlas"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of this command to a parser."""
-    parser.add_argument("card", nargs="+", type=Path, help="a card.json, or a folder that has one")
-    about = "receives card_atlas.png, .pdf and .json; default: data/cards/ in what ICL_OUTPUT names"
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help=about)
+def run(card: Path, *cards: Path, out: Folder | None = None) -> None:
+    """Print the table, and write the figure. Raises ValueError for what is no card.
 
-
-def run(arguments: argparse.Namespace) -> None:
-    """Print the table, and write the figure. Raises ValueError for what is no card."""
-    if arguments.out is not None:
-        check_folder(arguments.out, "out")
-    atlas = CardAtlas(tuple(Entry.read(place) for place in arguments.card))
+    Args:
+        card: a card.json, or a folder that has one
+        cards: more of them
+        out: receives card_atlas.png, .pdf and .json; default: data/cards/ in what ICL_OUTPUT names
+    """
+    folder = out or paths.output("cards")
+    check_folder(folder, "out")
+    atlas = CardAtlas(tuple(map(Entry.read, (card, *cards))))
     print(atlas.table().to_string())
-    folder = arguments.out or paths.output("cards")
     folder.mkdir(parents=True, exist_ok=True)
     pictures = files.write_figure(atlas.figure(), folder / NAME)
     print(*pictures, files.write_values(atlas.values(), folder / f"{NAME}.json"), sep="\n")

@@ -1,52 +1,49 @@
 """The circuit card of a model, see `util.card`."""
 
-import argparse
+from __future__ import annotations
+
 import shlex
 from pathlib import Path
+from typing import Literal
 
 from util import paths
-from util.card import page
-from util.card.study import SIZES, Study
-from util.commands.arguments import add_model, model_of
+from util.commands.arguments import Asked, Folder, Seed
 from util.study.exports import check_folder
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of this command to a parser."""
-    add_model(parser)
-    about = "how many prompts are measured (default: full)"
-    parser.add_argument("--size", choices=SIZES, default="full", help=about)
-    parser.add_argument("--seed", type=int, default=0, help="of all prompts")
-    about = "of the model's untrained twin with fresh weights from this seed: what a card says of nothing"
-    parser.add_argument("--untrained", type=int, metavar="SEED", help=about)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="receives card.html, card.pdf and card.json")
-    parser.add_argument("--redo", action="store_true", help="measure again what is cached")
+def run(
+    asked: Asked = Asked(),
+    *,
+    size: Literal["small", "full"] = "full",
+    seed: Seed = 0,
+    untrained: Seed | None = None,
+    out: Folder | None = None,
+    redo: bool = False,
+) -> None:
+    """Measure the card and write the page. Raises ValueError for what there is not.
 
+    Args:
+        size: how many prompts are measured
+        seed: of all prompts
+        untrained: of the model's untrained twin with fresh weights from this seed: what a card says of nothing
+        out: receives card.html, card.pdf and card.json
+        redo: measure again what is cached
+    """
+    from util.card import page
+    from util.card.study import Study
 
-def run(arguments: argparse.Namespace) -> None:
-    """Measure the card and write the page. Raises ValueError for what there is not."""
-    model = model_of(arguments)
-    if arguments.untrained is not None:
-        model = model.twin(arguments.untrained)
-    study = Study(model, arguments.size, arguments.seed, redo=arguments.redo)
-    twin = "" if arguments.untrained is None else f"untrained-{arguments.untrained}"
-    out = arguments.out or paths.output("cards", arguments.model) / twin
+    model, twin = asked.source, ""
+    if untrained is not None:
+        model, twin = model.twin(untrained), f"untrained-{untrained}"
+    study = Study(model, size, seed, redo=redo)
+    out = out or paths.output("cards", asked.model) / twin
     check_folder(out, "out")
     study.check()
-    written = page.write(study.card(), out, command_of(arguments))
+    name = Path(asked.model).name if Path(asked.model).exists() else asked.model  # without the folder of this machine
+    flags = [f"--untrained {untrained}"] * bool(twin) + [f"--size {size}"] + [f"--seed {seed}"] * bool(seed)
+    flags += [f"--revision {shlex.quote(asked.revision)}"] if asked.revision else []
+    flags += [f"--dtype {asked.dtype}"] * (asked.dtype != "auto") + ["--quantized"] * asked.quantized
+    written = page.write(study.card(), out, " ".join(["python -m util card", shlex.quote(name), *flags]))
     for one in written.values["sentences"]:
         print(f"{one['topic']} ({one['told']}): {one['text']}")
     print(*filter(None, [written.json, written.html, written.pdf, written.lacking]), sep="\n")
-
-
-def command_of(arguments: argparse.Namespace) -> str:
-    """Returns the command that makes the card, without the folder of this machine."""
-    model = Path(arguments.model).name if Path(arguments.model).exists() else arguments.model
-    twin = [] if arguments.untrained is None else [f"--untrained {arguments.untrained}"]
-    flags = twin + [f"--size {arguments.size}"] + [f"--seed {arguments.seed}"] * bool(arguments.seed)
-    for name in ("revision", "dtype"):
-        value = getattr(arguments, name)
-        if value not in (None, "auto"):
-            flags.append(f"--{name} {shlex.quote(value)}")
-    flags += ["--quantized"] * arguments.quantized
-    return " ".join(["python -m util card", shlex.quote(model), *flags])

@@ -1,9 +1,9 @@
 """Stored figures again, from their values alone; no model is needed."""
 
-import argparse
-from pathlib import Path
+from __future__ import annotations
 
 from util import paths
+from util.commands.arguments import Folder, Words
 from util.figures import FIGURES
 from util.show import files
 from util.show.conclusions import figure_of, stored
@@ -12,24 +12,24 @@ from util.show.style import WIDTH
 from util.study.exports import check_folder
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of this command to a parser."""
-    parser.add_argument("model", help="embedded, smollm2, or another model whose values were stored")
-    parser.add_argument("--figure", nargs="+", choices=FIGURES, default=FIGURES, help="default: all")
-    parser.add_argument("--width", type=float, default=WIDTH, help=f"inches; default {WIDTH}")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: figures/ in what ICL_OUTPUT names")
+def run(model: str, *, figure: Words = FIGURES, width: float = WIDTH, out: Folder | None = None) -> None:
+    """Draw every picture of the figures, and print their files. Raises ValueError where no values are stored.
 
-
-def run(arguments: argparse.Namespace) -> None:
-    """Draw every picture of the figures, and print their files. Raises ValueError where no values are stored."""
-    if arguments.out is not None:
-        check_folder(arguments.out, "out")
-        arguments.out.mkdir(parents=True, exist_ok=True)
-    folder = arguments.out or paths.output("figures", arguments.model)
-    for stem in arguments.figure:
-        figure, values = figure_of(stem), stored(stem, arguments.model, latest=True)
+    Args:
+        model: embedded, smollm2, or another model whose values were stored
+        figure: one or more; default: all
+        width: inches
+        out: default: figures/ in what ICL_OUTPUT names
+    """
+    if wrong := sorted({*figure} - {*FIGURES}):
+        raise ValueError(f"figure = {', '.join(wrong)}: there are {', '.join(FIGURES)}")
+    folder = out or paths.output("figures", model)
+    check_folder(folder, "out")
+    folder.mkdir(parents=True, exist_ok=True)
+    for stem in figure:
+        shown, values = figure_of(stem), stored(stem, model, latest=True)
         if values is None:
-            raise ValueError(f"no values of {stem} of {arguments.model} are stored; `make figures` measures them")
-        for name, part in figure.parts.items() if figure else ():
-            if picture := drawn(part, values, arguments.width):
+            raise ValueError(f"no values of {stem} of {model} are stored; `make figures` measures them")
+        for name, part in shown.parts.items() if shown else ():
+            if picture := drawn(part, values, width):
                 print(*files.write_figure(picture, folder / f"{stem}_{name}"))

@@ -7,18 +7,18 @@ right.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import pandas as pd
+from pydantic import BeforeValidator
 
+from util.commands.frame import from_json
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, probes
 from util.edges.edge import CIRCUITS, FAMILIES
@@ -26,98 +26,81 @@ from util.edges.splicing import Store
 from util.figures.edge_ablation.numbers import SHARE, aligned, mean, queries_of, right_of
 from util.figures.edge_ablation.pruning import HEADS_SHARE, SCORE, Pruner
 from util.figures.edge_ablation.runs import Run
-from util.figures.edge_ablation.settings import Draw
+from util.figures.edge_ablation.settings import Draw, Seeds
 from util.models.files import sha256
 from util.prompts import word_pairs
 from util.scores.pruning import Pruning as Rounds
 from util.scores.units import SORTS, Circuit, Sort, write_scores
-from util.stats.intervals import Interval
 from util.study import exports
-from util.study.checked import Distinct
+from util.study.checked import AsList, Count, Natural, Share, Text, checked
 from util.study.model import Model
 from util.study.store import Record
 from util.study.study import Study
 
 Draws = Mapping[int, Mapping[str, Record]]  # by seed of donors and by ablation
-Whole = Annotated[int, Field(ge=0)]
-Text = Annotated[str, Field(min_length=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
+Naturals = Annotated[tuple[Natural, ...], AsList]
+Texts = Annotated[tuple[Text, ...], AsList]
 PROBED = (*FAMILIES["CONTEXT_IO"], *FAMILIES["AGG_Y"])
 PRUNING: Mapping[str, Sort] = {"prune_heads": "head", "prune_edges": "edge"}
 OF_UNITS = ("scores", *PRUNING)
 OF_MODEL = ("revision", "dtype", "quantized", "untrained_seed")
+COLUMNS = ("index", "queries", "answers", "right", "log_prob", "kl", "agrees", "written")
 
 
-class Fields(BaseModel):
-    """Fields of an object in a config."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """What the file says of them."""
-        return self.model_dump(exclude_unset=True)
-
-
-class Request(Fields):
-    """A model, see `Model`, and prompts, see `Draw`."""
-
-    model: Text = "embedded"
-    revision: Text | None = None
-    dtype: Text = "auto"
-    quantized: bool = False
-    untrained_seed: Whole | None = None
-    task: Text = Draw.task
-    k: int = Draw.k
-    prompts: Annotated[int, Field(ge=2)] = Draw.prompts  # an interval needs two
-    seed: int = Draw.seed
-    split: Text = Draw.split
-    corruptions: tuple[int, ...] = Draw.corruptions
-    ambiguous: int | None = None
-    order: Text = Draw.order
-    layout: dict[str, str] | None = None
-    token_budget: int | None = None
-    two_pass: bool = False
-    in_turn: bool = False
-
-
-class Edits(Fields):
+@checked
+class Edits:
     """Fields of `Ablation`."""
 
-    removed: tuple[Text, ...] = ()
-    kept: tuple[Text, ...] | None = None
-    probed: tuple[tuple[Text, Whole], ...] = ()
+    removed: Texts = ()
+    kept: Texts | None = None
+    probed: tuple[tuple[Text, Natural], ...] = ()
     inside: bool = True
-    layers: tuple[Whole, ...] | None = None
-    heads: tuple[tuple[Whole, Whole], ...] | None = None
+    layers: Naturals | None = None
+    heads: tuple[tuple[Natural, Natural], ...] | None = None
     channel: Text = "kv"
     mode: Text = "resample"
 
-    @model_validator(mode="after")
-    def _together(self) -> Edits:
+    def __post_init__(self) -> None:
         self.ablation  # noqa: B018  # it refuses what does not go together
-        return self
 
     @cached_property
     def ablation(self) -> Ablation:
         """The ablation."""
-        return Ablation(**self.given)
+        return Ablation(**asdict(self))
 
 
-class Pruning(Fields):
+AsEdits = Annotated[Edits, BeforeValidator(lambda given: Edits(**given) if isinstance(given, dict) else given)]
+
+
+@checked
+class Pruning:
     """What `Pruner` prunes, and how; after_heads: false, to prune the edges of all heads."""
 
     after_heads: bool = True
-    start: Edits = Edits()
+    start: AsEdits = Edits()
     per_round: Share = 0.1
     heads_share: Share = HEADS_SHARE
-    keep: tuple[Whole, ...] | None = None
-    score_files: tuple[Text, ...] = ()
-    search_prompts: Annotated[int, Field(ge=1)] | None = None
+    keep: Naturals | None = None
+    score_files: Texts = ()
+    search_prompts: Count | None = None
+
+    def __post_init__(self) -> None:
+        keep, files = self.keep or (), self.score_files
+        if files and len(keep) != len(files):
+            raise ValueError(f"score_files: {len(files)} files for {len(keep)} entries of keep")
+        if lacking := [file for file in files if not Path(file).is_file()]:
+            raise ValueError(f"score_files: there is no file {lacking[0]!r}")
+        if any(after > before for before, after in pairwise(keep)):
+            raise ValueError(f"keep = {[*keep]}: no round keeps more units than the one before")
+        Circuit.whole(1, 1, start=self.start.ablation)  # it refuses what else goes not with pruning
 
 
-class Config(Fields):
-    """One run. request: model and prompts. donor_seeds: draws of donors. action:
+AsPruning = Annotated[Pruning, BeforeValidator(lambda given: Pruning(**given) if isinstance(given, dict) else given)]
+
+
+@checked
+class Config:
+    """One run. request: a model, see `Model`, and prompts, see `Draw`. donor_seeds: draws of donors. action:
 
     accuracy      the whole model, which also writes its answers out
     ablation      `ablation`, fields of `Ablation`, beside the whole model; it writes its answers out, too
@@ -132,57 +115,48 @@ class Config(Fields):
     """
 
     action: Literal["accuracy", "ablation", "probes", "scores", "prune_heads", "prune_edges"]
-    request: Request = Request()
-    donor_seeds: Annotated[tuple[Whole, ...], Distinct] = (0, 1, 2)
-    ablation: Edits = Edits()
-    pruning: Pruning = Pruning()
-    random: Whole = 20
+    request: Mapping[str, Any] = field(default_factory=dict)
+    donor_seeds: Seeds = (0, 1, 2)
+    ablation: AsEdits = Edits()
+    pruning: AsPruning = Pruning()
+    random: Natural = 20
     share: Share = SHARE
     out_dir: Text | None = None
 
-    @model_validator(mode="after")
-    def _together(self) -> Config:
-        if (self.action == "ablation") != bool(self.ablation.given):
+    def __post_init__(self) -> None:
+        if (self.action == "ablation") != (self.ablation != Edits()):
             raise ValueError('ablation says what action "ablation" does; give it there, and for no other action')
-        for fields, actions in ((("pruning",), OF_UNITS), (("random", "share"), OF_UNITS[1:])):
-            if self.action not in actions and (wrong := self.model_fields_set.intersection(fields)):
-                raise ValueError(f"{', '.join(sorted(wrong))}: leave it out; it goes with {', '.join(actions)}")
-        if self.action == "probes" and not {*self.request.corruptions} - {0}:
+        if self.action not in OF_UNITS and self.pruning != Pruning():
+            raise ValueError(f"pruning: leave it out; it goes with {', '.join(OF_UNITS)}")
+        if self.action not in PRUNING and (self.random, self.share) != (Config.random, Config.share):
+            raise ValueError(f"random, share: leave them out; they go with {', '.join(PRUNING)}")
+        if wrong := [name for name in ("donor_seed", "trained") if name in self.request]:
+            raise ValueError(f"request.{wrong[0]}: leave it out; `donor_seeds` and the model say it")
+        first = self.draws[0]  # the model and prompts refuse what cannot be measured
+        if first.prompts < 2:
+            raise ValueError("request: prompts = 1: two or more have intervals")
+        if self.action == "probes" and not any(first.corruptions):
             raise ValueError("request.corruptions: probes are read from corruptions; give some from 1 on beside 0")
-        self.model, self.draws  # noqa: B018  # they refuse what cannot be measured
-        if self.action in OF_UNITS:
-            self._check_units()
+        if self.action in OF_UNITS and (first.split, 0 in first.corruptions) != ("test", True):
+            raise ValueError(
+                'request: pruned units are read from corruption 0; leave split at "test", and 0 in corruptions'
+            )
         if self.out_dir is not None:
             exports.check_folder(Path(self.out_dir), "out_dir")
-        return self
-
-    def _check_units(self) -> None:
-        """Raises ValueError for what does not go together in pruning."""
-        keep, files, request = self.pruning.keep, self.pruning.score_files, self.request
-        if files and len(keep or ()) != len(files):
-            raise ValueError(f"score_files: {len(files)} files for {len(keep or ())} entries of keep")
-        if lacking := [file for file in files if not Path(file).is_file()]:
-            raise ValueError(f"score_files: there is no file {lacking[0]!r}")
-        if request.split != "test":
-            raise ValueError(f'split = {request.split!r}: give "test"; units are pruned on the search split')
-        if any(after > before for before, after in pairwise(keep or ())):
-            raise ValueError(f"keep = {[*(keep or ())]}: no round keeps more units than the one before")
-        if 0 not in request.corruptions:
-            raise ValueError(f"corruptions = {list(request.corruptions)}: pruned units are read from corruption 0")
-        Circuit.whole(1, 1, start=self.pruning.start.ablation)
 
     @cached_property
     def model(self) -> Model:
         """The model of the request."""
-        loading = {name: value for name, value in self.request.given.items() if name in OF_MODEL}
-        return Model(self.request.model, **loading)
+        loading = {name: value for name, value in self.request.items() if name in OF_MODEL}
+        return Model(self.request.get("model", "embedded"), **loading)
 
     @cached_property
     def draws(self) -> list[Draw]:
         """The prompts of the request, with each draw of donors."""
-        given = {name: value for name, value in self.request.given.items() if name not in ("model", *OF_MODEL)}
-        trained = word_pairs.is_trained(self.request.model)
-        return [Draw(**given, donor_seed=seed, trained=trained) for seed in self.donor_seeds]
+        given = {name: value for name, value in self.request.items() if name not in ("model", *OF_MODEL)}
+        return [
+            Draw(**given, donor_seed=seed, trained=word_pairs.is_trained(self.model.name)) for seed in self.donor_seeds
+        ]
 
     @property
     def ablations(self) -> dict[str, Ablation]:
@@ -191,8 +165,7 @@ class Config(Fields):
         if self.action == "ablation":
             return {**whole, names.ABLATED: self.ablation.ablation}
         if self.action == "probes":
-            corruptions = [corruption for corruption in self.request.corruptions if corruption]
-            return {**whole, **probes(CIRCUITS[names.CTX_AGG], PROBED, corruptions)}
+            return {**whole, **probes(CIRCUITS[names.CTX_AGG], PROBED, [*filter(None, self.draws[0].corruptions)])}
         return whole
 
     def plain(self) -> dict[str, Any]:
@@ -200,12 +173,13 @@ class Config(Fields):
 
         Of a saved data set and of score files it says what they contain now, by a digest.
         """
-        named = self.model_dump(mode="json", exclude={"out_dir"})
+        named = asdict(self)
+        del named["out_dir"]
         if files := named["pruning"].pop("score_files"):
             named["score_file_digests"] = [*map(sha256, files)]
         study = Study("edge_ablation", self.model, untrained_control=False)
-        asked = Run(study, replace(self.draws[0], donor_seed=0)).request
-        return {**named, "request": {**self.model.request, **asked}}
+        named["request"] = {**self.model.request, **Run(study, replace(self.draws[0], donor_seed=0)).request}
+        return json.loads(json.dumps(named))
 
 
 FEW: dict[str, Any] = {"request": {"task": "capitalization", "prompts": 8, "k": 3}, "donor_seeds": [0]}
@@ -225,17 +199,14 @@ def load(file: str | Path) -> list[Config]:
 
     Raises ValueError with a sentence for each wrong field: the file, the field, and what to give.
     """
-    try:
-        given = json.loads(Path(file).read_text(encoding="utf-8"), object_pairs_hook=_no_key_twice)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"cannot run {file}: {error}") from error
+    given = from_json(Path(file).read_text(encoding="utf-8"), f"cannot run {file}: it", _no_key_twice)
     found, wrong = [], []
     for number, entry in enumerate(given if isinstance(given, list) else [given]):
         try:
-            found.append(Config.model_validate_json(json.dumps(entry)))
-        except ValidationError as error:
-            where = f"{file}, config {number}" if isinstance(given, list) else file
-            wrong += [f"cannot run {where}: {_sentence(one)}" for one in error.errors(include_url=False)]
+            found.append(Config(**entry))
+        except (ValueError, TypeError) as error:
+            lines = str(error).splitlines() if isinstance(entry, dict) else [f"{entry!r:.80} is no object of fields"]
+            wrong += [f"cannot run {file}, config {number}: {line}" for line in lines]
     if wrong:
         raise ValueError("\n".join(wrong))
     folders = [config.out_dir for config in found if config.out_dir is not None]
@@ -251,36 +222,13 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _sentence(error: Any) -> str:
-    """What is wrong with a field, and what to give."""
-    field = ".".join(map(str, error["loc"]))
-    if error["type"] == "missing":
-        return f"{field} is missing; give it"
-    if error["type"] == "extra_forbidden":
-        kind: Any = Config
-        for name in error["loc"][:-1]:
-            kind = kind.model_fields[name].annotation
-        return f"{field}: there is no such field; leave it out, or give one of {', '.join(kind.model_fields)}"
-    if error["type"] == "value_error":
-        message = str(error["ctx"]["error"]).replace("\n", "; ")
-        return f"{field}: {message}" if field else message
-    return f"{field or 'config'} = {error['input']!r}: {error['msg'][:1].lower()}{error['msg'][1:]}"
-
-
-# ------------------------------------------------------------------------------------------------ running
-
-
-def run(
-    config: Config, model: Model | None = None, folder: Path | None = None, *, overwrite: bool = False
-) -> dict[str, Any]:
+def run(config: Config, model: Model, folder: Path | None = None, *, overwrite: bool = False) -> dict[str, Any]:
     """Do what a config says; its result, as in result.json. Everything measured is cached, so that it can go on.
 
-    model: the config's model, where it is there already, for several configs of one. folder: of the records.
-    overwrite: measure again, and replace what is in out_dir. Raises ValueError for another model than the config's, and
-    FileExistsError, before any work, where out_dir holds the result of another config; the result of an equal one is
-    loaded.
+    model: the config's model, which several configs may share. folder: of the records. overwrite: measure again, and
+    replace what is in out_dir. Raises ValueError for another model than the config's, and FileExistsError, before any
+    work, where out_dir holds the result of another config; the result of an equal one is loaded.
     """
-    model = config.model if model is None else model
     if model.request != config.model.request:
         raise ValueError(f"model = {model.shown_name!r}: the config asks for {config.model.request}")
     study = Study("edge_ablation", model, folder=folder, redo=overwrite, untrained_control=False)
@@ -289,45 +237,58 @@ def run(
         there = exports.result_there(out, config.plain(), "config", study.expected, "choose another out_dir")
         if there is not None:
             return there
+    more: dict[str, Any] = {}
+    about = {name: ablation.plain() for name, ablation in config.ablations.items()}
     if config.action in OF_UNITS:
-        start, prompts = config.pruning.start.ablation, config.pruning.search_prompts
-        pruner = Pruner.of(study, config.draws, prompts, start)
-        result, draws = (_scored if config.action == "scores" else _pruned)(config, pruner, out)
+        pruner = Pruner.of(study, config.draws, config.pruning.search_prompts, config.pruning.start.ablation)
+        if config.action == "scores":
+            draws: Draws = {config.donor_seeds[0]: pruner.search.records(config.ablations)}
+            more = {"scores": {sort: _scores(pruner, sort) for sort in SORTS}}
+        else:
+            draws, units, more = _pruned(config, pruner, out)
+            about |= units
     else:
         needed = config.draws if any(one.corruptions for one in config.ablations.values()) else config.draws[:1]
         store, writes = Store(), config.action != "probes"
         runs = {draw.donor_seed: Run(study, draw, store) for draw in needed}
         draws = {seed: run.records(config.ablations, generate=writes) for seed, run in runs.items()}
-        result = _result(config, draws, {name: ablation.plain() for name, ablation in config.ablations.items()})
+    first = next(iter(draws.values()))[names.FULL]
+    result = {
+        "config": config.plain(),
+        "provenance": first.provenance,
+        "left_out": first.data["left_out"],
+        "ablations": about,
+        "results": _results(draws),
+        **more,
+    }
     if out is not None:
         exports.write(out, result, _rows(draws))
     return result
 
 
-def _scored(config: Config, pruner: Pruner, _: Path | None) -> tuple[dict[str, Any], Draws]:
-    """The result with the scores of the living units by name, the highest first, for each sort; and its records."""
-    draws = {pruner.search.draw.donor_seed: pruner.search.records(config.ablations)}
-    named: dict[str, dict[str, float]] = {}
-    for sort in SORTS:
-        scores, units = pruner.scores(pruner.first, sort), pruner.first.units(sort)
-        pairs = [(str(unit), float(scores[units.place(unit)])) for unit in units.of(pruner.first.living(sort))]
-        named[sort] = dict(sorted(pairs, key=lambda pair: -pair[1]))
-    return _result(config, draws, {names.FULL: WHOLE.plain()}) | {"scores": named}, draws
+def _scores(pruner: Pruner, sort: Sort) -> dict[str, float]:
+    """The scores of the living units of a sort by name, the highest first."""
+    scores, units = pruner.scores(pruner.first, sort), pruner.first.units(sort)
+    named = {str(unit): float(scores[units.place(unit)]) for unit in units.of(pruner.first.living(sort))}
+    return dict(sorted(named.items(), key=lambda pair: -pair[1]))
 
 
-def _pruned(config: Config, pruner: Pruner, out: Path | None) -> tuple[dict[str, Any], Draws]:
-    """The result of pruning, and its records; out: a folder that receives the scores that were measured."""
+def _pruned(config: Config, pruner: Pruner, out: Path | None) -> tuple[Draws, dict[str, Any], dict[str, Any]]:
+    """The records of pruning, the units of its circuits, and what the result has more; out: receives its scores."""
     sort, how, start = PRUNING[config.action], config.pruning, pruner.first
     if sort == "edge" and how.after_heads:
         start = pruner.before_edges(how.per_round, how.heads_share)
     found = pruner.pruned(sort, start, config.share, how.per_round, how.keep, how.score_files)
-    circuits, drawn = {names.PRUNED: found.result}, pruner.at_random(sort, start, found.result, config.random)
+    drawn = pruner.at_random(sort, start, found.result, config.random)
+    circuits = {names.PRUNED: found.result}
     circuits |= {names.random_circuit(number): one for number, one in enumerate(drawn, 1)}
-    draws: dict[int, dict[str, Record]] = {}
-    for run in pruner.runs:
-        pruned = {name: pruner.record(run, circuit) for name, circuit in circuits.items()}
-        draws[run.draw.donor_seed] = {**run.records(config.ablations), **pruned}
-    about = {names.FULL: WHOLE.plain()} | {name: {"units": circuit.digest} for name, circuit in circuits.items()}
+    draws = {
+        run.draw.donor_seed: {
+            **run.records(config.ablations),
+            **{name: pruner.record(run, circuit) for name, circuit in circuits.items()},
+        }
+        for run in pruner.runs
+    }
     if out is not None and not how.score_files:
         save_scores(out, pruner, found)
     pruning = {
@@ -339,7 +300,7 @@ def _pruned(config: Config, pruner: Pruner, out: Path | None) -> tuple[dict[str,
         "stopped": found.stopped,
         "kept": {name: [*found.result.names(name)] for name in SORTS},
     }
-    return _result(config, draws, about) | {"pruning": pruning}, draws
+    return draws, {name: {"units": circuit.digest} for name, circuit in circuits.items()}, {"pruning": pruning}
 
 
 def save_scores(folder: Path, pruner: Pruner, found: Rounds) -> list[Path]:
@@ -351,22 +312,10 @@ def save_scores(folder: Path, pruner: Pruner, found: Rounds) -> list[Path]:
     return files
 
 
-def _result(config: Config, draws: Draws, ablations: Mapping[str, Any]) -> dict[str, Any]:
-    """What every result says: of which config and model it is, and what was measured."""
-    first = next(iter(draws.values()))[names.FULL]
-    return {
-        "config": config.plain(),
-        "provenance": first.provenance,
-        "left_out": first.data["left_out"],
-        "ablations": dict(ablations),
-        "results": _results([{name: record.data for name, record in draw.items()} for draw in draws.values()]),
-    }
-
-
-def _results(draws: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Interval]]:
+def _results(draws: Draws) -> dict[str, dict[str, Any]]:
     """The interval of every measure by ablation."""
-    results = dict[str, dict[str, Interval]]()
-    for name, row in aligned(draws).items():
+    results = {}
+    for name, row in aligned([{name: one.data for name, one in draw.items()} for draw in draws.values()]).items():
         units = row["query"] if queries_of(row) > 1 else None  # prompts, where all ask the same
         results[name] = {
             measure: right_of(row, measure) if values.dtype == bool else mean(values, units)
@@ -378,12 +327,9 @@ def _results(draws: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Inte
 
 def _rows(draws: Draws) -> str:
     """One line for each ablation, draw of donors and prompt."""
-    columns = ("index", "queries", "answers", "right", "log_prob", "kl", "agrees", "written")
-    text = io.StringIO(newline="")
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["ablation", "donor_seed", *columns])
-    for seed, records in draws.items():
-        for name, record in records.items():
-            parts = [record.data.get(column, [""] * len(record.data["index"])) for column in columns]
-            table.writerows([name, seed, *cells] for cells in zip(*parts, strict=True))
-    return text.getvalue()
+    tables = [
+        pd.DataFrame({"ablation": name, "donor_seed": seed, **{part: record.data.get(part, "") for part in COLUMNS}})
+        for seed, records in draws.items()
+        for name, record in records.items()
+    ]
+    return pd.concat(tables).to_csv(index=False, lineterminator="\n")

@@ -1,37 +1,37 @@
 """Edge ablation from JSON, see `commands.edge_configs`."""
 
-import argparse
+from __future__ import annotations
+
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from util.commands import edge_configs as configs
-from util.study.model import Model
+from util.commands.results import shown
 
 
-class _PrintExamples(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+def run(file: Path | None = None, *, examples: bool = False, device: str = "auto", overwrite: bool = False) -> None:
+    """Run the configs of a file. Raises what `configs.load` and `configs.run` raise.
+
+    Args:
+        file: CONFIG.json: one config, or a list of them
+        examples: print a small config of each action
+        device: cpu, cuda, cuda:1, ...; default: what there is
+        overwrite: measure again, and replace what is in out_dir
+    """
+    from util.commands import edge_configs as configs
+
+    if examples:
         print(json.dumps(configs.EXAMPLES, indent=1))
-        parser.exit()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of this command to a parser."""
-    parser.add_argument("file", metavar="CONFIG.json", help="one config, or a list of them")
-    parser.add_argument("--examples", action=_PrintExamples, nargs=0, help="print a small config of each action")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--overwrite", action="store_true", help="measure again, and replace what is in out_dir")
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Run the configs of a file. Raises what `configs.load` and `configs.run` raise."""
-    runs = configs.load(arguments.file)
-    models: dict[str, Model] = {}  # by request: configs of one model share it
+        return
+    if file is None:
+        raise ValueError("name a CONFIG.json; --examples prints one of each action")
+    runs = configs.load(file)
+    models: dict[str, Any] = {}  # by request: configs of one model share it
     for number, config in enumerate(runs, 1):
-        asked = replace(config.model, device=arguments.device)
+        asked = replace(config.model, device=device)
         model = models.setdefault(json.dumps(asked.request), asked)
-        print(f"[{number}/{len(runs)}] {config.action}: {model.request['model']}, {config.request.task}")
-        result = configs.run(config, model, overwrite=arguments.overwrite)
+        print(f"[{number}/{len(runs)}] {config.action}: {model.request['model']}, {config.draws[0].task}")
+        result = configs.run(config, model, overwrite=overwrite)
         for name, row in result["results"].items():
-            values = ("{} {:.3f} [{:.3f}, {:.3f}]".format(measure, *interval) for measure, interval in row.items())
-            print(f"  {name:28}", "  ".join(values))
+            print(f"  {name:28}", "  ".join(f"{measure} {shown(interval)}" for measure, interval in row.items()))

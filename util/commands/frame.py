@@ -1,56 +1,34 @@
-"""What all commands share: which there are, their help, flags from a JSON file, and how errors end a run.
+"""The command line: which commands there are, flags from a JSON file, shell completion, and how errors end a run.
 
-A command is a module of this room with `add_arguments(parser)` and `run(arguments)`. Its line in COMMANDS has what help
-texts say, so that only the module of the command that is asked for is imported.
+A command is the function `run` of a module of this room, which is imported when the command is asked for; its signature
+and docstring are its flags. PyTorch is imported by what runs, never for help or for a wrong flag.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.config import Dict
+from rich.console import Console
 
 PROGRAM = "python -m util"
-
-
-@dataclass(frozen=True)
-class Command:
-    """One command: its name, what it does, and examples of its arguments, the plainest first.
-
-    takes_config: whether its flags may stand in a JSON file.
-    """
-
-    name: str
-    help: str
-    examples: tuple[str, ...]
-    takes_config: bool = True
-
-    @property
-    def lines(self) -> list[str]:
-        """The examples, as one would type them."""
-        return [f"{PROGRAM} {self.name} {example}".rstrip() for example in self.examples]
-
-
-COMMANDS = (
-    Command(
-        "card",
+ENDS = "ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong"
+COMMANDS = {  # what each does, and arguments to begin with
+    "card": (
         "which circuits of in-context learning a model has, on one page",
         ("smollm2", "smollm2 --size small --out card", "gpt2-large --seed 1", "embedded --untrained 0"),
     ),
-    Command(
-        "atlas",
+    "atlas": (
         "cards side by side: how many heads of each role, how deep, and which serve IOI too",
         ("data/cards data/cards/smollm2", "cards/gpt2 cards/pythia-160m --out atlas"),
-        takes_config=False,
     ),
-    Command(
-        "scores",
+    "scores": (
         "prefix-matching scores of all heads, and their companions, on repeated random tokens",
         (
             "smollm2",
@@ -58,140 +36,113 @@ COMMANDS = (
             "meta-llama/Meta-Llama-3-8B --revision main --dtype bfloat16",
         ),
     ),
-    Command(
-        "means",
+    "means": (
         "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
         ("smollm2", "smollm2 --mode mean,input_mean --reference mnli --reference-prompts 500"),
     ),
-    Command(
-        "ablate",
+    "ablate": (
         "classification tasks with some heads replaced by their mean, beside the whole model and random heads",
         (
             "smollm2 --task wordseq1 --top 0.01 --controls 10",
-            "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,5.1 --mode zero",
+            "smollm2 --task repetition,recursion --k 5 --seed 42,43,44 --heads L17H4,L5H1 --mode zero",
             "smollm2 --top 0.01 --random 42",
             "smollm2 --mode input_mean --reference mnli",
         ),
     ),
-    Command(
-        "knockout",
+    "knockout": (
         "classification tasks with the induction pattern forbidden to some heads",
         (
             "smollm2 --task wordseq1 --top 0.01 --controls 3",
             "smollm2 --heads heads.json --pattern previous-part --out knocked-out",
         ),
     ),
-    Command(
-        "evaluate",
+    "evaluate": (
         "lm-evaluation-harness on a model with heads ablated or their pattern knocked out",
         (
             "--top 0.01 --mode mean -- --tasks icl_wordseq1 --num_fewshot 5 --model_args pretrained=smollm2",
             "--heads L17H4 --pattern induction -- --tasks icl_sst2 --output_path out --model_args pretrained=smollm2",
         ),
-        takes_config=False,
     ),
-    Command(
-        "forerunner",
+    "forerunner": (
         "on how many prompts each head reads the token before a label (forerunner token heads)",
         ("smollm2 --dataset trec --k 4 --prompts 64", "smollm2 --dataset 2 --threshold 5 --untrained"),
     ),
-    Command(
-        "ioi",
+    "ioi": (
         "what each head carries in indirect object identification, by patching it",
         ("smollm2 --prompts 32", "gpt2-large --corruption abc --prompts 128 --seed 1 --out ioi"),
     ),
-    Command("edges", "edge ablation between token types, from JSON", ("--examples", "CONFIG.json"), takes_config=False),
-    Command(
-        "claims",
+    "edges": ("edge ablation between token types, from JSON", ("--examples", "CONFIG.json")),
+    "claims": (
         "verdicts on the papers' claims (hours; goes on where it stopped)",
-        ("embedded --prompts 100", "smollm2 --text-tasks"),
-        takes_config=False,
+        ("embedded --prompts 100", "smollm2 --text-tasks sst2"),
     ),
-    Command(
-        "draw",
+    "draw": (
         "stored figures again, from their values alone",
         ("smollm2", "embedded --figure toy_induction_head --width 3.3 --out pictures"),
-        takes_config=False,
     ),
-    Command(
-        "replication",
+    "replication": (
         "two runs' values: what held and what moved",
         ("data/values experiment_material/replications/embedded-1/data/values",),
-        takes_config=False,
     ),
+}
+
+
+def _shown(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+app = App(
+    name=PROGRAM,
+    help=f"{PROGRAM} COMMAND --help has all flags and examples.\n\nA command {ENDS}.",
+    help_format="plaintext",
+    help_formatter="plain",
+    version_flags=(),
+    default_parameter=Parameter(negative=(), show_default=_shown),
+    console=Console(width=140, highlight=False),
+    result_action="return_value",
 )
-BY_NAME = {command.name: command for command in COMMANDS}
-ENDS = "ends with 0; with 1 and one message where an input has to be mended; with 2 where a flag is wrong"
+for command, (about, examples) in COMMANDS.items():
+    lines = "\n".join(f"  {PROGRAM} {command} {example}" for example in examples)
+    app.command(f"util.commands.{command}:run", name=command, help=about, help_epilogue=f"examples:\n{lines}")
+app.meta.end_of_options_delimiter = ""  # what follows `--` is the command's
+app.suppress_keyboard_interrupt = app.meta.suppress_keyboard_interrupt = False  # `main` says something
 
 
-def overview() -> str:
-    """Returns all commands, each with an example."""
-    width = max(len(command.name) for command in COMMANDS)
-    lines = [f"usage: {PROGRAM} COMMAND ...", ""]
-    for command in COMMANDS:
-        lines += [f"{command.name:{width}}  {command.help}", f"{'':{width}}      {command.lines[0]}"]
-    return "\n".join([*lines, "", f"{PROGRAM} COMMAND --help has all flags and more examples. A command {ENDS}.", ""])
+@app.meta.default
+def with_options(
+    *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    config: Path | None = None,
+    completion: Literal["bash", "zsh", "fish"] | None = None,
+) -> Any:
+    """Parse the arguments of a command, and run it.
+
+    Args:
+        config: a JSON object of flags by their names, such as {"model": "smollm2", "prompts": 8}; others win
+        completion: print a script that completes flags in this shell, for the alias util='python -m util'
+    """
+    if completion:
+        return print(app.generate_completion(prog_name="util", shell=completion))
+    app.config = () if config is None else Dict(flags_in(config), source=str(config), use_commands_as_keys=False)
+    return app(words, exit_on_error=False, print_error=False)
 
 
-def parser_of(command: Command) -> argparse.ArgumentParser:
-    """Returns the parser of one command, with its flags; imports its module."""
-    examples = "".join(f"  {line}\n" for line in command.lines)
-    parser = argparse.ArgumentParser(
-        prog=f"{PROGRAM} {command.name}",
-        description=f"{command.help[0].upper()}{command.help[1:]}.",
-        epilog=f"examples:\n{examples}\nIt {ENDS}.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    module = importlib.import_module(f"util.commands.{command.name}")
-    module.add_arguments(parser)
-    if command.takes_config:
-        about = 'a JSON object of flags by their names, such as {"model": "smollm2", "prompts": 8}; others win'
-        parser.add_argument("--config", metavar="FILE.json", help=about)
-    parser.set_defaults(run=module.run)
-    return parser
+def from_json(text: str, where: str, pairs: Any = None) -> Any:
+    """What a text of JSON holds. Raises ValueError, with where it comes from, for text that is no JSON.
 
-
-def parsed(command: Command, argv: Sequence[str]) -> argparse.Namespace:
-    """Returns the arguments of a command, those of its --config included; ends the process for wrong ones."""
-    parser = parser_of(command)
-    if not command.takes_config:
-        return parser.parse_args(argv)
-    before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    before.add_argument("--config")
-    file = before.parse_known_args(argv)[0].config
-    flags = [] if file is None else _flags(parser, file)
-    arguments, unknown = parser.parse_known_args([*flags, *argv])
-    if wrong := [flag.removeprefix("--").partition("=")[0] for flag in unknown if flag in flags]:
-        parser.error(f"{file}: there is no flag {', '.join(wrong)}; --help lists them")
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return arguments
-
-
-def _flags(parser: argparse.ArgumentParser, file: str) -> list[str]:
-    """The flags that a JSON file stands for. Its model becomes the default of the parser."""
+    pairs: makes an object of its keys and values, by default a dictionary.
+    """
     try:
-        given = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        parser.error(f"--config {file} cannot be read: {error}")
+        return json.loads(text, object_pairs_hook=pairs)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is no JSON ({error}); mend it") from None
+
+
+def flags_in(file: Path) -> dict[str, Any]:
+    """The flags of a JSON file; lists and objects are text, as on a command line."""
+    given = from_json(file.read_text(encoding="utf-8"), f"--config {file}")
     if not isinstance(given, dict):
-        parser.error(f"--config {file}: {given!r:.60} is no object of flags")
-    if "model" in given:
-        parser.set_defaults(model=str(given.pop("model")))
-    return [flag for name, value in given.items() for flag in _flag(name, value)]
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    """One entry of a JSON file as a flag; none for null and false."""
-    option = f"--{name.replace('_', '-')}"
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [option]
-    plain = isinstance(value, list) and not any(isinstance(entry, list | dict) for entry in value)
-    text = ",".join(map(str, value)) if plain else value if isinstance(value, str) else json.dumps(value)
-    return [f"{option}={text}"]
+        raise ValueError(f"--config {file}: {given!r:.60} is no object of flags; write one, by their names")
+    return {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in given.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -201,40 +152,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     try:
         try:
-            _run(argv)
+            app.meta(argv, exit_on_error=False, print_error=False)
+            return
         finally:
             sys.stdout.flush()  # what is still buffered may have no reader either
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter, which flushes again
         sys.exit(141)
-
-
-def _run(argv: Sequence[str] | None) -> None:
-    """Run one command, and end the process where it cannot."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if not given or given[0] in ("-h", "--help"):
-        print(overview(), end="")
-        return
-    if given[0] not in BY_NAME:
-        _end(2, f"there is no command {given[0]!r}; there are {', '.join(BY_NAME)}")
-    try:
-        arguments = parsed(BY_NAME[given[0]], given[1:])
-        arguments.run(arguments)
-    except BrokenPipeError:
-        raise
-    except (
-        ValueError,
-        OSError,
-        ImportError,
-        FloatingPointError,
-    ) as error:  # what a user can mend; its message says how
-        _end(1, str(error))
+    except CycloptsError as error:
+        status, message = 2, f"{str(error).rstrip('. ')}; --help lists the flags"
+    except (ValueError, OSError, ImportError, FloatingPointError, RecursionError) as error:
+        status, message = 1, str(error)  # it says what to mend
     except MemoryError as error:  # Python's own has no message
-        _end(1, str(error) or "this needs more memory than there is: ask for less")
+        status, message = 1, str(error) or "this needs more memory than there is: ask for less"
     except KeyboardInterrupt:
-        _end(130, "interrupted; what is in the cache is not measured again")
-
-
-def _end(status: int, message: str) -> NoReturn:
+        status, message = 130, "interrupted; what is in the cache is not measured again"
     print(message, file=sys.stderr)
     sys.exit(status)

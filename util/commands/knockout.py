@@ -1,33 +1,35 @@
 """Classification tasks with the induction pattern forbidden to some heads, see `prompts.induction_pattern`."""
 
-import argparse
-from collections.abc import Sequence
+from __future__ import annotations
 
-from util.commands import answers
+from functools import partial
+from typing import Literal
+
+from util.commands.arguments import Asked, Compared
+from util.commands.results import Out
 from util.figures.induction_scores.edits import Edit
-from util.prompts.induction_pattern import PATTERNS
-from util.stats.heads import Head
 
-BY_FLAG = {pattern.replace(" ", "-"): pattern for pattern in PATTERNS}
+Pattern = Literal["induction", "random-keys", "previous-part", "exact-tokens"]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of this command to a parser."""
-    answers.add_arguments(parser)
-    about = (
-        "what the heads may not read: what followed an earlier part of the same kind (the default), as many random "
-        "keys, or what followed any earlier part"
-    )
-    parser.add_argument("--pattern", choices=BY_FLAG, default="induction", help=about)
-    parser.add_argument("--key-seed", type=int, default=0, metavar="SEED", help="of random keys (default: 0)")
+def run(
+    asked: Asked = Asked(),
+    *,
+    compared: Compared = Compared(),
+    pattern: Pattern = "induction",
+    key_seed: int = 0,
+    out: Out = Out(),
+) -> None:
+    """Knock a pattern out on classification tasks. Raises ValueError, before any loading, for what there is not.
 
+    Args:
+        pattern: what the heads may not read: what followed an earlier part of the same kind (the default), as many
+            random keys, or what followed any earlier part
+        key_seed: of random keys
+    """
+    from util.commands.answers import compare
 
-def run(arguments: argparse.Namespace) -> None:
-    """Knock a pattern out on classification tasks. Raises ValueError, before any loading, for what there is not."""
-    pattern, seed = BY_FLAG[arguments.pattern], arguments.key_seed
-
-    def edit(heads: Sequence[Head]) -> Edit:
-        return Edit.knock_out(heads, pattern, seed)
-
+    name = pattern.replace("-", " ")
+    edit = partial(Edit.knock_out, pattern=name, seed=key_seed)
     edit([])  # raises ValueError for a wrong seed
-    answers.run(arguments, "knockout", answers.task_studies(arguments), edit, pattern=pattern, key_seed=seed)
+    compare("knockout", asked, compared, out, edit, {"pattern": name, "key_seed": key_seed})

@@ -2,79 +2,78 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from cyclopts import Parameter
 
 from util import paths
+from util.commands.arguments import Folder
 from util.show import files
 from util.stats.intervals import Interval, Intervals
 from util.study import exports, store
-from util.study.base import Study as PartStudy
-from util.study.study import Study as FigureStudy
-
-Study = PartStudy | FigureStudy
 
 
-def add_out(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say where a result goes, and whether it is measured again."""
-    about = "receives result.json and rows.csv; default: a folder of its own for every request, see what is printed"
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help=about)
-    parser.add_argument("--overwrite", action="store_true", help="replace the result of another request in --out")
-    parser.add_argument("--redo", action="store_true", help="measure again what is cached")
-
-
+@Parameter(name="*")
 @dataclass(frozen=True)
-class Destination:
-    """The folder that receives a result, and the request that the result is of."""
+class Out:
+    """Where a result goes, and whether it is measured again.
 
-    folder: Path
-    request: dict[str, Any]
+    Args:
+        out: receives result.json and rows.csv; default: a folder of its own for every request, see what is printed
+        overwrite: replace the result of another request in --out
+        redo: measure again what is cached
+    """
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace, command: str, studies: Sequence[Study], **more: Any) -> Destination:
-        """Returns where the result of some studies of one model goes.
+    out: Folder | None = None
+    overwrite: bool = False
+    redo: bool = False
+
+    def checked(self, command: str, studies: Sequence[Any], **more: Any) -> Callable[..., None]:
+        """Returns `written` of the folder and the request of some studies of one model.
 
         more: what else decides the result, in plain JSON. Raises ValueError, before any work, for a folder that cannot
         be written to, and FileExistsError for one that holds the result of another request, unless it is overwritten.
         """
-        asked = [dict(study.request) for study in studies]
-        model = studies[0].model
-        request = {"measure": command, **model.request, "studies": asked, **more}
-        folder = arguments.out or paths.output("commands") / store.place_of(request, Path()).stem
+        first, asked = studies[0], [dict(study.request) for study in studies]
+        request = {"measure": command, **first.model.request, "studies": asked, **more}
+        folder = self.out or paths.output("commands") / store.place_of(request, Path()).stem
         exports.check_folder(folder, "out")
-        if not arguments.overwrite:
-            known = studies[0].expected
+        if not self.overwrite:
             cure = "choose another folder with --out, or replace it with --overwrite"
-            exports.result_there(folder, request, "request", known, cure)
-        return cls(folder, request)
+            exports.result_there(folder, request, "request", first.expected, cure)
+        return partial(written, folder, request)
 
-    def write(
-        self, results: Mapping[str, Any], rows: pd.DataFrame, table: pd.DataFrame, measured_by: Iterable[Study]
-    ) -> None:
-        """Write a result, and print its table.
 
-        results: what result.json has under "results", see `files.plain`; rows: the lines of rows.csv; measured_by: the
-        studies whose records it is made of.
-        """
-        origins = {file: origin for study in measured_by for file, origin in study.origins.items()}
-        every = list(origins.values())
-        shared = {name: value for name, value in every[0].items() if all(origin.get(name) == value for origin in every)}
-        result = {
-            "request": self.request,
-            "provenance": shared,
-            "records": {file: {n: v for n, v in origin.items() if n not in shared} for file, origin in origins.items()},
-            "results": files.plain(results),
-        }
-        exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
-        exports.write(self.folder, result, exact.to_csv(index=False, lineterminator="\n"))
-        print(table.to_string())
-        for name in (exports.RESULT, exports.ROWS):
-            print(self.folder / name)
+def written(
+    folder: Path,
+    request: Mapping[str, Any],
+    results: Mapping[str, Any],
+    rows: pd.DataFrame,
+    table: pd.DataFrame,
+    measured_by: Iterable[Any],
+) -> None:
+    """Write a result, and print its table.
+
+    results: what result.json has under "results", see `files.plain`; rows: the lines of rows.csv; measured_by: the
+    studies whose records it is made of.
+    """
+    origins = {file: origin for study in measured_by for file, origin in study.origins.items()}
+    first, *others = origins.values()
+    shared = {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
+    result = {
+        "request": request,
+        "provenance": shared,
+        "records": {file: {n: v for n, v in origin.items() if n not in shared} for file, origin in origins.items()},
+        "results": files.plain(results),
+    }
+    exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
+    exports.write(folder, result, exact.to_csv(index=False, lineterminator="\n"))
+    print(table.to_string(), folder / exports.RESULT, folder / exports.ROWS, sep="\n")
 
 
 def columns(name: str, intervals: Intervals) -> dict[str, Any]:
@@ -85,5 +84,4 @@ def columns(name: str, intervals: Intervals) -> dict[str, Any]:
 
 def shown(interval: Interval) -> str:
     """Returns an interval as tables have it, such as 0.441 [0.284, 0.590]."""
-    value, low, high = interval
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*interval)

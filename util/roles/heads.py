@@ -40,21 +40,21 @@ def checked_heads(values: Any, name: str = "heads") -> tuple[Head, ...]:
 
 
 def named_heads(text: str) -> tuple[Head, ...]:
-    """Returns heads by their names, such as "5.1,17.4" or "L5H1 L17H4", or of a JSON list [[layer, head], ...].
+    """Returns heads by their names, such as "L5H1,L11H3", or of a JSON list [[layer, head], ...].
 
     text: the names, the list, or a file whose name ends in .json and that holds either. Raises ValueError for what
     names no heads, and OSError for a file that cannot be read.
     """
     if text.endswith(".json"):
-        text = Path(text).read_text(encoding="utf-8")
-    listed = json.loads(text) if text.lstrip().startswith("[") else re.split(r"[,\s]+", text.strip())
+        text = Path(text).read_text(encoding="utf-8").strip()
+    listed = json.loads(text) if text.startswith("[") else text.split(",")
     return checked_heads([_by_name(entry) if isinstance(entry, str) else entry for entry in listed])
 
 
 def _by_name(name: str) -> Head:
-    match = re.fullmatch(r"L?(\d+)[.H](\d+)", name)
+    match = re.fullmatch(r"L(\d+)H(\d+)", name.strip())
     if match is None:
-        raise ValueError(f"{name!r} is no head: write layer.head or LlayerHhead, such as 5.1 or L5H1")
+        raise ValueError(f"{name!r} is no head; write L5H1,L11H3")
     return int(match[1]), int(match[2])
 
 

@@ -54,6 +54,8 @@ def _line(cls: type, error: Any) -> str:
     message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
     if error["type"] == "unexpected_keyword_argument":
         return f"{cls.__name__} has no argument {where!r}; it has {', '.join(names)}"
+    if error["type"] in ("missing", "missing_argument"):
+        return f"{where} is missing; give it"
     if message.startswith(f"{where} = "):
         return message
     return f"{where} = {error['input']!r}: {message[:1].lower()}{message[1:]}"

@@ -118,7 +118,7 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
         monkeypatch.setattr(more_labels, name, value)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     file = files.save_values({"request": 1}, "edge_ablation")
-    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--text-tasks"])
+    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--text-tasks", "none"])
     command_line.main()
     printed = capsys.readouterr().out
     assert "1. circuits explain" in printed and " holds " in printed and "2. tasks differ" in printed
