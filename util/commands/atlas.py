@@ -4,8 +4,9 @@ import argparse
 from pathlib import Path
 
 from util import paths
-from util.card.atlas import CardAtlas, Entry
+from util.card import atlas
 from util.show import files
+from util.show.draw import draw
 from util.study.exports import check_folder
 
 NAME = "card_atlas"
@@ -22,9 +23,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the table, and write the figure. Raises ValueError for what is no card."""
     if arguments.out is not None:
         check_folder(arguments.out, "out")
-    atlas = CardAtlas(tuple(Entry.read(place) for place in arguments.card))
-    print(atlas.table().to_string())
+    cards = [atlas.read(place) for place in arguments.card]
+    atlas.check(cards)
+    print(atlas.table(cards).to_string())
     folder = arguments.out or paths.output("cards")
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = files.write_figure(atlas.figure(), folder / NAME)
-    print(*pictures, files.write_values(atlas.values(), folder / f"{NAME}.json"), sep="\n")
+    pictures = files.write_figure(draw(atlas.grid(cards), atlas.finding(cards), atlas.ABOUT), folder / NAME)
+    depths = {card["model"]: atlas.depths(card) for card in cards}
+    print(*pictures, files.write_values(depths, folder / f"{NAME}.json"), sep="\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from util import paths
 from util.card import page
-from util.card.study import SIZES, Study
+from util.card.measure import SIZES, card
 from util.commands.arguments import add_model, model_of
 from util.study.exports import check_folder
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of all prompts")
     about = "of the model's untrained twin with fresh weights from this seed: what a card says of nothing"
     parser.add_argument("--untrained", type=int, metavar="SEED", help=about)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="receives card.html, card.pdf and card.json")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="receives card.html and card.json")
     parser.add_argument("--redo", action="store_true", help="measure again what is cached")
 
 
@@ -28,15 +28,13 @@ def run(arguments: argparse.Namespace) -> None:
     model = model_of(arguments)
     if arguments.untrained is not None:
         model = model.twin(arguments.untrained)
-    study = Study(model, arguments.size, arguments.seed, redo=arguments.redo)
     twin = "" if arguments.untrained is None else f"untrained-{arguments.untrained}"
     out = arguments.out or paths.output("cards", arguments.model) / twin
     check_folder(out, "out")
-    study.check()
-    written = page.write(study.card(), out, command_of(arguments))
-    for one in written.values["sentences"]:
-        print(f"{one['topic']} ({one['told']}): {one['text']}")
-    print(*filter(None, [written.json, written.html, written.pdf, written.lacking]), sep="\n")
+    made = card(model, arguments.size, arguments.seed, redo=arguments.redo)
+    for topic, said in made["sentences"].items():
+        print(f"{topic}:", *said)
+    print(*page.write(made, out, command_of(arguments)), sep="\n")
 
 
 def command_of(arguments: argparse.Namespace) -> str:
