@@ -1,283 +1,228 @@
-"""A card of the embedded model, in small: its parts, what is kept, its page and its command."""
+"""A card of the embedded model, in small: what it is made of, what is kept, its page, cards side by side, commands."""
 
 import json
+import re
 
-import numpy as np
 import pytest
-import torch
 
-from tests.html_pages import CHROMIUM, NO_CHROMIUM, checked, words
 from util import paths
-from util.card import costs, page, study
-from util.card.atlas import CardAtlas, Entry
-from util.card.results import IOI, KNOCKED_OUT, ROLES, SCHEMA, WORD_PAIRS
-from util.card.sentences import Told, sentences
-from util.card.study import Study
+from util.card import atlas, measure, page
+from util.card.topics import SCHEMA, TOPICS, sentences
 from util.commands.frame import main
 from util.engine.call import UnsupportedModel
+from util.figures import stored_roles
 from util.figures.role_atlas.show import place_of
-from util.load_model_and_data import load_ICL_model
 from util.prompts.prompt import UnsupportedTokenizer
-from util.show.files import plain
+from util.show.draw import draw
 from util.study import model as model_room
-from util.study.model import Model
+from util.study.study import Study
 
+ROLES = {"datasets": ["trec"], "ks": [4], "prompts": 4, "sequences": 16, "pairs": 24, "word_prompts": 4, "intact": 8}
 TINY = {
-    ROLES: {
-        "datasets": ["trec"],
-        "ks": [4],
-        "prompts": 4,
-        "sequences": 16,
-        "pairs": 24,
-        "word_prompts": 4,
-        "intact": 8,
-    },
-    IOI: {"prompts": 16, "path_heads": 4, "random_sets": 1},
-    WORD_PAIRS: {"prompts": 4, "donor_seeds": (0,)},
-    KNOCKED_OUT: {"queries": 8, "sequences": 4, "texts": 4, "control_sets": 2},
+    "role_atlas": ROLES,
+    "ioi_patching": {"prompts": 16, "path_heads": 4, "random_sets": 1},
+    "edge_ablation": {"tasks": ("copying", "capitalization"), "prompts": 4, "donor_seeds": (0,)},
+    "induction_scores": {"tasks": ("wordseq1",), "text_tasks": (), "prompts": 4, "sizes": (4,), "control_sets": 1},
 }
+IOI = "Indirect objects (IOI)"
+NEVER = "a model is loaded"
+COMMAND = "python -m util card embedded"
 
 
 def never(*_, **__):
     """Takes the place of what loads a model."""
-    raise AssertionError("a model is loaded")
+    raise AssertionError(NEVER)
 
 
-@pytest.fixture(scope="module")
+def failing(error, stem):
+    """Takes the place of `Study.values_of`: raises where the figure is that of a stem."""
+    whole = Study.values_of
+
+    def values_of(study, *parts):
+        if study.figure.stem == stem:
+            raise error
+        return whole(study, *parts)
+
+    return values_of
+
+
+@pytest.fixture(scope="module", autouse=True)
 def tiny():
     """Cards are as small as their parts can be."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(study, "SIZES", {"full": TINY})
-    yield
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "SIZES", {"full": TINY})
+        yield
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("records")
+    """Records of the figures' own studies, with the untrained twin, as notebooks leave them."""
+    made = tmp_path_factory.mktemp("records")
+    for figure, parts, _ in TOPICS.values():
+        Study(figure.stem, "embedded", folder=made, **TINY[figure.stem]).values_of(*parts)
+    return made
 
 
 @pytest.fixture(scope="module")
-def card(tiny, folder):
-    return Study("embedded", folder=folder).card()
+def card(folder):
+    """A card that is made of these records alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_room, "load_ICL_model", never)
+        return json.loads(json.dumps(measure.card("embedded", folder=folder)))
 
 
-@pytest.fixture(scope="module")
-def written(card, tmp_path_factory):
-    return page.write(card, tmp_path_factory.mktemp("card"), "python -m util card embedded --size full")
+def test_all_topics_are_measured(card):
+    assert not card["refused"] and {*card["values"]} == {*TINY}
+    for stem, settings in TINY.items():
+        asked = card["values"][stem]["request"]
+        assert asked["figure"] == stem and {name: asked[name] for name in settings} == json.loads(json.dumps(settings))
+    assert card["provenance"]["weights"] and "prompt_digest" not in card["provenance"]
+    assert "embedded: LlamaForCausalLM, 4 layers x 8 heads" in card["described"]
 
 
-def told(made):
-    return {one.topic: one.told for one in sentences(plain(made.values()))}
+def test_the_settings_of_a_full_card_are_those_of_the_notebooks():
+    cells = {stem: [*paths.root().glob(f"notebooks/*_{stem}.ipynb")][0].read_text(encoding="utf-8") for stem in TINY}
+    for figure, _, _ in TOPICS.values():
+        settings = figure.settings()
+        stated = re.findall(r'"(\w+) = ([\d]+|\[[\d, ]+\])(?:  #[^"]*)?(?:\\n)?"', cells[figure.stem])
+        asked = {name: json.loads(value) for name, value in stated if hasattr(settings, name)}
+        assert "seed" in asked and len(asked) > 1
+        for name, value in asked.items():
+            default = getattr(settings, name)
+            assert value == (list(default) if isinstance(default, tuple) else default), (figure.stem, name)
 
 
-# ------------------------------------------------------------------------------------------------ measuring
-
-
-def test_all_parts_are_measured(card):
-    assert not card.refused and all(plain(card.values())[part] for part in TINY)
-    assert told(card)["Induction"] is Told.FOUND and told(card)["Indirect objects (IOI)"] is Told.FOUND
-
-
-def test_its_numbers_are_those_of_the_figures(card, folder, tmp_path):
-    alone = Study("embedded", folder=tmp_path)
-    atlas = alone.roles_study(**TINY[ROLES]).numbers("atlas")
-    found = {role: {n: v for n, v in one.items() if n != "closest"} for role, one in card.roles["roles"].items()}
-    assert plain(atlas["roles"]) == plain(found)
-    population = alone.ioi_study(**TINY[IOI]).numbers("population")["population"]
-    np.testing.assert_array_equal(population["noised"]["value"], card.ioi["population"]["noised"]["value"])
-
-
-def test_a_second_card_measures_nothing_and_loads_no_model(card, folder, monkeypatch):
-    monkeypatch.setattr(model_room, "load_ICL_model", never)
-    again = Study("embedded", folder=folder).card()
-    assert plain(again.values()) == plain(card.values())
-
-
-def test_a_card_that_was_killed_goes_on_where_it_stopped(card, tiny, tmp_path, monkeypatch):
-    killed = Study("embedded", folder=tmp_path)
-
-    def kill(*_, **__):
-        raise KeyboardInterrupt
-
+def test_a_card_that_was_interrupted_goes_on_where_it_stopped(card, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Study, "word_pairs", kill)
+        patch.setattr(Study, "values_of", failing(KeyboardInterrupt(), "edge_ablation"))
         with pytest.raises(KeyboardInterrupt):
-            killed.card()
+            measure.card("embedded", folder=tmp_path)
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.pickle")}
     assert kept
-    resumed = Study("embedded", folder=tmp_path).card()
-    assert {file: file.stat().st_mtime_ns for file in kept} == kept  # nothing is computed twice
-    for name in TINY:
-        assert plain(resumed.values())[name] == plain(card.values())[name]
-
-
-def test_shares_that_all_change_alike_have_an_interval():
-    found = costs.beyond_controls(np.ones(40), 12, True)
-    assert found.value == found.high == 1 and 0.7 < found.low < 0.95
-    assert costs.beyond_controls(np.full(40, 0.5), 12, False).low == 0.5
+    resumed = measure.card("embedded", folder=tmp_path)
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept  # nothing is measured twice
+    assert resumed["sentences"] == card["sentences"]
 
 
 @pytest.mark.parametrize("error", [UnsupportedModel, UnsupportedTokenizer])
-def test_a_part_that_a_model_refuses_is_left_out_with_the_reason(card, tiny, folder, monkeypatch, error):
-    def refuse(*_, **__):
-        raise error("the tokenizer splits names")
-
-    monkeypatch.setattr(Study, "ioi", refuse)
-    made = Study("embedded", folder=folder).card()
-    assert made.ioi is None and made.roles is not None
-    found = {one.topic: one for one in sentences(plain(made.values()))}
-    assert found["Indirect objects (IOI)"].told is Told.NOT_MEASURED
-    assert "the tokenizer splits names" in found["Indirect objects (IOI)"].text
+def test_a_topic_that_a_model_refuses_is_said(folder, monkeypatch, error):
+    monkeypatch.setattr(Study, "values_of", failing(error("names are split"), "ioi_patching"))
+    made = measure.card("embedded", folder=folder)
+    assert made["refused"] == {IOI: "names are split"} and {*made["values"]} == {*TINY} - {"ioi_patching"}
+    assert made["sentences"][IOI] == ["Not measured: names are split."]
+    assert not [*page.pictures(made, IOI)]
+    assert atlas.in_ioi(made) == set() and len(atlas.table([made]))
 
 
-def test_any_other_error_ends_the_card(card, tiny, folder, monkeypatch):
-    def fail(*_, **__):
-        raise ValueError("a mistake of ours")
-
-    monkeypatch.setattr(Study, "ioi", fail)
-    with pytest.raises(ValueError, match="a mistake of ours"):
-        Study("embedded", folder=folder).card()
-
-
-@pytest.mark.parametrize("wrong", [{"size": "tiny"}, {"seed": -1}])
-def test_wrong_arguments_are_refused_before_anything_is_loaded(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Study("embedded", **wrong)
+@pytest.mark.parametrize(
+    ("wrong", "named"), [({"size": "tiny"}, "size = 'tiny'"), ({"seed": -1}, "seed"), ({}, "sequences")]
+)
+def test_wrong_settings_are_refused_before_anything_is_measured(wrong, named, tmp_path, monkeypatch):
+    monkeypatch.setattr(model_room, "load_ICL_model", never)
+    monkeypatch.setattr(measure, "SIZES", {"full": TINY | {"induction_scores": {"sequences": 0 if not wrong else 1}}})
+    with pytest.raises(ValueError, match=named):
+        measure.card("embedded", folder=tmp_path, **wrong)
 
 
-# ------------------------------------------------------------------------------------------------ the negative side
+def test_sentences_come_from_the_file_alone(card, monkeypatch):
+    monkeypatch.setattr(stored_roles, "stored", never)  # values of the clone
+    made = sentences(json.loads(json.dumps({name: card[name] for name in ("values", "refused")})))
+    assert made == card["sentences"] and all(made.values())
+    changed = json.loads(json.dumps(card["values"]))
+    changed["role_atlas"]["finding"] = "no head has any"
+    assert sentences({**card, "values": changed})["Roles of heads"][0] == "no head has any."
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_an_untrained_model_has_no_circuit(tiny, seed, tmp_path):
-    made = Study(Model("embedded").twin(seed), folder=tmp_path).card()
-    assert Told.FOUND not in told(made).values()
-    assert made.losses is None or not made.losses.each
+def test_the_page_is_whole(card):
+    html = page.html(card, COMMAND)
+    pictures = re.findall(r'<img src="([^"]{30})', html)
+    assert len(pictures) == 8 and all(address.startswith("data:image/png;base64,iVBOR") for address in pictures)
+    assert not re.search(r"<script|<link|url\(|@import", html)
+    for said in card["sentences"].values():
+        assert all(sentence.replace("'", "&#39;").replace(">", "&gt;") in html for sentence in said)
 
 
-def test_without_its_induction_heads_the_sentence_on_induction_goes(card, tiny, tmp_path):
-    model, tokenizer = load_ICL_model("embedded", verbose=False)
-    with torch.no_grad():
-        for layer, head in map(place_of, card.roles["roles"]["induction"]["heads"]):
-            written = model.model.layers[layer].self_attn.o_proj.weight  # [width, heads of a layer x their size]
-            written.unflatten(1, (model.config.num_attention_heads, -1))[:, head] = 0
-    zeroed = Study(Model.given(model, tokenizer, "given:zeroed"), folder=tmp_path)
-    made = zeroed.card()
-    assert made.roles is not None
-    assert not {*made.roles["roles"]["induction"]["heads"]} & {*card.roles["roles"]["induction"]["heads"]}
-    before, after = told(card), told(made)
-    assert after.pop("Induction") is not Told.FOUND and before.pop("Induction") is Told.FOUND
-    for topic in ("Indirect objects (IOI)", "Who tells whom"):  # in this model word pairs do rest on these heads
-        assert after[topic] is before[topic] is Told.FOUND
+def test_texts_are_escaped(card, monkeypatch):
+    monkeypatch.setattr(page, "drawn", lambda *_: None)
+    html = page.html({**card, "model": "<script>x", "sentences": {"Roles of heads": ["1 < 2 & <b>"]}}, '"><i>')
+    assert "<script" not in html and "<b>" not in html and "<i>" not in html
+    assert "1 &lt; 2 &amp; &lt;b&gt;" in html and "&lt;script&gt;x" in html
 
 
-# ------------------------------------------------------------------------------------------------ the page
-
-
-def test_the_page_is_whole_and_has_all_sentences(written, card):
-    html = written.html.read_text()
-    assert not checked(html).faults
-    shown = words(html)
-    values = json.loads(written.json.read_text())
-    assert len(values["sentences"]) == 6
-    for one in values["sentences"]:
-        assert " ".join(one["text"].split()) in shown
-    assert "python -m util card embedded --size full" in shown
-    assert html.count("<img") == 6  # roles, paths, circuits, losses, heads, edges
-    assert written.html.stat().st_size < 10e6
-
-
-def test_sentences_come_from_the_file_alone(written):
-    values = json.loads(written.json.read_text())
-    assert [one.text for one in sentences(values)] == [one["text"] for one in values["sentences"]]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-def test_the_page_is_printed_on_both_sides_of_one_sheet(written):
-    pages = written.pdf.read_bytes().count(b"/Type /Page\n") + written.pdf.read_bytes().count(b"/Type/Page\n")
-    assert pages == 2
-
-
-def test_without_a_browser_the_page_says_how_it_is_printed(card, tmp_path, monkeypatch):
-    monkeypatch.delenv("ICL_CHROMIUM", raising=False)
-    monkeypatch.setattr(page.shutil, "which", lambda _: None)
-    (tmp_path / "card.pdf").write_text("of an older card")
-    made = page.write(card, tmp_path, "python -m util card embedded")
-    assert not (tmp_path / "card.pdf").exists()
-    assert made.pdf is None and made.html.exists() and "ICL_CHROMIUM" in made.lacking
-
-
-def test_a_browser_that_fails_is_named(card, tmp_path, monkeypatch):
-    monkeypatch.setenv("ICL_CHROMIUM", "/bin/false")
-    assert "/bin/false" in page.write(card, tmp_path, "python -m util card embedded").lacking
-
-
-# ------------------------------------------------------------------------------------------------ side by side
-
-
-def test_cards_stand_side_by_side(written, tmp_path, capsys):
-    values = json.loads(written.json.read_text())
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "card.json").write_text(json.dumps({**values, "model": "another", "layers": 8}))
-    main(["atlas", str(written.json), str(other), "--out", str(tmp_path / "atlas")])
+def test_cards_stand_side_by_side(card, tmp_path, capsys):
+    other = json.loads(json.dumps({**card, "model": "another"}))
+    other["values"]["role_atlas"]["shape"][0] = 8
+    for made, place in ((card, "one"), (other, "other")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "card.json").write_text(json.dumps(made))
+    main(["atlas", str(tmp_path / "one" / "card.json"), str(tmp_path / "other"), "--out", str(tmp_path)])
     shown = capsys.readouterr().out
-    assert "embedded" in shown and "another" in shown
-    stored = json.loads((tmp_path / "atlas" / "card_atlas.json").read_text())
-    heads = values["roles"]["roles"]["induction"]["heads"]
-    assert stored["embedded"]["induction"]["heads"] == len(heads) > 0
-    layers = sorted(int(name[1]) for name in heads)
-    assert stored["embedded"]["induction"]["depths"] == pytest.approx([layer / 3 for layer in layers])
-    assert stored["another"]["induction"]["depths"] == pytest.approx([layer / 7 for layer in layers], abs=1e-6)
-    named = {name for role in values["roles"]["roles"].values() for name in role["heads"]}
-    nameless = {*values["IOI"]["carriers"]} - named
-    assert stored["embedded"]["in IOI, no role"]["heads"] == len(nameless)
-    in_ioi = {*heads} & {*values["IOI"]["carriers"]}
-    assert stored["embedded"]["induction"]["in IOI too"] == sorted(in_ioi)
+    assert "embedded" in shown and "another" in shown and (tmp_path / "card_atlas.png").exists()
+    stored = json.loads((tmp_path / "card_atlas.json").read_text())
+    heads = card["values"]["role_atlas"]["roles"]["induction"]["heads"]
+    assert heads
+    for name, layers in (("embedded", 4), ("another", 8)):
+        deep = {head: place_of(head)[0] / (layers - 1) for head in heads}
+        assert stored[name]["induction"] == {head: pytest.approx(depth, abs=1e-6) for head, depth in deep.items()}
+    drawn = draw(atlas.grid([card, other]), "", "")
+    dots = {ax.get_title(): {x for dots in ax.collections for x in dots.get_offsets()[:, 0]} for ax in drawn.axes}
+    assert dots["embedded"] >= {2 / 3} and dots["another"] >= {2 / 7}
 
 
 @pytest.mark.parametrize(
     ("text", "cure"),
     [
         (None, "python -m util card MODEL"),
-        ("{", "make the card again"),
         ("[" * 100_000, "make the card again"),
-        ('{"schema": 0}', "schema 0"),
-        (f'{{"schema": {SCHEMA}}}', r"card.json is damaged \(KeyError: 'model'\); make the card again"),
-        (f'{{"schema": {SCHEMA}, "model": "one", "roles": 5}}', "is damaged .TypeError"),
+        ('{"schema": 2}', "schema 2, this version reads 3"),
+        (f'{{"schema": {SCHEMA}}}', r"card.json is damaged \(KeyError: 'values'\); make the card again"),
     ],
-    ids=lambda value: f"{value!s:.40}",
+    ids=lambda value: f"{value!s:.30}",
 )
 def test_what_is_no_card_is_refused(tmp_path, text, cure):
     if text is not None:
         (tmp_path / "card.json").write_text(text)
     with pytest.raises(ValueError, match=cure):
-        Entry.read(tmp_path)
+        atlas.read(tmp_path)
 
 
-def test_a_model_stands_in_an_atlas_once(written):
-    entry = Entry.read(written.json)
-    with pytest.raises(ValueError, match="different models"):
-        CardAtlas((entry, entry))
-    with pytest.raises(ValueError, match="one or more"):
-        CardAtlas(())
+def test_a_model_stands_in_an_atlas_once(card, tmp_path, capsys):
+    (tmp_path / "card.json").write_text(json.dumps(card))
+    with pytest.raises(SystemExit):
+        main(["atlas", str(tmp_path), str(tmp_path), "--out", str(tmp_path / "atlas")])
+    assert "give one of each model" in capsys.readouterr().err and not (tmp_path / "atlas").exists()
 
 
-# ------------------------------------------------------------------------------------------------ the command
-
-
-def test_the_command_writes_the_page_and_says_its_sentences(tiny, folder, capsys, tmp_path, monkeypatch):
+def test_the_command_writes_the_page_and_says_its_sentences(card, folder, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_MATERIAL", str(folder))
+    monkeypatch.setattr(page, "drawn", lambda *_: None)  # the pictures have a test of their own
     main(["card", "embedded", "--out", str(tmp_path / "card")])
     shown = capsys.readouterr().out
-    values = json.loads((tmp_path / "card" / "card.json").read_text())
-    assert all(one["text"] in shown for one in values["sentences"]) and "card.html" in shown
+    assert json.loads((tmp_path / "card" / "card.json").read_text()) == card and "card.html" in shown
+    assert all(sentence in shown for said in card["sentences"].values() for sentence in said)
+    assert "python -m util card embedded --size full" in (tmp_path / "card" / "card.html").read_text()
 
 
-def test_the_fields_of_the_file_are_documented(written):
+def test_a_folder_that_cannot_be_made_ends_the_command_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(model_room, "load_ICL_model", never)
+    monkeypatch.setenv("ICL_MATERIAL", str(tmp_path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit):
+        main(["card", "embedded", "--out", str(tmp_path / "file" / "below")])
+    error = capsys.readouterr().err
+    assert "is a file; name a folder" in error and error.count("\n") == 1
+
+
+def test_the_fields_of_the_file_are_documented(card):
     text = (paths.root() / "data" / "cards" / "README.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    documented = [name.strip(" `") for row in rows for name in row.split(",")]
-    assert documented == [*json.loads(written.json.read_text())]
+    assert [name.strip(" `") for row in rows for name in row.split(",")] == [*card]
     assert f"schema {SCHEMA}" in text
+
+
+@pytest.mark.parametrize("place", ["", "smollm2", "untrained-0"])
+def test_the_committed_cards_say_what_their_values_support(place):
+    stored = atlas.read(paths.root() / "data" / "cards" / place)
+    assert sentences(stored) == stored["sentences"]
+    heads = [head for role in atlas.depths(stored).values() for head in role]
+    assert (not heads and not atlas.in_ioi(stored)) == (place == "untrained-0")

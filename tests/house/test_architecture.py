@@ -28,7 +28,7 @@ NO_MODEL = (
     "util.roles.results", "util.roles.rules", "util.scores.units", "util.scores.pruning",
     *(f"util.figures.{stem}.{file}" for stem in FIGURES
       for file in ("measures", "plots", "claims", "results", "conclusions", "numbers", "show")),
-    *(f"util.card.{file}" for file in ("results", "sentences", "plots", "page", "atlas")),
+    *(f"util.card.{file}" for file in ("topics", "page", "atlas")),
     "util.figures.edge_ablation.panels", "util.figures.edge_ablation.settings",
     "util.figures.ioi_patching.pictures",
 )  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from util import paths
-from util.card.atlas import CardAtlas, Entry
+from util.card import atlas
 from util.commands.arguments import Folder
 from util.show import files
+from util.show.draw import draw
 from util.study.exports import check_folder
 
 NAME = "card_atlas"
@@ -23,8 +24,10 @@ def run(card: Path, *cards: Path, out: Folder | None = None) -> None:
     """
     folder = out or paths.output("cards")
     check_folder(folder, "out")
-    atlas = CardAtlas(tuple(map(Entry.read, (card, *cards))))
-    print(atlas.table().to_string())
+    found = [atlas.read(place) for place in (card, *cards)]
+    atlas.check(found)
+    print(atlas.table(found).to_string())
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = files.write_figure(atlas.figure(), folder / NAME)
-    print(*pictures, files.write_values(atlas.values(), folder / f"{NAME}.json"), sep="\n")
+    pictures = files.write_figure(draw(atlas.grid(found), atlas.finding(found), atlas.ABOUT), folder / NAME)
+    depths = {one["model"]: atlas.depths(one) for one in found}
+    print(*pictures, files.write_values(depths, folder / f"{NAME}.json"), sep="\n")

@@ -26,24 +26,22 @@ def run(
         size: how many prompts are measured
         seed: of all prompts
         untrained: of the model's untrained twin with fresh weights from this seed: what a card says of nothing
-        out: receives card.html, card.pdf and card.json
+        out: receives card.html and card.json
         redo: measure again what is cached
     """
     from util.card import page
-    from util.card.study import Study
+    from util.card.measure import card
 
     model, twin = asked.source, ""
     if untrained is not None:
         model, twin = model.twin(untrained), f"untrained-{untrained}"
-    study = Study(model, size, seed, redo=redo)
     out = out or paths.output("cards", asked.model) / twin
     check_folder(out, "out")
-    study.check()
+    made = card(model, size, seed, redo=redo)
     name = Path(asked.model).name if Path(asked.model).exists() else asked.model  # without the folder of this machine
     flags = [f"--untrained {untrained}"] * bool(twin) + [f"--size {size}"] + [f"--seed {seed}"] * bool(seed)
     flags += [f"--revision {shlex.quote(asked.revision)}"] if asked.revision else []
     flags += [f"--dtype {asked.dtype}"] * (asked.dtype != "auto") + ["--quantized"] * asked.quantized
-    written = page.write(study.card(), out, " ".join(["python -m util card", shlex.quote(name), *flags]))
-    for one in written.values["sentences"]:
-        print(f"{one['topic']} ({one['told']}): {one['text']}")
-    print(*filter(None, [written.json, written.html, written.pdf, written.lacking]), sep="\n")
+    for topic, said in made["sentences"].items():
+        print(f"{topic}:", *said)
+    print(*page.write(made, out, " ".join(["python -m util card", shlex.quote(name), *flags])), sep="\n")

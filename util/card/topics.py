@@ -1,0 +1,57 @@
+"""What a card has: topics, each some parts of a figure, and what these say. It needs no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from util.figures.edge_ablation import show as edges
+from util.figures.induction_scores import show as induction
+from util.figures.ioi_patching import show as ioi
+from util.figures.ioi_patching.conclude import circuit_concludes, kept_alone
+from util.figures.role_atlas import show as roles
+from util.show.part import Figure, Values
+
+SCHEMA = 3  # of card.json: a field that changes its meaning, or goes, raises it
+Card = Mapping[str, Any]  # see data/cards/README.md
+Says = Callable[[Values], Iterable[str]]
+
+
+def ioi_says(values: Values) -> Iterator[str]:
+    """How many heads are enough, which carry the effect, and which paths are between them, if the task is done."""
+    yield circuit_concludes(values)
+    if kept_alone(values):
+        yield from ioi.population_says(values)
+        yield from ioi.paths_conclude(values)
+
+
+def word_pairs_say(values: Values) -> Iterator[str]:
+    """What circuits of token types are worth, without the title of their picture, and what single edges cost."""
+    yield from list(edges.circuits_say(values))[1:]
+    yield from edges.map_say(values)
+
+
+def induction_says(values: Values) -> Iterator[str]:
+    """Whether accuracy falls without induction heads, which these are, and by how much; no titles of pictures."""
+    yield from induction.primary_say(values)
+    yield from list(induction.scores_say(values))[1:]
+    yield from list(induction.ablation_say(values))[1:]
+
+
+# Of each topic: its figure, the parts that are measured and drawn, and what their values say.
+TOPICS: Mapping[str, tuple[Figure, Sequence[str], Says]] = {
+    "Roles of heads": (roles.FIGURE, ("atlas", "untrained"), roles.concludes),
+    "Indirect objects (IOI)": (ioi.FIGURE, ("population", "circuit", "paths"), ioi_says),
+    "Word pairs": (edges.FIGURE, ("circuits", "map"), word_pairs_say),
+    "Induction heads removed": (induction.FIGURE, ("scores", "ablation"), induction_says),
+}
+
+
+def sentences(card: Card) -> dict[str, list[str]]:
+    """What a card says of each topic, made of its values alone; of one that was refused, why."""
+    said = {}
+    for topic, (figure, _, says) in TOPICS.items():
+        refused = topic in card["refused"]
+        found = [f"Not measured: {card['refused'][topic]}"] if refused else says(card["values"][figure.stem])
+        said[topic] = [f"{sentence.rstrip('.')}." for sentence in found if sentence]
+    return said
