@@ -12,6 +12,7 @@ from nbconvert.filters import markdown2html
 
 from util import paths
 from util.show import conclusions
+from util.show.part import sentences
 
 HEAD = (
     '<!DOCTYPE html><meta charset="utf-8"><style>body {max-width: 50em; margin: auto; font-family: sans-serif}</style>'
@@ -48,7 +49,8 @@ def write(model: str, executed: Path, out: Path) -> Path:
 def findings(stem: str, model: str) -> list[str]:
     """What the stored values of a figure say of a model, in sentences."""
     values = conclusions.stored(stem, model)
-    return conclusions.sentences_of(stem)(values) if values else ["No values are stored."]
+    figure = conclusions.figure_of(stem)
+    return sentences(figure, values, measured=True) if values else ["No values are stored."]
 
 
 if __name__ == "__main__":

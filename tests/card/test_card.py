@@ -2,7 +2,9 @@
 
 import json
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 
 from util import paths
@@ -18,7 +20,7 @@ from util.study import model as model_room
 from util.study.study import Study
 
 ROLES = {"datasets": ["trec"], "ks": [4], "prompts": 4, "sequences": 16, "pairs": 24, "word_prompts": 4, "intact": 8}
-TINY = {
+TINY: dict[str, dict[str, Any]] = {
     "role_atlas": ROLES,
     "ioi_patching": {"prompts": 16, "path_heads": 4, "random_sets": 1},
     "edge_ablation": {"tasks": ("copying", "capitalization"), "prompts": 4, "donor_seeds": (0,)},
@@ -165,7 +167,9 @@ def test_cards_stand_side_by_side(card, tmp_path, capsys):
         deep = {head: place_of(head)[0] / (layers - 1) for head in heads}
         assert stored[name]["induction"] == {head: pytest.approx(depth, abs=1e-6) for head, depth in deep.items()}
     drawn = draw(atlas.grid([card, other]), "", "")
-    dots = {ax.get_title(): {x for dots in ax.collections for x in dots.get_offsets()[:, 0]} for ax in drawn.axes}
+    dots = {
+        ax.get_title(): {x for dots in ax.collections for x in np.array(dots.get_offsets())[:, 0]} for ax in drawn.axes
+    }
     assert dots["embedded"] >= {2 / 3} and dots["another"] >= {2 / 7}
 
 

@@ -1,6 +1,7 @@
 """Claims beside what is published: what is said and drawn is what was judged, and all of it can be read."""
 
 import warnings
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,11 @@ from util.show import claims, conclusions, files
 from util.show.part import drawn
 from util.show.style import COLUMN, WIDTH
 from util.stats.verdicts import CANNOT_BE_TOLD, DOES_NOT_HOLD, HOLDS, NO_PREMISE, NOT_ASKED, NOT_DONE, Claim, Part
+
+
+def picture(values, width=WIDTH) -> Any:
+    """What the part draws of some values."""
+    return drawn(claims.CLAIMS, values, width)
 
 
 def part(name, verdict, value, needed=None, *, bound=0.1, above=True):
@@ -40,7 +46,7 @@ def of(judged, model="a/model"):
 def test_every_claim_can_be_read(width):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = drawn(claims.CLAIMS, of(JUDGED), width)
+        figure = picture(of(JUDGED), width)
         assert figure is not None and faults(figure) == []
     assert figure.get_size_inches()[0] == width and figure.get_size_inches()[1] < 8
 
@@ -60,11 +66,11 @@ def test_verdicts_are_counted_then_grouped_with_what_they_are_made_of():
     assert untold.endswith("[0.05, 0.15], wanted > 0.1; 1,017 queries would do; there are 512).")
     assert not_done.endswith("**task not done**: 5, zero-shot answers change little.") and "**not asked**" in not_asked
     undecided = of(JUDGED[2:])
-    assert next(iter(claims.says(undecided))) == "" and drawn(claims.CLAIMS, undecided).get_suptitle() == ""
+    assert next(iter(claims.says(undecided))) == "" and picture(undecided).get_suptitle() == ""
 
 
 def test_a_comparison_has_its_bound_its_interval_and_the_published_value():
-    first, second, _ = drawn(claims.CLAIMS, of(JUDGED)).axes
+    first, second, _ = picture(of(JUDGED)).axes
     low, high = first.get_xlim()
     for ax, span, published, value in ((first, (low, 0.1), 0.1, 0.02), (second, (0.1, high), 0.7, 0.04)):
         [shaded] = ax.patches
@@ -85,7 +91,7 @@ def test_the_setting_says_how_many_queries_were_asked_and_whether_the_model_was_
     assert claims.about(of(JUDGED)) == f"{LONG_NAME}, 10 demonstrations; up to 250 queries of each task"
     assert "positive control" in claims.about(of(JUDGED, "embedded"))
     silent = of(())
-    assert "`make claims`" in claims.about(silent) and drawn(claims.CLAIMS, silent) is None
+    assert "`make claims`" in claims.about(silent) and picture(silent) is None
     assert [*claims.says(silent)] == [""] and claims.table(silent).empty
 
 
