@@ -13,12 +13,11 @@ from util.engine import batches
 from util.engine.label_scores import next_token_logits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import Prompt, with_bos
-from util.roles.function_vectors import TASKS, TaskName, words_digest
+from util.roles.function_vectors import TaskName, words_digest
 from util.stats.answers import majority_right, which_label
 from util.stats.task_check import TaskCheck, task_check
 from util.study.base import Study
 from util.study.checked import Count, Natural, checked
-from util.study.model import Model
 
 SPLIT = "search"
 
@@ -119,8 +118,3 @@ class PairTask(Study):
         baseline = majority_right(data["gold"]).mean()  # not below chance: the answers are among the outputs
         name = word_pairs.shown_task(self.task)
         return task_check(name, self.k, data["right"], shown, bare, permuted, baseline, candidates)
-
-
-def task_checks(model: Model, seed: int = 0, **places: Any) -> dict[str, TaskCheck]:
-    """Returns whether a model does each of TASKS from its demonstrations. places: folder and redo of the studies."""
-    return {task: PairTask(model, task, seed=seed, **places).check(len(TASKS)) for task in TASKS}

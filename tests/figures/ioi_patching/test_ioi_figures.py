@@ -291,8 +291,6 @@ def test_the_graph_has_the_paths_that_are_certain_and_no_others():
     }  # fmt: skip
     assert dict(graph.nodes(data="layer")) == {"L0H1": 0, "L1H1": 1, "L2H2": 2, "logits": 3}
     assert graph.edges["L2H2", "logits", ""] == pytest.approx({"weight": 0.9, "low": 0.85, "high": 0.95})
-    together = circuit_of(small_paths(), by_channel=False)
-    assert {share for *_, share in together.edges(data="weight")} == {0.6, 0.1, -0.3, 0.9}
     [finding, setting] = said(picture("diagram", values_of(4, 8) | {"paths": small_paths()}))
     assert finding == "5 paths of 3 heads count for certain, most of all L2H2 to the logits: 0.90 [0.85, 0.95]"
     rule = "numbers: on cards to the logits, on lines the 5 strongest"

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import networkx as nx
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure as Picture
 from pydantic import Field
 
 from util.figures.ioi_patching import numbers, pictures
@@ -24,7 +23,7 @@ from util.prompts.ioi import Corruption, pair_from_texts
 from util.roles.rules import Role
 from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_graph, circuit_grid
 from util.show.conclusions import title
-from util.show.draw import Grid, draw
+from util.show.draw import Grid
 from util.show.part import Figure, Part, Values
 from util.show.words import counted, interval_at, listed, none_or, say, written
 from util.stats.heads import Head, head_name, top
@@ -293,14 +292,11 @@ def paths_conclude(values: Values) -> Iterator[str]:
     yield f"Between heads {counted(len(sure), 'path')} {matter} for certain. {which}: {listed(strongest)}."
 
 
-def circuit_of(
-    paths: Values, roles: Mapping[Head, Sequence[Role]] | None = None, *, by_channel: bool = True
-) -> nx.MultiDiGraph:
+def circuit_of(paths: Values, roles: Mapping[Head, Sequence[Role]] | None = None) -> nx.MultiDiGraph:
     """Returns the circuit: heads, the logits, and the paths that carry more than a hundredth for certain.
 
     A path between heads is an edge for each channel that does so alone; where only all three together do, it is one
-    edge without a channel. Heads that have no edge are left out. roles: by head. by_channel: False for one edge without
-    a channel for each path that all three together carry.
+    edge without a channel. Heads that have no edge are left out. roles: by head.
     """
     parts, output, heads = (
         pictures.path_parts(paths),
@@ -312,7 +308,7 @@ def circuit_of(
         sure = {name: part[row, column] for name, part in parts.items() if carriers(part)[row, column]}
         together = {"": sure.pop("edges")} if "edges" in sure else {}
         ends = head_name(heads[row]), head_name(heads[column])
-        for channel, share in (sure if by_channel and sure else together).items():
+        for channel, share in (sure or together).items():
             edges.append(Edge(*ends, share.value, channel, share))
     for row in np.flatnonzero(carriers(output)).tolist():
         edges.append(Edge(head_name(heads[row]), LOGITS, output[row].value, "", output[row]))
@@ -339,18 +335,12 @@ def diagram_says(values: Values) -> Iterator[str]:
 
 def diagram(values: Values) -> Grid | None:
     """The circuit in the manner of Wang et al. 2022, Fig. 2."""
-    return None if "refused" in values["paths"] else _diagram(values, stored_roles(values["request"]))
-
-
-def _diagram(values: Values, roles: Mapping[Head, Sequence[Role]] | None, *, by_channel: bool = True) -> Grid | None:
-    none = "roles not measured" if roles is None else "no role"
-    return circuit_grid(circuit_of(values["paths"], roles, by_channel=by_channel), no_role=none)
-
-
-def diagram_of(values: Values, roles: Mapping[Head, Sequence[Role]] | None, width: float) -> Picture | None:
-    """The diagram with these roles, in which a path is one line, whatever its channels; None without paths."""
-    grid = None if "refused" in values["paths"] else _diagram(values, roles, by_channel=False)
-    return draw(grid, next(paths_say(values)), _about(DIAGRAM, "paths")(values), width) if grid else None
+    if "refused" in values["paths"]:
+        return None
+    roles = stored_roles(values["request"])
+    return circuit_grid(
+        circuit_of(values["paths"], roles), no_role="roles not measured" if roles is None else "no role"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ edges
