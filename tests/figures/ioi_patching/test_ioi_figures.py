@@ -303,8 +303,9 @@ def test_heads_of_the_diagram_have_the_roles_that_are_given():
 
 
 @pytest.mark.parametrize(("roles", "wanted"), [({}, "no role"), (None, "roles not measured")])
-def test_the_diagram_says_what_heads_without_a_role_are(roles, wanted):
-    grid = show._diagram(values_of(4, 8) | {"paths": small_paths()}, roles)
+def test_the_diagram_says_what_heads_without_a_role_are(roles, wanted, monkeypatch):
+    monkeypatch.setattr(show, "stored_roles", lambda request: roles)
+    grid = show.diagram(values_of(4, 8) | {"paths": small_paths()})
     assert grid is not None
     assert [text.get_text() for text in draw(grid, None, "").legends[0].get_texts()][-1] == wanted
 
