@@ -17,7 +17,9 @@ from util.study.study import Study
 def test_roles_are_those_of_the_stored_atlas(model, tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     atlas = values("role_atlas", model)
+    asked = values("ioi_patching", model)["request"]  # as figures that are drawn of their values ask
     roles = stored_roles(Study("role_atlas", model).request)
+    assert stored_roles(asked) == roles
     assert roles is not None and len(roles) == atlas["heads"]
     assert {(str(role), head_name(head)) for head, those in roles.items() for role in those} == {
         (role, name) for role, entry in atlas["roles"].items() for name in entry["heads"]

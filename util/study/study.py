@@ -18,6 +18,7 @@ from tqdm import tqdm
 from util import paths
 from util.engine.finite import check_record
 from util.engine.handshake import check_tokenizer, refuse_hooks
+from util.load_model_and_data import LOCAL
 from util.show import conclusions, files
 from util.show.part import Arrays, Figure, Part, drawn
 from util.show.style import WIDTH
@@ -215,7 +216,10 @@ class Study:
     def values_of(self, *parts: str) -> dict[str, Any]:
         """The numbers of some parts, as the values file holds them."""
         numbers = {name: entry for part in parts for name, entry in self.numbers(part).items()}
-        return {"request": self.request | {"model": self.model.shown_name}, "model": self.description, **numbers}
+        request = self.request
+        if request["model"].startswith(LOCAL):
+            request["model"] = self.model.shown_name  # no digest of a path
+        return {"request": request, "model": self.description, **numbers}
 
     @property
     def description(self) -> str:

@@ -14,6 +14,7 @@ from util.figures.forerunner_heads.conclude import beyond_chance, conclude
 from util.figures.forerunner_heads.cuts import TITLES
 from util.figures.forerunner_heads.numbers import EVERYWHERE, SINGLE
 from util.figures.forerunner_heads.pictures import LABELS, by_ending, endpoint, frequent_on
+from util.show.conclusions import title
 from util.show.part import Figure, Part, Values
 from util.show.words import say
 from util.stats.heads import head_name
@@ -73,9 +74,8 @@ class Settings:
 def about(values: Values, prompts: int | None = None, dataset: str = "", k: int | None = None) -> str:
     """What was measured: the model, the data set, k and the number of prompts; by default those of the counts."""
     request = values["request"]
-    title = request["model"] + ", untrained" * (request["untrained_seed"] is not None)
     k = request["k"] if k is None else k
-    return f"{title}, {dataset or request['dataset']}, k = {k}, {prompts or request['prompts']} prompts"
+    return f"{title(values)}, {dataset or request['dataset']}, k = {k}, {prompts or request['prompts']} prompts"
 
 
 def of_task(values: Values, prompts: int) -> str:
