@@ -302,7 +302,7 @@ def test_the_title_of_the_layers(wrong, said):
 )
 def test_the_title_of_the_data_sets(heads, said):
     by_set: dict = {name: dict.fromkeys(("correct", "wrong"), passing(n)) for name, n in zip("ab", heads, strict=False)}
-    assert title("grid", {"request": REQUEST} | numbers.grid(by_set | {"left out": {}}, SETTINGS)) == said
+    assert title("grid", {"request": REQUEST, "model": LONG_NAME} | numbers.grid(by_set | {"left out": {}}, SETTINGS)) == said
 
 
 def test_the_title_of_the_demonstrations():
@@ -362,5 +362,5 @@ def test_the_title_of_the_induction_heads_and_of_single_heads():
         values = of_task() | numbers.effects(cut_alone(4, 8, cost), SETTINGS)
         assert title("effects", values) == f"Cut alone, {words} the right label {end}"
         assert " label mass more" in title("effects", values | of_task(done=False))
-    undone = {"request": REQUEST} | of_task(done=False)
+    undone = {"request": REQUEST, "model": LONG_NAME} | of_task(done=False)
     assert show.effects_about(undone).endswith("agnews, k = 4; TASK NOT DONE")
