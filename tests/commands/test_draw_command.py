@@ -13,19 +13,20 @@ from util.figures import FIGURES
 from util.show.conclusions import figure_of
 from util.show.files import VISIBLE
 
-MOVED = {stem: figure for stem in FIGURES if (figure := figure_of(stem)) is not None}
 MODELS = {"embedded": "", "smollm2": "smollm2"}
+# No claim was compared with its bound: no task is done, and `make claims` has not judged them.
+UNDRAWN = {"embedded": {"edge_ablation_claims"}, "smollm2": {"induction_scores_claims"}}
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_stored_picture_is_drawn_again_without_torch(model, tmp_path):
     program = "import sys; from util.commands.frame import main; main(sys.argv[1:]); print('torch' in sys.modules)"
-    command = [sys.executable, "-c", program, "draw", model, "--figure", ",".join(MOVED), "--out", str(tmp_path)]
+    command = [sys.executable, "-c", program, "draw", model, "--out", str(tmp_path)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.endswith("False\n")
     assert {file.stem for file in tmp_path.glob("*.png")} == {
-        f"{stem}_{name}" for stem, figure in MOVED.items() for name, part in figure.parts.items() if part.panels
-    }
+        f"{stem}_{name}" for stem in FIGURES for name, part in figure_of(stem).parts.items() if part.panels
+    } - UNDRAWN[model]
     for file in tmp_path.glob("*.png"):
         stored = paths.root() / "figures" / MODELS[model] / file.name
         if not stored.exists():
