@@ -104,7 +104,7 @@ def test_pictures_in_a_notebook_are_sharp(file):
         assert pixels // 2 == output.metadata["image/png"]["width"]
 
 
-PICTURE = r'^(?:study\.show\(|(?:picture and )?files\.shown\(picture, "\w+", )"(\w+)"'  # the name of a panel
+PICTURE = r'^study\.show\("(\w+)"'  # the name of a panel
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

@@ -126,7 +126,9 @@ def text_width(text: str, size: float) -> float:
     font = get_font(findfont(FontProperties(family=STYLE["font.family"])))
     font.set_size(100, 72)
     font.set_text(text, 0, flags=LoadFlags.NO_HINTING)
-    return font.get_width_height()[0] / 64 * size / 100
+    first, last = (font.load_char(ord(letter), flags=LoadFlags.NO_HINTING) for letter in (text[0], text[-1]))
+    around = first.horiBearingX + last.horiAdvance - last.horiBearingX - last.width
+    return (font.get_width_height()[0] - around) / 64 * size / 100
 
 
 def legend_columns(labels: Sequence[str], size: float, width: float) -> int:

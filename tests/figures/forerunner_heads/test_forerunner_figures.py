@@ -302,7 +302,10 @@ def test_the_title_of_the_layers(wrong, said):
 )
 def test_the_title_of_the_data_sets(heads, said):
     by_set: dict = {name: dict.fromkeys(("correct", "wrong"), passing(n)) for name, n in zip("ab", heads, strict=False)}
-    assert title("grid", {"request": REQUEST, "model": LONG_NAME} | numbers.grid(by_set | {"left out": {}}, SETTINGS)) == said
+    assert (
+        title("grid", {"request": REQUEST, "model": LONG_NAME} | numbers.grid(by_set | {"left out": {}}, SETTINGS))
+        == said
+    )
 
 
 def test_the_title_of_the_demonstrations():
