@@ -199,7 +199,11 @@ def load(file: str | Path) -> list[Config]:
 
     Raises ValueError with a sentence for each wrong field: the file, the field, and what to give.
     """
-    given = from_json(Path(file).read_text(encoding="utf-8"), f"cannot run {file}: it", _no_key_twice)
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot run {file}: {error.strerror}") from error
+    given = from_json(text, f"cannot run {file}: it", _no_key_twice)
     found, wrong = [], []
     for number, entry in enumerate(given if isinstance(given, list) else [given]):
         try:

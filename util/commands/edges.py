@@ -11,7 +11,7 @@ from util.commands.results import shown
 
 
 def run(file: Path | None = None, *, examples: bool = False, device: str = "auto", overwrite: bool = False) -> None:
-    """Run the configs of a file. Raises what `configs.load` and `configs.run` raise.
+    """Run the configs of a file. Raises ValueError without one, and what `configs.load` and `configs.run` raise.
 
     Args:
         file: CONFIG.json: one config, or a list of them

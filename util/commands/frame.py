@@ -138,7 +138,10 @@ def from_json(text: str, where: str, pairs: Any = None) -> Any:
 
 
 def flags_in(file: Path) -> dict[str, Any]:
-    """The flags of a JSON file; lists and objects are text, as on a command line."""
+    """The flags of a JSON file; lists and objects are text, as on a command line.
+
+    Raises ValueError for what is no object of flags.
+    """
     given = from_json(file.read_text(encoding="utf-8"), f"--config {file}")
     if not isinstance(given, dict):
         raise ValueError(f"--config {file}: {given!r:.60} is no object of flags; write one, by their names")

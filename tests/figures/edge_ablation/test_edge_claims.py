@@ -11,7 +11,6 @@ import pytest
 
 from tests.figures.induction_scores.made_up_shots import arrays
 from util import __main__ as command_line
-from util.commands import claims as claims_command
 from util.figures.edge_ablation import more_queries
 from util.figures.edge_ablation.claims import AMBIGUOUS
 from util.figures.edge_ablation.more_queries import claims, own_queries
@@ -113,7 +112,7 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
 
     monkeypatch.setattr(more_queries, "claims", measured)
     monkeypatch.setattr(measure, "shots", no_tasks)
-    monkeypatch.setattr(claims_command, "copying", partial(more_labels.copying, choice_prompts=8))
+    monkeypatch.setattr(more_labels, "copying", partial(more_labels.copying, choice_prompts=8))
     for name, value in {"DATASETS": ("agnews",), "MOST": 4, "KS": (1,), "SEEDS": 1}.items():
         monkeypatch.setattr(more_labels, name, value)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
