@@ -113,3 +113,13 @@ def test_conclusions_end_with_the_verdicts_that_are_stored(stem, count, model):
 def test_claims_of_each_paper_are_stored():
     assert all(claims.judged_of(stem, "embedded")["claims"] for stem in claims.PAPERS)
     assert claims.judged_of("edge_ablation", "gpt2") == {"claims": None}
+
+
+def test_a_run_that_judges_no_claims_shows_the_verdicts_of_the_clone(tmp_path, monkeypatch):
+    monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
+    files.save_values({"n": 1}, "induction_scores")
+    assert (
+        claims.judged_of("induction_scores", "embedded")["claims"] == values("induction_scores", "embedded")["claims"]
+    )
+    files.save_claims({"claims": []}, "induction_scores")
+    assert claims.judged_of("induction_scores", "embedded")["claims"] == {"claims": []}

@@ -159,8 +159,7 @@ def numbers(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
 
 def judged_of(stem: str, model: str) -> dict[str, Any]:
     """What `make claims` has stored of a model, by this run or in the clone; arrays of the part "claims"."""
-    latest, committed = ((stored(stem, model, latest=latest) or {}).get("claims") for latest in (True, False))
-    return {"claims": latest or committed}
+    return {"claims": (stored(stem, model, latest=True) or {}).get("claims")}
 
 
 CLAIMS = Part(numbers, "claims", says, about, panels, table)

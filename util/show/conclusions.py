@@ -54,16 +54,15 @@ def of(stem: str, model: str) -> Conclusions:
 def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | None:
     """The values of a figure that the clone has of a model; None if it has none.
 
-    latest: those that this run has written come first, wherever it writes.
+    latest: those that this run has written come first, wherever it writes, with the clone's verdicts on claims where
+    it has judged none.
     """
-    places = [paths.root() / "data" / "values" / paths.model_folder(model)]
-    if latest:
-        places.insert(0, paths.output("values", model))
-    for place in places:
-        file = place / f"{stem}.json"
-        if file.exists():
-            return files.read_values(file)
-    return None
+    file = paths.root() / "data" / "values" / paths.model_folder(model) / f"{stem}.json"
+    committed = files.read_values(file) if file.exists() else None
+    if not latest or not (written := paths.output("values", model) / file.name).exists():
+        return committed
+    judged = {"claims": committed["claims"]} if committed and "claims" in committed else {}
+    return judged | files.read_values(written)
 
 
 def title(values: Values) -> str:
