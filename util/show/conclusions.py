@@ -67,4 +67,4 @@ def stored(stem: str, model: str, *, latest: bool = False) -> dict[str, Any] | N
 
 def title(values: Values) -> str:
     """The name of the model that values are of, and what was done to it."""
-    return str(values["model"]).split(":")[0]
+    return str(values["model"]).split(": ")[0]
