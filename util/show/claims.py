@@ -83,7 +83,7 @@ def panels(values: Values) -> Grid | None:
     said = {row["number"]: f"published, {published['model']}: {row['said']}" for row in published["rows"]}
     own = {int(number): entry for number, entry in values["claims"]["published"].items()}
     ends = [0.0, *(entry["value"] for entry in own.values())]
-    for part in (part for claim in compared for part in (*claim.parts, *claim.beside)):
+    for part in (part for claim in compared for part in claim.rows):
         ends += [end for end in (part.value, part.low, part.high, part.bound) if np.isfinite(end)]
     limits = np.array([min(ends), max(ends)]) + 0.04 * np.ptp(ends) * np.array([-1, 1])
     headings = {claim.number: partial(_heading, claim, said[claim.number], own.get(claim.number)) for claim in compared}
@@ -94,7 +94,7 @@ def panels(values: Values) -> Grid | None:
 
     def heights(width: float) -> list[float]:
         lines = [headings[claim.number](width).count("\n") + 1 for claim in compared]
-        return [ROW * (n + 1.4 + len((*c.parts, *c.beside))) for n, c in zip(lines, compared, strict=True)]
+        return [ROW * (n + 1.4 + len(c.rows)) for n, c in zip(lines, compared, strict=True)]
 
     reached = dict.fromkeys(part.verdict for claim in compared for part in claim.parts)
     legend = [
@@ -123,7 +123,7 @@ def _claim(
     own: Mapping[str, Any] | None,
     limits: Sequence[float],
 ) -> None:
-    parts, text = (*claim.parts, *claim.beside), heading(room(ax)[0])
+    parts, text = claim.rows, heading(room(ax)[0])
     above = text.count("\n") + 1.4  # rows of the heading
     ax.annotate(
         text, (0, -0.5 - above), (4, 0), xycoords=("figure fraction", "data"), textcoords="offset points",

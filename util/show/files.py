@@ -227,14 +227,6 @@ def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -
     return "\n".join(text)
 
 
-def saved(figure: Figure | None, study: Any, panel: str) -> Picture | None:
-    """Write a figure of a study, see `save_figure`, and return its PNG file: the last line of a notebook's cell.
-
-    None, of what there is nothing to draw of, is given back as it is.
-    """
-    return shown(figure, study.stem, panel, study.model.name) if figure else None
-
-
 def shown(figure: Figure, *place: str) -> Picture:
     """The PNG file itself, so that a notebook shows what is in figures/, at two pixels for each that it takes."""
     from IPython.display import Image as Picture  # half a second, for notebooks alone

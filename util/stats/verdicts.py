@@ -73,6 +73,11 @@ class Claim:
     note: str = ""
     beside: tuple[Part, ...] = ()
 
+    @property
+    def rows(self) -> tuple[Part, ...]:
+        """All comparisons, those that are not judged last."""
+        return *self.parts, *self.beside
+
 
 @dataclass(frozen=True)
 class Verdicts:
@@ -90,7 +95,7 @@ class Verdicts:
         rows = []
         for claim in self.claims:
             title = f"{claim.number}. {claim.text}"
-            for part in (*claim.parts, *claim.beside):
+            for part in claim.rows:
                 bound = f"{'>' if part.above else '<'} {part.bound:g}" if part.verdict else ""
                 rows.append((title, claim.verdict, part.name, part.verdict, part.number, bound, part.extent))
             if not claim.parts:

@@ -26,7 +26,7 @@ from util.stats.intervals import Interval, Intervals, mean_interval
 
 Floats = NDArray[np.float64]
 NAMED, PRINTED, RANKED = 5, 12, 12  # heads named in panels of dots; printed in maps; shown with intervals
-STRONGEST, EDGES = 10, 3  # paths with intervals; edges with their name
+EDGES = 3  # with their name
 COLUMNS = 9  # panels of head outputs side by side, as the project has them
 ALL_FROZEN = "direct (all frozen)"  # not what a path to the output is: MLPs take part in that
 COLOURS = (GREEN, ORANGE, PURPLE)  # query, key, value

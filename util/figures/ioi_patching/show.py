@@ -35,7 +35,6 @@ EXAMPLE = (
     "When Mike and Emma went to the cafe, Mike gave a coffee to",
 )
 NAMES = ("Mike", "Emma")
-Says = Callable[[Values], Iterable[str]]
 TWO = Annotated[tuple[Text, Text], AsList]
 SPOKEN = 6  # heads that carry most
 HEADS = 8  # in the table
