@@ -68,7 +68,7 @@ WRONG = [
     ({"notebooks": {"forerunner": None}}, "no notebook 'forerunner'; choose from edge_ablation, forerunner_heads"),
     ({"notebooks": {"role_atlas": {"promts": 3}}}, "no parameter of role_atlas 'promts'; choose from datasets, device"),
     ({"datasets": ["../trec"]}, "no data set '../trec'; choose from agnews, "),
-    ({"resources": {"a": {"minutes": 3}}}, "resources.a.gigabytes = {'minutes': 3}: field required"),
+    ({"resources": {"a": {"minutes": 3}}}, "resources.a.gigabytes is missing; give it"),
     ({"seeds": [1, 1]}, "seeds = [1, 1]: give one or more, none of them twice"),
     ({"seed": [1]}, "no argument 'seed'; it has models, notebooks"),
     *(({"text": text}, "; write it like workflow/grid.yaml") for text in ("3", "[", "{3: 4}", "{" * 3000)),
