@@ -19,15 +19,18 @@ READS = {
     "xi_to_si": "the demonstrations' reads of their own texts",
     "si_to_si": "what forerunners read of each other",
 }
+PLACE = "`{dataset}` with {k} {k:demonstration|demonstrations}"
 
 
 def conclude(values: Values) -> Iterator[str]:
-    """Which heads read the token before a label, which cuts cost something, and single heads."""
+    """Which heads read the token before a label, which cuts cost something, and who reads labels like the query's."""
     yield from _heads(values)
     if "task" in values:
         yield from _cuts(values)
         yield from _more_prompts(values)
-        yield from filter(None, [" ".join(_single_heads(values))])
+        if beyond := beyond_chance(values):
+            where = f"{in_words(len(beyond))} of {len(values['induction']['null']['mean'])} layers"
+            yield f"In {where} the best head prefers the label of the query beyond chance."
 
 
 def _heads(values: Values) -> Iterator[str]:
@@ -61,8 +64,8 @@ def _heads(values: Values) -> Iterator[str]:
 
 def _cuts(values: Values) -> Iterator[str]:
     """What demonstrations teach, and what the cuts change of it."""
-    place, together, mass = values["chosen"]["ablation"], *(values["ablation"][name] for name in ("together", "gained"))
-    name = say("`{dataset}` with {k} {k:demonstration|demonstrations}", **place)
+    place, together = values["chosen"]["ablation"], values["ablation"]["together"]
+    name, mass = say(PLACE, **place), values["ablation"]["gained"]["label mass"]
     if place["done"]:
         changed = _changed("log P(right label | labels)", together["which label"]["cut"])
         yield f"The model does {name} from its demonstrations. {changed}"
@@ -73,9 +76,9 @@ def _cuts(values: Values) -> Iterator[str]:
             f"set and number of demonstrations none is done from its demonstrations; those of {name} change "
             f"log P(right label | labels) by {written(first['over_none'])} nats ({first['n']} prompts)."
         )
-    if mass["label mass"][1] > LEAST:
+    if mass[1] > LEAST:
         yield (
-            f"Demonstrations raise the label mass, log P(any label), by {written(mass['label mass'])} nats on {name}. "
+            f"Demonstrations raise the label mass, log P(any label), by {written(mass)} nats on {name}. "
             + _changed("It", together["label mass"]["cut"])
         )
 
@@ -98,15 +101,14 @@ def _more_prompts(values: Values) -> Iterator[str]:
     """What `make claims` has of the cut of the labels from their forerunners: the changes with each seed."""
     if "claims" not in values:
         return
-    more, places = values["claims"], list[str]()
-    for place, changes in more["changes"].items():
+    settings, places = values["claims"]["settings"], list[str]()
+    for place, changes in values["claims"]["changes"].items():
         (dataset, k), cut = place.split(", k = "), changes["si_to_yi"]
-        name = say("`{dataset}` with {k} {k:demonstration|demonstrations}", dataset=dataset, k=int(k))
-        which = _by_seed(cut["which label"])
-        places.append(f"{name}, label mass {_by_seed(cut['label mass'])}, log P(right label | labels) {which}")
-    seeds = in_words(len(more["settings"]["seeds"]))
+        name = say(PLACE, dataset=dataset, k=int(k))
+        mass, which = _by_seed(cut["label mass"]), _by_seed(cut["which label"])
+        places.append(f"{name}, label mass {mass}, log P(right label | labels) {which}")
     yield (
-        f"On {more['settings']['prompts']} prompts each, with {seeds} seeds, cutting "
+        f"On {settings['prompts']} prompts each, with {in_words(len(settings['seeds']))} seeds, cutting "
         f"{READS['si_to_yi']} changes, in nats: {'; '.join(places)}."
     )
 
@@ -120,19 +122,4 @@ def _by_seed(changes: Sequence[Sequence[float]]) -> str:
 def beyond_chance(values: Values) -> list[int]:
     """The layers whose best head prefers the query's label more than the range of shuffled labels."""
     best, null = values["induction"]["likelihood"]["best head"], values["induction"]["null"]
-    return np.flatnonzero(np.array(best["low"], dtype=float) > np.array(null["high"], dtype=float)).tolist()
-
-
-def _single_heads(values: Values) -> Iterator[str]:
-    """Which single heads do it; nothing is said where none was seen to: few prompts are measured."""
-    done, layers = values["chosen"]["head effects"]["done"], len(values["induction"]["null"]["mean"])
-    low = np.array(values["head effects"]["which label" if done else "label mass"]["low"], dtype=float)  # NaN: not cut
-    if costly := int((low > 0).sum()):
-        what = "the right label" if done else "label mass"
-        yield (
-            f"Of {np.isfinite(low).sum()} heads that were cut one at a time {in_words(costly)} "
-            f"cost{'s' * (costly < 2)} {what} more than other cells."
-        )
-    if beyond := beyond_chance(values):
-        number = in_words(len(beyond))
-        yield f"In {number} of {layers} layers the best head prefers the label of the query beyond chance."
+    return np.flatnonzero(np.greater(best["low"], null["high"])).tolist()

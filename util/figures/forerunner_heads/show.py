@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -12,13 +12,14 @@ from pydantic import Field
 from util.figures.forerunner_heads import numbers, pictures
 from util.figures.forerunner_heads.conclude import beyond_chance, conclude
 from util.figures.forerunner_heads.cuts import TITLES
-from util.figures.forerunner_heads.numbers import EVERYWHERE, SINGLE
-from util.figures.forerunner_heads.pictures import LABELS, by_ending, endpoint, frequent_on
+from util.figures.forerunner_heads.numbers import EVERYWHERE
+from util.figures.forerunner_heads.pictures import LABELS, frequent_on
 from util.show.conclusions import title
 from util.show.part import Figure, Part, Values
 from util.show.words import say
-from util.stats.heads import head_name
+from util.stats.answers import TERMS
 from util.stats.intervals import Interval, signed
+from util.stats.task_check import TaskCheck
 from util.study.checked import (
     QUERIES,
     AsList,
@@ -42,10 +43,9 @@ class Settings:
 
     dataset, k, prompts, seed: of StaICC, the first of its 512 queries; with another seed than 0 other queries and
     demonstrations than its own. threshold: the c in c / n_t. causal_datasets, causal_k: where a task is looked for, all
-    data sets with one k before the next, on the last choice_prompts queries; ablated: prompts of the cuts; cell_lists:
-    "reference" for those of the authors' code. grid_datasets; grid_k: numbers of demonstrations; grid_prompts: of each
-    entry of both, of the reads of labels, and of the untrained twin. untrained_control: whether this is measured too, a
-    second model in memory.
+    data sets with one k before the next, on the last choice_prompts queries; ablated: prompts of the cuts.
+    grid_datasets; grid_k: numbers of demonstrations; grid_prompts: of each entry of both, of the reads of labels, and
+    of the untrained twin. untrained_control: whether this is measured too, a second model in memory.
     """
 
     dataset: Dataset = "financial_phrasebank"
@@ -57,7 +57,6 @@ class Settings:
     causal_k: Counts = (16, 4)
     choice_prompts: Prompts = 128
     ablated: Prompts = 24
-    cell_lists: Literal["corrected", "reference"] = "corrected"
     grid_datasets: Datasets = ("glue_sst2", "rotten_tomatoes", "financial_phrasebank", "sst5", "trec", "agnews")
     grid_k: Annotated[tuple[Natural, ...], AsList, Distinct] = (0, 1, 2, 4, 8, 12)
     grid_prompts: Prompts = 64
@@ -71,17 +70,23 @@ class Settings:
             )
 
 
-def about(values: Values, prompts: int | None = None, dataset: str = "", k: int | None = None) -> str:
-    """What was measured: the model, the data set, k and the number of prompts; by default those of the counts."""
+def about(values: Values, prompts: int | None = None, place: str = "") -> str:
+    """What was measured: the model, the data set and k, and the number of prompts; by default those of the counts."""
     request = values["request"]
-    k = request["k"] if k is None else k
-    return f"{title(values)}, {dataset or request['dataset']}, k = {k}, {prompts or request['prompts']} prompts"
+    place = place or f"{request['dataset']}, k = {request['k']}"
+    return f"{title(values)}, {place}, {prompts or request['prompts']} prompts"
 
 
 def of_task(values: Values, prompts: int) -> str:
     """What was measured of the task that was chosen."""
     task = values["chosen"]["ablation"]
-    return about(values, prompts, task["dataset"], task["k"]) + ("" if task["done"] else "; TASK NOT DONE")
+    undone = "" if task["done"] else "; TASK NOT DONE"
+    return about(values, prompts, f"{task['dataset']}, k = {task['k']}") + undone
+
+
+def left_out(whys: Mapping[str, str], name: str = "") -> str:
+    """What does not fit the model, and why. name: what stands before a place."""
+    return "".join(f"; {name}{place}: {why}" for place, why in whys.items())
 
 
 # ------------------------------------------------------------------------------------------------ counts
@@ -102,10 +107,9 @@ def counts_say(values: Values) -> Iterator[str]:
             f"{value} [{low}, {high}] of {heads} heads are frequent: they read the token before the correct label on "
             f"three of four prompts; {', '.join(others)}"
         )
-    if "tokens" in values:
-        fewest, most = values["tokens"]
-        several = values["several_tokens"]
-        yield f"Prompts have {fewest} to {most} tokens; labels of several tokens, read at the first: {several:.0%}."
+    fewest, most = values["tokens"]
+    several = values["several_tokens"]
+    yield f"Prompts have {fewest} to {most} tokens; labels of several tokens, read at the first: {several:.0%}."
 
 
 def counts_about(values: Values) -> str:
@@ -127,13 +131,11 @@ def counts_table(values: Values) -> pd.DataFrame:
 
 
 def layers_say(values: Values) -> Iterator[str]:
-    if "heads_on_a_prompt" not in values:
-        return
-    on_a_prompt = values["heads_on_a_prompt"]
-    if "untrained" in on_a_prompt and on_a_prompt["correct"][1] <= on_a_prompt["untrained"][2]:
+    heads = values["heads_on_a_prompt"]
+    if heads["correct"][1] <= heads.get("untrained", (0, 0, -1))[2]:
         yield ""
     else:
-        start = f"On a prompt {on_a_prompt['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
+        start = f"On a prompt {heads['correct'][0]:.1f} of {np.size(values['counts']['correct'])} heads"
         more = [_more(found, BEFORE[name]) for name, found in values["more_heads"].items()]
         yield ", ".join([f"{start} read the token before the correct label", *more])
 
@@ -168,82 +170,50 @@ def specificity_say(values: Values) -> Iterator[str]:
         f"{judged['than_wrong']} read more with the correct label than with a wrong one, {judged['than_other']} more "
         "than with another word."
     )
-
-
-def specificity_table(values: Values) -> pd.DataFrame:
-    """The most specific heads: the magnitude on the held-out half, and how much more that is, with intervals."""
-    found, rows = values["specificity"]["held out"], dict[str, dict[str, str]]()
-    for layer, head in values["specificity"]["judged"]["strongest"]:
-        row = rows[head_name((layer, head))] = {
-            "magnitude": f"{found['than at other tokens']['first'][layer][head]:.2f}"
-        }
-        for name, contrast in found.items():
-            row[name] = signed(Interval(*(contrast[end][layer][head] for end in ("difference", "low", "high"))), 2)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["magnitude", *found])
-
-
-def planted_say(values: Values) -> Iterator[str]:
-    if "planted" in values:
-        found = values["planted_verdicts"]
-        roles = [f"{role} -> {found[layer][head]}" for layer, head, role in values["planted"]["roles"]]
-        yield f"Planted heads: {'; '.join(roles)}."
-
-
-def planted_table(values: Values) -> pd.DataFrame:
-    """How many of the planted heads are misjudged, by kind of error and noise."""
-    rows = {
-        noise: {kind: f"{times} of {number}" for kind, (times, number) in errors.items()}
-        for noise, errors in values["planted_errors"].items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("noise on the weights")
+    found = values["planted_verdicts"]
+    roles = [f"{role} -> {found[layer][head]}" for layer, head, role in values["planted"]["roles"]]
+    yield f"Planted heads: {'; '.join(roles)}."
 
 
 # ------------------------------------------------------------------------------------------------ a task, and its cuts
 
 
 def task_say(values: Values) -> Iterator[str]:
-    yield values.get("task_check", "")
+    yield values["task_check"]
     for check in values["task"]:
-        if values.get("task_check", "").partition(":")[0] != f"{check['name']}, k = {check['k']}":
-            yield (
-                f"{check['name']}, k = {check['k']}: accuracy {check['accuracy']:.3f}; which label, in nats: "
-                f"{signed(Interval(*check['over_none']), 2)} over no demonstrations, "
-                f"{signed(Interval(*check['over_permuted']), 2)} over permuted ones (p {check['p']:.2g})"
-            )
-    yield from (f"{place}: {why}" for place, why in values.get("task_left_out", {}).items())
+        fields = {name: check[name] for name in check if name != "done"}
+        gains = {name: Interval(*check[name]) for name in ("over_none", "over_permuted")}
+        if (said := str(TaskCheck(**fields | gains))) != values["task_check"]:
+            yield said
+    yield from (f"{place}: {why}" for place, why in values["task_left_out"].items())
 
 
 def ablation_say(values: Values) -> Iterator[str]:
     found = values["ablation"]
     yield ". ".join(found["findings"])
-    if "accuracies" in values:
-        shown, bare = ("{:.3f} [{:.3f}, {:.3f}]".format(*one) for one in values["accuracies"])
-        gained = {score: signed(Interval(*interval)) for score, interval in found["gained"].items()}
-        yield (
-            f"Accuracy with demonstrations {shown}, without {bare}, of {values['request']['ablated']} prompts: they "
-            f"change it by {gained['accuracy']}, log P(right label | labels) by {gained['which label']} nats, label "
-            f"mass by {gained['label mass']} nats."
-        )
+    shown, bare = ("{:.3f} [{:.3f}, {:.3f}]".format(*one) for one in values["accuracies"])
+    gained = {score: signed(Interval(*interval)) for score, interval in found["gained"].items()}
+    yield (
+        f"Accuracy with demonstrations {shown}, without {bare}, of {values['request']['ablated']} prompts: they "
+        f"change it by {gained['accuracy']}, log P(right label | labels) by {gained['which label']} nats, label "
+        f"mass by {gained['label mass']} nats."
+    )
+
+
+def ablation_about(values: Values) -> str:
+    place = of_task(values, values["request"]["ablated"])
+    return f"{place}; full points: beyond 0 with intervals that hold for all together"
 
 
 def ablation_table(values: Values) -> pd.DataFrame:
     """What cuts in all layers change, with 95 % intervals of one number each."""
-    found, random = values["ablation"], values["random_cells"]
     columns = {
-        "accuracy": found["accuracy"][EVERYWHERE],
-        "which label, nats": found["which label"][EVERYWHERE],
-        "random cells": random["which label"][EVERYWHERE],
-        "label mass, nats": found["label mass"][EVERYWHERE],
-        "random cells, mass": random["label mass"][EVERYWHERE],
-        "text loss, nats": found["text loss"][EVERYWHERE],
+        score: {
+            TITLES[cut]: signed(Interval(*change), 2) for cut, change in values["ablation"][score][EVERYWHERE].items()
+        }
+        for score in ("accuracy", *TERMS, "text loss")
     }
-    rows = {
-        TITLES[cut]: [signed(Interval(*column[cut]), 2) for column in columns.values()] for cut in columns["accuracy"]
-    }
-    return pd.DataFrame.from_dict(rows, orient="index", columns=list(columns)).rename_axis("cut in all layers")
-
-
-# ------------------------------------------------------------------------------------------------ induction heads
+    return pd.DataFrame(columns).rename_axis("cut in all layers")
 
 
 def induction_say(values: Values) -> Iterator[str]:
@@ -255,35 +225,15 @@ def induction_say(values: Values) -> Iterator[str]:
         yield f"In none of {layers} layers does the best head prefer the query's label beyond chance"
 
 
-# ------------------------------------------------------------------------------------------------ single heads
-
-
-def effects_say(values: Values) -> Iterator[str]:
-    low = np.array(values["head effects"][endpoint(values)]["low"], dtype=float)
-    costly, what = int((low > 0).sum()), "the right label" if endpoint(values) == "which label" else "label mass"
-    yield (
-        f"Cut alone, {costly or 'none'} of the {np.isfinite(low).sum()} heads that move most "
-        f"{'costs' if costly < 2 else 'cost'} {what} more than other cells do, on {SINGLE} prompts"
-    )
-
-
-def effects_about(values: Values) -> str:
-    task = values["chosen"]["ablation"]
-    undone = "" if task["done"] else "; TASK NOT DONE"
-    return f"{about(values)}; cut on {SINGLE} prompts of {task['dataset']}, k = {task['k']}{undone}"
-
-
 # ------------------------------------------------------------------------------------------------ data sets and k
 
 
 def grid_say(values: Values) -> Iterator[str]:
-    sets = len(values["grid_counts"])
-    if sets < 2 or "grid_prompts" not in values["request"]:
-        yield ""
-        return
-    shared = frequent_on(values)
+    sets, shared = len(values["grid_counts"]), frequent_on(values)
     everywhere, anywhere = int((shared == sets).sum()), int((shared > 0).sum())
-    if anywhere:
+    if sets < 2:
+        yield ""
+    elif anywhere:
         yield (
             f"{everywhere or 'No'} {'heads are' if everywhere > 1 else 'head is'} frequent on each of {sets} data "
             f"sets, {anywhere - everywhere} on some of them only"
@@ -293,9 +243,10 @@ def grid_say(values: Values) -> Iterator[str]:
 
 
 def grid_about(values: Values) -> str:
-    model, _, rest = about(values, values["request"]["grid_prompts"]).partition(f", {values['request']['dataset']}")
-    left_out = "".join(f"; {dataset}: {why}" for dataset, why in values["grid_left_out"].items())
-    return f"frequent: above the threshold on three of four prompts; {model}{rest} per data set{left_out}"
+    request = values["request"]
+    place = about(values, request["grid_prompts"], f"k = {request['k']}")
+    frequent = "frequent: above the threshold on three of four prompts"
+    return f"{frequent}; {place} per data set{left_out(values['grid_left_out'])}"
 
 
 def k_say(values: Values) -> Iterator[str]:
@@ -316,22 +267,13 @@ def k_say(values: Values) -> Iterator[str]:
 
 
 def k_about(values: Values) -> str:
-    model = about(values).partition(f", {values['request']['dataset']}")[0]
-    return f"{model}, trec, {values['request']['grid_prompts']} prompts for each k"
-
-
-def k_table(values: Values) -> pd.DataFrame:
-    """A row for each k, that of prompts that do not fit the model says so."""
-    texts = {
-        name: {k: str(Interval(*found)) for k, found in column.items()} | dict(values["k_left_out"])
-        for name, column in by_ending(values).items()
-    }
-    return pd.DataFrame(texts).rename_axis("k")
+    prompts = values["request"]["grid_prompts"]
+    return f"{title(values)}, trec, {prompts} prompts for each k" + left_out(values["k_left_out"], "k = ")
 
 
 # ------------------------------------------------------------------------------------------------ published values
 
-PUBLISHED_INDUCTION = {"dataset": "glue_sst2", "k": 16, "quantized": True}  # the setting of the published share
+PUBLISHED_INDUCTION = {"dataset": "glue_sst2", "k": 16}  # the setting of the published share, with quantised weights
 
 
 def published(values: Values) -> dict[str, tuple[float, float]]:
@@ -345,19 +287,9 @@ def published(values: Values) -> dict[str, tuple[float, float]]:
         best = int(np.argmax(curves["correct"]["mean"]))
         found[row] = Interval(*(float(curves["correct"][end][best]) for end in ("mean", "low", "high")))
     here = {row: (float(interval.value), interval.error) for row, interval in found.items()}
-    task = values["chosen"]["induction"] | {"quantized": values["request"]["quantized"]}
-    if task | PUBLISHED_INDUCTION == task:
+    if values["request"]["quantized"] and values["chosen"]["ablation"].items() >= PUBLISHED_INDUCTION.items():
         here["best_correct_induction_share"] = tuple(values["most_frequent"])
     return here
-
-
-def layers_about(values: Values) -> str:
-    return f"above the threshold, mean over prompts; {about(values)}"
-
-
-def ablation_about(values: Values) -> str:
-    place = of_task(values, values["request"]["ablated"])
-    return f"changes in nats; {place}; intervals of all cells hold together"
 
 
 FIGURE = Figure(
@@ -365,14 +297,16 @@ FIGURE = Figure(
     Settings,
     {
         "counts": Part(numbers.counts, "counts", counts_say, counts_about, pictures.counts, counts_table),
-        "layers": Part(numbers.layers, "counts", layers_say, layers_about, pictures.layers, needs=("counts",)),
+        "paper_counts": Part(numbers.counts, "counts", counts_say, counts_about, pictures.paper_counts),
+        "paper_layers": Part(
+            numbers.layers, "counts", layers_say,
+            lambda values: f"above the threshold, mean over prompts; {about(values)}",
+            pictures.paper_layers, needs=("counts",),
+        ),
         "specificity": Part(
             numbers.specificity, "specificity", specificity_say,
-            lambda values: f"{about(values)}; heads chosen on one half, measured on the other",
-            pictures.specificity, specificity_table, ("counts", "layers"),
-        ),
-        "planted": Part(
-            numbers.planted_errors, "planted_errors", planted_say, table=planted_table, needs=("specificity",)
+            lambda values: f"{about(values)}; heads chosen on one half, measured on the other; large: planted heads",
+            pictures.specificity, needs=("counts",),
         ),
         "task": Part(numbers.task, "task", task_say),
         "ablation": Part(
@@ -382,18 +316,8 @@ FIGURE = Figure(
             numbers.induction, "induction", induction_say,
             lambda values: of_task(values, values["request"]["grid_prompts"]), pictures.induction, needs=("task",),
         ),
-        "effects": Part(
-            numbers.effects, "effects", effects_say, effects_about, pictures.effects, needs=("counts", "task")
-        ),
         "grid": Part(numbers.grid, "grid", grid_say, grid_about, pictures.grid),
-        "k": Part(numbers.by_k, "by_k", k_say, k_about, pictures.by_k, k_table),
-        "paper_counts": Part(
-            lambda arrays, settings: {}, "counts", counts_say, counts_about, pictures.paper_counts, needs=("counts",)
-        ),
-        "paper_layers": Part(
-            lambda arrays, settings: {}, "counts", layers_say, layers_about, pictures.paper_layers,
-            needs=("counts", "layers"),
-        ),
+        "k": Part(numbers.by_k, "by_k", k_say, k_about, pictures.by_k),
     },
     conclude,
 )  # fmt: skip
