@@ -30,10 +30,10 @@ def holds(interval: Any, truth: float) -> bool:
     return bool(interval[1] - 1e-9 <= truth <= interval[2] + 1e-9)
 
 
-def head_counts(random: Random, prompts: int) -> tuple[np.ndarray, np.ndarray]:
+def reading(random: Random, prompts: int) -> dict[str, np.ndarray]:
     """Copy magnitudes [N, 1, 270] and n_t [N]: heads differ in how often they pass, prompts in how many pass."""
     passes = LEVELS + 0.3 * random.standard_normal((prompts, 1)) + random.standard_normal((prompts, 270)) > 0
-    return passes[:, None] * 0.2 + 0.01, np.full(prompts, 100)
+    return {"magnitude": passes[:, None] * 0.2 + 0.01, "n_t": np.full(prompts, 100)}
 
 
 def losses(spread: float, random: Random, prompts: int) -> np.ndarray:
@@ -72,7 +72,7 @@ def mean(draw: Callable[..., np.ndarray], size: int, truth: float, random: Rando
 
 
 def heads(prompts: int, measure: Callable[..., Any], truth: float, random: Random) -> bool:
-    return holds(measure(*head_counts(random, prompts)), truth)
+    return holds(measure(reading(random, prompts)), truth)
 
 
 def right(share: float, random: Random) -> bool:

@@ -153,7 +153,7 @@ def knockout(heads, words):
 
 def check_forerunner(words, result, rows):
     study = Study("forerunner_heads", prompts=4, untrained_control=False)
-    counts, layers = study.numbers("counts"), study.numbers("layers")
+    counts, layers = study.numbers("counts"), study.numbers("paper_layers")
     for series, of_map in counts["counts"].items():
         assert [int(row["count"]) for row in rows if row["series"] == series] == of_map.ravel().tolist()
         by_layer = result["results"][series]["by_layer"]

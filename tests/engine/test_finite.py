@@ -224,12 +224,12 @@ def test_a_record_holds_nan_only_where_it_is_declared():
     model = toys.model()
     data: dict[str, Any] = {
         "ids": np.arange(3),
-        "value_norm": np.array([[1.0, NAN]]),
+        "direct": np.array([[1.0, NAN]]),
         "layers": [0],
         "scores": np.ones((2, 2), "f4"),
     }
     assert check_record(data, model) == data
-    for name, value in (("scores", NAN), ("scores", np.inf), ("value_norm", np.inf)):
+    for name, value in (("scores", NAN), ("scores", np.inf), ("direct", np.inf)):
         wrong = data | {name: data[name].copy()}
         wrong[name][-1, 1] = value
         with pytest.raises(

@@ -86,7 +86,7 @@ def both_reads(model, tokenizer):
         states.extend(out[range(len(out)), batch.lengths.to(out.device) - 1].float().cpu().numpy())
 
     batches.run_rows(model, run.rows, visit, token_budget=128)
-    return [found["magnitude"], found["control"], found["value_norm"], *states]
+    return [found["magnitude"], found["control"], *states]
 
 
 def assert_same(model, other, tokenizer):

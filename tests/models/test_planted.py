@@ -166,8 +166,10 @@ def test_the_forerunner_figure_gives_the_three_verdicts(options, tmp_path):
     study = Study("forerunner_heads", prompts=24, untrained_control=False, folder=tmp_path)
     found = measure.planted(study, **options)
     verdicts = numbers.verdicts(found)
-    assert {role: str(verdicts[layer, head]) for layer, head, role in found["roles"]} == numbers.DESERVED
-    assert {str(verdicts[layer, head]) for layer, head in found["decoys"]} == {"neither"}
+    assert {role: str(verdicts[layer, head]) for layer, head, role in found["roles"]} == {
+        "labels only": numbers.FORERUNNER, "any token": numbers.PREVIOUS_TOKEN, "never": numbers.NEITHER,
+    }  # fmt: skip
+    assert (verdicts != numbers.NEITHER).sum() == len({*verdicts.flat} - {numbers.NEITHER}) * options.get("copies", 1)
     assert [*tmp_path.glob("copy-magnitudes-given-planted*.pickle")]
 
 

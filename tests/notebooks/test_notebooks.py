@@ -173,8 +173,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
         "causal_k": [1],
         "ablated": 8,
     }
-    panels = {"counts", "layers", "specificity", "ablation", "induction", "effects", "grid", "k"}
-    panels |= {"paper_counts", "paper_layers"}
+    panels = {"counts", "paper_counts", "paper_layers", "specificity", "ablation", "induction", "grid", "k"}
     place = written_to(tmp_path, "figures")
     for k, untrained_control in ((1, True), (0, False)):
         shutil.rmtree(place, ignore_errors=True)

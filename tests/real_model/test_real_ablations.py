@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -129,23 +128,3 @@ def test_the_ablation_tables_answer_as_with_attention_cut_by_hand(real: Subject,
         # a log-probability is a difference of logits, and no more exact than these
         largest = float(torch.stack(logits).abs().max())
         real.check(f"{condition.cut}, log-probabilities", answers[condition]["log_prob"], expected, largest)
-
-
-def test_what_each_heads_copying_is_worth_is_that_of_whole_passes(real: Subject, tmp_path: Path) -> None:
-    study = Study("forerunner_heads", Model.given(*real.pair, NAME), untrained_control=False, folder=tmp_path)
-    ours = measure.head_cuts(study, measure.Data("glue_sst2", 1, 2, 0), EVERY)
-    prompt = staicc_prompts("glue_sst2", 1)[0]
-    without = ours["cut"][0].reshape(30, 9, -1)
-    ids, s, y = places(real, prompt)
-    labels = [int(ids_of(real, f" {word}")[0, 0]) for word in prompt.labels]
-    cells = {0: [(t, s[0]) for t in y[0]]}
-    whole = real.written_out(ids)[0, -1].log_softmax(0)[labels]
-    real.check("the whole model", ours["whole"][0], whole)
-    strongest = int(abs(without - ours["whole"][0]).max(-1).argmax())
-    chosen = [*HEADS, divmod(strongest, 9)]
-    theirs = [
-        real.written_out(ids, plain.cut(cells, {layer: [head]}))[0, -1].log_softmax(0)[labels] for layer, head in chosen
-    ]
-    found = np.stack([without[head] for head in chosen])
-    real.check("without one head's copying", found.flatten(), torch.stack(theirs).flatten())
-    assert float((torch.stack(theirs) - whole).abs().max()) > 1e-4

@@ -59,8 +59,8 @@ TOO_DEAR = {
     },
     "forerunner_heads": {
         "grid_counts, by_k": "other data sets and numbers of demonstrations: 512 prompts each",
-        "ablation, induction, head effects, claims": "means over dozens of prompts under each of dozens of cuts",
-        "moved, specificity": "follow from the magnitudes that counts are made of",
+        "ablation, induction, claims": "means over dozens of prompts under each of dozens of cuts",
+        "specificity": "follows from the magnitudes that counts are made of",
         "planted_verdicts": "another model, compared in `make test`",
     },
     "edge_ablation": {

@@ -49,7 +49,7 @@ def forerunner_heads(model: Model, folder: Path) -> None:
     sizes = {"dataset": "agnews", "k": 1, "prompts": 16, "ablated": 8, "choice_prompts": 8, "grid_prompts": 8}
     tasks = {"causal_datasets": ["agnews"], "causal_k": [1], "grid_datasets": ["sst5", "trec"]}
     study = Study("forerunner_heads", model, **sizes, **tasks, untrained_control=False, folder=folder)
-    for part in ("counts", "specificity", "grid", "task", "ablation", "effects"):
+    for part in ("counts", "specificity", "grid", "task", "ablation"):
         study.numbers(part)
 
 

@@ -39,7 +39,7 @@ def run(
     settings: dict[str, Any] = {"dataset": dataset, "k": k, "prompts": prompts, "seed": seed, "threshold": threshold}
     study = Study("forerunner_heads", asked.source, untrained_control=untrained, redo=out.redo, **settings)
     write = out.checked("forerunner", [study])
-    values, rows, results = study.numbers("counts") | study.numbers("layers"), [], {}
+    values, rows, results = study.numbers("counts") | study.numbers("paper_layers"), [], {}
     curves = {"heads": values["mean_head_count"], "largest_magnitude": values["mean_max_magnitude"]}
     for series, reading in study.arrays("counts").items():
         counts, measured = values["counts"][series], values["prompts"][series]

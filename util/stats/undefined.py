@@ -1,12 +1,10 @@
 """Why a number may be NaN, by the name of its entry. Infinity is allowed nowhere."""
 
 NO_DIRECT_WRITING = "what a head of this class writes to the output by itself is not known"
-CHANGED_BEFORE_PROJECTION = "the class does something between its heads and their projection"
 NO_SHARE = "a share of what the whole model does, where that is not above nothing"
 
 # Entries of records.
 IN_RECORDS = {
-    "value_norm": CHANGED_BEFORE_PROJECTION,
     "edges": "the receiver is in no later layer than the sender",
     **dict.fromkeys(("copying", "attribution", "weights_copying", "direct"), NO_DIRECT_WRITING),
 }
@@ -16,7 +14,6 @@ IN_VALUES = {
     **IN_RECORDS,
     "companions": NO_DIRECT_WRITING,
     "paths": IN_RECORDS["edges"],
-    "moved": CHANGED_BEFORE_PROJECTION,
     **dict.fromkeys(("scores", "search", "models", "faithfulness", "CPR", "CMD", "strongest"), NO_SHARE),
     **dict.fromkeys(("explained", "by_draw", "points"), NO_SHARE),
     "claims": "there is not shown to be anything that could be lost, so that a share of it has no interval",
@@ -24,6 +21,5 @@ IN_VALUES = {
     "random": "a share of the units that random prunings leave, where they leave none",
     "found": "a share of the edges that matter, where none does",
     "agreement": "a rank correlation of fewer than two edges, of equal scores, or where there is no whole effect",
-    "head effects": "this head was not cut alone",
     "selectivity": "a ratio whose denominator is 0",
 }
