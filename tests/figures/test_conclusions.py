@@ -182,11 +182,6 @@ def test_a_class_whose_layers_cannot_be_taken_apart_has_no_sentences_of_paths_an
     assert "4 of 32 heads keep" in text and "path" not in text and "edges" not in text
 
 
-def test_plain_text_says_nothing_of_a_model_that_cannot_read_it():
-    assert "On plain text the loss is 5.09" in said("induction_scores")
-    assert "its loss there says nothing" in said("induction_scores", "embedded")
-
-
 def test_function_vector_heads_are_said_to_matter_only_where_the_difference_is_certain():
     text = said("induction_scores")
     assert "Word pairs rest more on FV heads" in text and "Copied tokens rest more on induction heads" in text

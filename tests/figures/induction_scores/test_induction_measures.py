@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from util.figures.induction_scores import measures
-from util.figures.induction_scores.edits import Group, Row
 from util.stats import controls, intervals
 from util.stats.heads import top
 from util.stats.tests import mcnemar
@@ -224,80 +223,6 @@ def test_mcnemar_of_units_equals_all_signs_tried():
     before, after = np.zeros((3, 40), bool), np.zeros((3, 40), bool)
     before[0, :30], after[:, 30:] = True, True  # thirty lose one run of three, ten gain all three
     assert mcnemar(before, after) == 1
-
-
-# printed for mean ablation, with 10 shots and with none: accuracy of the full model, induction 1 %, random 1 %, and 3 %
-BENEFITS = [
-    ("Llama BoolQ", (79.6, 78.2, 77.1, 69.9, 75.6), (77.8, 76.7, 71.9, 75.7, 70.5), 1.8, (-16.7, 188.9, -422.2, 183.3)),
-    ("Llama RTE", (79.4, 72.6, 77.3, 67.8, 74.9), (71.1, 67.2, 69.0, 66.4, 71.5), 8.3, (-34.9, 0.0, -83.1, -59.0)),
-    ("Llama SST-2", (94.6, 92.5, 94.6, 93.7, 94.4), (92.4, 92.8, 92.2, 93.0, 91.9), 2.2, (-113.6, 9.1, -68.2, 13.6)),
-    ("Llama SUBJ", (74.7, 60.7, 73.2, 60.3, 69.9), (52.6, 52.7, 53.7, 50.6, 53.3), 22.1, (-63.8, -11.8, -56.1, -24.9)),
-    ("Llama WIC", (61.6, 57.1, 59.3, 55.8, 58.2), (51.4, 51.3, 52.0, 50.5, 51.2), 10.2, (-43.1, -28.4, -48.0, -31.4)),
-    ("InternLM ETHOS", (82.6, 81.6, 82.1, 82.4, 82.4), (82.0, 82.4, 81.6, 82.0, 81.7), 0.6,
-     (-233.3, -16.7, -33.3, 16.7)),
-    ("InternLM WSC", (75.3, 69.6, 71.6, 68.6, 71.7), (70.2, 67.3, 68.9, 66.4, 72.1), 5.1,
-     (-54.9, -47.1, -56.9, -107.8)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "shots", "none", "benefit", "changes"), BENEFITS, ids=[row[0] for row in BENEFITS])
-def test_the_change_of_the_benefit_is_what_the_paper_plots(name, shots, none, benefit, changes):
-    for ten, zero, expected in zip(shots[1:], none[1:], changes, strict=True):
-        difference, share = measures.benefit_change((shots[0], none[0]), (ten, zero))
-        assert share == pytest.approx(expected, abs=0.1)
-        assert difference == pytest.approx(expected / 100 * benefit, abs=0.01)
-
-
-def test_a_benefit_that_may_be_nothing_is_no_denominator():
-    """InternLM on ETHOS: a benefit of 0.6 points makes -1 point a loss of 233 %."""
-    full, ablated = (82.6, 82.0), (81.6, 82.4)
-    for error, given in ((0.0, True), (0.29, True), (0.31, False), (2.0, False)):
-        difference, share = measures.benefit_change(full, ablated, error)
-        assert difference == pytest.approx(-1.4) and (share is not None) == given
-    assert measures.benefit_change((50, 50), (50, 60))[1] is None  # no benefit
-    assert measures.benefit_change((40, 50), (40, 60)) == (-10, None)  # a loss
-
-
-WHOLE, ABLATED, KNOCKED_OUT = Row(Group.WHOLE), Row(Group.ABLATED, 4), Row(Group.KNOCKED_OUT)
-
-
-def layer_matched(draw, size=None):
-    return Row(Group.LAYER_MATCHED, size, draw)
-
-
-def norm_matched(draw):
-    return Row(Group.NORM_MATCHED, None, draw)
-
-
-def test_what_can_be_compared_with_the_papers_tables():
-    """1000 heads: 1 % are 10, 3 % are 30; the mean over queries and seeds, its error over queries and draws."""
-    full, top = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool), np.array([[1, 0, 0, 0], [1, 0, 0, 0]], bool)
-    rows = {WHOLE: full, Row(Group.SIZE, 10): top, Row(Group.SIZE, 30): top, Row(Group.SIZE, 5): full}
-    rows |= {KNOCKED_OUT: top, layer_matched(1): full, layer_matched(2): top, norm_matched(1): full}
-    rows |= {Row(Group.KNOCKED_OUT, 30): full, layer_matched(1, size=30): top}
-    given = measures.comparable({"recursion, 5 shots": rows}, "input_mean", 1000, 10)
-    error = 100 * np.std([1, 1, 1, 0.5], ddof=1) / 2
-    assert given["recursion, 5 shots: full"] == pytest.approx((87.5, error))
-    one = measures.comparable({"recursion, 5 shots": rows}, "mean", 1000, 10)
-    both = {
-        "recursion, 5 shots: full",
-        "recursion, 5 shots: knockout, top 1 %",
-        "recursion, 5 shots: knockout, top 3 %",
-    }
-    assert set(one) == both  # what this suite calls mean is not what the paper's code does
-    names = [
-        f"recursion, 5 shots: mean ablation, {kind} {size}" for kind in ("top", "random") for size in ("1 %", "3 %")
-    ]
-    assert set(given) == both | {*names}
-    draws = [0.875, 0.25]
-    value, spread = given["recursion, 5 shots: mean ablation, random 1 %"]
-    queries = np.mean([full.mean(0), top.mean(0)], axis=0)
-    assert value == pytest.approx(56.25)
-    assert spread == pytest.approx(100 * np.sqrt(np.var(queries, ddof=1) / 4 + np.var(draws, ddof=1) / 2))
-    zero = measures.comparable({"recursion, 5 shots": rows}, "zero", 1000, 10)
-    assert {name.replace("mean", "zero") for name in given} == set(zero)
-    other_sizes = measures.comparable({"recursion, 5 shots": rows}, "zero", 32, 4)
-    assert set(other_sizes) == {"recursion, 5 shots: full"}
 
 
 def test_previous_token_heads_and_what_is_alike():

@@ -130,7 +130,7 @@ def test_tasks_that_the_model_does_are_told_by_other_queries(rte, tmp_path):
 def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
     study = Study(
         "induction_scores", EMBEDDED, tasks=["sst2", "wordseq1"], primary_task="sst2", all_tasks=True, mode="zero",
-        untrained_control=False, prompts=4, k=2, sequences=2, length=10, control_sets=1, sizes=[1], folder=tmp_path,
+        untrained_control=False, prompts=4, k=2, sequences=2, length=10, control_sets=1, primary=1, folder=tmp_path,
     )  # fmt: skip
     assert set(study.arrays("ablation")["right"]) == {"sst2", "wordseq1"}
     for name in ("ablation", "doses"):

@@ -1,23 +1,20 @@
-"""What induction heads write, sets of heads, and what ablating them costs, from arrays alone.
+"""What induction heads write, and sets of heads, from arrays alone.
 
 Heads are (layer, head), both places in the arrays. Source: Crosbie & Shutova 2024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from util.figures.induction_scores.edits import Group, Row
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.stats.controls import layer_matched, shortage
 from util.stats.heads import Head, top
 
 Floats = NDArray[np.floating]
-Bools = NDArray[np.bool_]
 
 
 # ------------------------------------------------------------------------------------------------ output scores
@@ -67,72 +64,13 @@ def how_many(share: float, heads: int) -> int:
     return ceil(round(share * heads, 9))
 
 
-def previous_token_heads(
-    previous: Floats, score: Floats, draws: int = 3, seed: int = 0, most: int = 4
-) -> tuple[list[Head], list[list[Head]]]:
-    """Returns the heads that give most attention to the token before, and layer-matched sets of other heads.
+def previous_token_heads(previous: Floats, score: Floats, seed: int = 0) -> tuple[list[Head], list[list[Head]]]:
+    """Returns the heads that give most attention to the token before, and three layer-matched sets of other heads.
 
     previous: that attention [L, H], 0 for heads that do not count; score: prefix-matching scores [L, H]. The heads are
-    those from 0.3 on, at most `most`, or the best one where there are none. The other heads are below 0.3 in both
-    scores; there are no sets where a layer has too few of them.
+    those from 0.3 on, at most four, or the best one where there are none. The other heads are below 0.3 in both scores;
+    there are no sets where a layer has too few of them.
     """
-    makers = [head for head in top(previous, most) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
+    makers = [head for head in top(previous, 4) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
     eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
-    return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, draws, seed)
-
-
-# ------------------------------------------------------------------------------------------------ what it costs
-
-
-def benefit_change(
-    full: tuple[float, float], ablated: tuple[float, float], error: float = 0.0
-) -> tuple[float, float | None]:
-    """Returns what an ablation changes of the benefit of demonstrations, and the change in per cent of the benefit.
-
-    full, ablated: accuracies with demonstrations and without. The second is None where the full model's benefit is not
-    positive or no more than twice its standard error `error`. Source: Crosbie & Shutova 2024, Fig. 4.
-    """
-    whole, left = full[0] - full[1], ablated[0] - ablated[1]
-    share = 100 * (left - whole) / whole if whole > max(0.0, 2 * error) else None
-    return left - whole, share
-
-
-PUBLISHED_SHARES = {"1 %": 0.01, "3 %": 0.03}  # of all heads
-MODES_OF_TABLES = {"input_mean": "mean", "zero": "zero"}  # what the paper calls mean is what its code does
-
-
-def place_in_tables(task: str, shots: int, unrelated: bool = False) -> str:
-    """Returns how data/published calls a row of the paper's tables. unrelated: whether the labels are Foo and Bar."""
-    return f"{task}, {shots} shots" + (", unrelated labels" if unrelated else "")
-
-
-def comparable(
-    right: Mapping[str, Mapping[Row, Bools]], mode: str, heads: int, primary: int
-) -> dict[str, tuple[float, float]]:
-    """Returns accuracies in per cent with their standard errors, by the names that the paper's tables have for them.
-
-    right: by place in the tables (see `place_in_tables`) and row, [R, N]; mode: of the ablations; heads: of the whole
-    model; primary: the size with controls. Ablations in other modes than the paper's, and sets of other sizes than its
-    1 % and 3 %, are left out.
-    """
-    sizes = {how_many(share, heads): name for name, share in PUBLISHED_SHARES.items()}
-    given: dict[str, tuple[float, float]] = {}
-    for where, rows in right.items():
-        given[f"{where}: full"] = _per_cent([rows[Row(Group.WHOLE)]])
-        for n, size in sizes.items():
-            of = None if n == primary else n
-            knocked_out, ablated = Row(Group.KNOCKED_OUT, of), Row(Group.SIZE, n)
-            random = [values for row, values in rows.items() if (row.group, row.size) == (Group.LAYER_MATCHED, of)]
-            wanted = {"knockout, top": [rows[knocked_out]] if knocked_out in rows else []}
-            if mode in MODES_OF_TABLES:
-                kind = f"{MODES_OF_TABLES[mode]} ablation"
-                wanted |= {f"{kind}, top": [rows[ablated]] if ablated in rows else [], f"{kind}, random": random}
-            given |= {f"{where}: {name} {size}": _per_cent(values) for name, values in wanted.items() if values}
-    return given
-
-
-def _per_cent(draws: Sequence[Bools]) -> tuple[float, float]:
-    """The mean of several draws [R, N] each and its standard error, over queries and over draws."""
-    queries = np.mean([draw.mean(0) for draw in draws], axis=0)
-    between = np.var([draw.mean() for draw in draws], ddof=1) / len(draws) if len(draws) > 1 else 0.0
-    return 100 * float(queries.mean()), 100 * float(np.sqrt(queries.var(ddof=1) / len(queries) + between))
+    return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, 3, seed)
