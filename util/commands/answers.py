@@ -11,7 +11,7 @@ import pandas as pd
 from util.commands.arguments import SHARE, Asked, Compared
 from util.commands.results import Out, shown
 from util.figures.induction_scores.edits import WHOLE, Edit
-from util.figures.induction_scores.measures import how_many
+from util.figures.induction_scores.plan import how_many
 from util.figures.induction_scores.task_study import Answers, TaskStudy
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.roles.heads import plain

@@ -38,8 +38,7 @@ def run(
         show: heads in the printed table
     """
     from util.figures.induction_scores.measure import outputs
-    from util.figures.induction_scores.measures import how_many
-    from util.figures.induction_scores.plan import PAPER_SHARES
+    from util.figures.induction_scores.plan import PAPER_SHARES, how_many
     from util.roles.sequences_study import SequenceStudy
 
     if sequences < 2:

@@ -230,7 +230,8 @@ def test_what_is_said_of_both_kinds_follows_from_the_numbers():
     assert finding.startswith("2 of the 4 best induction heads are among the 4 best FV heads (1.0 by chance); rank ")
     assert best.startswith("The function-vector (FV) head with the largest average indirect effect is L1H0: 0.3")
     assert "Of the best four of either kind two are the same. AIE on two halves of the prompts correlate by 0." in best
-    assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): 0.90 [")
+    assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): without FV heads that are no ")
+    assert "induction heads 0.30 [" in contrasts[0]
     no_room = "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
     assert no_room not in contrasts
     finding, _, second, *_ = show.vectors_say(without_room())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from util.figures.induction_scores import measures
+from util.figures.induction_scores import outputs, plan
 from util.stats import controls, intervals
 from util.stats.heads import top
 from util.stats.tests import mcnemar
@@ -21,9 +21,9 @@ def test_copying_by_weights_alone_counts_the_diagonal():
     """The identity copies all, its negative nothing, and random weights one token in as many as there are."""
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(400, 25, 25))
-    found = measures.weights_copying(np.stack([np.eye(25), -np.eye(25)]))
+    found = outputs.weights_copying(np.stack([np.eye(25), -np.eye(25)]))
     assert found.tolist() == [1, 0]
-    shares = measures.weights_copying(drawn)
+    shares = outputs.weights_copying(drawn)
     assert abs(shares.mean() - 1 / 25) < 3 * shares.std(ddof=1) / 20
 
 
@@ -32,12 +32,12 @@ def test_copying_knows_writes_that_copy_from_writes_that_suppress():
     rng, places = np.random.default_rng(0), 30
     attended = np.stack([rng.integers(0, np.arange(places) + 1) for _ in range(6)]).reshape(1, 2, 3, places)
     identity = (attended[..., None] == np.arange(places)).astype(float)
-    np.testing.assert_allclose(measures.copying(identity, attended), 1, atol=1e-12)
-    np.testing.assert_array_equal(measures.copying(-identity, attended), 0)
-    np.testing.assert_array_equal(measures.copying(0 * identity, attended), 0)  # nothing is raised
+    np.testing.assert_allclose(outputs.copying(identity, attended), 1, atol=1e-12)
+    np.testing.assert_array_equal(outputs.copying(-identity, attended), 0)
+    np.testing.assert_array_equal(outputs.copying(0 * identity, attended), 0)  # nothing is raised
     shifted = 1000 * identity + rng.normal(size=(1, 2, 3, places, 1))  # what all tokens get alike is left out
-    np.testing.assert_allclose(measures.copying(shifted, attended), 1, atol=1e-9)
-    found = measures.copying(rng.normal(size=(1, 2, 3, places, places)), attended)
+    np.testing.assert_allclose(outputs.copying(shifted, attended), 1, atol=1e-9)
+    found = outputs.copying(rng.normal(size=(1, 2, 3, places, places)), attended)
     assert found.shape == (1, 2, 3) and ((found > 0) & (found < 0.5)).all()
 
 
@@ -47,9 +47,9 @@ def test_copying_by_hand():
     at_one = {0: 0.0, 1: 1.0}  # mean 2, above it only 3 - 2
     at_two = {0: 1.0, 1: 0.0, 2: 0.0}  # mean 2, above it only 4 - 2
     for first, second in ((0, 0), (1, 0), (1, 2), (0, 1)):
-        found = measures.copying(raised, np.array([0, first, second])[None, None, None])
+        found = outputs.copying(raised, np.array([0, first, second])[None, None, None])
         assert found.item() == pytest.approx((at_one[first] + at_two[second]) / 2)
-    shared = measures.copying(
+    shared = outputs.copying(
         np.array([[0.0, 0, 0], [0, 0, 0], [2, 0, 1.0]])[None, None, None], np.zeros((1, 1, 1, 3), int)
     )
     assert shared.item() == pytest.approx((0 + 1) / 2)  # above the mean of 1: 1 of 1; at place 1 nothing
@@ -59,26 +59,26 @@ def test_copying_of_noise_is_at_chance():
     rng, places = np.random.default_rng(1), 25
     raised = rng.normal(size=(1, 20, 20, places, places))
     attended = np.stack([rng.integers(0, np.arange(places) + 1) for _ in range(400)]).reshape(1, 20, 20, places)
-    found = measures.copying(raised, attended).ravel()
+    found = outputs.copying(raised, attended).ravel()
     chance = np.mean([1 / candidates for candidates in range(2, places + 1)])
     assert abs(found.mean() - chance) < 3 * found.std() / np.sqrt(len(found))
 
 
 def test_attribution_to_the_next_token_by_hand():
     change = np.array([[[3.0, 1, 1, 2], [0, 5, 1, 0]]])
-    found = measures.repeated_attribution(change, np.array([[0, 2]]))
+    found = outputs.repeated_attribution(change, np.array([[0, 2]]))
     np.testing.assert_allclose(found, [[3 - 4 / 3, 1 - 5 / 3]])
-    np.testing.assert_allclose(measures.repeated_attribution(change + 7, np.array([[0, 2]])), found)
+    np.testing.assert_allclose(outputs.repeated_attribution(change + 7, np.array([[0, 2]])), found)
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
 def test_a_share_of_the_heads_is_rounded_up():
-    counts = {size: [measures.how_many(share, size) for share in (0.01, 0.03)] for size in (32 * 32, 48 * 48, 12 * 12)}
+    counts = {size: [plan.how_many(share, size) for share in (0.01, 0.03)] for size in (32 * 32, 48 * 48, 12 * 12)}
     assert counts == {32 * 32: [11, 31], 48 * 48: [24, 70], 12 * 12: [2, 5]}
     shares = (0.0, 0.01, 0.03, 0.07, 1.0)
-    assert [measures.how_many(share, 100) for share in shares] == [0, 1, 3, 7, 100]  # 7.000000000000001
+    assert [plan.how_many(share, 100) for share in shares] == [0, 1, 3, 7, 100]  # 7.000000000000001
 
 
 def test_the_top_is_highest_first_and_equals_come_in_the_order_of_layer_and_head():
@@ -228,10 +228,10 @@ def test_mcnemar_of_units_equals_all_signs_tried():
 def test_previous_token_heads_and_what_is_alike():
     previous, score = np.zeros((3, 6)), np.zeros((3, 6))
     previous[0, 2], previous[1, 4], score[0, 0] = 0.9, 0.5, 0.8
-    makers, alike = measures.previous_token_heads(previous, score)
+    makers, alike = plan.previous_token_heads(previous, score)
     assert makers == [(0, 2), (1, 4)] and len(alike) == 3
     for heads in alike:
         assert sorted(layer for layer, _ in heads) == [0, 1] and not {(0, 2), (1, 4), (0, 0)} & {*heads}
-    assert measures.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
+    assert plan.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
     score[0] = 1
-    assert measures.previous_token_heads(previous, score)[1] == []
+    assert plan.previous_token_heads(previous, score)[1] == []

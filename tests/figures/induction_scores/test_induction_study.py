@@ -29,7 +29,7 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.engine.label_scores import knockouts, label_log_probs, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
-from util.figures.induction_scores import measure, measures, numbers, outputs, show
+from util.figures.induction_scores import measure, numbers, outputs, show
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group
 from util.figures.induction_scores.edits import Row as EditRow
@@ -262,13 +262,6 @@ def test_a_planted_model_is_built_for_a_missing_record_alone(tmp_path, monkeypat
     assert (same.heads, same.decoys, same.expected) == (truth.heads, truth.decoys, truth.expected)
 
 
-def test_planted_heads_under_noise_are_counted_as_found_or_missed(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "PLANTED_NOISES", (0.1, 4.0))
-    found = figure(length=15, copies=3, sequences=1, folder=tmp_path).numbers("planted")["planted"]
-    assert found["exact"] and found["errors"][0.1] == {"false alarms": (0, 22), "misses": (0, 2)}
-    assert found["errors"][4.0]["misses"] == (2, 2) and found["errors"][4.0]["false alarms"][1] == 22
-
-
 def test_other_words_in_the_sequence_leave_the_score_of_planted_heads_alone():
     """The score is about equality of tokens: any other names for them give the same."""
     model, truth = induction()
@@ -301,7 +294,7 @@ def test_copying_is_what_the_codes_of_planted_tokens_give():
         before = np.concatenate([np.zeros_like(codes[:, :1]), codes[:, :-1]], axis=1)  # BOS moves nothing
         raised = sign * np.einsum("nic,njc->nij", before, codes)
         attended = np.tile(np.maximum(np.arange(25) - 1, 0), (4, 1))
-        expected = measures.copying(raised[:, None, None], attended[:, None, None])[:, 0, 0]
+        expected = outputs.copying(raised[:, None, None], attended[:, None, None])[:, 0, 0]
         (head,) = truth.heads["writer"]
         np.testing.assert_allclose(found[:, *head], expected, atol=0.02)
         assert (expected > 0.4).all() if sign > 0 else (expected < 0.03).all()

@@ -142,15 +142,13 @@ def ablation(arrays: Arrays, settings: Any) -> Numbers:
     """Accuracies with demonstrations by task and row, and the primary endpoint."""
     plan, right = arrays["plan"], arrays["right"]
     task = plan.setup.primary_task
-    rows, primary = right[task], {"task": task}
-    if plan.ablated in rows:
-        others = [drawn.mean() for row, drawn in rows.items() if row.is_control_set]
-        p, least = rank_p(rows[plan.ablated].mean(), others, tail="low")
-        lost = paired_interval(rows[WHOLE].mean(axis=0) - rows[plan.ablated].mean(axis=0))
-        primary |= {"p": p, "least p": least, "lost": lost}
+    rows = right[task]
+    others = [drawn.mean() for row, drawn in rows.items() if row.is_control_set]
+    p, least = rank_p(rows[plan.ablated].mean(), others, tail="low")
+    lost = paired_interval(rows[WHOLE].mean(axis=0) - rows[plan.ablated].mean(axis=0))
     return {
         "controls": {group.value: sets for group, sets in plan.controls.items()},
-        "primary": primary,
+        "primary": {"task": task, "p": p, "least p": least, "lost": lost},
         "tasks_done": arrays["passed"],
         "done": list(arrays["done"]),
         "queries": {name: rows[WHOLE].shape[1] for name, rows in right.items()},
@@ -173,7 +171,7 @@ def benefits(tasks: Sequence[TaskShots]) -> Numbers:
         },
         "tasks": {
             task.labelled.name: {
-                "queries": task.queries, "does": task.does, "chance": task.chance, "check": task.check,
+                "queries": task.queries, "does": task.does, "chance": task.chance, "check": vars(task.check),
             }
             for task in tasks
         },
@@ -256,5 +254,5 @@ def _contrast(rows: Mapping[Ablated, NDArray[Any]]) -> Interval:
 
 
 def planted(arrays: Arrays, settings: Any) -> Numbers:
-    """Scores of planted heads, whether a score of 0.3 finds just them, and how often noise hides them."""
-    return {"planted": {"scores": arrays["scores"], "errors": arrays["errors"], "exact": arrays["exact"]}}
+    """Whether a score of 0.3 finds just the planted heads."""
+    return {"planted": {"exact": arrays["exact"]}}

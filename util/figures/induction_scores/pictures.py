@@ -21,7 +21,7 @@ from util.show.draw import Grid, Panel, name_beside
 from util.show.head_map import short_number, without_zero
 from util.show.panels import heads, intervals, triples
 from util.show.part import Values
-from util.show.style import BLUE, GREY, PALE_RED, RED, ROLES, broken, name_at_right, points
+from util.show.style import BLUE, GREY, PALE_RED, RED, ROLES, name_at_right, points
 from util.show.tokens import token_grid
 from util.stats.heads import Head, head_name, top
 from util.stats.intervals import Interval
@@ -79,25 +79,21 @@ def _map(ax: Axes, found: Values) -> None:
 
 
 def _best(ax: Axes, found: Values) -> None:
-    """The best 12 to 16 heads, lines at the bound of induction heads, uniform attention and the best untrained head."""
-    mean = np.array(found["mean"], dtype=float)
-    shown = int(np.clip((mean >= INDUCTION_HEAD).sum() + 3, 12, 16))
-    strongest = top(mean, min(shown, mean.size))
-    best, x = [Interval(*triple) for triple in triples(found, strongest, "mean")], np.arange(len(strongest))
-    colours = [BLUE if score.value >= INDUCTION_HEAD else "0.7" for score in best]
-    ax.bar(x, [score.value for score in best], color=colours, width=0.7)
-    points(ax, x, best, fmt="none", color="black", capsize=2)
+    """The best 16 heads, lines at the bound of induction heads, uniform attention and the best untrained head."""
+    strongest = top(np.array(found["mean"], dtype=float), min(16, np.size(found["mean"])))
+    value, low, high = np.array(triples(found, strongest, "mean")).T
+    colours = np.where(value >= INDUCTION_HEAD, BLUE, "0.7")
+    ends, look = np.abs([low - value, high - value]), {"lw": 0.9, "capsize": 2}
+    bars = ax.bar(range(len(value)), value, 0.7, yerr=ends, color=colours, error_kw=look)
+    counted = [short_number(score) if score >= INDUCTION_HEAD else "" for score in value]
+    ax.bar_label(bars, counted, padding=2, rotation=90, fontsize=6)
     levels = {f"{INDUCTION_HEAD}: counts": (INDUCTION_HEAD, "black"), "uniform": (float(found["uniform"]), "black")}
     if found["untrained"] is not None:
         levels["untrained"] = (float(np.max(found["untrained"])), "0.4")
     for (level, colour), dashes in zip(levels.values(), ("--", ":", "-"), strict=False):
-        ax.axhline(level, color=GREY if dashes == "-" else colour, lw=0.8, ls=dashes)
-    ax.set_xticks(x, list(map(head_name, strongest)), rotation=90, fontsize=6.5)
+        ax.axhline(level, color=colour, lw=0.8, ls=dashes)
+    ax.set_xticks(range(len(value)), list(map(head_name, strongest)), rotation=90, fontsize=6.5)
     ax.set(ylim=(0, 1.25), yticks=(0, 0.5, 1), ylabel="prefix-matching score", title="B) the best heads")
-    for place, score in zip(x, best, strict=True):
-        if score.value >= INDUCTION_HEAD:
-            text: dict[str, Any] = {"fontsize": 6, "ha": "center", "va": "bottom", "rotation": 90}
-            ax.annotate(short_number(score.value), (place, score.high), (0, 2), textcoords="offset points", **text)
     name_at_right(ax, levels, 0.085)
 
 
@@ -134,22 +130,18 @@ def mechanism(values: Values) -> Grid:
 
 
 def _needs(ax: Axes, values: Values) -> None:
-    found, chosen, figure = values["mechanism"], chosen_of(values), ax.get_figure(root=True)
-    assert figure is not None
-    shown = min(len(chosen), MOST_HEADS)
-    x, bar = np.arange(shown), 0.8 / len(found["left"])
-    shades = [BLUE, RED, *np.linspace(0.55, 0.8, max(1, len(found["left"]) - 2)).astype(str)]
-    for number, ((name, left), colour) in enumerate(zip(found["left"].items(), shades, strict=True)):
-        removed = ", ".join(head_name(tuple(head)) for head, _ in found["removed"].get(name, []))
-        kind = "previous-token heads" if number == 1 else "others"
-        at = x + (number - (len(found["left"]) - 1) / 2) * bar
-        label = f"without {removed}: {kind}" if number else name
-        label = broken(label, 7, 72 * figure.get_figwidth() - 50)
-        ax.bar(at, [triple[0] for triple in left[:shown]], bar, color=colour, label=label)
-        points(ax, at, [Interval(*triple) for triple in left[:shown]], fmt="none", color="black", lw=0.7)
-    ax.set_xticks(x, [head_name(head) for head in chosen[:shown]], rotation=60 if shown > 4 else 0)
-    less = f", the best {shown} of {len(chosen)}" if shown < len(chosen) else ""
-    ax.set(ylim=(0, 1.05), yticks=(0, 0.5, 1), ylabel="prefix-matching score", xlabel=f"induction heads{less}")
+    chosen = chosen_of(values)[:MOST_HEADS]
+    scores = values["mechanism"]["left"].values()  # the whole model's first
+    left = [[Interval(*triple) for triple in of_heads[: len(chosen)]] for of_heads in scores]
+    x, width = np.arange(len(chosen)), 0.8 / len(left)
+    looks = {0: ("whole model", BLUE), 1: ("without previous-token heads", RED)}
+    for number, found in enumerate(left):
+        label, colour = looks.get(number, ("without as many others", GREY))
+        at = x + (number + 0.5) * width - 0.4
+        ax.bar(at, [score.value for score in found], width, color=colour, edgecolor="white", lw=0.5, label=label)
+        points(ax, at, found, fmt="none", color="black", lw=0.7)
+    ax.set_xticks(x, map(head_name, chosen), rotation=60 if len(chosen) > 4 else 0)
+    ax.set(ylim=(0, 1.05), yticks=(0, 0.5, 1), ylabel="prefix-matching score", xlabel="the best induction heads")
 
 
 # ------------------------------------------------------------------------------------------------ rows of shares

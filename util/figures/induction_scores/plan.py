@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +130,11 @@ class Plan:
         return {row: self.edits[row] for row in (Row(Group.WHOLE), self.ablated, *knockout, *controls)}
 
 
+def how_many(share: float, heads: int) -> int:
+    """Returns how many heads are a share of them, rounded up as Crosbie & Shutova do."""
+    return ceil(round(share * heads, 9))
+
+
 def plan(score: Floats, norms: Floats, setup: Setup, seed: int = 0) -> Plan:
     """Returns the sets of heads and the edits for prefix-matching scores [L, H].
 
@@ -156,3 +162,15 @@ def plan(score: Floats, norms: Floats, setup: Setup, seed: int = 0) -> Plan:
 
 def _numbered(group: Group, edits: Sequence[Edit]) -> dict[Row, Edit]:
     return {Row(group, draw=draw): edit for draw, edit in enumerate(edits, 1)}
+
+
+def previous_token_heads(previous: Floats, score: Floats, seed: int = 0) -> tuple[list[Head], list[list[Head]]]:
+    """Returns the heads that give most attention to the token before, and three layer-matched sets of other heads.
+
+    previous: that attention [L, H], 0 for heads that do not count; score: prefix-matching scores [L, H]. The heads are
+    those from 0.3 on, at most four, or the best one where there are none. The other heads are below 0.3 in both scores;
+    there are no sets where a layer has too few of them.
+    """
+    makers = [head for head in top(previous, 4) if previous[head] >= INDUCTION_HEAD] or top(previous, 1)
+    eligible = (previous < INDUCTION_HEAD) & (score < INDUCTION_HEAD)
+    return makers, [] if shortage(makers, eligible) else layer_matched(makers, eligible, 3, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -227,10 +227,7 @@ def mechanism_say(values: Values) -> Iterator[str]:
 
 def primary_say(values: Values) -> Iterator[str]:
     """The endpoint that was fixed beforehand, met or not."""
-    task, p = values["primary"]["task"], values["primary"].get("p")
-    if p is None:
-        yield f"Primary endpoint: the model does not do `{task}` from its demonstrations, so that nothing was ablated."
-        return
+    task, p = values["primary"]["task"], values["primary"]["p"]
     number = len(values["chosen"])
     yield (
         f"Primary endpoint, {'met' if p <= 0.05 else 'not met'}: accuracy on `{task}` is "
@@ -268,10 +265,14 @@ def ablation_say(values: Values) -> Iterator[str]:
         )
 
 
-def ablation_about(values: Values) -> str:
+def tasks_about(values: Values) -> str:
     setup = values["setup"]
-    asked = f"{values['request']['k']} demonstrations, {setup['prompts']} queries of each task"
-    return f"{title(values)}, {asked}, {setup['mode']} ablation of {the_best(setup['primary'])}"
+    ablated = f"{setup['mode']} ablation of {the_best(setup['primary'])}"
+    return f"{title(values)}, {setup['prompts']} queries of each task, {ablated}"
+
+
+def ablation_about(values: Values) -> str:
+    return f"{tasks_about(values)}, {values['request']['k']} demonstrations"
 
 
 def shots_say(values: Values) -> Iterator[str]:
@@ -291,11 +292,7 @@ def shots_say(values: Values) -> Iterator[str]:
             f"`{task}`, {found['tasks'][task]['queries']} queries: examples are worth {worth:.2f} of accuracy, "
             f"{without:.2f} without the induction heads, {others:.2f} without others."
         )
-    undone = {
-        task: row["check"] if isinstance(row["check"], Mapping) else vars(row["check"])
-        for task, row in found["tasks"].items()
-        if not row["does"]
-    }
+    undone = {task: row["check"] for task, row in found["tasks"].items() if not row["does"]}
     if undone:
         names = [f"`{task}` ({check['accuracy']:.2f})" for task, check in undone.items()]
         comparisons = len(found["tasks"]) / 2  # tests are one-sided
@@ -307,12 +304,6 @@ def shots_say(values: Values) -> Iterator[str]:
             f"On up to {max(check['n'] for check in undone.values())} other queries the model is not shown to do "
             f"{listed(names)} (accuracies from {max(seen):.2f} on would be seen to lie above chance)."
         )
-
-
-def shots_about(values: Values) -> str:
-    setup = values["setup"]
-    ablated = f"{setup['mode']} ablation of {setup['primary']} heads"
-    return f"{title(values)}, {ablated}, {setup['prompts']} queries of each task"
 
 
 def shots_table(values: Values) -> pd.DataFrame:
@@ -370,35 +361,17 @@ def vectors_say(values: Values) -> Iterator[str]:
         yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
     yield from (f"Left out, {why}." for why in found["left out"])
     for kind, difference in found["contrast"].items():
-        rows = found["accuracy"][kind]
         asked, queries = found["asked"][kind], int(found["asked"][kind].split()[0])
         name = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
         if more := sign(difference):
-            verdict = f"{name} rest more on {'FV' if more > 0 else 'induction'} heads ({asked})"
+            yield (
+                f"{name} rest more on {'FV' if more > 0 else 'induction'} heads ({asked}): without FV heads that are "
+                f"no induction heads {written(difference)} more is lost than without induction heads that are no FV "
+                "heads."
+            )
         elif queries > FEW:
             seen = f"differences from {detectable(Interval(*difference), queries):.2f} on would be seen"
-            verdict = f"{name}: no difference between the two kinds was detected ({asked}; {seen})"
-        else:
-            continue
-        sets = [
-            f"{written(rows[name])} without {words} (controls {_range(rows, name)})"
-            for name, words in (
-                ("FV, not induction", "FV heads that are no induction heads"),
-                ("induction, not FV", "induction heads that are no FV heads"),
-            )
-        ]
-        yield f"{verdict}: {written(rows[WHOLE])} whole, {listed(sets)}."
-
-
-def _drawn(rows: Values, kind: str) -> list[float]:
-    """The accuracies of the control sets of a kind."""
-    return [row[0] for name, row in rows.items() if name.startswith(f"{kind}, control")]
-
-
-def _range(rows: Values, kind: str) -> str:
-    """From the least to the most that the control sets of an ablation have."""
-    controls = _drawn(rows, kind)
-    return f"{min(controls):.2f} to {max(controls):.2f}" if controls else "none"
+            yield f"{name}: no difference between the two kinds was detected ({asked}; {seen})."
 
 
 def vectors_about(values: Values) -> str:
@@ -416,7 +389,7 @@ def vectors_table(values: Values) -> pd.DataFrame:
         named = f"{measure}, {found['asked'][measure]}"
         lines[named, WHOLE] = {"accuracy": written(rows[WHOLE]), "controls": "", "p": ""}
         for kind in KINDS:
-            drawn = _drawn(rows, kind)
+            drawn = [row[0] for name, row in rows.items() if name.startswith(f"{kind}, control")]
             p = rank_p(rows[kind][0], drawn, tail="low").p
             controls = f"{min(drawn):.2f}-{max(drawn):.2f}"
             lines[named, kind] = {"accuracy": written(rows[kind]), "controls": controls, "p": f"{p:.2f}"}
@@ -425,10 +398,7 @@ def vectors_table(values: Values) -> pd.DataFrame:
 
 
 def planted_say(values: Values) -> Iterator[str]:
-    found = values["planted"]
-    yield f"Planted induction heads found exactly: {found['exact']}"
-    for noise, by_name in found["errors"].items():
-        yield f"Noise {noise}: {', '.join(f'{name} {wrong} of {n}' for name, (wrong, n) in by_name.items())}."
+    yield f"Planted induction heads found exactly: {values['planted']['exact']}"
 
 
 def concludes(values: Values) -> Iterator[str]:
@@ -456,7 +426,7 @@ FIGURE = Figure(
         "ablation": Part(
             numbers.ablation, "answers", ablation_say, ablation_about, pictures.ablation, needs=("scores",)
         ),
-        "shots": Part(numbers.shots, "shots", shots_say, shots_about, pictures.shots, shots_table, ("scores",)),
+        "shots": Part(numbers.shots, "shots", shots_say, tasks_about, pictures.shots, shots_table, ("scores",)),
         "function_vectors": Part(
             numbers.function_vectors, "function_vectors", vectors_say, vectors_about, pictures.function_vectors,
             vectors_table, ("scores",),
