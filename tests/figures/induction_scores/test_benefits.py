@@ -96,7 +96,7 @@ def test_the_picture_has_a_panel_for_each_task_that_is_done_and_what_the_paper_r
     assert figure is not None
     assert [ax.get_title() for ax in figure.axes] == ["wordseq1", "sst2", "sst2, Foo/Bar", "subj"]
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {
-        "whole model", "without induction heads", "pattern knocked out", "here (95 %)", "chance",
+        "whole model", "top 3 ablated", "pattern knocked out", "here (95 %)", "chance",
         "published, Llama-3-8B, 1 % of heads",
     }  # fmt: skip
     ax = figure.axes[1]

@@ -202,7 +202,7 @@ def mechanism(study: Study) -> dict[str, Any]:
     makers, alike = previous_token_heads(previous, mean, study.settings.seed)
     removed = {"previous-token heads out": makers} | {f"others out, {i}": heads for i, heads in enumerate(alike, 1)}
     without = {name: sequences.scores(heads) for name, heads in removed.items()}
-    return {**found, "makers": makers, "removed": removed, "without": without, "previous": previous}
+    return {**found, "makers": makers, "without": without}
 
 
 # ------------------------------------------------------------------------------------------------ tasks

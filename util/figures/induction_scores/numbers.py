@@ -127,10 +127,6 @@ def mechanism(arrays: Arrays, settings: Any) -> Numbers:
         "mean scores": means,
         "whole": whole,
         "left": left,
-        "removed": {
-            name: [[head, float(arrays["previous"][head])] for head in removed]
-            for name, removed in arrays["removed"].items()
-        },
     }
     return {"mechanism": found}
 

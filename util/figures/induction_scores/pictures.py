@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from util.figures.induction_scores import published
-from util.figures.induction_scores.edits import CONTROL_SETS, Group
-from util.figures.induction_scores.vector_sets import COPIES, FUNCTION_VECTOR, INDUCTION, KINDS, PAIRS
+from util.figures.induction_scores.edits import Group
+from util.figures.induction_scores.vector_sets import COPIES, FUNCTION_VECTOR, INDUCTION, PAIRS
 from util.prompts.text_tasks import label_space
 from util.roles.attention_scores import INDUCTION_HEAD
 from util.show.draw import Grid, Panel, name_beside
@@ -29,13 +29,11 @@ from util.stats.intervals import Interval
 Rows = Mapping[str, Sequence[float]]  # by name: value, low, high
 MOST_HEADS = 8  # of the chosen ones, that the picture of the mechanism has bars for
 ROW = 0.2  # inches: the height of a row
-DRAWN = (*CONTROL_SETS, Group.KNOCKED_OUT_IN_OTHERS)  # have several draws
-COLOURS = {Group.WHOLE.value: BLUE, Group.KNOCKED_OUT.value: PALE_RED}
-COLOURS |= {group.value: GREY for group in (*DRAWN, Group.RANDOM_KEYS, Group.PREVIOUS_PART)}  # other rows are red
-LINES = {  # by number of demonstrations
-    Group.WHOLE: ("whole model", BLUE),
-    Group.ABLATED: ("without induction heads", RED),
-    Group.KNOCKED_OUT: ("pattern knocked out", PALE_RED),
+DRAW = re.compile(r"(, control)? \d+$")  # what the names of draws of a control end with
+COLOURS = {  # of rows by name; ablations are red
+    Group.WHOLE.value: BLUE,
+    Group.KNOCKED_OUT.value: PALE_RED,
+    **{group.value: GREY for group in (Group.LAYER_MATCHED, Group.RANDOM_KEYS, Group.PREVIOUS_PART)},
 }
 DIAMOND: dict[str, Any] = {"marker": "D", "mfc": "none", "ms": 3.2, "mew": 0.8}
 HERE = Line2D([], [], color="black", marker="o", ms=3, lw=0.9, label="here (95 %)")
@@ -148,25 +146,19 @@ def _needs(ax: Axes, values: Values) -> None:
 
 
 def row_panel(
-    ax: Axes,
-    names: Sequence[str],
-    rows: Rows,
-    heading: str,
-    label: str,
-    *,
-    controls: Mapping[str, Sequence[float]],
-    chance: float | None,
-    reported: Mapping[str, float],
+    ax: Axes, rows: Rows, heading: str, label: str, chance: float | None, reported: Mapping[str, float]
 ) -> None:
-    """Shares by the names of rows, each with its interval and its value beside it.
+    """Shares by name, each with its interval and its value beside it, and all draws of a control in one row.
 
-    controls: those of the control sets of a row; chance: of guessing, where it is known; reported: what a paper reports
-    of another model. Only the panels at the left have the names.
+    chance: of guessing, where it is known; reported: what a paper reports of another model. Only the panels at the left
+    have the names.
     """
     if chance is not None:
         ax.axvline(chance, color="0.6", lw=0.8, ls=":")
+    names = row_names(rows)
     for y, name in enumerate(names):
-        colour, drawn = COLOURS.get(name, RED), controls.get(name, ())
+        colour = COLOURS.get(name, RED)
+        drawn = [triple[0] for draw, triple in rows.items() if draw != name and DRAW.sub("", draw) == name]
         ax.plot(drawn, np.full(len(drawn), y), "|", color=GREY, ms=7, mew=0.8)
         if name in reported:
             ax.plot(reported[name], y + 0.28, color=colour, **DIAMOND)
@@ -181,67 +173,70 @@ def row_panel(
     ax.tick_params(labelleft=place is None or place.is_first_col())
 
 
+def row_names(rows: Rows) -> list[str]:
+    """The names of the rows that draws stand in, too."""
+    return list(dict.fromkeys(DRAW.sub("", name) for name in rows))
+
+
 # ------------------------------------------------------------------------------------------------ tasks
 
 
-def _row_of(name: str) -> str:
-    """The row that an entry stands in: all draws of a control in one."""
-    return re.sub(rf"^({'|'.join(group.value for group in DRAWN)}) \d+$", r"\1", name)
+def _reported(values: Values, name: str, shots: int) -> dict[str, float]:
+    """What the paper reports in the same place, by the names of rows here."""
+    task, _, unrelated = name.partition(", ")
+    known = published.accuracies(task, shots, bool(unrelated))
+    return {ablated_of(values) if of is Group.ABLATED else of.value: share for of, share in known.items()}
 
 
 def ablation(values: Values) -> Grid:
     """A panel for each task with ablations."""
-    ablated, panels = ablated_of(values), list[Panel]()
-    measured = {task: rows for task, rows in values["accuracy"].items() if ablated in rows}
-    known = {task: published.accuracies(task, values["request"]["k"]) for task in measured}
-    names = list(dict.fromkeys(_row_of(name) for rows in measured.values() for name in rows))
-    for task, rows in measured.items():
-        drawn: dict[str, list[float]] = {}
-        for name, triple in rows.items():
-            if (row := _row_of(name)) != name:
-                drawn.setdefault(row, []).append(triple[0])
-        panels.append(
-            partial(
-                row_panel, names=names, rows=rows, label="accuracy", controls=drawn, chance=1 / len(label_space(task)),
-                heading=task.replace("_", "\n") + ("" if task in values["done"] else "\n(not done)"),
-                reported={ablated if of is Group.ABLATED else of.value: share for of, share in known[task].items()},
-            )
-        )  # fmt: skip
-    legend = [CONTROLS, HERE, *[PUBLISHED] * any(known.values()), CHANCE]
-    return Grid(panels, height=0.6 + ROW * len(names), legend=legend, least=1.25)
+    measured = {task: rows for task, rows in values["accuracy"].items() if ablated_of(values) in rows}
+    reported = {task: _reported(values, task, values["request"]["k"]) for task in measured}
+    panels = [
+        partial(
+            row_panel, rows=rows, label="accuracy", chance=1 / len(label_space(task)), reported=reported[task],
+            heading=task.replace("_", "\n") + ("" if task in values["done"] else "\n(not done)"),
+        )
+        for task, rows in measured.items()
+    ]  # fmt: skip
+    height = 0.6 + ROW * len(row_names(values["accuracy"][values["primary"]["task"]]))
+    return Grid(
+        panels, height=height, legend=[CONTROLS, HERE, *[PUBLISHED] * any(reported.values()), CHANCE], least=1.25
+    )
 
 
 def shots(values: Values) -> Grid | None:
     """A panel for each task with ablations, by the number of demonstrations."""
-    found, ablated, panels, known = values["benefits"], ablated_of(values), list[Panel](), False
-    for name, rows in found["accuracy by shots"].items():
-        task, _, unrelated = name.partition(", ")
-        if ablated in rows[max(rows, key=int)]["accuracy"]:
-            here = {k: row["accuracy"] for k, row in rows.items()}
-            there = [published.accuracies(task, int(k), bool(unrelated)) for k in rows]
-            known |= any(there)
-            more = {"ablated": ablated, "chance": found["tasks"][name]["chance"]}
-            panels.append(partial(_by_shots, name=name, here=here, there=there, **more))
-    if not panels:
+    found, ablated = values["benefits"], ablated_of(values)
+    measured = {
+        name: {k: row["accuracy"] for k, row in rows.items()}
+        for name, rows in found["accuracy by shots"].items()
+        if ablated in rows[max(rows, key=int)]["accuracy"]
+    }
+    if not measured:
         return None
-    return Grid(panels, height=1.7, share="y", legend=[HERE, *[PUBLISHED] * known, CHANCE], least=1.3)
+    there = {name: [_reported(values, name, int(k)) for k in rows] for name, rows in measured.items()}
+    panels = [
+        partial(
+            _by_shots, name=name, here=here, there=there[name], chance=found["tasks"][name]["chance"],
+            lines=(Group.WHOLE.value, ablated, Group.KNOCKED_OUT.value),
+        )
+        for name, here in measured.items()
+    ]  # fmt: skip
+    legend = [HERE, *[PUBLISHED] * any(map(any, there.values())), CHANCE]
+    return Grid(panels, height=1.7, share="y", legend=legend, least=1.3)
 
 
 def _by_shots(
-    ax: Axes,
-    name: str,
-    here: Mapping[str, Rows],
-    there: Sequence[Mapping[Group, float]],
-    ablated: str,
-    chance: float,
+    ax: Axes, name: str, here: Mapping[str, Rows], there: Sequence[Mapping[str, float]], lines: Any, chance: float
 ) -> None:
     ax.axhline(chance, color="0.6", lw=0.8, ls=":")
-    for number, (group, (label, colour)) in enumerate(LINES.items()):
-        row = ablated if group is Group.ABLATED else group.value
+    for number, row in enumerate(lines):
+        colour = COLOURS.get(row, RED)
         measured = [(x + 0.1 * number, Interval(*rows[row])) for x, rows in enumerate(here.values()) if row in rows]
         if measured:
-            points(ax, *zip(*measured, strict=True), fmt="o-", color=colour, label=label)
-        known = [(x, shares[group]) for x, shares in enumerate(there) if group in shares]
+            points(ax, *zip(*measured, strict=True), fmt="o-", color=colour, label=row)
+        known = [(x, shares[row]) for x, shares in enumerate(there) if row in shares]
         if known:
             ax.plot(*zip(*known, strict=True), color=colour, lw=0.6, ls=":", **DIAMOND)
     ax.set_xticks(range(len(here)), list(here))
@@ -256,15 +251,12 @@ def _by_shots(
 def function_vectors(values: Values) -> Grid:
     """A: prefix matching against AIE. B: the map of AIE. C: what is answered right, by what is ablated."""
     found = values["function vectors"]
-    names = [Group.WHOLE.value, *KINDS]
     panels: list[Panel] = [partial(_scatter, values=values), partial(_effects, found=found)]
-    for number, (measure, rows) in enumerate(found["accuracy"].items()):
-        heading = f"{'C) ' * (not number)}{measure.replace('_', ' ')}\n{found['asked'][measure]}"
-        drawn = {kind: [row[0] for name, row in rows.items() if name.startswith(f"{kind}, control")] for kind in KINDS}
+    for measure, rows in found["accuracy"].items():
+        heading = f"{'C) ' * (len(panels) == 2)}{measure.replace('_', ' ')}\n{found['asked'][measure]}"
         chance = None if measure in (PAIRS, COPIES) else found["classification"]["chance"]
-        more: dict[str, Any] = {"controls": drawn, "chance": chance, "reported": {}}
-        panels.append(partial(row_panel, names=names, rows=rows, heading=heading, label="share right", **more))
-    heights = [2.3, 2.3, *[0.7 + ROW * len(names)] * len(found["accuracy"])]
+        panels.append(partial(row_panel, rows=rows, heading=heading, label="share right", chance=chance, reported={}))
+    heights = [2.3, 2.3, *(0.7 + ROW * len(row_names(rows)) for rows in found["accuracy"].values())]
     return Grid(panels, least=2.4, columns=2, height=heights, legend=[CONTROLS, HERE, CHANCE])
 
 

@@ -160,25 +160,17 @@ def sequences_about(values: Values) -> str:
 
 
 def companions_say(values: Values) -> Iterator[str]:
-    found, chosen = values["attribution"], pictures.chosen_of(values)
+    found = values["attribution"]
     value = np.array(found["value"], dtype=float)
     if np.isnan(value).any():
         return
     (best,) = top(value, 1)
-    of_chosen, most = [interval_at(found, *head) for head in chosen], interval_at(found, *best)
-    finding = ""
-    if best in chosen and all(interval.low > 0 for interval in of_chosen):
-        themselves = "also raises" if len(chosen) == 1 else "also raise"
-        finding = f"{the_best(len(chosen))} {themselves} the next token directly, {head_name(best)} by {most} logits"
-    elif best not in chosen and most.low > max(interval.high for interval in of_chosen):
-        finding = f"{head_name(best)} raises the next token most, by {most} logits; {the_best(len(chosen))} by at most "
-        finding += str(max(of_chosen))
-    yield say(finding)
-    raised = [interval.value for interval in of_chosen]
-    yield (
-        f"Directly they raise the next token by {min(raised):.2f} to {max(raised):.2f} logits. Of all heads "
-        f"{head_name(best)} raises it most: {most}."
+    chosen = [value[head] for head in pictures.chosen_of(values)]
+    said = (
+        f"{head_name(best)} raises the next token most directly, by {interval_at(found, *best)} logits; "
+        f"{the_best(len(chosen))} by {min(chosen):.2f} to {max(chosen):.2f}"
     )
+    yield from (said, f"{said}.")
 
 
 def pattern_say(values: Values) -> Iterator[str]:
@@ -208,18 +200,15 @@ def mechanism_say(values: Values) -> Iterator[str]:
     found = values["mechanism"]
     makers = [head_name((layer, head)) for layer, head in found["previous_token_heads"]]
     whole, (without, *others) = found["whole"], found["mean scores"].values()
-    ends = [f"{end(other[0] for other in others):.2f}" for end in (min, max)] if others else []
-    finding = ""
-    if without[2] < min(other[1] for other in (whole, *others)):
-        finding = f"Without {', '.join(makers)} prefix matching of {the_best(len(values['chosen']))} falls from "
-        finding += f"{whole[0]:.2f} to {written(without)}"
-        finding += f"; without as many others it is {' to '.join(dict.fromkeys(ends))}" * bool(others)
-    yield finding
+    said = (
+        f"Without {listed(makers)} prefix matching of {the_best(len(values['chosen']))} goes from {whole[0]:.2f} to "
+        f"{written(without)}"
+    )
     if others:
-        yield (
-            f"The chosen heads' mean score is {written(without)} without the previous-token heads {listed(makers)}, "
-            f"and {' to '.join(ends)} without as many others."
-        )
+        least, most = (end(other[0] for other in others) for end in (min, max))
+        said += f"; without as many others it is {least:.2f} to {most:.2f}"
+    yield said if without[2] < min(other[1] for other in (whole, *others)) else ""
+    yield f"{said}."
 
 
 # ------------------------------------------------------------------------------------------------ tasks
