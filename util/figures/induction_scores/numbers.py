@@ -158,8 +158,9 @@ def benefits(tasks: Sequence[TaskShots]) -> Numbers:
     """Accuracies by task and number of demonstrations, and which tasks are done, for `shots` and claims."""
 
     def row(task: TaskShots, shots: int) -> Numbers:
-        named = {one.name: accuracy(right) for one, right in task.right[shots].items() if one not in task.controls}
-        return {"accuracy": named, "controls": task.drawn(shots)}
+        rows = task.right[shots]
+        named = {one.name: accuracy(right) for one, right in rows.items() if one not in task.controls}
+        return {"accuracy": named, "controls": [float(rows[one].mean()) for one in task.controls if one in rows]}
 
     return {
         "accuracy by shots": {

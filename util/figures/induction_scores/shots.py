@@ -67,11 +67,6 @@ class TaskShots:
         """How many queries were asked."""
         return self.right[self.most][WHOLE].shape[1]
 
-    def drawn(self, shots: int) -> list[float]:
-        """Returns the accuracy of each control set."""
-        rows = self.right[shots]
-        return [float(rows[row].mean()) for row in self.controls if row in rows]
-
     def by_query(self, shots: int, row: Row) -> NDArray[np.float64]:
         """Returns how often each query is answered right, [N]; the mean of all runs."""
         return np.asarray(self.right[shots][row], dtype=np.float64).mean(axis=0)

@@ -220,37 +220,36 @@ def primary_say(values: Values) -> Iterator[str]:
     number = len(values["chosen"])
     yield (
         f"Primary endpoint, {'met' if p <= 0.05 else 'not met'}: accuracy on `{task}` is "
-        f"{written(values['accuracy'][task][f'top {number} ablated'])} without the best {in_words(number)} heads. "
+        f"{written(values['accuracy'][task][pictures.ablated_of(values)])} without the best {in_words(number)} heads. "
         f"Among sets of as many other heads p = {p:.3f}."
     )
 
 
-def _controls(rows: Values) -> list[float]:
-    """The accuracies of the control sets."""
+def _as_low(rows: Values, ablated: str) -> tuple[int, int]:
+    """How many control sets cost as much as the ablation of the chosen heads, and of how many."""
     kinds = tuple(group.value for group in CONTROL_SETS)
-    return [row[0] for name, row in rows.items() if name.startswith(kinds)]
+    controls = [row[0] for name, row in rows.items() if name.startswith(kinds)]
+    return sum(value <= rows[ablated][0] for value in controls), len(controls)
 
 
 def ablation_say(values: Values) -> Iterator[str]:
-    task, number = values["primary"]["task"], len(values["chosen"])
+    task, number, ablated = values["primary"]["task"], len(values["chosen"]), pictures.ablated_of(values)
     lost, rows = values["primary"].get("lost"), values["accuracy"][task]
     finding = ""
     if lost and lost[1] > 0:
-        left, controls = rows[f"top {number} ablated"][0], _controls(rows)
-        as_much = sum(value <= left for value in controls)
+        as_low, controls = _as_low(rows, ablated)
         finding = (
-            f"Without {the_best(number)} accuracy on {task} falls by {written(lost)}, to {left:.2f}; "
-            f"{as_much or 'none'} of {len(controls)} control sets {'costs' if as_much < 2 else 'cost'} as much"
+            f"Without {the_best(number)} accuracy on {task} falls by {written(lost)}, to {rows[ablated][0]:.2f}; "
+            f"{as_low or 'none'} of {controls} control sets {'costs' if as_low < 2 else 'cost'} as much"
         )
     yield finding
     for done in values["tasks_done"]:
         rows = values["accuracy"][done]
-        ablated, controls = rows[f"top {number} ablated"], _controls(rows)
-        as_low = sum(value <= ablated[0] for value in controls)
+        as_low, controls = _as_low(rows, ablated)
         yield (
-            f"`{done}`, {values['queries'][done]} queries: accuracy {written(rows[WHOLE])} whole; {written(ablated)} "
-            f"without the best {in_words(number)} heads ({as_low} of {len(controls)} control sets are as low); "
-            f"{written(rows[KNOCKED_OUT])} with their pattern forbidden."
+            f"`{done}`, {values['queries'][done]} queries: accuracy {written(rows[WHOLE])} whole; "
+            f"{written(rows[ablated])} without the best {in_words(number)} heads ({as_low} of {controls} control sets "
+            f"are as low); {written(rows[KNOCKED_OUT])} with their pattern forbidden."
         )
 
 
@@ -303,25 +302,23 @@ def shots_table(values: Values) -> pd.DataFrame:
     least that it can be, see `rank_p`. "-" where nothing was measured.
     """
     found, ablated = values["benefits"], pictures.ablated_of(values)
-    columns, lines = ["queries", "whole", "ablated", "knocked out", "controls", "p", "least p"], {}
+    names = {"whole": WHOLE, "ablated": ablated, "knocked out": KNOCKED_OUT}
+    lines: dict[tuple[str, int], dict[str, Any]] = {}
     for task, by_shots in found["accuracy by shots"].items():
         for shots, row in by_shots.items():
-            line = dict.fromkeys(columns, "-") | {"queries": str(found["tasks"][task]["queries"])}
-            for column, name in (("whole", WHOLE), ("ablated", ablated), ("knocked out", KNOCKED_OUT)):
-                if name in row["accuracy"]:
-                    line[column] = written(row["accuracy"][name])
+            told = {column: written(row["accuracy"][name]) for column, name in names.items() if name in row["accuracy"]}
             if drawn := row["controls"]:
                 p, least = rank_p(row["accuracy"][ablated][0], drawn, tail="low")
-                line |= {
+                told |= {
                     "controls": f"{min(drawn):.2f} to {max(drawn):.2f}",
                     "p": f"{p:.2f}",
                     "least p": f"{least:.2f}",
                 }
-            lines[task, int(shots)] = line
-    for task, shots, why in found["left out"]:
-        lines[task, shots] = dict.fromkeys(columns, "-") | {"queries": why}
+            lines[task, int(shots)] = {"queries": str(found["tasks"][task]["queries"]), **told}
+    lines |= {(task, shots): {"queries": why} for task, shots, why in found["left out"]}
+    columns = ["queries", *names, "controls", "p", "least p"]
     index = pd.MultiIndex.from_tuples(lines, names=["task", "shots"])
-    return pd.DataFrame(lines.values(), index=index, columns=columns)
+    return pd.DataFrame(list(lines.values()), index, columns).fillna("-")
 
 
 # ------------------------------------------------------------------------------------------------ function vectors
