@@ -1330,7 +1330,6 @@ def test_requests_are_those_that_records_are_stored_under():
     assert SequenceStudy(seed=7, sequences=2).request["seeds"] == [7, 8]
     assert measure.on_sequences(figure(seed=7)).request["seeds"] == [7, 8, 9, 10, 11]
     assert [figure(seed=seed).settings.demonstration_seeds for seed in (0, 7)] == [(42,), (49,)]
-    assert setup_for(32, seed=7, demonstration_seeds=[42]).seeds == (42,)
     task = {
         "schema": 2, "dataset": "recursion_hard", "task": "recursion", "hard_negatives": True, "k": 3, "items": 7,
         "start": 0, "seed": 1, "labels": ["A", "B"], "reference": "staicc", "reference_prompts": 64,

@@ -318,7 +318,7 @@ def shots_table(values: Values) -> pd.DataFrame:
     lines |= {(task, shots): {"queries": why} for task, shots, why in found["left out"]}
     columns = ["queries", *names, "controls", "p", "least p"]
     index = pd.MultiIndex.from_tuples(lines, names=["task", "shots"])
-    return pd.DataFrame(list(lines.values()), index, columns).fillna("-")
+    return pd.DataFrame(list(lines.values()), index, columns, dtype=object).fillna("-")
 
 
 # ------------------------------------------------------------------------------------------------ function vectors
