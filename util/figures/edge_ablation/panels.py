@@ -12,12 +12,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
-from numpy.typing import ArrayLike
 
 from util.edges import names
 from util.edges.edge import Edge
 from util.prompts.word_pairs import CORRUPTIONS
-from util.show.draw import Grid
+from util.show.draw import Floats, Grid
 from util.show.head_map import short_number
 from util.show.panels import colour_bar, excludes_0, intervals, name_rows
 from util.show.part import Values
@@ -77,17 +76,14 @@ def _accuracy(task: str, rows: Mapping[str, Any], chance: float, ax: Axes) -> No
 # ------------------------------------------------------------------------------------------------ maps of edges
 
 
-def _cells(
-    ax: Axes, shown: ArrayLike, norm: Normalize, numbers: ArrayLike, framed: ArrayLike, label: str, **bar: Any
-) -> None:
+def _cells(ax: Axes, shown: Floats, norm: Normalize, numbers: Floats, framed: Any, label: str, **bar: Any) -> None:
     """A map of colours [R, C] with its colour bar below it, and a number in each cell that has one; some are framed."""
     image = ax.imshow(shown, cmap="RdBu_r", norm=norm, aspect="auto")
-    colours, frames = image.to_rgba(shown), np.asarray(framed)
-    for (row, column), number in np.ndenumerate(np.asarray(numbers)):
-        if not np.isnan(number):
-            colour = ink(colours[row, column])
-            ax.text(column, row, short_number(number), ha="center", va="center", fontsize=6.5, color=colour)
-        if frames[row, column]:
+    for row, column in np.argwhere(~np.isnan(numbers)):
+        colour = ink(tuple(image.to_rgba(shown)[row, column]))
+        text = short_number(numbers[row, column])
+        ax.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
+        if framed[row][column]:
             ax.add_patch(Rectangle((column - 0.46, row - 0.46), 0.92, 0.92, fill=False, ec="black"))
     ax.spines[:].set_visible(True)
     figure = ax.get_figure(root=True)
