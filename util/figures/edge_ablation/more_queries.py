@@ -10,9 +10,8 @@ from tqdm import tqdm
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, halves
 from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES, Edge
-from util.edges.splicing import Store
 from util.figures.edge_ablation.claims import ADDED, AMBIGUOUS, MARGINS, REMOVED, judge, matters_most
-from util.figures.edge_ablation.numbers import Row, Rows
+from util.figures.edge_ablation.numbers import Rows
 from util.figures.edge_ablation.runs import Run, answers, draws
 from util.prompts import word_pairs
 from util.roles.pair_task import PairTask
@@ -56,13 +55,14 @@ def claims(study: Study) -> dict[str, Any]:
         for task, fields in asked.items()
     }
     tasks = [task for task in settings.tasks if task in done]
-    rows = {task: answered(study, CONTRASTED, **asked[task]) for task in tqdm(tasks, "tasks")}
+    rows = {task: answers(study, CONTRASTED, ROOM, **asked[task]) for task in tqdm(tasks, "tasks")}
     contrasted = {name: CONTRASTED[name] for name in REMOVED}
     ambiguous = {
-        count: answered(study, contrasted, **asked[AMBIGUOUS] | {"ambiguous": count})
+        count: answers(study, contrasted, ROOM, **asked[AMBIGUOUS] | {"ambiguous": count})
         for count in (COUNTS if AMBIGUOUS in done else ())
     }
-    circuit, circuits = dict[str, Row](), list[tuple[Edge, ...]]()
+    circuit: Rows = {}
+    circuits: list[tuple[Edge, ...]] = []
     if primary in done:
         searching = own_queries(study, primary, settings.search_prompts, "search")
         circuits = [Run(study, draw).search() for draw in draws(study, **searching)]
@@ -71,22 +71,21 @@ def claims(study: Study) -> dict[str, Any]:
         )
         wanted = {name: drawn[name] for name in (names.FULL, names.FOUND, *names.random_names(drawn))}
         first = study.replace(donor_seeds=settings.donor_seeds[:1])
-        circuit = answered(first, wanted, **asked[primary])
+        circuit = answers(first, wanted, ROOM, **asked[primary])
     layers = next((int(data["layers"]) for data in whole.values()), 0)
     halves_of = {names.FULL: WHOLE, **halves(layers)}
-    of_halves = answered(study, halves_of, **asked[matters_most(rows)]) if rows else {}
+    of_halves = answers(study, halves_of, ROOM, **asked[matters_most(rows)]) if rows else {}
     explained = next(row["value"] for row in files.published("edge_ablation")["values"] if row["id"] == "explained")
     lost = 1 - explained  # by the paper's circuits, at most
     return {
         "model": study.model.shown_name,
         "setting": f"{settings.k} demonstrations, donors {', '.join(map(str, settings.donor_seeds))}",
         "settings": {
-            "prompts": settings.prompts,
-            "k": settings.k,
-            "donor_seeds": list(settings.donor_seeds),
             "primary": primary,
-            "search_prompts": settings.search_prompts,
-            "random_circuits": settings.random_circuits,
+            **{
+                name: getattr(settings, name)
+                for name in ("prompts", "k", "donor_seeds", "search_prompts", "random_circuits")
+            },
         },
         "published": {"1": {"value": lost, "verdict": HOLDS if lost < MARGINS[1] else DOES_NOT_HOLD}},
         "margins": {str(number): margin for number, margin in MARGINS.items()},
@@ -109,8 +108,3 @@ def own_queries(study: Study, task: str, prompts: int | None = None, split: str 
     """Fields of `Draw`: as many prompts of a task as there are queries, or fewer, each with a query of its own."""
     there = len(word_pairs.find(task, trained=word_pairs.is_trained(study.model.name)).queries(split))
     return {"task": task, "prompts": min(prompts or study.settings.prompts, there), "split": split, "in_turn": True}
-
-
-def answered(study: Study, ablations: Mapping[str, Ablation], **changes: Any) -> Rows:
-    """The answers under some ablations and all draws of donors, see `runs.answers`, with ROOM for what they share."""
-    return answers(study, ablations, Store(ROOM), **changes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from util.edges import names
 from util.edges.edge import FAMILIES
 from util.stats.intervals import ANYTHING, ERROR, Interval, accuracy, mean_interval, paired_interval, resampled
-from util.stats.tests import holm, mcnemar, paired_p, rank_p
+from util.stats.tests import holm, mcnemar, paired_p
 
 Floats = NDArray[np.floating]
 Row = Mapping[str, NDArray]  # of one ablation: query [N], and measures [D, N] over draws of donors
@@ -32,10 +33,8 @@ def aligned(draws: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[
     draws: of each draw, the data of a record by the name of its ablation. The result has the prompts that all draws
     have, and query [N], a number for the query of each prompt: prompts that ask the same are not independent.
     """
-    if not draws[0]:
-        return {}
     numbers = [next(iter(draw.values()))["index"] for draw in draws]
-    common = [index for index in numbers[0] if all(index in others for others in numbers)]
+    common = reduce(np.intersect1d, numbers)
     places = [np.searchsorted(index, common) for index in numbers]
     return {
         name: {
@@ -274,18 +273,15 @@ def pruned(curve: Mapping[str, Any]) -> dict[str, Any]:
     """Units of one sort pruned, round by round, see `pruning.Pruner.curve`.
 
     accuracy, and explained, its share of the whole model's, on the test split by units left; random: of random prunings
-    as large as the result, with the first draw of donors; p: how rare it is among them to be as accurate as the result
-    with the same donors. survivors: units by kind, the most frequent first.
+    as large as the result, with the first draw of donors; survivors: units by kind, the most frequent first.
     """
-    rows, result, whole = curve["rows"], curve["result"], curve["whole"]
-    random = [float(row["right"].mean()) for row in curve["random"]]
+    rows, whole = curve["rows"], curve["whole"]
     return {
         "units": curve["units"],
         "whole": right_of(whole),
         "accuracy": {str(left): right_of(row) for left, row in rows.items()},
         "explained": {str(left): ratio(row["right"], whole["right"], whole["query"]) for left, row in rows.items()},
-        "result": result,
-        "random": random,
-        "p": rank_p(float(rows[result]["right"][0].mean()), random, tail="high").p,
+        "result": curve["result"],
+        "random": [float(row["right"].mean()) for row in curve["random"]],
         "survivors": dict(Counter(unit.partition(" ")[2] for unit in curve["kept"]).most_common()),
     }

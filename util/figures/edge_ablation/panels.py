@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from string import ascii_uppercase as LETTERS
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ TARGETS = (
     ("query", "any"),
     ("last_separator", "any"),
 )
-THINNEST, WIDEST = 0.6, 4.0  # points: of arrows
 LOOKS = {names.FULL: (BLUE, "o"), names.CTX_AGG: (PALE_RED, "s"), names.AGG_ONLY: (RED, "v")}
 IN_WORDS = {
     names.FULL: "whole model",
@@ -105,17 +103,16 @@ def edge_map(values: Values) -> Grid:
 
 
 def _edge_map(costs: Mapping[str, Mapping[str, float]], ax: Axes) -> None:
-    nats, right = np.full((2, len(SOURCES), len(TARGETS)), np.nan)
-    framed = np.zeros(nats.shape, bool)
+    nats, right, p = np.full((3, len(SOURCES), len(TARGETS)), np.nan)
     for name, cost in costs.items():
         edge = Edge.of(name)
         place = SOURCES.index(edge.source), TARGETS.index((edge.target, edge.relation))
         sure = excludes_0((cost["log_prob"], cost["low"], cost["high"]))
-        nats[place], right[place], framed[place] = cost["log_prob"] * sure, cost["accuracy"], cost["p"] < 0.05
+        nats[place], right[place], p[place] = cost["log_prob"] * sure, cost["accuracy"], cost["p"]
     limit = float(np.nanmax(np.abs(nats))) or 1.0
     label = "colour: nats lost, where the interval excludes 0\nnumber: accuracy lost"
     ticks = [limit * part for part in (-1, -0.1, 0, 0.1, 1)]
-    _cells(ax, nats, AsinhNorm(limit / 40, -limit, limit), right, framed, label, ticks=ticks, format="%.1f")
+    _cells(ax, nats, AsinhNorm(limit / 40, -limit, limit), right, p < 0.05, label, ticks=ticks, format="%.1f")
     ax.set_yticks(range(len(SOURCES)), [*map(short, SOURCES)])
     ax.set_xticks(range(len(TARGETS)), [short(name) for name, _ in TARGETS])
     for border in (2.5, 6.5, 7.5):
@@ -148,40 +145,31 @@ def _probes(found: Values, ax: Axes) -> None:
 
 
 def circuit(values: Values) -> Grid:
-    """A circuit of type pairs: drawn, what its pairs cost, and its score among random circuits.
-
-    A: token types from left to right, kept pairs as arrows, as wide as what each costs alone. B: these costs, with
-    intervals. C: scores on the test split.
-    """
+    """A circuit of type pairs: drawn, what each pair costs alone, and its score among random circuits."""
     search, costs = values["search"], values["costs"]
-    ends = ("log_prob", "low", "high")
-    kept = {
-        name: [costs[name][end] for end in ends] for name in sorted(search["kept"], key=lambda n: -costs[n][ends[0]])
-    }
-    panels = [partial(_type_pairs, kept), partial(_costs, kept), partial(_scores, search)]
+    order = sorted(search["kept"], key=lambda name: -costs[name]["log_prob"])
+    kept = {name: [costs[name][end] for end in ("log_prob", "low", "high")] for name in order}
+    panels = [partial(_type_pairs, order), partial(_costs, kept), partial(_scores, search)]
     low = max(1.5, 0.6 + 0.12 * len(kept))  # it has a line for each pair
     return Grid(panels, least=1.5, wide=(0,), height=[1.2, low, low])
 
 
-def _type_pairs(costs: Mapping[str, Sequence[float]], ax: Axes) -> None:
+def _type_pairs(pairs: Sequence[str], ax: Axes) -> None:
     """Two demonstrations and the query, an arrow wherever a pair is read: within an example below, others above."""
     places = [(kind, example, x + 0.4 * example) for example in (1, 2) for x, kind in enumerate("xtyn", 4 * example)]
     places += [("query", 3, 13.5), ("last_separator", 3, 15.3)]  # longer names
-    for pair, (cost, _, _) in costs.items():
-        edge = Edge.of(pair)
-        width = THINNEST + (WIDEST - THINNEST) * max(0.0, cost) / max(cost, *(most for most, _, _ in costs.values()))
-        head = f"simple,tail_width={width},head_width={width + 3},head_length={width + 3}"
+    for edge in map(Edge.of, pairs):
         for (source, example, start), (target, other, end) in combinations(places, 2):
-            relations = ("any", "same" if example == other else "earlier")
-            if (source, target) == (edge.source, edge.target) and edge.relation in relations:
-                bent = f"arc3,rad={0.3 if example == other else -0.2}"
-                look: dict[str, Any] = {"color": BLUE, "alpha": 0.75, "lw": 0, "shrinkA": 8, "shrinkB": 8}
-                ax.add_patch(FancyArrowPatch((start, 0), (end, 0), arrowstyle=head, connectionstyle=bent, **look))
+            relation, bent = ("same", 0.3) if example == other else ("earlier", -0.2)
+            if (source, target) == (edge.source, edge.target) and edge.relation in ("any", relation):
+                look: dict[str, Any] = {"color": BLUE, "mutation_scale": 8, "shrinkA": 8, "shrinkB": 8}
+                ends = (start, 0.0), (end, 0.0)
+                ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", connectionstyle=f"arc3,rad={bent}", **look))
     for kind, example, x in places:
         box = {"boxstyle": "round", "fc": "white", "ec": "0.6", "pad": 0.2}
-        text = f"${kind}_{example}$" if kind in "xtyn" else short(kind)
+        text = f"${kind}_{example}$" if len(kind) == 1 else short(kind)
         ax.text(x, 0, text, ha="center", va="center", fontsize=7, bbox=box)
-    ax.set(xlim=(places[0][2] - 0.5, places[-1][2] + 0.7), ylim=(-0.5, 0.85), title="A) what is kept, as wide as B")
+    ax.set(xlim=(places[0][2] - 0.5, places[-1][2] + 0.7), ylim=(-0.5, 0.85), title="A) what is kept")
     ax.axis("off")
 
 
@@ -244,17 +232,19 @@ def _shares(found: Values, name: str, title: str, ax: Axes) -> None:
 # ------------------------------------------------------------------------------------------------ pruning
 
 
+def curves_of(values: Values) -> dict[tuple[str, str], Any]:
+    """What pruning leaves, by task and sort of units."""
+    by_task = values["pruning"]["by_task"]
+    return {(task, sort): curve for task, curves in by_task.items() for sort, curve in curves.items()}
+
+
 def pruning(values: Values) -> Grid:
     """Accuracy on the test split by units left, with intervals.
 
     Blue: the whole model, with its interval; a vertical line: the result, with the accuracy of random prunings of that
     size in grey.
     """
-    by_task = values["pruning"]["by_task"]
-    curves = [(f"{task}, {sort} units", curve) for task, by_sort in by_task.items() for sort, curve in by_sort.items()]
-    panels = [
-        partial(_pruned, f"{letter}) {title}", curve) for letter, (title, curve) in zip(LETTERS, curves, strict=False)
-    ]
+    panels = [partial(_pruned, f"{task}, {sort} units", curve) for (task, sort), curve in curves_of(values).items()]
     return Grid(panels, least=2.4, height=1.6, share="y")
 
 

@@ -26,7 +26,7 @@ from util.figures.edge_ablation.settings import Draw
 from util.scores import token_types
 from util.scores.pruning import Pruning, prune
 from util.scores.token_types import METHOD, REDUCE
-from util.scores.units import SORTS, Circuit, Floats, Sort, Units, random_living, read_scores
+from util.scores.units import SORTS, Circuit, Floats, Sort, random_living, read_scores
 from util.study.store import Record
 from util.study.study import Study
 
@@ -70,9 +70,9 @@ class Pruner:
             }
 
         data = self.search.keep("token-type units", compute, start=self.start.plain()).data
-        heads = Units(data["layers"], data["heads"], tuple(data["types"]))
-        edges = Units(data["layers"], data["heads"], tuple(map(Edge.of, data["kinds"])))
-        return Circuit(heads, edges, np.ones(heads.shape, bool), data["living"].astype(bool), self.start)
+        kinds = [*map(Edge.of, data["kinds"])]
+        whole = Circuit.whole(data["layers"], data["heads"], start=self.start, types=data["types"], kinds=kinds)
+        return replace(whole, living_edges=data["living"].astype(bool))
 
     def scored(self, circuit: Circuit) -> Data:
         """The scores of all units of a circuit on the search split, and what it answers there.

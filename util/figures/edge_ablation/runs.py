@@ -19,6 +19,7 @@ from tqdm import tqdm
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
 from util.edges.splicing import (
+    STORED,
     Ablated,
     Group,
     Store,
@@ -112,9 +113,7 @@ class Run:
             "answers": [item.clean.label().strip() for item in drawn.items],
             "askable": drawn.askable,
             "left_out": {
-                "rejected": dict(drawn.rejected),
-                "resampled": dict(drawn.resampled),
-                "dropped": dict(drawn.dropped),
+                **{name: dict(getattr(drawn, name)) for name in ("rejected", "resampled", "dropped")},
                 "coincidences": {str(c): count for c, count in drawn.coincidences.items()},
             },
         }
@@ -214,9 +213,12 @@ def draws(study: Study, **changes: Any) -> list[Draw]:
     return study.settings.draws(trained=word_pairs.is_trained(study.model.name), **changes)
 
 
-def answers(study: Study, ablations: Mapping[str, Ablation], store: Store | None = None, **changes: Any) -> Rows:
-    """The answers under each ablation with all draws of donors, see `numbers.aligned`. changes: of `draws`."""
-    store = Store() if store is None else store
+def answers(study: Study, ablations: Mapping[str, Ablation], room: int = STORED, **changes: Any) -> Rows:
+    """The answers under each ablation with all draws of donors, see `numbers.aligned`. changes: of `draws`.
+
+    room: bytes for what the draws share, see `Store`.
+    """
+    store = Store(room)
     return aligned([Run(study, draw, store).answers(ablations) for draw in draws(study, **changes)])
 
 

@@ -65,15 +65,11 @@ def circuits_say(values: Values) -> Iterator[str]:
             tasks = f"{len(lost[circuit])} of {len(values['accuracy'])} tasks"
             falls.append(f"without {what} ({circuit}) in {tasks}, by up to {written(loss)} in {task}")
     yield f"Accuracy surely falls {'; '.join(falls)}" if falls else ""
-    kept = {}
     for name in (names.CTX_AGG, names.AGG_ONLY):
         scores = {task: row[name][0] for task, row in values["scores"].items()}
-        kept[name] = listed([f"{score:.2f} in `{task}`" for task, score in scores.items() if known(score)])
-    if all(kept.values()):
-        keep = "; ".join(f"`{name}` keeps {tasks}" for name, tasks in kept.items())
-        yield f"Primary endpoint, the score of circuits: {keep}."
-    else:
-        yield "Primary endpoint: the whole model is no better than without any edges, so that circuits have no score."
+        kept = listed([f"{score:.2f} in `{task}`" for task, score in scores.items() if known(score)])
+        none = "none: the whole model is no better than without any edges"
+        yield f"Primary endpoint, the score of `{name}`: {kept or none}."
 
 
 def circuits_table(values: Values) -> pd.DataFrame:
@@ -135,22 +131,22 @@ def _other_circuits(values: Values) -> Iterator[str]:
     if by_draw:
         circuits = [set(values["search"]["kept"]), *map(set, by_draw)]
         overlaps = [len(one & other) / len(one | other) for one, other in combinations(circuits, 2)]
-        always = listed([f"`{edge}`" for edge in sorted(set.intersection(*circuits))])
+        always = listed([f"`{edge}`" for edge in sorted(set.intersection(*circuits))]) or "none of these"
         yield (
-            f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search keeps {always}, too; two "
-            f"circuits share {min(overlaps):.2f} to {max(overlaps):.2f} of their pairs."
+            f"On other prompts, with {in_words(len(by_draw))} draws of donors, the search always keeps {always}; "
+            f"two circuits share {min(overlaps):.2f} to {max(overlaps):.2f} of their pairs."
         )
 
 
 def windows_say(values: Values) -> Iterator[str]:
     """From which layer on accuracy surely falls."""
-    at, lost = values["windows"]["at"], values["windows"]["lost"]
-    early = [layer for layer in at if names.aggregation_below(layer) in lost][:1]
-    late = [layer for layer in at if names.context_from(layer) in lost][-1:]
-    falls = [
-        *(f"aggregation is removed below layer {n} (by {written(lost[names.aggregation_below(n)])})" for n in early),
-        *(f"contextualisation is removed from layer {n} on (by {written(lost[names.context_from(n)])})" for n in late),
-    ]
+    at, lost, falls = values["windows"]["at"], values["windows"]["lost"], []
+    for text, name, layers in (
+        ("aggregation is removed below layer {}", names.aggregation_below, at),
+        ("contextualisation is removed from layer {} on", names.context_from, at[::-1]),
+    ):
+        sure = [layer for layer in layers if name(layer) in lost]
+        falls += [f"{text.format(layer)} (by {written(lost[name(layer)])})" for layer in sure[:1]]
     yield f"Accuracy surely falls where {', '.join(falls)}" if falls else ""
 
 
@@ -183,12 +179,6 @@ def ambiguous_say(values: Values) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ pruning
 
 
-def curves_of(values: Values) -> dict[tuple[str, str], Any]:
-    """What pruning leaves, by task and sort of units."""
-    by_task = values["pruning"]["by_task"]
-    return {(task, sort): curve for task, curves in by_task.items() for sort, curve in curves.items()}
-
-
 def at_result(curve: Mapping[str, Any], what: str) -> Any:
     """The accuracy of the units that are left, or the share of the whole model's that is explained by them."""
     return curve[what][str(curve["result"])]
@@ -196,7 +186,7 @@ def at_result(curve: Mapping[str, Any], what: str) -> Any:
 
 def pruning_say(values: Values) -> Iterator[str]:
     """What few units keep, where that is more than any random ones do, and how many of them lead to the answer."""
-    curves = curves_of(values)
+    curves = panels.curves_of(values)
     best = [max(one["random"], default=1.0) for one in curves.values()]
     if all(at_result(one, "accuracy")[1] > right for one, right in zip(curves.values(), best, strict=True)):
         share = max(100 * one["result"] / one["units"] for one in curves.values())
@@ -211,13 +201,14 @@ def pruning_say(values: Values) -> Iterator[str]:
     for (_, sort), one in curves.items():
         left.update(one["survivors"] if sort == "edge" else {})
     last = sum(count for kind, count in left.items() if kind.endswith("->last_separator"))
-    yield f"{last} of the {left.total()} edge units that are left lead to the last separator."
+    if left:
+        yield f"{last} of the {left.total()} edge units that are left lead to the last separator."
 
 
 def pruning_table(values: Values) -> pd.DataFrame:
     """A line for each task and sort of units: the result, and random prunings of that size."""
     lines = {}
-    for (task, sort), curve in curves_of(values).items():
+    for (task, sort), curve in panels.curves_of(values).items():
         drawn = curve["random"]
         lines[task, f"{sort} units"] = {
             "at first": curve["units"],
@@ -225,7 +216,6 @@ def pruning_table(values: Values) -> pd.DataFrame:
             "accuracy, test": written(at_result(curve, "accuracy")),
             "of the whole": written(at_result(curve, "explained")),
             "random": f"{np.mean(drawn):.2f}, at most {max(drawn):.2f}" if drawn else "",
-            "p": f"{curve['p']:.3f}" if drawn else "",
         }
     return pd.DataFrame.from_dict(lines, orient="index")
 
