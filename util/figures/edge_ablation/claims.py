@@ -71,14 +71,21 @@ def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> C
     ways = {"added": ADDED, "removed": REMOVED}
     shares = {(task, way): share(rows, ways[way]) for task, rows in tasks.items() for way in ways}
     linear = {place: ratio_of_means(*both)[1] for place, both in shares.items()}
-    pairs = []
-    for first, second in permutations(tasks, 2):
-        there = min(available[first], available[second])
-        parts = []
-        for way in ways:
-            difference = Effect.of((linear[first, way], 1.0), (-linear[second, way], 0.0))
-            parts.append(judged(f"{first} against {second}, {way}", difference, margin, above=True, available=there))
-        pairs.append(weakest(parts))
+    pairs = [
+        weakest(
+            [
+                judged(
+                    f"{first} against {second}, {way}",
+                    Effect.of((linear[first, way], 1.0), (-linear[second, way], 0.0)),
+                    margin,
+                    above=True,
+                    available=min(available[first], available[second]),
+                )
+                for way in ways
+            ]
+        )
+        for first, second in permutations(tasks, 2)
+    ]
     if not pairs:
         return Claim(2, TEXTS[2], NO_PREMISE, note="fewer than two tasks are done")
     verdict, told = any_of(pairs)

@@ -13,7 +13,7 @@ from matplotlib.colors import AsinhNorm, Normalize
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 
 from util.edges import names
-from util.edges.edge import Edge
+from util.edges.edge import TYPE_PAIRS, Edge
 from util.prompts.word_pairs import CORRUPTIONS
 from util.show.draw import Floats, Grid
 from util.show.head_map import short_number
@@ -21,13 +21,8 @@ from util.show.panels import colour_bar, excludes_0, intervals, name_rows
 from util.show.part import Values
 from util.show.style import BLUE, GREY, PALE_RED, RED, ink, points
 
-SOURCES = ("x", "t", "y", "n", "query")
-TARGETS = (
-    *((name, "same") for name in ("t", "y", "n")),
-    *((name, "earlier") for name in ("x", "t", "y", "n")),
-    ("query", "any"),
-    ("last_separator", "any"),
-)
+SOURCES = [*dict.fromkeys(edge.source for edge in TYPE_PAIRS)]
+TARGETS = [*dict.fromkeys((edge.target, edge.relation) for edge in TYPE_PAIRS)]
 LOOKS = {names.FULL: (BLUE, "o"), names.CTX_AGG: (PALE_RED, "s"), names.AGG_ONLY: (RED, "v")}
 IN_WORDS = {
     names.FULL: "whole model",

@@ -50,8 +50,6 @@ class Draw:
     trained: bool = False
 
     def __post_init__(self) -> None:
-        if self.ambiguous is not None and self.ambiguous > self.k:
-            raise ValueError(f"ambiguous = {self.ambiguous}: give k = {self.k} or fewer")
         task = word_pairs.find(self.task, trained=self.trained)
         try:
             word_pair_prompts.marked_demonstrations(

@@ -5,7 +5,6 @@ The figures of the paper were not available to us: none of these has an arrangem
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
@@ -197,12 +196,11 @@ def pruning_say(values: Values) -> Iterator[str]:
         )
     else:
         yield ""
-    left: Counter[str] = Counter()
-    for (_, sort), one in curves.items():
-        left.update(one["survivors"] if sort == "edge" else {})
-    last = sum(count for kind, count in left.items() if kind.endswith("->last_separator"))
-    if left:
-        yield f"{last} of the {left.total()} edge units that are left lead to the last separator."
+    kinds = [kind for (_, sort), one in curves.items() if sort == "edge" for kind in one["survivors"].items()]
+    last = sum(count for kind, count in kinds if kind.endswith("->last_separator"))
+    if kinds:
+        total = sum(count for _, count in kinds)
+        yield f"{last} of the {total} edge units that are left lead to the last separator."
 
 
 def pruning_table(values: Values) -> pd.DataFrame:
