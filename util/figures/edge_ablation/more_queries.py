@@ -46,24 +46,23 @@ def claims(study: Study) -> dict[str, Any]:
         task: PairTask(study.model, task, settings.k, ambiguous=count, **given).check(len(candidates))
         for task, count in candidates.items()
     }
-    done = [task for task, check in checks.items() if check.done]
-    asked = {task: own_queries(study, task) for task in done}
-    if AMBIGUOUS in done:
+    asked = {task: own_queries(study, task) for task, check in checks.items() if check.done}
+    if AMBIGUOUS in asked:
         asked[AMBIGUOUS]["ambiguous"] = COUNTS[0]
     whole = {
         task: Run(study, draws(study, **fields)[0]).answers({names.FULL: WHOLE})[names.FULL]
         for task, fields in asked.items()
     }
-    tasks = [task for task in settings.tasks if task in done]
+    tasks = [task for task in settings.tasks if task in asked]
     rows = {task: answers(study, CONTRASTED, ROOM, **asked[task]) for task in tqdm(tasks, "tasks")}
     contrasted = {name: CONTRASTED[name] for name in REMOVED}
     ambiguous = {
         count: answers(study, contrasted, ROOM, **asked[AMBIGUOUS] | {"ambiguous": count})
-        for count in (COUNTS if AMBIGUOUS in done else ())
+        for count in (COUNTS if AMBIGUOUS in asked else ())
     }
     circuit: Rows = {}
     circuits: list[tuple[Edge, ...]] = []
-    if primary in done:
+    if primary in asked:
         searching = own_queries(study, primary, settings.search_prompts, "search")
         circuits = [Run(study, draw).search() for draw in draws(study, **searching)]
         drawn = circuit_ablations(
@@ -93,7 +92,6 @@ def claims(study: Study) -> dict[str, Any]:
         "kept by draw": [[*map(str, pairs)] for pairs in circuits],
         "claims": judge(
             rows,
-            done=done,
             primary=primary,
             circuit=circuit,
             ambiguous=ambiguous,
