@@ -228,7 +228,8 @@ def test_the_title_of_the_paths_counts_those_that_are_certain():
     values = values_of(12, 12)
     found = values["paths"]
     effect = numbers.intervals(found["edges"])
-    sure, count = show.certain_paths(found), int(np.isfinite(effect.value).sum())
+    count = int(np.isfinite(effect.value).sum())
+    sure = [edge for edge in show.certain_paths(found) if edge.channel]
     assert len(sure) == int(numbers.carriers(effect).sum())
     assert abs(sure[0].weight) == np.nanmax(np.abs(effect.value)) and sure[0].channel == "value"
     assert title("paths", values) == (

@@ -31,17 +31,17 @@ def dip(kept: Mapping[int, Interval]) -> tuple[int, int] | None:
     return None
 
 
-def few_heads(kept: Mapping[int, Interval], heads: int) -> int:
-    """The size of the set that is told: before a dip the best; else the least of up to half of the heads that keeps
-    nine tenths, or of these the best.
+def told_sizes(kept: Mapping[int, Interval], heads: int) -> list[int]:
+    """The sizes of the sets that are told: the least of up to half of the heads that keeps nine tenths, or the best.
 
-    kept: as `kept_alone` has it.
+    Where there is a dip, those of its sets instead, and of the next that keeps more again. kept: see `kept_alone`.
     """
-    if low := dip(kept):
-        return low[0]
+    if sizes := dip(kept):
+        recovers = [size for size in kept if size > sizes[1] and kept[size].value > kept[sizes[0]].value]
+        return [*sizes, *recovers[:1]]
     small = [size for size in kept if size <= heads / 2]
     best = max(small, key=lambda size: kept[size].value)
-    return next((size for size in small if kept[size].value >= KEPT), best)
+    return [next((size for size in small if kept[size].value >= KEPT), best)]
 
 
 def circuit_concludes(values: Values) -> str:
@@ -49,16 +49,14 @@ def circuit_concludes(values: Values) -> str:
     circuit, number, kept = values["circuit"], np.size(values["population"]["chosen"]), kept_alone(values)
     if not kept:
         return "The model does not do the task, so there is no circuit to look for."
-    low, first = dip(kept), few_heads(kept, number)
-    recovers = [size for size in kept if low and size > low[1] and kept[size].value > kept[first].value]
-    sizes = [first, *([low[1], *recovers[:1]] if low else [])]
+    sizes = told_sizes(kept, number)
     random = [f"{max(circuit['random'][str(size)]) / circuit['whole'][0]:.2f}" for size in sizes]
     said = [
         f"The logit difference on fresh pairs is {written(circuit['whole'])}.",
-        f"With all others ablated to their means, {first} of {number} heads keep {kept[first]} of it.",
+        f"With all others ablated to their means, {sizes[0]} of {number} heads keep {kept[sizes[0]]} of it.",
         f"As many random heads keep at most {listed(random)}.",
     ]
-    if low:
+    if len(sizes) > 1:
         larger = listed([f"{size} keep {kept[size].value:.2f}" for size in sizes[1:]])
         said[1] += f" The strongest {larger}."
         said.append("Mean ablation of most heads breaks the model, so this curve does not count the circuit.")
@@ -71,26 +69,19 @@ def edges_conclude(values: Values) -> Iterator[str]:
     if "refused" in graph:
         return
     carry = counted(graph["matter"], "carries", "carry")
-    said = f"Of {graph['drawn']:,} edges that were measured {carry} more than a hundredth of the effect for certain."
+    yield f"Of {graph['drawn']:,} edges that were measured {carry} more than a hundredth of the effect for certain."
     if not graph["matter"]:
-        yield said
         return
     shares = listed([f"{written(share)} by {method}" for method, share in graph["found"].items()])
+    yield f"Among as many edges with the highest scores is this share of them: {shares}."
     name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1][EXACT][0]))
     estimates = listed([f"{method} {largest[method]:.2f}" for method in METHODS])
-    yield (
-        f"{said} Among as many edges with the highest scores is this share of them: {shares}. "
-        f"The largest, `{name}`, carries {written(largest[EXACT])}; estimates are {estimates}."
-    )
+    yield f"The largest, `{name}`, carries {written(largest[EXACT])}; estimates are {estimates}."
     yield few_edges(graph)
-    areas = {
-        measure: listed([f"{written(graph['curves'][method][measure][measure])} by {method}" for method in METHODS])
-        for measure in ("CPR", "CMD")
-    }
-    yield (
-        f"CPR is 1 where every circuit is faithful; values above 1 are overshoot. It is {areas['CPR']}. "
-        f"CMD is 0 where every circuit is faithful. It is {areas['CMD']}."
-    )
+    ideal = "is 1 where every circuit is faithful; values above 1 are overshoot", "is 0 where every circuit is faithful"
+    for measure, best in zip(("CPR", "CMD"), ideal, strict=True):
+        areas = [f"{written(graph['curves'][method][measure][measure])} by {method}" for method in METHODS]
+        yield f"{measure} {best}. It is {listed(areas)}."
 
 
 def few_edges(graph: Values) -> str:

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from util.engine.batches import check_context
 from util.engine.call import UnsupportedModel
 from util.engine.components import Components
-from util.engine.handshake import input_device, prepare
+from util.engine.handshake import prepare
 from util.figures.ioi_patching import numbers
 from util.figures.ioi_patching.numbers import Bools, Ints
 from util.figures.ioi_patching.patching import (
     MAPS_AND_RUNS,
     ablated_outside,
     heads_of,
+    last_logits,
     logit_difference,
     measure,
     patch_map,
@@ -76,9 +77,7 @@ def example(study: Study) -> Arrays:
         numbers.check_layer(len(prepare(model).layers), study.settings.shown_layer)
         numbers.places_of_name(np.array(tokens.source), tokens.answers[0], names[0])
         base, source, answers = (torch.tensor([ids]) for ids in (tokens.base, tokens.source, tokens.answers))
-        with torch.inference_mode():
-            both = torch.cat([base, source]).to(input_device(model))
-            logits = model(both, use_cache=False).logits[:, -1].float().cpu()
+        logits = last_logits(model, torch.cat([base, source]))
         z, base_z = heads_of(model, source), heads_of(model, base)
         patched, shuffled = (
             patch_map(model, base, values, answers, first)[0][0]
@@ -312,16 +311,16 @@ def edges(study: Study) -> Arrays:
     if len(drawn) == graph.size:
         means[numbers.EXACT] = np.zeros(graph.shape)
         exact = _exact_effects(study, scored, drawn)["effects"].mean(0, dtype=np.float64)
-        means[numbers.EXACT][drawn[:, 0], drawn[:, 1]] = exact
-    rankings = means | {
-        f"random {place}": np.random.default_rng((settings.seed, place)).standard_normal(graph.shape)
-        for place in range(1, RANDOM + 1)
+        means[numbers.EXACT][tuple(drawn.T)] = exact
+    rankings = dict(means)
+    for place in range(1, RANDOM + 1):
+        rankings[f"random {place}"] = np.random.default_rng((settings.seed, place)).standard_normal(graph.shape)
+    circuits = {
+        name: {
+            by: _circuit_runs(study, judged, Circuits.of(graph, scores, absolute=by == "CMD")) for by in ("CPR", "CMD")
+        }
+        for name, scores in rankings.items()
     }
-    circuits: dict[str, dict[str, Any]] = {name: {} for name in rankings}
-    for name, ranking in rankings.items():
-        for measured_by, absolute in (("CPR", False), ("CMD", True)):
-            chosen = Circuits.of(graph, ranking, absolute=absolute)
-            circuits[name][measured_by] = {"sizes": chosen.sizes, **_circuit_runs(study, judged, chosen.edges)}
     return {**apart, "means": means, "drawn": drawn, "circuits": circuits, **effects}
 
 
@@ -338,20 +337,20 @@ def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> Any:
     return _blocks(study, "edge scores", pairs, partial(_some, pairs, SCORED), compute, join, **asked)["scores"]
 
 
-def _by_shape(pairs: NamePairs, run: Callable[..., Any]) -> np.ndarray:
+def _by_shape(pairs: NamePairs, run: Callable[..., torch.Tensor]) -> np.ndarray:
     """What run(base, source, answers) gives of all pairs, [N, ...] in their order."""
-    found = [{"runs": run(*pairs.batch(some)), "numbers": some} for some in group_by_shape(pairs.tokens).values()]
+    groups = group_by_shape(pairs.tokens).values()
+    found = [{"runs": run(*pairs.batch(some)).numpy(), "numbers": some} for some in groups]
     return _in_order(pairs, ["runs"], found)["runs"]
 
 
 def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
     def compute(some: Block) -> Arrays:
         chosen = [(int(sender), int(reader)) for sender, reader in places[list(some)]]
-        exact = partial(exact_scores, study.pair[0], edges=chosen)
-        return {"effects": _by_shape(pairs, lambda *batch: exact(*batch).numpy())}
+        return {"effects": _by_shape(pairs, partial(exact_scores, study.pair[0], edges=chosen))}
 
     def join(measured: list[Arrays]) -> Arrays:
-        full = _by_shape(pairs, lambda base, _, answers: logit_difference(study.pair[0], base, answers).numpy())
+        full = _by_shape(pairs, lambda base, _, answers: logit_difference(study.pair[0], base, answers))
         effects = np.concatenate([block["effects"] for block in measured], 1)
         return {"effects": effects, "full": full, "clusters": pairs.clusters}
 
@@ -359,19 +358,20 @@ def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
     return _blocks(study, "exact effects of edges", pairs, blocks, compute, join, edges=_digest(places))
 
 
-def _circuit_runs(study: Study, pairs: NamePairs, circuits: Bools) -> Arrays:
-    every = np.concatenate([circuits, np.zeros_like(circuits[:1])])
+def _circuit_runs(study: Study, pairs: NamePairs, circuits: Circuits) -> Arrays:
+    every = np.concatenate([circuits.edges, np.zeros_like(circuits.edges[:1])])
 
     def compute(some: Block) -> Arrays:
         run = partial(circuit_metrics, study.pair[0], circuits=[*every[list(some)]])
-        return {"runs": _by_shape(pairs, lambda *batch: run(*batch).T.numpy())}
+        return {"runs": _by_shape(pairs, lambda *batch: run(*batch).T)}
 
     def join(measured: list[Arrays]) -> Arrays:
         runs = np.concatenate([block["runs"] for block in measured], 1).T
         return {"runs": runs[:-1], "empty": runs[-1]}
 
-    blocks = partial(_chunks, len(every), CIRCUITS)
-    return _blocks(study, "circuits of edges", pairs, blocks, compute, join, circuits=_digest(circuits))
+    blocks, asked = partial(_chunks, len(every), CIRCUITS), _digest(circuits.edges)
+    runs = _blocks(study, "circuits of edges", pairs, blocks, compute, join, circuits=asked)
+    return {"sizes": circuits.sizes, **runs}
 
 
 def _digest(array: NDArray[Any]) -> str:

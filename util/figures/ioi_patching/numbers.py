@@ -9,6 +9,7 @@ source run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -250,16 +251,17 @@ def circuit(arrays: Arrays, settings: Any) -> Numbers:
     alone keep; 1 is the whole model; intervals are as for `normalised`, for all sizes together.
     """
     whole, clusters = arrays["whole"], arrays["clusters"]
-    scores: dict[str, dict[str, list[Floats]]] = {"strongest": {}, "without": {}, "random": {}}
+    sets: dict[str, dict[str, list[Floats]]] = {"strongest": {}, "without": {}, "random": {}}
     for (kind, size), values in zip(arrays["names"], arrays["alone"], strict=True):
-        scores[kind].setdefault(str(size), []).append(values)
-    alone, without = ({size: one for size, [one] in scores[kind].items()} for kind in ("strongest", "without"))
+        sets[kind].setdefault(str(size), []).append(values)
+    alone = {size: values for size, [values] in sets["strongest"].items()}
     share = normalised(np.stack([*alone.values()], axis=1), np.zeros_like(whole), whole, clusters)
+    mean = partial(mean_interval, clusters=clusters)
     found = {
-        "whole": mean_interval(whole, clusters=clusters),
-        "without": {size: mean_interval(values, clusters=clusters) for size, values in without.items()},
-        "surplus": {size: mean_interval(values - whole, clusters=clusters) for size, values in alone.items()},
-        "random": {size: [float(one.mean()) for one in values] for size, values in scores["random"].items()},
+        "whole": mean(whole),
+        "without": {size: mean(values) for size, [values] in sets["without"].items()},
+        "surplus": {size: mean(values - whole) for size, values in alone.items()},
+        "random": {size: [float(one.mean()) for one in several] for size, several in sets["random"].items()},
         "faithfulness": {size: share[place] for place, size in enumerate(alone)},
         "pairs": len(whole),
     }

@@ -43,19 +43,16 @@ def heads_of(model: PreTrainedModel, ids: Tensor) -> dict[int, Tensor]:
 
 
 @torch.inference_mode()
+def last_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Returns the logits [N, V] behind the last token, float32, on the CPU."""
+    return model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
+
+
 def logit_difference(model: PreTrainedModel, ids: Tensor, answers: Tensor, *instruments: Instrument) -> Tensor:
     """Returns the logit differences [N] of runs with these instruments attached."""
     with instrument(model, *instruments):
-        logits = model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
-    pair = logits.gather(1, answers)
+        pair = last_logits(model, ids).gather(1, answers)
     return pair[:, 0] - pair[:, 1]
-
-
-@torch.inference_mode()
-def probability(model: PreTrainedModel, ids: Tensor, tokens: Tensor) -> np.ndarray:
-    """Returns the probability [N] of one token (of `tokens` [N]) after each prompt."""
-    logits = model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
-    return logits.softmax(1).gather(1, tokens[:, None])[:, 0].numpy()
 
 
 def permuted(values: Activations, seed: int) -> dict[int, Tensor]:
@@ -68,7 +65,7 @@ def permuted(values: Activations, seed: int) -> dict[int, Tensor]:
         heads = z[0].transpose(0, 1).flatten(1)
         order = [np.random.default_rng((seed, layer, h)).permutation(heads.shape[1]) for h in range(len(heads))]
         mixed = heads.gather(1, torch.from_numpy(np.stack(order)).to(heads.device))
-        shuffled[layer] = mixed.view(z.shape[2], z.shape[1], z.shape[3]).transpose(0, 1)[None]
+        shuffled[layer] = mixed.view_as(z[0].transpose(0, 1)).transpose(0, 1)[None]
     return shuffled
 
 
@@ -153,7 +150,7 @@ def measure(model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tenso
         "direct": direct_map(model, base, z, other, answers),
         "base": intact,
         "source": corrupted,
-        "probability": probability(model, base, answers[:, 0]),
+        "probability": last_logits(model, base).softmax(1).gather(1, answers)[:, 0].numpy(),
     }
 
 

@@ -255,24 +255,22 @@ def paths(values: Values) -> Grid | None:
 
 
 def _paths(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) -> None:
-    """The map of edges; only receivers that somebody can tell anything have a column.
+    """The map of edges; grey where the receiver is in no later layer.
 
     Printed are edges whose interval, for all together, lies beyond a hundredth, with the channel's initial.
     """
-    effect = parts["edges"]
-    listening = np.flatnonzero(np.isfinite(effect.value).any(axis=0)).tolist()
-    shown = effect.value[:, listening]
-    limit = colour_limit(shown)
+    effect, places = parts["edges"], range(len(names))
+    limit = colour_limit(effect.value)
     ax.set_facecolor("0.9")
-    image = ax.imshow(shown, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-    if room(ax)[0] / len(listening) > 0.3:  # else numbers lie on each other
+    image = ax.imshow(effect.value, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    if room(ax)[0] / len(names) > 0.3:  # else numbers lie on each other
         texts = {}
-        for row, column in np.argwhere(carriers(effect)[:, listening]).tolist():
-            heard = channel(parts, (row, listening[column]))
-            texts[column, row] = f"{short_number(shown[row, column])} {heard[0]}"
+        for row, column in np.argwhere(carriers(effect)).tolist():
+            heard = channel(parts, (row, column))
+            texts[column, row] = f"{short_number(effect.value[row, column])} {heard[0]}"
         print_in_cells(image, texts)
-    ax.set_xticks(range(len(listening)), [names[column] for column in listening], rotation=90, fontsize=SMALL)
-    ax.set_yticks(range(len(names)), names, fontsize=SMALL)
+    ax.set_xticks(places, names, rotation=90, fontsize=SMALL)
+    ax.set_yticks(places, names, fontsize=SMALL)
     ax.set(xlabel="receiver", ylabel="sender")
     colour_bar(image, ax, label="share of the whole effect", aspect=25)
 

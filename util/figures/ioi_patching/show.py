@@ -16,13 +16,13 @@ from pydantic import Field
 from util.figures.ioi_patching import numbers, pictures
 from util.figures.ioi_patching.conclude import (
     circuit_concludes,
-    dip,
     edges_conclude,
     few_edges,
-    few_heads,
     kept_alone,
+    told_sizes,
 )
 from util.figures.ioi_patching.numbers import CARRIES, EXACT, METHODS, carriers, intervals
+from util.figures.ioi_patching.pictures import channel, path_parts
 from util.figures.stored_roles import stored_roles, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
 from util.roles.rules import Role
@@ -185,11 +185,10 @@ def heads_table(values: Values, count: int = HEADS) -> pd.DataFrame:
         "first-order estimate": found["estimate"],
         "direct (all frozen)": found["direct"],  # not what a path to the output is: MLPs take part in that
     }
-    table = pd.DataFrame(index=pd.Index([head_name(head) for head in heads], name="head"))
-    table["share, other half"] = [str(interval_at(found["measured"], *head)) for head in heads]
+    shares = {"share, other half": [str(interval_at(found["measured"], *head)) for head in heads]}
     for name, effects in columns.items():
-        table[name] = [f"{np.array(effects, dtype=float)[head]:+z.2f}" for head in heads]
-    return table
+        shares[name] = [f"{np.array(effects, dtype=float)[head]:+z.2f}" for head in heads]
+    return pd.DataFrame(shares, index=pd.Index(map(head_name, heads), name="head"))
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads
@@ -200,32 +199,30 @@ def circuit_says(values: Values) -> Iterator[str]:
     if not kept:
         yield ""
         return
-    few, low = few_heads(kept, heads), dip(kept)
-    more = f", {low[1]} keep {kept[low[1]].value:.2f}: mean ablation of most heads breaks the model" if low else ""
-    yield f"{few} of {heads} heads alone keep {kept[few]} of the logit difference{more}"
+    few, *more = told_sizes(kept, heads)
+    said = f"{few} of {heads} heads alone keep {kept[few]} of the logit difference"
+    if more:
+        said += f", {more[0]} keep {kept[more[0]].value:.2f}: mean ablation of most heads breaks the model"
+    yield said
 
 
 # ------------------------------------------------------------------------------------------------ paths
 
 
 def certain_paths(paths: Values) -> list[Edge]:
-    """The paths between heads that carry more than a hundredth for certain, largest first.
+    """The paths between heads, and from heads to the logits, that carry more than a hundredth for certain.
 
-    Of each the channel is that which carries most; the share is that of all three together.
+    The largest stands first. The channel of a path between heads is that which carries most, its share is that of all
+    three together; paths to the logits have no channel.
     """
-    parts, heads = pictures.path_parts(paths), [head_name((layer, head)) for layer, head in paths["heads"]]
-    effect = parts["edges"]
-    sure = [
-        Edge(
-            heads[one],
-            heads[other],
-            effect.value[one, other],
-            pictures.channel(parts, (one, other)),
-            effect[one, other],
-        )
-        for one, other in np.argwhere(carriers(effect)).tolist()
+    parts, output = path_parts(paths), intervals(paths["direct"])
+    names, effect = [head_name((layer, head)) for layer, head in paths["heads"]], parts["edges"]
+    edges = [
+        Edge(names[row], names[column], effect.value[row, column], channel(parts, (row, column)), effect[row, column])
+        for row, column in np.argwhere(carriers(effect)).tolist()
     ]
-    return sorted(sure, key=lambda edge: -abs(edge.weight))
+    edges += [Edge(names[one], LOGITS, output.value[one], "", output[one]) for one in np.flatnonzero(carriers(output))]
+    return sorted(edges, key=lambda edge: -abs(edge.weight))
 
 
 def _heard(edge: Edge) -> str:
@@ -233,23 +230,13 @@ def _heard(edge: Edge) -> str:
     return f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}"
 
 
-def writers(paths: Values) -> list[Edge]:
-    """The paths from heads to the logits, through MLPs, that carry more than a hundredth for certain, largest first."""
-    output = intervals(paths["direct"])
-    sure = [
-        Edge(head_name((layer, head)), LOGITS, output.value[place], interval=output[place])
-        for place, (layer, head) in enumerate(paths["heads"])
-        if carriers(output)[place]
-    ]
-    return sorted(sure, key=lambda edge: -abs(edge.weight))
-
-
 def paths_say(values: Values) -> Iterator[str]:
     paths = values["paths"]
     if "refused" in paths:
         yield f"paths: not measured, {paths['refused']}"
         return
-    count, sure = int(np.isfinite(intervals(paths["edges"]).value).sum()), certain_paths(paths)
+    count = int(np.isfinite(intervals(paths["edges"]).value).sum())
+    sure = [edge for edge in certain_paths(paths) if edge.channel]
     said = f"{len(sure)} of {count} paths between heads carry more than a hundredth of the effect for certain"
     yield said + (f", most of all {_heard(sure[0])}" if sure else "")
 
@@ -259,8 +246,9 @@ def paths_conclude(values: Values) -> Iterator[str]:
     paths = values["paths"]
     if "refused" in paths:
         return
-    write, sure = writers(paths), certain_paths(paths)
-    told = listed([f"{edge.sender} {edge.interval}" for edge in write[:4]]) or "none"
+    last = [edge for edge in certain_paths(paths) if not edge.channel]
+    sure = [edge for edge in certain_paths(paths) if edge.channel]
+    told = listed([f"{edge.sender} {edge.interval}" for edge in last[:4]]) or "none"
     yield f"Heads that write to the output, through MLPs: {told}."
     said = "between heads {n:words} {n:path matters|paths matter} for certain."
     if sure:
@@ -273,7 +261,7 @@ def circuit_of(paths: Values, roles: Mapping[Head, Sequence[Role]] | None = None
 
     Heads that have no such path are left out. roles: by head.
     """
-    edges = [*certain_paths(paths), *writers(paths)]
+    edges = certain_paths(paths)
     drawn = {name for edge in edges for name in (edge.sender, edge.reader)}
     heads = [(layer, head) for layer, head in paths["heads"]]
     nodes = [Node(head_name(head), head[0], (roles or {}).get(head, ())) for head in heads if head_name(head) in drawn]
