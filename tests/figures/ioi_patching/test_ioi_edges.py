@@ -7,7 +7,7 @@ import pytest
 
 from tests import architectures
 from util.engine.call import UnsupportedModel
-from util.figures.ioi_patching import conclude, measure, numbers, show
+from util.figures.ioi_patching import measure, numbers, show
 from util.figures.ioi_patching.numbers import EAP, EAP_IG, EXACT, drawn_edges
 from util.load_model_and_data import load_ICL_model
 from util.scores.evaluation import Circuits, spearman
@@ -99,10 +99,10 @@ def test_estimates_that_are_right_find_every_edge_that_matters():
     assert exact[names[3]].low < exact[names[3]].value < exact[names[3]].high and len(exact) == 10
     assert found["agreement"][EAP_IG]["all"].value > 0.2
     values = values_of(found)
-    assert [*show.edges_say(values)] == [
-        "Share found of the two edges that carry more than a hundredth: "
-        "EAP 0.00 [0.00, 0.00], EAP-IG inputs 1.00 [1.00, 1.00]"
-    ]
+    count, shares, largest = show.edges_say(values)
+    assert count == "Two of 46 edges measured carry more than a hundredth of the effect for certain."
+    assert shares.endswith("of them: 0.00 [0.00, 0.00] by EAP and 1.00 [1.00, 1.00] by EAP-IG inputs.")
+    assert largest.startswith(f"The largest, `{names[3]}`, carries 0.50 [")
     assert [*show.edge_circuits_say(values)][0].startswith("By EAP 46 of 46 edges (100.0 %) keep 1.00 [1.00, 1.00]")
     assert [*show.edge_circuits_table(values).index] == [EAP, EAP_IG, RANDOM]
     assert show.edges_table(values).index[0] == names[3] and show.edges_table(values)[EXACT].iloc[0].startswith(
@@ -123,7 +123,7 @@ def test_one_edge_of_the_wrong_sign_decides_the_cpr():
     assert curves[EAP]["CMD"]["CMD"] == curves[EAP_IG]["CMD"]["CMD"]
     assert curves[EAP]["CPR"]["CPR"][0] == pytest.approx(0.25)  # the last trapezoid alone
     assert curves[EAP_IG]["CPR"]["CPR"][0] > 0.8
-    assert "`input->m0`, carries 0.99 [" in " ".join(conclude.edges_conclude(values_of(kept)))
+    assert "`input->m0`, carries 0.99 [" in " ".join(show.edges_say(values_of(kept)))
 
 
 def test_intervals_hold_what_scores_agree_with(monkeypatch):
@@ -183,8 +183,9 @@ def test_without_a_whole_effect_nothing_is_a_share_of_it():
     assert found["matter"] == 0 and all(np.isnan(edge[EXACT]).all() for edge in found["strongest"].values())
     assert np.isnan(found["found"][EAP]).all() and np.isnan(found["agreement"][EAP]["all"]).all()
     values = values_of(found)
-    assert [*show.edges_say(values)] == ["No edge carries more than a hundredth of the effect for certain"]
-    assert [*show.edge_circuits_say(values)] == [""]
+    [said] = show.edges_say(values)
+    assert said == "None of 46 edges measured carry more than a hundredth of the effect for certain."
+    assert [*show.edge_circuits_say(values)] == []
     assert drawn(show.FIGURE.parts["edge_circuits"], values) is not None
     assert show.edge_circuits_table(values).shape == (3, 4)
 

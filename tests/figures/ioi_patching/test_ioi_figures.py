@@ -109,7 +109,7 @@ def picture(name: str, values: dict[str, Any], width: float = WIDTH) -> Figure:
 
 
 def title(name: str, values: Any) -> str:
-    return next(iter(FIGURE.parts[name].says(values)))
+    return next(iter(FIGURE.parts[name].says(values)), "")
 
 
 @pytest.mark.parametrize("width", [WIDTH, COLUMN])
@@ -185,9 +185,6 @@ def test_titles_of_one_pair_say_what_was_found():
     assert f"layer {ratio.argmax()}: by a factor of {ratio.max():.0f}" in title("p4", values)
     wrong = values | {"scores": [-1.0, -2.0]}  # the same name after both prompts
     assert title("p1", wrong).count("Emma above Mike") == 2
-    still = values | dict.fromkeys(("permuted", "patched"), np.zeros((4, 8))) | {"selectivity": [np.nan] * 4}
-    assert [title(name, still) for name in ("p2", "p4", "p5")] == ["", "", ""]
-    assert picture("p2", still).get_suptitle() == ""
 
 
 def test_the_title_of_the_population_counts_heads_and_names_the_strongest():

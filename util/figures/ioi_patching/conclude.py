@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from util.figures.ioi_patching.numbers import EXACT, KEPT, METHODS
+from util.figures.ioi_patching.numbers import KEPT, METHODS
 from util.show.part import Values
-from util.show.words import counted, interval_at, listed, written
+from util.show.words import interval_at, listed, written
 from util.stats.intervals import Interval
 
 
@@ -61,27 +61,6 @@ def circuit_concludes(values: Values) -> str:
         said[1] += f" The strongest {larger}."
         said.append("Mean ablation of most heads breaks the model, so this curve does not count the circuit.")
     return " ".join(said)
-
-
-def edges_conclude(values: Values) -> Iterator[str]:
-    """How many edges carry the effect, which share of them scores find, and how good circuits of edges are."""
-    graph = values["component graph"]
-    if "refused" in graph:
-        return
-    carry = counted(graph["matter"], "carries", "carry")
-    yield f"Of {graph['drawn']:,} edges that were measured {carry} more than a hundredth of the effect for certain."
-    if not graph["matter"]:
-        return
-    shares = listed([f"{written(share)} by {method}" for method, share in graph["found"].items()])
-    yield f"Among as many edges with the highest scores is this share of them: {shares}."
-    name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1][EXACT][0]))
-    estimates = listed([f"{method} {largest[method]:.2f}" for method in METHODS])
-    yield f"The largest, `{name}`, carries {written(largest[EXACT])}; estimates are {estimates}."
-    yield few_edges(graph)
-    ideal = "is 1 where every circuit is faithful; values above 1 are overshoot", "is 0 where every circuit is faithful"
-    for measure, best in zip(("CPR", "CMD"), ideal, strict=True):
-        areas = [f"{written(graph['curves'][method][measure][measure])} by {method}" for method in METHODS]
-        yield f"{measure} {best}. It is {listed(areas)}."
 
 
 def few_edges(graph: Values) -> str:

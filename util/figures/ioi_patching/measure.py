@@ -68,21 +68,19 @@ def example(study: Study) -> Arrays:
     shuffled, or from the source. Raises ValueError, before any forward pass, where the source has the answer's token
     not twice, and for a layer to show that there is not.
     """
-    texts, names, seed = (getattr(study.settings, name) for name in ("texts", "names", "seed"))
+    settings = study.settings
 
     def compute() -> Arrays:
         model, tokenizer = study.pair
-        tokens = ioi_tokens(pair_from_texts(*texts, *names), tokenizer)
+        tokens = ioi_tokens(pair_from_texts(*settings.texts, *settings.names), tokenizer)
         check_context(model, [len(tokens.source)], "shorter texts")
-        numbers.check_layer(len(prepare(model).layers), study.settings.shown_layer)
-        numbers.places_of_name(np.array(tokens.source), tokens.answers[0], names[0])
+        numbers.check_layer(len(prepare(model).layers), settings.shown_layer)
+        numbers.places_of_name(np.array(tokens.source), tokens.answers[0], settings.names[0])
         base, source, answers = (torch.tensor([ids]) for ids in (tokens.base, tokens.source, tokens.answers))
         logits = last_logits(model, torch.cat([base, source]))
         z, base_z = heads_of(model, source), heads_of(model, base)
-        patched, shuffled = (
-            patch_map(model, base, values, answers, first)[0][0]
-            for values, first in ((z, tokens.first), (permuted(base_z, seed), 0))
-        )
+        patched, _ = patch_map(model, base, z, answers, tokens.first)
+        shuffled, _ = patch_map(model, base, permuted(base_z, settings.seed), answers)
         pairs, log_softmax = logits[:, list(tokens.answers)], logits.log_softmax(1).numpy()
         likeliest = np.argsort(-log_softmax, axis=1, kind="stable")[:, :WORDS]
         norms = [torch.linalg.vector_norm(part[0].float(), dim=(0, 2)).cpu().numpy() for part in base_z.values()]
@@ -96,12 +94,12 @@ def example(study: Study) -> Arrays:
             "first": tokens.first,
             "z": np.stack([part[0].float().cpu().numpy() for part in z.values()]),
             "norms": np.stack(norms),
-            "permuted": shuffled,
-            "patched": patched,
+            "permuted": shuffled[0],
+            "patched": patched[0],
         }
 
-    more = {"prompts": list(texts), "names": list(names), "seed": seed}
-    return study.record("IOI example", compute, lambda: texts, **more).data
+    more = {"prompts": list(settings.texts), "names": list(settings.names), "seed": settings.seed}
+    return study.record("IOI example", compute, lambda: settings.texts, **more).data
 
 
 def tutorial(study: Study) -> dict[str, tuple[float, float]]:
@@ -254,12 +252,15 @@ def paths_between(study: Study, heads: Sequence[Head]) -> Arrays:
     def compute(some: Block) -> Arrays:
         model, (base, source, answers) = study.pair[0], pairs.batch(some)
         found = path_effects(model, base, source, answers, heads)
-        ends = (logit_difference(model, ids, answers).numpy() for ids in (base, source))
-        arrays = found.direct.numpy(), found.edges.numpy(), *ends
-        return {**dict(zip(names, arrays, strict=True)), "numbers": list(some)}
+        return {
+            "direct": found.direct.numpy(),
+            "edges": found.edges.numpy(),
+            "base": logit_difference(model, base, answers).numpy(),
+            "source": logit_difference(model, source, answers).numpy(),
+            "numbers": list(some),
+        }
 
-    names, asked = ("direct", "edges", "base", "source"), [list(head) for head in heads]
-    join = partial(_in_order, pairs, names)
+    join, asked = partial(_in_order, pairs, ("direct", "edges", "base", "source")), [list(head) for head in heads]
     return _blocks(study, "paths", pairs, partial(_some, pairs), compute, join, heads=asked)
 
 

@@ -283,12 +283,16 @@ def paths(arrays: Arrays, settings: Any) -> Numbers:
     direct, edges, base = arrays["direct"], arrays["edges"], arrays["base"]
     heads = direct.shape[1]
     flat = np.concatenate([edges.reshape(len(base), -1), direct], axis=1)
-    there, shares = ~np.isnan(flat).any(axis=0), np.full((3, flat.shape[1]), np.nan)
+    there = ~np.isnan(flat).any(axis=0)
     effect = normalised(base[:, None] + flat[:, there], base, arrays["source"], arrays["clusters"])
-    shares[:, there] = effect.value, effect.low, effect.high
-    square = shares[:, :-heads].reshape(3, heads, heads, -1)
-    named = {name: square[..., at] for at, name in enumerate((*CHANNELS, "edges"))} | {"direct": shares[:, -heads:]}
-    found: Numbers = {name: vars(Intervals(*part)) for name, part in named.items()}
+    found: dict[str, Numbers] = {name: {} for name in (*CHANNELS, "edges", "direct")}
+    for end, shares in vars(effect).items():
+        every = np.full(flat.shape[1], np.nan)
+        every[there] = shares
+        square = every[:-heads].reshape(heads, heads, -1)
+        for at, name in enumerate((*CHANNELS, "edges")):
+            found[name][end] = square[..., at]
+        found["direct"][end] = every[-heads:]
     return {"paths": {**found, "heads": arrays["heads"], "pairs": len(base)}}
 
 
@@ -368,16 +372,19 @@ def edges(arrays: Arrays, settings: Any) -> Numbers:
     redrawn, matters = redrawn_shares(arrays["effects"], whole, clusters)
     unit = whole.mean() if whole.mean() > 0 else np.nan
     estimates = {name: mean[tuple(drawn.T)].astype(np.float64) / unit for name, mean in arrays["means"].items()}
-    matter, strongest, found, agreed = carriers(exact), {}, {}, {}
-    for place in sorted(np.argsort(-np.abs(exact.value), kind="stable")[:LISTED]):
-        known = {method: float(estimates[method][place]) for method in METHODS}
-        strongest[graph.name((int(drawn[place, 0]), int(drawn[place, 1])))] = {EXACT: exact[place], **known}
+    matter, found, agreed = carriers(exact), {}, {}
     for method, scores in estimates.items():
         order = np.argsort(-np.abs(scores), kind="stable")
         again = np.array([share_found(order, some) for some in matters])
         found[method] = bootstrap_interval(share_found(order, matter), again, within=(0, 1))
         value = float(correlations(scores, exact.value[None])[0])
         agreed[method] = {"all": bootstrap_interval(value, correlations(scores, redrawn), within=(-1, 1))}
+    strongest = {
+        graph.name(drawn[place].tolist()): {
+            EXACT: exact[place], **{method: float(estimates[method][place]) for method in METHODS}
+        }
+        for place in sorted(np.argsort(-np.abs(exact.value), kind="stable")[:LISTED])
+    }  # fmt: skip
     curves: dict[str, Numbers] = {name: {} for name in circuits}
     for name, runs in circuits.items():
         for measure, run in runs.items():

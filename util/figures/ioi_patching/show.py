@@ -16,7 +16,6 @@ from pydantic import Field
 from util.figures.ioi_patching import numbers, pictures
 from util.figures.ioi_patching.conclude import (
     circuit_concludes,
-    edges_conclude,
     few_edges,
     kept_alone,
     told_sizes,
@@ -30,7 +29,7 @@ from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_grap
 from util.show.conclusions import title
 from util.show.draw import Grid
 from util.show.part import Figure, Part, Values
-from util.show.words import counted, interval_at, listed, say, written
+from util.show.words import interval_at, listed, say, written
 from util.stats.heads import Head, head_name, top
 from util.study.checked import AsList, Count, Natural, Text, checked
 
@@ -100,7 +99,7 @@ def predictions_say(values: Values) -> Iterator[str]:
 
 def permutation_says(values: Values) -> Iterator[str]:
     head, change = _largest(values["permuted"])
-    yield f"Of single heads, shuffling {head} changes the logit difference most: {change:+.1f}" if change else ""
+    yield f"Of single heads, shuffling {head} changes the logit difference most: {change:+.1f}"
 
 
 def activations_say(values: Values) -> Iterator[str]:
@@ -111,9 +110,6 @@ def activations_say(values: Values) -> Iterator[str]:
 
 def differences_say(values: Values) -> Iterator[str]:
     ratio = np.array(values["selectivity"], dtype=float)
-    if not np.isfinite(ratio).any():
-        yield ""
-        return
     layer, name = int(np.nanargmax(ratio)), values["request"]["names"][0]
     yield f'Heads tell the two "{name}" apart most unequally in layer {layer}: by a factor of {ratio[layer]:.0f}'
 
@@ -121,7 +117,7 @@ def differences_say(values: Values) -> Iterator[str]:
 def patching_says(values: Values) -> Iterator[str]:
     (head, change), (base, source) = _largest(values["patched"]), values["scores"]
     moves = f"moves the logit difference by {change:+.1f}, all together by {source - base:+.1f}"
-    yield f"{head} alone from the source {moves}" if change else ""
+    yield f"{head} alone from the source {moves}"
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -141,13 +137,13 @@ def _carry(found: Values) -> list[Head]:
 
 def population_says(values: Values) -> Iterator[str]:
     found = values["population"]
-    sure, (first, *others) = _carry(found), _strongest(found)
-    number, share = len(others) + 1, interval_at(found["measured"], *first)
-    hundredth = "more than a hundredth of the effect for certain"
-    if not sure:
-        yield f"None of {number} heads carries {hundredth}"
+    sure, first, number = _carry(found), _strongest(found)[0], np.size(found["chosen"])
+    share = interval_at(found["measured"], *first)
+    if sure:
+        carry = f"{len(sure)} of {number} heads carry"
+        yield f"{carry} more than a hundredth of the effect for certain; {head_name(first)} carries {share}"
     else:
-        yield f"{len(sure)} of {number} heads carry {hundredth}; {head_name(first)} carries {share}"
+        yield f"None of {number} heads carries more than a hundredth of the effect for certain"
 
 
 def heads_conclude(values: Values) -> Iterator[str]:
@@ -168,7 +164,8 @@ def heads_conclude(values: Values) -> Iterator[str]:
     yield say(said, n=len(sure), number=number, carry=carry, oppose=oppose)
     whole, direct = found["noised"]["value"], found["direct"]
     parts = {head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in sure[:SPOKEN]}
-    yield " ".join(why_no_role(parts, values["request"]))
+    if why := why_no_role(parts, values["request"]):
+        yield " ".join(why)
     if values["untrained"]:
         blind = intervals(values["untrained"]["heads"])
         beyond = int(((blind.low > 0) | (blind.high < 0)).sum())
@@ -195,15 +192,13 @@ def heads_table(values: Values, count: int = HEADS) -> pd.DataFrame:
 
 
 def circuit_says(values: Values) -> Iterator[str]:
-    kept, heads = kept_alone(values), np.size(values["population"]["chosen"])
-    if not kept:
-        yield ""
-        return
-    few, *more = told_sizes(kept, heads)
-    said = f"{few} of {heads} heads alone keep {kept[few]} of the logit difference"
-    if more:
-        said += f", {more[0]} keep {kept[more[0]].value:.2f}: mean ablation of most heads breaks the model"
-    yield said
+    if kept := kept_alone(values):
+        heads = np.size(values["population"]["chosen"])
+        few, *more = told_sizes(kept, heads)
+        said = f"{few} of {heads} heads alone keep {kept[few]} of the logit difference"
+        if more:
+            said += f", {more[0]} keep {kept[more[0]].value:.2f}: mean ablation of most heads breaks the model"
+        yield said
 
 
 # ------------------------------------------------------------------------------------------------ paths
@@ -296,16 +291,19 @@ def _shown(share: Sequence[Any]) -> str:
 
 
 def edges_say(values: Values) -> Iterator[str]:
+    """How many edges carry the effect, which share of them scores find, and which is the largest."""
     graph = values["component graph"]
     if "refused" in graph:
         yield f"edges: {graph['refused']}"
         return
-    if not graph["matter"]:
-        yield "No edge carries more than a hundredth of the effect for certain"
-        return
-    edges = counted(graph["matter"], "edge that carries", "edges that carry")
-    shares = ", ".join(f"{method} {written(graph['found'][method])}" for method in METHODS)
-    yield f"Share found of the {edges} more than a hundredth: {shares}"
+    said = "{n:none} of {drawn} edges measured {n:carries|carry} more than a hundredth of the effect for certain."
+    yield say(said, n=graph["matter"], drawn=graph["drawn"])
+    if graph["matter"]:
+        shares = listed([f"{written(share)} by {method}" for method, share in graph["found"].items()])
+        yield f"Among as many edges with the highest scores is this share of them: {shares}."
+        name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1][EXACT][0]))
+        estimates = listed([f"{method} {largest[method]:.2f}" for method in METHODS])
+        yield f"The largest, `{name}`, carries {written(largest[EXACT])}; estimates are {estimates}."
 
 
 def edges_table(values: Values) -> pd.DataFrame:
@@ -320,7 +318,8 @@ def edges_table(values: Values) -> pd.DataFrame:
 
 def edge_circuits_say(values: Values) -> Iterator[str]:
     graph = values["component graph"]
-    yield "" if "refused" in graph else few_edges(graph)
+    if "refused" not in graph and (few := few_edges(graph)):
+        yield few
 
 
 def edge_circuits_table(values: Values) -> pd.DataFrame:
@@ -340,10 +339,12 @@ def edge_circuits_table(values: Values) -> pd.DataFrame:
 
 def conclude(values: Values) -> Iterator[str]:
     """The primary endpoint, which heads carry the effect, which paths, how many are enough, which edges scores see."""
-    parts: tuple[Iterable[str], ...] = (
-        heads_conclude(values), paths_conclude(values), [circuit_concludes(values)], edges_conclude(values)
-    )  # fmt: skip
-    return (text for part in parts for text in part if text)
+    yield from heads_conclude(values)
+    yield from paths_conclude(values)
+    yield circuit_concludes(values)
+    if "refused" not in values["component graph"]:
+        yield from edges_say(values)
+        yield from edge_circuits_say(values)
 
 
 def _about(text: str, part: str = "example") -> Callable[[Values], str]:
