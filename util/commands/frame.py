@@ -32,7 +32,7 @@ COMMANDS = {  # what each does, and arguments to begin with
         "prefix-matching scores of all heads, and their companions, on repeated random tokens",
         (
             "smollm2",
-            "smollm2 --sequences 20 --seed 100 --copying --out scores",
+            "smollm2 --sequences 20 --seed 100 --out scores",
             "meta-llama/Meta-Llama-3-8B --revision main --dtype bfloat16",
         ),
     ),
@@ -126,13 +126,10 @@ def with_options(
     return app(words, exit_on_error=False, print_error=False)
 
 
-def from_json(text: str, where: str, pairs: Any = None) -> Any:
-    """What a text of JSON holds. Raises ValueError, with where it comes from, for text that is no JSON.
-
-    pairs: makes an object of its keys and values, by default a dictionary.
-    """
+def from_json(text: str, where: str) -> Any:
+    """What a text of JSON holds. Raises ValueError, with where it comes from, for text that is no JSON."""
     try:
-        return json.loads(text, object_pairs_hook=pairs)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is no JSON ({error}); mend it") from None
 
