@@ -73,12 +73,8 @@ def compare(
     for (task, name), column in rows.groupby(["task", "edit"], sort=False)["right"]:
         right[task][name] = column.to_numpy().reshape(len(queries.seed), -1)
     tasks = {task: _results(of_task) for task, of_task in right.items()}
-    lines = {
-        (task, name): {what: f"{found:.2g}" if isinstance(found, float) else str(found) for what, found in one.items()}
-        for task, results in tasks.items()
-        for name, one in results.items()
-    }
-    table = pd.DataFrame.from_dict(lines, orient="index").fillna("").rename_axis(["task", "edit"])
+    lines = {(task, name): one for task, results in tasks.items() for name, one in results.items()}
+    table = pd.DataFrame(lines).T.rename_axis(["task", "edit"])
     result.write({"heads": sets, "tasks": tasks}, rows, table, [sequences, *studies])
 
 

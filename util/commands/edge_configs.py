@@ -41,17 +41,19 @@ COLUMNS = ("index", "queries", "answers", "right", "log_prob", "kl", "agrees", "
 class Measured(BaseModel, extra="forbid"):
     """What all actions have.
 
-    request: a model, see `Model`, and prompts, see `Draw`. donor_seeds: draws of donors. out_dir: a folder that
-    receives result.json and rows.csv, by default one of its own.
+    request: a model, see `Model`, and prompts, see `Draw`. donor_seeds: draws of donors. removed: edges, see
+    `Ablation`. out_dir: a folder that receives result.json and rows.csv, by default one of its own.
     """
 
     request: Mapping[str, Any] = Field(default_factory=dict)
     donor_seeds: Seeds = (0, 1, 2)
+    removed: Edges = ()
     out_dir: Text | None = None
 
     @model_validator(mode="after")
     def _request_checked(self) -> Measured:
-        if self.draws[0].prompts < 2:  # reading them refuses what cannot be measured
+        self.ablation  # noqa: B018  # reading it, and the draws, refuses what cannot be measured
+        if self.draws[0].prompts < 2:
             raise ValueError("request: prompts = 1: two or more have intervals")
         return self
 
@@ -68,6 +70,11 @@ class Measured(BaseModel, extra="forbid"):
         trained = word_pairs.is_trained(self.model.name)
         return [Draw(**{"donor_seed": seed, "trained": trained, **given}) for seed in self.donor_seeds]
 
+    @cached_property
+    def ablation(self) -> Ablation:
+        """What is done to edges. Raises ValueError for edges that there are not, and what does not go together."""
+        return Ablation(self.removed)  # type: ignore[arg-type]  # names of edges
+
     def plain(self, study: Study) -> dict[str, Any]:
         """What makes two runs the same run, with all that decides the prompts; out_dir is left out."""
         asked = Run(study, replace(self.draws[0], donor_seed=0)).request
@@ -79,10 +86,9 @@ class Measured(BaseModel, extra="forbid"):
 
 
 class Answered(Measured):
-    """What the whole model answers and writes out; and beside it with edges ablated, for which see `Ablation`."""
+    """What the whole model answers and writes out; and beside it without some edges. kept, probed: see `Ablation`."""
 
     action: Literal["accuracy", "ablation"]
-    removed: Edges = ()
     kept: Edges | None = None
     probed: tuple[tuple[Text, Natural], ...] = ()
 
@@ -94,7 +100,6 @@ class Answered(Measured):
 
     @cached_property
     def ablation(self) -> Ablation:
-        """What is done to edges. Raises ValueError for what does not go together."""
         return Ablation(self.removed, self.kept, self.probed)  # type: ignore[arg-type]  # names of edges
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
@@ -108,13 +113,12 @@ class Pruned(Measured):
     """Units pruned round by round while `share` of the accuracy is kept, on split "search".
 
     What is left, and `random` prunings of that size, are measured on split "test". prune_heads: head units;
-    prune_edges: edge units, after the heads unless after_heads is false. removed: edges that are removed before.
+    prune_edges: edge units, after the heads unless after_heads is false. All of this without the edges removed.
     per_round: the share of the units that goes in a round; keep: instead, how many each round leaves, and score_files:
     scores of earlier rounds, with which none are measured. out_dir receives such a file for each round but the last.
     """
 
     action: Literal["prune_heads", "prune_edges"]
-    removed: Edges = ()
     after_heads: bool = True
     per_round: Share = 0.1
     keep: tuple[Natural, ...] | None = None
@@ -131,13 +135,7 @@ class Pruned(Measured):
             raise ValueError(f"score_files: {len(files)} files for {len(keep)} entries of keep; give as many")
         if list(keep) != sorted(keep, reverse=True):
             raise ValueError(f"keep = {[*keep]}: no round keeps more units than the one before")
-        self.start  # noqa: B018  # it refuses edges that there are not
         return self
-
-    @cached_property
-    def start(self) -> Ablation:
-        """The edges that are removed before."""
-        return Ablation(self.removed)  # type: ignore[arg-type]  # names of edges
 
     def plain(self, study: Study) -> dict[str, Any]:
         digests = [*map(sha256, self.score_files)]  # of what the files contain now
@@ -145,7 +143,7 @@ class Pruned(Measured):
 
     def measured(self, study: Study, folder: Path) -> tuple[Draws, dict[str, Any]]:
         sort: Sort = "head" if self.action == "prune_heads" else "edge"
-        pruner = Pruner.of(study, self.draws, start=self.start)
+        pruner = Pruner.of(study, self.draws, start=self.ablation)
         after_heads = sort == "edge" and self.after_heads
         start = pruner.before_edges(self.per_round) if after_heads else pruner.first
         found = pruner.pruned(sort, start, self.share, self.per_round, self.keep, self.score_files)
@@ -190,14 +188,10 @@ def load(file: Path) -> list[Config]:
     """
     given = from_json(file.read_text(encoding="utf-8"), f"cannot run {file}: it")
     try:
-        found = CONFIGS.validate_python(given if isinstance(given, list) else [given])
+        return CONFIGS.validate_python(given if isinstance(given, list) else [given])
     except ValidationError as error:
         wrong = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
         raise ValueError("\n".join(f"cannot run {file}, config {where}: {what}" for where, what in wrong)) from None
-    folders = [config.out_dir for config in found if config.out_dir is not None]
-    if len(set(folders)) < len(folders):
-        raise ValueError(f"cannot run {file}: two configs have one out_dir; give each a folder of its own")
-    return found
 
 
 def prepared(config: Config, model: Model, *, overwrite: bool = False, **places: Any) -> tuple[Study, Result]:
@@ -228,6 +222,5 @@ def write(config: Config, study: Study, result: Result) -> None:
         for seed, records in draws.items()
         for name, record in records.items()
     ]
-    table = pd.DataFrame(ablations).T.fillna("").map(str)
     results = {**ablations, "left_out": first.data["left_out"], **more}
-    result.write(results, pd.concat(rows), table, [study])
+    result.write(results, pd.concat(rows), pd.DataFrame(ablations).T, [study])

@@ -38,6 +38,8 @@ def run(
         asked = replace(config.model, device=device)
         model = models.setdefault(asked, asked)
         runs.append((config, *edge_configs.prepared(config, model, overwrite=overwrite, redo=redo)))
+    if len({result.folder for _, _, result in runs}) < len(runs):
+        raise ValueError(f"cannot run {file}: two configs have one out_dir; give each a folder of its own")
     for number, (config, study, result) in enumerate(runs, 1):
         print(f"[{number}/{len(runs)}] {config.action}: {study.model.title}, {config.draws[0].task}")
         edge_configs.write(config, study, result)

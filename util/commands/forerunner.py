@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from util.commands.arguments import Asked
-from util.commands.results import Out
+from util.commands.results import Out, by_head
 from util.figures.forerunner_heads.numbers import THRESHOLD, counts, layers
 
 
@@ -41,11 +41,9 @@ def run(
     arrays, rows = study.arrays("counts"), []
     values = counts(arrays, study.settings) | layers(arrays, study.settings)
     for series, reading in arrays.items():
-        of_map = values["counts"][series]
-        magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64).ravel()
-        rows.append(pd.DataFrame(list(np.ndindex(of_map.shape)), columns=["layer", "head"]).assign(
-            series=series, count=of_map.ravel(), prompts=values["prompts"][series], magnitude=magnitude
-        ))  # fmt: skip
-    on_a_prompt = [*map(str, values["heads_on_a_prompt"].values())]
+        magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64)
+        lines = by_head({"count": values["counts"][series], "magnitude": magnitude})
+        rows.append(lines.assign(series=series, prompts=values["prompts"][series]))
+    on_a_prompt = [*values["heads_on_a_prompt"].values()]
     table = study.figure.parts["counts"].table(values).assign(**{"heads on a prompt": on_a_prompt})  # type: ignore
     result.write(values, pd.concat(rows), table, [study])

@@ -38,7 +38,7 @@ COMMANDS = {  # what each does, and arguments to begin with
     ),
     "means": (
         "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
-        ("smollm2", "smollm2 --mode mean,input_mean --reference mnli --reference-prompts 500"),
+        ("smollm2", "smollm2 --mode input_mean --reference mnli --reference-prompts 500"),
     ),
     "ablate": (
         "classification tasks with some heads replaced by their mean, beside the whole model and random heads",
@@ -74,7 +74,7 @@ COMMANDS = {  # what each does, and arguments to begin with
     "edges": ("edge ablation between token types, from JSON", ("--examples", "CONFIG.json")),
     "claims": (
         "verdicts on the papers' claims (hours; goes on where it stopped)",
-        ("embedded --prompts 100", "smollm2 --text-tasks sst2"),
+        ("embedded --prompts 100", "smollm2"),
     ),
     "draw": (
         "stored figures again, from their values alone",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
-
 from util.commands.arguments import Asked, Words
-from util.commands.results import Out, columns
+from util.commands.results import Out, by_head
 from util.figures.ioi_patching.numbers import intervals
 from util.figures.ioi_patching.show import EXAMPLE, NAMES, heads_table, patching_says, predictions_say
 from util.prompts.ioi import Corruption
@@ -43,13 +40,10 @@ def run(
     values = study.values_of("p1", "population")
     print(*[*predictions_say(values)][2:], *patching_says(values), sep="\n")
     found, example = values["population"], values["example"]
-    effects = {
-        "estimate": found["estimate"], "direct": found["direct"], "example patched": values["patched"],
-        "example permuted": values["permuted"], "example norm": example["norms"],
-    }  # fmt: skip
-    rows = pd.DataFrame(list(np.ndindex(found["direct"].shape)), columns=["layer", "head"]).assign(
-        **columns("noised", intervals(found["noised"])), **columns("denoised", intervals(found["denoised"])),
-        **{name: of_map.ravel() for name, of_map in effects.items()},
-    )  # fmt: skip
+    rows = by_head({
+        "noised": intervals(found["noised"]), "denoised": intervals(found["denoised"]), "estimate": found["estimate"],
+        "direct": found["direct"], "example patched": values["patched"], "example permuted": values["permuted"],
+        "example norm": example["norms"],
+    })  # fmt: skip
     shown = {name: values[name] for name in ("scores", "permuted", "patched", "selectivity")}
     result.write({"population": found, "example": shown}, rows, heads_table(values), [study])

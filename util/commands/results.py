@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from cyclopts import Parameter
 
@@ -28,7 +29,7 @@ class Result:
     def write(
         self, results: Mapping[str, Any], rows: pd.DataFrame, table: pd.DataFrame, measured_by: Iterable[Any]
     ) -> None:
-        """Write it, and print its table.
+        """Write it, and print its table: intervals as text, other floats with two digits.
 
         results: what result.json has under "results", see `files.plain`; rows: the lines of rows.csv; measured_by: the
         studies whose records it is made of.
@@ -44,7 +45,9 @@ class Result:
         }
         exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
         exports.write(self.folder, result, exact.to_csv(index=False, lineterminator="\n"))
-        print(table.to_string(), self.folder / exports.RESULT, self.folder / exports.ROWS, sep="\n")
+        print(
+            table.fillna("").map(_cell).to_string(), self.folder / exports.RESULT, self.folder / exports.ROWS, sep="\n"
+        )
 
 
 @Parameter(name="*")
@@ -77,7 +80,17 @@ class Out:
         return Result(folder, request)
 
 
-def columns(name: str, intervals: Intervals) -> dict[str, Any]:
-    """Returns intervals [...] as three columns of a table, one after the other."""
-    parts = {name: intervals.value, f"{name} low": intervals.low, f"{name} high": intervals.high}
-    return {column: values.ravel() for column, values in parts.items()}
+def _cell(value: Any) -> Any:
+    return f"{value:.2g}" if isinstance(value, float) else str(value) if isinstance(value, tuple) else value
+
+
+def by_head(maps: Mapping[str, Any]) -> pd.DataFrame:
+    """A line for each head of maps [L, H]; one with intervals has three columns."""
+    columns: dict[str, Any] = {}
+    for name, found in maps.items():
+        if isinstance(found, Intervals):
+            columns |= {name: found.value, f"{name} low": found.low, f"{name} high": found.high}
+        else:
+            columns[name] = found
+    layer, head = np.indices(next(iter(columns.values())).shape)
+    return pd.DataFrame({name: of_map.ravel() for name, of_map in {"layer": layer, "head": head, **columns}.items()})

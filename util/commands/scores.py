@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from util.commands.arguments import Asked, AtLeastTwo
-from util.commands.results import Out, columns
+from util.commands.results import Out, by_head
 from util.stats.heads import head_name, top
 
 SHOWN = 10  # heads in the printed table
@@ -41,10 +40,7 @@ def run(
     score = heads.mean()
     maps = {name: heads.intervals(name) for name in heads.scores}
     best = top(score, min(SHOWN, score.size))
-    table = {name: [str(of_map[head]) for head in best] for name, of_map in maps.items()}
+    table = {name: [of_map[head] for head in best] for name, of_map in maps.items()}
     shares = {str(part): top(score, how_many(part, score.size)) for part in PAPER_SHARES}
-    rows = pd.DataFrame(list(np.ndindex(score.shape)), columns=["layer", "head"])
-    for name, of_map in maps.items():
-        rows = rows.assign(**columns(name, of_map))
     results = {"scores": maps, "uniform": heads.uniform, "best": shares}
-    result.write(results, rows, pd.DataFrame(table, index=[head_name(head) for head in best]), [study])
+    result.write(results, by_head(maps), pd.DataFrame(table, index=[head_name(head) for head in best]), [study])
