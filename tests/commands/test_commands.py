@@ -124,6 +124,13 @@ WRONG_INPUT = [
     ("edges none.json", "none.json"),
     ("claims embedded --prompts 0", "prompts"),
     ("replication data/values data", "no values file"),
+    ("replication . .", "ioi_patching.json of . or . has no values by name"),
+    ("edges list.json", "config 0: Input should be a valid dictionary"),
+    ("edges empty.json", "List should have at least 1 item"),
+    ("evaluate --mode mean --pattern induction", "--mode or --pattern, not both"),
+    ("evaluate --heads L0H0", "say what is done to heads"),
+    ("evaluate --heads L0H0 --top 0.1 --mode zero", "give --heads or --top"),
+    ("scores --out /proc/x", "/proc/x"),
     ("scores --config deep.json", "recursion depth"),
     ("ablate --heads deep.json", "recursion depth"),
     ("edges deep.json", "recursion depth"),
@@ -144,7 +151,8 @@ def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
     if "data/values" not in line:
         monkeypatch.chdir(tmp_path)
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    (tmp_path / "list.json").write_text("[1]")
+    for name, text in {"list": "[1]", "empty": "[]", "ioi_patching": "[]"}.items():
+        (tmp_path / f"{name}.json").write_text(text)
     found, message = ends(line.split(), capsys)
     assert found == status and said in message and message.count("\n") == 1 and len(message) < 600
 

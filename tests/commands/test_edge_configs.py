@@ -273,7 +273,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     file.write_text(json.dumps([twin, {**one, "action": "ablation", "removed": ["AGG"]}]))
     with pytest.raises(SystemExit, match="1"):
         main(["edges", str(file)])
-    assert "of another request (action, removed)" in capsys.readouterr().err
+    assert "of another request (removed, action)" in capsys.readouterr().err
     file.write_text(json.dumps([one, one]))
     with pytest.raises(SystemExit, match="1"):
         main(["edges", str(file)])

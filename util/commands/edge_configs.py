@@ -170,7 +170,9 @@ class Pruned(Measured):
 
 
 Config = Answered | Pruned
-CONFIGS: TypeAdapter[list[Config]] = TypeAdapter(list[Annotated[Config, Field(discriminator="action")]])
+CONFIGS: TypeAdapter[list[Config]] = TypeAdapter(
+    Annotated[list[Annotated[Config, Field(discriminator="action")]], Field(min_length=1)]
+)
 FEW: dict[str, Any] = {"request": {"task": "capitalization", "prompts": 8, "k": 3}, "donor_seeds": [0]}
 EXAMPLES: tuple[dict[str, Any], ...] = (  # a small run of each action
     {"action": "accuracy", **FEW},

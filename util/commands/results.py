@@ -75,7 +75,7 @@ class Out:
         folder = self.out or paths.output("commands") / store.place_of(request, Path()).stem
         exports.check_folder(folder, "out")
         if not self.overwrite:
-            cure = "choose another folder with --out, or replace it with --overwrite"
+            cure = "choose another folder, or replace it with --overwrite"
             exports.result_there(folder, request, "request", study.expected, cure)
         return Result(folder, request)
 
