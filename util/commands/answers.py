@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,12 @@ def edited_heads(given: Chosen, sequences: Callable[[], SequenceStudy], controls
     are drawn. Raises ValueError for heads that there are not, and where a layer has too few others.
     """
 
-    def others(draws: int, seed: int = 0) -> list[list[Head]]:
-        return layer_matched(chosen, sequences().scores().mean() < INDUCTION_HEAD, draws, seed)
+    score = cache(lambda: sequences().scores().mean())
+    chosen = list(given.heads or top(score(), how_many(given.top or SHARE, score().size)))
 
-    if given.heads:
-        chosen = list(given.heads)
-    else:
-        score = sequences().scores().mean()
-        chosen = top(score, how_many(given.top or SHARE, score.size))
+    def others(draws: int, seed: int = 0) -> list[list[Head]]:
+        return layer_matched(chosen, score() < INDUCTION_HEAD, draws, seed)
+
     if given.random is not None:
         return {f"random heads {given.random}": others(1, given.random)[0]}
     drawn = others(controls) if controls else []

@@ -24,7 +24,7 @@ def run(first: Path, second: Path) -> None:
         raise ValueError(f"second = {second}: there is no values file of a figure")
     for name in shared:
         both = [json.loads((folder / name).read_text(encoding="utf-8")) for folder in (first, second)]
-        if not all(isinstance(values, dict) for values in both):
+        if list in map(type, both):
             raise ValueError(f"{name} of {first} or {second} has no values by name; `make figures` measures them")
         found = Replication.of(name.removesuffix(".json"), *both)
         print(*found.lines(), sep="\n")

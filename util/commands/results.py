@@ -40,7 +40,7 @@ class Result:
         result = {
             "request": self.request,
             "provenance": shared,
-            "records": {file: {n: v for n, v in origin.items() if n not in shared} for file, origin in origins.items()},
+            "records": [*origins],
             "results": files.plain(results),
         }
         exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
