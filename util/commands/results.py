@@ -46,7 +46,10 @@ class Result:
         exact = rows.astype(dict.fromkeys(rows.select_dtypes("float32").columns, "float64"))
         exports.write(self.folder, result, exact.to_csv(index=False, lineterminator="\n"))
         print(
-            table.fillna("").map(_cell).to_string(), self.folder / exports.RESULT, self.folder / exports.ROWS, sep="\n"
+            table.map(_cell, na_action="ignore").to_string(na_rep=""),
+            self.folder / exports.RESULT,
+            self.folder / exports.ROWS,
+            sep="\n",
         )
 
 
