@@ -264,7 +264,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out) == list(edge_configs.EXAMPLES)
     file, out = tmp_path / "configs.json", tmp_path / "out"
     one = {"action": "accuracy", "request": FEW, "donor_seeds": [0], "out_dir": str(out)}
-    twin = {**one, "request": {**FEW, "untrained_seed": 0}, "out_dir": f"{out}0"}
+    twin = one | {"request": {**FEW, "untrained_seed": 0}, "out_dir": f"{out}0"}
     file.write_text(json.dumps([one, twin]))
     main(["edges", str(file)])
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("FULL")]
