@@ -53,7 +53,6 @@ TOO_DEAR = {
         "population, untrained, noised, denoised, attribution, direct": "means over 128 pairs: minutes each",
         "circuit, paths": "hundreds of runs of 128 pairs",
         "selectivity": "follows from the outputs of heads, of which every patched one is measured again",
-        "planted": "another model, compared in `make test`",
     },
     "forerunner_heads": {
         "grid_counts, by_k": "other data sets and numbers of demonstrations: 512 prompts each",
