@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -117,25 +117,19 @@ def matrix(
     *,
     x: str = "",
     y: str = "",
-    every: int = 1,
-    decimals: int | None = None,
-    aspect: Literal["equal", "auto"] = "equal",
+    numbers: bool = False,
 ) -> None:
-    """Values [R, C] from 0 to 1 as shades. rows, columns: names, every so many are written; decimals: of the numbers
-    that are written into cells that are not 0, None for no numbers."""
-    ax.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect=aspect)
+    """Values [R, C] from 0 to 1 as shades. rows, columns: names. numbers: whether those that are not 0 are written."""
+    ax.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
     ax.set(title=title, xlabel=x, ylabel=y)
-    for axis, names in ((ax.xaxis, columns), (ax.yaxis, rows)):
-        axis.set_ticks(np.arange(0, len(names), every), list(names)[::every])
-        axis.set_tick_params(length=0)
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.tick_params(length=0)
     ax.spines[:].set_visible(True)
-    if decimals is not None:
-        for (row, column), value in np.ndenumerate(values):
-            if value:
-                text = f"{value:.{decimals}f}".rstrip("0").rstrip(".")
-                ax.text(
-                    column, row, text, ha="center", va="center", fontsize=6, color="white" if value > 0.6 else "black"
-                )
+    for (row, column), value in np.ndenumerate(values) if numbers else ():
+        colour = "white" if value > 0.6 else "black"
+        if value:
+            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, color=colour)
 
 
 # ------------------------------------------------------------------------------------------------ names of points
