@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import matplotlib as mpl
 import networkx as nx
@@ -19,14 +19,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.typing import ColorType
-from numpy.typing import NDArray
 
 from util.show.draw import Grid, room
 from util.show.head_map import short_number
 from util.show.style import NO_ROLE, ROLES, WIDTH, RoleLook, ink
 from util.stats.intervals import Interval
 
-Place = NDArray[np.float64]  # [2], in points
+Place: TypeAlias = Any  # an array [2] of points
 
 LOGITS = "logits"  # the node that is not drawn: what a part tells it stands on the part's card
 CHANNELS: dict[str, str] = {"": "-", "value": "-", "query": "--", "key": ":"}  # and the lines they are drawn with
@@ -120,7 +119,7 @@ def _panel(ax: Axes, graph: nx.MultiDiGraph) -> None:
         start, end, bend = middles[sender], middles[reader], BENDS[channel]
         look: dict[str, Any] = {"lw": thickness, "ls": CHANNELS[channel], "color": _colour(weight)}
         look |= {"arrowstyle": "-|>", "mutation_scale": 4 + 2 * thickness, "connectionstyle": f"arc3,rad={bend}"}
-        ends = {"patchA": frames[sender], "patchB": frames[reader], "shrinkA": 0, "shrinkB": 0}
+        ends: dict[str, Any] = {"patchA": frames[sender], "patchB": frames[reader], "shrinkA": 0, "shrinkB": 0}
         ax.add_patch(FancyArrowPatch(start, end, zorder=2 - number / len(lines), **look, **ends))
         if number < LABELLED:
             control = (start + end) / 2 + bend * np.array([1, -1]) * (end - start)[::-1]
@@ -151,7 +150,7 @@ def _card(ax: Axes, graph: nx.MultiDiGraph, name: str, middle: Place) -> Rectang
 
 def _write(ax: Axes, at: Place, text: str, size: float, colour: ColorType, behind: str = "none") -> None:
     frame = {"boxstyle": "square,pad=0.1", "fc": behind, "ec": "none", "alpha": 0.85}
-    ax.text(*at, text, size=size, color=colour, ha="center", va="center_baseline", bbox=frame, zorder=4)
+    ax.text(at[0], at[1], text, size=size, color=colour, ha="center", va="center_baseline", bbox=frame, zorder=4)
 
 
 def _colour(weight: float) -> ColorType:
@@ -172,7 +171,7 @@ def _key(graph: nx.MultiDiGraph, no_role: str) -> list[Line2D | Patch]:
     """What the legend explains: the signs, channels and roles that there are, and the width of the widest line."""
     lines, signs = _lines(graph), {weight > 0 for *_, weight in graph.edges(data="weight")}
     used = {channel for _, _, channel, _ in lines}
-    looks = [{"color": POSITIVE, "lw": 1.4, "label": "carries the effect"}] * (True in signs)
+    looks: list[dict[str, Any]] = [{"color": POSITIVE, "lw": 1.4, "label": "carries the effect"}] * (True in signs)
     looks += [{"color": NEGATIVE, "lw": 1.4, "label": "works against it"}] * (False in signs)
     solid = " or ".join(name for channel, name in (("value", "value"), ("", "all channels")) if channel in used)
     looks += [{"ls": CHANNELS[name], "label": name} for name in ("query", "key") if name in used]

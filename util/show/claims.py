@@ -107,14 +107,14 @@ def _title(claim: Claim, width: float) -> str:
 def _claim(ax: Axes, claim: Claim, own: float | None, limits: tuple[float, float]) -> None:
     title = _title(claim, room(ax)[0])
     above = title.count("\n") + 1.6  # rows of the title
-    at = {"xycoords": ("figure fraction", "data"), "textcoords": "offset points"}
+    at: dict[str, Any] = {"xycoords": ("figure fraction", "data"), "textcoords": "offset points"}
     ax.annotate(title, (0, -0.5 - above), (4, 0), fontsize=7, va="top", **at)
     for row, part in enumerate(claim.rows):
         marker, inside = LOOKS[part.verdict]
         if part.verdict:
             start, end = (part.bound, limits[1]) if part.above else (limits[0], part.bound)
             ax.barh(row, end - start, 0.84, start, color="0.88", zorder=0)
-        look = {"color": "black" if part.verdict else "0.6", "mfc": inside, "ms": 4, "lw": 0.9}
+        look: dict[str, Any] = {"color": "black" if part.verdict else "0.6", "mfc": inside, "ms": 4, "lw": 0.9}
         ax.plot([part.low, part.high], [row, row], color=look["color"], lw=0.9)
         ax.plot(part.value, row, marker, ls="", label=part.verdict or "beside the claim", **look)
     if own is not None:
