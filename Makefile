@@ -10,7 +10,7 @@
 #   NOTEBOOKS       the notebooks to run (default: all; empty: none)
 #   TESTS           the tests to run (default: tests; empty: none)
 #   WORKERS         processes that test at the same time, each on one thread (default: a process per core, 8 at most)
-#   PYTEST_ARGS     more for pytest over TESTS, for example -x or -m "not slow"
+#   PYTEST_ARGS     more for pytest over TESTS, for example -x
 #   NBVAL_ARGS      more for pytest over NOTEBOOKS
 #   PAPERMILL_ARGS  more for papermill, for example -p prompts 64
 #   NAME            the benchmark of `make bench`
@@ -35,6 +35,7 @@ GRID = workflow/grid.yaml
 PROFILE = workflow/profiles/local
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 TESTS = tests
+TIER = not slow
 WORKERS = auto
 PYTEST_ARGS =
 NBVAL_ARGS =
@@ -76,7 +77,7 @@ export PYDEVD_DISABLE_FILE_VALIDATION := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help figures report replicate sweep test test-real test-gpu test-oracles test-harness test-workflow torture claims classes check format notebooks lock bench clean clean-cache environment
+.PHONY: help figures report replicate sweep test test-all test-real test-gpu test-oracles test-harness test-workflow torture claims classes check format notebooks lock bench clean clean-cache environment
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/p' Makefile | while IFS='|' read -r name text; do printf '%-26s %s\n' "  $$name" "$$text"; done
@@ -120,12 +121,12 @@ sweep: $(STAMP) $(WORKFLOW)/.installed ## notebooks x models x data sets x k x s
 	@$(WORKFLOW)/bin/python -m snakemake --snakefile workflow/Snakefile --profile "$(PROFILE)" --config grid="$(GRID)" \
 		--directory "$(or $(ICL_MATERIAL),$(CURDIR)/experiment_material)/sweeps/$(basename $(notdir $(GRID)))" $(SWEEP_ARGS)
 
-test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cache
+test: $(STAMP) ## pytest over tests/, but for what is slow, and nbval over notebooks/, on an empty cache
 	@[ -n "$(strip $(TESTS) $(NOTEBOOKS))" ] || { echo "Nothing to test: TESTS and NOTEBOOKS are empty." >&2; exit 1; }
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; failed=; \
 	if [ -n "$(strip $(TESTS))" ]; then \
 		ICL_MATERIAL="$$scratch/tests" ICL_OUTPUT="$$scratch/tests/output" $(QUIET) OMP_NUM_THREADS=1 \
-			$(PY) -m pytest $(SIDE_BY_SIDE) $(TESTS) $(PYTEST_ARGS) || failed="$$failed tests"; \
+			$(PY) -m pytest $(SIDE_BY_SIDE) -m "$(TIER)" $(TESTS) $(PYTEST_ARGS) || failed="$$failed tests"; \
 	fi; \
 	if [ -n "$(strip $(NOTEBOOKS))" ]; then \
 		ICL_MATERIAL="$$scratch/notebooks" ICL_OUTPUT="$$scratch/notebooks/output" $(QUIET) OMP_NUM_THREADS=1 \
@@ -135,6 +136,9 @@ test: $(STAMP) ## pytest over tests/ and nbval over notebooks/, on an empty cach
 	fi; \
 	if [ -n "$$failed" ]; then echo "FAILED:$$failed   ($$SECONDS s in all)" >&2; exit 1; fi; \
 	echo "All passed   ($$SECONDS s in all)"
+
+test-all: ## what `make test` leaves out: every class of models, whole studies, fake GPUs, damaged records
+	@$(MAKE) --no-print-directory test TIER=slow NOTEBOOKS=
 
 test-real: $(STAMP) ## measure a real model (SmolLM2, fetched once) and compare with code that does not use the suite
 	@scratch=$$(mktemp -d) || exit 1; trap 'rm -rf "$$scratch"' EXIT; trap 'exit 130' INT TERM; \

@@ -7,6 +7,7 @@ not set them. `make test` loads this file for the notebooks too (-p tests.confte
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,10 @@ def names_real_model(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of classes beyond `architectures.QUICK` are slow: `make test` leaves them to `make test-all`."""
+    for item in items:
+        if wants_a_class_beyond_the_quick(item):
+            item.add_marker(pytest.mark.slow)
     wanting = [item for item in items if item.get_closest_marker("gpu")]
     if not wanting:
         return
@@ -58,6 +63,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in wanting:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def wants_a_class_beyond_the_quick(item: pytest.Item) -> bool:
+    known = sys.modules.get("tests.architectures")  # not imported for notebooks
+    if known is None or not hasattr(item, "callspec"):
+        return False
+    classes = known.SUPPORTED.keys() | known.ADAPTED.keys() | known.BYPASSING.keys()
+    named = {value for value in item.callspec.params.values() if isinstance(value, str)}
+    return bool(named & (classes - known.QUICK))
 
 
 @pytest.fixture

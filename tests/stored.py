@@ -16,7 +16,7 @@ def values(stem, model):
 def triples(value):
     """Every (value, low, high) of stored values, however deep."""
     if isinstance(value, dict):
-        for name in ("value", "mean"):
+        for name in ("value", "mean", "log_prob"):
             if {name, "low", "high"} <= value.keys():
                 yield from zip(*(flat(value[part]) for part in (name, "low", "high")), strict=True)
         for entry in value.values():

@@ -126,7 +126,6 @@ def cases() -> dict[tuple[str, str], Callable[[Random], bool]]:
         for what, share, interval, truth in (
             ("accuracy of a circuit", 0.8, lambda circuit, whole, query: accuracy(circuit, len(set(query))), 0.9 * 0.8),
             ("share that a circuit explains", 0.9, edges.ratio, 0.9),
-            ("accuracy lost", 0.95, edges.deficit, 0.9 * (1 - 0.95)),
             ("a claim's interval", 0.95, claim, 1 - 0.95),
         ):
             found["04", f"{what}, {n} prompts"] = partial(kept, n, share, interval, truth)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from tokenizers.processors import TemplateProcessing
 
-from util.figures.edge_ablation.measure import compare
+from util.figures.edge_ablation import runs
+from util.figures.edge_ablation.measure import KEPT
 from util.figures.edge_ablation.numbers import scores_of
 from util.figures.forerunner_heads.cuts import WHOLE, Condition
 from util.figures.forerunner_heads.measure import Data, answers
@@ -66,7 +67,7 @@ def edges(model: Model, seed: int, prompts: int = 32) -> Numbers:
     numbers: Numbers = {}
     study = Study("edge_ablation", model, prompts=prompts, seed=seed, donor_seeds=(0,), untrained_control=False)
     for task in TASKS:
-        scores = scores_of(compare(study, task)["rows"])
+        scores = scores_of(runs.answers(study, KEPT, task=task))
         numbers |= {f"04 {circuit} of {task}": scores[circuit] for circuit in ("CTX+AGG", "AGG-ONLY")}
     return numbers
 

@@ -168,7 +168,7 @@ def test_ci_runs_check_and_all_tests() -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text()
     assert "set -euo pipefail" in text
-    assert "for target in check test test-real test-oracles test-harness test-workflow; do" in text
+    assert "for target in check test test-all test-real test-oracles test-harness test-workflow; do" in text
 
 
 # ---- contents ----

@@ -279,9 +279,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     printed = executed("04_edge_ablation", parameters, tmp_path, monkeypatch)
     assert "score by hand, in the primary task:" in printed
     parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("edge_*.pdf")}
-    assert parts == {
-        "circuits", "map", "circuit", "windows", "pruning", "survivors", "probes", "ambiguous",
-    }  # fmt: skip
+    assert parts == {"circuits", "map", "circuit", "windows", "pruning", "probes", "ambiguous"}
     written = json.loads((written_to(tmp_path, "data/values") / "edge_ablation.json").read_text())
     assert sorted(written["planted"]["kept"]) == written["planted"]["true"] and len(written["windows"]["at"]) == 4
 

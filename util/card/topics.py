@@ -26,8 +26,8 @@ def ioi_says(values: Values) -> Iterator[str]:
 
 
 def word_pairs_say(values: Values) -> Iterator[str]:
-    """What circuits of token types are worth, without the title of their picture, and what single edges cost."""
-    yield from list(edges.circuits_say(values))[1:]
+    """Where accuracy falls, what circuits of token types are worth, and what single edges cost."""
+    yield from edges.circuits_say(values)
     yield from edges.map_say(values)
 
 

@@ -97,15 +97,14 @@ def test_order_needs_a_loss_in_the_other_half():
 
 
 def test_claims_are_about_tasks_that_are_done():
-    asked = {"a": MATTERS, "b": IDLE, "c": IDLE}
     halves = layers(context_lower=120, context_upper=195, agg_upper=60, agg_lower=195)
-    common = {"primary": "a", "circuit": {}, "ambiguous": {}, "halves": halves, "layers": 4, "available": THERE}
-    none = claims.judge(asked, done=[], **common)
+    common = {"primary": "c", "circuit": {}, "ambiguous": {}, "halves": halves, "layers": 4, "available": THERE}
+    none = claims.judge({}, **common)
     assert [claim.verdict for claim in none.claims] == [NOT_DONE] * 5
     assert [claim.number for claim in none.claims] == [1, 2, 3, 4, 5]
-    one = claims.judge(asked, done=["b"], **common | {"primary": "c"})
+    one = claims.judge({"b": IDLE}, **common)
     assert [claim.verdict for claim in one.claims][1:] == [NO_PREMISE, DOES_NOT_HOLD, NOT_DONE, NO_PREMISE]
-    some = claims.judge(asked, done=["a", "b"], margins=MARGINS, **common | {"primary": "c"})
+    some = claims.judge({"a": MATTERS, "b": IDLE}, margins=MARGINS, **common)
     assert [claim.verdict for claim in some.claims] == [NOT_DONE, HOLDS, HOLDS, NOT_DONE, HOLDS]
 
 

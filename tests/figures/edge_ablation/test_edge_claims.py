@@ -48,7 +48,7 @@ def test_claims_are_measured_in_order_and_loaded_again_without_a_model(tmp_path,
     assert [part.name for part in measured[3].beside] == ["0 ambiguous", "7 ambiguous"]
     assert measured[0].parts[1].name == "beyond 20 random circuits"
     assert values["settings"] == {
-        "prompts": 3, "k": 10, "donor_seeds": [0, 1], "primary": "capitalization", "search_prompts": 2,
+        "prompts": 3, "k": 10, "donor_seeds": (0, 1), "primary": "capitalization", "search_prompts": 2,
         "random_circuits": 20,
     }  # fmt: skip
     assert len(values["kept by draw"]) == 2, "a circuit for each draw of donors"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgba
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from util.figures.edge_ablation.show import FIGURE
 from util.show import files
 from util.show.draw import draw
 from util.show.part import drawn
-from util.show.style import COLUMN, GREY, WIDTH
+from util.show.style import COLUMN, WIDTH
 from util.stats.intervals import Interval
 
 PAIRS = [*map(str, TYPE_PAIRS)]
@@ -51,23 +50,15 @@ def of_size(layers: int, kept: int) -> Any:
     made = copy.deepcopy(values())
     made["model"] = f"{LONG_NAME}: of a class"
     made["accuracy"] = {task: {name: interval() for name in row} for task, row in made["accuracy"].items()}
-    made["kl"] = {task: {name: interval(0, 12) for name in row} for task, row in made["kl"].items()}
     for pair, cost in made["costs"].items():
         value, low, high = interval(-1, 11)
         cost |= {"log_prob": value, "low": low, "high": high, "accuracy": 0.25, "p": 0.01 if pair in PAIRS[:3] else 1}
-    planted = {"kept": PAIRS[:3], "true": PAIRS[1:4]}
-    steps = [(left, 1.0, True) for left in range(30, 3, -1)] + [(3, 0.4, False), (2, 0.0, False)]
-    made["search"] |= {"kept": PAIRS[:kept], "steps": steps, "random": [0.0, 0.1, 0.67]}
+    made["search"] |= {"kept": PAIRS[:kept], "random": [0.0, 0.1, 0.67]}
     at = cuts(layers)
     right = [interval() for _ in at]
-    made |= {"planted": planted, "windows": {"at": at, "CONTEXT from": right, "AGG below": right, "lost": {}}}
+    made |= {"windows": {"at": at, "CONTEXT from": right, "AGG below": right, "lost": {}}}
     lower = random.random((6, 5)) < 0.4
     made["probes"] |= {"intervals": [[interval() for _ in range(5)] for _ in range(6)], "lower": lower}
-    curves = made["pruning"]["by_task"]
-    for number, curve in enumerate(curve for by_sort in curves.values() for curve in by_sort.values()):
-        types = PAIRS[:13] if number % 2 else ["last_separator", "y", "x", "query", "t", "n"]
-        units = [f"L{layer}H{head} {kind}" for kind in types for layer in range(layers) for head in range(12)]
-        curve["kept"] = [] if number == 2 else [str(unit) for unit in random.choice(units, len(units) // 3, False)]
     return made
 
 
@@ -91,20 +82,6 @@ def test_stored_values_have_pictures(model):
     assert {Path(f"edge_ablation_{name}.png") for name in drawn_} <= {Path(file.name) for file in stored.iterdir()}
 
 
-def test_rare_kinds_of_units_share_a_row_and_no_unit_is_lost():
-    units = [f"L0H{head} {kind}->last_separator" for number, kind in enumerate("xtyn") for head in range(number)]
-    units += [f"L1H0 {kind}->{target}" for kind in "xtyn" for target in ("last_separator", "query")]
-    curve = {"kept": units}
-    made = {"pruning": {"by_task": {"a": {"edge": curve}}}, "windows": {"at": [0, 1, 2]}}
-    grid = panels.survivors(made)
-    [ax] = drawn_axes(grid)
-    labels = [label.get_text() for label in ax.get_yticklabels()]
-    assert labels[0] == arrow("n->last_separator") and labels[-1] == "3 others"
-    assert len(labels) == panels.LARGEST_KINDS
-    written = {text.get_position(): text.get_text() for text in ax.texts}
-    assert written[1, 5] == "3" and sum(map(int, written.values())) == len(units)
-
-
 def drawn_axes(grid: Any) -> Any:
     return draw(grid, "", "setting").axes
 
@@ -122,7 +99,6 @@ def row(right: float) -> dict[str, Any]:
         "query": np.arange(N),
         "log_prob": np.log(np.where(answers, 0.9, 0.05)),
         "kl": np.zeros(answers.shape),
-        "agrees": answers,
         "copied": ~answers,
     }
 
@@ -134,7 +110,8 @@ def made_of(entries: dict[str, Any]) -> dict[str, Any]:
 
 def compared(**right: float) -> dict[str, Any]:
     shares = {name: right.get(name.replace("-", "_").replace("+", "_"), 1.0) for name in CIRCUITS}
-    return {"rows": {name: row(share) for name, share in shares.items()}, "chance": 0.0, "written": {}}
+    rows = {name: row(share) for name, share in shares.items()}
+    return {"rows": rows, "alone": row(0.0), "chance": 0.0, "written": {}}
 
 
 def circuits(**by_task: Any) -> Any:
@@ -146,19 +123,16 @@ def test_the_title_of_circuits_counts_the_tasks_that_surely_need_demonstrations(
     both = circuits(a=needs, b=not_)
     loss = numbers.sure_losses({"a": (needs["rows"]["FULL"], needs["rows"]["AGG-ONLY"])})["a"]
     assert loss.value == 0.5 and loss.low > 0.3
-    assert title("circuits", both) == (
-        "Without demonstrations (QUERY-ONLY) accuracy surely falls in 1 of 2 tasks, "
-        f"without those read by each other or the query (AGG-ONLY) in 1, a, by {loss}"
+    bare = (
+        f"without demonstrations (QUERY-ONLY) in 1 of 2 tasks, by up to {both['sure losses']['QUERY-ONLY']['a']} in a"
     )
-    only = circuits(b=not_, c=compared(QUERY_ONLY=0.2))
-    assert title("circuits", only) == "Without demonstrations (QUERY-ONLY) accuracy surely falls in 1 of 2 tasks"
-    start = "Without those read by each other or the query (AGG-ONLY) accuracy surely falls in 1, d, by 0.50 ["
-    assert title("circuits", circuits(d=compared(AGG_ONLY=0.5))).startswith(start)
+    read = f"without those read by each other or the query (AGG-ONLY) in 1 of 2 tasks, by up to {loss} in a"
+    assert title("circuits", both) == f"Accuracy surely falls {bare}; {read}"
     assert both["sure losses"]["AGG-ONLY"] == {"a": loss} and [*both["sure losses"]["QUERY-ONLY"]] == ["a"]
     silent = circuits(b=not_)
     picture = drawn(FIGURE.parts["circuits"], silent)
     assert title("circuits", silent) == "" and picture is not None and picture.get_suptitle() == ""
-    assert "toy, 10 demonstrations, of each task 40 prompts, donors 0, 1" in [t.get_text() for t in picture.texts]
+    assert "toy, each task, 10 demonstrations, 40 prompts, donors 0, 1" in [t.get_text() for t in picture.texts]
 
 
 def test_a_loss_is_sure_only_after_all_are_counted():
@@ -170,10 +144,9 @@ def test_a_loss_is_sure_only_after_all_are_counted():
 
 def test_an_untrained_twin_has_a_sentence_and_no_panel():
     twin = compared(**dict.fromkeys(("FULL", "NONE"), 0.0), AGG_ONLY=0.1)
-    made = made_of(numbers.models({"toy": compared(), "untrained": twin}, None))
-    assert [*made["models"]] == ["toy", "untrained"] and FIGURE.parts["models"].panels is None
+    made = made_of(numbers.models({"untrained": twin["rows"]}, None))
     assert "accuracy 1.00 [0.91, 1.00] at most (in CTX+AGG)" in title("models", made)
-    assert not [*FIGURE.parts["models"].says(made_of(numbers.models({"toy": compared()}, None)))]
+    assert not [*FIGURE.parts["models"].says(made_of(numbers.models({}, None)))]
 
 
 def test_the_title_of_the_map_names_what_costs_most_or_nothing():
@@ -208,8 +181,7 @@ def test_the_title_of_layers_says_where_accuracy_surely_falls():
     rows |= {name(layer): row(1.0) for layer in at for name in (names.context_from, names.aggregation_below)}
 
     def said() -> str:
-        made = numbers.windows({"at": at, "rows": rows}, None)
-        return title("windows", made_of({**made, "accuracy": {"capitalization": {"FULL": Interval(1, 1, 1)}}}))
+        return title("windows", made_of(numbers.windows({"at": at, "rows": rows}, None)))
 
     assert said() == ""
     rows[names.aggregation_below(4)] = row(0.25)
@@ -239,8 +211,8 @@ def test_the_title_of_ambiguous_demonstrations_is_silent_where_nothing_surely_fa
 
     assert said(0.98) == ""
     assert said(0.0) == (
-        "With 9 of 10 demonstrations ambiguous, past tenses fall from 1.00 [0.91, 1.00] to 0.00 [0.00, 0.09]: "
-        "the model says the query again (1.00 [0.91, 1.00])"
+        "With 9 of 10 demonstrations ambiguous, past tenses fall from 1.00 [0.91, 1.00] to 0.00 [0.00, 0.09]; "
+        "the query is said again in 1.00 [0.91, 1.00]"
     )
 
 
@@ -248,17 +220,18 @@ def test_pruning_has_a_title_only_where_it_beats_every_random_pruning():
     def curve(share: float, random_share: float) -> Any:
         accuracy = {"4": numbers.right_of(row(share))}
         return {"result": 4, "units": 100, "accuracy": accuracy, "explained": {"4": [share, 0, 1]},
-                "random": [random_share]}  # fmt: skip
+                "random": [random_share], "survivors": {"y->last_separator": 3, "x->y:same": 1}}  # fmt: skip
 
-    def said(*curves: Any) -> str:
-        return title(
-            "pruning", made_of({"pruning": {"by_task": {"copying": dict(zip(("head", "edge"), curves, strict=True))}}})
-        )
+    def said(*curves: Any) -> list[str]:
+        made = {"pruning": {"by_task": {"copying": dict(zip(("head", "edge"), curves, strict=True))}}}
+        return [*FIGURE.parts["pruning"].says(made_of(made))]
 
-    assert said(curve(1.0, 0.1), curve(0.9, 0.2)) == (
-        "4 % of the units keep 0.90 to 1.00 of the accuracy; as many random units answer 0.20 right at most"
-    )
-    assert said(curve(1.0, 0.1), curve(0.3, 0.2)) == ""
+    into = "3 of the 4 edge units that are left lead to the last separator."
+    assert said(curve(1.0, 0.1), curve(0.9, 0.2)) == [
+        "At most 4 % of the units keep 0.90 to 1.00 of the accuracy; as many random units answer 0.20 right at most",
+        into,
+    ]
+    assert said(curve(1.0, 0.1), curve(0.3, 0.2)) == ["", into]
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn where
@@ -270,34 +243,28 @@ def filled(image: AxesImage) -> NDArray[Any]:
 
 
 def test_the_map_puts_every_type_pair_in_its_cell():
+    """Without a colour where the interval includes 0."""
     costs = {
         pair: {"log_prob": number - 3.0, "low": number - 3.5, "high": number - 2.5, "accuracy": 0.25, "p": 1.0}
         for number, pair in enumerate(PAIRS)
     }
-    costs[PAIRS[3]]["p"] = 0.01
+    costs[PAIRS[3]]["p"], costs[PAIRS[9]]["low"] = 0.01, -1.0
     ax = drawn_axes(panels.edge_map(made_of({"costs": costs})))[0]
     [shown] = (filled(image) for image in ax.get_images())
-    rows, columns = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
+    rows, columns = ([label.get_text().strip("$") for label in axis.get_ticklabels()] for axis in (ax.yaxis, ax.xaxis))
     for edge in TYPE_PAIRS:
         group = {"same": range(3), "earlier": range(3, 7), "any": range(7, 9)}[edge.relation]
         [column] = [c for c in group if columns[c] == {"last_separator": "last"}.get(edge.target, edge.target)]
-        cost = costs[str(edge)]["log_prob"]
-        wanted = np.nan if cost == 0 else np.sign(cost) * np.sqrt(abs(cost))  # 0 is not sure
-        np.testing.assert_allclose(shown[rows.index(edge.source), column], wanted)
-    assert int(np.isfinite(shown).sum()) == len(PAIRS) - 1
-    assert len(ax.patches) == len(PAIRS) + 1  # a grey cell for every pair, and a frame
+        wanted = 0 if str(edge) == PAIRS[9] else costs[str(edge)]["log_prob"]
+        assert shown[rows.index(edge.source), column] == wanted
+    assert np.isfinite(shown).sum() == [text.get_text() for text in ax.texts].count(".25") == len(PAIRS)
     [frame] = frames(ax)
     assert (frame.get_x(), frame.get_y()) == (2 - 0.46, 0 - 0.46)  # x -> n
 
 
 def test_an_arrow_for_every_place_where_a_pair_is_read():
-    axes = drawn_axes(panels.circuit(of_size(4, len(PAIRS))))
-    assert len(axes[0].patches) == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the end
-    for ax in axes[:2]:  # no arrow is cut off at the end of the prompt
-        (low, high), boxes = ax.get_xlim(), [text.get_position()[0] for text in ax.texts]
-        assert low + 0.4 < min(boxes) and max(boxes) < high - 0.4
-    missed = [patch for patch in axes[1].patches if patch.get_facecolor()[:3] == to_rgba(GREY)[:3]]
-    assert len(missed) == 1 and axes[1].get_title() == "B) planted: 2 of 3 found, 1 wrong"
-    steps = axes[3].get_lines()
-    assert [point[0] for point in np.asarray(steps[1].get_xydata())] == [3, 2]  # put back: not joined
+    ax = drawn_axes(panels.circuit(of_size(4, len(PAIRS))))[0]
+    assert len(ax.patches) == 2 * 6 + 16 + 2 * 4 + 2 * 4 + 1  # in two examples, from one to the next, to the end
+    (low, high), boxes = ax.get_xlim(), [text.get_position()[0] for text in ax.texts]
+    assert low + 0.4 < min(boxes) and max(boxes) < high - 0.4  # no arrow is cut off at the end of the prompt
     assert arrow("x->last_separator:same") == r"$x$ $\to$ last (same)"

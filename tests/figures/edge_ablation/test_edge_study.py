@@ -27,8 +27,7 @@ from util.prompts.classification import associative_map_prompts
 from util.prompts.prompt import Layout
 from util.prompts.word_pair_prompts import prompts, typed_tokens
 from util.prompts.words import column
-from util.stats.intervals import Interval, mean_interval
-from util.stats.tests import rank_p
+from util.stats.intervals import mean_interval
 from util.study.model import Model
 from util.study.study import Study
 
@@ -85,11 +84,10 @@ def test_the_planted_edges_are_those_that_are_found(family):
         ran[ablation] = outcomes(model, groups, ablation)
         return ran[ablation]
 
-    pairs, trace = runs.greedy_circuit(evaluate)
+    pairs = runs.greedy_circuit(evaluate)
     assert ran[WHOLE]["right"].all() and set(pairs) == PLANTED and len(pairs) == 3
-    assert {edge for edge, gone, _ in trace if not gone} == PLANTED
-    assert all((accuracy >= 0.9) == gone for _, gone, accuracy in trace) and len(trace) == len(TYPE_PAIRS)
-    costs = numbers.costs(ran[WHOLE], {str(edge): ran[Ablation(removed=(edge,))] for edge in TYPE_PAIRS})
+    whole = {**ran[WHOLE], "query": np.arange(len(groups))}
+    costs = numbers.costs(whole, {str(edge): ran[Ablation(removed=(edge,))] for edge in TYPE_PAIRS})
     for edge in TYPE_PAIRS:
         cost = costs[str(edge)]
         assert (cost["p"] < 0.05, cost["low"] > 0.01, cost["accuracy"] == 1) == (edge in PLANTED,) * 3, edge
@@ -118,14 +116,11 @@ def test_a_search_takes_the_cheapest_pair_first_and_puts_back_what_it_needs():
         right[1:6] = pairs[0] in kept or pairs[1] in kept
         return {"right": right, "log_prob": right * 1.0 - 0.1 * (pairs[3] not in kept)}
 
-    kept, trace = runs.greedy_circuit(evaluate, pairs=pairs)
+    assert runs.greedy_circuit(evaluate, pairs) == (pairs[0],)
     assert asked[0] == WHOLE and len(asked) == 1 + 2 * len(pairs)
     # by accuracy, then log-probability, then name; what is last of two has to stay
-    assert [str(edge) for edge, _, _ in trace] == ["t->y", "x->y", "y->x", "n->y"]
-    assert [gone for _, gone, _ in trace] == [True, False, True, True]
-    assert [accuracy for *_, accuracy in trace] == [1, 0.5, 1, 0.9]
-    assert kept == (pairs[0],)
-    assert runs.greedy_circuit(evaluate, share=0.95, pairs=pairs)[0] == (pairs[0], pairs[2])
+    tried = [{*map(str, pairs)} - {*map(str, one.kept)} for one in asked[-len(pairs) :]]
+    assert tried == [{"t->y"}, {"t->y", "x->y"}, {"t->y", "y->x"}, {"t->y", "y->x", "n->y"}]
 
 
 # ------------------------------------------------------------------------------------------------ records
@@ -224,7 +219,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "two_pass = 'perhaps': .*valid boolean": {"two_pass": "perhaps"},
     "in_turn = 2: .*valid boolean": {"in_turn": 2},
     "token_budget = 0: .*greater than or equal to 1": {"token_budget": 0},
-    "ambiguous = 4: give k = 3 or fewer": {"task": "ambiguous_present_past", "ambiguous": 4},
+    "k = 3, ambiguous = 4, .*0 to k ambiguous": {"task": "ambiguous_present_past", "ambiguous": 4},
     "layout = .'sep': ':'.: it has the fields separator, join, end, header": {"layout": {"sep": ":"}},
     "layout.separator = 5: .*valid string": {"layout": {"separator": 5}},
     "layout = ':': .*valid dictionary": {"layout": ":"},
@@ -314,7 +309,7 @@ def test_draws_of_donors_leave_the_prompts_and_the_whole_model(tmp_path):
 
 
 def test_a_search_is_cached_by_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs.greedy_circuit, "__defaults__", (0.9, TYPE_PAIRS[:2]))
+    monkeypatch.setattr(runs.greedy_circuit, "__defaults__", (TYPE_PAIRS[:2],))
     found = asking(toy(), tmp_path, prompts=2, split="search").search()
     assert found == asking(UNKNOWN, tmp_path, prompts=2, split="search").search()
 
@@ -363,8 +358,6 @@ def test_circuits_of_a_task_are_compared(tmp_path):
     table = show.circuits_table(values)
     assert [*table.index] == [("capitalization", name) for name in accuracy]
     assert table.loc[("capitalization", "NONE"), "KL"] == str(divergence["NONE"])
-    assert compared["askable"] == data["askable"] > 0 and "alone" not in measure.compare(study, "capitalization")
-    assert show.circuits_about(values).endswith(", 3 demonstrations, of each task 4 prompts, donors 0, 1")
 
 
 def test_without_demonstrations_the_query_stands_alone(tmp_path):
@@ -380,15 +373,13 @@ def test_without_demonstrations_the_query_stands_alone(tmp_path):
 
 
 def test_a_circuit_is_verified_on_other_prompts(tmp_path, monkeypatch):
-    kept, steps = edges("y->last_separator", "query->last_separator"), [(True, 0.5), (False, 0.1)]
-    searched = kept, [(Edge("x", "query"), *steps[0]), (Edge("y", "query"), *steps[1])]
-    monkeypatch.setattr(Run, "search", lambda run: searched)
+    kept = edges("y->last_separator", "query->last_separator")
+    monkeypatch.setattr(Run, "search", lambda run: kept)
     monkeypatch.setattr(measure, "planted_search", lambda study: {"kept": [], "true": []})
     values = study_in(tmp_path, toy(), random_circuits=3, **TWO).values_of("circuits", "map", "circuit")
     found = values["search"]
-    assert found["steps"] == [(1, 0.5, True), (0, 0.1, False)] and found["kept"] == [*map(str, kept)]
-    assert len(found["random"]) == 3 and len(found["by_draw"]) == 2
-    assert not any(name.startswith("random") for name in found["scores"])
+    assert found["kept"] == [*map(str, kept)] and len(found["random"]) == 3
+    assert [*found["scores"]] == ["found", "without found"]
     assert [*values["costs"]] == [*map(str, TYPE_PAIRS)]
 
 
@@ -397,22 +388,21 @@ def test_layers_and_donors_are_tried_one_by_one(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "PROBED", edges("y->last_separator"))
     study = study_in(tmp_path, toy(), **TWO | {"corruptions": [1, 2]})
     arrays, windows = study.arrays("windows"), study.numbers("windows")["windows"]
-    assert (arrays["layers"], arrays["at"]) == (3, (0, 1, 2, 3)) and len(arrays["rows"]) == 1 + 2 * 4
+    assert arrays["at"] == (0, 1, 2, 3) and len(arrays["rows"]) == 1 + 2 * 4
     np.testing.assert_array_equal(arrays["rows"]["CONTEXT from 3"]["right"], arrays["rows"]["FULL"]["right"])
     right = arrays["rows"]["FULL"]["right"].mean()
     assert windows["CONTEXT from"][-1].value == windows["AGG below"][0].value == right
     probes = study.numbers("probes")["probes"]
-    assert probes["accuracy"].shape == (1, 2) and np.shape(probes["intervals"]) == (1, 2, 3)
-    rows = study.arrays("probes")
-    assert probes["accuracy"][0, 1] == rows["y->last_separator from 2"]["right"].mean()
+    assert np.shape(probes["intervals"]) == (1, 2, 3)
+    assert probes["intervals"][0][1].value == study.arrays("probes")["y->last_separator from 2"]["right"].mean()
 
 
-def test_ambiguous_answers_are_of_three_kinds(tmp_path):
+def test_ambiguous_answers_are_of_two_kinds_or_neither(tmp_path):
     found = study_in(tmp_path, toy(), **TWO | {"ambiguous_counts": [0, 2]}).numbers("ambiguous")["ambiguous"]
     assert found["counts"] == [0, 2]
     for name in ("FULL", "CTX+AGG", "AGG-ONLY"):
-        shares = [[value for value, _, _ in found[what][name]] for what in ("past", "copied", "other")]
-        np.testing.assert_allclose(np.sum(shares, axis=0), 1)
+        shares = [[value for value, _, _ in found[what][name]] for what in ("past", "copied")]
+        assert (np.sum(shares, axis=0) <= 1).all()
 
 
 # ------------------------------------------------------------------------------------------------ settings
@@ -457,7 +447,7 @@ def test_draws_are_of_the_settings():
         ({"donor_seeds": [1, 1]}, "donor_seeds = .1, 1.: .*twice"),
         ({"corruptions": [0, 1]}, "corruptions.0 = 0: .*greater than or equal to 1"),
         ({"corruptions": [9]}, "k = 3, .*corruptions = .0, 9.: .*missing corruption index .9."),
-        ({"ambiguous_counts": [4]}, "ambiguous_counts = .4.: give numbers up to k = 3"),
+        ({"ambiguous_counts": [4]}, "k = 3, ambiguous = 4, .*0 to k ambiguous"),
         ({"ambiguous_counts": ["x"]}, "ambiguous_counts.0 = 'x': .*valid integer"),
         ({"prompts": 1}, "prompts = 1: .*greater than or equal to 2"),
         ({"random_circuits": -1}, "random_circuits = -1: .*greater than or equal to 0"),
@@ -469,15 +459,6 @@ def test_draws_are_of_the_settings():
 def test_bad_settings_of_the_notebook_are_named_before_any_work(changes, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         study_in(**changes)
-
-
-def test_what_a_model_can_test_is_read_from_its_numbers():
-    none = {"a": Interval(0.0, -0.1, 0.1), "b": Interval(0.1, -0.1, 0.15)}
-    some = {"a": Interval(0.0, -0.1, 0.1), "b": Interval(0.3, 0.1, 0.5)}
-    assert "largest loss, in b: 0.10 [-0.10, 0.15]" in show.without_context(none, 0.2, "toy")
-    assert "cannot be tested" in show.without_context(none, 0.2, "toy")
-    assert "is undecided" in show.without_context(none, 0.12, "toy")
-    assert "in 1 of 2 tasks (most in b: 0.30 [0.10, 0.50])" in show.without_context(some, 0.2, "toy")
 
 
 def test_what_the_notebook_says_of_the_papers_model_is_measured_or_follows_from_it():
@@ -511,7 +492,7 @@ def test_what_counts_as_the_answer(written, answer, line, prefix):
 
 
 def test_costs_by_hand():
-    whole: dict[str, Any] = {"right": np.arange(12) < 10, "log_prob": np.linspace(-2, -1, 12)}
+    whole: dict[str, Any] = {"right": np.arange(12) < 10, "log_prob": np.linspace(-2, -1, 12), "query": np.arange(12)}
     worse = {"right": np.arange(12) < 2, "log_prob": whole["log_prob"] - np.linspace(0.5, 1.5, 12)}
     mixed = {"right": (np.arange(12) > 2), "log_prob": whole["log_prob"]}
     found = numbers.costs(whole, {"worse": worse, "mixed": mixed, "same": whole})
@@ -529,8 +510,8 @@ def test_costs_by_hand():
     np.testing.assert_allclose((worse_["log_prob"], worse_["low"], worse_["high"]), (1, *interval))
     assert (found["same"]["log_prob"], found["same"]["low"], found["same"]["high"]) == (0, 0, 0)
     assert numbers.costs(whole, {"worse": worse})["worse"]["p"] == pytest.approx(2 / 2**8)
-    queries = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]  # what is lost of them: two of four, all, all, and nothing
-    by_query = numbers.costs(whole, {"worse": worse}, queries)["worse"]
+    whole["query"] = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]  # what is lost of them: two of four, all, all, and nothing
+    by_query = numbers.costs(whole, {"worse": worse})["worse"]
     assert by_query["p"] == pytest.approx(2 / 2**3) and by_query["accuracy"] == worse_["accuracy"]
     means = [lost[:4].mean(), lost[4:7].mean(), lost[7:10].mean(), lost[10:].mean()]
     np.testing.assert_allclose((by_query["log_prob"], by_query["low"], by_query["high"]), mean_interval(means))
@@ -541,9 +522,10 @@ def test_costs_over_draws_of_donors_are_those_of_their_mean():
     whole = {"right": np.arange(12) < 10, "log_prob": np.linspace(-2, -1, 12)}
     drawn = {"right": rng.random((3, 12)) < 0.4, "log_prob": rng.normal(-3, 1, (3, 12))}
     several = {name: np.tile(values, (3, 1)) for name, values in whole.items()}
+    query = {"query": np.arange(12)}
     same = {"right": np.tile(drawn["right"][:1], (3, 1)), "log_prob": np.tile(drawn["log_prob"][:1], (3, 1))}
-    one = numbers.costs(whole, {"a": {name: values[0] for name, values in drawn.items()}})["a"]
-    for base in (whole, several):  # as often as the same draw is there, it is one
+    one = numbers.costs(whole | query, {"a": {name: values[0] for name, values in drawn.items()}})["a"]
+    for base in (whole | query, several | query):  # as often as the same draw is there, it is one
         assert numbers.costs(base, {"a": same})["a"] == pytest.approx(one)
         found = numbers.costs(base, {"a": drawn})["a"]
         assert found["accuracy"] == pytest.approx(10 / 12 - drawn["right"].mean())
@@ -557,7 +539,7 @@ def test_a_score_is_a_share_of_what_edges_are_worth(draws_of_donors):
     shape = (n,) if draws_of_donors is None else (draws_of_donors, n)
     some, every, nothing = (rng.random(shape) < share for share in (0.7, 0.9, 0.2))
     circuit, full, none = (part.reshape(-1, n).mean(0) for part in (some, every, nothing))
-    value, low, high = numbers.score(some, every, nothing, draws=4000)
+    value, low, high = numbers.score(some, every, nothing)
     assert value == pytest.approx((circuit.mean() - none.mean()) / (full.mean() - none.mean()))
     found = []
     for _ in range(4000):  # prompts with replacement, the same ones for all three
@@ -576,23 +558,3 @@ def test_without_edges_that_are_worth_something_there_is_no_score():
     some, none = np.arange(8) < 4, np.zeros(8, bool)
     for full, other in ((some, some), (none, some), (none, none)):
         assert np.isnan(numbers.score(some, full, other)).all()
-
-
-def test_ranks_by_hand():
-    assert rank_p(0.8, [0.1, 0.8, 0.9], tail="high").p == pytest.approx(3 / 4)  # as high counts
-    assert rank_p(1.0, [0.1] * 19, tail="high").p == pytest.approx(1 / 20) and rank_p(0.5, [], tail="high").p == 1
-
-
-def test_deficits_are_paired():
-    full, circuit = np.ones((2, 40), bool), np.ones((2, 40), bool)
-    circuit[:, :10] = False
-    value, low, high = numbers.deficit(circuit, full)
-    assert value == 0.25 and 0.1 < low < value < high < 0.4
-    least = numbers.least_width(40)
-    assert numbers.deficit(full, full) == pytest.approx((0, -least, least)) and (1 - least) ** 40 == pytest.approx(
-        0.025
-    )
-    twice = np.repeat(circuit, 2, axis=1), np.repeat(full, 2, axis=1)
-    once = numbers.deficit(circuit, full)  # each prompt asked twice is no more than once
-    assert numbers.deficit(*twice, np.repeat(np.arange(40), 2)) == pytest.approx(once)
-    assert numbers.deficit(*twice)[2] < once[2]

@@ -57,13 +57,11 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path, mon
     pruner = pruner_in(tmp_path, model)
     heads, edges = curves(pruner)
     for curve in (heads, edges):
-        assert curve["left"][0] == curve["units"] and curve["left"] == sorted(curve["left"], reverse=True)
-        assert curve["result"] in curve["rows"] and len(curve["kept"]) == curve["result"] < curve["units"]
-        right = dict(zip(curve["left"], curve["search"], strict=True))[curve["result"]]
-        assert right >= curve["floor"] and len(curve["random"]) == 3
+        left = [*curve["rows"]]
+        assert left[0] == curve["units"] and left == sorted(left, reverse=True) and curve["result"] in left
+        assert len(curve["kept"]) == curve["result"] < curve["units"] and len(curve["random"]) == 3
         assert curve["rows"][curve["result"]]["right"].shape == (2, 4) and curve["random"][0]["right"].shape == (1, 4)
         assert sum(numbers.pruned(curve)["survivors"].values()) == curve["result"]
-        assert all(len(kept) == curve["result"] and {*kept} != {*curve["kept"]} for kept in curve["random_kept"])
     assert heads["units"] == 4 * 8 * 6 and edges["units"] < 4 * 8 * 31
     alive = {*pruner.pruned("head", pruner.first, pruning.HEADS_SHARE, ROUND).result.names("head")}
     ends = (f"{name.partition(' ')[0]} {Edge.of(name.partition(' ')[2]).target}" for name in edges["kept"])
@@ -74,65 +72,42 @@ def test_heads_then_edges_and_a_second_time_without_a_model(model, tmp_path, mon
     assert whole.units_left[0] == 4 * 8 * 31
 
 
-def curve_of(kept, random_kept, explained=(1.0, 0.95, 0.85, 0.95)):
+def curve_of(kept, explained=(1.0, 0.95, 0.85, 0.95)):
     """A curve of four rounds, 10, 6, 4 and 2 units left, with accuracies of 20 prompts and one draw of donors."""
     row = {right: {"query": np.arange(20), "right": (np.arange(20) < 20 * right)[None]} for right in (1.0, *explained)}
     rows = {left: row[right] for left, right in zip((10, 6, 4, 2), explained, strict=True)}
     return {
-        "settings": {"search_prompts": 40}, "units": 10, "left": [10, 6, 4, 2], "search": [1.0, 0.9, 0.9, 0.4],
-        "floor": 0.9, "whole": row[1.0], "rows": rows, "result": 4, "kept": kept, "random_kept": random_kept,
-        "random": [row[explained[2]] for _ in random_kept],
+        "units": 10, "whole": row[1.0], "rows": rows, "result": 4, "kept": kept, "random": [row[explained[2]]] * 2,
     }  # fmt: skip
 
 
 def values_of(**curves):
     """Values of curves by task, the same for both sorts of units."""
     made = numbers.pruning({task: {"head": curve, "edge": curve} for task, curve in curves.items()}, None)
-    return {**made, "request": {"k": 3, "prompts": 20, "donor_seeds": [0]}, "model": "a model: of some class"}
+    request = {"k": 3, "prompts": 20, "donor_seeds": [0], "pruned_tasks": [*curves], "search_prompts": 40}
+    return {**made, "request": request, "model": "a model: of some class"}
 
 
-def test_what_two_results_share_stands_beside_what_random_ones_share():
-    a, b, c, d, e = (f"L{layer}H0 {kind}" for layer, kind in ((0, "x"), (1, "x"), (2, "y"), (2, "x"), (2, "n")))
-    one = curve_of([a, b, c, d], [[a, b, c, e], [a, c, d, e], [b, c, d, e]])
-    other = curve_of([a, b, c, e], [[a, b, c, e], [a, c, d, e], [b, c, d, e]])
-    # draws of one number are one set here, and say nothing of chance: each meets the next one
-    assert numbers.overlap(one, other) == {"shared": 3 / 5, "random": [3 / 5] * 3}
-    assert numbers.kinds(one["kept"]) == {"x": {0: 1, 1: 1, 2: 1}, "y": {2: 1}}
-    values = values_of(copying=one, other=other)
-    assert values["pruning"]["overlap"]["head"] == {"copying, other": {"shared": 3 / 5, "random": [3 / 5] * 3}}
-    shared = "Copying and other share 0.60 of their units of heads, random prunings 0.60."
-    assert shared in [*FIGURE.parts["pruning"].says(values)]
+def test_what_is_left_is_counted_by_kind():
+    values = values_of(copying=curve_of(["L0H0 x", "L1H0 y", "L2H0 x", "L2H1 n"]))
+    survivors = values["pruning"]["by_task"]["copying"]["head"]["survivors"]
+    assert [*survivors.items()] == [("x", 2), ("y", 1), ("n", 1)]
     table = FIGURE.parts["pruning"].table
     assert table is not None and table(values).loc[("copying", "head units"), "left"] == "4 (40.0%)"
 
 
-def test_one_random_pruning_says_nothing_of_chance():
-    one = curve_of(["L0H0 x"], [["L1H0 x"]])
-    assert numbers.overlap(one, curve_of(["L0H0 x"], [["L1H0 x"]])) == {"shared": 1, "random": []}
-
-
 def test_values_of_a_model_that_answers_nothing_say_why(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
-    nothing = curve_of([], [[], []], explained=(0.0, 0.0, 0.0, 0.0))
+    nothing = curve_of([], explained=(0.0, 0.0, 0.0, 0.0))
     nothing["whole"]["right"][:] = False
     values = values_of(copying=nothing, person_sport=nothing)
     file = files.save_values(values, "edge_ablation", "a model")
     reasons = json.loads(file.read_text())["undefined"]
     assert "pruning: by_task: copying: head: explained: 10" in reasons
-    for place, reason in reasons.items():
-        assert reason.startswith("a share of ") and ("units" in reason) == ("overlap" in place), place
+    assert all(reason.startswith("a share of ") for reason in reasons.values())
     for made in (values, files.read_values(file)):
-        assert [*FIGURE.parts["pruning"].says(made)] == [""]
-        picture = drawn(FIGURE.parts["pruning"], made)
-        assert picture is not None and "are left: the model answers nothing" in picture.axes[0].get_title()
-
-
-@pytest.mark.parametrize(
-    ("explained", "fewest"),
-    [((1, 0.95, 0.85, 0.95), 6), ((1, 0.9, 0.9, 0.9), 2), ((0.85, 0.95, 1, 1), None), ((0.9, 0.85, 0.85, 0.85), 10)],
-)
-def test_the_fewest_units_that_keep_nine_tenths_are_those_before_the_first_fall(explained, fewest):
-    assert numbers.pruned(curve_of(["L0H0 x"], [], explained))["fewest"] == fewest
+        assert next(iter(FIGURE.parts["pruning"].says(made))) == ""
+        assert drawn(FIGURE.parts["pruning"], made) is not None
 
 
 def test_all_that_a_notebook_shows_of_pruning(model, tmp_path, monkeypatch):
@@ -149,16 +124,13 @@ def test_all_that_a_notebook_shows_of_pruning(model, tmp_path, monkeypatch):
     values = study_in(tmp_path, model, corruptions=[1], **settings).values_of("pruning")
     assert len(kept) == 2
     copying = values["pruning"]["by_task"]["copying"]["head"]
-    assert copying["settings"]["search_prompts"] == 6 and len(copying["by_draw"]) == 2
     picture = drawn(FIGURE.parts["pruning"], values)
     assert picture is not None
     panels = [ax.get_title().split("\n") for ax in picture.axes]
-    assert [title for title, _ in panels] == [f"{letter}) {panel} units" for letter, panel in PANELS.items()]
-    share = copying["explained"][str(copying["result"])]
-    assert panels[0][1] == f"{copying['result']} of 192 keep {share}"
-
-
-PANELS = {"A": "copying, head", "B": "copying, edge", "C": "capitalization, head", "D": "capitalization, edge"}
+    assert [title for title, _ in panels] == [
+        f"{task}, {sort} units" for task in ("copying", "capitalization") for sort in ("head", "edge")
+    ]
+    assert panels[0][1] == f"{copying['result']} of 192 left"
 
 
 def test_a_run_that_was_interrupted_goes_on(model, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ Effects are shares of the whole model's accuracy. Rows are those of `measures.al
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import permutations
 
 import numpy as np
@@ -71,14 +71,21 @@ def differs(tasks: Mapping[str, Rows], available: Available, margin: float) -> C
     ways = {"added": ADDED, "removed": REMOVED}
     shares = {(task, way): share(rows, ways[way]) for task, rows in tasks.items() for way in ways}
     linear = {place: ratio_of_means(*both)[1] for place, both in shares.items()}
-    pairs = []
-    for first, second in permutations(tasks, 2):
-        there = min(available[first], available[second])
-        parts = []
-        for way in ways:
-            difference = Effect.of((linear[first, way], 1.0), (-linear[second, way], 0.0))
-            parts.append(judged(f"{first} against {second}, {way}", difference, margin, above=True, available=there))
-        pairs.append(weakest(parts))
+    pairs = [
+        weakest(
+            [
+                judged(
+                    f"{first} against {second}, {way}",
+                    Effect.of((linear[first, way], 1.0), (-linear[second, way], 0.0)),
+                    margin,
+                    above=True,
+                    available=min(available[first], available[second]),
+                )
+                for way in ways
+            ]
+        )
+        for first, second in permutations(tasks, 2)
+    ]
     if not pairs:
         return Claim(2, TEXTS[2], NO_PREMISE, note="fewer than two tasks are done")
     verdict, told = any_of(pairs)
@@ -143,7 +150,6 @@ def first_then(
 def judge(
     tasks: Mapping[str, Rows],
     *,
-    done: Collection[str],
     primary: str,
     circuit: Rows,
     ambiguous: Mapping[int, Rows],
@@ -152,23 +158,21 @@ def judge(
     available: Available,
     margins: Mapping[int, float] = MARGINS,
 ) -> Verdicts:
-    """The verdicts on the five claims; a claim about tasks is judged on those that the model does.
+    """The verdicts on the five claims; those without answers are about no task that is done.
 
-    tasks: with FULL, CTX+AGG, AGG-ONLY, AGG+TOQUERY and "without CONTEXT", by task; done: the names of those that the
-    model does, AMBIGUOUS among them. circuit: with FULL, the circuit that was found in the primary task, and random
-    ones. ambiguous: with FULL and "without CONTEXT", by how many demonstrations are ambiguous. halves: of the task of
-    `matters_most`, with FULL and either family removed from either half of so many layers. available: queries that
-    there are, by task.
+    tasks: those that the model does, with FULL, CTX+AGG, AGG-ONLY, AGG+TOQUERY and "without CONTEXT". circuit: with
+    FULL, the circuit that was found in the primary task, and random ones. ambiguous: with FULL and "without CONTEXT",
+    by how many demonstrations are ambiguous. halves: of the task of `matters_most`, with FULL and either family removed
+    from either half of so many layers. available: queries that there are, by task.
     """
-    asked = {task: rows for task, rows in tasks.items() if task in done}
     claims = {number: Claim(number, text, NOT_DONE) for number, text in TEXTS.items()}
-    if primary in done:
+    if circuit:
         claims[1] = explained(circuit, available[primary], margins[1])
-    if asked:
-        most = matters_most(asked)
-        claims[2] = differs(asked, available, margins[2])
-        claims[3] = brings_back(asked, available, margins[3])
-        claims[5] = first_then(most, asked[most], halves, layers, len(asked), available[most], margins)
-    if AMBIGUOUS in done:
+    if tasks:
+        most = matters_most(tasks)
+        claims[2] = differs(tasks, available, margins[2])
+        claims[3] = brings_back(tasks, available, margins[3])
+        claims[5] = first_then(most, tasks[most], halves, layers, len(tasks), available[most], margins)
+    if ambiguous:
         claims[4] = more_if_ambiguous(ambiguous, available[AMBIGUOUS], margins[4])
     return Verdicts(tuple(claims.values()))

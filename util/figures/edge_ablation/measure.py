@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from util.edges import names
-from util.edges.ablation import WHOLE, Ablation, circuit_ablations, completeness, cuts, probes, single_edges, windows
+from util.edges.ablation import WHOLE, Ablation, circuit_ablations, cuts, probes, single_edges, windows
 from util.edges.edge import ALWAYS, CIRCUITS, Edge, type_pairs
 from util.edges.splicing import Store
 from util.figures.edge_ablation.claims import AMBIGUOUS
-from util.figures.edge_ablation.numbers import COMPLETENESS, DOUBTED, PROBED, Rows, aligned
+from util.figures.edge_ablation.numbers import DOUBTED, PROBED, Rows, aligned
 from util.figures.edge_ablation.pruning import curves
 from util.figures.edge_ablation.runs import LookUp, Run, answers, draws
 from util.figures.edge_ablation.settings import Draw
@@ -18,30 +18,30 @@ from util.models import planted
 from util.show.claims import judged_of
 from util.study.study import Study
 
-CUTS = 9  # layers where windows begin or end
-
-
-def compare(study: Study, task: str, *, written: bool = False) -> dict[str, Any]:
-    """The circuits of `edges.CIRCUITS` in a task: rows by circuit, see `numbers.aligned`; chance; askable queries.
-
-    written: also, with the first draw of donors, the answers to the queries alone (alone, a row), and by circuit the
-    shares of prompts whose first line is the answer, and that begin with it (written).
-    """
-    store, kept = Store(), {name: Ablation(kept=edges) for name, edges in CIRCUITS.items()}
-    runs = [Run(study, draw, store) for draw in draws(study, task=task)]
-    first, *others = [run.answers(kept, generate=written and run is runs[0]) for run in runs]
-    compared = {"rows": aligned([first, *others]), "chance": 1 / len(runs[0].task.outputs)}
-    compared["askable"] = first[names.FULL]["askable"]
-    if written:
-        compared["alone"] = aligned([{names.ALONE: runs[0].alone()}])[names.ALONE]
-        ways = ("line_right", "prefix_right")
-        compared["written"] = {name: [float(data[way].mean()) for way in ways] for name, data in first.items()}
-    return compared
+KEPT = {name: Ablation(kept=edges) for name, edges in CIRCUITS.items()}
 
 
 def circuits(study: Study) -> dict[str, Any]:
-    """The circuits in every task, see `compare`."""
-    return {task: compare(study, task, written=True) for task in study.settings.tasks}
+    """By task: rows of the circuits, see `numbers.aligned`; alone, a row: the answers to bare queries; chance.
+
+    written: with the first draw of donors, by circuit, the shares of prompts whose first line is the answer, and that
+    begin with it.
+    """
+    compared = {}
+    for task in study.settings.tasks:
+        store = Store()
+        runs = [Run(study, draw, store) for draw in draws(study, task=task)]
+        found = [run.answers(KEPT, generate=run is runs[0]) for run in runs]
+        compared[task] = {
+            "rows": aligned(found),
+            "alone": aligned([{names.ALONE: runs[0].alone()}])[names.ALONE],
+            "chance": 1 / len(runs[0].task.outputs),
+            "written": {
+                name: [float(data[way].mean()) for way in ("line_right", "prefix_right")]
+                for name, data in found[0].items()
+            },
+        }
+    return compared
 
 
 def single(study: Study) -> Rows:
@@ -52,29 +52,21 @@ def single(study: Study) -> Rows:
 def verified(study: Study) -> dict[str, Any]:
     """A circuit of the primary task, searched, and measured on other prompts; and the same search where it is known.
 
-    kept: its type pairs; trace: see `greedy_circuit`; rows: of FULL, NONE, the circuit, the model without it, random
-    circuits, and both the model and the circuit without each family of COMPLETENESS; whole: the whole model's accuracy
-    in the search; planted: what the search kept and what it should keep.
+    kept: its type pairs; rows: of FULL, NONE, the circuit, the model without it, random circuits; planted: see
+    `planted_search`.
     """
-    pairs, trace = Run(study, draws(study, split="search")[0]).search()
-    circuit, settings = (*ALWAYS, *pairs), study.settings
-    tried = circuit_ablations({names.FOUND: circuit}, settings.random_circuits, settings.seed, like=names.FOUND)
-    rows = answers(study, tried | completeness(circuit, COMPLETENESS))
-    return {
-        "kept": [*map(str, pairs)],
-        "trace": [(gone, accuracy) for _, gone, accuracy in trace],
-        "rows": rows,
-        "whole": float(study.arrays("map")[names.FULL]["right"][0].mean()),
-        "planted": planted_search(study),
-    }
+    pairs, settings = Run(study, draws(study, split="search")[0]).search(), study.settings
+    circuit = {names.FOUND: (*ALWAYS, *pairs)}
+    tried = circuit_ablations(circuit, settings.random_circuits, settings.seed, like=names.FOUND)
+    return {"kept": [*map(str, pairs)], "rows": answers(study, tried), "planted": planted_search(study)}
 
 
 def by_layer(study: Study) -> dict[str, Any]:
-    """Contextualisation taken out from a layer on, aggregation below it, `at` up to CUTS layers; layers; rows."""
-    full = {names.FULL: Ablation(kept=CIRCUITS[names.FULL])}  # as circuits are compared
+    """Contextualisation taken out from a layer on, aggregation below it, `at` the layers of `cuts`; rows."""
+    full = {names.FULL: KEPT[names.FULL]}  # as circuits are compared
     layers = int(Run(study, draws(study)[0]).answers(full)[names.FULL]["layers"])
-    at = cuts(layers, CUTS)
-    return {"layers": layers, "at": at, "rows": answers(study, full | windows(layers, at))}
+    at = cuts(layers)
+    return {"at": at, "rows": answers(study, full | windows(layers, at))}
 
 
 def probed(study: Study) -> Rows:
@@ -85,22 +77,20 @@ def probed(study: Study) -> Rows:
 
 def ambiguity(study: Study) -> dict[str, Rows]:
     """Circuits on verbs with ambiguous demonstrations, by their number; with `copied`, the query said again."""
-    doubted = {name: Ablation(kept=CIRCUITS[name]) for name in DOUBTED}
     rows: dict[str, Rows] = {}
     for count in study.settings.ambiguous_counts:
         store, copied = Store(), []
         for draw in draws(study, task=AMBIGUOUS, ambiguous=count):
-            data = Run(study, draw, store).answers(doubted)
+            data = Run(study, draw, store).answers({name: KEPT[name] for name in DOUBTED})
             copied.append({name: {**one, "copied": one["top"] == one["copy"]} for name, one in data.items()})
         rows[str(count)] = aligned(copied)
     return rows
 
 
-def models(study: Study) -> dict[str, Any]:
-    """The circuits of the primary task with this model and, as "untrained", with its untrained twin."""
-    task = study.settings.primary_task
-    compared = {study.model.title: study.arrays("circuits")[task]}
-    return compared | ({"untrained": compare(study.twin(), task)} if study.settings.untrained_control else {})
+def models(study: Study) -> dict[str, Rows]:
+    """The circuits of the primary task with this model's untrained twin; nothing without `untrained_control`."""
+    settings = study.settings
+    return {"untrained": answers(study.twin(), KEPT, task=settings.primary_task)} if settings.untrained_control else {}
 
 
 def pruned(study: Study) -> dict[str, Any]:
@@ -115,7 +105,7 @@ def planted_search(study: Study, prompts: int = 12, **options: Any) -> dict[str,
     """
     model, truth = planted_control(planted.lookup, options)
     known = study.replace(model=model, redo=False, untrained_control=False)
-    pairs, _ = LookUp(known, Draw(k=6, prompts=prompts)).search()
+    pairs = LookUp(known, Draw(k=6, prompts=prompts)).search()
     return {"kept": [*map(str, pairs)], "true": sorted(map(str, type_pairs([Edge(*edge) for edge in truth.edges])))}
 
 

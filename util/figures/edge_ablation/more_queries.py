@@ -9,12 +9,10 @@ from tqdm import tqdm
 
 from util.edges import names
 from util.edges.ablation import WHOLE, Ablation, circuit_ablations, halves
-from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES
-from util.edges.splicing import Store
+from util.edges.edge import ALWAYS, CIRCUITS, FAMILIES, Edge
 from util.figures.edge_ablation.claims import ADDED, AMBIGUOUS, MARGINS, REMOVED, judge, matters_most
 from util.figures.edge_ablation.numbers import Rows
 from util.figures.edge_ablation.runs import Run, answers, draws
-from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pairs
 from util.roles.pair_task import PairTask
 from util.show import files
@@ -22,7 +20,6 @@ from util.stats.verdicts import DOES_NOT_HOLD, HOLDS
 from util.study.study import Study
 
 COUNTS = (0, 7)  # ambiguous of 10 demonstrations
-RANDOM = 20  # circuits with as many pairs as the one found
 CONTRASTED: Mapping[str, Ablation] = {
     names.FULL: WHOLE,
     **{name: Ablation(kept=CIRCUITS[name]) for name in ADDED},
@@ -49,59 +46,58 @@ def claims(study: Study) -> dict[str, Any]:
         task: PairTask(study.model, task, settings.k, ambiguous=count, **given).check(len(candidates))
         for task, count in candidates.items()
     }
-    done = [task for task, check in checks.items() if check.done]
-    tasks = [task for task in settings.tasks if task in done]
-    rows = {task: answered(study, CONTRASTED, **own_queries(study, task)) for task in tqdm(tasks, "tasks")}
+    asked = {task: own_queries(study, task) for task, check in checks.items() if check.done}
+    if AMBIGUOUS in asked:
+        asked[AMBIGUOUS]["ambiguous"] = COUNTS[0]
+    whole = {
+        task: Run(study, draws(study, **fields)[0]).answers({names.FULL: WHOLE})[names.FULL]
+        for task, fields in asked.items()
+    }
+    tasks = [task for task in settings.tasks if task in asked]
+    rows = {task: answers(study, CONTRASTED, ROOM, **asked[task]) for task in tqdm(tasks, "tasks")}
     contrasted = {name: CONTRASTED[name] for name in REMOVED}
     ambiguous = {
-        count: answered(study, contrasted, ambiguous=count, **own_queries(study, AMBIGUOUS))
-        for count in (COUNTS if AMBIGUOUS in done else ())
+        count: answers(study, contrasted, ROOM, **asked[AMBIGUOUS] | {"ambiguous": count})
+        for count in (COUNTS if AMBIGUOUS in asked else ())
     }
     circuit: Rows = {}
-    kept: list[list[str]] = []
-    if primary in done:
+    circuits: list[tuple[Edge, ...]] = []
+    if primary in asked:
         searching = own_queries(study, primary, settings.search_prompts, "search")
-        searched = [Run(study, draw).search()[0] for draw in draws(study, **searching)]
-        kept = [[*map(str, pairs)] for pairs in searched]
-        drawn = circuit_ablations({names.FOUND: (*ALWAYS, *searched[0])}, RANDOM, settings.seed, like=names.FOUND)
+        circuits = [Run(study, draw).search() for draw in draws(study, **searching)]
+        drawn = circuit_ablations(
+            {names.FOUND: (*ALWAYS, *circuits[0])}, settings.random_circuits, settings.seed, like=names.FOUND
+        )
         wanted = {name: drawn[name] for name in (names.FULL, names.FOUND, *names.random_names(drawn))}
         first = study.replace(donor_seeds=settings.donor_seeds[:1])
-        circuit = answered(first, wanted, **own_queries(study, primary))
-    whole = {
-        task: of_whole(study, draws(study, **own_queries(study, task))[0]) for task in dict.fromkeys((primary, *tasks))
-    }
-    layers, askable = int(whole[primary]["layers"]), {task: data["askable"] for task, data in whole.items()}
+        circuit = answers(first, wanted, ROOM, **asked[primary])
+    layers = next((int(data["layers"]) for data in whole.values()), 0)
     halves_of = {names.FULL: WHOLE, **halves(layers)}
-    of_halves = answered(study, halves_of, **own_queries(study, matters_most(rows))) if rows else {}
-    if AMBIGUOUS in done:
-        fewest = draws(study, ambiguous=COUNTS[0], **own_queries(study, AMBIGUOUS))[0]
-        askable[AMBIGUOUS] = of_whole(study, fewest)["askable"]
+    of_halves = answers(study, halves_of, ROOM, **asked[matters_most(rows)]) if rows else {}
     explained = next(row["value"] for row in files.published("edge_ablation")["values"] if row["id"] == "explained")
     lost = 1 - explained  # by the paper's circuits, at most
     return {
         "model": study.model.shown_name,
         "setting": f"{settings.k} demonstrations, donors {', '.join(map(str, settings.donor_seeds))}",
         "settings": {
-            "prompts": settings.prompts,
-            "k": settings.k,
-            "donor_seeds": list(settings.donor_seeds),
             "primary": primary,
-            "search_prompts": settings.search_prompts,
-            "random_circuits": RANDOM,
+            **{
+                name: getattr(settings, name)
+                for name in ("prompts", "k", "donor_seeds", "search_prompts", "random_circuits")
+            },
         },
         "published": {"1": {"value": lost, "verdict": HOLDS if lost < MARGINS[1] else DOES_NOT_HOLD}},
         "margins": {str(number): margin for number, margin in MARGINS.items()},
         "checks": checks,
-        "kept by draw": kept,
+        "kept by draw": [[*map(str, pairs)] for pairs in circuits],
         "claims": judge(
             rows,
-            done=done,
             primary=primary,
             circuit=circuit,
             ambiguous=ambiguous,
             halves=of_halves,
             layers=layers,
-            available=askable,
+            available={task: data["askable"] for task, data in whole.items()},
         ).claims,
     }
 
@@ -110,13 +106,3 @@ def own_queries(study: Study, task: str, prompts: int | None = None, split: str 
     """Fields of `Draw`: as many prompts of a task as there are queries, or fewer, each with a query of its own."""
     there = len(word_pairs.find(task, trained=word_pairs.is_trained(study.model.name)).queries(split))
     return {"task": task, "prompts": min(prompts or study.settings.prompts, there), "split": split, "in_turn": True}
-
-
-def answered(study: Study, ablations: Mapping[str, Ablation], **changes: Any) -> Rows:
-    """The answers under some ablations and all draws of donors, see `runs.answers`, with ROOM for what they share."""
-    return answers(study, ablations, Store(ROOM), **changes)
-
-
-def of_whole(study: Study, draw: Draw) -> dict[str, Any]:
-    """The data of the whole model's answers."""
-    return Run(study, draw).answers({names.FULL: WHOLE})[names.FULL]

@@ -5,8 +5,9 @@ Bakalova et al., COLM 2025; right [N] or, with several draws of donors, [D, N] s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from util.edges import names
 from util.edges.edge import FAMILIES
 from util.stats.intervals import ANYTHING, ERROR, Interval, accuracy, mean_interval, paired_interval, resampled
-from util.stats.tests import holm, mcnemar, paired_p, rank_p
+from util.stats.tests import holm, mcnemar, paired_p
 
 Floats = NDArray[np.floating]
 Row = Mapping[str, NDArray]  # of one ablation: query [N], and measures [D, N] over draws of donors
 Rows = Mapping[str, Row]  # by the name of the ablation
 MEASURES = ("right", "log_prob", "kl", "agrees", "copied", "line_right", "prefix_right")
 SHARE = 0.9  # of the accuracy, that a search or a pruning has to keep
-COMPLETENESS = ("WITHIN", "CONTEXT", "AGG", "QUERY")  # families whose loss a complete circuit feels as the model does
 PROBED = (*FAMILIES["CONTEXT_IO"], *(edge for edge in FAMILIES["AGG"] if edge.source in ("x", "y")))
 DOUBTED = (names.FULL, names.CTX_AGG, names.AGG_ONLY)  # circuits that ambiguous demonstrations are shown to
 
@@ -33,10 +33,8 @@ def aligned(draws: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[
     draws: of each draw, the data of a record by the name of its ablation. The result has the prompts that all draws
     have, and query [N], a number for the query of each prompt: prompts that ask the same are not independent.
     """
-    if not draws[0]:
-        return {}
     numbers = [next(iter(draw.values()))["index"] for draw in draws]
-    common = [index for index in numbers[0] if all(index in others for others in numbers)]
+    common = reduce(np.intersect1d, numbers)
     places = [np.searchsorted(index, common) for index in numbers]
     return {
         name: {
@@ -85,14 +83,13 @@ def mean(values: Floats, queries: NDArray | None = None, within: tuple[float, fl
     return mean_interval(means, within=within)
 
 
-def costs(whole: Row, ablated: Rows, queries: ArrayLike | None = None) -> dict[str, dict[str, float]]:
+def costs(whole: Row, ablated: Rows) -> dict[str, dict[str, float]]:
     """What each ablation of a map costs, of `right` and `log_prob` [N] or [D, N], corrected for the map.
 
     accuracy has p by McNemar's exact test, corrected by Holm's method. log_prob, nats of the answer, has an interval of
-    the mean, low to high; those of the map hold together (Bonferroni). queries [N]: prompts that share one are one unit
-    to both, and the log-probability is a mean of queries.
+    the mean, low to high; those of the map hold together (Bonferroni). Queries are the units of both.
     """
-    measured = {}
+    measured, queries = {}, whole["query"]
     corrected = holm([mcnemar(whole["right"], row["right"], queries) for row in ablated.values()])
     for (name, row), p in zip(ablated.items(), corrected, strict=True):
         lost = mean_interval(by_query(whole["log_prob"] - row["log_prob"], queries), comparisons=len(ablated))
@@ -107,9 +104,7 @@ def by_query(values: Floats, queries: ArrayLike | None = None) -> NDArray[np.flo
     return sums / sizes
 
 
-def score(
-    circuit: Floats, full: Floats, none: Floats, queries: NDArray | None = None, draws: int = 2000, seed: int = 0
-) -> Interval:
+def score(circuit: Floats, full: Floats, none: Floats, queries: NDArray | None = None) -> Interval:
     """(acc(C) - acc(NONE)) / (acc(FULL) - acc(NONE)) of right or any measure [N] or [D, N].
 
     The 95 % interval resamples prompts for all three together; queries [N]: those that share one, together. Where they
@@ -120,11 +115,12 @@ def score(
     worth = (whole - nothing).sum()
     if worth <= 0:
         return Interval(np.nan, np.nan, np.nan)
-    weights = resampled(len(kept), draws, seed)
+    weights = resampled(len(kept), 2000)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = weights @ (kept - nothing) / (weights @ (whole - nothing))
-    width = least_width(len(kept)) * np.atleast_2d(full).shape[1] / worth
-    return _interval((kept - nothing).sum() / worth, ratios[np.isfinite(ratios)], width)
+    low, high = np.quantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
+    value, width = (kept - nothing).sum() / worth, least_width(len(kept)) * np.atleast_2d(full).shape[1] / worth
+    return Interval(float(value), float(min(low, value - width)), float(max(high, value + width)))
 
 
 def ratio(circuit: Floats, full: Floats, queries: NDArray | None = None) -> Interval:
@@ -132,17 +128,7 @@ def ratio(circuit: Floats, full: Floats, queries: NDArray | None = None) -> Inte
     return score(circuit, full, np.zeros_like(full), queries)
 
 
-def deficit(
-    circuit: Floats, full: Floats, queries: NDArray | None = None, draws: int = 2000, seed: int = 0
-) -> Interval:
-    """acc(FULL) - acc(C) of right [N] or [D, N], the same way."""
-    kept, whole, counts = _sums([circuit, full, np.ones(np.shape(full))], queries)
-    weights = resampled(len(kept), draws, seed)
-    lost = weights @ (whole - kept) / (weights @ counts)
-    return _interval((whole - kept).sum() / counts.sum(), lost, least_width(len(kept)))
-
-
-def sure_losses(pairs: Mapping[str, tuple[Row, Row]], error: float = ERROR) -> dict[str, Interval]:
+def sure_losses(pairs: Mapping[str, tuple[Row, Row]]) -> dict[str, Interval]:
     """The ablations that surely lose accuracy, of all that are tested together, and how much each loses.
 
     pairs: by name, the rows of the whole and of the ablated model. A one-sided test of paired differences by query, see
@@ -154,7 +140,7 @@ def sure_losses(pairs: Mapping[str, tuple[Row, Row]], error: float = ERROR) -> d
     }
     corrected = holm([paired_p(values) for values in lost.values()])
     return {
-        name: paired_interval(values) for (name, values), p in zip(lost.items(), corrected, strict=True) if p <= error
+        name: paired_interval(values) for (name, values), p in zip(lost.items(), corrected, strict=True) if p <= ERROR
     }
 
 
@@ -170,17 +156,11 @@ def _sums(parts: Sequence[Floats], queries: ArrayLike | None) -> list[NDArray[np
     return [np.bincount(which, part).astype(np.float64) for part in means]
 
 
-def _interval(value: float, drawn: NDArray[np.float64], width: float) -> Interval:
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Interval(float(value), float(min(low, value - width)), float(max(high, value + width)))
-
-
 # ------------------------------------------------------------------------------------------------ parts
 
 
-def _accuracy(compared: Mapping[str, Any]) -> dict[str, Interval]:
-    """Accuracy by circuit, see `right_of`; after bare queries the last, where that was measured."""
-    rows = {**compared["rows"], **({names.ALONE: compared["alone"]} if "alone" in compared else {})}
+def accuracies(rows: Rows) -> dict[str, Interval]:
+    """The accuracy of each row, see `right_of`."""
     return {name: right_of(row) for name, row in rows.items()}
 
 
@@ -191,75 +171,49 @@ def scores_of(rows: Rows) -> dict[str, Interval]:
 
 
 def circuits(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[str, Any]:
-    """By task and circuit: accuracy, score, divergence from the whole model (nats), accuracy by draw of donors [D].
+    """By task and circuit: accuracy, also after bare queries; score; divergence from the whole model (nats).
 
-    And of each task chance, distinct queries, and what it loses without contextualisation; "sure losses": where
-    accuracy surely falls without demonstrations and without contextualisation, see `sure_losses`; what was written out,
-    see `measure.compare`, and how often both say the same.
+    And "sure losses": where accuracy surely falls without demonstrations and without contextualisation, see
+    `sure_losses`; chance in each task; what was written out, see `measure.circuits`.
     """
     rows = {task: one["rows"] for task, one in compared.items()}
-    right = {task: (of_task[names.AGG_ONLY], of_task[names.FULL]) for task, of_task in rows.items()}
-    divergence = {
-        task: {name: mean(row["kl"], row["query"], within=(0, np.inf)) for name, row in of_task.items()}
-        for task, of_task in rows.items()
-    }
     return {
-        "accuracy": {task: _accuracy(one) for task, one in compared.items()},
+        "accuracy": {task: accuracies({**one["rows"], names.ALONE: one["alone"]}) for task, one in compared.items()},
         "sure losses": {
             circuit: sure_losses({task: (of_task[names.FULL], of_task[circuit]) for task, of_task in rows.items()})
             for circuit in (names.QUERY_ONLY, names.AGG_ONLY)
         },
         "scores": {task: scores_of(of_task) for task, of_task in rows.items()},
-        "kl": divergence,
-        "draws": {
-            task: {name: row["right"].mean(1).tolist() for name, row in of_task.items()}
+        "kl": {
+            task: {name: mean(row["kl"], row["query"], within=(0, np.inf)) for name, row in of_task.items()}
             for task, of_task in rows.items()
         },
-        "chance": {task: one["chance"] for task, one in compared.items()},
-        "written": {task: one["written"] for task, one in compared.items()},
-        "same": {
-            task: {name: float(row["agrees"].mean()) for name, row in of_task.items()} for task, of_task in rows.items()
-        },
-        "queries": {task: queries_of(of_task[names.FULL]) for task, of_task in rows.items()},
-        "uncontextualised": {
-            task: deficit(only["right"], full["right"], full["query"]) for task, (only, full) in right.items()
-        },
+        **{name: {task: one[name] for task, one in compared.items()} for name in ("chance", "written")},
     }
 
 
-def models(compared: Mapping[str, Mapping[str, Any]], settings: Any) -> dict[str, Any]:
+def models(by_model: Mapping[str, Rows], settings: Any) -> dict[str, Any]:
     """Accuracy by model and circuit."""
-    return {"models": {name: _accuracy({"rows": one["rows"]}) for name, one in compared.items()}}
+    return {"models": {name: accuracies(rows) for name, rows in by_model.items()}}
 
 
 def single(rows: Rows, settings: Any) -> dict[str, Any]:
     """What each type pair costs alone on the search split, see `costs`."""
-    whole = rows[names.FULL]
-    pairs = {name: row for name, row in rows.items() if name != names.FULL}
-    return {"costs": costs(whole, pairs, whole["query"])}
+    return {"costs": costs(rows[names.FULL], {name: row for name, row in rows.items() if name != names.FULL})}
 
 
 def verified(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
-    """A circuit that was searched: its pairs; steps: pairs left, accuracy, whether the pair stays out; its scores.
+    """A circuit that was searched: its pairs; scores of it and of the model without it; random: of circuits as large.
 
-    floor: the accuracy that the search had to keep; random: scores of random circuits as large; by_draw: its score by
-    draw of donors; explained: acc(circuit) / acc(FULL).
+    explained: acc(circuit) / acc(FULL). planted: what the search keeps where the circuit is known, and what is true.
     """
-    rows, left, steps = arrays["rows"], len(arrays["trace"]), []
-    for gone, right in arrays["trace"]:
-        steps.append((left - 1, right, gone))
-        left -= gone
-    scores = scores_of(rows)
-    random = [scores.pop(name).value for name in names.random_names(rows)]
-    found, full, none = (rows[name]["right"] for name in (names.FOUND, names.FULL, names.NONE))
+    rows = arrays["rows"]
+    scores, found, full = scores_of(rows), rows[names.FOUND], rows[names.FULL]
     searched = {
         "kept": arrays["kept"],
-        "steps": steps,
-        "floor": SHARE * arrays["whole"],
-        "scores": scores,
-        "random": random,
-        "by_draw": [score(*draw).value for draw in zip(found, full, none, strict=True)],
-        "explained": ratio(found, full, rows[names.FULL]["query"]),
+        "scores": {name: scores[name] for name in (names.FOUND, names.without(names.FOUND))},
+        "random": [scores[name].value for name in names.random_names(rows)],
+        "explained": ratio(found["right"], full["right"], full["query"]),
     }
     return {"search": searched, "planted": arrays["planted"]}
 
@@ -271,118 +225,63 @@ def windows(arrays: Mapping[str, Any], settings: Any) -> dict[str, Any]:
     """
     rows, at = arrays["rows"], arrays["at"]
     full = rows[names.FULL]
-    late, early = map(names.context_from, at), map(names.aggregation_below, at)
+    late, early = [*map(names.context_from, at)], [*map(names.aggregation_below, at)]
     shown = {
         "at": at,
-        "CONTEXT from": [right_of(rows[names.context_from(layer)]) for layer in at],
-        "AGG below": [right_of(rows[names.aggregation_below(layer)]) for layer in at],
+        "CONTEXT from": [right_of(rows[name]) for name in late],
+        "AGG below": [right_of(rows[name]) for name in early],
         "lost": sure_losses({name: (full, rows[name]) for name in (*late, *early)}),
     }
     return {"windows": shown}
 
 
 def probes(rows: Rows, settings: Any) -> dict[str, Any]:
-    """Accuracy inside a circuit by edge and corruption [E, C], with intervals, and where nothing is exchanged (inside).
+    """Accuracy inside a circuit by edge and corruption (intervals), and where nothing is exchanged (inside).
 
-    lower: where it is lower than inside, McNemar over queries, corrected by Holm.
+    lower [E, C]: where it is lower than inside, McNemar over queries, corrected by Holm.
     """
     inside, edges = rows[names.CIRCUIT], [*map(str, PROBED)]
     cells = [[rows[names.read_from(edge, number)] for number in settings.corruptions] for edge in edges]
     p = holm([mcnemar(inside["right"], row["right"], inside["query"]) for of_edge in cells for row in of_edge])
-    right = np.array([[row["right"].mean() for row in of_edge] for of_edge in cells])
+    right = [[right_of(row) for row in of_edge] for of_edge in cells]
     shown = {
         "edges": edges,
         "corruptions": settings.corruptions,
-        "accuracy": right,
-        "intervals": [[right_of(row) for row in of_edge] for of_edge in cells],
+        "intervals": right,
         "inside": right_of(inside),
-        "lower": (right < inside["right"].mean()) & (np.reshape(p, right.shape) < 0.05),
+        "lower": (np.array(right)[..., 0] < inside["right"].mean()) & (np.reshape(p, (len(edges), -1)) < 0.05),
     }
     return {"probes": shown}
 
 
 def ambiguous(by_count: Mapping[str, Rows], settings: Any) -> dict[str, Any]:
-    """By circuit, for every count of ambiguous demonstrations, the share of past tenses, copies, and other answers."""
-    rows = [
-        {name: {**row, "other": ~(row["right"] | row["copied"])} for name, row in of_count.items()}
-        for of_count in by_count.values()
-    ]
+    """By circuit, for every count of ambiguous demonstrations, the share of past tenses, and of copies."""
     shares = {
-        name: {circuit: [right_of(of_count[circuit], what) for of_count in rows] for circuit in DOUBTED}
-        for name, what in (("past", "right"), ("copied", "copied"), ("other", "other"))
+        name: {circuit: [right_of(rows[circuit], what) for rows in by_count.values()] for circuit in DOUBTED}
+        for name, what in (("past", "right"), ("copied", "copied"))
     }
     return {"ambiguous": {"counts": [*map(int, by_count)], **shares}}
 
 
-# ------------------------------------------------------------------------------------------------ pruning
-
-
 def pruning(by_task: Mapping[str, Mapping[str, Mapping[str, Any]]], settings: Any) -> dict[str, Any]:
-    """What pruning leaves, by task and sort of units, see `pruned`, and what the results of two tasks share."""
+    """What pruning leaves, by task and sort of units, see `pruned`."""
     curves = {task: {sort: pruned(curve) for sort, curve in curves.items()} for task, curves in by_task.items()}
-    both: dict[str, Any] = {"head": {}, "edge": {}}
-    for one, other in combinations(by_task, 2):
-        for sort, by_pair in both.items():
-            by_pair[f"{one}, {other}"] = overlap(by_task[one][sort], by_task[other][sort])
-    return {"pruning": {"by_task": curves, "overlap": both}}
+    return {"pruning": {"by_task": curves}}
 
 
 def pruned(curve: Mapping[str, Any]) -> dict[str, Any]:
     """Units of one sort pruned, round by round, see `pruning.Pruner.curve`.
 
-    accuracy, and explained, its share of the whole model's, on the test split by units left; search: accuracy of each
-    round on the search split, of which `floor` had to be kept. fewest: how few units keep SHARE of the accuracy on the
-    test split, as all measured larger circuits do (None: not even the largest); it describes, and tests nothing.
-    random: of random prunings as large as the result, with the first draw of donors; p: how rare it is among them to be
-    as accurate as the result with the same donors. survivors: units by kind, the most frequent first.
+    accuracy, and explained, its share of the whole model's, on the test split by units left; random: of random prunings
+    as large as the result, with the first draw of donors; survivors: units by kind, the most frequent first.
     """
-    rows, result, whole = curve["rows"], curve["result"], curve["whole"]
-    random = [float(row["right"].mean()) for row in curve["random"]]
-    explained = {left: ratio(row["right"], whole["right"], whole["query"]) for left, row in rows.items()}
-    fewest = None
-    for left, share in explained.items():
-        if not share.value >= SHARE:
-            break
-        fewest = left
-    draws = zip(rows[result]["right"], whole["right"], strict=True)
+    rows, whole = curve["rows"], curve["whole"]
     return {
-        **{name: curve[name] for name in ("settings", "units", "left", "search", "floor")},
+        "units": curve["units"],
         "whole": right_of(whole),
         "accuracy": {str(left): right_of(row) for left, row in rows.items()},
-        "explained": {str(left): share for left, share in explained.items()},
-        "result": result,
-        "fewest": fewest,
-        "by_draw": [float(found.mean() / full.mean()) if full.any() else np.nan for found, full in draws],
-        "random": random,
-        "p": rank_p(float(rows[result]["right"][0].mean()), random, tail="high").p,
-        "survivors": {kind: sum(layers.values()) for kind, layers in kinds(curve["kept"]).items()},
-        "kept": curve["kept"],
+        "explained": {str(left): ratio(row["right"], whole["right"], whole["query"]) for left, row in rows.items()},
+        "result": curve["result"],
+        "random": [float(row["right"].mean()) for row in curve["random"]],
+        "survivors": dict(Counter(unit.partition(" ")[2] for unit in curve["kept"]).most_common()),
     }
-
-
-def kinds(kept: Sequence[str]) -> dict[str, dict[int, int]]:
-    """How many units of each kind are left in each layer, by their names; the most frequent kind first."""
-    counts: dict[str, dict[int, int]] = {}
-    for unit in kept:
-        head, _, kind = unit.partition(" ")
-        layer = int(head[1:].partition("H")[0])
-        by_layer = counts.setdefault(kind, {})
-        by_layer[layer] = by_layer.get(layer, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -sum(item[1].values())))
-
-
-def overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The share of units that two results have in common, of all that either has; the same of their random prunings.
-
-    That is what sets of these sizes share by chance. A draw meets the other's next one, because draws of one number are
-    one set where both begin with the same units. With a single draw there is nothing to compare with.
-    """
-    drawn = other["random_kept"]
-    following = (*drawn[1:], *drawn[:1]) if len(drawn) > 1 else ()
-    pairs = zip(one["random_kept"], following, strict=False)
-    return {"shared": _shared(one["kept"], other["kept"]), "random": [_shared(*pair) for pair in pairs]}
-
-
-def _shared(one: Sequence[str], other: Sequence[str]) -> float:
-    both, either = {*one} & {*other}, {*one} | {*other}
-    return len(both) / len(either) if either else np.nan

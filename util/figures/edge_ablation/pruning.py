@@ -26,7 +26,7 @@ from util.figures.edge_ablation.settings import Draw
 from util.scores import token_types
 from util.scores.pruning import Pruning, prune
 from util.scores.token_types import METHOD, REDUCE
-from util.scores.units import SORTS, Circuit, Floats, Sort, Units, random_living, read_scores
+from util.scores.units import SORTS, Circuit, Floats, Sort, random_living, read_scores
 from util.study.store import Record
 from util.study.study import Study
 
@@ -70,9 +70,9 @@ class Pruner:
             }
 
         data = self.search.keep("token-type units", compute, start=self.start.plain()).data
-        heads = Units(data["layers"], data["heads"], tuple(data["types"]))
-        edges = Units(data["layers"], data["heads"], tuple(map(Edge.of, data["kinds"])))
-        return Circuit(heads, edges, np.ones(heads.shape, bool), data["living"].astype(bool), self.start)
+        kinds = [*map(Edge.of, data["kinds"])]
+        whole = Circuit.whole(data["layers"], data["heads"], start=self.start, types=data["types"], kinds=kinds)
+        return replace(whole, living_edges=data["living"].astype(bool))
 
     def scored(self, circuit: Circuit) -> Data:
         """The scores of all units of a circuit on the search split, and what it answers there.
@@ -96,18 +96,14 @@ class Pruner:
         """The record of what a circuit answers in a run, see `Run.record`."""
 
         def compute() -> Data:
-            two_pass, net = run.draw.two_pass, self.study.pair[0]
-            return {
-                **token_types.answers(net, run.groups, circuit, None, run.budget, two_pass, run.store),
-                **run.about,
-            }
+            how = run.budget, run.draw.two_pass, run.store
+            return {**token_types.answers(self.study.pair[0], run.groups, circuit, None, *how), **run.about}
 
         return run.keep("token-type answers", compute, circuit=circuit.digest)
 
-    def row(self, circuit: Circuit, runs: Sequence[Run] | None = None) -> Row:
-        """What a circuit answers on the test split under all draws of donors, see `numbers.aligned`."""
-        data = [self.record(run, circuit).data for run in (self.runs if runs is None else runs)]
-        return aligned([{names.PRUNED: one} for one in data])[names.PRUNED]
+    def row(self, circuit: Circuit, runs: Sequence[Run]) -> Row:
+        """What a circuit answers in some runs, see `numbers.aligned`."""
+        return aligned([{names.PRUNED: self.record(run, circuit).data} for run in runs])[names.PRUNED]
 
     def pruned(
         self,
@@ -130,8 +126,8 @@ class Pruner:
                 steps.update()
                 if not score_files:
                     return SimpleNamespace(right=self.scored(circuit)["right"], scores=self.scores(circuit, sort))
-                file = Path(score_files[number]) if number < len(score_files) else None
-                scores = read_scores(file, circuit, sort) if file else None
+                last = number == len(score_files)  # after it nothing is pruned
+                scores = None if last else read_scores(Path(score_files[number]), circuit, sort)
                 return SimpleNamespace(right=self.record(self.search, circuit).data["right"], scores=scores)
 
             return prune(measure, start, sort, share * float(whole["right"].mean()), per_round, keep)
@@ -148,31 +144,22 @@ class Pruner:
     def curve(self, sort: Sort, start: Circuit, per_round: float, sets: int) -> dict[str, Any]:
         """Units of one sort pruned, round by round, and measured on the test split. sets: random prunings.
 
-        settings: what decided the pruning. units: how many there are at first; left: after each
-        round; search: the accuracy of each round on the search split; floor: what had to be kept there. whole: the row
-        of the whole model on the test split; rows: those of some rounds, by units left. result: how many units are left
-        before the accuracy falls below the floor; kept: their names. random: rows of random prunings that leave as
-        many, with the first draw of donors; random_kept: the names of what these leave.
+        units: how many there are at first. whole: the row of the whole model; rows: those of some rounds, by units
+        left. result: how many units are left before the accuracy on the search split falls below SHARE of the whole
+        model's; kept: their names. random: rows of random prunings that leave as many, with the first draw of donors.
         """
         pruning = self.pruned(sort, start, SHARE, per_round)
-        circuits, left, result = [one.circuit for one in pruning.rounds], pruning.units_left, pruning.result
+        left, result = pruning.units_left, pruning.result
         last = left.index(result.count(sort))
         chosen = np.unique(np.linspace(0, last, min(POINTS, last + 1)).round().astype(int)).tolist()
-        chosen += range(last + 1, len(circuits))[:1]  # where it falls
-        random = self.at_random(sort, start, result, sets)
-        shares = {"per_round": per_round, "share": SHARE, "heads_share": HEADS_SHARE}
+        chosen += range(last + 1, len(left))[:1]  # where it falls
         return {
-            "settings": {**SCORE, **shares, "search_prompts": self.search.draw.prompts},
             "units": start.count(sort),
-            "left": left,
-            "search": [one.accuracy for one in pruning.rounds],
-            "floor": pruning.floor,
             "whole": aligned([run.answers({names.FULL: WHOLE}) for run in self.runs])[names.FULL],
-            "rows": {left[number]: self.row(circuits[number]) for number in chosen},
+            "rows": {left[number]: self.row(pruning.rounds[number].circuit, self.runs) for number in chosen},
             "result": result.count(sort),
-            "kept": list(result.names(sort)),
-            "random": [self.row(circuit, self.runs[:1]) for circuit in random],
-            "random_kept": [circuit.names(sort) for circuit in random],
+            "kept": [*result.names(sort)],
+            "random": [self.row(one, self.runs[:1]) for one in self.at_random(sort, start, result, sets)],
         }
 
 

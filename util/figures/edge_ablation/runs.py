@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tqdm import tqdm
 from util.edges.ablation import WHOLE, Ablation
 from util.edges.edge import ALWAYS, TYPE_PAIRS, Edge
 from util.edges.splicing import (
+    STORED,
     Ablated,
     Group,
     Store,
@@ -31,13 +32,7 @@ from util.edges.splicing import (
 from util.engine.attention import support
 from util.engine.batches import TOKEN_BUDGET
 from util.engine.label_scores import next_token_logits
-from util.figures.edge_ablation.numbers import (
-    SHARE,
-    Rows,
-    aligned,
-    line_right,
-    prefix_right,
-)
+from util.figures.edge_ablation.numbers import SHARE, Rows, aligned, line_right, prefix_right
 from util.figures.edge_ablation.settings import Draw
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.classification import associative_map_prompts
@@ -47,9 +42,7 @@ from util.study.provenance import digest
 from util.study.store import Record
 from util.study.study import Study
 
-CUTS = 9  # layers where windows begin or end
 Data = dict[str, Any]  # of a record, see `Run.record`
-Search = tuple[tuple[Edge, ...], list[tuple[Edge, bool, float]]]  # see `greedy_circuit`
 
 
 class Run:
@@ -69,30 +62,27 @@ class Run:
         return word_pairs.find(self.draw.task, trained=self.draw.trained)
 
     @cached_property
+    def layout(self) -> Layout | None:
+        """The layout, where it is not the task's own."""
+        return None if self.draw.layout is None else Layout(**self.draw.layout)
+
+    @cached_property
     def request(self) -> dict[str, Any]:
         """All that decides the answers but for the model and the ablation, in plain JSON."""
-        task, layout = self.task, self.draw.layout
+        task = self.task
         words = (task.pairs, [task.other(pair.x) for pair in task.pairs], task.balanced, task.list_name)
         lists = [table(name) for name in task.lists]  # what corrupted prompts are made of
-        made_of = digest([repr((*words, task.layout if layout is None else Layout(**layout))), repr(lists)])
-        return json.loads(
-            json.dumps({**asdict(self.draw), "task": word_pairs.shown_task(self.draw.task), "words": made_of})
-        )
+        made_of = digest([repr((*words, self.layout or task.layout)), repr(lists)])
+        shown = {**asdict(self.draw), "task": word_pairs.shown_task(self.draw.task), "words": made_of}
+        return json.loads(json.dumps(shown))
 
     @cached_property
     def drawn(self) -> word_pair_prompts.WordPairPrompts:
         """The prompts and their donors. Raises what `word_pair_prompts.prompts` raises."""
-        of_draw = asdict(self.draw)
-        options = {name: of_draw[name] for name in ("corruptions", "split", "ambiguous", "order", "in_turn")}
+        names = ("k", "seed", "donor_seed", "corruptions", "split", "ambiguous", "order", "in_turn")
+        options = {name: getattr(self.draw, name) for name in names}
         return word_pair_prompts.prompts(
-            self.task,
-            self.study.pair[1],
-            self.draw.prompts,
-            k=self.draw.k,
-            seed=self.draw.seed,
-            donor_seed=self.draw.donor_seed,
-            layout=None if self.draw.layout is None else Layout(**self.draw.layout),
-            **options,
+            self.task, self.study.pair[1], self.draw.prompts, layout=self.layout, **options
         )
 
     @cached_property
@@ -123,9 +113,7 @@ class Run:
             "answers": [item.clean.label().strip() for item in drawn.items],
             "askable": drawn.askable,
             "left_out": {
-                "rejected": dict(drawn.rejected),
-                "resampled": dict(drawn.resampled),
-                "dropped": dict(drawn.dropped),
+                **{name: dict(getattr(drawn, name)) for name in ("rejected", "resampled", "dropped")},
                 "coincidences": {str(c): count for c, count in drawn.coincidences.items()},
             },
         }
@@ -153,21 +141,20 @@ class Run:
         acc_line), or it begins with the answer (prefix_right: acc_prefix).
         Raises what `word_pair_prompts.prompts` and `splicing.Ablated` raise, before any forward pass.
         """
-        compute = partial(self._measured, ablation, generate)
-        return self.keep("edge answers", compute, ablation=ablation.plain(), generate=generate)
 
-    def _measured(self, ablation: Ablation, generate: bool) -> Data:
-        net, tokenizer = self.study.pair
-        while self._unchecked:  # a bad one stops nothing halfway
-            Ablated(net, self.groups, self._unchecked.pop(), target=not generate)
-        data: Data = outcomes(net, self.groups, ablation, self.whole, self.budget, self.draw.two_pass, self.store)
-        if generate:
-            written = continuations(net, tokenizer, self.groups, ablation, self.budget, self.store)
-            pairs = list(zip(written, self.about["answers"], strict=True))
-            data["line_right"] = np.array([line_right(*pair) for pair in pairs])
-            data["prefix_right"] = np.array([prefix_right(*pair) for pair in pairs])
-            data["written"] = written
-        return {**data, **self.about}
+        def compute() -> Data:
+            net, tokenizer = self.study.pair
+            while self._unchecked:  # a bad one stops nothing halfway
+                Ablated(net, self.groups, self._unchecked.pop(), target=not generate)
+            data: Data = outcomes(net, self.groups, ablation, self.whole, self.budget, self.draw.two_pass, self.store)
+            if generate:
+                written = continuations(net, tokenizer, self.groups, ablation, self.budget, self.store)
+                for name, measure in (("line_right", line_right), ("prefix_right", prefix_right)):
+                    data[name] = np.array([*map(measure, written, self.about["answers"])])
+                data["written"] = written
+            return {**data, **self.about}
+
+        return self.keep("edge answers", compute, ablation=ablation.plain(), generate=generate)
 
     def records(self, ablations: Mapping[str, Ablation], *, generate: bool = False) -> dict[str, Record]:
         """The record of each ablation by its name, see `record`; all are looked at before one is measured."""
@@ -188,7 +175,7 @@ class Run:
 
         return self.keep("bare queries", compute).data
 
-    def search(self, share: float = SHARE) -> Search:
+    def search(self) -> tuple[Edge, ...]:
         """`greedy_circuit` on these prompts; each step is a record."""
         with tqdm(desc=f"{self.draw.task}, search", total=2 * len(TYPE_PAIRS) + 1, leave=False) as steps:
 
@@ -196,31 +183,29 @@ class Run:
                 steps.update()
                 return self.record(ablation).data
 
-            return greedy_circuit(evaluate, share)
+            return greedy_circuit(evaluate)
 
 
 def greedy_circuit(
-    evaluate: Callable[[Ablation], Mapping[str, NDArray]], share: float = SHARE, pairs: Sequence[Edge] = TYPE_PAIRS
-) -> Search:
-    """Take type pairs out one by one, as long as the accuracy stays at `share` of the whole model's (our definition).
+    evaluate: Callable[[Ablation], Mapping[str, NDArray]], pairs: Sequence[Edge] = TYPE_PAIRS
+) -> tuple[Edge, ...]:
+    """Take type pairs out one by one, as long as the accuracy stays at SHARE of the whole model's (our definition).
 
     The pair that costs least when it alone is removed goes first (accuracy, then log-probability, then by name); one
     that cannot go is put back for good. evaluate: `right` and `log_prob` [N] under an ablation. Returns the pairs that
-    stay, and step by step the pair that was tried, whether it stays out, and the accuracy without it.
+    stay.
     """
     whole, *singles = map(evaluate, [WHOLE, *(Ablation(removed=(edge,)) for edge in pairs)])
     costs = {
         edge: [float(whole[what].mean() - single[what].mean()) for what in ("right", "log_prob")]
         for edge, single in zip(pairs, singles, strict=True)
     }
-    kept, trace = list(pairs), []
+    kept = pairs
     for edge in sorted(pairs, key=lambda edge: (*costs[edge], edge)):
-        fewer = [other for other in kept if other != edge]
-        accuracy = float(evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean())
-        gone = accuracy >= share * float(whole["right"].mean())
-        kept = fewer if gone else kept
-        trace.append((edge, gone, accuracy))
-    return tuple(kept), trace
+        fewer = tuple(other for other in kept if other != edge)
+        if evaluate(Ablation(kept=(*ALWAYS, *fewer)))["right"].mean() >= SHARE * float(whole["right"].mean()):
+            kept = fewer
+    return tuple(kept)
 
 
 def draws(study: Study, **changes: Any) -> list[Draw]:
@@ -228,9 +213,12 @@ def draws(study: Study, **changes: Any) -> list[Draw]:
     return study.settings.draws(trained=word_pairs.is_trained(study.model.name), **changes)
 
 
-def answers(study: Study, ablations: Mapping[str, Ablation], store: Store | None = None, **changes: Any) -> Rows:
-    """The answers under each ablation with all draws of donors, see `numbers.aligned`. changes: of `draws`."""
-    store = Store() if store is None else store
+def answers(study: Study, ablations: Mapping[str, Ablation], room: int = STORED, **changes: Any) -> Rows:
+    """The answers under each ablation with all draws of donors, see `numbers.aligned`. changes: of `draws`.
+
+    room: bytes for what the draws share, see `Store`.
+    """
+    store = Store(room)
     return aligned([Run(study, draw, store).answers(ablations) for draw in draws(study, **changes)])
 
 
@@ -247,14 +235,17 @@ class LookUp(Run):
     @cached_property
     def groups(self) -> list[Group]:
         """The prompts and their donors as tokens: words of one token, of which a prompt and its donor share none."""
-        tokenizer, layout, typed = self.study.pair[1], word_pairs.TAB, word_pair_prompts.typed_tokens
-        sizes = {w: typed(layout.prompt([(w, w)], w, w), tokenizer).sizes for w in column("categories", "word")}
-        words = [word for word, counts in sizes.items() if set(counts) == {1}]
-        keys, labels = (len(words) // 3, len(words) // 6)
+        tokenizer, typed = self.study.pair[1], word_pair_prompts.typed_tokens
+        words = [
+            word
+            for word in dict.fromkeys(column("categories", "word"))
+            if {*typed(word_pairs.TAB.prompt([(word, word)], word, word), tokenizer).sizes} == {1}
+        ]
+        keys, labels = len(words) // 3, len(words) // 6
         parts = []
-        for start in (0, keys + labels):
-            inputs, outputs = words[start : start + keys], words[start + keys : start + keys + labels]
-            prompts = associative_map_prompts(inputs, outputs, 6, 6, self.draw.prompts, layout=layout)
+        for own in (words, words[keys + labels :]):
+            inputs, outputs = own[:keys], own[keys : keys + labels]
+            prompts = associative_map_prompts(inputs, outputs, 6, 6, self.draw.prompts, layout=word_pairs.TAB)
             parts.append([typed(prompt, tokenizer) for prompt in prompts])
         return [Group(base, {0: donor}) for base, donor in zip(*parts, strict=True)]
 
