@@ -117,7 +117,6 @@ def cases() -> dict[tuple[str, str], Callable[[Random], bool]]:
     for share in (0.5, 0.8, 0.95):
         found["02", f"accuracy {share}, 40 queries"] = partial(right, share)
     found["02", "prefix-matching score, 5 sequences"] = partial(mean, lambda r, n: r.normal(0.9, 0.01, n), 5, 0.9)
-    found["02", "loss on plain text, 64 texts"] = partial(mean, lambda r, n: r.gamma(25, 0.2, n), 64, 5.0)
     for number, name in ((1, "one head"), (270, "270 heads together")):
         for clusters in (16, 64):
             found["03", f"share of the effect, {name}, {2 * clusters} pairs"] = partial(shares, clusters, number)

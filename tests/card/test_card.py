@@ -24,7 +24,7 @@ TINY: dict[str, dict[str, Any]] = {
     "role_atlas": ROLES,
     "ioi_patching": {"prompts": 16, "path_heads": 4, "random_sets": 1},
     "edge_ablation": {"tasks": ("copying", "capitalization"), "prompts": 4, "donor_seeds": (0,)},
-    "induction_scores": {"tasks": ("wordseq1",), "text_tasks": (), "prompts": 4, "sizes": (4,), "control_sets": 1},
+    "induction_scores": {"tasks": ("wordseq1",), "text_tasks": (), "prompts": 4, "primary": 4, "control_sets": 1},
 }
 IOI = "Indirect objects (IOI)"
 NEVER = "a model is loaded"

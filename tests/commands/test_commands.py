@@ -15,7 +15,7 @@ import pytest
 
 from util import paths
 from util.commands.frame import COMMANDS, app, main
-from util.commands.results import written as write
+from util.commands.results import Result
 from util.engine.finite import NotFinite
 from util.figures.induction_scores.task_study import TaskStudy
 from util.roles.sequences_study import SequenceStudy
@@ -65,7 +65,7 @@ print("torch" in sys.modules)
     for name, (about, examples) in COMMANDS.items():
         assert shown.stdout.count(f"  {name}: {about}\n") == 1
         assert all(f"  python -m util {name} {example}\n" in shown.stdout for example in examples)
-    assert "--hard-negatives" in shown.stdout.rpartition("Bash completion")[2]
+    assert "--reference-prompts" in shown.stdout.rpartition("Bash completion")[2]
 
 
 @pytest.mark.parametrize("argv", [(name, *one.split()) for name in COMMANDS for one in COMMANDS[name][1]], ids=" ".join)
@@ -81,11 +81,14 @@ WRONG_FLAGS = [
     ("score", 'Unknown command "score". Did you mean "scores"'),
     ("scores --lengths 3", "Did you mean --length?"),
     ("scores --length three", 'unable to convert "three" into int'),
-    ("scores --show 0", "--show. Must be > 0"),
+    ("scores --sequences 1", "--sequences. Must be >= 2"),
+    ("scores --device-map {", 'Choose from: "auto"'),
+    ("ablate --prompts 1", "--prompts. Must be >= 2"),
     ("scores embedded more", "['more']"),
     ("scores --out=", "--out: name a folder"),
     ("scores --config", "--config requires an argument"),
     ("ablate --mode median", 'Choose from: "mean", "zero"'),
+    ("means --mode zero", 'Choose from: "mean", "mean_pos", "input_mean"'),
     ("ablate --top 1.5", "--top. Must be <= 1"),
     ("ablate --heads 5.1", "'5.1' is no head; write L5H1,L11H3"),
     ("ablate --heads [[1,2", "Expecting"),
@@ -101,22 +104,17 @@ WRONG_INPUT = [
     ("ablate --heads none.json", "none.json"),
     ("ablate --random 1 --controls 2", "--controls or --random, not both"),
     ("ablate --heads L2H6 --top 0.01", "give --heads or --top"),
-    ("scores --device-map {", "--device-map { is no JSON"),
     ("edges", "name a CONFIG.json"),
-    ("scores --sequences 1", "sequences = 1: two or more"),
     ("scores --length 1", "length = 1"),
     ("scores embedded --revision main", "revision = 'main'"),
     ("scores --dtype float8_e4m3fn", "float8_e4m3fn"),
     (f"scores --out {__file__}", "is a file; name a folder"),
-    ("means --mode mean,median", "mode = median: there are mean, mean_pos, input_mean"),
     ("ablate --task wordseq3", "task = 'wordseq3': there are "),
     ("ablate --k -1", "k = -1"),
-    ("ablate --prompts 1", "prompts = 1: two or more"),
     ("ablate --reference mnli --reference-data /nowhere", "reference_data = '/nowhere': there is no"),
     ("means --reference mnli --reference-data /nowhere", "give a folder with train.jsonl"),
-    ("means --reference-data /nowhere", "leave it out with reference 'staicc'"),
+    ("means --reference-data /nowhere", "leave it out with reference 'task'"),
     ("ablate --labels Foo", "give each a word of its own"),
-    ("knockout --key-seed -1", "seed = -1"),
     ("forerunner --dataset trek", "trek"),
     ("forerunner --prompts 3", "prompts = 3"),
     ("forerunner --threshold 0", "threshold"),
@@ -126,6 +124,13 @@ WRONG_INPUT = [
     ("edges none.json", "none.json"),
     ("claims embedded --prompts 0", "prompts"),
     ("replication data/values data", "no values file"),
+    ("replication . .", "ioi_patching.json of . or . has no values by name"),
+    ("edges list.json", "config 0: Input should be a valid dictionary"),
+    ("edges empty.json", "List should have at least 1 item"),
+    ("evaluate --mode mean --pattern induction", "--mode or --pattern, not both"),
+    ("evaluate --heads L0H0", "say what is done to heads"),
+    ("evaluate --heads L0H0 --top 0.1 --mode zero", "give --heads or --top"),
+    ("scores --out /proc/x", "/proc/x"),
     ("scores --config deep.json", "recursion depth"),
     ("ablate --heads deep.json", "recursion depth"),
     ("edges deep.json", "recursion depth"),
@@ -146,7 +151,8 @@ def test_what_a_user_can_mend_ends_with_one_sentence_before_a_model_is_loaded(
     if "data/values" not in line:
         monkeypatch.chdir(tmp_path)
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    (tmp_path / "list.json").write_text("[1]")
+    for name, text in {"list": "[1]", "empty": "[]", "ioi_patching": "[]"}.items():
+        (tmp_path / f"{name}.json").write_text(text)
     found, message = ends(line.split(), capsys)
     assert found == status and said in message and message.count("\n") == 1 and len(message) < 600
 
@@ -213,7 +219,7 @@ def test_a_pair_of_ones_own_is_printed_before_the_population(tmp_path, capsys):
 def test_heads_are_named_in_one_way_or_stand_in_a_file(tmp_path):
     (tmp_path / "heads.json").write_text("[[2, 6], [1, 0]]")
     for names in ("L2H6,L1H0", str(tmp_path / "heads.json")):
-        assert flags_of("ablate", "--heads", names)["compared"].heads == ((1, 0), (2, 6))
+        assert flags_of("ablate", "--heads", names)["heads"].heads == ((1, 0), (2, 6))
 
 
 # ------------------------------------------------------------------------------------------------ flags from JSON
@@ -224,19 +230,19 @@ def flags_of(*argv):
 
 
 def test_a_file_stands_for_flags_and_a_flag_wins(tmp_path, monkeypatch):
-    given = {"model": "smollm2", "task": ["wordseq1", "recursion"], "k": 3, "heads": [[2, 6]], "hard_negatives": False}
-    given |= {"seed": 7, "reference-prompts": 9, "device-map": {"": "cpu"}, "labels": None, "redo": True}
+    given = {"model": "smollm2", "task": ["wordseq1", "recursion"], "k": 3, "heads": [[2, 6]], "overwrite": False}
+    given |= {"seed": 7, "reference-prompts": 9, "device-map": "auto", "labels": None, "redo": True}
     (tmp_path / "config.json").write_text(json.dumps(given))
     flags = "smollm2 --task wordseq1,recursion --k 3 --heads L2H6 --seed 7 --reference-prompts 9 --redo".split()
     taken = []
     monkeypatch.setattr("util.commands.answers.compare", lambda *given, **reference: taken.append((*given, reference)))
-    main(["ablate", *flags, "--device-map", '{"": "cpu"}'])
+    main(["ablate", *flags, "--device-map", "auto"])
     main(["ablate", "--config", str(tmp_path / "config.json")])
     main(["ablate", "embedded", "--config", str(tmp_path / "config.json"), "--k", "4", "--heads", "L2H4"])
     by_flags, by_file, mixed = ([one for one in call if not callable(one)] for call in taken)
     assert by_file == by_flags and by_file[1].device_map
-    (_, asked, compared, *_) = mixed
-    assert (asked.model, compared.k, compared.heads, compared.seed) == ("embedded", 4, ((2, 4),), (7,))
+    (_, asked, queries, chosen, *_) = mixed
+    assert (asked.model, queries.k, chosen.heads, queries.seed) == ("embedded", 4, ((2, 4),), (7,))
 
 
 @pytest.mark.parametrize("given", [{"promts": 3}, {"out=x --seed": 3}, {"model": None}, {"length": "x"}])
@@ -309,7 +315,7 @@ def test_a_result_says_what_it_is_made_of(tmp_path, monkeypatch):
         ["ablate", "--heads", "L2H6", *FEW, "--controls", "2", "--task", "wordseq1,repetition", "--out", str(tmp_path)]
     )
     result, rows = written(tmp_path)
-    assert result["request"]["mode"] == "mean" and result["request"]["heads"] == [[2, 6]]
+    assert result["request"]["edit"]["mode"] == "mean" and result["request"]["heads"] == [[2, 6]]
     assert result["provenance"]["device"] == "cpu" and result["provenance"]["code_digest"]
     assert len({*result["records"]}) == 2 * 4 + 1  # the answers of each task under each edit; the scores
     assert list(rows[0]) == ["task", "edit", "seed", "query", "gold", "right", "log_prob Foo", "log_prob Bar"]
@@ -324,7 +330,7 @@ def test_what_is_not_defined_is_null_with_a_reason_and_an_empty_cell(tmp_path, c
     study = SequenceStudy("embedded", sequences=2)
     study.scores()
     rows = pd.DataFrame({"head": [0, 1], "direct": np.array([np.nan, 0.1], np.float32)})
-    write(tmp_path, {"stem": "ioi"}, {"direct": np.array([np.nan, 0.5])}, rows, rows, [study])
+    Result(tmp_path, {"stem": "ioi"}).write({"direct": np.array([np.nan, 0.5])}, rows, rows, [study])
     result, lines = written(tmp_path)
     assert result["results"]["direct"] == [None, 0.5] and "not known" in result["results"]["undefined"]["direct"]
     assert [line["direct"] for line in lines] == ["", repr(float(np.float32(0.1)))]
@@ -342,14 +348,6 @@ def test_texts_of_a_folder_are_answered(tmp_path, monkeypatch, capsys):
     assert {line["query"] for line in lines} == {f"Review: {row['sentence']}" for row in rows}
     status, message = ends([*argv, "--data", tmp_path / "none"], capsys)
     assert status == 1 and "there is no folder" in message and "train.jsonl" in message
-
-
-def test_what_heads_write_stands_beside_their_scores(tmp_path):
-    main(["scores", "--sequences", "2", "--copying", "--out", str(tmp_path)])
-    result, rows = written(tmp_path)
-    column = [float(row["weights_copying"]) for row in rows]
-    assert column == np.ravel(result["results"]["weights_copying"]).tolist()
-    assert max(column) > 0.9 and "attribution low" in rows[0]
 
 
 # ------------------------------------------------------------------------------------------------ means

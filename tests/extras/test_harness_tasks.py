@@ -76,13 +76,12 @@ def test_declared_texts_have_the_layout_of_the_suite(name):
     assert declared["test_split"] == declared["fewshot_split"] == "test"
 
 
-def test_the_groups_are_the_rows_of_the_papers_table_and_the_nlp_tasks():
+def test_the_groups_are_the_synthetic_tasks_and_the_nlp_tasks():
     manager = tasks.manager()
     assert set(manager.all_groups) == {"icl_synthetic", "icl_nlp", "icl_nlp_sul"}
     assert set(manager.all_subtasks) == {f"icl_{name}" for name in tasks.NAMES}
     loaded = manager.load(["icl_synthetic"])
     assert list(loaded["tasks"]) == [f"icl_{name}" for name in classification.NAMES]
-    assert sum(map(len, tasks.TABLE_1.values())) == 12 and tasks.TABLE_1["wordseq1_4way"] == (20,)
 
 
 def test_texts_of_a_folder(tmp_path, monkeypatch):

@@ -222,12 +222,11 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
         "exact_edges": 20,
         "quantized": True,  # beside the untrained twin, which is not
     }
-    printed = executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
-    assert "Planted heads that carry anything: mover" in printed
+    executed("03_ioi_patching", parameters, tmp_path, monkeypatch)
     figures = (written_to(tmp_path, "figures")).glob("ioi_patching_*.pdf")
     parts = {file.stem.removeprefix("ioi_patching_") for file in figures}
     assert parts | {"diagram"} == {  # which a random model need not have
-        "p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths", "diagram", "edges", "edge_circuits",
+        "p1", "p2", "p3", "p4", "p5", "population", "circuit", "paths", "diagram", "edge_circuits",
     }  # fmt: skip
 
 
@@ -252,7 +251,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
     assert "of 12 heads attend" in printed and "Planted induction heads found exactly: True" in printed
     parts = {file.stem.split("_")[-1] for file in (written_to(tmp_path, "figures")).glob("induction_scores_*.pdf")}
     assert parts == {
-        "scores", "companions", "pattern", "mechanism", "ablation", "doses", "shots", "vectors",
+        "scores", "companions", "pattern", "mechanism", "ablation", "shots", "vectors",
     }  # fmt: skip
 
 
@@ -331,7 +330,7 @@ LEFT_OUT = {
         "agnews, k = 16: left out, ",
         "left out, 321 tokens, 256 positions",
     ],
-    "02_induction_scores": ["length 100: left out, 401 tokens, 256 positions", "left out, 465 tokens, 256 positions"],
+    "02_induction_scores": ["left out, 465 tokens, 256 positions"],
     "05_role_atlas": ["labels: no role is tested, the longest prompt has 536 tokens, this model places 256"],
 }
 

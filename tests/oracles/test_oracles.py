@@ -104,7 +104,7 @@ def test_the_patch_map_of_a_real_model_is_the_librarys(library: str, model: Any,
     answers = [tokenizer(f" {name}").input_ids[0] for name in ("Mike", "Emma")]
     first = next(t for t, (a, b) in enumerate(zip(base, source, strict=True)) if a != b)
     z = heads_of(net, torch.tensor([source]))
-    ours, plain, _ = patch_map(net, torch.tensor([base]), z, torch.tensor([answers]), first)
+    ours, plain = patch_map(net, torch.tensor([base]), z, torch.tensor([answers]), first)
     every = [(layer, head) for layer in range(30) for head in range(9)]
     heads = sorted(every, key=lambda head: hashlib.sha256(f"{head}".encode()).hexdigest())[:12]
     heads.append(max(every, key=lambda head: abs(ours[0, *head] - plain[0])))

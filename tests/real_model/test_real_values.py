@@ -42,12 +42,10 @@ Figure = tuple[str, dict[str, Any], dict[str, Again]]  # stem, values, what meas
 TOO_DEAR = {
     "induction_scores": {
         "accuracy": "60 queries under each of some forty ablations",
-        "zero_shot": "as accuracy",
-        "losses": "64 texts under each ablation",
         "attribution": "companions: attribution, of which the values are measured again, with intervals",
         "benefits, function vectors": "as accuracy",
         "pattern": "one prompt, compared in `make test`",
-        "highest, writes, stability": "follow from the scores, or are scores of other sequences",
+        "highest": "follows from the scores",
         "planted": "another model, compared in `make test`",
         "chosen, controls": "choices of heads, no measurements",
     },
@@ -55,7 +53,6 @@ TOO_DEAR = {
         "population, untrained, noised, denoised, attribution, direct": "means over 128 pairs: minutes each",
         "circuit, paths": "hundreds of runs of 128 pairs",
         "selectivity": "follows from the outputs of heads, of which every patched one is measured again",
-        "planted": "another model, compared in `make test`",
     },
     "forerunner_heads": {
         "grid_counts, by_k": "other data sets and numbers of demonstrations: 512 prompts each",

@@ -56,9 +56,9 @@ def forerunner_heads(model: Model, folder: Path) -> None:
 def induction_scores(model: Model, folder: Path) -> None:
     study = Study(
         "induction_scores", model, tasks=["wordseq1", "repetition"], k=4, prompts=8, control_sets=2, sequences=2,
-        sizes=[1, 3], folder=folder,
+        primary=3, folder=folder,
     )  # fmt: skip
-    for part in ("scores", "pattern", "ablation", "doses"):
+    for part in ("scores", "pattern", "ablation"):
         study.numbers(part)
 
 

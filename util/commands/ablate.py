@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 
-from util.commands.arguments import Asked, Compared, Reference
+from util.commands.arguments import Asked, Compared, Queries, Reference
 from util.commands.results import Out
 from util.figures.induction_scores.edits import Edit, Mode
 
@@ -13,7 +13,8 @@ from util.figures.induction_scores.edits import Edit, Mode
 def run(
     asked: Asked = Asked(),
     *,
-    compared: Compared = Compared(),
+    queries: Queries = Queries(),
+    heads: Compared = Compared(),
     mode: Mode = "mean",
     reference: Reference = Reference(),
     out: Out = Out(),
@@ -25,4 +26,4 @@ def run(
     """
     from util.commands.answers import compare
 
-    compare("ablate", asked, compared, out, partial(Edit.ablate, mode=mode), {"mode": mode}, **asdict(reference))
+    compare("ablate", asked, queries, heads, out, partial(Edit.ablate, mode=mode), **asdict(reference))

@@ -5,22 +5,20 @@ Lists are written with commas in every command, 0,1,2; heads by their names, L5H
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from util.commands.frame import from_json
 from util.roles.heads import named_heads
 from util.stats.heads import Head
 from util.study.checked import as_list, distinct
 
 if TYPE_CHECKING:
+    from util.figures.induction_scores.task_study import TaskStudy
     from util.study.model import Model
-
-SHARE = 0.01  # of all heads: the smaller of the two that Crosbie & Shutova ablate
 
 
 def _listed(kind: Any, tokens: Any) -> Any:
@@ -45,11 +43,13 @@ def _folder(_: Any, tokens: Any) -> Path:
     return Path(tokens[0].value)
 
 
-Words = Annotated[tuple[str, ...], Parameter(converter=_listed, n_tokens=1, json_list=False)]
-Seeds = Annotated[tuple[int, ...], Parameter(converter=_listed, n_tokens=1, json_list=False)]
-Heads = Annotated[tuple[Head, ...], Parameter(converter=_heads, n_tokens=1, json_list=False)]
+LIST = Parameter(n_tokens=1, json_list=False)
+Words = Annotated[tuple[str, ...], LIST, Parameter(converter=_listed)]
+Seeds = Annotated[tuple[int, ...], LIST, Parameter(converter=_listed)]
+Heads = Annotated[tuple[Head, ...], LIST, Parameter(converter=_heads)]
 Share = Annotated[float, Parameter(validator=Number(gt=0, lte=1))]
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))]
+AtLeastTwo = Annotated[int, Parameter(validator=Number(gte=2))]  # an interval needs two
 Folder = Annotated[Path, Parameter(converter=_folder)]
 
 
@@ -64,7 +64,7 @@ class Asked:
         dtype: float32, bfloat16, float16, float64; default: as README says
         quantized: 4-bit weights (NF4; CUDA)
         device: cpu, cuda, cuda:1, ...; default: what there is
-        device_map: "auto", or a JSON object of modules
+        device_map: auto: over all GPUs and the CPU
     """
 
     model: str = "embedded"
@@ -73,17 +73,15 @@ class Asked:
     dtype: str = "auto"
     quantized: bool = False
     device: str = "auto"
-    device_map: str | None = None
+    device_map: Literal["auto"] | None = None
 
     @property
     def source(self) -> Model:
         """The model, not loaded yet. Raises ValueError for what there is not."""
         from util.study.model import Model
 
-        places: Any = self.device_map
-        if places and places[0] == "{":
-            places = from_json(places, f"--device-map {places:.80}")
-        return Model(self.model, self.revision, self.dtype, self.quantized, device=self.device, device_map=places)
+        loading = asdict(self)
+        return Model(loading.pop("model"), **loading)
 
 
 @Parameter(name="*")
@@ -104,16 +102,8 @@ class Reference:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class StaiccReference(Reference):
-    """The same, by default StaICC's prompts."""
-
-    reference: Literal["task", "staicc", "mnli"] = "staicc"
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Compared:
-    """The prompts that are answered, and the heads that are edited.
+class Queries:
+    """The prompts that are answered.
 
     Args:
         task: one or more, such as repetition,recursion,sst2; a wrong name lists all
@@ -122,23 +112,55 @@ class Compared:
         prompts: queries of each task, at least 2
         seed: of demonstrations; several are averaged
         labels: other words than the task's own, one for each class, such as Foo,Bar
-        hard_negatives: letter tasks: Bar sequences repeat letters too
-        heads: such as L5H1,L11H3, counted from 0, or a JSON file [[layer, head], ...]
-        top: this share of all heads, the best by prefix matching, rounded up (default: 0.01)
-        controls: also this many sets of other heads, with as many in each layer, none of them an induction head
-        random: one such set, drawn by this seed, in place of the heads
-        control_seed: of --controls
     """
 
     task: Words = ("wordseq1",)
     data: str | None = None
     k: int = 10
-    prompts: int = 60
+    prompts: AtLeastTwo = 60
     seed: Seeds = (42,)
     labels: Words | None = None
-    hard_negatives: bool = False
+
+    def studies(self, model: Model, **more: Any) -> list[TaskStudy]:
+        """A study for each task and seed. more: of `TaskStudy`. Raises ValueError for what there is not."""
+        from util.figures.induction_scores.task_study import TaskStudy
+
+        more |= {"data": self.data, "labels": self.labels}
+        return [TaskStudy(model, task, self.k, self.prompts, seed, **more) for task in self.task for seed in self.seed]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Chosen:
+    """The heads that are edited.
+
+    Args:
+        heads: such as L5H1,L11H3, counted from 0, or a JSON file [[layer, head], ...]
+        top: this share of all heads, the best by prefix matching, rounded up (default: 0.01)
+        random: other heads instead, with as many in each layer, none of them an induction head, drawn by this seed
+    """
+
     heads: Heads | None = None
     top: Share | None = None
-    controls: Seed = 0
     random: Seed | None = None
-    control_seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        if self.heads and self.top:
+            raise ValueError("give --heads or --top, not both")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Compared(Chosen):
+    """The same, and other heads beside them.
+
+    Args:
+        controls: also this many such sets of other heads
+    """
+
+    controls: Seed = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.controls and self.random is not None:
+            raise ValueError("give --controls or --random, not both")

@@ -39,9 +39,15 @@ def run(
     check_folder(out, "out")
     made = card(model, size, seed, redo=redo)
     name = Path(asked.model).name if Path(asked.model).exists() else asked.model  # without the folder of this machine
-    flags = [f"--untrained {untrained}"] * bool(twin) + [f"--size {size}"] + [f"--seed {seed}"] * bool(seed)
-    flags += [f"--revision {shlex.quote(asked.revision)}"] if asked.revision else []
-    flags += [f"--dtype {asked.dtype}"] * (asked.dtype != "auto") + ["--quantized"] * asked.quantized
+    flags = {
+        "untrained": untrained,
+        "size": size,
+        "seed": seed or None,
+        "revision": asked.revision,
+        "dtype": asked.dtype,
+    }
+    words = [f"--{flag} {shlex.quote(str(value))}" for flag, value in flags.items() if value not in (None, "auto")]
+    command = " ".join(["python -m util card", shlex.quote(name), *words, *["--quantized"] * asked.quantized])
     for topic, said in made["sentences"].items():
         print(f"{topic}:", *said)
-    print(*page.write(made, out, " ".join(["python -m util card", shlex.quote(name), *flags])), sep="\n")
+    print(*page.write(made, out, command), sep="\n")

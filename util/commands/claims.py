@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from util import paths
-from util.commands.arguments import Asked, Words
+from util.commands.arguments import Asked
 
 PROMPTS = {"induction_scores": 200, "edge_ablation": 250, "forerunner_heads": 128}
 CONTROL_SETS = 20
 
 
-def run(asked: Asked = Asked(), *, prompts: int | None = None, text_tasks: Words | None = None) -> None:
+def run(asked: Asked = Asked(), *, prompts: int | None = None) -> None:
     """Measure the claims of notebooks 01, 02 and 04, print the verdicts, and write all into the values files.
 
     Args:
         prompts: of each task, each with a query of its own; default: induction_scores 200, edge_ablation 250,
             forerunner_heads 128
-        text_tasks: with texts that people wrote (default: sst2,subj); none: leave them out
     """
     from util.figures.edge_ablation import more_queries
     from util.figures.forerunner_heads.more_prompts import copying
@@ -32,7 +31,6 @@ def run(asked: Asked = Asked(), *, prompts: int | None = None, text_tasks: Words
         prompts=counts["induction_scores"],
         control_sets=CONTROL_SETS,
         other_sets=CONTROL_SETS,
-        text_tasks=() if text_tasks == ("none",) else text_tasks,
         shots=(0, 10),
         untrained_control=False,
     )

@@ -30,8 +30,6 @@ def run(model: str, *, figure: Words = FIGURES, width: float = WIDTH, out: Folde
         shown, values = figure_of(stem), stored(stem, model, latest=True)
         if values is None:
             raise ValueError(f"no values of {stem} of {model} are stored; `make figures` measures them")
-        pictures = {name: picture for name, part in shown.parts.items() if (picture := drawn(part, values, width))}
-        if not pictures:
-            print(f"{stem}: its values are of an earlier version, which has no picture; `make figures` measures them")
-        for name, picture in pictures.items():
-            print(*files.write_figure(picture, folder / f"{stem}_{name}"))
+        for name, part in shown.parts.items():
+            if picture := drawn(part, values, width):
+                print(*files.write_figure(picture, folder / f"{stem}_{name}"))

@@ -12,18 +12,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from util.commands.arguments import Heads, Reference, Seed, Seeds, Share
+from util.commands.arguments import Chosen, Reference, Seeds
 from util.commands.knockout import Pattern
 from util.figures.induction_scores.edits import WHOLE, Edit, Mode
+from util.stats.heads import Head
 
 
 def run(
     *harness: str,
     mode: Mode | None = None,
     pattern: Pattern | None = None,
-    heads: Heads | None = None,
-    top: Share | None = None,
-    random: Seed | None = None,
+    chosen: Chosen = Chosen(),
     reference: Reference = Reference(),
     seed: Seeds = (42, 43, 44),
 ) -> None:
@@ -35,17 +34,14 @@ def run(
         harness: behind `--`, the harness's own arguments; its --output_path receives its files by seed, and the means
         mode: ablate heads: what replaces their output
         pattern: knock a pattern out: what the heads may not read
-        heads: such as L5H1,L11H3, counted from 0, or a JSON file [[layer, head], ...]
-        top: this share of all heads, the best by prefix matching, rounded up (default: 0.01)
-        random: other heads instead, with as many in each layer, none of them an induction head, drawn by this seed
         seed: of demonstrations, a run of the harness for each
     """
     from util.extras.harness import evaluate
 
-    if not (mode or pattern) and (heads, top, random) != (None, None, None):
+    if not (mode or pattern) and chosen != Chosen():
         raise ValueError("say what is done to heads: --mode ablates them, --pattern knocks a pattern out")
-    if mode and pattern or heads and top:
-        raise ValueError("give --mode or --pattern, and --heads or --top, not both")
+    if mode and pattern:
+        raise ValueError("give --mode or --pattern, not both")
     evaluate.check_installed()
     from util.extras.harness.interventions import checked_reference
     from util.extras.harness.model import NAME
@@ -64,20 +60,19 @@ def run(
     means = {**asdict(reference), "k": settings.get("num_fewshot"), "prompts": int(limit) if limit >= 1 else None}
     checked_reference(**means)
     loading = {"device": settings.get("device") or "auto", **model_args}
+    given.model, given.device = NAME, loading["device"]
     edit = WHOLE
     if mode or pattern:
-        edited = _heads(heads, top, random, loading)
-        edit = Edit.ablate(edited, mode) if mode else Edit.knock_out(edited, str(pattern).replace("-", " "))
+        heads = _heads(chosen, loading)
+        edit = Edit.ablate(heads, mode) if mode else Edit.knock_out(heads, str(pattern).replace("-", " "))
 
     with ExitStack() as stack:
         out = Path(settings.get("output_path") or stack.enter_context(tempfile.TemporaryDirectory()))
         by_seed = {}
         for number in seed:
-            given.model = NAME
             given.model_args = {**model_args, "edit": edit.plain(), "reference": {**means, "seed": number}}
             given.include_path = [*filter(None, [str(FOLDER), settings.get("include_path")])]
-            given.seed, given.device = [0, 1234, 1234, number], loading["device"]
-            given.output_path = str(out / f"seed_{number}")
+            given.seed, given.output_path = [0, 1234, 1234, number], str(out / f"seed_{number}")
             cli.execute(Namespace(**vars(given)))
             files = Path(given.output_path).rglob("results_*.json")
             newest = max(files, key=lambda file: file.stat().st_mtime_ns)
@@ -88,21 +83,15 @@ def run(
         (out / "means.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
-def _heads(heads: Heads | None, top: float | None, random: int | None, loading: dict[str, Any]) -> list[Any]:
+def _heads(chosen: Chosen, loading: dict[str, Any]) -> list[Head]:
     """The heads that are edited; the model is loaded where they are chosen by their scores."""
-    from util.commands.answers import chosen_heads, other_heads
+    from util.commands.answers import edited_heads
     from util.extras.harness.model import InterventionLM
     from util.roles.sequences_study import SequenceStudy
 
-    if heads and random is None:
-        found = list(heads)
-    else:
-        sequences = SequenceStudy(InterventionLM(**loading).source)
-        found = chosen_heads(heads, top, sequences)
-        if random is not None:
-            found = other_heads(found, sequences, 1, random)[0]
-    print("heads:", json.dumps(found))
-    return found
+    (heads,) = edited_heads(chosen, lambda: SequenceStudy(InterventionLM(**loading).source)).values()
+    print("heads:", json.dumps(heads))
+    return heads
 
 
 def _of_harness(words: Sequence[str]) -> tuple[Any, Any, dict[str, Any]]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
 from util.commands.arguments import Asked
-from util.commands.results import Out, shown
-from util.figures.forerunner_heads.numbers import THRESHOLD
-from util.stats.intervals import Interval, Intervals
+from util.commands.results import Out, by_head
+from util.figures.forerunner_heads.numbers import THRESHOLD, counts, layers
 
 
 def run(
@@ -36,26 +33,17 @@ def run(
     """
     from util.study.study import Study
 
-    settings: dict[str, Any] = {"dataset": dataset, "k": k, "prompts": prompts, "seed": seed, "threshold": threshold}
-    study = Study("forerunner_heads", asked.source, untrained_control=untrained, redo=out.redo, **settings)
-    write = out.checked("forerunner", [study])
-    values, rows, results = study.numbers("counts") | study.numbers("layers"), [], {}
-    curves = {"heads": values["mean_head_count"], "largest_magnitude": values["mean_max_magnitude"]}
-    for series, reading in study.arrays("counts").items():
-        counts, measured = values["counts"][series], values["prompts"][series]
-        of_series = pd.DataFrame(list(np.ndindex(counts.shape)), columns=["layer", "head"])
-        of_series.insert(0, "series", series)
-        magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64).ravel()
-        rows.append(of_series.assign(count=counts.ravel(), prompts=measured, magnitude=magnitude))
-        results[series] = {
-            "prompts": measured,
-            "frequent": values["frequent_heads"][series],
-            "on_a_prompt": values["heads_on_a_prompt"][series],
-            "by_layer": {
-                name: Intervals(*(found[series][part] for part in ("mean", "low", "high")))
-                for name, found in curves.items()
-            },
-        }
-    on_a_prompt = [shown(Interval(*found)) for found in values["heads_on_a_prompt"].values()]
+    study = Study(
+        "forerunner_heads", asked.source, redo=out.redo,
+        dataset=dataset, k=k, prompts=prompts, seed=seed, threshold=threshold, untrained_control=untrained,
+    )  # fmt: skip
+    result = out.checked("forerunner", study, studies=[study.request])
+    arrays, rows = study.arrays("counts"), []
+    values = counts(arrays, study.settings) | layers(arrays, study.settings)
+    for series, reading in arrays.items():
+        magnitude = reading["magnitude"].mean(axis=0, dtype=np.float64)
+        lines = by_head({"count": values["counts"][series], "magnitude": magnitude})
+        rows.append(lines.assign(series=series, prompts=values["prompts"][series]))
+    on_a_prompt = [*values["heads_on_a_prompt"].values()]
     table = study.figure.parts["counts"].table(values).assign(**{"heads on a prompt": on_a_prompt})  # type: ignore
-    write({**results, "uniform": values["uniform"]}, pd.concat(rows, ignore_index=True), table, [study])
+    result.write(values, pd.concat(rows), table, [study])

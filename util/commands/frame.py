@@ -32,13 +32,13 @@ COMMANDS = {  # what each does, and arguments to begin with
         "prefix-matching scores of all heads, and their companions, on repeated random tokens",
         (
             "smollm2",
-            "smollm2 --sequences 20 --seed 100 --copying --out scores",
+            "smollm2 --sequences 20 --seed 100 --out scores",
             "meta-llama/Meta-Llama-3-8B --revision main --dtype bfloat16",
         ),
     ),
     "means": (
         "mean outputs of heads, or what heads make of their mean input, measured once for all of `ablate`",
-        ("smollm2", "smollm2 --mode mean,input_mean --reference mnli --reference-prompts 500"),
+        ("smollm2", "smollm2 --mode input_mean --reference mnli --reference-prompts 500"),
     ),
     "ablate": (
         "classification tasks with some heads replaced by their mean, beside the whole model and random heads",
@@ -74,7 +74,7 @@ COMMANDS = {  # what each does, and arguments to begin with
     "edges": ("edge ablation between token types, from JSON", ("--examples", "CONFIG.json")),
     "claims": (
         "verdicts on the papers' claims (hours; goes on where it stopped)",
-        ("embedded --prompts 100", "smollm2 --text-tasks sst2"),
+        ("embedded --prompts 100", "smollm2"),
     ),
     "draw": (
         "stored figures again, from their values alone",
@@ -126,13 +126,10 @@ def with_options(
     return app(words, exit_on_error=False, print_error=False)
 
 
-def from_json(text: str, where: str, pairs: Any = None) -> Any:
-    """What a text of JSON holds. Raises ValueError, with where it comes from, for text that is no JSON.
-
-    pairs: makes an object of its keys and values, by default a dictionary.
-    """
+def from_json(text: str, where: str) -> Any:
+    """What a text of JSON holds. Raises ValueError, with where it comes from, for text that is no JSON."""
     try:
-        return json.loads(text, object_pairs_hook=pairs)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is no JSON ({error}); mend it") from None
 

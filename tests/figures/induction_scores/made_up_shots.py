@@ -33,9 +33,9 @@ def task(name, shots, *, n=200, text=False, unrelated=False, does=True, bare=Fal
 
 def setup(**changes):
     made = {
-        "tasks": ("wordseq1",), "primary_task": "wordseq1", "prompts": 200, "seeds": (42,), "mode": "mean",
-        "sizes": (3,), "primary": 3, "control_sets": 2, "other_sets": 2, "all_tasks": False, "all_sizes": False,
-        "full_grid": False, "four_way": (), "text_tasks": ("sst2",), "shots": (0, 10),
+        "tasks": ("wordseq1",), "primary_task": "wordseq1", "prompts": 200, "mode": "mean", "primary": 3,
+        "control_sets": 2, "other_sets": 2, "all_tasks": False, "four_way": (), "text_tasks": ("sst2",),
+        "shots": (0, 10),
     }  # fmt: skip
     return Setup(**made | changes)
 
@@ -44,7 +44,7 @@ def arrays(*tasks):
     """What `measure.shots` gives."""
     chosen = [(0, 0), (0, 1), (0, 2)]
     edits = {WHOLE: Edit(), ABLATED: Edit.ablate(chosen)}
-    return {"plan": Plan(setup(), chosen, {}, {}, edits), "tasks": tasks, "left out": {}}
+    return {"plan": Plan(setup(), chosen, {}, edits), "tasks": tasks, "left out": {}}
 
 
 def values(*tasks, model="a model"):

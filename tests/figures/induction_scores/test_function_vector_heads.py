@@ -195,7 +195,6 @@ def without_room():
 def test_what_both_kinds_have_in_common():
     arrays, result = made(), found()
     assert result["both"] == [(1, 0), (1, 1)]
-    assert [result["depth"][kind] for kind in (INDUCTION, FUNCTION_VECTOR)] == pytest.approx([1 / 3, 2 / 3])
     expected = spearmanr(arrays["heads"].mean().ravel(), arrays["effects"].mean().ravel()).statistic
     value, low, high = result["rank_correlation"]
     assert value == pytest.approx(expected) and low < expected < high
@@ -207,7 +206,7 @@ def test_what_both_kinds_have_in_common():
 def test_costs_are_those_of_the_arrays_in_numbers_and_in_the_table():
     result = found()
     assert result["accuracy"][PAIRS][INDUCTION].value == pytest.approx(0.3)
-    assert len(result["accuracy"][PAIRS]) == 1 + 4 * 4 and len(result["pairs"]) == 5
+    assert len(result["accuracy"][PAIRS]) == 1 + 4 * 4
     assert result["accuracy"]["wordseq1"][f"{FUNCTION_VECTOR}, control 3"].value == 0.85
     contrast = result["contrast"][PAIRS]
     assert contrast.value == pytest.approx(0.8 - 0.5) and contrast.low > 0  # paired: 6 of 20 queries change
@@ -230,14 +229,13 @@ def test_what_is_said_of_both_kinds_follows_from_the_numbers():
     finding, best, *contrasts = show.vectors_say(values(made()))
     assert finding.startswith("2 of the 4 best induction heads are among the 4 best FV heads (1.0 by chance); rank ")
     assert best.startswith("The function-vector (FV) head with the largest average indirect effect is L1H0: 0.3")
-    assert best.endswith("Of the best four of either kind two are the same.")
-    assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): 0.90 [")
-    about = "Probability of the answer, shuffled to intact demonstrations: made 0.10 to 0.80."
-    no_room = "No room: indirect effects say nothing here."
-    lines = [*show.agreement_say(values(made()))]
-    assert about in lines and no_room not in lines
-    assert [*show.agreement_say(without_room())].count(no_room) == 1
-    assert next(iter(show.vectors_say(without_room()))) == ""
+    assert "Of the best four of either kind two are the same. AIE on two halves of the prompts correlate by 0." in best
+    assert contrasts[0].startswith("Word pairs rest more on FV heads (20 queries): without FV heads that are no ")
+    assert "induction heads 0.30 [" in contrasts[0]
+    no_room = "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
+    assert no_room not in contrasts
+    finding, _, second, *_ = show.vectors_say(without_room())
+    assert (finding, second) == ("", no_room)
 
 
 def test_the_picture_of_both_kinds_shows_every_measure():

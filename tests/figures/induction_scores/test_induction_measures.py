@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from util.figures.induction_scores import measures
-from util.figures.induction_scores.edits import Group, Row
+from util.figures.induction_scores import outputs, plan
 from util.stats import controls, intervals
 from util.stats.heads import top
 from util.stats.tests import mcnemar
@@ -22,9 +21,9 @@ def test_copying_by_weights_alone_counts_the_diagonal():
     """The identity copies all, its negative nothing, and random weights one token in as many as there are."""
     rng = np.random.default_rng(0)
     drawn = rng.normal(size=(400, 25, 25))
-    found = measures.weights_copying(np.stack([np.eye(25), -np.eye(25)]))
+    found = outputs.weights_copying(np.stack([np.eye(25), -np.eye(25)]))
     assert found.tolist() == [1, 0]
-    shares = measures.weights_copying(drawn)
+    shares = outputs.weights_copying(drawn)
     assert abs(shares.mean() - 1 / 25) < 3 * shares.std(ddof=1) / 20
 
 
@@ -33,12 +32,12 @@ def test_copying_knows_writes_that_copy_from_writes_that_suppress():
     rng, places = np.random.default_rng(0), 30
     attended = np.stack([rng.integers(0, np.arange(places) + 1) for _ in range(6)]).reshape(1, 2, 3, places)
     identity = (attended[..., None] == np.arange(places)).astype(float)
-    np.testing.assert_allclose(measures.copying(identity, attended), 1, atol=1e-12)
-    np.testing.assert_array_equal(measures.copying(-identity, attended), 0)
-    np.testing.assert_array_equal(measures.copying(0 * identity, attended), 0)  # nothing is raised
+    np.testing.assert_allclose(outputs.copying(identity, attended), 1, atol=1e-12)
+    np.testing.assert_array_equal(outputs.copying(-identity, attended), 0)
+    np.testing.assert_array_equal(outputs.copying(0 * identity, attended), 0)  # nothing is raised
     shifted = 1000 * identity + rng.normal(size=(1, 2, 3, places, 1))  # what all tokens get alike is left out
-    np.testing.assert_allclose(measures.copying(shifted, attended), 1, atol=1e-9)
-    found = measures.copying(rng.normal(size=(1, 2, 3, places, places)), attended)
+    np.testing.assert_allclose(outputs.copying(shifted, attended), 1, atol=1e-9)
+    found = outputs.copying(rng.normal(size=(1, 2, 3, places, places)), attended)
     assert found.shape == (1, 2, 3) and ((found > 0) & (found < 0.5)).all()
 
 
@@ -48,9 +47,9 @@ def test_copying_by_hand():
     at_one = {0: 0.0, 1: 1.0}  # mean 2, above it only 3 - 2
     at_two = {0: 1.0, 1: 0.0, 2: 0.0}  # mean 2, above it only 4 - 2
     for first, second in ((0, 0), (1, 0), (1, 2), (0, 1)):
-        found = measures.copying(raised, np.array([0, first, second])[None, None, None])
+        found = outputs.copying(raised, np.array([0, first, second])[None, None, None])
         assert found.item() == pytest.approx((at_one[first] + at_two[second]) / 2)
-    shared = measures.copying(
+    shared = outputs.copying(
         np.array([[0.0, 0, 0], [0, 0, 0], [2, 0, 1.0]])[None, None, None], np.zeros((1, 1, 1, 3), int)
     )
     assert shared.item() == pytest.approx((0 + 1) / 2)  # above the mean of 1: 1 of 1; at place 1 nothing
@@ -60,26 +59,26 @@ def test_copying_of_noise_is_at_chance():
     rng, places = np.random.default_rng(1), 25
     raised = rng.normal(size=(1, 20, 20, places, places))
     attended = np.stack([rng.integers(0, np.arange(places) + 1) for _ in range(400)]).reshape(1, 20, 20, places)
-    found = measures.copying(raised, attended).ravel()
+    found = outputs.copying(raised, attended).ravel()
     chance = np.mean([1 / candidates for candidates in range(2, places + 1)])
     assert abs(found.mean() - chance) < 3 * found.std() / np.sqrt(len(found))
 
 
 def test_attribution_to_the_next_token_by_hand():
     change = np.array([[[3.0, 1, 1, 2], [0, 5, 1, 0]]])
-    found = measures.repeated_attribution(change, np.array([[0, 2]]))
+    found = outputs.repeated_attribution(change, np.array([[0, 2]]))
     np.testing.assert_allclose(found, [[3 - 4 / 3, 1 - 5 / 3]])
-    np.testing.assert_allclose(measures.repeated_attribution(change + 7, np.array([[0, 2]])), found)
+    np.testing.assert_allclose(outputs.repeated_attribution(change + 7, np.array([[0, 2]])), found)
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
 def test_a_share_of_the_heads_is_rounded_up():
-    counts = {size: [measures.how_many(share, size) for share in (0.01, 0.03)] for size in (32 * 32, 48 * 48, 12 * 12)}
+    counts = {size: [plan.how_many(share, size) for share in (0.01, 0.03)] for size in (32 * 32, 48 * 48, 12 * 12)}
     assert counts == {32 * 32: [11, 31], 48 * 48: [24, 70], 12 * 12: [2, 5]}
     shares = (0.0, 0.01, 0.03, 0.07, 1.0)
-    assert [measures.how_many(share, 100) for share in shares] == [0, 1, 3, 7, 100]  # 7.000000000000001
+    assert [plan.how_many(share, 100) for share in shares] == [0, 1, 3, 7, 100]  # 7.000000000000001
 
 
 def test_the_top_is_highest_first_and_equals_come_in_the_order_of_layer_and_head():
@@ -226,87 +225,13 @@ def test_mcnemar_of_units_equals_all_signs_tried():
     assert mcnemar(before, after) == 1
 
 
-# printed for mean ablation, with 10 shots and with none: accuracy of the full model, induction 1 %, random 1 %, and 3 %
-BENEFITS = [
-    ("Llama BoolQ", (79.6, 78.2, 77.1, 69.9, 75.6), (77.8, 76.7, 71.9, 75.7, 70.5), 1.8, (-16.7, 188.9, -422.2, 183.3)),
-    ("Llama RTE", (79.4, 72.6, 77.3, 67.8, 74.9), (71.1, 67.2, 69.0, 66.4, 71.5), 8.3, (-34.9, 0.0, -83.1, -59.0)),
-    ("Llama SST-2", (94.6, 92.5, 94.6, 93.7, 94.4), (92.4, 92.8, 92.2, 93.0, 91.9), 2.2, (-113.6, 9.1, -68.2, 13.6)),
-    ("Llama SUBJ", (74.7, 60.7, 73.2, 60.3, 69.9), (52.6, 52.7, 53.7, 50.6, 53.3), 22.1, (-63.8, -11.8, -56.1, -24.9)),
-    ("Llama WIC", (61.6, 57.1, 59.3, 55.8, 58.2), (51.4, 51.3, 52.0, 50.5, 51.2), 10.2, (-43.1, -28.4, -48.0, -31.4)),
-    ("InternLM ETHOS", (82.6, 81.6, 82.1, 82.4, 82.4), (82.0, 82.4, 81.6, 82.0, 81.7), 0.6,
-     (-233.3, -16.7, -33.3, 16.7)),
-    ("InternLM WSC", (75.3, 69.6, 71.6, 68.6, 71.7), (70.2, 67.3, 68.9, 66.4, 72.1), 5.1,
-     (-54.9, -47.1, -56.9, -107.8)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "shots", "none", "benefit", "changes"), BENEFITS, ids=[row[0] for row in BENEFITS])
-def test_the_change_of_the_benefit_is_what_the_paper_plots(name, shots, none, benefit, changes):
-    for ten, zero, expected in zip(shots[1:], none[1:], changes, strict=True):
-        difference, share = measures.benefit_change((shots[0], none[0]), (ten, zero))
-        assert share == pytest.approx(expected, abs=0.1)
-        assert difference == pytest.approx(expected / 100 * benefit, abs=0.01)
-
-
-def test_a_benefit_that_may_be_nothing_is_no_denominator():
-    """InternLM on ETHOS: a benefit of 0.6 points makes -1 point a loss of 233 %."""
-    full, ablated = (82.6, 82.0), (81.6, 82.4)
-    for error, given in ((0.0, True), (0.29, True), (0.31, False), (2.0, False)):
-        difference, share = measures.benefit_change(full, ablated, error)
-        assert difference == pytest.approx(-1.4) and (share is not None) == given
-    assert measures.benefit_change((50, 50), (50, 60))[1] is None  # no benefit
-    assert measures.benefit_change((40, 50), (40, 60)) == (-10, None)  # a loss
-
-
-WHOLE, ABLATED, KNOCKED_OUT = Row(Group.WHOLE), Row(Group.ABLATED, 4), Row(Group.KNOCKED_OUT)
-
-
-def layer_matched(draw, size=None):
-    return Row(Group.LAYER_MATCHED, size, draw)
-
-
-def norm_matched(draw):
-    return Row(Group.NORM_MATCHED, None, draw)
-
-
-def test_what_can_be_compared_with_the_papers_tables():
-    """1000 heads: 1 % are 10, 3 % are 30; the mean over queries and seeds, its error over queries and draws."""
-    full, top = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool), np.array([[1, 0, 0, 0], [1, 0, 0, 0]], bool)
-    rows = {WHOLE: full, Row(Group.SIZE, 10): top, Row(Group.SIZE, 30): top, Row(Group.SIZE, 5): full}
-    rows |= {KNOCKED_OUT: top, layer_matched(1): full, layer_matched(2): top, norm_matched(1): full}
-    rows |= {Row(Group.KNOCKED_OUT, 30): full, layer_matched(1, size=30): top}
-    given = measures.comparable({"recursion, 5 shots": rows}, "input_mean", 1000, 10)
-    error = 100 * np.std([1, 1, 1, 0.5], ddof=1) / 2
-    assert given["recursion, 5 shots: full"] == pytest.approx((87.5, error))
-    one = measures.comparable({"recursion, 5 shots": rows}, "mean", 1000, 10)
-    both = {
-        "recursion, 5 shots: full",
-        "recursion, 5 shots: knockout, top 1 %",
-        "recursion, 5 shots: knockout, top 3 %",
-    }
-    assert set(one) == both  # what this suite calls mean is not what the paper's code does
-    names = [
-        f"recursion, 5 shots: mean ablation, {kind} {size}" for kind in ("top", "random") for size in ("1 %", "3 %")
-    ]
-    assert set(given) == both | {*names}
-    draws = [0.875, 0.25]
-    value, spread = given["recursion, 5 shots: mean ablation, random 1 %"]
-    queries = np.mean([full.mean(0), top.mean(0)], axis=0)
-    assert value == pytest.approx(56.25)
-    assert spread == pytest.approx(100 * np.sqrt(np.var(queries, ddof=1) / 4 + np.var(draws, ddof=1) / 2))
-    zero = measures.comparable({"recursion, 5 shots": rows}, "zero", 1000, 10)
-    assert {name.replace("mean", "zero") for name in given} == set(zero)
-    other_sizes = measures.comparable({"recursion, 5 shots": rows}, "zero", 32, 4)
-    assert set(other_sizes) == {"recursion, 5 shots: full"}
-
-
 def test_previous_token_heads_and_what_is_alike():
     previous, score = np.zeros((3, 6)), np.zeros((3, 6))
     previous[0, 2], previous[1, 4], score[0, 0] = 0.9, 0.5, 0.8
-    makers, alike = measures.previous_token_heads(previous, score)
+    makers, alike = plan.previous_token_heads(previous, score)
     assert makers == [(0, 2), (1, 4)] and len(alike) == 3
     for heads in alike:
         assert sorted(layer for layer, _ in heads) == [0, 1] and not {(0, 2), (1, 4), (0, 0)} & {*heads}
-    assert measures.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
+    assert plan.previous_token_heads(previous * 0.1, score)[0] == [(0, 2)]  # the best one, weak as it is
     score[0] = 1
-    assert measures.previous_token_heads(previous, score)[1] == []
+    assert plan.previous_token_heads(previous, score)[1] == []

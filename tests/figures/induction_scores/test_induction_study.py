@@ -29,12 +29,11 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureHeads, CaptureRows, CaptureValues, Knockout, PatchHeads, ScoreRows, SumHeads
 from util.engine.label_scores import knockouts, label_log_probs, scoring
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
-from util.figures.induction_scores import measure, measures, numbers, outputs, show
+from util.figures.induction_scores import measure, numbers, outputs, show
 from util.figures.induction_scores import plan as planning
 from util.figures.induction_scores.edits import MODES, WHOLE, Edit, Group
 from util.figures.induction_scores.edits import Row as EditRow
 from util.figures.induction_scores.task_study import Answers, TaskStudy, answered_right, tasks_done
-from util.figures.planted_controls import planted_control
 from util.load_model_and_data import load_ICL_model, staicc_prompts
 from util.models import planted
 from util.prompts import classification, induction_pattern
@@ -263,13 +262,6 @@ def test_a_planted_model_is_built_for_a_missing_record_alone(tmp_path, monkeypat
     assert (same.heads, same.decoys, same.expected) == (truth.heads, truth.decoys, truth.expected)
 
 
-def test_planted_heads_under_noise_are_counted_as_found_or_missed(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "PLANTED_NOISES", (0.1, 4.0))
-    found = figure(length=15, copies=3, sequences=1, folder=tmp_path).numbers("planted")["planted"]
-    assert found["exact"] and found["errors"][0.1] == {"false alarms": (0, 22), "misses": (0, 2)}
-    assert found["errors"][4.0]["misses"] == (2, 2) and found["errors"][4.0]["false alarms"][1] == 22
-
-
 def test_other_words_in_the_sequence_leave_the_score_of_planted_heads_alone():
     """The score is about equality of tokens: any other names for them give the same."""
     model, truth = induction()
@@ -302,7 +294,7 @@ def test_copying_is_what_the_codes_of_planted_tokens_give():
         before = np.concatenate([np.zeros_like(codes[:, :1]), codes[:, :-1]], axis=1)  # BOS moves nothing
         raised = sign * np.einsum("nic,njc->nij", before, codes)
         attended = np.tile(np.maximum(np.arange(25) - 1, 0), (4, 1))
-        expected = measures.copying(raised[:, None, None], attended[:, None, None])[:, 0, 0]
+        expected = outputs.copying(raised[:, None, None], attended[:, None, None])[:, 0, 0]
         (head,) = truth.heads["writer"]
         np.testing.assert_allclose(found[:, *head], expected, atol=0.02)
         assert (expected > 0.4).all() if sign > 0 else (expected < 0.03).all()
@@ -1270,13 +1262,9 @@ def test_rows_are_called_as_in_figures_and_values_files():
     names = {
         EditRow(Group.WHOLE): "whole model",
         EditRow(Group.ABLATED, 4): "top 4 ablated",
-        EditRow(Group.OTHER_MODE, 4, mode="zero"): "top 4, zero",
-        EditRow(Group.SIZE, 8): "n = 8",
         EditRow(Group.LAYER_MATCHED, draw=1): "layer-matched 1",
         EditRow(Group.NORM_MATCHED, draw=20): "norm-matched 20",
-        EditRow(Group.LAYER_MATCHED, 8, 2): "n = 8, layer-matched 2",
         EditRow(Group.KNOCKED_OUT): "pattern knocked out",
-        EditRow(Group.KNOCKED_OUT, 8): "n = 8, pattern knocked out",
         EditRow(Group.KNOCKED_OUT_IN_OTHERS, draw=3): "pattern in others 3",
         EditRow(Group.RANDOM_KEYS): "random keys",
         EditRow(Group.PREVIOUS_PART): "previous part",
@@ -1317,9 +1305,8 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
             sequences.patterns(heads)
         with pytest.raises(ValueError, match="^head = "):
             study.pattern(heads[0])
-    for sizes in ([13], [1, 20]):
-        with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
-            figure(sequences.model, sizes=sizes, untrained_control=False, folder=tmp_path).arrays("scores")
+    with pytest.raises(ValueError, match="primary = 13: the model has 12 heads"):
+        figure(sequences.model, primary=13, untrained_control=False, folder=tmp_path).arrays("scores")
     handle.remove()
     assert not ran and not list(tmp_path.rglob("*.pickle"))
 
@@ -1342,8 +1329,7 @@ def test_requests_are_those_that_records_are_stored_under():
     assert SequenceStudy().request == measure.on_sequences(figure()).request == {**MODEL_REQUEST, **sequences}
     assert SequenceStudy(seed=7, sequences=2).request["seeds"] == [7, 8]
     assert measure.on_sequences(figure(seed=7)).request["seeds"] == [7, 8, 9, 10, 11]
-    assert [setup_for(32, seed=seed).seeds for seed in (0, 7)] == [(42,), (49,)]
-    assert setup_for(32, seed=7, demonstration_seeds=[42]).seeds == (42,)
+    assert [figure(seed=seed).settings.demonstration_seeds for seed in (0, 7)] == [(42,), (49,)]
     task = {
         "schema": 2, "dataset": "recursion_hard", "task": "recursion", "hard_negatives": True, "k": 3, "items": 7,
         "start": 0, "seed": 1, "labels": ["A", "B"], "reference": "staicc", "reference_prompts": 64,
@@ -1460,14 +1446,10 @@ WRONG = {
     r"tasks = '\{1': this text is no list": {"tasks": "{1"},
     r"tasks = \[\]: .*one or more": {"tasks": []},
     r"tasks = \['wordseq1', 'wordseq1'\]: .*twice": {"tasks": ["wordseq1", "wordseq1"]},
-    r"sizes = \[1, 1\]: .*twice": {"sizes": [1, 1]},
     r"demonstration_seeds = \[42, 42\]: .*twice": {"demonstration_seeds": [42, 42]},
     r"mode = 'median': .*'mean', 'zero', 'mean_pos' or 'input_mean'": {"mode": "median"},
     r"reference = 'wikipedia': .*'task', 'staicc' or 'mnli'": {"reference": "wikipedia"},
     r"settings = 'mine': .*'default' or 'paper'": {"settings": "mine"},
-    r"sizes = \[1, 2\], primary = 3": {"sizes": [1, 2], "primary": 3},
-    r"sizes.0 = 0: ": {"sizes": [0]},
-    r"sizes.1 = -2: ": {"sizes": [1, -2]},
     r"primary = 0: ": {"primary": 0},
     r"control_sets = -1: ": {"control_sets": -1},
     r"other_sets = -1: ": {"other_sets": -1},
@@ -1479,10 +1461,6 @@ WRONG = {
     r"seed = -1: ": {"seed": -1},
     r"demonstration_seeds.0 = 'a': ": {"demonstration_seeds": ["a"]},
     r"demonstration_seeds.1 = -1: ": {"demonstration_seeds": [42, -1]},
-    r"labels = \['A'\]: repetition has 2 classes": {"labels": ["A"]},
-    r"labels = \['A', 'B'\]: wordseq1_4way has 4 classes": {
-        "tasks": ["wordseq1", "wordseq1_4way"], "labels": ["A", "B"],
-    },
     r"copies = 1: .*greater than or equal to 2": {"copies": 1},
     r"length = 0: .*greater than or equal to 2": {"length": 0},
     r"sequences = 0: .*greater than or equal to 1": {"sequences": 0},
@@ -1491,9 +1469,6 @@ WRONG = {
     r"tasks and text_tasks both have \['sst2'\]": {"tasks": ["wordseq1", "sst2"], "text_tasks": ["sst2"]},
     r"k = 1000: .* choose a smaller k": {"shots": (0, 1000)},
     r"shots = \(0, 5, 5\): .*none of them twice": {"shots": (0, 5, 5)},
-    r"labels = \['x', 'y'\]: wordseq1_4way has 4 classes": {
-        "labels": ["x", "y"], "settings": "paper", "text_tasks": [], "reference": "task",
-    },
     r"data = '/nowhere/sst2': there is no folder": {"text_tasks": ["sst2"], "text_data": "/nowhere"},
     r"text_tasks.0 = 'x': no text task 'x'": {"text_tasks": ["x"]},
 }  # fmt: skip
@@ -1509,31 +1484,22 @@ def setup_for(heads, **settings):
     return measure.setup_for(figure(**settings), heads)
 
 
-def test_sizes_that_the_model_has_no_heads_for_are_refused():
-    with pytest.raises(ValueError, match="sizes of 1 to 12 heads"):
-        setup_for(12, sizes=[1, 20])
-    with pytest.raises(ValueError, match=r"sizes = \[1, 2, 4, 8\], primary = 3"):
-        setup_for(32, primary=3)
-
-
 def test_lists_may_come_as_text():
-    found = figure(tasks='["wordseq1", "wordseq2"]', sizes="[1, 2]", demonstration_seeds="42", labels="A, B").settings
-    assert (found.tasks, found.sizes) == (("wordseq1", "wordseq2"), (1, 2))
-    assert (found.demonstration_seeds, found.labels) == ((42,), ("A", "B"))
+    found = figure(tasks='["wordseq1", "wordseq2"]', demonstration_seeds="42", shots="0, 10").settings
+    assert (found.tasks, found.demonstration_seeds, found.shots) == (("wordseq1", "wordseq2"), (42,), (0, 10))
     assert figure(text_tasks=[]).settings.text_tasks == ()
 
 
 def test_what_is_not_given_follows_from_the_model():
     small, large = (setup_for(heads, prompts=None) for heads in (32, 270))
-    assert small.tasks == planning.TASKS and small.seeds == (42,) and small.mode == "mean"
-    sizes = [(one.prompts, one.sizes, one.primary, one.control_sets, one.other_sets) for one in (small, large)]
-    assert sizes == [(60, (1, 2, 4, 8), 4, 20, 20), (40, (3, 9), 3, 10, 5)] and 1 / (1 + 2 * 10) < 0.05
+    assert small.tasks == planning.TASKS and small.mode == "mean"
+    sizes = [(one.prompts, one.primary, one.control_sets, one.other_sets) for one in (small, large)]
+    assert sizes == [(60, 4, 20, 20), (40, 3, 10, 5)] and 1 / (1 + 2 * 10) < 0.05
     study = figure(settings="paper", demonstration_seeds=[1], text_tasks=[], reference="staicc")
     paper = measure.setup_for(study, 1024)
-    assert (paper.prompts, paper.seeds, paper.mode, paper.sizes) == (500, (1,), "input_mean", (11, 31))
-    assert paper.all_tasks and paper.all_sizes and paper.control_sets == 3
-    assert [task.reference for task in measure.task_studies(study, "wordseq1", 500)] == ["staicc"]
-    assert setup_for(32, sizes=[2], control_sets=7).primary == 2
+    assert (paper.prompts, paper.mode, paper.primary, paper.control_sets) == (500, "input_mean", 11, 3)
+    assert paper.all_tasks
+    assert [(task.reference, task.seed) for task in measure.task_studies(study, "wordseq1", 500)] == [("staicc", 1)]
 
 
 def test_what_followed_from_a_setting_follows_from_a_changed_one():
@@ -1554,21 +1520,18 @@ def test_a_plan_has_every_control_and_fewer_on_other_tasks():
     setup = setup_for(144, settings="paper", tasks=tasks, other_sets=1, text_tasks=[], reference="staicc")
     plan = planning.plan(score, rng.random((12, 12)) + 1, setup)
     edits = named(plan.edits)
-    assert plan.chosen == best[:2] and setup.sizes == (2, 5) and not plan.short
+    assert plan.chosen == best[:2] and setup.primary == 2
     layers = sorted(layer for layer, _ in best[:2])
     for heads in plan.controls[Group.LAYER_MATCHED]:
         assert sorted(layer for layer, _ in heads) == layers and not {*heads} & {*best}
-    assert edits["top 2 ablated"] == edits["n = 2"] == Edit.ablate(best[:2], "input_mean")
-    assert edits["n = 5"] == Edit.ablate(best, "input_mean")
-    assert edits["n = 5, pattern knocked out"] == Edit.knock_out(best)
-    others = [row.name for row in plan.draws(Group.LAYER_MATCHED, 5)]
-    assert others == [f"n = 5, layer-matched {i}" for i in (1, 2, 3)]
+    assert edits["top 2 ablated"] == Edit.ablate(best[:2], "input_mean")
+    assert edits["pattern knocked out"] == Edit.knock_out(best[:2])
     assert plan.of_task("wordseq1", []) == plan.edits
     assert named(plan.of_task("wordseq2", [])) == {"whole model": WHOLE}
     fewer = named(plan.of_task("wordseq2", ["wordseq2"]))
     assert {*edits} - {*fewer} == {f"{group.value} {i}" for group in plan.controls for i in (2, 3)}
-    assert list(named(plan.few())) == ["whole model", "top 2 ablated", *(f"norm-matched {i}" for i in (1, 2, 3))]
-    assert list(named(plan.few(ablations=False))) == ["whole model"]
+    by_shots = ["whole model", "top 2 ablated", "pattern knocked out", "layer-matched 1"]
+    assert list(named(plan.by_shots(5))) == by_shots and list(named(plan.by_shots(0))) == [*by_shots[:2], by_shots[3]]
     right = {
         "wordseq1": {row: np.ones((1, 4), bool) for row in plan.edits},
         "recursion": {EditRow(Group.WHOLE): np.eye(2) > 0},
@@ -1588,21 +1551,11 @@ def test_a_plan_has_every_control_and_fewer_on_other_tasks():
     assert found["queries"] == {"wordseq1": 4, "recursion": 2} and found["done"] == ["wordseq1"]
 
 
-def test_the_full_grid_has_the_primary_set_in_every_mode():
-    score = np.full((4, 4), 0.1)
-    score[3] = 0.9
-    made = planning.plan(score, np.ones((4, 4)), setup_for(16, sizes=[2], control_sets=2, full_grid=True))
-    kinds = (Group.WHOLE, Group.ABLATED, Group.OTHER_MODE)
-    assert [row.name for row in made.edits if row.group in kinds] == [
-        "whole model", "top 2 ablated", "top 2, zero", "top 2, mean_pos", "top 2, input_mean",
-    ]  # fmt: skip
-
-
 def test_heads_without_layer_matched_controls_are_compared_by_norm_alone():
     score = np.full((2, 3), 0.5)
     score[1] = 0.1
-    plan = planning.plan(score, np.ones((2, 3)), setup_for(6, sizes=[2], control_sets=2))
-    assert plan.short == {0: (2, 0)} and plan.controls[Group.LAYER_MATCHED] == []
+    plan = planning.plan(score, np.ones((2, 3)), setup_for(6, primary=2, control_sets=2))
+    assert plan.controls[Group.LAYER_MATCHED] == []
     assert plan.draws(Group.LAYER_MATCHED) == [] and len(plan.draws(Group.KNOCKED_OUT_IN_OTHERS)) == 2
 
 
@@ -1640,19 +1593,6 @@ def test_the_uniform_loss_is_that_of_all_tokens_of_the_vocabulary(pair, tmp_path
     assert len(unloaded(study).losses({"whole": WHOLE})["whole"]) == 3
 
 
-def test_the_agreement_of_scores_with_those_of_other_settings(tmp_path):
-    model, truth = planted_control(planted.induction, {"family": "llama"})
-    study = figure(model, sizes=[1], length=12, copies=3, sequences=2, untrained_control=False, folder=tmp_path)
-    found = study.numbers("stability")
-    assert list(found["stability"]) == ["without BOS", "length 25", "length 100", "single sequences"]
-    assert {line["of the best"] for line in found["stability"].values()} == {1} and not found["stability left out"]
-    assert all(line["rank correlation"] <= 1 for line in found["stability"].values())
-    table = show.stability_table({**study.numbers("scores"), **found})
-    assert list(table.columns) == ["rank correlation", "of the best 1", "best score"]
-    score = unloaded(study).arrays("scores")["heads"].mean()
-    assert truth.found_exactly("induction", score, 0.3) and not truth.found_exactly("previous token", score, 0.3)
-
-
 def test_the_untrained_twin_of_a_quantised_model_is_unquantised(tmp_path):
     trained = Model("embedded", device="cpu", verbose=False)
     study = SequenceStudy(trained, length=5, copies=2, sequences=1, folder=tmp_path)
@@ -1674,9 +1614,8 @@ def test_all_results_of_a_small_study(tmp_path, monkeypatch):
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path / "output"))
     model = Model("embedded", device="cpu", verbose=False)
     study = figure(
-        model, tasks=["wordseq1", "repetition"], k=2, prompts=8, sizes=[1, 2], primary=2, control_sets=2, length=10,
-        sequences=2, demonstration_seeds=[42, 43], hard_negatives=True, labels=["Foo", "Res"], full_grid=True,
-        reference="staicc", shots=[0, 2], folder=tmp_path,
+        model, tasks=["wordseq1", "repetition"], k=2, prompts=8, primary=2, control_sets=2, length=10, sequences=2,
+        demonstration_seeds=[42, 43], reference="staicc", shots=[0, 2], folder=tmp_path,
     )  # fmt: skip
     values, found, plan = study.values, study.arrays("scores"), study.arrays("ablation")["plan"]
     mean = found["heads"].mean()
@@ -1684,13 +1623,10 @@ def test_all_results_of_a_small_study(tmp_path, monkeypatch):
     untrained = measure.on_sequences(study).twin().scores().mean()
     assert values["scores"]["untrained"].max() == untrained.max() < 0.3
     assert list(values["accuracy"]["wordseq1"]) == [row.name for row in plan.edits]
-    assert list(values["zero_shot"]["wordseq1"]) == [row.name for row in plan.few()]
-    assert list(values["losses"]) == [*(row.name for row in plan.few()), "uniform"]
-    assert list(values["controls"]) == ["layer-matched", "norm-matched", "short of"]
+    assert list(values["controls"]) == ["layer-matched", "norm-matched"]
     said = study.check()
     assert said[0].startswith(f"{in_words(int((mean >= 0.3).sum())).capitalize()} of 32 heads attend to what followed")
     assert "Planted induction heads found exactly: True" in said
-    assert any("needs meta-llama/Meta-Llama-3-8B" in sentence for sentence in said)
     again = unloaded(study)
     assert again.check() == said
     sentences = study.save().sentences

@@ -130,11 +130,9 @@ def test_tasks_that_the_model_does_are_told_by_other_queries(rte, tmp_path):
 def test_the_study_of_the_figure_takes_text_tasks(tmp_path):
     study = Study(
         "induction_scores", EMBEDDED, tasks=["sst2", "wordseq1"], primary_task="sst2", all_tasks=True, mode="zero",
-        untrained_control=False, prompts=4, k=2, sequences=2, length=10, control_sets=1, sizes=[1], folder=tmp_path,
+        untrained_control=False, prompts=4, k=2, sequences=2, length=10, control_sets=1, primary=1, folder=tmp_path,
     )  # fmt: skip
     assert set(study.arrays("ablation")["right"]) == {"sst2", "wordseq1"}
-    for name in ("ablation", "doses"):
-        part = study.figure.parts[name]
-        numbers = {key: entry for needed in (*part.needs, name) for key, entry in study.numbers(needed).items()}
-        assert drawn(part, {"request": study.request, "model": "embedded", **numbers}) is not None
+    values = study.values_of("scores", "ablation")
+    assert drawn(study.figure.parts["ablation"], values) is not None
     assert study.arrays("pattern")["task"] == "sst2"

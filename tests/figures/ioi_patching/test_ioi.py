@@ -154,7 +154,7 @@ def test_the_example_is_the_seeds(pair, measured):
 def test_patching_the_run_itself_changes_nothing(pair):
     base = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
     z, answers = patching.heads_of(pair[0], base), torch.tensor([[5, 6], [7, 8]])
-    scores, plain, _ = patching.patch_map(pair[0], base, z, answers, 4)
+    scores, plain = patching.patch_map(pair[0], base, z, answers, 4)
     assert np.abs(scores - plain[:, None, None]).max() <= 1e-12
 
 
@@ -184,13 +184,6 @@ def planted_data(folder, **options):
     model, truth = planted_control(planted.ioi, options, name_tokens)
     study = Study("ioi_patching", model, prompts=16, held_out=True, untrained_control=False, folder=folder)
     data = study.arrays("population")["trained"]
-    if not options:  # the same record, as the positive control of a figure has it
-        control = Study("ioi_patching", prompts=16, folder=folder)
-        effect = numbers.population({"trained": data, "untrained": None}, SETTINGS)["population"]["noised"]
-        stated = control.numbers("planted")
-        np.testing.assert_array_equal(stated["planted"]["value"], effect["value"])
-        assert stated["planted heads"] == ["mover"]
-        assert {tuple(row[:2]): row[2] for row in control.arrays("planted")["roles"]} == truth.names
     return data, truth
 
 
@@ -287,8 +280,6 @@ def test_circuits_equal_hooks_that_write_the_means(pair, tmp_path):
             expected = float(logits[each.answers[0]] - logits[each.answers[1]])
             assert found[name][number] == pytest.approx(expected, abs=1e-5)
     assert np.abs(found["some"] - found["whole"]).min() > 1e-3
-    with pytest.raises(ValueError, match="3 layers of 4 heads"):
-        measure.alone(study, np.ones((1, 4, 3), bool))
 
 
 @pytest.mark.parametrize("heads", [[(0, 4)], [(3, 0)], [(0, 1), (0, 1)], []], ids=str)
@@ -314,7 +305,7 @@ def test_heads_of_a_hybrid_are_places_among_the_layers_with_attention(tmp_path):
     values = study.numbers("population") | study.numbers("paths") | study.numbers("edges")
     assert "no attention" in values["paths"]["refused"] and [*values["paths"]] == ["refused"]
     assert values["component graph"] == values["paths"]
-    for part in ("paths", "diagram", "edges", "edge_circuits"):
+    for part in ("paths", "diagram", "edge_circuits"):
         assert study.figure.parts[part].panels(values) is None
 
 
@@ -428,16 +419,14 @@ def test_prompts_that_share_a_frame_and_names_count_as_one():
         return again, many(again), curve(again["base"], sets, again["clusters"])
 
     (once, one, one_curve), (copied, found, found_curve) = results(1), results(8)
-    for name in ("intact", "corrupted", "accuracy", "probability"):
+    for name in ("intact", "corrupted", "accuracy"):
         assert found["population"][name] == pytest.approx(one["population"][name]), name
     for name, number in numbers.published(once).items():
         assert numbers.published(copied)[name] == pytest.approx(number), name
-    for name in ("accuracy", "swap"):
-        assert found["untrained"][name] == pytest.approx(one["untrained"][name])
     for end in ("low", "high"):
         np.testing.assert_allclose(found["untrained"]["heads"][end], one["untrained"]["heads"][end])
     assert found_curve["whole"] == pytest.approx(mean_interval(data["base"]))
-    for name in ("alone", "without", "surplus"):
+    for name in ("without", "surplus", "faithfulness"):
         assert found_curve[name]["1"] == pytest.approx(one_curve[name]["1"]), name
     assert found_curve["surplus"]["1"] == pytest.approx(mean_interval(alone - data["base"]))
 
@@ -491,8 +480,7 @@ def test_an_untrained_model_carries_nothing_beyond_chance_and_a_trained_one_does
     for _ in range(200):
         quiet["noised"] = quiet["base"][:, None, None] + rng.normal(0, 1, (16, 3, 4))
         wrong += beyond(quiet) > 0
-    found = numbers.untrained(quiet)
-    assert wrong / 200 <= 0.09 and found["accuracy"].value == 0.5 and found["pairs"] == 16
+    assert wrong / 200 <= 0.09
     loud = np.zeros((3, 4))
     loud[2, 3] = 0.5
     assert beyond(drawn(loud)) == 1
@@ -546,8 +534,6 @@ def test_the_numbers_of_the_curve_by_hand():
     one = found(0.95)
     assert one["random"] == {"1": [0.0], "2": [pytest.approx(whole.mean() * 0.2)]} and one["pairs"] == 60
     assert [share.value for share in one["faithfulness"].values()] == pytest.approx([0.3, 0.95])
-    assert one["reached"] == {"0.5": 2, "0.8": 2, "0.9": 2}
-    assert found(0.6)["reached"] == {"0.5": 2, "0.8": None, "0.9": None}
     assert found(1.3)["surplus"]["2"].low > 0
 
 
@@ -555,11 +541,14 @@ def test_faithfulness_is_a_ratio_of_means_whose_intervals_know_clusters():
     rng = np.random.default_rng(0)
     whole, clusters = np.repeat(rng.normal(8, 2, 20), 3), np.repeat(np.arange(20), 3)
     alone = {"1": 0.25 * whole, "4": whole + np.repeat(rng.normal(0, 1, 20), 3)}
-    found, apart = (numbers.faithfulness(whole, alone, kinds) for kinds in (clusters, np.arange(60)))
-    assert found["1"] == pytest.approx((0.25, 0.25, 0.25)) and found["4"].low < 1 < found["4"].high
-    assert apart["4"].high - apart["4"].low < found["4"].high - found["4"].low
-    shares = {"1": found["1"], "2": found["4"], "4": found["1"]}
-    assert [numbers.reached(shares, level) for level in (0.2, 0.5, 2.0)] == [1, 2, None]
+
+    def found(kinds):
+        sets = {(kind, int(size)): one for size, one in alone.items() for kind in ("strongest", "without")}
+        return curve(whole, sets, kinds)["faithfulness"]
+
+    together, apart = found(clusters), found(np.arange(60))
+    assert together["1"] == pytest.approx((0.25, 0.25, 0.25)) and together["4"].low < 1 < together["4"].high
+    assert apart["4"].high - apart["4"].low < together["4"].high - together["4"].low
 
 
 def path_data():
@@ -606,14 +595,14 @@ def test_published_numbers_are_filled_from_their_own_pair():
 
 
 def test_agreement_by_hand():
-    exact = np.array([[4.0, -3.0, 2.0], [1.0, 0.5, 0.0]])
-    same = numbers.agreement(exact, 2 * exact, top=(2,))
-    assert same["spearman"] == pytest.approx(1) and same["pearson"] == pytest.approx(1)
-    assert (same["overlap"], same["signs"], same["worst"][2]) == ({"2": 1.0}, 1.0, 0)
-    other = exact.copy()
-    other[0, 1] = 0.1  # the second strongest becomes the second weakest, and changes its sign
-    found = numbers.agreement(exact, other, top=(2,), least=1)
-    assert found["overlap"] == {"2": 0.5} and found["worst"] == [0, 1, 3] and found["signs"] == 0.75
+    exact = np.array([[0.4, -0.3, 0.2], [0.1, 0.05, 0.0]])
+    data = drawn(exact, noise=0.0)
+    same, other = many(data)["population"]["agreement"], exact.copy()
+    assert same["spearman"] == pytest.approx(1) and same["signs"] == 1
+    other[0, 1] = 0.01  # a strong head has next to no estimate, of the other sign
+    data["attribution"] = np.broadcast_to(-8 * other, data["noised"].shape)
+    found = many(data)["population"]["agreement"]
+    assert found["signs"] == 0.8 and found["spearman"] < 1
 
 
 # ------------------------------------------------------------------------------------------------ records
@@ -654,25 +643,21 @@ def test_all_parts_together_say_and_store_what_they_are(pair, tmp_path):
     stored = study.values
     assert list(stored) == [
         "request", "model", "scores", "permuted", "patched", "selectivity", "example", "population", "untrained",
-        "circuit", "paths", "component graph", "planted", "planted heads",
+        "circuit", "paths", "component graph",
     ]  # fmt: skip
     assert list(stored["population"]) == [
-        "intact", "corrupted", "accuracy", "probability", "pairs", "noised", "denoised", "estimate", "direct",
+        "intact", "corrupted", "accuracy", "pairs", "noised", "denoised", "estimate", "direct",
         "agreement", "chosen", "measured",
     ]  # fmt: skip
-    assert list(stored["untrained"]) == ["pairs", "accuracy", "swap", "heads"]
-    assert list(stored["circuit"])[:-1] == [
-        "whole", "alone", "without", "surplus", "random", "faithfulness", "reached",
-    ]  # fmt: skip
+    assert list(stored["untrained"]) == ["heads"]
+    assert list(stored["circuit"]) == ["whole", "without", "surplus", "random", "faithfulness", "pairs"]
     assert {*stored["paths"]} == {"heads", "edges", "query", "key", "value", "direct", "pairs"}
     assert list(stored["component graph"])[:6] == ["strongest", "drawn", "matter", "found", "agreement", "curves"]
-    assert stored["component graph"]["points"].shape == (6, 40) and len(stored["paths"]["heads"]) == 3
-    assert any(line.startswith("Planted heads that carry anything: ") for line in study.check())
+    assert len(stored["component graph"]["strongest"]) == 10 and len(stored["paths"]["heads"]) == 3
     shown = {name: part.panels(stored) for name, part in study.figure.parts.items() if part.panels}
     assert {name for name, grid in shown.items() if grid is None} <= {"diagram"}  # of a random model
     assert "17 tokens" in study.figure.parts["p1"].about(stored)
-    words_after = study.figure.parts["p1"].table(stored)
-    assert words_after.shape == (5, 4) and words_after.index.tolist() == [1, 2, 3, 4, 5]
+    assert all(line.count(", '") == 4 for line in list(study.figure.parts["p1"].says(stored))[2:])
     assert measure.tutorial(study) == {}
 
 
@@ -879,7 +864,7 @@ def test_a_slice_of_the_attentions_output_is_no_head():
                 hook.remove()
                 scores[layer, head] = logits[5] - logits[6]
     prepare(model)
-    ours, _, _ = patching.patch_map(model, base, patching.heads_of(model, source), torch.tensor([[5, 6]]), 6)
+    ours, _ = patching.patch_map(model, base, patching.heads_of(model, source), torch.tensor([[5, 6]]), 6)
     assert np.corrcoef(scores.ravel(), ours.ravel())[0, 1] < 0.9
 
 

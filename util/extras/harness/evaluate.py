@@ -86,13 +86,13 @@ def evaluate(
     return by_seed
 
 
-def table(by_seed: Mapping[int, Mapping[str, Any]], metric: str = "acc") -> pd.DataFrame:
-    """One metric of each task and group of what the harness gave: a column for each seed, and their mean."""
+def table(by_seed: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
+    """The accuracy in each task and group of what the harness gave: a column for each seed, and their mean."""
     columns = {}
     for seed, results in by_seed.items():
         rows = {**results["results"], **results.get("groups", {})}
         columns[f"seed {seed}"] = {
-            task: value for task, row in rows.items() for name, value in row.items() if name.split(",")[0] == metric
+            task: value for task, row in rows.items() for name, value in row.items() if name.split(",")[0] == "acc"
         }
     made = pd.DataFrame(columns).astype(float)
     return made.assign(mean=made.mean(axis=1))

@@ -106,9 +106,8 @@ def takes_means(edit: Edit) -> bool:
 def edit_of(plain: Mapping[str, Any]) -> Edit:
     """The edit that `Edit.plain` writes so. Raises ValueError for anything else."""
     given = dict(plain)
-    if "ablate" in given:
-        return Edit(given.pop("ablate"), **given)
-    return Edit(given.pop("knock_out", ()), **given)
+    heads = given.pop("ablate", None) or given.pop("knock_out", ())
+    return Edit(heads, **given)
 
 
 # ------------------------------------------------------------------------------------------------ interventions

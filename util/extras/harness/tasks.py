@@ -33,12 +33,9 @@ from util.stats.answers import label_mass, right, which_label
 
 FOLDER = Path(__file__).parent / "task_configs"
 PREFIX = "icl_"
-VERSION = 1.0
 METRICS = ("acc", "which_label", "label_mass")
 UNRELATED = "_sul"  # behind the names of NLP tasks with labels that are unrelated to the classes
 NAMES = (*classification.NAMES, *(f"{name}{version}" for version in ("", UNRELATED) for name in TEXT_TASKS))
-# shots of the rows of Crosbie & Shutova's Table 1
-TABLE_1 = {name: (20,) if name.endswith("_4way") else (5, 10) for name in classification.NAMES}
 
 _TASKS: dict[str, Task] = {}  # by name: those that this process has used or was given
 _FOLDERS: dict[str, Path] = {}  # by name: where the texts of those were read, if in a folder
@@ -104,7 +101,7 @@ def config(task: Task) -> dict[str, Any]:
         "fewshot_delimiter": task.layout.end,
         "process_results": scores,
         "metric_list": [{"metric": name, "aggregation": "mean", "higher_is_better": True} for name in METRICS],
-        "metadata": {"version": VERSION},
+        "metadata": {"version": 1.0},
     }
 
 
@@ -180,8 +177,7 @@ def manager(include_path: str | Path | None = None, defaults: bool = False) -> T
 
     include_path: a folder of more. defaults: also the harness's own tasks, nearly all of which need the hub.
     """
-    more = [] if include_path is None else [include_path]
-    return TaskManager(include_path=[FOLDER, *more], include_defaults=defaults)
+    return TaskManager(include_path=[*filter(None, [FOLDER, include_path])], include_defaults=defaults)
 
 
 def prompt_of(context: str) -> Prompt | None:

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from util.figures.induction_scores import measures, numbers, published
+from util.figures.induction_scores import numbers, published
 from util.figures.induction_scores.edits import Group, Row
 from util.figures.induction_scores.plan import TASKS
 from util.figures.induction_scores.shots import KNOCKED_OUT, WHOLE, Labelled, TaskShots, without_others
@@ -102,44 +101,39 @@ def effect(shares: Shares, tasks: Sequence[TaskShots]) -> Effect:
     return Effect.of(*(shares(task, without_others) for task in tasks), sets=sums)
 
 
-def judge(tasks: Sequence[TaskShots], margins: Mapping[int, float] = MARGINS) -> Verdicts:
+def judge(tasks: Sequence[TaskShots]) -> Verdicts:
     """The verdicts on the seven claims."""
     own = [task for task in tasks if not task.labelled.unrelated]
     unrelated = [task for task in tasks if task.labelled.unrelated]
     pattern = [task for task in own if task.does and not task.text]
     texts = [task for task in own if task.does and task.text and task.has_zero_shot]
-    bare = [task for task in own if task.does_bare]
     of_own = {task.labelled.task: task for task in own if task.ablated in task.right[task.most]}
     both = [task for task in unrelated if task.does and task.labelled.task in of_own]
     with_own = {task.labelled.task: of_own[task.labelled.task] for task in both}
-    asked = partial(_claim, margins)
-    first = asked(1, lost_to_others, pattern)
-    third = asked(3, spared_by_knockout, pattern)
+    first, third = _claim(1, lost_to_others, pattern), _claim(3, spared_by_knockout, pattern)
     if third.verdict != NOT_DONE and first.verdict != HOLDS:
         third = Claim(3, TEXTS[3], NO_PREMISE, note=f"claim 1 {first.verdict}")
     none = NOT_DONE if unrelated else NOT_ASKED
     return Verdicts(
         (
             first,
-            _near_chance(margins[2], pattern),
+            _near_chance(pattern),
             third,
-            asked(4, benefit_lost, texts, none),
-            asked(5, benefit_left, texts, none),
-            asked(6, lost_more_than(with_own), both, none),
-            asked(7, lost_zero_shot, bare),
+            _claim(4, benefit_lost, texts, none),
+            _claim(5, benefit_left, texts, none),
+            _claim(6, lost_more_than(with_own), both, none),
+            _claim(7, lost_zero_shot, [task for task in own if task.does_bare]),
         )
     )
 
 
-def _claim(
-    margins: Mapping[int, float], number: int, shares: Shares, tasks: Sequence[TaskShots], none: str = NOT_DONE
-) -> Claim:
+def _claim(number: int, shares: Shares, tasks: Sequence[TaskShots], none: str = NOT_DONE) -> Claim:
     """The verdict on a claim about the mean over tasks, with each of them beside; `none` where there are none."""
     if not tasks:
         return Claim(number, TEXTS[number], none)
     available = min(task.available for task in tasks)
     name = ", ".join(task.labelled.name for task in tasks)
-    part = judged(name, effect(shares, tasks), margins[number], above=number in ABOVE, available=available)
+    part = judged(name, effect(shares, tasks), MARGINS[number], above=number in ABOVE, available=available)
     alone = tasks if len(tasks) > 1 else []
     single = [shown(task.labelled.name, effect(shares, [task])) for task in alone]
     return Claim(number, TEXTS[number], part.verdict, (part,), beside=tuple(single))
@@ -152,11 +146,11 @@ def worst_hit(tasks: Sequence[TaskShots]) -> tuple[TaskShots, Effect]:
     return worst, Effect.of((left, whole))
 
 
-def _near_chance(margin: float, tasks: Sequence[TaskShots]) -> Claim:
+def _near_chance(tasks: Sequence[TaskShots]) -> Claim:
     if not tasks:
         return Claim(2, TEXTS[2], NOT_DONE)
     worst, left = worst_hit(tasks)
-    part = judged(worst.labelled.name, left, margin, above=False, available=worst.available // 2)
+    part = judged(worst.labelled.name, left, MARGINS[2], above=False, available=worst.available // 2)
     note = "accuracy falls below chance" if part.high < 0 else ""
     return Claim(2, TEXTS[2], part.verdict, (part,), note)
 
@@ -164,26 +158,21 @@ def _near_chance(margin: float, tasks: Sequence[TaskShots]) -> Claim:
 # ------------------------------------------------------------------------------------------------ the paper's numbers
 
 
-def of_paper(model: str = published.MODEL, chance: float = 0.5) -> list[TaskShots]:
-    """The paper's own accuracies of a model as tasks of countless queries: Tables 1 and 3, 10 shots, 1 % of the heads.
+def of_paper() -> list[TaskShots]:
+    """The paper's own accuracies as tasks of countless queries: Tables 1 and 3, 10 shots, 1 % of the heads.
 
     A task is done where the table has its ablation, and accuracy is above chance and above that without demonstrations.
     """
-    ablated, others = Row(Group.ABLATED), Row(Group.LAYER_MATCHED, draw=1)
-    rows = {
-        published.FULL: WHOLE,
-        published.ABLATED: ablated,
-        published.RANDOM: others,
-        published.KNOCKED_OUT: KNOCKED_OUT,
-    }
+    ablated, others, chance = Row(Group.ABLATED), Row(Group.LAYER_MATCHED, draw=1), 0.5
+    rows = {Group.WHOLE: WHOLE, Group.ABLATED: ablated, Group.LAYER_MATCHED: others, Group.KNOCKED_OUT: KNOCKED_OUT}
     tasks = []
     for labelled in (*map(Labelled, TASKS), *(Labelled(task, to) for task in TEXT_TASKS for to in (False, True))):
-        right = {}
-        for shots in (0, 10):
-            place = measures.place_in_tables(labelled.task, shots, labelled.unrelated)
-            accuracies = published.accuracies(place, model)
-            if accuracies:
-                right[shots] = {rows[name]: np.full((1, COUNTLESS), value / 100) for name, value in accuracies.items()}
+        tables = {shots: published.accuracies(labelled.task, shots, labelled.unrelated) for shots in (0, 10)}
+        right = {
+            shots: {rows[group]: np.full((1, COUNTLESS), share) for group, share in shares.items()}
+            for shots, shares in tables.items()
+            if shares
+        }
         if 10 not in right:
             continue
         whole, bare = (float(right[shots][WHOLE].mean()) if shots in right else chance for shots in (10, 0))
@@ -197,13 +186,13 @@ def of_paper(model: str = published.MODEL, chance: float = 0.5) -> list[TaskShot
     return tasks
 
 
-def verdicts_on_paper(margins: Mapping[int, float] = MARGINS) -> dict[str, dict[str, Any]]:
+def verdicts_on_paper() -> dict[str, dict[str, Any]]:
     """The effects of the paper's own numbers, and on which side of the margin they lie, by the number of a claim."""
-    found = {}
-    for claim in judge(of_paper(), margins).claims:
-        for part in claim.parts:
-            found[str(claim.number)] = {"value": part.value, "verdict": claim.verdict}
-    return found
+    return {
+        str(claim.number): {"value": part.value, "verdict": claim.verdict}
+        for claim in judge(of_paper()).claims
+        for part in claim.parts
+    }
 
 
 def stored(title: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,6 +215,6 @@ def stored(title: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
         },
         "margins": {str(number): margin for number, margin in MARGINS.items()},
         "published": verdicts_on_paper(),
-        **numbers.benefits(arrays, None),
+        **numbers.benefits(arrays["tasks"]),
         "claims": judge(arrays["tasks"]).claims,
     }

@@ -68,10 +68,8 @@ class Group(Enum):
 
     WHOLE = "whole model"
     ABLATED = "ablated"
-    OTHER_MODE = "ablated in another mode"
     LAYER_MATCHED = "layer-matched"
     NORM_MATCHED = "norm-matched"
-    SIZE = "ablated, another size"
     KNOCKED_OUT = "pattern knocked out"
     KNOCKED_OUT_IN_OTHERS = "pattern in others"
     RANDOM_KEYS = "random keys"
@@ -85,28 +83,21 @@ CONTROL_SETS = (Group.LAYER_MATCHED, Group.NORM_MATCHED)
 class Row:
     """One of the things that are done to a model.
 
-    size: how many heads, where the name says it: of ablations, and of sets that are not of the primary size. draw: the
-    number of a draw, from 1 on. mode: of an ablation in another mode than the study's.
+    size: how many heads are ablated, where they are the best ones. draw: the number of a draw, from 1 on.
     """
 
     group: Group
     size: int | None = None
     draw: int | None = None
-    mode: str | None = None
 
     @property
     def name(self) -> str:
         """How figures, tables and values files call the row."""
         if self.group is Group.ABLATED:
             return f"top {self.size} ablated"
-        if self.group is Group.OTHER_MODE:
-            return f"top {self.size}, {self.mode}"
-        if self.group is Group.SIZE:
-            return f"n = {self.size}"
-        name = self.group.value if self.size is None else f"n = {self.size}, {self.group.value}"
-        return name if self.draw is None else f"{name} {self.draw}"
+        return self.group.value if self.draw is None else f"{self.group.value} {self.draw}"
 
     @property
     def is_control_set(self) -> bool:
-        """Whether as many other heads as the primary set are ablated."""
-        return self.group in CONTROL_SETS and self.size is None
+        """Whether as many other heads are ablated."""
+        return self.group in CONTROL_SETS

@@ -15,15 +15,21 @@ from tqdm import tqdm
 
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
-from util.figures.induction_scores import measures
 from util.figures.induction_scores.edits import WHOLE as NOTHING
 from util.figures.induction_scores.edits import Edit, Row
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
 from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
-from util.figures.induction_scores.plan import FOUR_WAY_SHOTS, PAPER_SHARES, Plan, Setup, plan
+from util.figures.induction_scores.plan import (
+    FOUR_WAY_SHOTS,
+    PAPER_SHARES,
+    Plan,
+    Setup,
+    how_many,
+    plan,
+    previous_token_heads,
+)
 from util.figures.induction_scores.shots import WHOLE, Labelled, TaskShots
 from util.figures.induction_scores.task_study import (
-    Answers,
     TaskStudy,
     answered_right,
     check_task,
@@ -31,10 +37,9 @@ from util.figures.induction_scores.task_study import (
     tasks_done,
 )
 from util.figures.induction_scores.vector_sets import ROOM, check_size, head_sets
-from util.figures.planted_controls import errors_by_noise, planted_control
+from util.figures.planted_controls import planted_control
 from util.load_model_and_data import load_text_task, reference_texts
 from util.models import planted as circuits
-from util.prompts import classification
 from util.prompts.classification import LABELS
 from util.prompts.sequences import repeated_sequences
 from util.prompts.text_tasks import TEXT_TASKS
@@ -50,7 +55,6 @@ from util.study.study import Study
 
 OV_TOKENS = 256  # that copying by weights alone is measured on
 TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long; not of premises
-PLANTED_NOISES, PLANTED_SEEDS = (0.5, 1.0, 2.0), (0, 1)
 
 
 def on_sequences(study: Study, **changes: Any) -> SequenceStudy:
@@ -66,30 +70,24 @@ def on_sequences(study: Study, **changes: Any) -> SequenceStudy:
 def setup_for(study: Study, heads: int) -> Setup:
     """Returns what is measured of a model with so many heads.
 
-    Below 100 heads: 60 queries, the best 1, 2, 4, 8 heads, four of them with 20 control sets of either kind. From 100
-    on: 40 queries, the best 1 % and 3 %, the former with 10 control sets of either kind, 5 on other tasks; with 19 in
-    all, the least p is 0.05. Raises ValueError where a size is more than the heads, and where the primary size is none
-    of the sizes.
+    Below 100 heads: 60 queries, the best four heads with 20 control sets of either kind. From 100 on: 40 queries, the
+    best 1 % with 10 control sets of either kind, 5 on other tasks; with 19 in all, the least p is 0.05. Raises
+    ValueError for more of the best heads than there are.
     """
     s, small = study.settings, heads < 100
-    sizes = s.sizes or ((1, 2, 4, 8) if small else tuple(measures.how_many(share, heads) for share in PAPER_SHARES))
-    primary = s.primary or (4 if small and 4 in sizes else sizes[0])
-    if primary not in sizes or max(sizes) > heads:
-        raise ValueError(f"sizes = {list(sizes)}, primary = {primary}: sizes of 1 to {heads} heads, one is primary")
+    primary = s.primary or (4 if small else how_many(PAPER_SHARES[0], heads))
+    if primary > heads:
+        raise ValueError(f"primary = {primary}: the model has {heads} heads")
     control_sets = s.control_sets or s.preset.control_sets or (20 if small else 10)
     return Setup(
         tasks=s.tasks,
         primary_task=s.primary_task,
         prompts=prompts_of(study, s.primary_task, heads),
-        seeds=s.demonstration_seeds,
         mode=s.mode,
-        sizes=sizes,
         primary=primary,
         control_sets=control_sets,
         other_sets=s.other_sets or (control_sets if small else min(5, control_sets)),
         all_tasks=s.all_tasks,
-        all_sizes=s.preset.all_sizes,
-        full_grid=s.full_grid,
         four_way=s.preset.four_way,
         text_tasks=s.text_tasks,
         shots=s.shots,
@@ -107,9 +105,8 @@ def prompts_of(study: Study, task: str, heads: int) -> int:
 def task_studies(study: Study, task: str, prompts: int, **changes: Any) -> list[TaskStudy]:
     """The studies of the same model on a task, one for each seed of demonstrations."""
     s = study.settings
-    of = {
-        "hard_negatives": s.hard_negatives and task in classification.PATTERNS,
-        "labels": s.labels,
+    of: dict[str, Any] = {
+        "k": s.k,
         "data": s.data_of(task),
         "reference": s.reference,
         "reference_data": s.reference_data,
@@ -117,8 +114,8 @@ def task_studies(study: Study, task: str, prompts: int, **changes: Any) -> list[
         "folder": study.folder,
         "redo": study.redo,
     }
-    k = changes.pop("k", s.k)
-    return [TaskStudy(study.model, task, k, prompts, seed, **{**of, **changes}) for seed in s.demonstration_seeds]
+    of |= changes
+    return [TaskStudy(study.model, task, prompts=prompts, seed=seed, **of) for seed in s.demonstration_seeds]
 
 
 def check(study: Study) -> None:
@@ -151,7 +148,7 @@ def check(study: Study) -> None:
 def scores(study: Study) -> dict[str, Any]:
     """The attention scores of all heads, those of the untrained twin, and the primary set of the best.
 
-    Raises ValueError, before anything is measured, where `sizes` are more than the heads of the model.
+    Raises ValueError, before anything is measured, where `primary` is more than the heads of the model.
     """
     sequences = on_sequences(study)
     heads = sequences.scores(check=lambda layers, in_layer: setup_for(study, layers * in_layer))
@@ -162,26 +159,10 @@ def scores(study: Study) -> dict[str, Any]:
     return {"heads": heads, "untrained": untrained, "setup": setup, "chosen": chosen, "description": heads.description}
 
 
-def stability(study: Study) -> dict[str, Any]:
-    """Scores [L, H] with other settings, and why sequences do not fit the model."""
-    others: dict[str, NDArray[np.floating]] = {}
-    left_out: dict[str, str] = {}
-    for name, change in (
-        ("without BOS", {"bos": False}),
-        ("length 25", {"length": 25}),
-        ("length 100", {"length": 100}),
-    ):
-        try:
-            others[name] = on_sequences(study, **change).scores().mean()
-        except UnsupportedModel as error:
-            left_out[name] = too_long(error)
-    return {**study.arrays("scores"), "others": others, "left out": left_out}
-
-
 def outputs(sequences: SequenceStudy) -> dict[str, Any]:
     """What else heads do.
 
-    copying [N, L, H]: the OV score on sequences that are not repeated, see `measures.copying`; attribution [N, L, H]:
+    copying [N, L, H]: the OV score on sequences that are not repeated, see `outputs.copying`; attribution [N, L, H]:
     what a head's write adds directly to the logit of the token that comes next in the last copy, beyond what it adds
     to the sequence's other tokens, the mean of all places; weights_copying [L, H]: the share of 256 tokens that a head
     copies by its weights alone. NaN where `engine.direct_effects` has none.
@@ -218,16 +199,10 @@ def mechanism(study: Study) -> dict[str, Any]:
     mean = found["heads"].mean()
     earlier = np.arange(len(mean))[:, None] < min(found["chosen"])[0]
     previous = np.where(earlier, found["heads"].mean("previous_token"), 0)
-    makers, alike = measures.previous_token_heads(previous, mean, seed=study.settings.seed)
+    makers, alike = previous_token_heads(previous, mean, study.settings.seed)
     removed = {"previous-token heads out": makers} | {f"others out, {i}": heads for i, heads in enumerate(alike, 1)}
     without = {name: sequences.scores(heads) for name, heads in removed.items()}
-    return {
-        **study.arrays("companions"),
-        "makers": makers,
-        "removed": removed,
-        "without": without,
-        "previous": previous,
-    }
+    return {**found, "makers": makers, "without": without}
 
 
 # ------------------------------------------------------------------------------------------------ tasks
@@ -255,22 +230,6 @@ def answers(study: Study) -> dict[str, Any]:
     done = setup.tasks if setup.all_tasks else tuple(passed)
     right = {task: answered_right(of_task, edits.of_task(task, done)) for task, of_task in on_tasks.items()}
     return {"plan": edits, "passed": passed, "done": done, "right": right}
-
-
-def doses(study: Study) -> dict[str, Any]:
-    """Right answers without demonstrations, [R, N] by task and row, and losses of plain text [N] in nats by row."""
-    found = study.arrays("ablation")
-    edits: Plan = found["plan"]
-    task, right = edits.setup.primary_task, found["right"]
-    bare = {
-        name: answered_right(
-            task_studies(study, name, edits.setup.prompts, k=0), edits.few(edits.ablated in right[name])
-        )
-        for name in edits.setup.tasks
-    }
-    first = task_studies(study, task, edits.setup.prompts)[0]
-    losses = first.losses(edits.few())
-    return {**found, "bare": bare, "losses": losses, "uniform": first.uniform_loss()}
 
 
 def shots(study: Study) -> dict[str, Any]:
@@ -304,44 +263,30 @@ def _labelled(setup: Setup) -> list[Labelled]:
 
 def _studies(study: Study, labelled: Labelled, k: int) -> list[TaskStudy]:
     """The studies of one task with k demonstrations, one for each seed."""
-    task, changes = labelled.task, dict[str, Any](k=k)
-    if task in TEXT_TASKS:
-        changes["labels"] = LABELS[:2] if labelled.unrelated else None
-        if study.settings.reference != "mnli":
-            changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
-    return task_studies(study, task, prompts_of(study, task, study.arrays("scores")["heads"].mean().size), **changes)
+    changes: dict[str, Any] = {"k": k, "labels": LABELS[:2] if labelled.unrelated else None}
+    if labelled.task in TEXT_TASKS and study.settings.reference != "mnli":
+        changes["reference_prompts"] = TEXT_REFERENCE_PROMPTS
+    prompts = prompts_of(study, labelled.task, study.arrays("scores")["heads"].mean().size)
+    return task_studies(study, labelled.task, prompts, **changes)
 
 
 def _by_shots(study: Study, labelled: Labelled, edits: Plan, shots: Sequence[int]) -> TaskShots:
-    setup, name = edits.setup, labelled.task
+    setup, text = edits.setup, labelled.task in TEXT_TASKS
     first = _studies(study, labelled, max(shots))[0]
     queries = len(first.classes.rows)
-    others = first.start + 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
-    checked = check_task(first.other_queries if others else first, len(_labelled(setup)))
+    enough = 2 * first.prompts <= queries  # else the queries themselves say whether it does the task
+    asked = first.other_queries if enough else first
+    checked = check_task(asked, len(_labelled(setup)))
     ks = (max(shots),) if labelled.unrelated else shots
-    bare = 0 in ks and does_bare(first.other_queries if others else first)
+    bare = 0 in ks and does_bare(asked)
 
-    def answered(k: int) -> dict[Row, list[Answers]]:
-        asked = checked.done or setup.all_tasks or (bare and not k)
-        rows = edits.benefit_rows() if asked else {WHOLE: NOTHING}
-        wanted = rows if k else edits.without_pattern(rows)
-        runs = [one.answers(wanted) for one in _studies(study, labelled, k)]
-        return {row: [run[row] for run in runs] for row in wanted}
+    def right(k: int) -> dict[Row, NDArray[np.bool_]]:
+        ablated = checked.done or setup.all_tasks or (bare and not k)
+        return answered_right(_studies(study, labelled, k), edits.by_shots(k) if ablated else {WHOLE: NOTHING})
 
-    runs_of = {k: answered(k) for k in ks}
-
-    def stacked(attribute: str) -> dict[int, dict[Row, NDArray[Any]]]:
-        """An attribute of the answers, [R, N, ...]."""
-        return {
-            k: {row: np.stack([getattr(run, attribute) for run in runs]) for row, runs in rows.items()}
-            for k, rows in runs_of.items()
-        }
-
-    controls = tuple(row for row in edits.benefit_rows() if row.is_control_set)
-    return TaskShots(
-        labelled, stacked("right"), edits.ablated, controls, first.chance, name in TEXT_TASKS, checked, queries, bare,
-        name not in TEXT_TASKS or first.data is not None, stacked("terms"),
-    )  # fmt: skip
+    controls = tuple(row for row in edits.by_shots(0) if row.is_control_set)
+    answered = {k: right(k) for k in ks}
+    return TaskShots(labelled, answered, edits.ablated, controls, first.chance, text, checked, queries, bare)
 
 
 def _check_lengths(study: Study, setup: Setup) -> None:
@@ -355,11 +300,6 @@ def _check_lengths(study: Study, setup: Setup) -> None:
                 except UnsupportedModel:
                     if one.task in setup.tasks and k == study.settings.k:  # other numbers are left out, see `shots`
                         raise
-
-
-def comparison(study: Study) -> dict[str, Any]:
-    """What is compared with the paper's tables: scores and right answers."""
-    return {**study.arrays("scores"), **study.arrays("ablation"), "tasks": study.arrays("shots")["tasks"]}
 
 
 # ------------------------------------------------------------------------------------------------ function vectors
@@ -399,7 +339,7 @@ def function_vectors(study: Study) -> dict[str, Any]:
     matching = found["heads"].mean()
     small = matching.size < 100
     queries, draws = (20, 20) if small else (8, 10)
-    size = min(4, matching.size // 3) if small else measures.how_many(PAPER_SHARES[1], matching.size)
+    size = min(4, matching.size // 3) if small else how_many(PAPER_SHARES[1], matching.size)
     places: dict[str, Any] = {"folder": study.folder, "redo": study.redo}
     classified = task_studies(study, s.primary_task, 2 * queries)[0]
     copies = CopiesStudy(study.model, s.length, 2, s.sequences, s.seed + s.sequences, bos=s.bos, **places)
@@ -434,20 +374,9 @@ def planted_scores(study: Study, **options: Any) -> tuple[HeadScores, circuits.P
 
 
 def planted(study: Study) -> dict[str, Any]:
-    """Whether planted heads are found, and how often a score of 0.3 misjudges them, by the noise on their weights.
-
-    errors: "false alarms" among heads that are no induction heads, and "misses", each of how many.
-    """
-
-    def judge(noise: float, seed: int) -> list[tuple[bool, bool]]:
-        noisy, known = planted_scores(study, noise=noise, seed=seed)
-        called = noisy.mean() >= INDUCTION_HEAD
-        places = {place: place in known.heads["induction"] for place in np.ndindex(called.shape)}
-        return [(induction, bool(called[place]) != induction) for place, induction in places.items()]
-
+    """Whether a score of 0.3 finds just the planted heads."""
     found, truth = planted_scores(study)
-    exact = truth.found_exactly("induction", found.mean(), INDUCTION_HEAD)
-    return {"scores": found.mean(), "exact": exact, "errors": errors_by_noise(judge, PLANTED_NOISES, PLANTED_SEEDS)}
+    return {"exact": truth.found_exactly("induction", found.mean(), INDUCTION_HEAD)}
 
 
 def claims(study: Study) -> dict[str, Any]:

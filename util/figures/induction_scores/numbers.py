@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from util.figures.induction_scores import measures
-from util.figures.induction_scores.edits import Group, Row
-from util.figures.induction_scores.shots import WHOLE, TaskShots, without_others
+from util.figures.induction_scores.shots import WHOLE, TaskShots
 from util.figures.induction_scores.vector_sets import (
     COPIES,
     FUNCTION_VECTOR,
     FUNCTION_VECTOR_ALONE,
     INDUCTION,
     INDUCTION_ALONE,
-    KINDS,
     PAIRS,
     Ablated,
 )
-from util.stats.answers import TERMS
-from util.stats.heads import Head, top
+from util.stats.heads import top
 from util.stats.intervals import (
     Interval,
     Intervals,
@@ -51,40 +47,14 @@ def _map(intervals: Intervals, value: str = "value") -> Numbers:
 
 
 def scores(arrays: Arrays, settings: Any) -> Numbers:
-    """Prefix-matching scores of all heads, by several definitions, and the best heads, which everything is about."""
+    """Prefix-matching scores of all heads, and the best heads, which everything is about."""
     heads, untrained = arrays["heads"], arrays["untrained"]
-    best = {"best score": heads.mean(), "with the authors' boundary": heads.mean("bansal"), **heads.variants()}
     found = {
         **_map(heads.intervals(), "mean"),
         "uniform": heads.uniform,
         "untrained": None if untrained is None else untrained.mean(),
-        "title": heads.model_title,
-        "ranking": heads.ranking,
-        "definitions": {name: float(score.max()) for name, score in best.items()},
     }
     return {"scores": found, "chosen": arrays["chosen"], "setup": vars(arrays["setup"])}
-
-
-def stability(arrays: Arrays, settings: Any) -> Numbers:
-    """How the scores agree with those of other settings, and of single sequences, of which it is the least.
-
-    The rank correlation over all heads, and how many of the chosen heads are among the best both times.
-    """
-    chosen, mean = arrays["chosen"], arrays["heads"].mean()
-    maps = {name: [score] for name, score in arrays["others"].items()}
-    maps["single sequences"] = [*arrays["heads"].scores["prefix_matching"]]
-    found = {
-        name: {
-            "rank correlation": min(_spearman(mean, score) for score in several),
-            "of the best": min(len({*chosen} & {*top(score, len(chosen))}) for score in several),
-        }
-        for name, several in maps.items()
-    }
-    return {"stability": found, "stability left out": arrays["left out"]}
-
-
-def _spearman(first: Floats, second: Floats) -> float:
-    return float(spearmanr(first.ravel(), second.ravel()).statistic)
 
 
 def companions(arrays: Arrays, settings: Any) -> Numbers:
@@ -95,26 +65,16 @@ def companions(arrays: Arrays, settings: Any) -> Numbers:
     copying, attribution = mean_intervals(arrays["copying"], within=(0, 1)), mean_intervals(arrays["attribution"])
     alone = np.asarray(arrays["weights_copying"], np.float64)
     none = np.full(alone.shape, np.nan)
-    attention = {shown: arrays["heads"].intervals(name) for shown, name in ATTENTION.items()}
-    written = {"copying": copying, "copying, weights alone": Intervals(alone, none, none), "attribution": attribution}
-    maps = attention | written
-    known = {name: one for name, one in maps.items() if not np.isnan(one.value).all()}
+    maps = {shown: arrays["heads"].intervals(name) for shown, name in ATTENTION.items()}
+    maps |= {"copying": copying, "copying, weights alone": Intervals(alone, none, none), "attribution": attribution}
     highest: dict[str, list[Any]] = {}
-    for name, one in known.items():
+    for name, one in maps.items():
+        if np.isnan(one.value).all():
+            continue
         (head,) = top(one.value, 1)
         highest[name] = [head, *(None if np.isnan(number) else number for number in one[head])]
-    below = arrays["heads"].mean() < measures.INDUCTION_HEAD
-    places = tuple(np.array(arrays["chosen"]).T)
-    writes = {
-        name: {
-            "chosen, least": one.value[places].min(),
-            "chosen, mean": one.value[places].mean(),
-            "others": np.median(one.value[below]),
-        }
-        for name, one in written.items()
-    }
     values = {name: one.value for name, one in maps.items()}
-    return {"companions": values, "attribution": _map(attribution), "highest": highest, "writes": writes}
+    return {"companions": values, "attribution": _map(attribution), "highest": highest}
 
 
 def pattern(arrays: Arrays, settings: Any) -> Numbers:
@@ -167,10 +127,6 @@ def mechanism(arrays: Arrays, settings: Any) -> Numbers:
         "mean scores": means,
         "whole": whole,
         "left": left,
-        "removed": {
-            name: [[head, float(arrays["previous"][head])] for head in removed]
-            for name, removed in arrays["removed"].items()
-        },
     }
     return {"mechanism": found}
 
@@ -178,65 +134,33 @@ def mechanism(arrays: Arrays, settings: Any) -> Numbers:
 # ------------------------------------------------------------------------------------------------ tasks
 
 
-def lost_without(whole: NDArray[np.bool_], ablated: NDArray[np.bool_]) -> Interval:
-    """Returns how much less often queries are answered right, [R, N] each: the mean, paired by query."""
-    return paired_interval(whole.mean(axis=0) - ablated.mean(axis=0))
-
-
-def _by_name(rows: Mapping[Row, NDArray[np.bool_]]) -> dict[str, Interval]:
-    return {row.name: accuracy(right) for row, right in rows.items()}
-
-
 def ablation(arrays: Arrays, settings: Any) -> Numbers:
     """Accuracies with demonstrations by task and row, and the primary endpoint."""
     plan, right = arrays["plan"], arrays["right"]
     task = plan.setup.primary_task
-    rows, primary = right[task], {"task": task, "p": np.nan, "least p": np.nan}
-    if plan.ablated in rows:
-        others = [drawn.mean() for row, drawn in rows.items() if row.is_control_set]
-        p, least = rank_p(rows[plan.ablated].mean(), others, tail="low")
-        primary |= {"p": p, "least p": least, "lost": lost_without(rows[WHOLE], rows[plan.ablated])}
-    controls = {group.value: sets for group, sets in plan.controls.items()}
+    rows = right[task]
+    others = [drawn.mean() for row, drawn in rows.items() if row.is_control_set]
+    p, least = rank_p(rows[plan.ablated].mean(), others, tail="low")
+    lost = paired_interval(rows[WHOLE].mean(axis=0) - rows[plan.ablated].mean(axis=0))
     return {
-        "controls": controls | {"short of": plan.short},
-        "primary": primary,
+        "controls": {group.value: sets for group, sets in plan.controls.items()},
+        "primary": {"task": task, "p": p, "least p": least, "lost": lost},
         "tasks_done": arrays["passed"],
         "done": list(arrays["done"]),
         "queries": {name: rows[WHOLE].shape[1] for name, rows in right.items()},
-        "accuracy": {name: _by_name(rows) for name, rows in right.items()},
-    }
-
-
-def doses(arrays: Arrays, settings: Any) -> Numbers:
-    """Accuracies without demonstrations, losses of plain text, and what the largest set of heads costs."""
-    plan, losses = arrays["plan"], arrays["losses"]
-    rows = arrays["right"][plan.setup.primary_task]
-    largest = rows.get(Row(Group.SIZE, max(plan.setup.sizes)))
-    return {
-        "zero_shot": {task: _by_name(bare) for task, bare in arrays["bare"].items()},
-        "losses": {row.name: mean_interval(loss) for row, loss in losses.items()} | {"uniform": arrays["uniform"]},
-        "doses": {
-            "texts": len(losses[WHOLE]),
-            "lost without the largest set": None if largest is None else lost_without(rows[WHOLE], largest),
-            "text": mean_interval(losses[plan.ablated] - losses[WHOLE]),
+        "accuracy": {
+            name: {row.name: accuracy(answers) for row, answers in rows.items()} for name, rows in right.items()
         },
     }
 
 
-def benefits(arrays: Arrays, settings: Any) -> Numbers:
-    """Accuracies by task and number of demonstrations, and what demonstrations are worth, for `shots` and claims."""
-    tasks = arrays["tasks"]
+def benefits(tasks: Sequence[TaskShots]) -> Numbers:
+    """Accuracies by task and number of demonstrations, and which tasks are done, for `shots` and claims."""
 
     def row(task: TaskShots, shots: int) -> Numbers:
         rows = task.right[shots]
-        found: Numbers = {
-            "accuracy": {one.name: accuracy(right) for one, right in rows.items() if one not in task.controls}
-        }
-        found["controls"] = task.drawn(shots)
-        for place, term in enumerate(TERMS):
-            terms = {one: v for one, v in task.terms.get(shots, {}).items() if one not in task.controls}
-            found[term] = {one.name: mean_interval(v[..., place].mean(axis=0)) for one, v in terms.items()}
-        return found
+        named = {one.name: accuracy(right) for one, right in rows.items() if one not in task.controls}
+        return {"accuracy": named, "controls": [float(rows[one].mean()) for one in task.controls if one in rows]}
 
     return {
         "accuracy by shots": {
@@ -244,33 +168,11 @@ def benefits(arrays: Arrays, settings: Any) -> Numbers:
         },
         "tasks": {
             task.labelled.name: {
-                "queries": task.queries, "does": task.does, "chance": task.chance, "check": task.check,
+                "queries": task.queries, "does": task.does, "chance": task.chance, "check": vars(task.check),
             }
             for task in tasks
         },
-        "benefit": {task.labelled.name: line for task in tasks if (line := benefit(task))},
     }  # fmt: skip
-
-
-def benefit(task: TaskShots) -> dict[str, float | None]:
-    """What demonstrations are worth, its standard error, and its change in per cent of it without heads; {}: unknown.
-
-    Worth: accuracy with the most demonstrations minus that without any. The change is None where that is not positive
-    or no more than twice its standard error. Source: Crosbie & Shutova 2024, Fig. 4.
-    """
-    if not task.has_zero_shot or task.ablated not in task.right[task.most]:
-        return {}
-    error = float(task.benefit.std(ddof=1) / len(task.benefit) ** 0.5)
-    full, bare = (float(task.by_query(shots, WHOLE).mean()) for shots in (task.most, 0))
-    ways: dict[str, Callable[[int], Floats]] = {
-        "without induction heads": lambda shots: task.by_query(shots, task.ablated),
-        "without others": lambda shots: without_others(task, shots),
-    }
-    line: dict[str, float | None] = {"benefit": full - bare, "error": error}
-    for name, right in ways.items():
-        left = float(right(task.most).mean()), float(right(0).mean())
-        line[name] = measures.benefit_change((full, bare), left, error)[1]
-    return line
 
 
 def shots(arrays: Arrays, settings: Any) -> Numbers:
@@ -286,22 +188,14 @@ def shots(arrays: Arrays, settings: Any) -> Numbers:
         both = [mean_interval(values, within=(-1, 1)) for values in (most.benefit, left)]
         worth = {"task": most.labelled.name, "shots": most.most, "whole": both[0], "without induction heads": both[1]}
     left_out = [[name, k, why] for (name, k), why in arrays["left out"].items()]
-    return {"benefits": benefits(arrays, settings) | {"worth most": worth, "left out": left_out}}
-
-
-def comparison(arrays: Arrays, settings: Any) -> Numbers:
-    """Accuracies in per cent with their standard errors, by the names that the paper's tables have for them."""
-    heads, setup = arrays["heads"], arrays["plan"].setup
-    places = {task.place_in_tables(k): rows for task in arrays["tasks"] for k, rows in task.right.items()}
-    places |= {measures.place_in_tables(task, settings.k): rows for task, rows in arrays["right"].items()}
-    here = measures.comparable(places, setup.mode, heads.mean().size, setup.primary)
-    best = heads.scores["prefix_matching"].max((1, 2))
-    here["best prefix-matching score"] = (float(heads.mean().max()), float(best.std(ddof=1) / len(best) ** 0.5))
-    here["heads with prefix matching >= 0.3, share"] = (float(heads.induction_heads.mean()), 0.0)
-    return {"in the paper's tables": here}
+    return {"benefits": benefits(arrays["tasks"]) | {"worth most": worth, "left out": left_out}}
 
 
 # ------------------------------------------------------------------------------------------------ function vectors
+
+
+def _spearman(first: Floats, second: Floats) -> float:
+    return float(spearmanr(first.ravel(), second.ravel()).statistic)
 
 
 def _share(values: NDArray[Any]) -> Interval:
@@ -332,24 +226,14 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
         "corruption": heads.corruption,
         "AIE": _map(effects, "mean"),
         "by_task": {task.task: task.effects.mean(axis=0) for task in heads.tasks},
-        "probability": {
-            task.task: {"intact": mean_interval(task.intact), "corrupted": mean_interval(task.corrupted)}
-            for task in heads.tasks
-        },
         "rank_correlation": correlation,
         "reliability": _spearman(units[first].mean(axis=0), units[second].mean(axis=0)),
         "sets": sets.sets,
         "both": [head for head in sets.sets[INDUCTION] if head in sets.sets[FUNCTION_VECTOR]],
-        "depth": {kind: _depth(sets.sets[kind], matching.shape[1]) for kind in KINDS},
         "controls": sets.controls,
         "matched": sets.matched,
         "asked": {name: f"{n} {'sequences' if name == COPIES else 'queries'}" for name, n in counts.items()},
         "accuracy": {name: {one.name: _share(v) for one, v in rows.items()} for name, rows in measured.items()},
-        "pairs": {
-            ablated.name: {task: accuracy(right) for task, right in tasks.items()}
-            for ablated, tasks in arrays["pairs"].items()
-            if not ablated.draw
-        },
         "contrast": {name: _contrast(rows) for name, rows in measured.items()},
         "room": heads.room,
         "prompts": len(units),
@@ -357,11 +241,6 @@ def function_vectors(arrays: Arrays, settings: Any) -> Numbers:
         "classification": {"task": arrays["task"], "chance": arrays["chance"]},
     }
     return {"function vectors": found}
-
-
-def _depth(heads: Sequence[Head], layers: int) -> float:
-    """The mean depth of heads: from 0, all in the first layer, to 1, all in the last."""
-    return float(np.mean([layer for layer, _ in heads])) / max(layers - 1, 1)
 
 
 def _contrast(rows: Mapping[Ablated, NDArray[Any]]) -> Interval:
@@ -372,5 +251,5 @@ def _contrast(rows: Mapping[Ablated, NDArray[Any]]) -> Interval:
 
 
 def planted(arrays: Arrays, settings: Any) -> Numbers:
-    """Scores of planted heads, whether a score of 0.3 finds just them, and how often noise hides them."""
-    return {"planted": {"scores": arrays["scores"], "errors": arrays["errors"], "exact": arrays["exact"]}}
+    """Whether a score of 0.3 finds just the planted heads."""
+    return {"planted": {"exact": arrays["exact"]}}

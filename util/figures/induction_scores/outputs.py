@@ -1,4 +1,4 @@
-"""What heads write, measured on a model: copying, and direct attribution to logits."""
+"""What heads write: copying, and direct attribution to logits; first from arrays alone, then of a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -14,8 +15,48 @@ from util.engine.call import Instrument
 from util.engine.direct_effects import bare_writes, direct_effects
 from util.engine.handshake import input_device, prepare
 from util.engine.instruments import CaptureHeads, CaptureRows
-from util.figures.induction_scores import measures
 from util.prompts.sequences import Sequences
+
+Floats = NDArray[np.floating]
+
+
+def copying(raised: Floats, attended: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Returns the copying (OV) scores of heads on sequences of distinct tokens, [N, L, H] from 0 to 1.
+
+    raised: [N, L, H, P, P], what a head's write at token i adds directly to the logit of the token at j. attended:
+    [N, L, H, P], the token that i attends to most. The candidates at i are the tokens 0 to i, without BOS. The score is
+    the attended token's share of all that is raised above the candidates' mean, 0 where nothing is, averaged over i
+    from 1 on. Source: Bansal et al. 2023, section 4; here with the head's true output and without their softmax.
+    """
+    places = raised.shape[-1]
+    shares = []
+    for i in range(1, places):
+        logits = raised[..., i, : i + 1].astype(np.float64)
+        above = np.maximum(logits - logits.mean(axis=-1, keepdims=True), 0)
+        copied = np.take_along_axis(above, attended[..., i, None], axis=-1)[..., 0]
+        total = above.sum(axis=-1)
+        shares.append(np.divide(copied, total, out=np.zeros_like(copied), where=total > 0))
+    return np.mean(shares, axis=0)
+
+
+def weights_copying(logits: Floats) -> NDArray[np.float64]:
+    """Returns the share of S tokens that a head raises most where it reads them, [...].
+
+    logits: [..., S, S], what the head's weights alone make of each token read, for each token written.
+    """
+    return (logits.argmax(axis=-1) == np.arange(logits.shape[-1])).mean(axis=-1)
+
+
+def repeated_attribution(change: Floats, wanted: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Returns how much more the next token is raised than the mean of the others, [..., P] in logits.
+
+    change: [..., P, A], what a head adds to the logits of A tokens at P places; wanted: [..., P], which one is next.
+    """
+    raised = np.take_along_axis(change, wanted[..., None], axis=-1)[..., 0]
+    return raised - (change.sum(axis=-1) - raised) / (change.shape[-1] - 1)
+
+
+# ------------------------------------------------------------------------------------------------ of a model
 
 
 def _direct(
@@ -49,7 +90,7 @@ def head_copying(model: PreTrainedModel, sequences: Sequences) -> np.ndarray:
             return scores
         weights = [rows.weights[layer][0, :, :, sequences.bos :] for layer in prepared.layers]
         attended = np.stack([layer.argmax(-1).cpu().numpy() for layer in weights])
-        scores[number] = measures.copying(raised, attended[None])[0]
+        scores[number] = copying(raised, attended[None])[0]
     return scores
 
 
@@ -68,7 +109,7 @@ def head_attribution(model: PreTrainedModel, sequences: Sequences) -> np.ndarray
         if change is None:
             return scores
         next_token = np.broadcast_to(wanted, change.shape[:-1])
-        scores[number] = measures.repeated_attribution(change, next_token).mean(-1)[0]
+        scores[number] = repeated_attribution(change, next_token).mean(-1)[0]
     return scores
 
 
@@ -80,4 +121,4 @@ def head_weights_copying(model: PreTrainedModel, ids: np.ndarray) -> np.ndarray:
     alone = bare_writes(model, torch.from_numpy(ids))
     if alone is None:
         return np.full((len(support(model).layers), support(model).heads), np.nan)
-    return measures.weights_copying(alone.float().numpy())
+    return weights_copying(alone.float().numpy())

@@ -1,4 +1,4 @@
-"""What Crosbie & Shutova (2024) report of a model, to be read beside what is measured here."""
+"""What Crosbie & Shutova (2024) report of Llama-3-8B, to be read beside what is measured here."""
 
 from __future__ import annotations
 
@@ -8,30 +8,25 @@ from util.figures.induction_scores.edits import Group
 from util.show import files
 
 MODEL = "meta-llama/Meta-Llama-3-8B"
-FULL, ABLATED, RANDOM, KNOCKED_OUT = "full", "top 1 % out", "random 1 % out", "pattern out"
 QUANTITIES = {
-    FULL: "full",
-    ABLATED: "mean ablation, top 1 %",
-    RANDOM: "mean ablation, random 1 %",
-    KNOCKED_OUT: "knockout, top 1 %",
-}
-GROUPS = {  # what corresponds to it here
-    FULL: Group.WHOLE,
-    ABLATED: Group.ABLATED,
-    RANDOM: Group.LAYER_MATCHED,
-    KNOCKED_OUT: Group.KNOCKED_OUT,
+    Group.WHOLE: "full",
+    Group.ABLATED: "mean ablation, top 1 %",
+    Group.LAYER_MATCHED: "mean ablation, random 1 %",
+    Group.KNOCKED_OUT: "knockout, top 1 %",
 }
 
 
 @cache
-def _values(model: str) -> dict[str, float]:
-    return {row["id"]: row["value"] for row in files.published("induction_scores")["values"] if row["model"] == model}
+def _values() -> dict[str, float]:
+    return {row["id"]: row["value"] for row in files.published("induction_scores")["values"] if row["model"] == MODEL}
 
 
-def accuracies(place: str, model: str = MODEL) -> dict[str, float]:
-    """Returns the accuracies of a row of Tables 1 and 3, in per cent, by the names of QUANTITIES that it has.
+def accuracies(task: str, shots: int, unrelated: bool = False) -> dict[Group, float]:
+    """Returns the accuracies of a row of Tables 1 and 3, from 0 to 1, by what corresponds to them here.
 
-    place: see `measures.place_in_tables`. The ablations are of the best 1 % of heads, and of as many random ones.
+    unrelated: whether the labels are Foo and Bar. The ablations are of the best 1 % of heads, and of as many random
+    ones; what the row does not have is left out.
     """
-    values = {name: _values(model).get(f"{place}: {quantity}") for name, quantity in QUANTITIES.items()}
-    return {name: value for name, value in values.items() if value is not None}
+    row = f"{task}, {shots} shots" + (", unrelated labels" if unrelated else "")
+    values = {group: _values().get(f"{row}: {quantity}") for group, quantity in QUANTITIES.items()}
+    return {group: value / 100 for group, value in values.items() if value is not None}

@@ -6,12 +6,11 @@ Each number of demonstrations has means of its own, over prompts with as many.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from util.figures.induction_scores import measures
 from util.figures.induction_scores.edits import Group, Row
 from util.stats.task_check import TaskCheck
 
@@ -40,9 +39,7 @@ class TaskShots:
     right: answers by the number of demonstrations and by row, [R, N]; controls: the control sets among its rows.
     chance: what guessing and always answering with the most frequent class have at most. text: whether people wrote its
     texts. check: whether the whole model does the task, on other queries with the most demonstrations. available: how
-    many queries there are. as_published: whether its rows are of the same kind as the paper's; StaICC's SST-2 are
-    phrases of the training split, its SUBJ is another split. terms: the halves of log P(right label),
-    [R, N, 2] in nats, where `right` has its answers; empty for answers that have none.
+    many queries there are.
     """
 
     labelled: Labelled
@@ -54,8 +51,6 @@ class TaskShots:
     check: TaskCheck
     available: int
     does_bare: bool = False
-    as_published: bool = True
-    terms: Mapping[int, Mapping[Row, NDArray[np.floating]]] = field(default_factory=dict)
 
     @property
     def does(self) -> bool:
@@ -71,15 +66,6 @@ class TaskShots:
     def queries(self) -> int:
         """How many queries were asked."""
         return self.right[self.most][WHOLE].shape[1]
-
-    def place_in_tables(self, shots: int) -> str:
-        """Returns how data/published calls this row of the paper's tables."""
-        return measures.place_in_tables(self.labelled.task, shots, self.labelled.unrelated)
-
-    def drawn(self, shots: int) -> list[float]:
-        """Returns the accuracy of each control set."""
-        rows = self.right[shots]
-        return [float(rows[row].mean()) for row in self.controls if row in rows]
 
     def by_query(self, shots: int, row: Row) -> NDArray[np.float64]:
         """Returns how often each query is answered right, [N]; the mean of all runs."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,14 +11,13 @@ import numpy as np
 import pandas as pd
 from pydantic import AfterValidator, Field
 
-from util.figures.induction_scores import measures, numbers, pictures, published
+from util.figures.induction_scores import numbers, pictures
 from util.figures.induction_scores.edits import CONTROL_SETS, Group, Mode
 from util.figures.induction_scores.plan import PRESETS, TASKS, Preset
 from util.figures.induction_scores.vector_sets import KINDS, ROOM
 from util.prompts import classification, text_tasks
 from util.prompts.text_tasks import TEXT_TASKS
 from util.roles.attention_scores import INDUCTION_HEAD
-from util.show import files
 from util.show.claims import CLAIMS
 from util.show.claims import says as claims_say
 from util.show.conclusions import title
@@ -28,11 +26,10 @@ from util.show.words import in_words, interval_at, listed, none_or, say, sign, w
 from util.stats.heads import head_name, top
 from util.stats.intervals import Interval, detectable
 from util.stats.tests import rank_p
-from util.study.checked import AsList, Count, Counts, Distinct, Int, Natural, Text, checked, distinct
+from util.study.checked import AsList, Count, Distinct, Int, Natural, Text, checked, distinct
 
 WHOLE, KNOCKED_OUT = Group.WHOLE.value, Group.KNOCKED_OUT.value
 FEW = 16  # queries, or sequences: that so few show no difference is not said
-SAME_LOSS = 0.05  # nats per token: a loss that surely changes by less is told as well
 
 
 # ------------------------------------------------------------------------------------------------ settings
@@ -57,14 +54,13 @@ class Settings:
 
     tasks, primary_task: classification tasks, and the one with all controls. k: demonstrations; prompts: as many
     queries of each task; seed: of control sets, random keys and sequences. settings: "default" or "paper".
-    demonstration_seeds: a run for each, by default those of the settings plus `seed`; hard_negatives, labels,
-    reference: see `TaskStudy`. sizes: how many of the best heads are ablated; primary: the size with controls; mode: of
-    ablations; control_sets, other_sets: of either kind, on the primary task and on others; all_tasks, full_grid: see
-    `plan.Setup`. text_tasks: tasks with texts that people wrote; text_data: where they are, None (those of StaICC, then
-    the hub), "hub", or a folder with a folder for each task, see `load_model_and_data.load_text_task`, and with a
-    folder mnli where that is the reference; shots: numbers of demonstrations. sequences, length, copies, bos: see
-    `SequenceStudy`. untrained_control: whether the untrained twin is scored too, a second model in memory. More prompts
-    than the smallest task has are as many as it has.
+    demonstration_seeds: a run for each, by default those of the settings plus `seed`; reference: see `TaskStudy`.
+    primary: how many of the best heads are ablated; mode: of ablations; control_sets, other_sets: of either kind, on
+    the primary task and on others; all_tasks: see `plan.Setup`. text_tasks: tasks with texts that people wrote;
+    text_data: where they are, None (those of StaICC, then the hub), "hub", or a folder with a folder for each task, see
+    `load_model_and_data.load_text_task`, and with a folder mnli where that is the reference; shots: numbers of
+    demonstrations. sequences, length, copies, bos: see `SequenceStudy`. untrained_control: whether the untrained twin
+    is scored too, a second model in memory. More prompts than the smallest task has are as many as it has.
     """
 
     tasks: Tasks = TASKS
@@ -75,19 +71,15 @@ class Settings:
     _: KW_ONLY
     settings: Literal["default", "paper"] = "default"
     demonstration_seeds: Annotated[tuple[Natural, ...], AsList, Distinct] | None = None
-    hard_negatives: bool = False
-    labels: Annotated[tuple[Text, ...], AsList] | None = None
     reference: Literal["task", "staicc", "mnli"] | None = None
-    sizes: Counts | None = None
     primary: Count | None = None
     mode: Mode | None = None
     control_sets: Count | None = None
     other_sets: Count | None = None
     all_tasks: bool | None = None
-    full_grid: bool = False
     text_tasks: Annotated[tuple[TextTaskName, ...], AsList, NoneTwice] | None = None
     text_data: Text | None = None
-    shots: Annotated[tuple[Natural, ...], AsList, Distinct] | None = None
+    shots: Annotated[tuple[Natural, ...], AsList, Distinct] = (0, 5, 10)
     sequences: Count = 5
     length: AtLeastTwo = 50
     copies: AtLeastTwo = 4
@@ -102,15 +94,12 @@ class Settings:
             "mode": preset.mode,
             "all_tasks": preset.all_tasks,
             "text_tasks": tuple(task for task in preset.text_tasks if task not in self.tasks),
-            "shots": preset.shots,
         }
         for name, value in follows.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         if self.primary_task not in self.tasks:
             raise ValueError(f"primary_task = {self.primary_task!r} is none of tasks = {list(self.tasks)}")
-        if self.sizes is not None and self.primary is not None and self.primary not in self.sizes:
-            raise ValueError(f"sizes = {list(self.sizes)}, primary = {self.primary}: primary is none of the sizes")
         if twice := {*self.tasks} & {*(self.text_tasks or ())}:
             raise ValueError(f"tasks and text_tasks both have {sorted(twice)}: name a task in one of them")
 
@@ -156,11 +145,10 @@ def scores_say(values: Values) -> Iterator[str]:
     if len(heads):
         first, last = heads[:, 0].min(), heads[:, 0].max()
         where = f", in layer {first}" if first == last else f", in layers {first} to {last}"
-    sequences = values["request"].get("sequences") or len(values["request"]["seeds"])  # as values were stored before
-    untrained = f"; untrained, at most {np.max(found['untrained']):.2f}" if found.get("untrained") is not None else ""
+    untrained = f"; untrained, at most {np.max(found['untrained']):.2f}" if found["untrained"] is not None else ""
     yield (
         f"{none_or(len(heads)).capitalize()} of {mean.size} heads {'has' if len(heads) < 2 else 'have'} a "
-        f"prefix-matching score of {INDUCTION_HEAD} or more{where} ({sequences} sequences). The "
+        f"prefix-matching score of {INDUCTION_HEAD} or more{where} ({values['request']['sequences']} sequences). The "
         f"best is {head_name(best)}: {interval_at(found, *best, value='mean')}{untrained}."
     )
 
@@ -171,49 +159,23 @@ def sequences_about(values: Values) -> str:
     return f"{title(values)}, {tokens}"
 
 
-def stability_table(values: Values) -> pd.DataFrame:
-    """The best score by several definitions, and how far scores with other settings agree with these."""
-    found = values["stability"]
-    columns = {"rank correlation": "rank correlation", "of the best": f"of the best {len(values['chosen'])}"}
-    lines = {name: {columns[entry]: value for entry, value in line.items()} for name, line in found.items()}
-    lines |= {f"{name}: {why}": {} for name, why in values["stability left out"].items()}
-    lines |= {name: {"best score": value} for name, value in values["scores"]["definitions"].items()}
-    return pd.DataFrame.from_dict(lines, orient="index", dtype=object).map(lambda n: f"{n:.3g}").replace("nan", "")
-
-
-def stability_say(values: Values) -> Iterator[str]:
-    yield f"Tokens are ranked by: {values['scores']['ranking']}"
-
-
 def companions_say(values: Values) -> Iterator[str]:
-    found, chosen = values["attribution"], pictures.chosen_of(values)
+    found = values["attribution"]
     value = np.array(found["value"], dtype=float)
     if np.isnan(value).any():
-        yield ""
         return
     (best,) = top(value, 1)
-    of_chosen, most = [interval_at(found, *head) for head in chosen], interval_at(found, *best)
-    if best in chosen and all(interval.low > 0 for interval in of_chosen):
-        themselves = "also raises" if len(chosen) == 1 else "also raise"
-        yield say(f"{the_best(len(chosen))} {themselves} the next token directly, {head_name(best)} by {most} logits")
-    elif best not in chosen and most.low > max(interval.high for interval in of_chosen):
-        yield (
-            f"{head_name(best)} raises the next token most, by {most} logits; {the_best(len(chosen))} by at most "
-            f"{max(of_chosen)}"
-        )
-    else:
-        yield ""
-    raised = [interval.value for interval in of_chosen]
-    yield (
-        f"Directly they raise the next token by {min(raised):.2f} to {max(raised):.2f} logits. Of all heads "
-        f"{head_name(best)} raises it most: {most}."
+    chosen = [value[head] for head in pictures.chosen_of(values)]
+    said = (
+        f"{head_name(best)} raises the next token most directly, by {interval_at(found, *best)} logits; "
+        f"{the_best(len(chosen))} by {min(chosen):.2f} to {max(chosen):.2f}"
     )
+    yield from (said, f"{said}.")
 
 
 def pattern_say(values: Values) -> Iterator[str]:
     found = values["pattern"]
     if not found["labels"]:
-        yield ""
         return
     read = sum(share for _, share in found["labels"])
     right = sum(share for text, share in found["labels"] if text == found["answer"])
@@ -237,21 +199,16 @@ def pattern_about(values: Values) -> str:
 def mechanism_say(values: Values) -> Iterator[str]:
     found = values["mechanism"]
     makers = [head_name((layer, head)) for layer, head in found["previous_token_heads"]]
-    without, *others = found["mean scores"].values()
-    finding = ""
-    if "whole" in found and without[2] < min(other[1] for other in (found["whole"], *others)):
-        heads = the_best(len(values["chosen"]))
-        finding = f"Without {', '.join(makers)} prefix matching of {heads} falls from {found['whole'][0]:.2f} to "
-        finding += written(without)
-        least, most = (f"{end(other[0] for other in others):.2f}" for end in (min, max)) if others else ("", "")
-        finding += f"; without as many others it is {least if least == most else f'{least} to {most}'}" * bool(others)
-    yield finding
+    whole, (without, *others) = found["whole"], found["mean scores"].values()
+    said = (
+        f"Without {listed(makers)} prefix matching of {the_best(len(values['chosen']))} goes from {whole[0]:.2f} to "
+        f"{written(without)}"
+    )
     if others:
-        yield (
-            f"The chosen heads' mean score is {written(without)} without the previous-token heads {listed(makers)}, "
-            f"and {min(other[0] for other in others):.2f} to {max(other[0] for other in others):.2f} without as many "
-            "others."
-        )
+        least, most = (end(other[0] for other in others) for end in (min, max))
+        said += f"; without as many others it is {least:.2f} to {most:.2f}"
+    yield said if without[2] < min(other[1] for other in (whole, *others)) else ""
+    yield f"{said}."
 
 
 # ------------------------------------------------------------------------------------------------ tasks
@@ -260,125 +217,81 @@ def mechanism_say(values: Values) -> Iterator[str]:
 def primary_say(values: Values) -> Iterator[str]:
     """The endpoint that was fixed beforehand, met or not."""
     task, p = values["primary"]["task"], values["primary"]["p"]
-    if p is None or math.isnan(p):
-        yield f"Primary endpoint: the model does not do `{task}` from its demonstrations, so that nothing was ablated."
-        return
     number = len(values["chosen"])
     yield (
         f"Primary endpoint, {'met' if p <= 0.05 else 'not met'}: accuracy on `{task}` is "
-        f"{written(values['accuracy'][task][f'top {number} ablated'])} without the best {in_words(number)} heads. "
+        f"{written(values['accuracy'][task][pictures.ablated_of(values)])} without the best {in_words(number)} heads. "
         f"Among sets of as many other heads p = {p:.3f}."
     )
 
 
-def _controls(rows: Values) -> list[float]:
-    """The accuracies of the control sets."""
+def _as_low(rows: Values, ablated: str) -> tuple[int, int]:
+    """How many control sets cost as much as the ablation of the chosen heads, and of how many."""
     kinds = tuple(group.value for group in CONTROL_SETS)
-    return [row[0] for name, row in rows.items() if name.startswith(kinds)]
+    controls = [row[0] for name, row in rows.items() if name.startswith(kinds)]
+    return sum(value <= rows[ablated][0] for value in controls), len(controls)
 
 
 def ablation_say(values: Values) -> Iterator[str]:
-    task, number = values["primary"]["task"], len(values["chosen"])
+    task, number, ablated = values["primary"]["task"], len(values["chosen"]), pictures.ablated_of(values)
     lost, rows = values["primary"].get("lost"), values["accuracy"][task]
     finding = ""
     if lost and lost[1] > 0:
-        left, controls = rows[f"top {number} ablated"][0], _controls(rows)
-        as_much = sum(value <= left for value in controls)
+        as_low, controls = _as_low(rows, ablated)
         finding = (
-            f"Without {the_best(number)} accuracy on {task} falls by {written(lost)}, to {left:.2f}; "
-            f"{as_much or 'none'} of {len(controls)} control sets {'costs' if as_much < 2 else 'cost'} as much"
+            f"Without {the_best(number)} accuracy on {task} falls by {written(lost)}, to {rows[ablated][0]:.2f}; "
+            f"{as_low or 'none'} of {controls} control sets {'costs' if as_low < 2 else 'cost'} as much"
         )
     yield finding
     for done in values["tasks_done"]:
         rows = values["accuracy"][done]
-        ablated, controls = rows[f"top {number} ablated"], _controls(rows)
-        as_low = sum(value <= ablated[0] for value in controls)
+        as_low, controls = _as_low(rows, ablated)
         yield (
-            f"`{done}`, {values['queries'][done]} queries: accuracy {written(rows[WHOLE])} whole; {written(ablated)} "
-            f"without the best {in_words(number)} heads ({as_low} of {len(controls)} control sets are as low); "
-            f"{written(rows[KNOCKED_OUT])} with their pattern forbidden."
+            f"`{done}`, {values['queries'][done]} queries: accuracy {written(rows[WHOLE])} whole; "
+            f"{written(rows[ablated])} without the best {in_words(number)} heads ({as_low} of {controls} control sets "
+            f"are as low); {written(rows[KNOCKED_OUT])} with their pattern forbidden."
         )
 
 
-def _ablated(values: Values) -> str:
+def tasks_about(values: Values) -> str:
     setup = values["setup"]
-    return f"{setup['mode']} ablation of {the_best(setup['primary'])}"
+    ablated = f"{setup['mode']} ablation of {the_best(setup['primary'])}"
+    return f"{title(values)}, {setup['prompts']} queries of each task, {ablated}"
 
 
 def ablation_about(values: Values) -> str:
-    asked = f"{values['request']['k']} demonstrations, {values['setup']['prompts']} queries of each task"
-    return f"{title(values)}, {asked}, {_ablated(values)}"
-
-
-def doses_say(values: Values) -> Iterator[str]:
-    number, losses, found = len(values["chosen"]), values["losses"], values.get("doses")
-    parts = []
-    if found:
-        most, text = found["lost without the largest set"], found["text"]
-        if most and most[1] > 0:
-            task, sizes = values["setup"]["primary_task"], values["setup"]["sizes"]
-            parts.append(f"without {the_best(max(sizes))} accuracy on {task} falls by {written(most)}")
-        if text[1] > 0 or max(abs(text[1]), abs(text[2])) < SAME_LOSS:
-            parts.append(f"without {the_best(number)} plain text costs {written(text)} nats more per token")
-    yield say("; ".join(parts))
-    if values.get("tasks_done", True):
-        yield (
-            f"On plain text the loss is {losses[WHOLE][0]:.2f} nats per token, and "
-            f"{losses[f'top {number} ablated'][0]:.2f} without these heads."
-            if losses[WHOLE][0] < losses["uniform"]
-            else "On plain text it is no better than equal probabilities, so its loss there says nothing."
-        )
-
-
-def doses_about(values: Values) -> str:
-    setup = values["setup"]
-    return (
-        f"{title(values)}, {setup['mode']} ablation; A: {values['request']['k']} demonstrations; B, C: "
-        f"{the_best(setup['primary'])}; {setup['prompts']} queries, {values['doses']['texts']} plain texts"
-    )
+    return f"{tasks_about(values)}, {values['request']['k']} demonstrations"
 
 
 def shots_say(values: Values) -> Iterator[str]:
-    found = values["benefits"]
-    most = found.get("worth most")
-    yield (
-        (
-            f"{most['shots']} demonstrations of {most['task']} are worth {written(most['whole'])} of accuracy, without "
-            f"induction heads {written(most['without induction heads'])}"
+    found, ablated = values["benefits"], pictures.ablated_of(values)
+    most = found["worth most"]
+    yield say(
+        "{shots} demonstrations of {task} are worth {whole} of accuracy, without induction heads {without}",
+        shots=most["shots"], task=most["task"], whole=most["whole"], without=most["without induction heads"],
+    ) if most else ""  # fmt: skip
+    for task, rows in found["accuracy by shots"].items():
+        few, many = rows.get("0", {"accuracy": {}}), rows[max(rows, key=int)]
+        if not {ablated} <= few["accuracy"].keys() & many["accuracy"].keys():
+            continue
+        worth, without = (many["accuracy"][row][0] - few["accuracy"][row][0] for row in (WHOLE, ablated))
+        others = np.mean(many["controls"]) - np.mean(few["controls"])
+        yield (
+            f"`{task}`, {found['tasks'][task]['queries']} queries: examples are worth {worth:.2f} of accuracy, "
+            f"{without:.2f} without the induction heads, {others:.2f} without others."
         )
-        if most
-        else ""
-    )
-    for task, row in found["benefit"].items():
-        changes = row["without induction heads"], row["without others"]
-        if None not in changes:  # else they are worth no more than twice the error
-            without, others = (row["benefit"] * (1 + change / 100) for change in changes)
-            yield (
-                f"`{task}`, {found['tasks'][task]['queries']} queries: examples are worth {row['benefit']:.2f} of "
-                f"accuracy, {without:.2f} without the induction heads, {others:.2f} without others."
-            )
-    checks = {task: row["check"] for task, row in found["tasks"].items() if not row["does"]}
-    if checks:
-        undone = {task: check if isinstance(check, Mapping) else vars(check) for task, check in checks.items()}
-        names, comparisons = listed([f"`{task}`" for task in undone]), len(found["tasks"]) / 2  # tests are one-sided
+    undone = {task: row["check"] for task, row in found["tasks"].items() if not row["does"]}
+    if undone:
+        names = [f"`{task}` ({check['accuracy']:.2f})" for task, check in undone.items()]
+        comparisons = len(found["tasks"]) / 2  # tests are one-sided
         seen = [
             check["baseline"] + detectable(Interval(check["accuracy"], check["bound"], 1.0), check["n"], comparisons)
             for check in undone.values()
         ]
         yield (
             f"On up to {max(check['n'] for check in undone.values())} other queries the model is not shown to do "
-            f"{names} (accuracies from {max(seen):.2f} on would be seen to lie above chance)."
+            f"{listed(names)} (accuracies from {max(seen):.2f} on would be seen to lie above chance)."
         )
-
-
-def shots_about(values: Values) -> str:
-    setup = values["setup"]
-    ablated = f"{setup['mode']} ablation of {setup['primary']} heads"
-    return f"{title(values)}, {ablated}, {setup['prompts']} queries of each task"
-
-
-def _places(lines: Iterable[tuple[str, int]]) -> pd.MultiIndex:
-    return pd.MultiIndex.from_tuples(lines, names=["task", "shots"])
 
 
 def shots_table(values: Values) -> pd.DataFrame:
@@ -388,59 +301,24 @@ def shots_table(values: Values) -> pd.DataFrame:
     the most of the control sets, which have no interval: it is they that vary; p of the ablation among them, and the
     least that it can be, see `rank_p`. "-" where nothing was measured.
     """
-    found, ablated = values["benefits"], f"top {len(values['chosen'])} ablated"
-    columns, lines = ["queries", "whole", "ablated", "knocked out", "controls", "p", "least p"], {}
+    found, ablated = values["benefits"], pictures.ablated_of(values)
+    names = {"whole": WHOLE, "ablated": ablated, "knocked out": KNOCKED_OUT}
+    lines: dict[tuple[str, int], dict[str, Any]] = {}
     for task, by_shots in found["accuracy by shots"].items():
         for shots, row in by_shots.items():
-            line = dict.fromkeys(columns, "-") | {"queries": str(found["tasks"][task]["queries"])}
-            for column, name in (("whole", WHOLE), ("ablated", ablated), ("knocked out", KNOCKED_OUT)):
-                if name in row["accuracy"]:
-                    line[column] = written(row["accuracy"][name])
+            told = {column: written(row["accuracy"][name]) for column, name in names.items() if name in row["accuracy"]}
             if drawn := row["controls"]:
                 p, least = rank_p(row["accuracy"][ablated][0], drawn, tail="low")
-                line |= {
+                told |= {
                     "controls": f"{min(drawn):.2f} to {max(drawn):.2f}",
                     "p": f"{p:.2f}",
                     "least p": f"{least:.2f}",
                 }
-            lines[task, int(shots)] = line
-    for task, shots, why in found.get("left out", ()):
-        lines[task, shots] = dict.fromkeys(columns, "-") | {"queries": why}
-    return pd.DataFrame(lines.values(), index=_places(lines), columns=columns)
-
-
-def worth_table(values: Values) -> pd.DataFrame:
-    """What demonstrations are worth, and its change; "small" stands for the change of a small benefit."""
-    heads = ("without induction heads", "without others")
-    lines = {
-        name: {"benefit": f"{line['benefit']:+.2f}", "its error": f"{line['error']:.2f}"}
-        | {who: "small" if line[who] is None else f"{line[who]:+.0f} %" for who in heads}
-        for name, line in values["benefits"]["benefit"].items()
-    }
-    columns = ["benefit", "its error", *heads]
-    return pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("task")
-
-
-def published_table(values: Values) -> pd.DataFrame:
-    """What the paper reports of its model in the same places: accuracies in per cent, Tables 1 and 3.
-
-    Columns: full, without the best 1 % of heads (mean ablation), without as many random ones, with the pattern
-    forbidden in them. They are another model's, and stand here to be read beside the table.
-    """
-    lines = {}
-    for name, by_shots in values["benefits"]["accuracy by shots"].items():
-        task, _, unrelated = name.partition(", ")
-        for shots in by_shots:
-            reported = published.accuracies(measures.place_in_tables(task, int(shots), bool(unrelated)))
-            if reported:
-                texts = {quantity: f"{value:.1f}" for quantity, value in reported.items()}
-                lines[name, int(shots)] = [texts.get(quantity, "-") for quantity in published.QUANTITIES]
-    return pd.DataFrame(lines.values(), index=_places(lines), columns=list(published.QUANTITIES))
-
-
-def comparison_say(values: Values) -> Iterator[str]:
-    here = {name: tuple(pair) for name, pair in values["in the paper's tables"].items()}
-    yield files.comparison("induction_scores", values["request"]["model"], here)
+            lines[task, int(shots)] = {"queries": str(found["tasks"][task]["queries"]), **told}
+    lines |= {(task, shots): {"queries": why} for task, shots, why in found["left out"]}
+    columns = ["queries", *names, "controls", "p", "least p"]
+    index = pd.MultiIndex.from_tuples(lines, names=["task", "shots"])
+    return pd.DataFrame(list(lines.values()), index, columns, dtype=object).fillna("-")
 
 
 # ------------------------------------------------------------------------------------------------ function vectors
@@ -450,7 +328,7 @@ def vectors_say(values: Values) -> Iterator[str]:
     found = values["function vectors"]
     n, both = len(found["sets"]["FV"]), found["both"]
     finding = ""
-    if found.get("room", 0) >= ROOM:
+    if found["room"] >= ROOM:
         by_chance = n**2 / np.size(found["AIE"]["mean"])
         finding = (
             f"{len(both)} of the {n} best induction heads are among the {n} best FV heads ({by_chance:.1f} by chance); "
@@ -462,45 +340,32 @@ def vectors_say(values: Values) -> Iterator[str]:
     yield (
         f"The function-vector (FV) head with the largest average indirect effect is {head_name(best)}: {value:.3f} "
         f"({low:.3f} to {high:.3f}). Of the best {in_words(n)} of either kind {none_or(len(both))} "
-        f"{'is' if len(both) == 1 else 'are'} the same."
+        f"{'is' if len(both) == 1 else 'are'} the same. AIE on two halves of the prompts correlate by "
+        f"{found['reliability']:.2f}."
     )
+    if found["room"] < ROOM:
+        yield "Intact demonstrations hardly raise the answer, so that indirect effects say nothing here."
+    yield from (f"Left out, {why}." for why in found["left out"])
     for kind, difference in found["contrast"].items():
-        rows = found["accuracy"][kind]
         asked, queries = found["asked"][kind], int(found["asked"][kind].split()[0])
         name = kind.capitalize() if " " in kind else f"The queries of `{kind}`"
         if more := sign(difference):
-            verdict = f"{name} rest more on {'FV' if more > 0 else 'induction'} heads ({asked})"
+            yield (
+                f"{name} rest more on {'FV' if more > 0 else 'induction'} heads ({asked}): without FV heads that are "
+                f"no induction heads {written(difference)} more is lost than without induction heads that are no FV "
+                "heads."
+            )
         elif queries > FEW:
             seen = f"differences from {detectable(Interval(*difference), queries):.2f} on would be seen"
-            verdict = f"{name}: no difference between the two kinds was detected ({asked}; {seen})"
-        else:
-            continue
-        sets = [
-            f"{written(rows[name])} without {words} (controls {_range(rows, name)})"
-            for name, words in (
-                ("FV, not induction", "FV heads that are no induction heads"),
-                ("induction, not FV", "induction heads that are no FV heads"),
-            )
-        ]
-        yield f"{verdict}: {written(rows[WHOLE])} whole, {listed(sets)}."
-
-
-def _drawn(rows: Values, kind: str) -> list[float]:
-    """The accuracies of the control sets of a kind."""
-    return [row[0] for name, row in rows.items() if name.startswith(f"{kind}, control")]
-
-
-def _range(rows: Values, kind: str) -> str:
-    """From the least to the most that the control sets of an ablation have."""
-    controls = _drawn(rows, kind)
-    return f"{min(controls):.2f} to {max(controls):.2f}" if controls else "none"
+            yield f"{name}: no difference between the two kinds was detected ({asked}; {seen})."
 
 
 def vectors_about(values: Values) -> str:
     found = values["function vectors"]
     asked = f"AIE on {found['prompts']} prompts of {len(found['by_task'])} tasks"
-    key = "C: without these heads; grey: control sets; dotted: chance"
-    return f"{title(values)}, {len(found['sets']['FV'])} heads of either kind; {asked}. {key}"
+    corrupted = f"corruption: {found['corruption'].replace('_', ' ')}"
+    count = len(found["sets"]["FV"])
+    return f"{title(values)}, {count} heads of either kind; {asked} ({corrupted}); C: without these heads"
 
 
 def vectors_table(values: Values) -> pd.DataFrame:
@@ -510,7 +375,7 @@ def vectors_table(values: Values) -> pd.DataFrame:
         named = f"{measure}, {found['asked'][measure]}"
         lines[named, WHOLE] = {"accuracy": written(rows[WHOLE]), "controls": "", "p": ""}
         for kind in KINDS:
-            drawn = _drawn(rows, kind)
+            drawn = [row[0] for name, row in rows.items() if name.startswith(f"{kind}, control")]
             p = rank_p(rows[kind][0], drawn, tail="low").p
             controls = f"{min(drawn):.2f}-{max(drawn):.2f}"
             lines[named, kind] = {"accuracy": written(rows[kind]), "controls": controls, "p": f"{p:.2f}"}
@@ -518,40 +383,15 @@ def vectors_table(values: Values) -> pd.DataFrame:
     return table.set_axis(pd.MultiIndex.from_tuples(lines, names=["measured", "ablated"]))
 
 
-def agreement_say(values: Values) -> Iterator[str]:
-    found = values["function vectors"]
-    shown = [
-        f"{task} {both['corrupted'][0]:.2f} to {both['intact'][0]:.2f}" for task, both in found["probability"].items()
-    ]
-    yield f"Probability of the answer, {found['corruption']} to intact demonstrations: {', '.join(shown)}."
-    if found["room"] < ROOM:
-        yield "No room: indirect effects say nothing here."
-    yield from (f"Left out, {why}." for why in found["left out"])
-    yield (
-        f"Rank correlation of the AIE on two halves of the prompts: {found['reliability']:.2f}. Mean depth, 0 to 1: "
-        f"induction {found['depth']['induction']:.2f}, FV {found['depth']['FV']:.2f}."
-    )
-    by_norm = [kind for kind, how in found["matched"].items() if how == "norms"]
-    yield f"Controls matched by norm, as there are too few sets by layer: {'; '.join(by_norm) or 'none'}."
-
-
 def planted_say(values: Values) -> Iterator[str]:
-    found = values["planted"]
-    yield f"Planted induction heads found exactly: {found['exact']}"
-    for noise, by_name in found["errors"].items():
-        yield f"Noise {noise}: {', '.join(f'{name} {wrong} of {n}' for name, (wrong, n) in by_name.items())}."
-
-
-def nothing_new(arrays: Any, settings: Any) -> dict[str, Any]:
-    """No numbers: the part shows those of another one."""
-    return {}
+    yield f"Planted induction heads found exactly: {values['planted']['exact']}"
 
 
 def concludes(values: Values) -> Iterator[str]:
     """The primary endpoint, which heads score, what they write, what a model loses without them, which are FV heads."""
     yield from primary_say(values)
     parts: Sequence[Any] = (
-        scores_say, mechanism_say, companions_say, ablation_say, doses_say, shots_say, vectors_say, claims_say,
+        scores_say, mechanism_say, companions_say, ablation_say, shots_say, vectors_say, claims_say,
     )  # fmt: skip
     for says in parts:
         yield from list(says(values))[1:]
@@ -562,28 +402,21 @@ FIGURE = Figure(
     Settings,
     {
         "scores": Part(numbers.scores, "scores", scores_say, sequences_about, pictures.scores),
-        "stability": Part(numbers.stability, "stability", stability_say, table=stability_table, needs=("scores",)),
         "companions": Part(
             numbers.companions, "companions", companions_say, sequences_about, pictures.companions, needs=("scores",)
         ),
         "pattern": Part(numbers.pattern, "pattern", pattern_say, pattern_about, pictures.pattern),
         "mechanism": Part(
-            numbers.mechanism, "mechanism", mechanism_say, sequences_about, pictures.mechanism,
-            needs=("scores", "companions"),
+            numbers.mechanism, "mechanism", mechanism_say, sequences_about, pictures.mechanism, needs=("scores",)
         ),
         "ablation": Part(
             numbers.ablation, "answers", ablation_say, ablation_about, pictures.ablation, needs=("scores",)
         ),
-        "doses": Part(numbers.doses, "doses", doses_say, doses_about, pictures.doses, needs=("scores", "ablation")),
-        "shots": Part(numbers.shots, "shots", shots_say, shots_about, pictures.shots, shots_table, ("scores",)),
-        "worth": Part(nothing_new, "shots", table=worth_table, needs=("shots",)),
-        "published": Part(nothing_new, "shots", table=published_table, needs=("shots",)),
+        "shots": Part(numbers.shots, "shots", shots_say, tasks_about, pictures.shots, shots_table, ("scores",)),
         "function_vectors": Part(
             numbers.function_vectors, "function_vectors", vectors_say, vectors_about, pictures.function_vectors,
             vectors_table, ("scores",),
         ),
-        "agreement": Part(nothing_new, "function_vectors", says=agreement_say, needs=("function_vectors",)),
-        "comparison": Part(numbers.comparison, "comparison", comparison_say),
         "planted": Part(numbers.planted, "planted", planted_say),
         "claims": CLAIMS,
     },

@@ -7,7 +7,7 @@ a frame and names are one cluster [N].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -18,20 +18,19 @@ from numpy.typing import NDArray
 from util.engine.batches import check_context
 from util.engine.call import UnsupportedModel
 from util.engine.components import Components
-from util.engine.handshake import input_device, prepare
+from util.engine.handshake import prepare
 from util.figures.ioi_patching import numbers
+from util.figures.ioi_patching.numbers import Bools, Ints
 from util.figures.ioi_patching.patching import (
-    MAPS,
-    RUNS,
+    MAPS_AND_RUNS,
     ablated_outside,
     heads_of,
+    last_logits,
     logit_difference,
     measure,
     patch_map,
     permuted,
 )
-from util.figures.planted_controls import name_tokens, planted_control
-from util.models import planted
 from util.prompts.ioi import group_by_shape, ioi_tokens, pair_from_texts
 from util.roles.name_pairs import NamePairs
 from util.scores.attribution import Method, edge_scores, graph_of
@@ -46,7 +45,8 @@ from util.study.provenance import digest, lists_digest
 from util.study.study import Study
 
 Arrays = dict[str, Any]
-UNTRAINED, CIRCUIT, PATHS, PLANTED = 16, 128, 32, 32  # pairs at most: of the twin, of sets of heads, paths, the planted
+Block = Sequence[int]  # numbers of what is measured together
+UNTRAINED, CIRCUIT, PATHS = 16, 128, 32  # pairs at most: of the twin, of sets of heads, of paths
 WORDS = 5  # most probable next tokens that are kept
 # What is measured together, and kept if a run is interrupted: seconds to a minute each.
 PATCHED, SCORED, EDGES, CIRCUITS = 4096, 16, 128, 4  # heads of all pairs; pairs; edges; circuits, on all pairs
@@ -68,23 +68,19 @@ def example(study: Study) -> Arrays:
     shuffled, or from the source. Raises ValueError, before any forward pass, where the source has the answer's token
     not twice, and for a layer to show that there is not.
     """
-    texts, names, seed = (getattr(study.settings, name) for name in ("texts", "names", "seed"))
+    settings = study.settings
 
     def compute() -> Arrays:
         model, tokenizer = study.pair
-        tokens = ioi_tokens(pair_from_texts(*texts, *names), tokenizer)
+        tokens = ioi_tokens(pair_from_texts(*settings.texts, *settings.names), tokenizer)
         check_context(model, [len(tokens.source)], "shorter texts")
-        numbers.check_layer(len(prepare(model).layers), study.settings.shown_layer)
-        numbers.places_of_name(np.array(tokens.source), tokens.answers[0], names[0])
+        numbers.check_layer(len(prepare(model).layers), settings.shown_layer)
+        numbers.places_of_name(np.array(tokens.source), tokens.answers[0], settings.names[0])
         base, source, answers = (torch.tensor([ids]) for ids in (tokens.base, tokens.source, tokens.answers))
-        with torch.inference_mode():
-            both = torch.cat([base, source]).to(input_device(model))
-            logits = model(both, use_cache=False).logits[:, -1].float().cpu()
+        logits = last_logits(model, torch.cat([base, source]))
         z, base_z = heads_of(model, source), heads_of(model, base)
-        patched, shuffled = (
-            patch_map(model, base, values, answers, first)[0][0]
-            for values, first in ((z, tokens.first), (permuted(base_z, seed), 0))
-        )
+        patched, _ = patch_map(model, base, z, answers, tokens.first)
+        shuffled, _ = patch_map(model, base, permuted(base_z, settings.seed), answers)
         pairs, log_softmax = logits[:, list(tokens.answers)], logits.log_softmax(1).numpy()
         likeliest = np.argsort(-log_softmax, axis=1, kind="stable")[:, :WORDS]
         norms = [torch.linalg.vector_norm(part[0].float(), dim=(0, 2)).cpu().numpy() for part in base_z.values()]
@@ -98,12 +94,12 @@ def example(study: Study) -> Arrays:
             "first": tokens.first,
             "z": np.stack([part[0].float().cpu().numpy() for part in z.values()]),
             "norms": np.stack(norms),
-            "permuted": shuffled,
-            "patched": patched,
+            "permuted": shuffled[0],
+            "patched": patched[0],
         }
 
-    more = {"prompts": list(texts), "names": list(names), "seed": seed}
-    return study.record("IOI example", compute, lambda: texts, **more).data
+    more = {"prompts": list(settings.texts), "names": list(settings.names), "seed": settings.seed}
+    return study.record("IOI example", compute, lambda: settings.texts, **more).data
 
 
 def tutorial(study: Study) -> dict[str, tuple[float, float]]:
@@ -133,14 +129,14 @@ def _blocks(
     study: Study,
     what: str,
     pairs: NamePairs,
-    blocks: Callable[[], Sequence[Sequence[int]]],
-    compute: Callable[[Sequence[int]], Arrays],
+    blocks: Callable[[], Sequence[Block]],
+    compute: Callable[[Block], Arrays],
     join: Callable[[list[Arrays]], Arrays],
     **asked: Any,
 ) -> Arrays:
     """What is measured of pairs in blocks, see `Study.blocks`."""
 
-    def planned() -> Sequence[Sequence[int]]:
+    def planned() -> Sequence[Block]:
         pairs.check()
         return blocks()
 
@@ -149,10 +145,11 @@ def _blocks(
     return study.blocks(f"IOI {what}", planned, compute, join, lambda: pairs.texts, **asked).data
 
 
-def _in_order(measured: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, np.ndarray]:
-    """The named arrays [n, ...] of several blocks as one array each, [N, ...] in the order of the pairs' `numbers`."""
+def _in_order(pairs: NamePairs, names: Sequence[str], measured: Sequence[Arrays]) -> Arrays:
+    """The named arrays [n, ...] of several blocks as one each, [N, ...] in the order of the `pairs`; clusters [N]."""
     order = np.argsort([number for block in measured for number in block["numbers"]])
-    return {name: np.concatenate([block[name] for block in measured])[order].astype(np.float32) for name in names}
+    joined = {name: np.concatenate([block[name] for block in measured])[order] for name in names}
+    return {**{name: array.astype(np.float32) for name, array in joined.items()}, "clusters": pairs.clusters}
 
 
 def _some(pairs: NamePairs, most: int = CIRCUIT) -> list[list[int]]:
@@ -179,14 +176,11 @@ def maps(study: Study) -> Arrays:
         support = prepare(study.pair[0])
         return _some(pairs, max(1, PATCHED // (len(support.layers) * support.heads)))
 
-    def compute(some: Sequence[int]) -> Arrays:
+    def compute(some: Block) -> Arrays:
         found = measure(study.pair[0], *pairs.batch(some), pairs.tokens[some[0]].first)
         return {**found, "numbers": list(some)}
 
-    def join(measured: list[Arrays]) -> Arrays:
-        return {**_in_order(measured, (*MAPS, *RUNS)), "clusters": pairs.clusters}
-
-    return _blocks(study, "maps", pairs, blocks, compute, join)
+    return _blocks(study, "maps", pairs, blocks, compute, partial(_in_order, pairs, MAPS_AND_RUNS))
 
 
 def population(study: Study) -> Arrays:
@@ -195,24 +189,15 @@ def population(study: Study) -> Arrays:
     return {"trained": maps(study), "untrained": None if twin is None else maps(twin)}
 
 
-def planted_circuit(study: Study) -> Arrays:
-    """The positive control: `maps` of a planted circuit on swapped pairs, and its heads as [layer, head, role]."""
-    model, truth = planted_control(planted.ioi, {}, name_tokens)
-    more: dict[str, Any] = {"corruption": "s2_swap", "held_out": True, "untrained_control": False}
-    known = study.replace(model=model, prompts=min(PLANTED, study.settings.prompts), **more)
-    return {**maps(known), "roles": [[*head, role] for head, role in truth.names.items()]}
-
-
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
-def alone(study: Study, sets: NDArray[np.bool_]) -> Arrays:
+def alone(study: Study, sets: Bools) -> Arrays:
     """The logit differences of fresh base prompts, 128 at most, where only the heads of a set work.
 
     sets [K, L, H]. whole [N]: of all heads; alone [K, N]; clusters [N]. Heads outside of a set are ablated at all
-    positions: their outputs become the mean over prompts of one frame with three unrelated names. Raises ValueError for
-    sets that are no maps of the model's heads. Source: Wang et al. 2022, section 2.1, p_ABC; there a head counts at
-    some positions only.
+    positions: their outputs become the mean over prompts of one frame with three unrelated names.
+    Source: Wang et al. 2022, section 2.1, p_ABC; there a head counts at some positions only.
     """
     pairs = name_pairs(
         study, seed=study.settings.seed + 1, prompts=min(CIRCUIT, study.settings.prompts), corruption="abc"
@@ -230,7 +215,7 @@ def alone(study: Study, sets: NDArray[np.bool_]) -> Arrays:
             groups.append((some, base, answers, means))
         return groups
 
-    def compute(places: Sequence[int]) -> Arrays:
+    def compute(places: Block) -> Arrays:
         scores = np.empty(len(pairs.drawn.pairs), np.float32)
         for some, base, answers, means in frames():
             scores[some] = ablated_outside(study.pair[0], base, answers, means, every[places[0]])
@@ -264,19 +249,19 @@ def paths_between(study: Study, heads: Sequence[Head]) -> Arrays:
     """
     pairs = name_pairs(study, seed=study.settings.seed + 1, prompts=min(PATHS, study.settings.prompts))
 
-    def compute(some: Sequence[int]) -> Arrays:
+    def compute(some: Block) -> Arrays:
         model, (base, source, answers) = study.pair[0], pairs.batch(some)
         found = path_effects(model, base, source, answers, heads)
-        ends = (logit_difference(model, ids, answers).numpy() for ids in (base, source))
-        arrays = found.direct.numpy(), found.edges.numpy(), *ends
-        return {**dict(zip(names, arrays, strict=True)), "numbers": list(some)}
+        return {
+            "direct": found.direct.numpy(),
+            "edges": found.edges.numpy(),
+            "base": logit_difference(model, base, answers).numpy(),
+            "source": logit_difference(model, source, answers).numpy(),
+            "numbers": list(some),
+        }
 
-    def join(measured: list[Arrays]) -> Arrays:
-        return {**_in_order(measured, names), "clusters": pairs.clusters}
-
-    names, asked = ("direct", "edges", "base", "source"), [list(head) for head in heads]
-    shapes = partial(_some, pairs)
-    return _blocks(study, "paths", pairs, shapes, compute, join, heads=asked)
+    join, asked = partial(_in_order, pairs, ("direct", "edges", "base", "source")), [list(head) for head in heads]
+    return _blocks(study, "paths", pairs, partial(_some, pairs), compute, join, heads=asked)
 
 
 def paths(study: Study) -> Arrays:
@@ -327,21 +312,21 @@ def edges(study: Study) -> Arrays:
     if len(drawn) == graph.size:
         means[numbers.EXACT] = np.zeros(graph.shape)
         exact = _exact_effects(study, scored, drawn)["effects"].mean(0, dtype=np.float64)
-        means[numbers.EXACT][drawn[:, 0], drawn[:, 1]] = exact
-    rankings = means | {
-        f"random {place}": np.random.default_rng((settings.seed, place)).standard_normal(graph.shape)
-        for place in range(1, RANDOM + 1)
+        means[numbers.EXACT][tuple(drawn.T)] = exact
+    rankings = dict(means)
+    for place in range(1, RANDOM + 1):
+        rankings[f"random {place}"] = np.random.default_rng((settings.seed, place)).standard_normal(graph.shape)
+    circuits = {
+        name: {
+            by: _circuit_runs(study, judged, Circuits.of(graph, scores, absolute=by == "CMD")) for by in ("CPR", "CMD")
+        }
+        for name, scores in rankings.items()
     }
-    circuits: dict[str, dict[str, Any]] = {name: {} for name in rankings}
-    for measured_by, absolute in (("CPR", False), ("CMD", True)):
-        for name, ranking in rankings.items():
-            chosen = Circuits.of(graph, ranking, absolute=absolute)
-            circuits[name][measured_by] = {"sizes": chosen.sizes, **_circuit_runs(study, judged, chosen.edges)}
     return {**apart, "means": means, "drawn": drawn, "circuits": circuits, **effects}
 
 
-def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> NDArray[np.float32]:
-    def compute(some: Sequence[int]) -> Arrays:
+def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> Any:
+    def compute(some: Block) -> Arrays:
         scores = edge_scores(study.pair[0], *pairs.batch(some), method, STEPS)
         return {"sum": scores.double().sum(0).numpy(), "count": len(some)}
 
@@ -350,26 +335,23 @@ def _edge_scores(study: Study, pairs: NamePairs, method: Method) -> NDArray[np.f
         return {"scores": total.astype(np.float32)}
 
     asked = {"method": method, "steps": 1 if method == numbers.EAP else STEPS}
-    scores: NDArray[np.float32] = _blocks(
-        study, "edge scores", pairs, partial(_some, pairs, SCORED), compute, join, **asked
-    )["scores"]
-    return scores
+    return _blocks(study, "edge scores", pairs, partial(_some, pairs, SCORED), compute, join, **asked)["scores"]
 
 
-def _by_shape(pairs: NamePairs, run: Callable[..., Any]) -> np.ndarray:
+def _by_shape(pairs: NamePairs, run: Callable[..., torch.Tensor]) -> np.ndarray:
     """What run(base, source, answers) gives of all pairs, [N, ...] in their order."""
-    found = [{"runs": run(*pairs.batch(some)), "numbers": some} for some in group_by_shape(pairs.tokens).values()]
-    return _in_order(found, ["runs"])["runs"]
+    groups = group_by_shape(pairs.tokens).values()
+    found = [{"runs": run(*pairs.batch(some)).numpy(), "numbers": some} for some in groups]
+    return _in_order(pairs, ["runs"], found)["runs"]
 
 
-def _exact_effects(study: Study, pairs: NamePairs, places: NDArray[np.integer]) -> Arrays:
-    def compute(some: Sequence[int]) -> Arrays:
+def _exact_effects(study: Study, pairs: NamePairs, places: Ints) -> Arrays:
+    def compute(some: Block) -> Arrays:
         chosen = [(int(sender), int(reader)) for sender, reader in places[list(some)]]
-        exact = partial(exact_scores, study.pair[0], edges=chosen)
-        return {"effects": _by_shape(pairs, lambda *batch: exact(*batch).numpy())}
+        return {"effects": _by_shape(pairs, partial(exact_scores, study.pair[0], edges=chosen))}
 
     def join(measured: list[Arrays]) -> Arrays:
-        full = _by_shape(pairs, lambda base, _, answers: logit_difference(study.pair[0], base, answers).numpy())
+        full = _by_shape(pairs, lambda base, _, answers: logit_difference(study.pair[0], base, answers))
         effects = np.concatenate([block["effects"] for block in measured], 1)
         return {"effects": effects, "full": full, "clusters": pairs.clusters}
 
@@ -377,19 +359,20 @@ def _exact_effects(study: Study, pairs: NamePairs, places: NDArray[np.integer]) 
     return _blocks(study, "exact effects of edges", pairs, blocks, compute, join, edges=_digest(places))
 
 
-def _circuit_runs(study: Study, pairs: NamePairs, circuits: NDArray[np.bool_]) -> Arrays:
-    every = np.concatenate([circuits, np.zeros_like(circuits[:1])])
+def _circuit_runs(study: Study, pairs: NamePairs, circuits: Circuits) -> Arrays:
+    every = np.concatenate([circuits.edges, np.zeros_like(circuits.edges[:1])])
 
-    def compute(some: Sequence[int]) -> Arrays:
+    def compute(some: Block) -> Arrays:
         run = partial(circuit_metrics, study.pair[0], circuits=[*every[list(some)]])
-        return {"runs": _by_shape(pairs, lambda *batch: run(*batch).T.numpy())}
+        return {"runs": _by_shape(pairs, lambda *batch: run(*batch).T)}
 
     def join(measured: list[Arrays]) -> Arrays:
         runs = np.concatenate([block["runs"] for block in measured], 1).T
         return {"runs": runs[:-1], "empty": runs[-1]}
 
-    blocks = partial(_chunks, len(every), CIRCUITS)
-    return _blocks(study, "circuits of edges", pairs, blocks, compute, join, circuits=_digest(circuits))
+    blocks, asked = partial(_chunks, len(every), CIRCUITS), _digest(circuits.edges)
+    runs = _blocks(study, "circuits of edges", pairs, blocks, compute, join, circuits=asked)
+    return {"sizes": circuits.sizes, **runs}
 
 
 def _digest(array: NDArray[Any]) -> str:

@@ -9,6 +9,7 @@ source run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +17,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from util.scores.evaluation import SHARES, Curve, spearman
-from util.scores.graph import LETTERS, ComponentGraph
+from util.scores.graph import ComponentGraph
 from util.stats.controls import layer_alike
 from util.stats.heads import top
 from util.stats.intervals import (
-    Interval,
     Intervals,
     accuracy,
     bootstrap_interval,
@@ -32,23 +32,23 @@ from util.stats.intervals import (
 from util.stats.splits import halves
 
 Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
+Bools = NDArray[np.bool_]
 Arrays = Mapping[str, Any]
 Numbers = dict[str, Any]
 
 SHOWN = 12  # layers in one row of panels
 CARRIES = 0.01  # share of the whole effect that counts, of heads, paths and edges: see `carriers`
-LEVELS = (0.5, 0.8, 0.9)  # of faithfulness
 KEPT = 0.9  # share of the logit difference that a faithful set keeps
 CHANNELS = ("query", "key", "value")  # through which a receiver hears
-TOP = (5, 10)  # strongest heads that an approximate map should share
 EAP: Final = "EAP"
 EAP_IG: Final = "EAP-IG inputs"
 METHODS: Final = (EAP, EAP_IG)
 EXACT: Final = "exact"
 BANDS = 5  # of edges by the size of their scores, from each of which equally many are drawn
-KINDS = (*LETTERS, "MLP", "logits")  # what reads
 LISTED = 10  # edges
 DRAWS = 1000  # bootstrap samples of clusters
+MAPS = ("noised", "base", "source", "clusters")
 
 
 # ------------------------------------------------------------------------------------------------ one pair
@@ -60,7 +60,7 @@ def check_layer(layers: int, shown_layer: int | None) -> None:
         raise ValueError(f"shown_layer = {shown_layer}: the model has {layers} layers, 0 to {layers - 1}")
 
 
-def places_of_name(source: NDArray[np.integer], token: int, name: str) -> tuple[int, int]:
+def places_of_name(source: Ints, token: int, name: str) -> tuple[int, int]:
     """Returns the two positions of a name's token in the source's tokens [T].
 
     Raises ValueError unless there are exactly two: the project compares the heads' outputs at these.
@@ -71,7 +71,7 @@ def places_of_name(source: NDArray[np.integer], token: int, name: str) -> tuple[
     return int(places[0]), int(places[1])
 
 
-def selectivity(difference: Floats) -> NDArray[np.float64]:
+def selectivity(difference: Floats) -> Floats:
     """Returns how unequally heads take part in a difference [L, H, D] of two tokens' head outputs, [L].
 
     It is the mean absolute difference of the two heads with the largest over that of the two heads with the smallest;
@@ -111,7 +111,7 @@ def example(arrays: Arrays, settings: Any) -> Numbers:
 # ------------------------------------------------------------------------------------------------ many pairs
 
 
-def normalised(patched: Floats, base: Floats, source: Floats, clusters: NDArray[np.integer]) -> Intervals:
+def normalised(patched: Floats, base: Floats, source: Floats, clusters: Ints) -> Intervals:
     """Returns the mean change by a patch [N, ...] over the mean change to the source: 0 is the base, 1 the source.
 
     The interval of this ratio of means is that of the mean of its linearised values (the delta method), one for each
@@ -119,12 +119,17 @@ def normalised(patched: Floats, base: Floats, source: Floats, clusters: NDArray[
     (Bonferroni). Raises ValueError for fewer than two clusters.
     """
     change = (patched - base.reshape(-1, *[1] * (patched.ndim - 1))).astype(np.float64)
-    value, linearised = ratio_of_means(change, source.astype(np.float64) - base, clusters)
-    around = mean_intervals(linearised, comparisons=max(1, change[0].size))
+    return ratios(change, source.astype(np.float64) - base, clusters)
+
+
+def ratios(change: Floats, whole: Floats, clusters: Ints | None = None) -> Intervals:
+    """Returns mean changes [N, ...] over the mean of the whole [N], with intervals that hold together, as above."""
+    value, linearised = ratio_of_means(change, whole, clusters)
+    around = mean_intervals(linearised, comparisons=max(1, value.size))
     return Intervals(value, around.low, around.high)
 
 
-def carriers(effect: Intervals) -> NDArray[np.bool_]:
+def carriers(effect: Intervals) -> Bools:
     """Which heads, paths or edges [...] carry more than a hundredth of the whole effect for certain.
 
     That is, either way: the whole interval lies beyond CARRIES. False where it is NaN.
@@ -137,33 +142,10 @@ def intervals(entry: Mapping[str, Any]) -> Intervals:
     return Intervals(*(np.array(entry[name], dtype=np.float64) for name in ("value", "low", "high")))
 
 
-def agreement(exact: Floats, approximate: Floats, top: Sequence[int] = TOP, least: float = 0.0) -> Numbers:
-    """Returns how well one map [L, H] of effects stands for another.
-
-    spearman, pearson: correlations over heads. overlap: by k, the share of the k strongest heads (by size) that both
-    maps have. worst: the layer and number of the head whose rank by size falls most in the approximation, and by how
-    many places it falls. signs: of the heads whose exact effect is at least `least`, the share with the same sign.
-    """
-    a, b = exact.ravel().astype(np.float64), approximate.ravel().astype(np.float64)
-    first, second = (np.argsort(np.argsort(-np.abs(x), kind="stable"), kind="stable") for x in (a, b))
-    fall = np.where(first < max(top), second - first, -len(a))
-    layer, head = np.unravel_index(fall.argmax(), exact.shape)
-    return {
-        "spearman": float(stats.spearmanr(a, b).statistic),
-        "pearson": float(stats.pearsonr(a, b).statistic),
-        "overlap": {str(k): float(((first < k) & (second < k)).sum() / k) for k in top if k <= len(a)},
-        "worst": [int(layer), int(head), int(fall.max())],
-        "signs": float((np.sign(a) == np.sign(b))[np.abs(a) >= least].mean()),
-    }
-
-
 def _halves(maps: Arrays, seed: int) -> list[Intervals]:
     """The noised effects on the half that chooses heads and on the other one, which share no cluster."""
-    parts = [{name: maps[name][half] for name in MAPS} for half in halves(len(maps["base"]), seed, maps["clusters"])]
-    return [normalised(*(part[name] for name in MAPS)) for part in parts]
-
-
-MAPS = ("noised", "base", "source", "clusters")
+    parts = halves(len(maps["base"]), seed, maps["clusters"])
+    return [normalised(*(maps[name][half] for name in MAPS)) for half in parts]
 
 
 def chosen_on_a_half(maps: Arrays, settings: Any) -> Floats:
@@ -175,28 +157,31 @@ def population(arrays: Arrays, settings: Any) -> Numbers:
     """What many pairs say, in shares of the whole effect, and what the untrained twin's heads change, in logits.
 
     noised, denoised [L, H]: effects towards the source and back. estimate, direct [L, H]: the first-order estimate of
-    noised, and the part of it that is told to the output itself (NaN where a class has none). chosen [L, H]: noised on
-    one half of the pairs, by which heads are chosen; measured [L, H]: noised on the other half.
+    noised, and the part of it that is told to the output itself (NaN where a class has none). agreement: of the
+    estimate with noised: Spearman's correlation over heads; signs, of the heads that have at least a hundredth, the
+    share with the same sign. chosen [L, H]: noised on one half of the pairs, by which heads are chosen; measured
+    [L, H]: noised on the other half.
     """
     maps = arrays["trained"]
     base, source, clusters = (maps[name] for name in MAPS[1:])
-    noised, denoised = (normalised(maps[name], *ends, clusters) for name, ends in (
-        ("noised", (base, source)), ("denoised", (source, base))
-    ))  # fmt: skip
+    noised = normalised(maps["noised"], base, source, clusters)
     whole = float((source - base).mean())
     estimate = maps["attribution"].mean(axis=0) / whole
     chosen, measured = _halves(maps, settings.seed)
+    signs = np.sign(noised.value) == np.sign(estimate)
     found = {
         "intact": mean_interval(base, clusters=clusters),
         "corrupted": mean_interval(source, clusters=clusters),
         "accuracy": accuracy(base > 0, len(set(clusters.tolist()))),
-        "probability": mean_interval(maps["probability"], within=(0, 1), clusters=clusters),
         "pairs": len(base),
         "noised": vars(noised),
-        "denoised": vars(denoised),
+        "denoised": vars(normalised(maps["denoised"], source, base, clusters)),
         "estimate": estimate,
         "direct": maps["direct"].mean(axis=0) / whole,
-        "agreement": agreement(noised.value, estimate, least=CARRIES),
+        "agreement": {
+            "spearman": spearman(noised.value.ravel(), estimate.ravel()),
+            "signs": float(signs[np.abs(noised.value) >= CARRIES].mean()),
+        },
         "chosen": chosen.value,
         "measured": vars(measured),
     }
@@ -204,25 +189,9 @@ def population(arrays: Arrays, settings: Any) -> Numbers:
 
 
 def untrained(maps: Arrays) -> Numbers:
-    """Whether the untrained twin does the task, what the corruption changes, and what its heads [L, H] do, in logits.
-
-    Raises ValueError for fewer than two clusters.
-    """
-    base, clusters = maps["base"], maps["clusters"]
-    change = maps["noised"] - base[:, None, None]
-    return {
-        "pairs": len(base),
-        "accuracy": accuracy(base > 0, len(set(clusters.tolist()))),
-        "swap": mean_interval(maps["source"] - base, clusters=clusters),
-        "heads": vars(mean_intervals(change, comparisons=change[0].size, clusters=clusters)),
-    }
-
-
-def planted(arrays: Arrays, settings: Any) -> Numbers:
-    """The effects of the heads of a planted circuit, and the roles of those that carry anything."""
-    effect, roles = normalised(*(arrays[name] for name in MAPS)), {tuple(row[:2]): row[2] for row in arrays["roles"]}
-    carried = [roles.get((layer, head), "a decoy") for layer, head in np.argwhere(carriers(effect)).tolist()]
-    return {"planted": vars(effect), "planted heads": carried}
+    """What the heads [L, H] of the untrained twin change, in logits. Raises ValueError for fewer than two clusters."""
+    change = maps["noised"] - maps["base"][:, None, None]
+    return {"heads": vars(mean_intervals(change, comparisons=change[0].size, clusters=maps["clusters"]))}
 
 
 def published(maps: Arrays) -> dict[str, tuple[float, float]]:
@@ -258,7 +227,7 @@ def tutorial_values(data: Arrays, ids: Sequence[str]) -> dict[str, tuple[float, 
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
-def curve_sets(chosen: Floats, draws: int, seed: int = 0) -> tuple[list[list[Any]], NDArray[np.bool_]]:
+def curve_sets(chosen: Floats, draws: int, seed: int = 0) -> tuple[list[list[Any]], Bools]:
     """Returns the sets of heads of the curve, their kinds and sizes and maps [K, L, H], for a map that chooses heads.
 
     For sizes 1, 2, 4, ... there are the "strongest" heads, all "without" these, and different "random" sets with as
@@ -277,46 +246,26 @@ def curve_sets(chosen: Floats, draws: int, seed: int = 0) -> tuple[list[list[Any
 def circuit(arrays: Arrays, settings: Any) -> Numbers:
     """Mean logit differences where some heads work alone, by how many.
 
-    whole: of all heads. alone, without: of the strongest heads alone, and of all but these. surplus: alone minus whole
-    on the same prompts. random: of random sets. faithfulness: the share of the whole logit difference that the
-    strongest heads alone keep, with intervals for all sizes together. reached: by level of faithfulness, the least
-    number of strongest heads that reach it alone.
+    whole: of all heads. without: of all but the strongest. surplus: of the strongest alone minus whole, on the same
+    prompts. random: of random sets. faithfulness: the share of the whole logit difference that the strongest heads
+    alone keep; 1 is the whole model; intervals are as for `normalised`, for all sizes together.
     """
     whole, clusters = arrays["whole"], arrays["clusters"]
-    scores: dict[str, dict[str, list[Floats]]] = {"strongest": {}, "without": {}, "random": {}}
+    sets: dict[str, dict[str, list[Floats]]] = {"strongest": {}, "without": {}, "random": {}}
     for (kind, size), values in zip(arrays["names"], arrays["alone"], strict=True):
-        scores[kind].setdefault(str(size), []).append(values)
-    strongest = {size: values for size, [values] in scores["strongest"].items()}
-
-    def means(kind: str, less: Floats | float = 0.0) -> dict[str, Interval]:
-        return {size: mean_interval(values - less, clusters=clusters) for size, [values] in scores[kind].items()}
-
-    faithful = faithfulness(whole, strongest, clusters)
+        sets[kind].setdefault(str(size), []).append(values)
+    alone = {size: values for size, [values] in sets["strongest"].items()}
+    share = normalised(np.stack([*alone.values()], axis=1), np.zeros_like(whole), whole, clusters)
+    mean = partial(mean_interval, clusters=clusters)
     found = {
-        "whole": mean_interval(whole, clusters=clusters),
-        "alone": means("strongest"),
-        "without": means("without"),
-        "surplus": means("strongest", whole),
-        "random": {size: [float(one.mean()) for one in values] for size, values in scores["random"].items()},
-        "faithfulness": faithful,
-        "reached": {str(level): reached(faithful, level) for level in LEVELS},
+        "whole": mean(whole),
+        "without": {size: mean(values) for size, [values] in sets["without"].items()},
+        "surplus": {size: mean(values - whole) for size, values in alone.items()},
+        "random": {size: [float(one.mean()) for one in several] for size, several in sets["random"].items()},
+        "faithfulness": {size: share[place] for place, size in enumerate(alone)},
         "pairs": len(whole),
     }
     return {"circuit": found}
-
-
-def faithfulness(whole: Floats, alone: Mapping[str, Floats], clusters: NDArray[np.integer]) -> dict[str, Interval]:
-    """Returns, by size of a set, its mean logit difference [N] over that of all heads; 1 is the whole model.
-
-    Intervals are as for `normalised`, and hold for all sizes together.
-    """
-    share = normalised(np.stack(list(alone.values()), axis=1), np.zeros_like(whole), whole, clusters)
-    return {size: share[place] for place, size in enumerate(alone)}
-
-
-def reached(faithful: Mapping[str, Sequence[float]], level: float) -> int | None:
-    """Returns the smallest size of a set whose faithfulness is `level` or more, None where there is none."""
-    return min((int(size) for size, share in faithful.items() if share[0] >= level), default=None)
 
 
 # ------------------------------------------------------------------------------------------------ paths
@@ -334,20 +283,23 @@ def paths(arrays: Arrays, settings: Any) -> Numbers:
     direct, edges, base = arrays["direct"], arrays["edges"], arrays["base"]
     heads = direct.shape[1]
     flat = np.concatenate([edges.reshape(len(base), -1), direct], axis=1)
-    there, shares = ~np.isnan(flat).any(axis=0), np.full((3, flat.shape[1]), np.nan)
+    there = ~np.isnan(flat).any(axis=0)
     effect = normalised(base[:, None] + flat[:, there], base, arrays["source"], arrays["clusters"])
-    shares[:, there] = effect.value, effect.low, effect.high
-    square = shares[:, :-heads].reshape(3, heads, heads, -1)
-    named = {name: square[..., at] for at, name in enumerate((*CHANNELS, "edges"))} | {"direct": shares[:, -heads:]}
-    found: Numbers = {name: vars(Intervals(*part)) for name, part in named.items()}
-    found |= {"heads": arrays["heads"], "pairs": len(base)}
-    return {"paths": found}
+    found: dict[str, Numbers] = {name: {} for name in (*CHANNELS, "edges", "direct")}
+    for end, shares in vars(effect).items():
+        every = np.full(flat.shape[1], np.nan)
+        every[there] = shares
+        square = every[:-heads].reshape(heads, heads, -1)
+        for at, name in enumerate((*CHANNELS, "edges")):
+            found[name][end] = square[..., at]
+        found["direct"][end] = every[-heads:]
+    return {"paths": {**found, "heads": arrays["heads"], "pairs": len(base)}}
 
 
 # ------------------------------------------------------------------------------------------------ edges
 
 
-def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, seed: int) -> NDArray[np.int64]:
+def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, seed: int) -> Ints:
     """The edges [E, 2] whose exact effects are measured: all, where there are no more than `count`.
 
     Otherwise equally many of each band: the highest by absolute scores of EAP-IG; those of EAP that are not among
@@ -371,39 +323,30 @@ def drawn_edges(graph: ComponentGraph, means: Mapping[str, Floats], count: int, 
     return places[np.sort(chosen)]
 
 
-def shares(effects: Floats, whole: Floats, clusters: NDArray[np.integer] | None = None) -> Intervals:
-    """Effects [N, E] as shares of the whole effect [N]: [E], with intervals that hold together (Bonferroni).
-
-    NaN where the whole effect is not above 0.
-    """
+def shares(effects: Floats, whole: Floats, clusters: Ints | None = None) -> Intervals:
+    """Effects [N, E] as shares of the whole effect [N]: [E], see `ratios`; NaN where the whole is not above 0."""
     if not whole.mean() > 0:
         return Intervals(*np.full((3, effects.shape[1]), np.nan))
-    value, linearised = ratio_of_means(effects, whole, clusters)
-    around = mean_intervals(linearised, comparisons=len(value))
-    return Intervals(value, around.low, around.high)
+    return ratios(effects, whole, clusters)
 
 
-def redrawn_shares(arrays: Arrays) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The exact effects of bootstrap samples of the clusters [D, E], and which of them matter there [D, E].
-
-    NaN, and False, where the whole effect is not above 0.
-    """
-    places = [np.flatnonzero(arrays["clusters"] == cluster) for cluster in np.unique(arrays["clusters"])]
-    difference = arrays["full"].astype(np.float64) - arrays["empty"]
-    whole = np.array([difference[pairs].sum() for pairs in places])
-    effects = np.stack([arrays["effects"][pairs].sum(0, dtype=np.float64) for pairs in places])
-    samples = [np.repeat(np.arange(len(places)), times) for times in resampled(len(places), DRAWS)]
-    redrawn = [shares(effects[sample], whole[sample]) for sample in samples]
+def redrawn_shares(effects: Floats, whole: Floats, clusters: Ints) -> tuple[Floats, Bools]:
+    """The `shares` [E] of bootstrap samples of the clusters, [D, E], and which of them matter there [D, E]."""
+    units = [np.flatnonzero(clusters == cluster) for cluster in np.unique(clusters)]
+    sums = np.stack([effects[pairs].sum(0, dtype=np.float64) for pairs in units])
+    wholes = np.array([whole[pairs].sum() for pairs in units])
+    samples = [np.repeat(np.arange(len(units)), times) for times in resampled(len(units), DRAWS)]
+    redrawn = [shares(sums[sample], wholes[sample]) for sample in samples]
     return np.stack([exact.value for exact in redrawn]), np.stack([carriers(exact) for exact in redrawn])
 
 
-def share_found(order: NDArray[np.integer], matter: NDArray[np.bool_]) -> float:
+def share_found(order: Ints, matter: Bools) -> float:
     """Of the edges that matter [E], the share among equally many of those that come first in an order [E]."""
     number = int(matter.sum())
     return float(matter[order[:number]].mean()) if number else np.nan
 
 
-def correlations(scores: Floats, redrawn: Floats) -> NDArray[np.float64]:
+def correlations(scores: Floats, redrawn: Floats) -> Floats:
     """Spearman's correlation of scores [E] with each of several effects [D, E]: [D], NaN where one is constant."""
     ranked = stats.rankdata(scores), stats.rankdata(redrawn, axis=1)
     first, second = (ranks - ranks.mean(-1, keepdims=True) for ranks in ranked)
@@ -414,44 +357,39 @@ def correlations(scores: Floats, redrawn: Floats) -> NDArray[np.float64]:
 def edges(arrays: Arrays, settings: Any) -> Numbers:
     """Edges of the component graph: how estimates agree with exact effects on fresh pairs, and circuits of them.
 
-    strongest: those with the largest exact effects, and those that matter and that EAP ranks below as many others.
-    found: by method, of the edges that matter, the share among equally many with the highest absolute scores, NaN where
-    none does. agreement: by method, Spearman's correlation of scores with exact effects, of all drawn edges, and by
-    what reads, NaN where fewer than two were drawn or the whole effect is not above 0. Intervals are over clusters of
-    the fresh pairs, with the scores as they are. points [6, E]: exact value, low and high, EAP, EAP-IG, and the number
-    of what reads in KINDS. Where a class has no edges, refused alone.
+    strongest: those with the largest exact effects, with their estimates. found: by method, of the edges that matter,
+    the share among equally many with the highest absolute scores, NaN where none does. agreement: by method, Spearman's
+    correlation of scores with the exact effects of all drawn edges, NaN where the whole effect is not above 0.
+    Intervals are over clusters of the fresh pairs, with the scores as they are. curves: by score, the circuits of
+    signed rankings with their CPR, and of absolute ones with their CMD. Where a class has no edges, refused alone.
     """
     if arrays["refused"]:
         return {"component graph": {"refused": arrays["refused"]}}
     graph, drawn, circuits = ComponentGraph(*arrays["graph"]), arrays["drawn"], arrays["circuits"]
-    ends = {**arrays, "empty": list(circuits.values())[-1]["CMD"]["empty"]}
-    whole = ends["full"].astype(np.float64) - ends["empty"]
-    exact, redrawn = shares(arrays["effects"], whole, arrays["clusters"]), redrawn_shares(ends)
-    unit = float(np.mean(ends["full"], dtype=np.float64) - np.mean(ends["empty"], dtype=np.float64))
-    estimates = {
-        method: scores[drawn[:, 0], drawn[:, 1]].astype(np.float64) / (unit if unit > 0 else np.nan)
-        for method, scores in arrays["means"].items()
-    }
-    kinds = np.array([_kind(graph.readers[reader]) for reader in drawn[:, 1]])
-    matter = carriers(exact)
-    largest = np.argsort(-np.abs(exact.value), kind="stable")
-    ranks = np.argsort(np.argsort(-np.abs(estimates[EAP]), kind="stable"))
-    missed = [place for place in largest if matter[place] and ranks[place] >= matter.sum()][:LISTED]
-    strongest = {
-        graph.name((int(drawn[place, 0]), int(drawn[place, 1]))): {
-            EXACT: exact[place], **{method: float(estimates[method][place]) for method in METHODS}
-        }
-        for place in sorted({*largest[:LISTED], *missed})
-    }  # fmt: skip
-    found, agreed = {}, {}
+    full, clusters = arrays["full"], arrays["clusters"]
+    whole = full.astype(np.float64) - [*circuits.values()][-1]["CMD"]["empty"]
+    exact = shares(arrays["effects"], whole, clusters)
+    redrawn, matters = redrawn_shares(arrays["effects"], whole, clusters)
+    unit = whole.mean() if whole.mean() > 0 else np.nan
+    estimates = {name: mean[tuple(drawn.T)].astype(np.float64) / unit for name, mean in arrays["means"].items()}
+    matter, found, agreed = carriers(exact), {}, {}
     for method, scores in estimates.items():
         order = np.argsort(-np.abs(scores), kind="stable")
-        again = np.array([share_found(order, some) for some in redrawn[1]])
+        again = np.array([share_found(order, some) for some in matters])
         found[method] = bootstrap_interval(share_found(order, matter), again, within=(0, 1))
-        chosen = {"all": np.ones(len(kinds), bool), **{kind: kinds == at for at, kind in enumerate(KINDS)}}
-        agreed[method] = {
-            name: _agreed(scores[own], exact.value[own], redrawn[0][:, own]) for name, own in chosen.items()
+        value = float(correlations(scores, exact.value[None])[0])
+        agreed[method] = {"all": bootstrap_interval(value, correlations(scores, redrawn), within=(-1, 1))}
+    strongest = {
+        graph.name(drawn[place].tolist()): {
+            EXACT: exact[place], **{method: float(estimates[method][place]) for method in METHODS}
         }
+        for place in sorted(np.argsort(-np.abs(exact.value), kind="stable")[:LISTED])
+    }  # fmt: skip
+    curves: dict[str, Numbers] = {name: {} for name in circuits}
+    for name, runs in circuits.items():
+        for measure, run in runs.items():
+            curve = Curve(SHARES, run["sizes"], measure == "CMD", run["runs"], full, run["empty"], clusters)
+            curves[name][measure] = curve.values() | {"faithfulness": vars(curve.faithfulness)}
     return {
         "component graph": {
             "strongest": strongest,
@@ -459,29 +397,7 @@ def edges(arrays: Arrays, settings: Any) -> Numbers:
             "matter": int(matter.sum()),
             "found": found,
             "agreement": agreed,
-            "curves": {name: _curves(runs, arrays) for name, runs in circuits.items()},
-            "points": np.stack([exact.value, exact.low, exact.high, *(estimates[method] for method in METHODS), kinds]),
-            "pairs": len(whole),
+            "curves": curves,
+            "pairs": len(full),
         }
     }
-
-
-def _kind(reader: str) -> int:
-    """The number in KINDS of what reads: q, k, v of a head, an MLP or the logits."""
-    return KINDS.index(reader[-2] if reader.endswith(">") else "logits" if reader == "logits" else "MLP")
-
-
-def _agreed(scores: Floats, exact: Floats, redrawn: Floats) -> Interval:
-    if len(scores) < 2 or not np.isfinite(exact).all():
-        return Interval(np.nan, np.nan, np.nan)
-    return bootstrap_interval(spearman(scores, exact), correlations(scores, redrawn), within=(-1, 1))
-
-
-def _curves(runs: Arrays, arrays: Arrays) -> Numbers:
-    """The curves of circuits by one score: of signed rankings with their CPR, of absolute ones with their CMD."""
-    found = {}
-    for measure, run in runs.items():
-        ends = arrays["full"], run["empty"], arrays["clusters"]
-        curve = Curve(SHARES, run["sizes"], measure == "CMD", run["runs"], *ends)
-        found[measure] = curve.values() | {"faithfulness": vars(curve.faithfulness)}
-    return found

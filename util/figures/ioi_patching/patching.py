@@ -27,8 +27,8 @@ from util.engine.replay import Edit, Place, replay
 
 Activations = Mapping[int, Tensor]  # by the model's own layer number, [N, T, H, dv]
 
-MAPS = ("denoised", "noised", "attribution", "direct")  # [N, L, H]
-RUNS = ("base", "source", "probability")  # [N]
+# What `measure` returns: maps [N, L, H], and numbers of runs [N].
+MAPS_AND_RUNS = ("denoised", "noised", "attribution", "direct", "base", "source", "probability")
 
 
 # ------------------------------------------------------------------------------------------------ single runs
@@ -43,19 +43,16 @@ def heads_of(model: PreTrainedModel, ids: Tensor) -> dict[int, Tensor]:
 
 
 @torch.inference_mode()
+def last_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Returns the logits [N, V] behind the last token, float32, on the CPU."""
+    return model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
+
+
 def logit_difference(model: PreTrainedModel, ids: Tensor, answers: Tensor, *instruments: Instrument) -> Tensor:
     """Returns the logit differences [N] of runs with these instruments attached."""
     with instrument(model, *instruments):
-        logits = model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
-    pair = logits.gather(1, answers)
+        pair = last_logits(model, ids).gather(1, answers)
     return pair[:, 0] - pair[:, 1]
-
-
-@torch.inference_mode()
-def probability(model: PreTrainedModel, ids: Tensor, tokens: Tensor) -> np.ndarray:
-    """Returns the probability [N] of one token (of `tokens` [N]) after each prompt."""
-    logits = model(ids.to(input_device(model)), use_cache=False).logits[:, -1].float().cpu()
-    return logits.softmax(1).gather(1, tokens[:, None])[:, 0].numpy()
 
 
 def permuted(values: Activations, seed: int) -> dict[int, Tensor]:
@@ -68,7 +65,7 @@ def permuted(values: Activations, seed: int) -> dict[int, Tensor]:
         heads = z[0].transpose(0, 1).flatten(1)
         order = [np.random.default_rng((seed, layer, h)).permutation(heads.shape[1]) for h in range(len(heads))]
         mixed = heads.gather(1, torch.from_numpy(np.stack(order)).to(heads.device))
-        shuffled[layer] = mixed.view(z.shape[2], z.shape[1], z.shape[3]).transpose(0, 1)[None]
+        shuffled[layer] = mixed.view_as(z[0].transpose(0, 1)).transpose(0, 1)[None]
     return shuffled
 
 
@@ -77,11 +74,10 @@ def permuted(values: Activations, seed: int) -> dict[int, Tensor]:
 
 def patch_map(
     model: PreTrainedModel, ids: Tensor, values: Activations, answers: Tensor, first: int = 0
-) -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns the logit differences [N, L, H] with one head at a time replaced, those of the base run [N], and a path.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the logit differences [N, L, H] with one head at a time replaced, and those of the base run [N].
 
-    values: what the heads' outputs become; they are replaced at all positions from `first` on. The path says how the
-    runs were computed, see `replay.Replayed`.
+    values: what the heads' outputs become; they are replaced at all positions from `first` on.
     """
     support = prepare(model)
 
@@ -98,7 +94,7 @@ def patch_map(
     replayed = replay(model, ids, edits, answers, first)
     patched, base = (logits[..., 0] - logits[..., 1] for logits in (replayed.logits, replayed.base))
     by_head = patched.view(len(support.layers), support.heads, -1).permute(2, 0, 1)
-    return by_head.numpy(), base.numpy(), replayed.path
+    return by_head.numpy(), base.numpy()
 
 
 def attribution(
@@ -140,13 +136,13 @@ def direct_map(
 
 
 def measure(model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tensor, first: int) -> dict[str, Any]:
-    """Returns the arrays MAPS and RUNS for pairs of prompts of one shape.
+    """Returns the arrays MAPS_AND_RUNS for pairs of prompts of one shape.
 
     base, source [N, T]: the tokens of both prompts, which differ from position `first` on.
     """
     z, other = heads_of(model, base), heads_of(model, source)
-    noised, intact, _ = patch_map(model, base, other, answers, first)
-    denoised, corrupted, _ = patch_map(model, source, z, answers, first)
+    noised, intact = patch_map(model, base, other, answers, first)
+    denoised, corrupted = patch_map(model, source, z, answers, first)
     return {
         "noised": noised,
         "denoised": denoised,
@@ -154,7 +150,7 @@ def measure(model: PreTrainedModel, base: Tensor, source: Tensor, answers: Tenso
         "direct": direct_map(model, base, z, other, answers),
         "base": intact,
         "source": corrupted,
-        "probability": probability(model, base, answers[:, 0]),
+        "probability": last_logits(model, base).softmax(1).gather(1, answers)[:, 0].numpy(),
     }
 
 
@@ -166,12 +162,9 @@ def ablated_outside(
 ) -> np.ndarray:
     """Returns the logit differences [N] where only the heads that are True in `kept` [L, H] work.
 
-    means: by layer [1, T, H, dv], what the outputs of all other heads become. Raises ValueError for a map of heads that
-    is not the model's.
+    means: by layer [1, T, H, dv], what the outputs of all other heads become.
     """
     support = prepare(model)
-    if kept.shape != (len(support.layers), support.heads):
-        raise ValueError(f"the model has {len(support.layers)} layers of {support.heads} heads, the sets {kept.shape}")
     gone = {layer: np.flatnonzero(~kept[place]).tolist() for place, layer in enumerate(support.layers)}
     patches = [PatchHeads(layer, heads, means[layer][:, :, heads]) for layer, heads in gone.items() if heads]
     return logit_difference(model, ids, answers, *patches).numpy()

@@ -9,30 +9,25 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from util.figures.ioi_patching.numbers import CARRIES, CHANNELS, KINDS, LEVELS, METHODS, SHOWN, carriers, intervals
+from util.figures.ioi_patching.numbers import CHANNELS, EAP, EAP_IG, EXACT, SHOWN, carriers, intervals
+from util.scores.evaluation import SHARES
 from util.show import files
 from util.show.draw import Grid, Panel, name_beside, room
-from util.show.head_map import colour_limit, count_ticks, short_number
-from util.show.panels import SMALL, colour_bar, heads, name_columns, name_rows
+from util.show.head_map import colour_bar, colour_limit, count_ticks, print_in_cells, short_number
+from util.show.panels import SMALL, curve, heads, name_columns, triples
 from util.show.panels import intervals as points_of
 from util.show.part import Values
-from util.show.style import BLUE, BROWN, GREEN, GREY, LIGHT_BLUE, ORANGE, PURPLE, RED, points
+from util.show.style import BLUE, GREEN, GREY, LIGHT_BLUE, ORANGE, RED
 from util.stats.heads import Head, head_name, heads_where, top
-from util.stats.intervals import Interval, Intervals, mean_interval
+from util.stats.intervals import Intervals
 
 Floats = NDArray[np.float64]
 NAMED, PRINTED, RANKED = 5, 12, 12  # heads named in panels of dots; printed in maps; shown with intervals
-EDGES = 3  # with their name
 COLUMNS = 9  # panels of head outputs side by side, as the project has them
-ALL_FROZEN = "direct (all frozen)"  # not what a path to the output is: MLPs take part in that
-COLOURS = (GREEN, ORANGE, PURPLE)  # query, key, value
-KIND_LOOKS = [*zip((*CHANNELS, *KINDS[3:]), (*COLOURS, BROWN, BLUE), "osv^D", strict=True)]  # of what reads
-CURVES = ((BLUE, "o"), (LIGHT_BLUE, "s"), (GREEN, "v"))  # of scores of edges
-TICKS = (-1, -0.1, 0, 0.1, 1)
+CURVES = {EAP: (BLUE, "o"), EAP_IG: (LIGHT_BLUE, "s"), EXACT: (GREEN, "v")}  # of scores of edges
 UPRIGHT: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "origin": "lower"}
 
 
@@ -59,22 +54,6 @@ def _map(effects: Floats, title: str, unit: str, framed: Iterable[Head], limit: 
         ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, ec="black", lw=0.6, clip_on=False))
 
 
-def _dots(
-    x: Floats, y: Floats, named: Sequence[Head], title: str, xlabel: str, ylabel: str, diagonal: bool, ax: Axes
-) -> None:
-    """A dot for every head of two maps [L, H], some with their names; with a diagonal on equal scales."""
-    ax.plot(x.ravel(), y.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
-    ax.margins(x=0.07, y=0.12)
-    if diagonal:
-        ends = [min(x.min(), y.min(), 0), max(x.max(), y.max(), 0)]
-        ax.plot(ends, ends, color="0.8", lw=0.8, zorder=0)
-        ax.locator_params(nbins=4)
-    else:
-        ax.axhline(0, color="0.8", lw=0.7, zorder=0)
-    ax.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    name_beside(ax, {head_name(head): (float(x[head]), float(y[head])) for head in named})
-
-
 def _over_layers(y: Floats, bars: Floats | None, title: str, ylabel: str, ax: Axes) -> None:
     """A value for each layer [L], with bars."""
     ax.errorbar(range(len(y)), y, bars, fmt="h-", color=BLUE, mfc=(0.7, 0.9, 0.9), ms=4, lw=0.9)
@@ -90,14 +69,15 @@ def _outputs(z: Floats, title: str, colours: str, limits: Sequence[float] | Floa
     ax.set_title(title, fontsize=SMALL, pad=2)
 
 
-def _label_first(figure: Picture, axes: Sequence[Axes]) -> None:
-    axes[0].set_ylabel("dimension", fontsize=SMALL)
-    axes[0].set_xlabel("head", fontsize=SMALL)
+def _of_outputs(panels: Sequence[Panel], row: float, last: Panel, below: float) -> Grid:
+    """Panels of head outputs, of which the first has labels, and a last one below; heights in inches."""
 
+    def label_first(figure: Picture, axes: Sequence[Axes]) -> None:
+        axes[0].set_ylabel("dimension", fontsize=SMALL)
+        axes[0].set_xlabel("head", fontsize=SMALL)
 
-def _quoted(token: str) -> str:
-    """A token as text that matplotlib writes as it is."""
-    return f'"{token}"'.replace("\n", "\\n").replace("$", r"\$")
+    heights, wide = [*[row] * len(panels), below], (len(panels),)
+    return Grid([*panels, last], least=0.6, height=heights, columns=COLUMNS, wide=wide, finish=label_first)
 
 
 # ------------------------------------------------------------------------------------------------ one pair
@@ -143,9 +123,17 @@ def _effects(effects: Floats, title: str, last: Panel) -> Grid:
 def permutation(values: Values) -> Grid:
     """P2: the change of the logit difference by shuffling one head; by layer; and by its norm."""
     norms, effects = _array(values["example"]["norms"]), _array(values["permuted"])
+    return _effects(effects, "A) shuffled - base", partial(_by_norm, norms, effects))
+
+
+def _by_norm(norms: Floats, effects: Floats, ax: Axes) -> None:
+    """A dot for every head of two maps [L, H], the strongest with their names."""
+    ax.plot(norms.ravel(), effects.ravel(), "o", color=BLUE, ms=2.5, alpha=0.5, mew=0)
+    ax.margins(x=0.07, y=0.12)
+    ax.axhline(0, color="0.8", lw=0.7, zorder=0)
+    ax.set(title="C) by norm", xlabel="norm of z", ylabel="change, logits")
     named = strongest(effects, NAMED)
-    by_norm = partial(_dots, norms, effects, named, "C) by norm", "norm of z", "change, logits", False)
-    return _effects(effects, "A) shuffled - base", by_norm)
+    name_beside(ax, {head_name(head): (float(norms[head]), float(effects[head])) for head in named})
 
 
 def patching(values: Values) -> Grid:
@@ -158,37 +146,31 @@ def patching(values: Values) -> Grid:
 def activations(values: Values) -> Grid:
     """P3: the outputs of one layer's heads, a panel for each token of the source; mean norms of all layers."""
     shown = values["example"]
-    tokens = [_quoted(token) for token in shown["tokens"]]
-    panels: list[Panel] = [
+    tokens = [f'"{token}"'.replace("\n", "\\n").replace("$", r"\$") for token in shown["tokens"]]  # as they are
+    panels = [
         partial(_outputs, z, token, "plasma", np.percentile(z, (2, 98)))
         for z, token in zip(_array(shown["z"]), tokens, strict=True)
     ]
-    panels.append(partial(_lengths, _array(shown["lengths"]), tokens))
-    heights = [*[0.9] * len(tokens), 1.9]
-    return Grid(panels, least=0.6, height=heights, columns=COLUMNS, wide=(len(tokens),), finish=_label_first)
+    return _of_outputs(panels, 0.9, partial(_lengths, _array(shown["lengths"]), tokens), 1.9)
 
 
 def _lengths(lengths: Floats, tokens: Sequence[str], ax: Axes) -> None:
     low, high = np.percentile(lengths, (5, 95))
-    ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
+    image = ax.imshow(lengths, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
     ax.set_xticks(range(len(tokens)), tokens, rotation=90)
     ax.set_yticks(count_ticks(len(lengths), 8))
     ax.set(ylabel="layer", title="all layers: norm of z, mean of the layer's heads")
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    colour_bar(figure, [ax], "norm", location="right", pad=0.01, extend="both", aspect=20)
+    colour_bar(image, ax, label="norm", location="right", pad=0.01, extend="both", aspect=20)
 
 
 def differences(values: Values) -> Grid:
     """P4: how head outputs at the two places of the answer's name differ, to the 99th percentile; selectivity ratio."""
-    shown, every = _array(values["example"]["differences"]), values["example"]["every"]
-    panels: list[Panel] = []
-    for place, z in enumerate(shown):
+    shown, panels = values["example"], list[Panel]()
+    for place, z in enumerate(_array(shown["differences"])):
         limit = float(np.percentile(np.abs(z), 99)) or 1.0
-        panels.append(partial(_outputs, z, f"layer {place * every}", "RdBu_r", (-limit, limit)))
-    panels.append(partial(_over_layers, _array(values["selectivity"]), None, "", "selectivity ratio"))
-    heights = [*[1.05] * len(shown), 1.7]
-    return Grid(panels, least=0.6, height=heights, columns=COLUMNS, wide=(len(shown),), finish=_label_first)
+        panels.append(partial(_outputs, z, f"layer {place * shown['every']}", "RdBu_r", (-limit, limit)))
+    ratio = partial(_over_layers, _array(values["selectivity"]), None, "", "selectivity ratio")
+    return _of_outputs(panels, 1.05, ratio, 1.7)
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -202,32 +184,26 @@ def published_roles(model: str) -> dict[Head, str]:
 
 
 def population(values: Values) -> Grid:
-    """The map of many pairs, its strongest heads, and what of each effect is direct."""
+    """The map of many pairs, and its strongest heads."""
     found, roles = values["population"], published_roles(values["request"]["model"])
-    noised, measured, direct = intervals(found["noised"]), intervals(found["measured"]), _array(found["direct"])
-    ranked, exact = top(np.abs(_array(found["chosen"])), min(RANKED, direct.size)), noised.value
-    rows = [[measured[head] for head in ranked]]
-    if values["untrained"]:
-        own, whole = intervals(values["untrained"]["heads"]), found["corrupted"][0] - found["intact"][0]
-        rows.append([own[head] for head in top(np.abs(own.value), len(ranked))])
-        rows[1] = [Interval(*(bound / whole for bound in bounds)) for bounds in rows[1]]
-    names = [f"{head_name(head)} {roles.get(head, '')}".strip() for head in ranked]
+    noised, chosen = intervals(found["noised"]), np.abs(_array(found["chosen"]))
+    ranked = top(chosen, min(RANKED, chosen.size))
     panels: list[Panel] = [
-        partial(_map, exact, "A) patched from the source", "share", heads_where(carriers(noised)), None),
-        partial(_ranked, rows, names),
+        partial(_map, noised.value, "A) patched from the source", "share", heads_where(carriers(noised)), None),
+        partial(_ranked, values, ranked, [f"{head_name(head)} {roles.get(head, '')}".strip() for head in ranked]),
     ]
-    if np.isfinite(direct).all():  # else layers of this class cannot be taken apart
-        panels.append(
-            partial(_dots, exact, direct, strongest(exact, NAMED), "C) direct part", "exact", ALL_FROZEN, True)
-        )
-    return Grid(panels, least=2.4, height=[1.75, 2.6 if roles else 1.75, 1.75], wide=(0,))
+    return Grid(panels, height=[1.75, 2.6 if roles else 1.75], columns=1)
 
 
-def _ranked(rows: Sequence[Sequence[Interval]], names: Sequence[str], ax: Axes) -> None:
+def _ranked(values: Values, ranked: Sequence[Head], names: Sequence[str], ax: Axes) -> None:
     """The strongest heads of one half with their intervals on the other, and those of the untrained twin."""
-    looks = (BLUE, 0, "trained"), (GREY, 0.25, "untrained twin")
-    for some, (colour, shift, label) in zip(rows, looks, strict=False):
-        points_of(ax, some, shift, colour, upright=True, label=label, hollow=False)
+    found = values["population"]
+    points_of(ax, triples(found["measured"], ranked), 0, BLUE, upright=True, label="trained", hollow=False)
+    if values["untrained"]:
+        twin = values["untrained"]["heads"]
+        shares = np.array(triples(twin, top(np.abs(_array(twin["value"])), len(ranked))))
+        shares /= found["corrupted"][0] - found["intact"][0]
+        points_of(ax, shares.tolist(), 0.25, GREY, upright=True, label="untrained twin", hollow=False)
     name_columns(ax, names)
     ax.set(ylabel="share", title="B) strongest heads, other half")
     ax.margins(y=0.1)
@@ -239,24 +215,21 @@ def circuit(values: Values) -> Grid:
 
 
 def _circuit(found: Values, ax: Axes) -> None:
-    """Of random sets the mean with its interval over sets, where there are two or more, behind a dot for each."""
-    whole, sizes = found["whole"][0], np.array([int(size) for size in found["faithfulness"]])
-    random = {int(size): np.array(some) / whole for size, some in found["random"].items()}
-    means = [mean_interval(some if len(some) > 1 else np.repeat(some, 2)) for some in random.values()]
-    alone = [Interval(*share) for share in found["faithfulness"].values()]
-    rest = [Interval(*(bound / whole for bound in some)) for some in found["without"].values()]
-    points(ax, sizes, alone, fmt="o-", color=BLUE, label="strongest alone")
-    points(ax, sizes / 1.06, rest, fmt="s-", color=RED, label="all but these")
-    if random:
-        points(ax, np.array([*random]) * 1.06, means, fmt="^-", color=GREY, zorder=2, label="random, same layers")
-    for size, shares in random.items():
-        ax.plot([size] * len(shares), shares, ".", color=GREY, ms=3, alpha=0.5)
-    ax.axhspan(found["whole"][1] / whole, found["whole"][2] / whole, color="0.93", zorder=0)
-    for level in (0, 1, *LEVELS):
-        ax.axhline(level, color="0.75", lw=0.7, ls="-" if level in (0, 1) else ":", zorder=0)
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(sizes, map(str, sizes), minor=False)
+    """Bands are intervals, for all sizes together of the strongest heads; of random sets there is a dot for each."""
+    whole, sizes = found["whole"][0], [*found["faithfulness"]]
+    _curve(ax, np.transpose([*found["faithfulness"].values()]), BLUE, "o", "strongest alone")
+    _curve(ax, np.transpose([*found["without"].values()]) / whole, RED, "s", "all but these")
+    random = [(sizes.index(size), one / whole) for size, some in found["random"].items() for one in some]
+    ax.plot(*np.reshape(random, (-1, 2)).T, ".", color=GREY, ms=5, mew=0, alpha=0.7, label="random, same layers")
+    ax.set_xticks(range(len(sizes)), sizes)
     ax.set(xlabel="heads in the set", ylabel=f"faithfulness (1: {whole:.2f} logits)")
+
+
+def _curve(ax: Axes, ends: Any, colour: str, marker: str, label: str) -> None:
+    """Faithfulness [K] with its lower and upper ends as a line with a band; grey lines at 0 and 1, the whole model."""
+    for level in (0, 1):
+        ax.axhline(level, color="0.8", lw=0.7, zorder=0)
+    curve(ax, dict(zip(("mean", "low", "high"), ends, strict=True)), color=colour, marker=marker, label=label)
 
 
 # ------------------------------------------------------------------------------------------------ paths and edges
@@ -268,152 +241,54 @@ def path_parts(found: Values) -> dict[str, Intervals]:
 
 
 def channel(parts: Mapping[str, Intervals], edge: tuple[int, int]) -> str:
-    """The one of query, key and value that carries most of an edge, "" if that is no hundredth for certain."""
-    name = max(CHANNELS, key=lambda one: abs(parts[one].value[edge]))
-    return name if carriers(parts[name])[edge] else ""
+    """The one of query, key and value that carries most of an edge."""
+    return max(CHANNELS, key=lambda one: abs(parts[one].value[edge]))
 
 
 def paths(values: Values) -> Grid | None:
-    """What senders tell receivers, mostly through which channel, and the output, in shares of the whole effect."""
+    """What senders tell receivers, and mostly through which channel, in shares of the whole effect."""
     found = values["paths"]
     if "refused" in found:
         return None
-    parts, heads = path_parts(found), [(int(layer), int(head)) for layer, head in found["heads"]]
-    names = [head_name(head) for head in heads]
-    output, measured = intervals(found["direct"]), intervals(values["population"]["measured"])
-    told = {
-        "path through MLPs": [output[place] for place in range(len(heads))],
-        "whole effect of the head": [measured[head] for head in heads],
-    }
-    panels: list[Panel] = [
-        partial(_path_map, names, parts),
-        partial(_rows, names, told),
-    ]
-    height = 0.8 + 0.15 * max(len(names), 5)
-    return Grid(panels, height=[height + 0.5, height], columns=1)
+    names = [head_name((int(layer), int(head))) for layer, head in found["heads"]]
+    return Grid([partial(_paths, names, path_parts(found))], height=1.3 + 0.15 * max(len(names), 5))
 
 
-def _path_map(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) -> None:
-    """The map of edges; only receivers that somebody can tell anything have a column.
+def _paths(names: Sequence[str], parts: Mapping[str, Intervals], ax: Axes) -> None:
+    """The map of edges; grey where the receiver is in no later layer.
 
     Printed are edges whose interval, for all together, lies beyond a hundredth, with the channel's initial.
     """
-    effect = parts["edges"]
-    listening = np.flatnonzero(np.isfinite(effect.value).any(axis=0)).tolist()
-    shown = effect.value[:, listening]
-    limit = colour_limit(shown)
+    effect, places = parts["edges"], range(len(names))
+    limit = colour_limit(effect.value)
     ax.set_facecolor("0.9")
-    ax.imshow(shown, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-    for row, column in np.argwhere(carriers(effect)[:, listening]).tolist():
-        edge = row, listening[column]
-        text, colour = short_number(effect.value[edge]), "white" if abs(effect.value[edge]) > 0.6 * limit else "black"
-        if room(ax)[0] / len(listening) > 0.3:  # else numbers lie on each other
-            text = f"{text} {channel(parts, edge)[:1]}"
-            ax.text(column, row, text, fontsize=5, ha="center", va="center", color=colour)
-    ax.set_xticks(range(len(listening)), [names[column] for column in listening], rotation=90, fontsize=SMALL)
-    ax.set_yticks(range(len(names)), names, fontsize=SMALL)
-    ax.set(xlabel="receiver", ylabel="sender", title="A) to heads, mostly by query, key or value")
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    colour_bar(figure, [ax], "share of the whole effect", location="right")
-
-
-def _rows(names: Sequence[str], rows: Mapping[str, Sequence[Interval]], ax: Axes) -> None:
-    """Shares with their intervals in the rows of names, several beside each other."""
-    for place, (label, some) in enumerate(rows.items()):
-        points_of(ax, some, 0.18 * (place - 0.5), (BLUE, GREY)[place], size=2.5, label=label, hollow=False)
-    name_rows(ax, names)
-    ax.tick_params(axis="y", labelsize=SMALL)
-    ax.set(title="B) to the output", xlabel="share of the effect")
-
-
-def edges(values: Values) -> Grid | None:
-    """Exact effects of edges against estimates, a panel for each method, coloured by what reads the edge.
-
-    Intervals are those of edges that carry more than a hundredth of the whole effect for certain; of them the strongest
-    are named. Both axes are linear up to a hundredth and logarithmic beyond.
-    """
-    graph = values["component graph"]
-    if "points" not in graph:
-        return None
-    shown = _array(graph["points"])
-    sizes = np.abs(shown[[0, 3, 4]])
-    widest = 1.3 * max(float(sizes[np.isfinite(sizes)].max(initial=0)), CARRIES)
-    sure = [(name, edge) for name, edge in graph["strongest"].items() if carriers(Intervals(*_array(edge["exact"])))]
-    named = sorted(sure, key=lambda one: -abs(one[1]["exact"][0]))[:EDGES]
-    panels = []
-    for method, score in zip(METHODS, shown[3:5], strict=True):
-        places = {_heads_named(name): (edge[method], edge["exact"][0]) for name, edge in named}
-        panels.append(partial(_estimates, method, score, Intervals(*shown[:3]), shown[5], widest, places))
-    legend = [Line2D([], [], ls="", marker=m, color=colour, ms=4, label=kind) for kind, colour, m in KIND_LOOKS]
-    label = "exact share of the effect"
-    return Grid(panels, least=2.2, height=2.75, share="xy", y=label, legend=legend)
-
-
-def _heads_named(name: str) -> str:
-    """An edge with heads as figures name them: a0.h6->a2.h5<v> as L0H6->L2H5<v>."""
-    return "->".join("L" + end[1:].replace(".h", "H") if end[0] == "a" else end for end in name.split("->"))
-
-
-def _estimates(
-    method: str, score: Floats, exact: Intervals, kinds: Floats, widest: float, named: Mapping[str, Any], ax: Axes
-) -> None:
-    sure, diagonal = carriers(exact), np.linspace(-widest, widest, 401)
-    ax.plot(diagonal, diagonal, color="0.8", lw=0.7, zorder=0)
-    ax.axhline(0, color="0.9", lw=0.7, zorder=0)
-    ax.axvline(0, color="0.9", lw=0.7, zorder=0)
-    reach = np.abs([exact.low - exact.value, exact.high - exact.value])[:, sure]
-    ax.errorbar(score[sure], exact.value[sure], reach, fmt="none", ecolor=GREY, elinewidth=0.5, zorder=1)
-    for kind, (_, colour, marker) in enumerate(KIND_LOOKS):
-        x, y = score[kinds == kind], exact.value[kinds == kind]
-        ax.plot(x, y, marker, color=colour, ms=2.2, mew=0, alpha=0.6, rasterized=True)
-    ax.set_xscale("symlog", linthresh=CARRIES, linscale=0.5)
-    ax.set_yscale("symlog", linthresh=CARRIES, linscale=0.5)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_ticks(TICKS, [f"{tick:g}".replace("-", "\N{MINUS SIGN}") for tick in TICKS])
-        axis.set_ticks([], minor=True)
-    limits = -widest, widest
-    ax.set(title=method, xlabel="estimated share of the effect", aspect="equal", xlim=limits, ylim=limits)
-    name_beside(ax, named)
+    image = ax.imshow(effect.value, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    if room(ax)[0] / len(names) > 0.3:  # else numbers lie on each other
+        texts = {}
+        for row, column in np.argwhere(carriers(effect)).tolist():
+            heard = channel(parts, (row, column))
+            texts[column, row] = f"{short_number(effect.value[row, column])} {heard[0]}"
+        print_in_cells(image, texts)
+    ax.set_xticks(places, names, rotation=90, fontsize=SMALL)
+    ax.set_yticks(places, names, fontsize=SMALL)
+    ax.set(xlabel="receiver", ylabel="sender")
+    colour_bar(image, ax, label="share of the whole effect", aspect=25)
 
 
 def edge_circuits(values: Values) -> Grid | None:
-    """The faithfulness of circuits against their size, and CPR or CMD below."""
+    """The faithfulness of circuits against their size."""
     curves = values["component graph"].get("curves")
     if not curves:
         return None
-    panels: list[Panel] = [
-        partial(_curves, curves, "CPR", "A) by signed scores"),
-        partial(_curves, curves, "CMD", "B) by absolute scores"),
-        partial(_areas, curves, "CPR", "CPR; above 1 is overshoot"),
-        partial(_areas, curves, "CMD", "CMD; 0 is the whole model"),
-    ]
-    below = 0.55 + 0.17 * len(curves)
-    return Grid(panels, least=2.4, height=[2.2, 2.2, below, below])
+    rankings = ("CPR", "A) by signed scores"), ("CMD", "B) by absolute scores")
+    return Grid([partial(_curves, curves, *ranking) for ranking in rankings], least=2.4, height=2.2)
 
 
 def _curves(curves: Mapping[str, Any], measure: str, title: str, ax: Axes) -> None:
-    """Bands are 95 % intervals that hold together for a curve. Lines mark the whole model (1) and no edge (0)."""
-    for level in (0, 1):
-        ax.axhline(level, color="0.8", lw=0.7, zorder=0)
-    for place, (name, found) in enumerate(curves.items()):
-        share, kept = found[measure]["shares"], intervals(found[measure]["faithfulness"])
-        colour, marker = (GREY, ".") if "random" in name else CURVES[place]
-        ax.plot(share, kept.value, marker=marker, ms=3, lw=1.2, color=colour, zorder=3 - ("random" in name) / 2)
-        ax.fill_between(share, kept.low, kept.high, color=colour, alpha=0.18, lw=0, zorder=2)
-    ax.set_xscale("log")
-    ax.set_xticks([0.001, 0.01, 0.1, 1], ["0.1 %", "1 %", "10 %", "100 %"])
-    ax.set_xlim(min(found[measure]["shares"][0] for found in curves.values()) / 1.15, 1.15)  # also without a curve
-    ax.set(xlabel="edges kept, nominally", ylabel="faithfulness", title=title)
-
-
-def _areas(curves: Mapping[str, Any], measure: str, label: str, ax: Axes) -> None:
-    """CPR or CMD of every score with its interval, in the colours of the curves."""
-    for place, (name, found) in enumerate(curves.items()):
-        area = _array(found[measure][measure])
-        if np.isfinite(area).all():
-            points_of(ax, [area.tolist()], place, GREY if "random" in name else CURVES[place][0], hollow=False)
-        text = f"{area[0]:.2f}" if np.isfinite(area[0]) else "not defined"
-        ax.text(1.02, place, text, va="center", fontsize=6.5, transform=ax.get_yaxis_transform())
-    name_rows(ax, [*curves], zero=False)
-    ax.set_xlabel(label)
+    """Bands are 95 % intervals that hold together for a curve."""
+    for name, found in [*curves.items()][::-1]:  # random rankings below
+        kept, known = found[measure]["faithfulness"], name in CURVES
+        colour, marker = CURVES.get(name, (GREY, "."))
+        _curve(ax, [kept[end] for end in ("value", "low", "high")], colour, marker, name if known else "random")
+    ax.set_xticks(range(len(SHARES)), [f"{100 * share:g}" for share in SHARES])
+    ax.set(xlabel="edges kept, nominally, %", ylabel="faithfulness", title=title)

@@ -5,9 +5,7 @@ Here are its settings, and the sentences and tables that are made of its numbers
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 import networkx as nx
@@ -16,8 +14,14 @@ import pandas as pd
 from pydantic import Field
 
 from util.figures.ioi_patching import numbers, pictures
-from util.figures.ioi_patching.conclude import carry_and_oppose, circuit_concludes, dip, edges_conclude, kept_alone
-from util.figures.ioi_patching.numbers import CHANNELS, EXACT, KEPT, LISTED, METHODS, carriers, intervals
+from util.figures.ioi_patching.conclude import (
+    circuit_concludes,
+    few_edges,
+    kept_alone,
+    told_sizes,
+)
+from util.figures.ioi_patching.numbers import CARRIES, EXACT, METHODS, carriers, intervals
+from util.figures.ioi_patching.pictures import channel, path_parts
 from util.figures.stored_roles import stored_roles, why_no_role
 from util.prompts.ioi import Corruption, pair_from_texts
 from util.roles.rules import Role
@@ -25,9 +29,8 @@ from util.show.circuit_diagram import LABELLED, LOGITS, Edge, Node, circuit_grap
 from util.show.conclusions import title
 from util.show.draw import Grid
 from util.show.part import Figure, Part, Values
-from util.show.words import counted, interval_at, listed, none_or, say, written
+from util.show.words import interval_at, listed, say, written
 from util.stats.heads import Head, head_name, top
-from util.stats.intervals import Interval
 from util.study.checked import AsList, Count, Natural, Text, checked
 
 EXAMPLE = (
@@ -87,39 +90,26 @@ def predictions_say(values: Values) -> Iterator[str]:
     for score in values["scores"]:
         puts.append(" above ".join(names if score > 0 else names[::-1]) + f" by {abs(score):.1f}")
     yield f"After the base the model puts {puts[0]} logits, after the source {puts[1]}"
-    if "example" in values:
-        prompts = zip(values["request"]["texts"], values["scores"], values["example"]["words"], strict=True)
-        yield values["model"]
-        yield from (f"{text} ...{words[0]!r}; logit difference {score:+.3f}" for text, score, words in prompts)
-
-
-def words_table(values: Values) -> pd.DataFrame:
-    columns = {}
-    shown = values["example"]
-    for run, words, chances in zip(("base", "source"), shown["words"], shown["log_softmax"], strict=True):
-        probability = np.exp(np.sort(np.asarray(chances))[::-1][: len(words)])
-        columns[f"after the {run}"] = [repr(word) for word in words]
-        columns[f"probability, {run}"] = [f"{value:.3g}" for value in probability]
-    return pd.DataFrame(columns, index=pd.RangeIndex(1, len(shown["words"][0]) + 1, name="rank"))
+    yield values["model"]
+    prompts = zip(values["request"]["texts"], values["scores"], values["example"]["words"], strict=True)
+    yield from (
+        f"{text} ...{', '.join(map(repr, words))}; logit difference {score:+.3f}" for text, score, words in prompts
+    )
 
 
 def permutation_says(values: Values) -> Iterator[str]:
     head, change = _largest(values["permuted"])
-    yield f"Of single heads, shuffling {head} changes the logit difference most: {change:+.1f}" if change else ""
+    yield f"Of single heads, shuffling {head} changes the logit difference most: {change:+.1f}"
 
 
 def activations_say(values: Values) -> Iterator[str]:
-    if "example" in values:
-        norms = np.array(values["example"]["lengths"]).mean(axis=1)
-        rest = f"{norms.mean():.2g} over all layers"
-        yield f"Head outputs are longest in layer {norms.argmax()}: mean norm {norms.max():.2g}, {rest}"
+    norms = np.array(values["example"]["lengths"]).mean(axis=1)
+    rest = f"{norms.mean():.2g} over all layers"
+    yield f"Head outputs are longest in layer {norms.argmax()}: mean norm {norms.max():.2g}, {rest}"
 
 
 def differences_say(values: Values) -> Iterator[str]:
     ratio = np.array(values["selectivity"], dtype=float)
-    if not np.isfinite(ratio).any():
-        yield ""
-        return
     layer, name = int(np.nanargmax(ratio)), values["request"]["names"][0]
     yield f'Heads tell the two "{name}" apart most unequally in layer {layer}: by a factor of {ratio[layer]:.0f}'
 
@@ -127,7 +117,7 @@ def differences_say(values: Values) -> Iterator[str]:
 def patching_says(values: Values) -> Iterator[str]:
     (head, change), (base, source) = _largest(values["patched"]), values["scores"]
     moves = f"moves the logit difference by {change:+.1f}, all together by {source - base:+.1f}"
-    yield f"{head} alone from the source {moves}" if change else ""
+    yield f"{head} alone from the source {moves}"
 
 
 # ------------------------------------------------------------------------------------------------ many pairs
@@ -147,23 +137,13 @@ def _carry(found: Values) -> list[Head]:
 
 def population_says(values: Values) -> Iterator[str]:
     found = values["population"]
-    sure, (first, *others) = _carry(found), _strongest(found)
-    number, share = len(others) + 1, interval_at(found["measured"], *first)
-    hundredth = "more than a hundredth of the effect for certain"
-    if not np.isfinite(intervals(found["noised"]).value).all():
-        yield ""
-    elif not sure:
-        yield f"None of {number} heads carries {hundredth}"
+    sure, first, number = _carry(found), _strongest(found)[0], np.size(found["chosen"])
+    share = interval_at(found["measured"], *first)
+    if sure:
+        carry = f"{len(sure)} of {number} heads carry"
+        yield f"{carry} more than a hundredth of the effect for certain; {head_name(first)} carries {share}"
     else:
-        yield f"{len(sure)} of {number} heads carry {hundredth}; {head_name(first)} carries {share}"
-
-
-def no_role(values: Values) -> list[str]:
-    """Why heads that carry most have no role, in words."""
-    found = values["population"]
-    whole, direct = found["noised"]["value"], found["direct"]
-    heads = _carry(found)[:SPOKEN]
-    return why_no_role({head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in heads}, values["request"])
+        yield f"None of {number} heads carries more than a hundredth of the effect for certain"
 
 
 def heads_conclude(values: Values) -> Iterator[str]:
@@ -175,18 +155,21 @@ def heads_conclude(values: Values) -> Iterator[str]:
         f"{interval_at(found['measured'], *first)} of the effect on the other half."
     )
     yield f"The answer is above the other name in {written(found['accuracy'])} of {found['pairs']} pairs."
-    measured = {head_name(head): interval_at(found["measured"], *head) for head in sure[:SPOKEN]}
-    carry, oppose = carry_and_oppose(measured, measured)
-    said = f"{none_or(len(sure)).capitalize()} of {number} heads {'carries' if len(sure) < 2 else 'carry'} more than a "
-    said += "hundredth of the effect for certain."
-    said += f" The strongest, on the other half of the pairs: {listed(carry)}." if carry else ""
-    yield said + (f" Against the answer work {listed(oppose)}." if oppose else "")
-    yield " ".join(no_role(values))
-    if values.get("untrained"):
+    told = [(head_name(head), interval_at(found["measured"], *head)) for head in sure[:SPOKEN]]
+    carry = listed([f"{head} {share}" for head, share in told if share.low > CARRIES])
+    oppose = listed([f"{head} {share}" for head, share in told if share.high < -CARRIES])
+    said = "{n:none} of {number} heads {n:carries|carry} more than a hundredth of the effect for certain."
+    said += " The strongest, on the other half of the pairs: {carry}." if carry else ""
+    said += " Against the answer work {oppose}." if oppose else ""
+    yield say(said, n=len(sure), number=number, carry=carry, oppose=oppose)
+    whole, direct = found["noised"]["value"], found["direct"]
+    parts = {head_name((a, b)): (whole[a][b], direct[a][b]) for a, b in sure[:SPOKEN]}
+    if why := why_no_role(parts, values["request"]):
+        yield " ".join(why)
+    if values["untrained"]:
         blind = intervals(values["untrained"]["heads"])
         beyond = int(((blind.low > 0) | (blind.high < 0)).sum())
-        are = "are" if beyond > 1 else "is"
-        yield f"With fresh weights {none_or(beyond)} of {number} heads {are} beyond chance."
+        yield say("with fresh weights {n:none} of {number} heads {n:is|are} beyond chance.", n=beyond, number=number)
 
 
 def heads_table(values: Values, count: int = HEADS) -> pd.DataFrame:
@@ -197,55 +180,49 @@ def heads_table(values: Values, count: int = HEADS) -> pd.DataFrame:
         "lost without it": found["noised"]["value"],
         "restored by it alone": found["denoised"]["value"],
         "first-order estimate": found["estimate"],
-        pictures.ALL_FROZEN: found["direct"],
+        "direct (all frozen)": found["direct"],  # not what a path to the output is: MLPs take part in that
     }
-    table = pd.DataFrame({"head": [head_name(head) for head in heads]})
-    table["share, other half"] = [str(interval_at(found["measured"], *head)) for head in heads]
+    shares = {"share, other half": [str(interval_at(found["measured"], *head)) for head in heads]}
     for name, effects in columns.items():
-        shown = np.array(effects, dtype=float)
-        table[name] = [f"{round(shown[head], 2) + 0.0:+.2f}" for head in heads]
-    return table.set_index("head")
-
-
-def planted_says(values: Values) -> Iterator[str]:
-    if "planted heads" in values:
-        yield f"Planted heads that carry anything: {', '.join(values['planted heads'])}"
+        shares[name] = [f"{np.array(effects, dtype=float)[head]:+z.2f}" for head in heads]
+    return pd.DataFrame(shares, index=pd.Index(map(head_name, heads), name="head"))
 
 
 # ------------------------------------------------------------------------------------------------ sets of heads
 
 
 def circuit_says(values: Values) -> Iterator[str]:
-    kept, heads = kept_alone(values), np.size(values["population"]["chosen"])
-    small = {str(size): share for size, share in kept.items() if size <= heads / 2}
-    enough = numbers.reached(small, KEPT)
-    if few_more := dip(kept):
-        few, more = few_more
-        alone = f"{few} of {heads} keep {kept[few]}, {more} keep {kept[more].value:.2f}"
-        yield f"Mean ablation of most heads breaks the model: {alone}"
-    elif not small:
-        yield ""
-    elif enough is None:
-        best = max(small, key=lambda size: small[size].value)
-        best_of = f"the best, {best} of {heads}, keeps {small[best]}"
-        yield f"No set of up to half of the heads keeps nine tenths of the logit difference: {best_of}"
-    else:
-        yield f"{enough} of {heads} heads alone keep {kept[enough]} of the logit difference"
+    if kept := kept_alone(values):
+        heads = np.size(values["population"]["chosen"])
+        few, *more = told_sizes(kept, heads)
+        said = f"{few} of {heads} heads alone keep {kept[few]} of the logit difference"
+        if more:
+            said += f", {more[0]} keep {kept[more[0]].value:.2f}: mean ablation of most heads breaks the model"
+        yield said
 
 
 # ------------------------------------------------------------------------------------------------ paths
 
 
-def path_name(paths: Values, edge: tuple[int, int]) -> str:
-    """A path as text, such as L0H1 to L2H2. edge: the places of sender and receiver."""
-    return " to ".join(head_name(tuple(paths["heads"][place])) for place in edge)
+def certain_paths(paths: Values) -> list[Edge]:
+    """The paths between heads, and from heads to the logits, that carry more than a hundredth for certain.
+
+    The largest stands first. The channel of a path between heads is that which carries most, its share is that of all
+    three together; paths to the logits have no channel.
+    """
+    parts, output = path_parts(paths), intervals(paths["direct"])
+    names, effect = [head_name((layer, head)) for layer, head in paths["heads"]], parts["edges"]
+    edges = [
+        Edge(names[row], names[column], effect.value[row, column], channel(parts, (row, column)), effect[row, column])
+        for row, column in np.argwhere(carriers(effect)).tolist()
+    ]
+    edges += [Edge(names[one], LOGITS, output.value[one], "", output[one]) for one in np.flatnonzero(carriers(output))]
+    return sorted(edges, key=lambda edge: -abs(edge.weight))
 
 
-def certain_paths(paths: Values) -> list[tuple[int, int]]:
-    """The places of the paths between heads that carry more than a hundredth for certain, largest first."""
-    effect = intervals(paths["edges"])
-    sure = [(int(sender), int(receiver)) for sender, receiver in np.argwhere(carriers(effect))]
-    return sorted(sure, key=lambda edge: -abs(effect.value[edge]))
+def _heard(edge: Edge) -> str:
+    """A path in words: L0H1 to L2H2's key 0.44 [0.31, 0.57]."""
+    return f"{edge.sender} to {edge.reader}'s {edge.channel} {edge.interval}"
 
 
 def paths_say(values: Values) -> Iterator[str]:
@@ -253,16 +230,10 @@ def paths_say(values: Values) -> Iterator[str]:
     if "refused" in paths:
         yield f"paths: not measured, {paths['refused']}"
         return
-    parts = pictures.path_parts(paths)
-    count, sure = int(np.isfinite(parts["edges"].value).sum()), certain_paths(paths)
-    if not sure:
-        yield f"None of {count} paths between heads carries more than a hundredth of the effect for certain"
-    else:
-        channel = pictures.channel(parts, sure[0])
-        by = f" (mostly by {channel})" if channel else ""
-        strongest = f"the strongest, {path_name(paths, sure[0])}{by}: {parts['edges'][sure[0]]}"
-        counting = "count for certain (beyond a hundredth of the effect)"
-        yield f"{len(sure)} of {count} paths between heads {counting}; {strongest}"
+    count = int(np.isfinite(intervals(paths["edges"]).value).sum())
+    sure = [edge for edge in certain_paths(paths) if edge.channel]
+    said = f"{len(sure)} of {count} paths between heads carry more than a hundredth of the effect for certain"
+    yield said + (f", most of all {_heard(sure[0])}" if sure else "")
 
 
 def paths_conclude(values: Values) -> Iterator[str]:
@@ -270,66 +241,35 @@ def paths_conclude(values: Values) -> Iterator[str]:
     paths = values["paths"]
     if "refused" in paths:
         return
-    parts, output = pictures.path_parts(paths), intervals(paths["direct"])
-    names = [head_name((layer, head)) for layer, head in paths["heads"]]
-    writers = sorted(np.flatnonzero(carriers(output)), key=lambda place: -abs(output.value[place]))
-    written_by = listed([f"{names[place]} {output[place]}" for place in writers[:4]])
-    if writers:
-        yield f"Heads that write to the output, through MLPs: {written_by}."
-    else:
-        yield "None of the strongest heads writes to the output."
-    sure = certain_paths(paths)
-    if not sure:
-        yield "Between them no path carries more than a hundredth for certain."
-        return
-    strongest = []
-    for edge in sure[:4]:
-        by = max(CHANNELS, key=lambda name: abs(parts[name].value[edge]))
-        strongest.append(f"{path_name(paths, edge)}'s {by} {parts['edges'][edge]}")
-    which = "The strongest" if len(sure) > len(strongest) else "They are" if len(sure) > 1 else "It is"
-    matter = "matters" if len(sure) == 1 else "matter"
-    yield f"Between heads {counted(len(sure), 'path')} {matter} for certain. {which}: {listed(strongest)}."
+    last = [edge for edge in certain_paths(paths) if not edge.channel]
+    sure = [edge for edge in certain_paths(paths) if edge.channel]
+    told = listed([f"{edge.sender} {edge.interval}" for edge in last[:4]]) or "none"
+    yield f"Heads that write to the output, through MLPs: {told}."
+    said = "between heads {n:words} {n:path matters|paths matter} for certain."
+    if sure:
+        said += " The strongest: {strongest}." if len(sure) > 4 else " {n:It is|They are}: {strongest}."
+    yield say(said, n=len(sure), strongest=[*map(_heard, sure[:4])])
 
 
 def circuit_of(paths: Values, roles: Mapping[Head, Sequence[Role]] | None = None) -> nx.MultiDiGraph:
     """Returns the circuit: heads, the logits, and the paths that carry more than a hundredth for certain.
 
-    A path between heads is an edge for each channel that does so alone; where only all three together do, it is one
-    edge without a channel. Heads that have no edge are left out. roles: by head.
+    Heads that have no such path are left out. roles: by head.
     """
-    parts, output, heads = (
-        pictures.path_parts(paths),
-        intervals(paths["direct"]),
-        [tuple(head) for head in paths["heads"]],
-    )
-    edges = list[Edge]()
-    for row, column in np.argwhere(np.isfinite(parts["edges"].value)).tolist():
-        sure = {name: part[row, column] for name, part in parts.items() if carriers(part)[row, column]}
-        together = {"": sure.pop("edges")} if "edges" in sure else {}
-        ends = head_name(heads[row]), head_name(heads[column])
-        for channel, share in (sure or together).items():
-            edges.append(Edge(*ends, share.value, channel, share))
-    for row in np.flatnonzero(carriers(output)).tolist():
-        edges.append(Edge(head_name(heads[row]), LOGITS, output[row].value, "", output[row]))
+    edges = certain_paths(paths)
     drawn = {name for edge in edges for name in (edge.sender, edge.reader)}
+    heads = [(layer, head) for layer, head in paths["heads"]]
     nodes = [Node(head_name(head), head[0], (roles or {}).get(head, ())) for head in heads if head_name(head) in drawn]
-    last = [Node(LOGITS, 1 + max(layer for layer, _ in heads))] if LOGITS in drawn else []
+    last = [Node(LOGITS, 1 + max(heads)[0])] if LOGITS in drawn else []
     return circuit_graph([*nodes, *last], edges)
 
 
 def diagram_says(values: Values) -> Iterator[str]:
-    if "refused" in values["paths"]:
-        return
-    graph = circuit_of(values["paths"])
-    if not graph.size():
-        yield "No path carries more than a hundredth of the effect for certain"
-    else:
-        sender, reader, shares = max(graph.edges(data=True), key=lambda edge: abs(edge[2]["weight"]))
-        share, heads = Interval(shares["weight"], shares["low"], shares["high"]), sum(name != LOGITS for name in graph)
-        paths = "{n} {n:path|paths} of {heads} {heads:head|heads} count for certain, most of all {ends}: {share}"
-        ends = f"{sender} to {'the ' * (reader == LOGITS)}{reader}"
-        yield say(paths, n=graph.size(), heads=heads, share=str(share), ends=ends)
-    yield from no_role(values)
+    if "refused" not in values["paths"]:
+        graph = circuit_of(values["paths"])
+        heads = sum(name != LOGITS for name in graph)
+        said = "{n} {n:path|paths} of {heads} {heads:head|heads} {n:carries|carry} more than a hundredth for certain"
+        yield say(said, n=graph.size(), heads=heads)
 
 
 def diagram(values: Values) -> Grid | None:
@@ -351,60 +291,44 @@ def _shown(share: Sequence[Any]) -> str:
 
 
 def edges_say(values: Values) -> Iterator[str]:
+    """How many edges carry the effect, which share of them scores find, and which is the largest."""
     graph = values["component graph"]
     if "refused" in graph:
         yield f"edges: {graph['refused']}"
         return
-    edges = f"{graph['matter']} edges that carry" if graph["matter"] > 1 else "one edge that carries"
-    if not graph["matter"]:
-        defined = any(_shown(edge[EXACT]) for edge in graph["strongest"].values())
-        yield "No edge carries more than a hundredth of the effect for certain" if defined else ""
-    else:
-        shares = ", ".join(f"{method} {written(graph['found'][method])}" for method in METHODS)
-        yield f"Share found of the {edges} more than a hundredth: {shares}"
-    pairs = f"effects as measured on {graph['pairs']} pairs" if "pairs" in graph else "effects as measured"
-    for method, by_kind in graph["agreement"].items():  # in no check: rounding can move the last digit
-        kinds = ", ".join(f"{kind} {_shown(share)}" for kind, share in by_kind.items() if _shown(share))
-        yield f"{method}: rank correlation with {pairs}, by what reads: {kinds}"
+    said = "{n:none} of {drawn} edges measured {n:carries|carry} more than a hundredth of the effect for certain."
+    yield say(said, n=graph["matter"], drawn=graph["drawn"])
+    if graph["matter"]:
+        shares = listed([f"{written(share)} by {method}" for method, share in graph["found"].items()])
+        yield f"Among as many edges with the highest scores is this share of them: {shares}."
+        name, largest = max(graph["strongest"].items(), key=lambda edge: abs(edge[1][EXACT][0]))
+        estimates = listed([f"{method} {largest[method]:.2f}" for method in METHODS])
+        yield f"The largest, `{name}`, carries {written(largest[EXACT])}; estimates are {estimates}."
 
 
 def edges_table(values: Values) -> pd.DataFrame:
-    graph = values["component graph"]
-    listed_edges = sorted(graph.get("strongest", {}).items(), key=lambda edge: -abs(edge[1][EXACT][0] or 0))[:LISTED]
-    columns = {EXACT: [_shown(edge[EXACT]) for _, edge in listed_edges]}
+    strongest = values["component graph"].get("strongest", {})
+    names = sorted(strongest, key=lambda name: -abs(strongest[name][EXACT][0] or 0))
+    columns = {EXACT: [_shown(strongest[name][EXACT]) for name in names]}
     columns |= {
-        method: [f"{np.array(edge[method], dtype=float):.3f}" for _, edge in listed_edges] for method in METHODS
+        method: [f"{np.array(strongest[name][method], dtype=float):.3f}" for name in names] for method in METHODS
     }
-    return pd.DataFrame(columns, index=[name for name, _ in listed_edges])
+    return pd.DataFrame(columns, index=names)
 
 
 def edge_circuits_say(values: Values) -> Iterator[str]:
-    curves = values["component graph"].get("curves", {})
-    fewest = {}
-    for method in values["component graph"].get("found", {}):
-        curve = curves[method]["CMD"]
-        kept = np.array(curve["faithfulness"]["value"], dtype=float)
-        enough = np.flatnonzero(kept >= KEPT)
-        fewest[method] = f"{100 * curve['shares'][enough[0]]:g} %" if len(enough) else "none of the sizes"
-        if np.isnan(kept).any():
-            fewest.clear()
-            break
-    if not fewest:
-        yield ""
-    elif len({*fewest.values()}) == 1:
-        yield f"Nine tenths of the effect pass through {fewest[METHODS[0]]} of the edges, by any absolute score"
-    else:
-        shares = ", ".join(f"{share} ({method})" for method, share in fewest.items())
-        yield f"Nine tenths of the effect pass through {shares} of the edges, by absolute scores"
+    graph = values["component graph"]
+    if "refused" not in graph and (few := few_edges(graph)):
+        yield few
 
 
 def edge_circuits_table(values: Values) -> pd.DataFrame:
     graph, rows = values["component graph"], {}
     for name, curves in graph.get("curves", {}).items():
-        estimate = name in graph["found"]
+        agreement, found = graph["agreement"].get(name), graph["found"].get(name)
         rows[name] = {
-            "rank correlation": _shown(graph["agreement"][name]["all"]) if estimate else "",
-            "edges found": _shown(graph["found"][name]) if estimate else "",
+            "rank correlation": _shown(agreement["all"]) if agreement else "",
+            "edges found": _shown(found) if found else "",
             **{measure: _shown(curve[measure]) for measure, curve in curves.items()},
         }
     return pd.DataFrame.from_dict(rows, orient="index")
@@ -415,30 +339,29 @@ def edge_circuits_table(values: Values) -> pd.DataFrame:
 
 def conclude(values: Values) -> Iterator[str]:
     """The primary endpoint, which heads carry the effect, which paths, how many are enough, which edges scores see."""
-    parts: tuple[Iterable[str], ...] = (
-        heads_conclude(values), paths_conclude(values), [circuit_concludes(values)], edges_conclude(values)
-    )  # fmt: skip
-    return (text for part in parts for text in part if text)
+    yield from heads_conclude(values)
+    yield from paths_conclude(values)
+    yield circuit_concludes(values)
+    if "refused" not in values["component graph"]:
+        yield from edges_say(values)
+        yield from edge_circuits_say(values)
 
 
 def _about(text: str, part: str = "example") -> Callable[[Values], str]:
-    """The setting, below titles: what the values of a part, the request and these say; nothing for what is not kept."""
+    """The setting, below titles: what the values of a part, the request and these say."""
 
     def about(values: Values) -> str:
         known = {**values["request"], **values[part], "model": title(values)}
-        known["count"] = len(known.get("tokens", ()))
-        return text.format_map(defaultdict(str, known)).replace("  ", " ")
+        return text.format(**known, count=len(known.get("tokens", ())))
 
     return about
 
 
 def _one_pair(says: Callable[[Values], Iterable[str]], panels: Callable[[Values], Grid], more: str = "") -> Part:
-    """A part of the project's pair of prompts: no picture of values that do not have what is drawn."""
-
-    def grid(values: Values) -> Grid | None:
-        return panels(values) if "example" in values else None
-
-    return Part(numbers.example, "example", says, _about("{model}, one pair of prompts of {count} tokens" + more), grid)
+    """A part of the project's pair of prompts."""
+    return Part(
+        numbers.example, "example", says, _about("{model}, one pair of prompts of {count} tokens" + more), panels
+    )
 
 
 FRESH = "{model}, {corruption}, {pairs} fresh pairs"
@@ -446,31 +369,29 @@ DIAGRAM = f"{FRESH}; numbers: on cards to the {LOGITS}, on lines the {LABELLED} 
 CIRCUIT = "{model}, {pairs} fresh pairs; all other heads ablated"
 OUTPUTS = "; outputs on the source in layer {layer}, each token in its own colours"
 MINUS = '; first minus second "{names[0]}" of the source'
-EDGES = numbers.edges, "edges"
-BESIDE: dict[str, Any] = {"needs": ["population"]}
+POPULATION = _about("{model}, {corruption}, {pairs} pairs", "population")
 FIGURE = Figure(
     "ioi_patching",
     Settings,
     {
-        "p1": replace(_one_pair(predictions_say, pictures.predictions), table=words_table),
+        "p1": _one_pair(predictions_say, pictures.predictions),
         "p2": _one_pair(permutation_says, pictures.permutation, "; one head of the base shuffled"),
         "p3": _one_pair(activations_say, pictures.activations, OUTPUTS),
         "p4": _one_pair(differences_say, pictures.differences, MINUS),
         "p5": _one_pair(patching_says, pictures.patching),
         "population": Part(
-            numbers.population, "population", population_says,
-            _about("{model}, {corruption}, {pairs} pairs", "population"), pictures.population, heads_table,
+            numbers.population, "population", population_says, POPULATION, pictures.population, heads_table
         ),
         "circuit": Part(
-            numbers.circuit, "circuit", circuit_says, _about(CIRCUIT, "circuit"), pictures.circuit, **BESIDE
+            numbers.circuit, "circuit", circuit_says, _about(CIRCUIT, "circuit"), pictures.circuit, needs=["population"]
         ),
-        "paths": Part(numbers.paths, "paths", paths_say, _about(FRESH, "paths"), pictures.paths, **BESIDE),
-        "diagram": Part(numbers.paths, "paths", diagram_says, _about(DIAGRAM, "paths"), diagram, **BESIDE),
-        "edges": Part(*EDGES, edges_say, _about(FRESH, "component graph"), pictures.edges, edges_table),
+        "paths": Part(numbers.paths, "paths", paths_say, _about(FRESH, "paths"), pictures.paths),
+        "diagram": Part(numbers.paths, "paths", diagram_says, _about(DIAGRAM, "paths"), diagram),
+        "edges": Part(numbers.edges, "edges", edges_say, table=edges_table),
         "edge_circuits": Part(
-            *EDGES, edge_circuits_say, _about(FRESH, "component graph"), pictures.edge_circuits, edge_circuits_table
+            numbers.edges, "edges", edge_circuits_say, _about(FRESH, "component graph"), pictures.edge_circuits,
+            edge_circuits_table,
         ),
-        "planted": Part(numbers.planted, "planted_circuit", planted_says),
     },
     conclude,
 )  # fmt: skip
