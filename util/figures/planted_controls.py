@@ -1,7 +1,7 @@
 """Models with planted circuits on the embedded model's tokenizer: the positive control of every figure."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from inspect import getsourcefile
 from pathlib import Path
 from typing import Any
@@ -27,25 +27,6 @@ def first_tokens(words: Iterable[str], tokenizer: Any) -> list[int]:
 def name_tokens(tokenizer: Any) -> list[int]:
     """Returns the tokens of the names that the embedded model has not learnt IOI with: `tokens` of planted circuits."""
     return first_tokens(sorted(HELD_OUT_NAMES), tokenizer)
-
-
-def errors_by_noise(
-    judge: Callable[[float, int], Iterable[tuple[bool, bool]]], noises: Sequence[float], seeds: Sequence[int]
-) -> dict[float, dict[str, tuple[int, int]]]:
-    """How often heads of planted models are misjudged, for each noise on their weights.
-
-    judge(noise, seed): for every head, whether it should be found and whether it was misjudged. "false alarms" are
-    misjudged heads that should not be found, "misses" those that should be; both are (misjudged heads, all such heads).
-    """
-    models = [(noise, seed) for noise in noises for seed in seeds]
-    of_models = {model: list(judge(*model)) for model in models}
-    errors = {}
-    for noise in noises:
-        judged = [head for seed in seeds for head in of_models[noise, seed]]
-        alarms = [wrong for wanted, wrong in judged if not wanted]
-        misses = [wrong for wanted, wrong in judged if wanted]
-        errors[noise] = {"false alarms": (sum(alarms), len(alarms)), "misses": (sum(misses), len(misses))}
-    return errors
 
 
 def planted_control(

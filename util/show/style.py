@@ -24,8 +24,7 @@ BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what 
 PALE_RED = "#e08a97"  # what is ablated in a second way, in a figure in which RED is the first
 ORANGE = "#d99a2b"  # frames and arrows that point at something; published values; answers that are not the right one
 PAPER_ORANGE = "#ff7f0e"  # of wrong labels in the notebooks of Cho et al.
-LIGHT_BLUE, GREEN, PURPLE, BROWN = "#3690c0", "#2c7d59", "#7b5aa6", "#8c510a"  # of further lines of one figure
-SERIES = (LIGHT_BLUE, GREEN, PURPLE, "#8c6d31", "#17becf", "#e377c2", "#9467bd")  # of many lines, in their order
+LIGHT_BLUE, GREEN, PURPLE = "#3690c0", "#2c7d59", "#7b5aa6"  # of further lines of one figure
 BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue, as the eye sees them (ITU-R BT.601)
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
@@ -188,10 +187,3 @@ def name_at_right(ax: Axes, levels: Mapping[str, tuple[float, str]], least: floa
             name, (1, last), (3, 0), xycoords="axes fraction", textcoords="offset points",
             fontsize=6, color=colour, va="center", annotation_clip=False,
         )  # fmt: skip
-
-
-def name_point(ax: Axes, name: str, x: float, y: float) -> None:
-    """Write a name beside the point (x, y), on the side where there is room, if the x axis runs from 0 to 1."""
-    left = x > 0.5  # write to the left of the point
-    place: dict[str, Any] = {"ha": "right" if left else "left", "va": "center", "textcoords": "offset points"}
-    ax.annotate(name, (x, y), (-7 if left else 7, 0), fontsize=6, **place)
