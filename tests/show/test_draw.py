@@ -31,7 +31,7 @@ def test_there_is_room_for_a_legend_and_what_spans_panels():
 
 
 def test_a_matrix_has_names_and_numbers():
-    panel = partial(matrix, values=np.array([[0, 0.5]]), rows=["r"], columns=["a", "b"], decimals=2)
+    panel = partial(matrix, values=np.array([[0, 0.5]]), rows=["r"], columns=["a", "b"], numbers=True)
     figure = draw(Grid([panel]), "", "")
     (ax,) = figure.axes
     assert [text.get_text() for text in ax.texts] == ["0.5"]

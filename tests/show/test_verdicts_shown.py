@@ -78,13 +78,9 @@ def test_a_comparison_has_its_bound_its_interval_and_the_published_value():
         points = {line.get_xdata()[0]: line for line in ax.lines if line.get_marker() not in ("", "None")}
         assert {published, value} <= {*points} and points[published].get_color() != points[value].get_color()
         assert [value - 0.05, value + 0.05] in [list(line.get_xdata()) for line in ax.lines]
-    texts = [text.get_text().replace("\n", " ") for text in second.texts]
-    assert {"0.04 [-0.01, 0.09]", "-0.40 [-0.45, -0.35]"} <= {*texts}
-    said = files.published("induction_scores")["claims"]
-    assert texts[0] == (
-        f"2. ablating them costs most: does not hold in this model (nats) published, {said['model']}: "
-        f"{said['rows'][1]['said']}; by its own numbers 0.70: holds"
-    )
+    assert [text.get_text() for text in second.texts] == [
+        "2. ablating them costs most: does not hold in this model (nats)"
+    ]
 
 
 def test_the_setting_says_how_many_queries_were_asked_and_whether_the_model_was_trained_for_it():

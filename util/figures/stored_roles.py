@@ -6,10 +6,9 @@ from typing import Any
 
 from util.roles.rules import Role
 from util.show.conclusions import stored
-from util.show.words import in_words, listed, written
+from util.show.words import listed, say, written
 from util.stats.heads import Head
 
-STEM = "role_atlas"  # of the figure whose values these are
 MODEL = ("model", "revision", "dtype", "quantized", "untrained_seed")  # what of a request says which model it is
 
 
@@ -43,9 +42,12 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
     without = [head for head in heads if not any(head in tested["heads"] for tested in atlas.values())]
     if not without:
         return []
-    have = "have" if len(without) > 1 else "has"
     said = [
-        f"Of the heads that carry most, {listed(without)} {have} none of {in_words(len(atlas))} roles (notebook 05)."
+        say(
+            "of the heads that carry most, {heads} {heads:has|have} none of {n:words} roles (notebook 05).",
+            heads=without,
+            n=len(atlas),
+        )
     ]
     inhibition, mover = (atlas.get(role, {}).get("not confirmed", {}) for role in (Role.INHIBITION, Role.MOVER))
     readers = [
@@ -59,11 +61,10 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
         ]
         if head not in mover:
             said.append("It is not a mover: its attention to the answer (IO) does not pass.")
-    direct = []
-    for head in without:
-        whole, part = heads[head]
-        if head not in readers and part is not None and part / whole > 0.5:
-            direct.append(f"{head} ({part:.2f})")
+    parts = {head: heads[head] for head in without if head not in readers}
+    direct = [
+        f"{head} ({part:.2f})" for head, (whole, part) in parts.items() if part is not None and part / whole > 0.5
+    ]
     if direct:
         said.append(f"The direct part, all else frozen, is most of the effect of {listed(direct)}.")
         said.append("The rule for inhibition heads asks for more through other heads.")
@@ -72,7 +73,7 @@ def why_no_role(heads: Mapping[str, tuple[float, float | None]], request: Mappin
 
 def _stored_atlas(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The stored values of each role that was tested; None where nothing is stored of this model."""
-    values = stored(STEM, str(request["model"]), latest=True)
+    values = stored("role_atlas", str(request["model"]), latest=True)
     if values is None or any(values["request"].get(name) != request.get(name) for name in MODEL):
         return None
     return values["roles"]

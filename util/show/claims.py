@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from util.models.table import PACKAGED
 from util.prompts.word_pairs import is_trained
 from util.show import files
 from util.show.conclusions import stored, title
-from util.show.draw import Grid, Panel, room
+from util.show.draw import Grid, room
 from util.show.part import Part, Values
 from util.show.style import ORANGE, broken
 from util.stats import verdicts
@@ -32,7 +32,7 @@ COUNTED = {  # of one claim, of several
     verdicts.NOT_ASKED: ("is not asked", "are not asked"),
 }
 LOOKS = {HOLDS: ("o", "black"), DOES_NOT_HOLD: ("X", "black"), CANNOT_BE_TOLD: ("o", "white"), "": (".", "0.6")}
-ROW, SMALL = 0.14, 6.0  # inches of a comparison or a line; points
+ROW = 0.14  # inches of a comparison, or a line of a title
 
 
 def judged(values: Values) -> Verdicts:
@@ -75,75 +75,53 @@ def about(values: Values) -> str:
 
 
 def panels(values: Values) -> Grid | None:
-    """A panel for each claim that was compared with its bound: the paper's number, each comparison, what it claims."""
+    """A panel for each claim that was compared with its bound: each comparison, what the claim says, the paper's own.
+
+    Comparisons that stand beside a claim and are not judged are grey.
+    """
     compared = [claim for claim in judged(values).claims if claim.parts]
     if not compared:
         return None
-    published = files.published(values["request"]["figure"])["claims"]
-    said = {row["number"]: f"published, {published['model']}: {row['said']}" for row in published["rows"]}
-    own = {int(number): entry for number, entry in values["claims"]["published"].items()}
-    ends = [0.0, *(entry["value"] for entry in own.values())]
-    for part in (part for claim in compared for part in claim.rows):
-        ends += [end for end in (part.value, part.low, part.high, part.bound) if np.isfinite(end)]
-    limits = np.array([min(ends), max(ends)]) + 0.04 * np.ptp(ends) * np.array([-1, 1])
-    headings = {claim.number: partial(_heading, claim, said[claim.number], own.get(claim.number)) for claim in compared}
-    drawn: list[Panel] = [
-        partial(_claim, claim=claim, heading=headings[claim.number], own=own.get(claim.number), limits=limits)
-        for claim in compared
-    ]
+    own = {int(number): entry["value"] for number, entry in values["claims"]["published"].items()}
+    rows = [row for claim in compared for row in claim.rows]
+    ends = [0.0, *own.values(), *(end for row in rows for end in (row.low, row.high, row.bound) if np.isfinite(end))]
+    limits = min(ends) - 0.04 * np.ptp(ends), max(ends) + 0.04 * np.ptp(ends)
+    drawn = [partial(_claim, claim=claim, own=own.get(claim.number), limits=limits) for claim in compared]
+    key: list[Line2D | Patch] = [Patch(fc="0.88", label="what the claim says")]
+    if own:
+        numbers = files.published(values["request"]["figure"])["claims"]["numbers"]
+        key.append(Line2D([], [], ls="", marker="D", ms=3.5, color=ORANGE, label=f"published, {numbers}"))
 
     def heights(width: float) -> list[float]:
-        lines = [headings[claim.number](width).count("\n") + 1 for claim in compared]
-        return [ROW * (n + 1.4 + len(c.rows)) for n, c in zip(lines, compared, strict=True)]
+        return [ROW * (_title(claim, width).count("\n") + 2.8 + len(claim.rows)) for claim in compared]
 
-    reached = dict.fromkeys(part.verdict for claim in compared for part in claim.parts)
-    legend = [
-        Line2D([], [], ls="", color="black", marker=LOOKS[name][0], mfc=LOOKS[name][1], ms=4, label=name)
-        for name in reached
-    ]
-    if own:
-        legend.append(
-            Line2D([], [], ls="", marker="D", ms=3.5, color=ORANGE, label=f"published, {published['numbers']}")
-        )
-    shaded = Patch(fc="0.88", label="what the claim says")
-    return Grid(drawn, height=heights, columns=1, share="x", legend=[*legend, shaded])
+    return Grid(drawn, height=heights, columns=1, share="x", legend=key)
 
 
-def _heading(claim: Claim, said: str, own: Mapping[str, Any] | None, width: float) -> str:
-    """A claim with its verdict, and what the paper says of it, in lines of so many inches."""
-    here = f"{claim.number}. {claim.text}: {claim.verdict}" + (f" ({claim.note})" if claim.note else "")
-    by_rule = f"; by its own numbers {own['value']:.2f}: {own['verdict']}" if own else ""
-    return "\n".join(broken(line, SMALL, 72 * width - 12) for line in (here, said + by_rule))
+def _title(claim: Claim, width: float) -> str:
+    """A claim with its verdict, in lines of so many inches."""
+    note = f" ({claim.note})" if claim.note else ""
+    return broken(f"{claim.number}. {claim.text}: {claim.verdict}{note}", 7, 72 * width - 12)
 
 
-def _claim(
-    ax: Axes,
-    claim: Claim,
-    heading: Callable[[float], str],
-    own: Mapping[str, Any] | None,
-    limits: Sequence[float],
-) -> None:
-    parts, text = claim.rows, heading(room(ax)[0])
-    above = text.count("\n") + 1.4  # rows of the heading
-    ax.annotate(
-        text, (0, -0.5 - above), (4, 0), xycoords=("figure fraction", "data"), textcoords="offset points",
-        fontsize=SMALL, va="top",
-    )  # fmt: skip
-    for row, part in enumerate(parts):
+def _claim(ax: Axes, claim: Claim, own: float | None, limits: tuple[float, float]) -> None:
+    title = _title(claim, room(ax)[0])
+    above = title.count("\n") + 1.6  # rows of the title
+    at: dict[str, Any] = {"xycoords": ("figure fraction", "data"), "textcoords": "offset points"}
+    ax.annotate(title, (0, -0.5 - above), (4, 0), fontsize=7, va="top", **at)
+    for row, part in enumerate(claim.rows):
+        marker, inside = LOOKS[part.verdict]
         if part.verdict:
             start, end = (part.bound, limits[1]) if part.above else (limits[0], part.bound)
             ax.barh(row, end - start, 0.84, start, color="0.88", zorder=0)
-            ax.plot([part.bound] * 2, [row - 0.42, row + 0.42], color="0.5", lw=0.8)
-        marker, inside = LOOKS[part.verdict]
-        colour = "black" if part.verdict else "0.6"
-        ax.plot([part.low, part.high], [row, row], color=colour, lw=0.9)
-        ax.plot(part.value, row, marker, ms=4, color=colour, mfc=inside, zorder=4)
-        ax.text(1.02, row, part.number, transform=ax.get_yaxis_transform(), va="center", fontsize=SMALL)
-    if own:
-        ax.plot(own["value"], 0, "D", ms=3.5, color=ORANGE, zorder=3)
-    ax.set_yticks(range(len(parts)), [part.name for part in parts], fontsize=SMALL)
+        look: dict[str, Any] = {"color": "black" if part.verdict else "0.6", "mfc": inside, "ms": 4, "lw": 0.9}
+        ax.plot([part.low, part.high], [row, row], color=look["color"], lw=0.9)
+        ax.plot(part.value, row, marker, ls="", label=part.verdict or "beside the claim", **look)
+    if own is not None:
+        ax.plot(own, 0, "D", ms=3.5, color=ORANGE)
+    ax.set_yticks(range(len(claim.rows)), [part.name for part in claim.rows], fontsize=6.5)
     ax.tick_params(axis="y", length=0)
-    ax.set(xlim=tuple(limits), ylim=(len(parts) - 0.4, -0.6 - above), xlabel="effect: a share, or nats (95 %)")
+    ax.set(xlim=limits, ylim=(len(claim.rows) - 0.4, -0.6 - above), xlabel="share or nats (95 %)")
     ax.spines["left"].set_visible(False)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from util.show.style import WIDTH, broken, columns_of, headline, headline_height, legend_below, new_figure, style
@@ -116,25 +117,19 @@ def matrix(
     *,
     x: str = "",
     y: str = "",
-    every: int = 1,
-    decimals: int | None = None,
-    aspect: Literal["equal", "auto"] = "equal",
+    numbers: bool = False,
 ) -> None:
-    """Values [R, C] from 0 to 1 as shades. rows, columns: names, every so many are written; decimals: of the numbers
-    that are written into cells that are not 0, None for no numbers."""
-    ax.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect=aspect)
+    """Values [R, C] from 0 to 1 as shades. rows, columns: names. numbers: whether those that are not 0 are written."""
+    ax.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
     ax.set(title=title, xlabel=x, ylabel=y)
-    for axis, names in ((ax.xaxis, columns), (ax.yaxis, rows)):
-        axis.set_ticks(np.arange(0, len(names), every), list(names)[::every])
-        axis.set_tick_params(length=0)
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(len(rows)), rows)
+    ax.tick_params(length=0)
     ax.spines[:].set_visible(True)
-    if decimals is not None:
-        for (row, column), value in np.ndenumerate(values):
-            if value:
-                text = f"{value:.{decimals}f}".rstrip("0").rstrip(".")
-                ax.text(
-                    column, row, text, ha="center", va="center", fontsize=6, color="white" if value > 0.6 else "black"
-                )
+    for (row, column), value in np.ndenumerate(values) if numbers else ():
+        colour = "white" if value > 0.6 else "black"
+        if value:
+            ax.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6.5, color=colour)
 
 
 # ------------------------------------------------------------------------------------------------ names of points
@@ -163,25 +158,21 @@ def place_names(figure: Figure, axes: Sequence[Axes]) -> None:
     if named:
         figure.draw_without_rendering()  # gives panels their places
     for ax in named:
-        box, taken = ax.get_window_extent().get_points() * 72 / figure.dpi, list[NDArray[np.float64]]()
-        data = np.concatenate(
-            [np.empty((0, 2)), *(line.get_xydata() for line in ax.lines if line.get_marker() != "None")]
-        )
-        dots = ax.transData.transform(data) * 72 / figure.dpi
+        point = figure.dpi / 72
         names: list[Any] = [text for text in ax.texts if text.get_gid() == NAMED]
+        dots, taken = [line.get_xydata() for line in ax.lines if line.get_marker() != "None"], list[Bbox]()
+        covered = ax.transData.transform(np.concatenate([np.empty((0, 2)), *dots]))
         for text in sorted(names, key=lambda one: one.xy[1]):
-            at = ax.transData.transform(text.xy) * 72 / figure.dpi
             half = np.array([0.31 * NAME * len(text.get_text()) + 1, 0.62 * NAME])
-            places = list[tuple[Any, ...]]()
+            places = list[tuple[float, int, Any, Bbox]]()
             for far, way in product((3.0, 9.0, 16.0, 26.0, 38.0), WAYS):
-                offset = way * (half + far)
-                corners = np.array([at + offset - half, at + offset + half])
-                inside = (corners[0] >= box[0]).all() and (corners[1] <= box[1]).all()
-                if inside and not any((corners[0] < end).all() and (start < corners[1]).all() for start, end in taken):
-                    covered = ((dots > corners[0] - 1) & (dots < corners[1] + 1)).all(axis=1).sum()
-                    places.append((4 * covered + far + 2 * abs(way[1]), len(places), tuple(offset), corners))
+                middle = ax.transData.transform(text.xy) + way * (half + far) * point
+                box = Bbox([middle - half * point, middle + half * point])
+                if ax.bbox.count_contains(box.get_points()) == 2 and not box.count_overlaps(taken):
+                    cost = 4 * box.padded(point).count_contains(covered) + far + 2 * abs(way[1])
+                    places.append((cost, len(places), way * (half + far), box))
             if places:
-                _, _, text.xyann, corners = min(places)
-                taken.append(corners)
+                _, _, text.xyann, box = min(places)
+                taken.append(box)
             else:
                 text.remove()

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 DPI = 200  # of PNG files: for screens
 ARRAY, ARRAYS = "$array", ".safetensors"  # what stands for an array in a values file, and the file beside it
 LARGEST = 2000  # numbers of an array in a values file
+DECIMALS = 6  # of its numbers
 VISIBLE = 36  # of 255: a change of a single pixel that is hardly seen
 
 
@@ -46,53 +46,34 @@ def save_figure(figure: Figure, stem: str, panel: str, model: str = "embedded") 
 
 def write_figure(figure: Figure, file: Path, more: str = "") -> list[Path]:
     """Write <file>.png and <file>.pdf as `save_figure` does, and return their paths. more: a line for the metadata."""
-    files = [file.with_name(f"{file.name}{suffix}") for suffix in (".png", ".pdf")]
+    png, pdf = (file.with_name(f"{file.name}{suffix}") for suffix in (".png", ".pdf"))
     finding, setting = headline_of(figure)
     caption = "\n".join(filter(None, [setting, more]))
-    png = {"Software": None} | {name: text for name, text in (("Title", finding), ("Description", caption)) if text}
-    pdf = {
-        "CreationDate": None,
-        "Producer": None,
-        "Creator": None,
-        "Title": finding or None,
-        "Subject": caption or None,
-    }
+    told = {"Title": finding or None, "Subject": caption or None}
     with mpl.rc_context({"savefig.dpi": DPI, "pdf.fonttype": 42}):  # PDF is for print; its fonts stay editable
-        figure.savefig(files[0], metadata=png)
-        figure.savefig(files[1], metadata=pdf)
-    reduce_colours(files[0])
-    return files
+        figure.savefig(png)
+        figure.savefig(pdf, metadata={"CreationDate": None, "Producer": None, "Creator": None, **told})
+    texts = PngInfo()
+    for name, text in (("Title", finding), ("Description", caption)):
+        if text:
+            texts.add_itxt(name, text)
+    with Image.open(png) as drawn:
+        reduced_colours(drawn.convert("RGB")).save(png, pnginfo=texts, dpi=(DPI, DPI), optimize=True)
+    return [png, pdf]
 
 
-def reduce_colours(file: Path) -> None:
-    """Write a PNG file again with a palette of 256 colours, which takes less than half the bytes.
-
-    A picture stays as it is where the palette would change a pixel visibly, such as one of continuous colours.
-    """
-    with Image.open(file) as image:
-        texts, dpi = PngInfo(), image.info["dpi"]
-        for name, text in image.info.items():
-            if isinstance(text, str):
-                texts.add_itxt(str(name), text)
-        full = image.convert("RGB")
+def reduced_colours(full: Image.Image) -> Image.Image:
+    """Returns a picture in 256 colours, which takes less than half the bytes; itself where that changes it visibly."""
     reduced = full.quantize(256, dither=Image.Dither.NONE)
-    changed = np.abs(np.array(full).astype(int) - np.array(reduced.convert("RGB")))
-    if changed.max() <= VISIBLE:
-        reduced.save(file, pnginfo=texts, dpi=dpi, optimize=True)
+    changed = np.abs(np.array(full, dtype=int) - np.array(reduced.convert("RGB"), dtype=int))
+    return reduced if changed.max() <= VISIBLE else full
 
 
-def save_values(
-    values: Mapping[str, Any],
-    stem: str,
-    model: str = "embedded",
-    decimals: int = 6,
-    undefined: Mapping[str, str] | None = None,
-) -> Path:
+def save_values(values: Mapping[str, Any], stem: str, model: str = "embedded") -> Path:
     """Write the plotted numbers to <stem>.json in a model's output folder, and return the path.
 
-    Floats are rounded to `decimals`; undefined: see `plain`, which raises ValueError. Arrays of more than LARGEST
-    numbers go into <stem>.safetensors beside it; {"$array": name} stands for them. What `save_claims` has left in the
-    file stays there.
+    They are as in `plain`, which raises ValueError. Arrays of more than LARGEST numbers go into <stem>.safetensors
+    beside it; {"$array": name} stands for them. What `save_claims` has left in the file stays there.
     """
     file, arrays = paths.output("values", model) / f"{stem}.json", dict[str, np.ndarray]()
     claims = {name: entry for name, entry in _read(file).items() if name == "claims"}
@@ -100,7 +81,7 @@ def save_values(
     file.with_suffix(ARRAYS).unlink(missing_ok=True)
     if arrays:
         save_file(arrays, file.with_suffix(ARRAYS))
-    return _write(plain(small, decimals, undefined) | claims, file)
+    return _write(plain(small, DECIMALS) | claims, file)
 
 
 def _without_large(value: Any, place: tuple[str, ...], arrays: dict[str, np.ndarray]) -> Any:
@@ -124,17 +105,15 @@ def read_values(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8"), object_hook=joined)
 
 
-def save_claims(claims: Mapping[str, Any], stem: str, model: str = "embedded", decimals: int = 6) -> Path:
+def save_claims(claims: Mapping[str, Any], stem: str, model: str = "embedded") -> Path:
     """Write verdicts on claims as the entry "claims" of <stem>.json, whose other entries stay, and return the path."""
     file = paths.output("values", model) / f"{stem}.json"
-    return _write(_read(file) | {"claims": plain(claims, decimals)}, file)
+    return _write(_read(file) | {"claims": plain(claims, DECIMALS)}, file)
 
 
-def write_values(
-    values: Mapping[str, Any], file: Path, decimals: int = 6, undefined: Mapping[str, str] | None = None
-) -> Path:
+def write_values(values: Mapping[str, Any], file: Path) -> Path:
     """Write numbers to a JSON file as `save_values` does, and return its path."""
-    return _write(plain(values, decimals, undefined), file)
+    return _write(plain(values, DECIMALS), file)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -145,36 +124,27 @@ def _write(values: Mapping[str, Any], file: Path) -> Path:
     return write_whole(file, json.dumps(values, indent=1, allow_nan=False) + "\n")
 
 
-def plain(
-    values: Mapping[str, Any], decimals: int | None = None, undefined: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def plain(values: Mapping[str, Any], decimals: int | None = None) -> dict[str, Any]:
     """Returns numbers, arrays [...] and results as JSON has them, floats rounded to `decimals`, default not at all.
 
-    JSON has no NaN: a NaN becomes null, and the entry "undefined" says why, by place. The reasons, by the name of an
-    entry, are those of the argument `undefined` and of `IN_VALUES`; a NaN without a reason gives a warning. Raises
-    ValueError for an infinity, and if some value is NaN but the values have an entry "undefined" already.
+    JSON has no NaN: a NaN becomes null, and the entry "undefined" says why, by place: `IN_VALUES` has the reasons, by
+    the name of an entry; a NaN without a reason gives a warning. Raises ValueError for an infinity.
     """
-    reasons, places = IN_VALUES | dict(undefined or {}), dict[str, str]()
-    made = _plain(values, decimals, (), reasons, places)
-    if places:
-        if "undefined" in made:
-            raise ValueError('the values have an entry "undefined", which is to say why others are null')
-        made["undefined"] = places
-    return made
+    places: dict[str, str] = {}
+    made = _plain(values, decimals, (), places)
+    return made | {"undefined": places} if places else made
 
 
-def _plain(
-    value: Any, decimals: int | None, place: tuple[str, ...], reasons: Mapping[str, str], places: dict[str, str]
-) -> Any:
+def _plain(value: Any, decimals: int | None, place: tuple[str, ...], places: dict[str, str]) -> Any:
     """A value as plain JSON; adds the reason for each NaN to `places`. place: the names of the entries around it."""
     if hasattr(value, "__dataclass_fields__"):
         value = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry, decimals, (*place, str(key)), reasons, places) for key, entry in value.items()}
+        return {str(key): _plain(entry, decimals, (*place, str(key)), places) for key, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(entry, decimals, place, reasons, places) for entry in value]
+        return [_plain(entry, decimals, place, places) for entry in value]
     if not isinstance(value, float):
         return value
     where = ": ".join(place)
@@ -183,7 +153,7 @@ def _plain(
     if not math.isnan(value):
         return value if decimals is None else round(value, decimals)
     if where not in places:
-        places[where] = next((reasons[name] for name in reversed(place) if name in reasons), "not known")
+        places[where] = next((IN_VALUES[name] for name in reversed(place) if name in IN_VALUES), "not known")
         if places[where] == "not known":
             warnings.warn(f"{where} is NaN and is stored as null; nothing says why", stacklevel=2)
     return None
@@ -192,39 +162,6 @@ def _plain(
 def published(stem: str) -> dict[str, Any]:
     """The published values of a figure, read from data/published/<stem>.json."""
     return json.loads((paths.root() / "data" / "published" / f"{stem}.json").read_text(encoding="utf-8"))
-
-
-def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -> str:
-    """A table, as text, of published values beside ours.
-
-    here: by quantity id, our value and its standard error, measured on `model`. Two values match if they differ by at
-    most the reading error plus two standard errors. Published values that were not measured are counted below the
-    table: those of other models, and those of this model that need other settings.
-    """
-    lines, missing = [], Counter[str]()
-    for row in published(stem)["values"]:
-        if row["model"] != model or row["id"] not in here:
-            missing[row["model"]] += 1
-            continue
-        mine, error = here[row["id"]]
-        if row["value"] is None:
-            lines.append(
-                (row["quantity"], row["source"], "not available to us", f"{mine:.3f} (nothing to compare with)")
-            )
-            continue
-        match = abs(mine - row["value"]) <= row["reading_error"] + 2 * error
-        ours = f"{mine:.3f} +- {error:.3f}: {'match' if match else 'NO MATCH'}"
-        lines.append((row["quantity"], row["source"], f"{row['value']} +- {row['reading_error']}", ours))
-    text = []
-    if lines:
-        head = ("quantity", "source", "published", "here")
-        widths = [max(len(line[i]) for line in [head, *lines]) for i in range(4)]
-        rows = [head, tuple("-" * width for width in widths), *lines]
-        text = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    for other, count in missing.items():
-        why = "with these settings" if other == model else f"here: needs {other}"
-        text.append(f"{count} published value{'s' * (count > 1)} not measured {why}")
-    return "\n".join(text)
 
 
 def shown(figure: Figure, *place: str) -> Picture:

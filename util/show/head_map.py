@@ -1,11 +1,12 @@
 """The map of heads that all figures use: layers from left to right, heads from bottom to top, both from 0."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.image import AxesImage
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
@@ -36,14 +37,12 @@ def head_map(
     limits: tuple[float, float] | None = None,
     *,
     colours: str = "Blues",
-    label: str | None = None,
     width: float = 2.5,
 ) -> AxesImage:
     """Draw a map of heads [L, H] and return the image, which a colour bar of several maps needs.
 
     limits: the ends of the colour scale. Without them it is red and blue, symmetric around 0, for values of both signs.
-    colours: of a scale with limits. label: of a colour bar for this map alone; there is none without a label. width: of
-    the axes in inches; it decides how many tick labels fit.
+    colours: of a scale with limits. width: of the axes in inches; it decides how many tick labels fit.
     """
     if limits is None:
         limits, colours = (-colour_limit(values), colour_limit(values)), "RdBu_r"
@@ -55,19 +54,16 @@ def head_map(
     ax.set_yticks(count_ticks(heads, 4))
     ax.set(xlabel="layer", ylabel="head")
     ax.spines[:].set_visible(True)
-    if label is not None:
-        colour_bar(image, ax, label=label)
     return image
 
 
-def colour_bar(image: AxesImage, axes: Axes | list[Axes], **options: Any) -> None:
-    """Draw the colour bar of one map beside its axes, or of several maps beside all of them.
+def colour_bar(shades: ScalarMappable, axes: Axes | Sequence[Axes], **options: Any) -> None:
+    """Draw the colour bar of an image or of points beside its axes, or of several maps beside all of them.
 
     options: of matplotlib's `Figure.colorbar`.
     """
-    figure = image.get_figure(root=True)
-    assert figure is not None
-    figure.colorbar(image, ax=axes, **{"pad": 0.02, **options}).outline.set_visible(False)
+    figure: Any = (axes[0] if isinstance(axes, Sequence) else axes).get_figure(root=True)
+    figure.colorbar(shades, ax=axes, **{"pad": 0.02, **options}).outline.set_visible(False)
 
 
 def short_number(value: float) -> str:
@@ -88,13 +84,5 @@ def print_in_cells(image: AxesImage, texts: Mapping[Head, str]) -> None:
     values: NDArray[Any] = np.ma.asarray(image.get_array())
     for (layer, head), text in texts.items():
         cell = image.to_rgba(values[head : head + 1, layer])[0]
-        image.axes.text(
-            layer,
-            head,
-            text,
-            fontsize=5,
-            ha="center",
-            va="center",
-            color=ink(cell),
-            path_effects=[withStroke(linewidth=1, foreground=cell)],
-        )
+        outline = [withStroke(linewidth=1, foreground=cell)]
+        image.axes.text(layer, head, text, fontsize=5, ha="center", va="center", color=ink(cell), path_effects=outline)

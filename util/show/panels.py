@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from util.show.draw import room
+from util.show.head_map import colour_bar as bar_of
 from util.show.head_map import count_ticks, head_map, print_in_cells, short_number
 from util.show.style import RED
 from util.stats.heads import Head
@@ -31,9 +32,8 @@ def colour_bar(figure: Figure, axes: Sequence[Axes], label: str = "", **options:
     options: of matplotlib's `Figure.colorbar`.
     """
     place = "right" if figure.get_figwidth() >= BAR else "bottom"
-    look = {"location": place, "pad": 0.02, "aspect": 25, "label": label}
     shades = (axes[0].images or axes[0].collections)[0]
-    figure.colorbar(shades, ax=list(axes), **{**look, **options}).outline.set_visible(False)
+    bar_of(shades, list(axes), **{"location": place, "aspect": 25, "label": label, **options})
 
 
 def heads(
@@ -58,8 +58,7 @@ def heads(
         print_in_cells(image, texts)
     ax.set_title(title, fontsize=7)
     if bar is not None:
-        figure = ax.get_figure(root=True)
-        assert figure is not None
+        figure: Any = ax.get_figure(root=True)
         colour_bar(figure, [ax], bar, **options)
 
 
@@ -130,16 +129,13 @@ def intervals(
         if triple is None:
             continue
         (value, low, high), full = triple, excludes_0(triple)
-        at, reach = (
-            ([place + shift], [value]),
-            [[abs(value - low)], [abs(high - value)]],
-        )  # rounding may leave less than 0
-        look: dict[str, Any] = {"fmt": "o", "ms": size, "lw": 0.9, "color": colour, "mew": 0.8}
+        reach = [[abs(value - low)], [abs(high - value)]]  # rounding may leave less than 0
+        look: dict[str, Any] = {"fmt": "o", "ms": size, "lw": 0.9, "color": colour, "mew": 0.8, "label": label}
         look["mfc"] = colour if full or not hollow else "white"
         if upright:
-            ax.errorbar(*at, yerr=reach, label=label, **look)
+            ax.errorbar(place + shift, value, yerr=reach, **look)
         else:
-            ax.errorbar(*at[::-1], xerr=reach, label=label, **look)
+            ax.errorbar(value, place + shift, xerr=reach, **look)
         label = "_"  # once is enough for a legend
         if full and digits is not None:
             text, over = f"{value:{digits}}", (place, high) if upright else (value, place + shift - 0.1)

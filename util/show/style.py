@@ -12,7 +12,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ft2font import LoadFlags
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike
 
@@ -25,8 +24,7 @@ BLUE, RED, GREY = "#023858", "#c02d45", "0.55"  # the base or whole model, what 
 PALE_RED = "#e08a97"  # what is ablated in a second way, in a figure in which RED is the first
 ORANGE = "#d99a2b"  # frames and arrows that point at something; published values; answers that are not the right one
 PAPER_ORANGE = "#ff7f0e"  # of wrong labels in the notebooks of Cho et al.
-LIGHT_BLUE, GREEN, PURPLE, BROWN = "#3690c0", "#2c7d59", "#7b5aa6", "#8c510a"  # of further lines of one figure
-SERIES = (LIGHT_BLUE, GREEN, PURPLE, "#8c6d31", "#17becf", "#e377c2", "#9467bd")  # of many lines, in their order
+LIGHT_BLUE, GREEN, PURPLE = "#3690c0", "#2c7d59", "#7b5aa6"  # of further lines of one figure
 BRIGHTNESS = (0.299, 0.587, 0.114)  # of red, green and blue, as the eye sees them (ITU-R BT.601)
 FINDING, SETTING = 8.5, 7.0  # points: the two parts of a headline
 MARGIN = 4  # points between a headline and the edge
@@ -99,26 +97,23 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
     Both are broken into lines that are no wider than the figure. finding: None where the values show none; then the
     setting stands alone. To be called once, when the figure has its panels.
     """
-    height, room = 72 * figure.get_figheight(), 72 * figure.get_figwidth() - 2 * MARGIN  # in points
-    at = height - MARGIN
+    width, height = figure.get_size_inches()
     centred: dict[str, Any] = {"x": 0.5, "ha": "center", "va": "top", "linespacing": 1.2}
     if finding:
-        text = broken(finding, FINDING, room)
-        figure.suptitle(text, y=at / height, fontsize=FINDING, **centred)
-        at -= 1.45 * FINDING * (text.count("\n") + 1)
-    text = broken(setting, SETTING, room)
-    figure.text(y=at / height, s=text, fontsize=SETTING, color="0.35", gid=SETTING_ID, **centred)
-    at -= 1.45 * SETTING * (text.count("\n") + 1)
-    engine = figure.get_layout_engine()
-    assert isinstance(engine, ConstrainedLayoutEngine)
-    engine.set(rect=(0, 0, 1, at / height))  # the panels share what is left
+        text = broken(finding, FINDING, 72 * width - 2 * MARGIN)
+        figure.suptitle(text, y=1 - MARGIN / 72 / height, fontsize=FINDING, **centred)
+    below = headline_height(finding, "", width)
+    text = broken(setting, SETTING, 72 * width - 2 * MARGIN)
+    figure.text(y=1 - below / height, s=text, fontsize=SETTING, color="0.35", gid=SETTING_ID, **centred)
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, 0, 1, 1 - headline_height(finding, setting, width) / height))  # the panels share what is left
 
 
 def headline_height(finding: str | None, setting: str, width: float) -> float:
     """The height in inches that a headline takes of a figure of a width in inches."""
-    room = 72 * width - 2 * MARGIN
     parts = [(text, size) for text, size in ((finding, FINDING), (setting, SETTING)) if text]
-    return (MARGIN + sum(1.45 * size * (broken(text, size, room).count("\n") + 1) for text, size in parts)) / 72
+    lines = [size * (broken(text, size, 72 * width - 2 * MARGIN).count("\n") + 1) for text, size in parts]
+    return (MARGIN + 1.45 * sum(lines)) / 72
 
 
 def text_width(text: str, size: float) -> float:
@@ -131,24 +126,16 @@ def text_width(text: str, size: float) -> float:
     return (font.get_width_height()[0] - around) / 64 * size / 100
 
 
-def legend_columns(labels: Sequence[str], size: float, width: float) -> int:
-    """How many columns of a legend, in letters of so many points, fit into a width in inches; at least 1."""
-    widths = [text_width(label, size) + 5.5 * size for label in labels]  # with the line before it, and a space
-    fitting = (
-        columns
-        for columns in range(len(widths), 1, -1)
-        if sum(max(column) for column in np.array_split(widths, columns)) <= 72 * width - 2 * MARGIN
-    )
-    return next(fitting, 1)
-
-
 def legend_below(figure: Figure, handles: Sequence[Any]) -> int:
     """Write what labelled lines and patches are below a figure, in as many columns as fit; returns how many lines."""
-    size, labels = STYLE["legend.fontsize"], [str(handle.get_label()) for handle in handles]
     if not handles:
         return 0
-    columns = legend_columns(labels, size, figure.get_figwidth())
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=size)
+    size, room = STYLE["legend.fontsize"], 72 * figure.get_figwidth() - 2 * MARGIN
+    widths = [text_width(handle.get_label(), size) + 5.5 * size for handle in handles]  # with a line and a space
+    columns = len(handles)
+    while columns > 1 and sum(map(max, np.array_split(widths, columns))) > room:
+        columns -= 1
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=size)
     return -(-len(handles) // columns)
 
 
@@ -200,17 +187,3 @@ def name_at_right(ax: Axes, levels: Mapping[str, tuple[float, str]], least: floa
             name, (1, last), (3, 0), xycoords="axes fraction", textcoords="offset points",
             fontsize=6, color=colour, va="center", annotation_clip=False,
         )  # fmt: skip
-
-
-def name_point(ax: Axes, name: str, x: float, y: float) -> None:
-    """Write a name beside the point (x, y), on the side where there is room, if the x axis runs from 0 to 1."""
-    left = x > 0.5  # write to the left of the point
-    ax.annotate(
-        name,
-        (x, y),
-        (-7 if left else 7, 0),
-        textcoords="offset points",
-        fontsize=6,
-        ha="right" if left else "left",
-        va="center",
-    )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
 from matplotlib.patches import Patch, Rectangle
 
 from util.figures.role_atlas import numbers
@@ -19,7 +17,7 @@ from util.show.conclusions import title
 from util.show.draw import Grid, room
 from util.show.head_map import TICK, count_ticks
 from util.show.part import Figure, Part, Values
-from util.show.style import NO_ROLE, ROLES, broken, ink
+from util.show.style import NO_ROLE, ROLES, RoleLook, broken, ink
 from util.show.words import counted, in_words, listed, none_or, written
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, Count, Counts, Datasets, Natural, TwoHalves, checked
@@ -32,7 +30,6 @@ NAMED = 3  # heads of a role that are named with their effects
 SHOWN = 5  # heads of a role that are lines of the table
 LETTERS = (7.5, 5.5)  # points: the width and height that two letters need
 BAR = (0.07, 0.16)  # shares of a tile: the room around its bar, and the bar's height
-ABOVE = sum(BAR)  # where the letters begin
 ROW, HEIGHTS = 0.26, (1.2, 3.4)  # inches: the height of a head, where there are few; the least and largest of all heads
 
 
@@ -164,29 +161,11 @@ def atlas_table(values: Values) -> pd.DataFrame:
 # ------------------------------------------------------------------------------------------------ picture
 
 
-class Tile(NamedTuple):
-    """What a role has of a head's cell: its left lower corner, width and height, where a cell is 1 x 1."""
-
-    role: str
-    strength: float
-    left: float
-    bottom: float
-    width: float
-    height: float
-
-    @property
-    def bar(self) -> Rectangle:
-        """The bar at the bottom, inside of the tile: as long as the role is strong."""
-        aside, height = BAR
-        corner = self.left + aside * self.width, self.bottom + aside * self.height
-        return Rectangle(corner, self.strength * (1 - 2 * aside) * self.width, height * self.height)
-
-
 def atlas(values: Values) -> Grid | None:
     """All heads by layer, in the colours of their roles; a bar is the effect beside the largest of the role.
 
-    A head with several roles has a tile of each. The legend has the number of heads of every role that was tested, and
-    the effect from which on they would be seen.
+    A head with several roles has a tile of each, below each other. The legend has the number of heads of every role
+    that was tested, and the effect from which on they would be seen.
     """
     if "shape" not in values:
         return None
@@ -204,7 +183,7 @@ def atlas(values: Values) -> Grid | None:
 
 
 def _atlas(ax: Axes, values: Values, key: str) -> None:
-    layers, heads = values["shape"]
+    (layers, heads), tested = values["shape"], values["roles"]
     width, height = room(ax)
     ax.set(facecolor=NO_ROLE, xlim=(-0.5, layers - 0.5), ylim=(-0.5, heads - 0.5))
     ax.set_xticks(count_ticks(layers, max(2, int((width - 0.6) / TICK))))
@@ -216,42 +195,31 @@ def _atlas(ax: Axes, values: Values, key: str) -> None:
     ax.set(ylabel="head")
     ax.set_xlabel(f"layer\n{broken(key, 7, 72 * width - 30)}", fontsize=7)
     ax.spines[:].set_visible(False)
-    largest = {
-        role: max((h["effect"][0] for h in one["heads"].values()), default=1) for role, one in values["roles"].items()
-    }
-    strengths = {
-        place_of(name): [(role, values["roles"][role]["heads"][name]["effect"][0] / largest[role]) for role in roles]
-        for name, roles in by_head(values).items()
-    }
     cell = 72 * (width - 0.6) / layers, 72 * (height - 0.6) / heads
-    _draw(ax, list(_tiles(strengths, beside=cell[0] > cell[1])), cell)
+    largest = {role: max((h["effect"][0] for h in one["heads"].values()), default=1) for role, one in tested.items()}
+    for name, roles in by_head(values).items():
+        layer, head = place_of(name)
+        high = 1 / len(roles)
+        for number, role in enumerate(roles):
+            corner = layer - 0.5, head + 0.5 - (number + 1) * high
+            _tile(ax, ROLES[role], corner, high, tested[role]["heads"][name]["effect"][0] / largest[role], cell)
 
 
-def _tiles(strengths: Mapping[Head, Sequence[tuple[str, float]]], *, beside: bool) -> Iterator[Tile]:
-    """The tiles of all heads with roles. beside: those of one head lie beside each other, else below each other."""
-    for (layer, head), roles in strengths.items():
-        share = 1 / len(roles)
-        for number, (role, strength) in enumerate(roles):
-            if beside:
-                yield Tile(role, strength, layer - 0.5 + number * share, head - 0.5, share, 1.0)
-            else:
-                yield Tile(role, strength, layer - 0.5, head + 0.5 - (number + 1) * share, 1.0, share)
+def _tile(
+    ax: Axes, look: RoleLook, corner: tuple[float, float], high: float, strength: float, cell: tuple[float, float]
+) -> None:
+    """A role of a head, with its letters where there is room, and a bar at the bottom as long as the role is strong.
 
-
-def _draw(ax: Axes, tiles: Sequence[Tile], cell: tuple[float, float]) -> None:
-    """Draw tiles, with letters where there is room. cell: its width and height in points."""
-    if not tiles:
-        return
-    colours = [ROLES[tile.role].colour for tile in tiles]
-    faces = [Rectangle((tile.left, tile.bottom), tile.width, tile.height) for tile in tiles]
-    look: dict[str, Any] = {"facecolors": colours, "edgecolors": "white", "linewidths": 0.6, "zorder": 3}
-    ax.add_collection(PatchCollection(faces, **look))
-    ax.add_collection(PatchCollection([tile.bar for tile in tiles], facecolors=[*map(ink, colours)], zorder=4))
-    for tile, colour in zip(tiles, colours, strict=True):
-        width, height = tile.width * cell[0], tile.height * (1 - ABOVE) * cell[1]
-        if width >= LETTERS[0] and height >= LETTERS[1]:
-            x, y = tile.left + tile.width / 2, tile.bottom + tile.height * (1 + BAR[1]) / 2
-            ax.text(x, y, ROLES[tile.role].letters, fontsize=5, ha="center", va="center", color=ink(colour), zorder=5)
+    high: the tile's height, where a cell is 1 x 1. cell: width and height in points.
+    """
+    (left, bottom), colour = corner, ink(look.colour)
+    aside, thick = BAR
+    ax.add_patch(Rectangle(corner, 1, high, fc=look.colour, ec="white", lw=0.6, zorder=3))
+    inside = left + aside, bottom + aside * high
+    ax.add_patch(Rectangle(inside, strength * (1 - 2 * aside), thick * high, fc=colour, lw=0, zorder=4))
+    if cell[0] >= LETTERS[0] and cell[1] * high * (1 - sum(BAR)) >= LETTERS[1]:
+        middle = left + 0.5, bottom + high * (1 + thick) / 2
+        ax.text(*middle, look.letters, fontsize=5, ha="center", va="center", color=colour, zorder=5)
 
 
 FIGURE = Figure(

@@ -89,8 +89,8 @@ def repeated_ids(length: int, copies: int, vocabulary: int, seed: int) -> NDArra
     return np.r_[0, np.tile(drawn, copies)]
 
 
-def likeliest(texts: Sequence[str], beta: float, most: int = 3) -> dict[str, dict[str, float]]:
-    """Returns the letters that the construction predicts after each text, `most` of them, with their shares.
+def likeliest(texts: Sequence[str], beta: float) -> dict[str, dict[str, float]]:
+    """Returns the letters that the construction predicts after each text, three at most, with their shares.
 
     ^ is BOS. Shares of a millionth or less are left out; equal ones come in the order of the alphabet.
     """
@@ -99,7 +99,7 @@ def likeliest(texts: Sequence[str], beta: float, most: int = 3) -> dict[str, dic
     for text in texts:
         last = run([alphabet.index(letter) for letter in f"^{text}"], len(alphabet), beta)[2][-1]
         shares = dict(zip(alphabet, map(float, last), strict=True))
-        best = sorted(shares, key=lambda letter: -round(shares[letter], 6))[:most]
+        best = sorted(shares, key=lambda letter: -round(shares[letter], 6))[:3]
         found[text] = {letter: shares[letter] for letter in best if shares[letter] > 1e-6}
     return found
 
@@ -188,10 +188,9 @@ def training_log() -> dict[str, dict[str, Any]]:
     return {"about": log["about"], "runs": {f"seed {seed}": found for seed, found in log["seeds"].items()}}
 
 
-def formed_at(run: Mapping[str, Any], score: float = 0.5) -> int | None:
-    """How many tokens were read when the best prefix-matching score was first measured above `score`; None: never."""
-    best = np.array(run["prefix_matching"]).max(axis=(1, 2))
-    return int(run["tokens"][int((best > score).argmax())]) if (best > score).any() else None
+def formed_at(run: Mapping[str, Any]) -> int | None:
+    """How many tokens were read when the best prefix-matching score was first measured above 0.5; None: never."""
+    return _first(run, np.array(run["prefix_matching"]).max(axis=(1, 2)) > 0.5)
 
 
 def fell_at(run: Mapping[str, Any]) -> int | None:
@@ -199,8 +198,11 @@ def fell_at(run: Mapping[str, Any]) -> int | None:
 
     None: never.
     """
-    below = np.array(run["later_copies"]) < np.log(COPY) / 2
-    return int(run["tokens"][int(below.argmax())]) if below.any() else None
+    return _first(run, np.array(run["later_copies"]) < np.log(COPY) / 2)
+
+
+def _first(run: Mapping[str, Any], so: NDArray[np.bool_]) -> int | None:
+    return int(run["tokens"][int(so.argmax())]) if so.any() else None
 
 
 def phase_change(arrays: Any, settings: Any) -> dict[str, Any]:

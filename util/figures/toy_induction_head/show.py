@@ -10,17 +10,16 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Picture
-from matplotlib.lines import Line2D
-from matplotlib.patches import ConnectionPatch, Rectangle
+from matplotlib.patches import Rectangle
 from pydantic import Field
 
 from util.figures.toy_induction_head import numbers
 from util.figures.toy_induction_head.numbers import COPY, DIMENSIONS, SEQUENCE, SLOTS, TOKENS, VISIBLE, VOCABULARY
 from util.roles.attention_scores import ROLES
 from util.show.draw import Grid, Panel, matrix
-from util.show.panels import colour_bar
+from util.show.panels import colour_bar, level
 from util.show.part import Figure, Part, Values
 from util.show.style import BLUE, GREY, ORANGE
 from util.show.style import ROLES as LOOKS
@@ -79,20 +78,12 @@ def shifts_say(values: Values) -> Iterator[str]:
     yield "Attention reads as far back as queries are moved against keys: only the offset counts" if by_offset else ""
 
 
-def _moved(queries: int, keys: int) -> str:
-    if queries == keys:
-        return f"both by {keys}" if keys else "nothing moved"
-    moved = [f"{what} by {places}" for what, places in (("queries", queries), ("keys", keys)) if places]
-    return ", ".join(moved)
-
-
 def shifts(values: Values) -> Grid:
-    panels, ticks = list[Panel](), list(map(str, range(8)))
-    for moved, pattern in _shifted(values).items():
-        back = _reads_back(pattern)
-        title = f"reads {back} back\n({_moved(*moved)})" if back else f"reads itself\n({_moved(*moved)})"
-        panels.append(partial(matrix, values=pattern, title=title, rows=ticks, columns=ticks, every=2))
-    return Grid(panels, least=1.0, height=1.6, share="y", x="key position", y="query position")
+    panels = []
+    for (queries, keys), pattern in _shifted(values).items():
+        title = f"queries by {queries}\nkeys by {keys}\nreads {_reads_back(pattern)} back"
+        panels.append(partial(matrix, values=pattern, title=title))
+    return Grid(panels, least=1.0, height=1.7, share="y", x="key position", y="query position")
 
 
 def _stream(values: Values) -> tuple[numbers.Floats, numbers.Floats]:
@@ -101,44 +92,26 @@ def _stream(values: Values) -> tuple[numbers.Floats, numbers.Floats]:
 
 
 def stream_says(values: Values) -> Iterator[str]:
-    copied, logits = _stream(values)
-    from_head = numbers.predictions(copied) & copied.any(axis=1, keepdims=True)
-    largest = numbers.predictions(logits)
-    alone = int((largest.any(axis=1) & (~largest | from_head).all(axis=1)).sum())
-    tied = int((largest & from_head).any(axis=1).sum()) - alone
-    yield (
-        f"What the head copies is predicted in {alone or 'none'} of {len(logits)} rows, and ties with the token itself "
-        f"in {tied or 'none'}"
-    )
-    yield f"Predicted through the residual stream: {_predicted(logits)}."
-
-
-def _predicted(logits: numbers.Floats) -> str:
-    said = numbers.predicted(logits, TOKENS, DIMENSIONS)
-    return ", ".join(f"{name} -> {after}" for name, after in said.items())
+    said = numbers.predicted(_stream(values)[1], TOKENS, DIMENSIONS)
+    yield f"Predicted through the residual stream: {', '.join(f'{name} -> {after}' for name, after in said.items())}"
 
 
 def stream(values: Values) -> Grid:
     copied, logits = _stream(values)
     steps = {"tokens": SEQUENCE, "+ what the head copies": copied, "= logits": logits}
-    shown = partial(matrix, rows=TOKENS, aspect="auto", decimals=2)
+    shown = partial(matrix, rows=TOKENS, numbers=True)
     weights = np.array(values["toy"]["attention"])
     panels: list[Panel] = [partial(shown, values=weights, title="attention", columns=TOKENS, x="key", y="query")]
     panels += [
         partial(shown, values=step, title=title, columns=DIMENSIONS, x="dimension") for title, step in steps.items()
     ]
-    panels[-1] = partial(_framed, panels[-1], logits)
-    return Grid(panels, least=1.2, height=1.5)
+    return Grid(panels, least=1.2, height=1.7, finish=partial(_frame_largest, logits=logits))
 
 
-def _framed(panel: Panel, logits: numbers.Floats, ax: Axes) -> None:
-    """A panel with the largest entry of each row framed, dashed where several are equal."""
-    panel(ax)
-    largest = numbers.predictions(logits)
-    for row, column in zip(*np.nonzero(largest), strict=True):
-        dashes = "--" if largest[row].sum() > 1 else "-"
-        frame: dict[str, Any] = {"fill": False, "edgecolor": ORANGE, "linewidth": 1.8, "linestyle": dashes}
-        ax.add_patch(Rectangle((column - 0.44, row - 0.44), 0.88, 0.88, **frame))
+def _frame_largest(figure: Picture, axes: Sequence[Axes], logits: numbers.Floats) -> None:
+    """Frame the largest entry of each row of the last panel, several where they are equal."""
+    for row, column in zip(*np.nonzero(numbers.predictions(logits)), strict=True):
+        axes[-1].add_patch(Rectangle((column - 0.44, row - 0.44), 0.88, 0.88, fill=False, ec=ORANGE, lw=1.8))
 
 
 # ------------------------------------------------------------------------------------------------ two layers by hand
@@ -159,18 +132,18 @@ def circuits(values: Values) -> Grid:
     slots = partial(_slots, tokens=tokens)
     letters = partial(matrix, rows=LETTERS, columns=LETTERS)
     panels = [
-        partial(slots, values=made["ov_0"], title="layer 0: OV", x="writes", y="reads"),
-        partial(slots, values=made["qk_1"], title="layer 1: QK", x="key", y="query"),
+        partial(slots, values=made["ov_0"], title="layer 0: OV", x="writes", y="reads", framed="previous"),
+        partial(slots, values=made["qk_1"], title="layer 1: QK", x="key", y="query", framed="previous"),
         partial(letters, values=made["ov"], title="OV to logits", x="predicted", y="token of the key"),
         partial(matrix, values=np.eye(2 * tokens, k=-1), title="layer 0: QK", x="key position", y="query position"),
         partial(slots, values=made["ov_1"], title="layer 1: OV", x="writes", y="reads"),
         partial(letters, values=made["qk"], title="QK, both layers", x="token before the key", y="token of the query"),
     ]
-    return Grid(panels, least=1.5, height=2.0, columns=3, finish=partial(_compose, tokens=tokens))
+    return Grid(panels, least=1.5, height=2.0, columns=3)
 
 
-def _slots(ax: Axes, tokens: int, **shown: Any) -> None:
-    """A matrix over the residual stream, parted into slots."""
+def _slots(ax: Axes, tokens: int, framed: str = "", **shown: Any) -> None:
+    """A matrix over the residual stream, parted into slots, with a frame around the columns of one."""
     matrix(ax, **shown)
     for edge in np.arange(1, len(SLOTS)) * tokens - 0.5:
         ax.axhline(edge, color="0.7", lw=0.7)
@@ -178,18 +151,9 @@ def _slots(ax: Axes, tokens: int, **shown: Any) -> None:
     centres = (np.arange(len(SLOTS)) + 0.5) * tokens - 0.5
     ax.set_xticks(centres, list(SLOTS))
     ax.set_yticks(centres, list(SLOTS), rotation=90, va="center")
-
-
-def _compose(figure: Picture, axes: Sequence[Axes], tokens: int) -> None:
-    """Frame the slot "previous" where layer 0 writes and where the keys of layer 1 read it, and an arrow from one to
-    the other."""
-    left, bottom = SLOTS.index("previous") * tokens - 0.5, len(SLOTS) * tokens - 0.5
-    for ax in axes[:2]:
-        ax.add_patch(Rectangle((left, -0.5), tokens, bottom + 0.5, fill=False, edgecolor=ORANGE, lw=1.6, zorder=4))
-    arrow: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "color": ORANGE, "lw": 1.6, "zorder": 5}
-    height = 0.29 * bottom  # between what is written beside the second panel
-    ends = (bottom, height), (-0.5, height)
-    figure.add_artist(ConnectionPatch(*ends, axes[0].transData, axes[1].transData, **arrow))
+    if framed:
+        corner = SLOTS.index(framed) * tokens - 0.5, -0.5
+        ax.add_patch(Rectangle(corner, tokens, len(SLOTS) * tokens, fill=False, ec=ORANGE, lw=1.6, zorder=4))
 
 
 def texts_say(values: Values) -> Iterator[str]:
@@ -279,60 +243,44 @@ def training_says(values: Values) -> Iterator[str]:
 def training_about(values: Values) -> str:
     name, run = next(iter(numbers.training_log()["runs"].items()))
     _, layers, heads = np.shape(run["prefix_matching"])
-    moments = "falls: below half of the lower dashed line; form: prefix matching above 0.5"
-    return f"Llama of {layers} layers x {heads} heads on repeated random tokens; {moments}; in full: {name}"
+    moments = "falls: below half of the lower dotted line; form: prefix matching above 0.5"
+    return f"Llama of {layers} layers x {heads} heads on repeated random tokens; {moments}; thick: {name}"
 
 
-LOSSES = (("first_copy", "loss on the first copy", GREY), ("later_copies", "loss on later copies", BLUE))
-HEADS = (
-    ("prefix_matching", "prefix matching", LOOKS["induction"].colour),
-    ("previous_token", "previous token", LOOKS["previous-token"].colour),
-)
+LOSSES = {"first_copy": ("loss on the first copy", GREY), "later_copies": ("loss on later copies", BLUE)}
+HEADS = {
+    "prefix_matching": ("prefix matching, best head", LOOKS["induction"].colour),
+    "previous_token": ("previous token, best head", LOOKS["previous-token"].colour),
+}
 
 
 def training(values: Values) -> Grid:
-    """Of the first run every head is drawn, of the others, pale, the best head of each score."""
+    """The losses and the best head of each score; all but the first run are thin."""
     runs = list(numbers.training_log()["runs"].values())
-    lines = [Line2D([], [], label=name, **_line(colour, 0)) for _, name, colour in LOSSES]
-    lines += [Line2D([], [], label=f"{name}, best head", **_line(colour, 0)) for _, name, colour in HEADS]
-    lines.append(Line2D([], [], color="0.2", lw=0.6, label="thin: other heads of this run"))
-    lines.append(Line2D([], [], color="0.7", lw=0.7, label="pale: the other seeds"))
-    panels = [partial(_losses, runs=runs), partial(_scores, runs=runs)]
-    return Grid(panels, height=1.65, columns=1, share="x", legend=lines)
+    return Grid([partial(_losses, runs=runs), partial(_scores, runs=runs)], height=1.65, columns=1, share="x")
 
 
 def _losses(ax: Axes, runs: Sequence[Values]) -> None:
-    for number, run in reversed(list(enumerate(runs))):
-        for key, _, colour in LOSSES:
-            ax.plot(np.array(run["tokens"]) / 1e6, run[key], **_line(colour, number))
-    last = max(run["tokens"][-1] for run in runs) / 1e6
-    for tokens, name, place in (
-        (VOCABULARY, f"guessing among all {VOCABULARY} tokens", {"x": last, "ha": "right", "va": "bottom"}),
-        (COPY, f"among the {COPY} of the text", {"x": 0, "ha": "left", "va": "top"}),  # left of where losses fall below
-    ):
-        ax.axhline(np.log(tokens), color="0.6", lw=0.7, ls="--", zorder=0)
-        ax.text(y=np.log(tokens), s=name, fontsize=6, **place)
+    for number, run in enumerate(runs):
+        for key, (name, colour) in LOSSES.items():
+            _run(ax, number, run, run[key], name, colour)
+    for tokens in (VOCABULARY, COPY):
+        level(ax, float(np.log(tokens)), f"guessing\nof {tokens}")
     ax.set(ylabel="loss,\nnats per token", ylim=(0, TOP))
 
 
 def _scores(ax: Axes, runs: Sequence[Values]) -> None:
-    for number, run in reversed(list(enumerate(runs))):
-        tokens = np.array(run["tokens"]) / 1e6
-        for key, _, colour in HEADS:
-            heads = np.array(run[key]).reshape(len(tokens), -1)
-            best = int(heads[-1].argmax())
-            ax.plot(tokens, heads[:, best], **_line(colour, number))
-            if number == 0:
-                ax.plot(tokens, np.delete(heads, best, axis=1), color=colour, lw=0.6)
+    for number, run in enumerate(runs):
+        for key, (name, colour) in HEADS.items():
+            heads = np.reshape(run[key], (len(run["tokens"]), -1))
+            _run(ax, number, run, heads[:, heads[-1].argmax()], name, colour)
     last = max(run["tokens"][-1] for run in runs) / 1e6
     ax.set(xlabel="tokens read, millions", ylabel="score of a head", ylim=(-0.02, 1.02), xlim=(0, last))
 
 
-def _line(colour: str, number: int) -> dict[str, Any]:
-    """How the line of a run is drawn: the first one full, the others thin and half as strong."""
-    if number == 0:
-        return {"color": colour, "lw": 1.6}
-    return {"color": tuple((1 + part) / 2 for part in to_rgb(colour)), "lw": 0.8, "zorder": 1}
+def _run(ax: Axes, number: int, run: Values, line: Any, name: str, colour: str) -> None:
+    look: dict[str, Any] = {"lw": 0.8, "alpha": 0.6} if number else {"lw": 1.6, "label": name}
+    ax.plot(np.array(run["tokens"]) / 1e6, line, color=colour, **look)
 
 
 FIGURE = Figure(
@@ -345,7 +293,7 @@ FIGURE = Figure(
         ),
         "residual_stream": Part(
             numbers.lecture, says=stream_says, panels=stream,
-            about=lambda values: "one head by hand; framed: the largest logit, dashed where two are equal",
+            about=lambda values: "one head by hand; framed: the largest logits",
         ),
         "circuits": Part(
             numbers.circuits, says=circuits_say, panels=circuits,
