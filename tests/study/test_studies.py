@@ -151,4 +151,4 @@ def test_weights_are_digested_once_however_many_records(study, tmp_path, monkeyp
     alone.pair  # noqa: B018  # so that records are compared with its weights
     for number in range(3):
         alone.record("a measure", lambda: {"n": 1}, lambda: ["text"], number=number)
-    assert len(taken) == 2, "for what is expected, and for what is written"
+    assert len(taken) == 1

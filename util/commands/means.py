@@ -44,4 +44,4 @@ def run(
     for name in mode:
         if name != "mean":
             study.means_by_position(Edit.ablate(heads, name))
-    print(*(study.place / file for file in study.means_study.origins), sep="\n")
+    print(*(study.folder / file for file in study.means_study.origins), sep="\n")

@@ -38,7 +38,6 @@ from util.roles.head_scores import heads_by_layer
 from util.roles.heads import checked_head
 from util.stats.heads import Head, top
 from util.stats.task_check import chosen
-from util.study.base import plain_heads
 from util.study.study import Study
 
 Arrays = dict[str, Any]
@@ -319,7 +318,7 @@ def head_cuts(study: Study, data: Data, heads: Sequence[Head]) -> Arrays:
     places = [checked_head(head, "heads") for head in heads]
     if len(set(places)) != len(places) or not places:
         raise ValueError(f"give each head once, and at least one: {list(heads)}")
-    ordered = plain_heads(places)  # so that their order does not matter for the record
+    ordered = sorted(map(list, places))  # so that their order does not matter for the record
 
     def measured() -> Arrays:
         heads_by_layer(support(study.pair[0]), ordered)

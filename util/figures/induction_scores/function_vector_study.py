@@ -32,14 +32,14 @@ from util.roles.function_vectors import TASKS, TaskNames, words_digest
 from util.roles.head_scores import heads_by_layer
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import Head
-from util.study.base import Study
 from util.study.checked import Count, Natural, checked
+from util.study.records import Measurement
 
 OTHER_SEQUENCES = 1000  # is added to the seeds for the sequences that means are taken over
 Name = TypeVar("Name", bound=Hashable)
 
 
-def ablated(study: Study, heads: tuple[Head, ...], mean: NDArray[np.floating]) -> list[PatchHeads]:
+def ablated(study: Measurement, heads: tuple[Head, ...], mean: NDArray[np.floating]) -> list[PatchHeads]:
     """Returns what replaces the outputs of heads by their mean [L, H, dv] at all tokens.
 
     Raises ValueError for heads that the model does not have.
@@ -52,7 +52,7 @@ def ablated(study: Study, heads: tuple[Head, ...], mean: NDArray[np.floating]) -
     ]
 
 
-def check_ablations(study: Study, edits: Mapping[Name, Edit]) -> None:
+def check_ablations(study: Measurement, edits: Mapping[Name, Edit]) -> None:
     """Raises ValueError for edits that are no ablations by the mean, and for heads that the model does not have."""
     wrong = [edit for edit in edits.values() if edit.heads and edit.mode != "mean"]
     if wrong:
@@ -62,7 +62,7 @@ def check_ablations(study: Study, edits: Mapping[Name, Edit]) -> None:
 
 
 @checked
-class WordPairsStudy(Study):
+class WordPairsStudy(Measurement):
     """Word-pair tasks to answer under ablations.
 
     k: demonstrations; prompts: queries of each task, none of them twice, of the split "test"; reference_prompts: of
@@ -157,7 +157,7 @@ class WordPairsStudy(Study):
             check_context(self.pair[0], list(map(len, rows)))
             return mean_outputs(self.pair[0], rows, SKIPPED_POSITIONS, self.token_budget)
 
-        return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
+        return Means(**self.measured(compute, part="means", mode="mean", heads=None).data)
 
     def answers(self, edits: Mapping[Name, Edit]) -> dict[Name, dict[str, NDArray[np.bool_]]]:
         """Returns which prompts are answered right under each ablation, [N] by the edit's name and the task.
@@ -180,7 +180,7 @@ class WordPairsStudy(Study):
                 parts = np.split(right, np.cumsum([len(task) for task in self.groups])[:-1])
                 return dict(zip(map(word_pairs.shown_task, self.tasks), parts, strict=True))
 
-            return self.record({"part": "answers", "edit": edit.plain()}, compute).data
+            return self.measured(compute, part="answers", edit=edit.plain()).data
 
         answers = list(map(measured, self.progress(edits.values(), "word pairs")))
         return dict(zip(edits, map(dict, answers), strict=True))
@@ -206,7 +206,7 @@ class CopiesStudy(SequenceStudy):
                 attached = ablated(self, edit.heads, self.means().mean) if edit.heads else []
                 return {"copied": self._copied(attached, runs())}
 
-            return self.record({"part": "copied", "edit": edit.plain()}, compute).data["copied"]
+            return self.measured(compute, part="copied", edit=edit.plain()).data["copied"]
 
         copied = list(map(measured, self.progress(edits.values(), "copies")))
         return dict(zip(edits, copied, strict=True))
@@ -235,4 +235,4 @@ class CopiesStudy(SequenceStudy):
             others = repeated_sequences(self.pair[1], self.length, self.copies, seeds, self.bos)
             return mean_outputs(self.pair[0], [Row(tuple(ids)) for ids in others.ids.tolist()], SKIPPED_POSITIONS)
 
-        return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
+        return Means(**self.measured(compute, part="means", mode="mean", heads=None).data)

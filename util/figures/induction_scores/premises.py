@@ -17,9 +17,9 @@ from pydantic import BeforeValidator
 from util.engine.batches import TOKEN_BUDGET, Row, context_length
 from util.load_model_and_data import reference_texts
 from util.prompts.prompt import with_bos
-from util.study.base import Study
 from util.study.checked import Count, Text, checked
 from util.study.provenance import digest
+from util.study.records import Measurement
 
 SAMPLE_TOKENS = 3000
 SKIPPED_POSITIONS = 8  # first tokens of a prompt or sample that no mean counts
@@ -27,7 +27,7 @@ Place = Annotated[Text, BeforeValidator(lambda place: str(place) if isinstance(p
 
 
 @checked
-class PremisesStudy(Study):
+class PremisesStudy(Measurement):
     """Means over samples of MNLI's premises.
 
     reference_prompts: how many samples; with too few premises there are fewer. reference_data: a folder with the

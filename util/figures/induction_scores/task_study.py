@@ -41,8 +41,8 @@ from util.stats.answers import which_label
 from util.stats.heads import Head
 from util.stats.intervals import accuracy
 from util.stats.task_check import TaskCheck, task_check
-from util.study.base import Study
 from util.study.checked import AsList, Count, Natural, Text, capped, checked
+from util.study.records import Measurement
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
 Reference = Literal["task", "staicc", "mnli"]
@@ -83,7 +83,7 @@ class Means:
 
 
 @checked
-class TaskStudy(Study):
+class TaskStudy(Measurement):
     """A classification task to answer: `prompts` queries from the one at `start` on; from 0, at most all.
 
     task: one of `classification.NAMES` or of `text_tasks.TEXT_TASKS`. k, seed: demonstrations of each query, and what
@@ -262,7 +262,7 @@ class TaskStudy(Study):
     # -------------------------------------------------------------------------------------------- means
 
     @property
-    def means_study(self) -> Study:
+    def means_study(self) -> Measurement:
         """The study that the records of means over the reference belong to.
 
         Those over premises are the same for all tasks.
@@ -278,7 +278,7 @@ class TaskStudy(Study):
         def compute() -> dict[str, Any]:
             return mean_outputs(self.pair[0], self.reference_rows, SKIPPED_POSITIONS, self.token_budget)
 
-        return Means(**self.means_study.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
+        return Means(**self.means_study.measured(compute, part="means", mode="mean", heads=None).data)
 
     def means_by_position(self, edit: Edit) -> NDArray[np.floating]:
         """Returns what stands for the heads of an edit at each position, [T, heads, dv]."""
@@ -291,8 +291,8 @@ class TaskStudy(Study):
             chosen = [values[layer][:, heads] for layer, heads in by_layer.items()]
             return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
-        part = {"part": "means", "mode": edit.mode, "heads": head_arguments.plain(edit.heads)}
-        return self.means_study.record(part, compute).data["values"]
+        heads = head_arguments.plain(edit.heads)
+        return self.means_study.measured(compute, part="means", mode=edit.mode, heads=heads).data["values"]
 
     # -------------------------------------------------------------------------------------------- edits
 
@@ -360,7 +360,7 @@ class TaskStudy(Study):
                 scores = label_log_probs(self.pair[0], self.scoring, attach, self.token_budget, runs=runs())
                 return {**scores, "gold": self.scoring.gold}
 
-            data = self.record({"part": "answers", "edit": edit.plain()}, compute).data
+            data = self.measured(compute, part="answers", edit=edit.plain()).data
             return Answers(data["log_prob"], data["gold"])
 
         title = f"{self.classes.name}, {self.k} shots"
@@ -396,7 +396,7 @@ class TaskStudy(Study):
             losses = text_losses(model, texts, attach, self.token_budget, runs())
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
-        return self.record({"part": "text", "edit": edit.plain()}, compute).data
+        return self.measured(compute, part="text", edit=edit.plain()).data
 
     # -------------------------------------------------------------------------------------------- attention
 
@@ -425,7 +425,7 @@ class TaskStudy(Study):
                 "kinds": kinds,
             }
 
-        data = self.record({"part": "pattern", "head": list(chosen)}, compute).data
+        data = self.measured(compute, part="pattern", head=list(chosen)).data
         return {"answer": self.drawn[0].label(), **data}
 
 
