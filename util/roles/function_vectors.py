@@ -122,6 +122,15 @@ def patched_probabilities(
 # ------------------------------------------------------------------------------------------------ study
 
 
+def check_queries(prompts: int, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
+    """Raises an error for more prompts than a task has queries."""
+    if prompts > queries:
+        raise error(
+            f"prompts = {prompts}: {task} has {queries} queries to ask, and none is asked twice; give {queries} or "
+            "fewer"
+        )
+
+
 @checked
 class FunctionVectorStudy(Measurement):
     """The indirect effects of all heads of a model on one word-pair task.
@@ -151,14 +160,7 @@ class FunctionVectorStudy(Measurement):
             word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, [self._number], self.split)
         except ValueError as error:
             raise ValueError(f"k = {self.k}, corruption = {self.corruption!r}: {error}") from error
-        self._check_queries(len(self._task.queries(self.split)))
-
-    def _check_queries(self, queries: int, error: type[ValueError] = ValueError) -> None:
-        if self.prompts > queries:
-            raise error(
-                f"prompts = {self.prompts}: {self.task} has {queries} queries to ask, and none is asked twice; give "
-                f"{queries} or fewer"
-            )
+        check_queries(self.prompts, self.task, len(self._task.queries(self.split)))
 
     @cached_property
     def _task(self) -> word_pairs.WordPairTask:
@@ -203,7 +205,7 @@ class FunctionVectorStudy(Measurement):
         raises.
         """
         drawn = self._drawn(self.prompts, self.seed)
-        self._check_queries(drawn.askable, UnsupportedTokenizer)
+        check_queries(self.prompts, self.task, drawn.askable, UnsupportedTokenizer)
         return drawn
 
     @cached_property

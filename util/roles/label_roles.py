@@ -148,7 +148,7 @@ class LabelRoles(Measurement):
         score = self._scores[role]
         heads, second = score.chosen(), score.halves[1]
         if not heads:
-            return Effect((), np.empty((len(second), 0)), np.zeros(1), "nats")
+            return score.no_effect("nats")
         endpoint = WHICH if self.task.done else MASS
 
         def blocks() -> list[list[int]]:

@@ -126,9 +126,9 @@ class NameRoles(NamePairs):
         return self._scores[Role.MOVER].halves[1]
 
     def _cut_effect(self) -> Effect:
-        heads = self._scores[Role.DUPLICATE_TOKEN].chosen()
-        if not heads:
-            return Effect((), np.empty((len(self._second), 0)), np.zeros(1), UNIT)
+        score = self._scores[Role.DUPLICATE_TOKEN]
+        if not (heads := score.chosen()):
+            return score.no_effect(UNIT)
 
         def measure(numbers: Sequence[int]) -> dict[str, Any]:
             layers = prepare(self.pair[0]).layers
@@ -147,9 +147,9 @@ class NameRoles(NamePairs):
 
     def _indirect_effect(self, direct: NDArray[np.floating]) -> Effect:
         """What is lost by what heads write at END, without what they tell the output directly [M, L, H]."""
-        heads = self._scores[Role.INHIBITION].chosen()
-        if not heads:
-            return Effect((), np.empty((len(self._second), 0)), np.zeros(1), UNIT)
+        score = self._scores[Role.INHIBITION]
+        if not (heads := score.chosen()):
+            return score.no_effect(UNIT)
 
         def measure(numbers: Sequence[int]) -> dict[str, Any]:
             layers, source = prepare(self.pair[0]).layers, self._at_end(self.batch(numbers)[1])

@@ -28,17 +28,6 @@ def measured_scores(model: PreTrainedModel, drawn: Sequences, removed: Sequence[
     return {**head_scores(model, drawn, *zeros), **more}
 
 
-def measured_patterns(model: PreTrainedModel, drawn: Sequences, heads: Sequence[Head]) -> dict[str, Any]:
-    """What `patterns` returns, of sequences that are drawn."""
-    ids, numbers = drawn.ids[-1], prepare(model).layers
-    heads_by_layer(support(model), heads)
-    check_context(model, [len(ids)], "a smaller length or fewer copies")
-    rows = CaptureRows(torch.arange(len(ids)), layers={numbers[layer] for layer, _ in heads})
-    forward(model, Batch.of([Row(tuple(ids.tolist()))], [0], [len(drawn.ids) - 1]), rows)
-    attention = [rows.weights[numbers[layer]][0, head].float().cpu().numpy() for layer, head in heads]
-    return {"attention": np.stack(attention), "ids": ids}
-
-
 def _drawn(study: Records, length: int, copies: int, seeds: Sequence[int], bos: bool) -> Sequences:
     return repeated_sequences(study.pair[1], length, copies, list(seeds), bos)
 
@@ -70,7 +59,14 @@ def patterns(
     """
 
     def compute() -> dict[str, Any]:
-        return measured_patterns(study.pair[0], _drawn(study, length, copies, seeds, bos), heads)
+        model, ids = study.pair[0], _drawn(study, length, copies, seeds, bos).ids[-1]
+        numbers = prepare(model).layers
+        heads_by_layer(support(model), heads)
+        check_context(model, [len(ids)], "a smaller length or fewer copies")
+        rows = CaptureRows(torch.arange(len(ids)), layers={numbers[layer] for layer, _ in heads})
+        forward(model, Batch.of([Row(tuple(ids.tolist()))], [0], [len(seeds) - 1]), rows)
+        attention = [rows.weights[numbers[layer]][0, head].float().cpu().numpy() for layer, head in heads]
+        return {"attention": np.stack(attention), "ids": ids}
 
     asked = {"length": length, "copies": copies, "seeds": list(seeds), "bos": bos, "heads": [list(h) for h in heads]}
     return study.record("sequence patterns", compute, lambda: _texts(study, length, copies, seeds, bos), **asked).data

@@ -65,7 +65,7 @@ class SequenceRoles(SequenceStudy):
         score = self._score(role)
         heads, second, unit = score.chosen(), score.halves[1], "nats of a repeated token"
         if not heads:
-            return Effect((), np.empty((len(second), 0)), np.zeros(1), unit)
+            return score.no_effect(unit)
 
         def blocks() -> list[list[int]]:
             return [list(range(start, min(start + BLOCK, len(heads)))) for start in range(0, len(heads), BLOCK)]

@@ -12,8 +12,8 @@ from pydantic import Field
 from util.engine.handshake import prepare
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles import heads as head_arguments
-from util.roles.repeated import measured_patterns, measured_scores
-from util.roles.results import HeadScores, Patterns
+from util.roles.repeated import measured_scores
+from util.roles.results import HeadScores
 from util.stats.heads import Head
 from util.study.checked import Count, Int, Natural, checked
 from util.study.records import Measurement
@@ -97,16 +97,3 @@ class SequenceStudy(Measurement):
             model_title=self.model.title,
             description=record.provenance["model"],
         )
-
-    def patterns(self, heads: Iterable[Head]) -> Patterns:
-        """Returns the whole attention of some heads, in their order, on the last sequence.
-
-        Raises ValueError, before any forward pass, for heads that there are not.
-        """
-        wanted = tuple(head_arguments.checked_head(head, "heads") for head in heads)
-
-        def compute() -> dict[str, Any]:
-            return measured_patterns(self.pair[0], self.drawn, wanted)
-
-        data = self.measured(compute, part="patterns", heads=head_arguments.plain(wanted)).data
-        return Patterns(wanted, data["attention"], data["ids"])

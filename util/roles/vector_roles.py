@@ -175,7 +175,7 @@ class VectorRoles(Measurement):
     def _effect(self) -> Effect:
         heads, second = self._score.chosen(), self._score.halves[1]
         if not heads:
-            return Effect((), np.empty((len(second), 0)), np.zeros(1), UNIT)
+            return self._score.no_effect(UNIT)
         count = len(second)
 
         def blocks() -> list[list[int]]:

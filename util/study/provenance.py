@@ -112,15 +112,6 @@ def versions() -> dict[str, str]:
     return {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
-def expectation(request: dict[str, Any]) -> dict[str, Any]:
-    """What the provenance of a record must say, as far as it is known without a model; None is what is not known."""
-    return {
-        "revision": resolved_revision(request["model"]),
-        "dtype": None if request["dtype"] == "auto" else request["dtype"],
-        "versions": versions(),
-    }
-
-
 def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any]) -> dict[str, Any]:
     """The provenance of measurements on this pair (model, tokenizer), but for their prompts."""
     model, tokenizer = pair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,24 +16,25 @@ from tqdm import tqdm
 from util import paths
 from util.engine.finite import check_record
 from util.engine.handshake import check_tokenizer, refuse_hooks
+from util.load_model_and_data import resolved_revision
 from util.study import store
 from util.study.checked import checked
 from util.study.model import AsModel, Model, Pair
-from util.study.provenance import digest, expectation, lists_digest, provenance
-from util.study.store import Record
+from util.study.provenance import digest, lists_digest, provenance, versions
+from util.study.store import Fields, Record
 
 Texts = Callable[[], Iterable[str]]
-Compute = Callable[[], dict[str, Any]]
+Compute = Callable[[], Fields]
 Blocks = Callable[[], Sequence[Sequence[int]]]
-ComputeBlock = Callable[[Sequence[int]], dict[str, Any]]
-Join = Callable[[list[dict[str, Any]]], dict[str, Any]]
+ComputeBlock = Callable[[Sequence[int]], Fields]
+Join = Callable[[list[Fields]], Fields]
 AnyMeasurement = TypeVar("AnyMeasurement", bound="Measurement")
 
 
 def joined(*names: str, axis: int = 0, by: str = "") -> Join:
     """Returns what joins blocks: the named arrays one behind the other, in the order of the numbers `by`, if any."""
 
-    def join(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def join(blocks: list[Fields]) -> Fields:
         data = {name: np.concatenate([block[name] for block in blocks], axis) for name in {*names, by} - {""}}
         order = np.argsort(data[by]) if by else slice(None)
         return {name: data[name][order] for name in names}
@@ -64,21 +65,24 @@ class Records:
         """What was measured or loaded so far, and what could not be written, by the place of its file."""
         return {}
 
-    @property
+    @cached_property
     def _lists(self) -> dict[str, str]:
         return {"word_lists": lists_digest(self.word_lists)} if self.word_lists else {}
 
     @cached_property
-    def _provenance(self) -> dict[str, Any]:
+    def _provenance(self) -> Fields:
         """What all records have in common; its digests of weights and code take seconds for large models."""
         return provenance(self.model.request, self.pair) | self._lists
 
     @cached_property
-    def _expectation(self) -> dict[str, Any]:
-        return expectation(self.model.request) | self._lists
+    def _expectation(self) -> Fields:
+        """What the provenance of records must say, as far as that is known without the model."""
+        dtype = {} if self.model.dtype == "auto" else {"dtype": self.model.dtype}
+        revision = resolved_revision(self.model.request["model"])
+        return {"revision": revision, "versions": versions(), **dtype, **self._lists}
 
     @property
-    def expected(self) -> dict[str, Any]:
+    def expected(self) -> Fields:
         """What the provenance of stored records must say, but for their prompts: more is known of a loaded model.
 
         Raises UnsupportedModel for a loaded model with hooks, of which no record would know.
@@ -89,7 +93,7 @@ class Records:
         return {name: said for name, said in self._provenance.items() if name not in ("code_digest", "model", "device")}
 
     @property
-    def origins(self) -> dict[str, dict[str, Any]]:
+    def origins(self) -> dict[str, Fields]:
         """The provenance of every record that was measured or loaded so far, by the name of its file."""
         return {file.name: record.provenance for file, record in self._records.items()}
 
@@ -115,7 +119,7 @@ class Records:
             self._records[file] = store.kept(request, measured, self.folder, expected, self.redo)
         return self._records[file]
 
-    def _origin(self, texts: Texts) -> dict[str, Any]:
+    def _origin(self, texts: Texts) -> Fields:
         """The provenance of a record that is measured now."""
         return self._provenance | {"prompt_digest": digest(texts())}
 
@@ -131,10 +135,10 @@ class Records:
         request = {"measure": measure, **self.model.request, **asked}
         kept = self.folder / "blocks" / store.place_of(request, self.folder).stem
 
-        def whole() -> dict[str, Any]:
+        def whole() -> Fields:
             origin = self._origin(texts)
 
-            def block(numbers: Sequence[int]) -> dict[str, Any]:
+            def block(numbers: Sequence[int]) -> Fields:
                 named = {**request, "block": list(numbers)}
 
                 def measured() -> Record:
@@ -170,7 +174,7 @@ class Measurement(Records):
     stem: ClassVar[str]
 
     @property
-    def own_request(self) -> Mapping[str, Any]:
+    def own_request(self) -> Fields:
         """Everything that decides the numbers, except for the model, in plain JSON."""
         raise NotImplementedError
 
@@ -180,7 +184,7 @@ class Measurement(Records):
         raise NotImplementedError
 
     @property
-    def request(self) -> dict[str, Any]:
+    def request(self) -> Fields:
         """What all records ask for, in plain JSON. It needs no loaded model."""
         return {"stem": self.stem, **self.model.request, **self.own_request}
 

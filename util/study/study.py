@@ -112,10 +112,8 @@ class Study(Records):
         own = [record for record in self._records.values() if record.request.items() >= self.model.request.items()]
         described = [arrays["description"] for arrays in self._arrays.values() if "description" in arrays]
         found = own[0].provenance["model"] if own else next(iter(described), self.model.title)
-        name, *rest = found.split(":", 1)
-        if self.model.untrained_seed is None or name.endswith(", untrained"):
-            return found
-        return ":".join([f"{name}, untrained", *rest])  # the class and its size are those of the trained model
+        twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
+        return "".join([self.model.title, *found.partition(":")[1:]]) if twin else found
 
     def check(self) -> list[str]:
         """What a fresh run must give again: the first sentence of every part, each once."""
