@@ -100,7 +100,7 @@ def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) 
     """The record of a request; None, after a line that says why, where there is none that can be relied on.
 
     expected: what its provenance must say, as far as that is known; entries that are None on either side are not
-    known, and other "versions" of packages are said, but do not matter. A file that is damaged is renamed.
+    known, and other "versions" of packages are said, but do not matter. A file that is `Damaged` is renamed.
     """
     file = place_of(request, folder)
     try:
