@@ -353,7 +353,7 @@ def test_a_folder_leaves_its_name_and_no_path(tmp_path, capsys, monkeypatch):
     assert (scores.scores["prefix_matching"] == from_request_alone.scores().scores["prefix_matching"]).all()
     written = b"".join(path.read_bytes() + path.name.encode() for path in material.rglob("*") if path.is_file())
     assert b"tiny" in written and b"secret-place" not in written
-    assert "secret-place" not in json.dumps([study.request, study.origin], default=str)
+    assert "secret-place" not in json.dumps([study.request, study.origins], default=str)
     assert "secret-place" not in "".join(capsys.readouterr())
     assert scores.description.startswith("tiny: LlamaForCausalLM")
     with pytest.raises(ValueError, match="the request is for 'tiny', but the model given is 'generalist'"):

@@ -238,7 +238,7 @@ def test_roles_about_labels_are_tested_on_the_first_task_that_is_done_else_on_th
     study = LabelRoles(toy, ("trec", "agnews", "sst5"), (2, 1), 4, folder=tmp_path)
     name, k = passes or ("trec", 2)
     assert (study.task.name, study.task.k, study.task.done) == (name, k, passes is not None)
-    assert study.data.items == staicc_prompts(name, k)[:4] and study.request["dataset"] == name
+    assert study.items == staicc_prompts(name, k)[:4] and study.request["dataset"] == name
     assert [one.dataset for one in study._candidates] == ["trec", "agnews", "sst5"] * 2
     assert study.notes == ([] if passes else ["no data set passed, what is lost is label mass (trec, k = 2)"])
 

@@ -9,7 +9,7 @@ head's output z, before the output projection, is their patch. The prompts are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -19,23 +19,23 @@ import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator
 from scipy.special import softmax
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from util.edges.splicing import Group, groups_of
 from util.engine.batches import TOKEN_BUDGET, Batch, Row, check_context, forward, run_rows
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureHeads, PatchHeads
+from util.engine.instruments import CaptureHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import check_widths
-from util.engine.replay import Edit, Place, path, replay
+from util.engine.replay import path, replay
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.words import table
+from util.roles.cuts import last_write
 from util.roles.results import FunctionVectorHeads, IndirectEffects
-from util.study.base import Study
 from util.study.checked import AsList, Count, Distinct, Natural, Text, checked
 from util.study.provenance import digest
+from util.study.records import Measurement, joined
 
 # The suite's word-pair tasks, but for the one that has most of its pairs from another and cannot be told from copying.
 TASKS = ("copying", "capitalization", "country_capital", "present_past", "person_sport")
@@ -108,10 +108,10 @@ def patched_probabilities(
     check_context(model, list(map(len, ids)))
     values = torch.from_numpy(mean)
     places = list(np.ndindex(*mean.shape[:2]))
-    edits = [_patch(support.layers[layer], head, values[layer, head]) for layer, head in places]
     corrupted, patched = np.empty(len(ids), mean.dtype), np.empty((len(ids), *mean.shape[:2]), mean.dtype)
     for length in sorted({len(tokens) for tokens in ids}):
         numbers = [number for number, tokens in enumerate(ids) if len(tokens) == length]
+        edits = [last_write(support.layers[at], head, values[at, head].expand(len(numbers), -1)) for at, head in places]
         prompts, wanted = torch.tensor([ids[i] for i in numbers]), torch.tensor([[answers[i]] for i in numbers])
         runs = replay(model, prompts, edits, wanted, length - 1, log_probabilities=True)
         corrupted[numbers] = runs.base[:, 0].exp().numpy()
@@ -119,22 +119,20 @@ def patched_probabilities(
     return {"corrupted": corrupted, "patched": patched}
 
 
-def _patch(layer: int, head: int, value: Tensor) -> Edit:
-    """Writes a value [dv] into one head at the last token. layer: the model's own number."""
-
-    def instruments(place: Place) -> list[PatchHeads]:
-        if place.layer != layer:
-            return []
-        return [PatchHeads(layer, head, value, torch.tensor([len(place.queries) - 1]), examples=place.examples)]
-
-    return Edit(layer, instruments)
-
-
 # ------------------------------------------------------------------------------------------------ study
 
 
+def check_queries(prompts: int, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
+    """Raises an error for more prompts than a task has queries."""
+    if prompts > queries:
+        raise error(
+            f"prompts = {prompts}: {task} has {queries} queries to ask, and none is asked twice; give {queries} or "
+            "fewer"
+        )
+
+
 @checked
-class FunctionVectorStudy(Study):
+class FunctionVectorStudy(Measurement):
     """The indirect effects of all heads of a model on one word-pair task.
 
     k: demonstrations; prompts: corrupted prompts, no two of them with the same query; intact: prompts that the mean
@@ -162,14 +160,7 @@ class FunctionVectorStudy(Study):
             word_pair_prompts.marked_demonstrations(self._task, self.prompts, self.k, [self._number], self.split)
         except ValueError as error:
             raise ValueError(f"k = {self.k}, corruption = {self.corruption!r}: {error}") from error
-        self._check_queries(len(self._task.queries(self.split)))
-
-    def _check_queries(self, queries: int, error: type[ValueError] = ValueError) -> None:
-        if self.prompts > queries:
-            raise error(
-                f"prompts = {self.prompts}: {self.task} has {queries} queries to ask, and none is asked twice; give "
-                f"{queries} or fewer"
-            )
+        check_queries(self.prompts, self.task, len(self._task.queries(self.split)))
 
     @cached_property
     def _task(self) -> word_pairs.WordPairTask:
@@ -214,7 +205,7 @@ class FunctionVectorStudy(Study):
         raises.
         """
         drawn = self._drawn(self.prompts, self.seed)
-        self._check_queries(drawn.askable, UnsupportedTokenizer)
+        check_queries(self.prompts, self.task, drawn.askable, UnsupportedTokenizer)
         return drawn
 
     @cached_property
@@ -229,15 +220,9 @@ class FunctionVectorStudy(Study):
 
     def effects(self) -> IndirectEffects:
         """Returns what patching single heads does to the probability of the answer, see the head of this file."""
-        data = self.record_in_blocks({"part": "indirect effects"}, self._blocks, self._measure, _joined).data
-        return IndirectEffects(
-            task=word_pairs.shown_task(self.task),
-            corruption=self.corruption,
-            index=data["index"],
-            intact=data["intact"],
-            corrupted=data["corrupted"],
-            patched=data["patched"],
-        )
+        data = self.measured_in_blocks(self._blocks, self._measure, _joined, part="indirect effects").data
+        arrays = {name: data[name] for name in ("index", "intact", "corrupted", "patched")}
+        return IndirectEffects(word_pairs.shown_task(self.task), self.corruption, **arrays)
 
     @cached_property
     def means(self) -> NDArray[np.floating]:
@@ -248,7 +233,7 @@ class FunctionVectorStudy(Study):
             ids = [group.base.ids[: group.length] for group in self.intact_groups]
             return {"mean": last_outputs(self.pair[0], ids, self.token_budget)}
 
-        return self.record({"part": "last outputs"}, compute).data["mean"]
+        return self.measured(compute, part="last outputs").data["mean"]
 
     @cached_property
     def _corrupted_groups(self) -> list[Group]:
@@ -270,14 +255,9 @@ class FunctionVectorStudy(Study):
         return {**found, "intact": intact, "index": index, "path": path(self.pair[0])}
 
 
-def _joined(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _joined(blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """The blocks as one, prompts in the order of their index."""
-    index = np.concatenate([block["index"] for block in blocks])
-    order = np.argsort(index)
-    arrays = {
-        name: np.concatenate([block[name] for block in blocks])[order] for name in ("intact", "corrupted", "patched")
-    }
-    return {**arrays, "index": index[order], "path": blocks[0]["path"]}
+    return {**joined("intact", "corrupted", "patched", "index", by="index")(blocks), "path": blocks[0]["path"]}
 
 
 def words_digest(task: word_pairs.WordPairTask) -> str:

@@ -24,16 +24,16 @@ from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 from util.engine.label_scores import Scoring, scoring
 from util.engine.replay import replay
-from util.prompts.prompt import LabelledTokens, with_bos
+from util.load_model_and_data import staicc_prompts
+from util.prompts.prompt import LabelledTokens, Prompt, with_bos
 from util.roles.cuts import Cells, head_cut, other_cells
 from util.roles.heads import plain
-from util.roles.label_task import DATASETS, KS, LabelTask, candidates, first_done
+from util.roles.label_task import DATASETS, KS, LabelTask, candidates, data_request, first_done
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
 from util.stats.answers import label_mass, which_label
 from util.stats.task_check import TaskCheck, chosen
-from util.study.base import Study
 from util.study.checked import Counts, Datasets, Natural, TwoHalves, checked
-from util.study.staicc import StaiccStudy
+from util.study.records import Measurement, joined
 
 ROLES = (Role.FORERUNNER, Role.LABEL_READER)
 WHICH, MASS = "which label", "label mass"
@@ -42,7 +42,7 @@ BLOCK = 4  # prompts that are measured before what was measured is kept
 
 
 @checked
-class LabelRoles(Study):
+class LabelRoles(Measurement):
     """Which heads of a model read the tokens before labels, and which read labels for the query.
 
     datasets, ks: to try, all data sets with one k before the next k: the first that the model does from its
@@ -66,11 +66,11 @@ class LabelRoles(Study):
 
     @property
     def own_request(self) -> dict[str, Any]:
-        return {"schema": 1, "method_version": 1, **self.data.data_request}
+        return {"schema": 1, "method_version": 1, **data_request(self.task.name, self.task.k, self.prompts, self.seed)}
 
     @property
     def texts(self) -> list[str]:
-        return [prompt.with_label() for prompt in self.data.items]
+        return [prompt.with_label() for prompt in self.items]
 
     def evidence(self) -> tuple[Evidence, ...]:
         """Returns score and effect of both roles."""
@@ -98,20 +98,20 @@ class LabelRoles(Study):
         of = f"{self.task.name}, k = {self.task.k}"
         return lines if self.task.done else [*lines, f"no data set passed, what is lost is label mass ({of})"]
 
-    @cached_property
-    def data(self) -> StaiccStudy:
+    @property
+    def items(self) -> list[Prompt]:
         """The prompts that are measured."""
-        return StaiccStudy(self.model, self.task.name, self.task.k, self.prompts, self.seed)
+        return staicc_prompts(self.task.name, self.task.k, self.seed)[: self.prompts]
 
     @cached_property
     def _plan(self) -> Scoring:
-        return scoring(*self.pair, self.data.items)
+        return scoring(*self.pair, self.items)
 
     # -------------------------------------------------------------------------------------------- scores
 
     @cached_property
     def _scores(self) -> dict[Role, Score]:
-        data = self.record({"part": "scores"}, self._measure_scores).data
+        data = self.measured(self._measure_scores, part="scores").data
         uniform = FACTOR * data["uniform"][:, :, None, None]  # [roles, N, 1, 1]
         nulls = np.maximum(uniform[0], data["elsewhere"]), uniform[1]
         return {role: Score(data[str(role)], null, "attention") for role, null in zip(ROLES, nulls, strict=True)}
@@ -120,7 +120,7 @@ class LabelRoles(Study):
         model, found = self.pair[0], prepare(self.pair[0])
         shape = len(self._plan.ids), len(found.layers), found.heads
         before, elsewhere, read = (np.empty(shape, np.float32) for _ in range(3))
-        uniform, k = np.empty((len(ROLES), len(self._plan.ids))), self.data.k
+        uniform, k = np.empty((len(ROLES), len(self._plan.ids))), self.task.k
         for number, tokens in enumerate(self._plan.tokens):
             labels = np.array(tokens.labels[:k])
             uniform[:, number] = (1 / (labels + 1)).mean(), k / (tokens.forerunners[-1] + 1)
@@ -148,7 +148,7 @@ class LabelRoles(Study):
         score = self._scores[role]
         heads, second = score.chosen(), score.halves[1]
         if not heads:
-            return Effect((), np.empty((len(second), 0)), np.zeros(1), "nats")
+            return score.no_effect("nats")
         endpoint = WHICH if self.task.done else MASS
 
         def blocks() -> list[list[int]]:
@@ -166,14 +166,14 @@ class LabelRoles(Study):
             return {"cut": cut_and_control[:, 0], "control": cut_and_control[:, 1]}
 
         part = {"part": "effects of labels", "role": str(role), "heads": plain(heads)}
-        data = self.record_in_blocks(part, blocks, measure, _one_after_the_other).data
+        data = self.measured_in_blocks(blocks, measure, joined("cut", "control"), **part).data
         place = (WHICH, MASS).index(endpoint)
         return Effect(heads, data["cut"][..., place], data["control"][..., place], f"nats of {endpoint}")
 
     @cached_property
     def _special(self) -> int:
         """How many special tokens stand in front of a prompt."""
-        return with_bos(self.data.items[0].text, self.pair[1]).spans.count(None)
+        return with_bos(self.items[0].text, self.pair[1]).spans.count(None)
 
     def _lost(self, number: int, edits: Sequence[Any], first: int) -> NDArray[np.float64]:
         """What one prompt loses of which label, and of label mass, under each edit, [E, 2] in nats."""
@@ -198,8 +198,3 @@ def _others(tokens: LabelledTokens) -> NDArray[np.int64]:
     """The tokens of a prompt that are no part of a label, without the first two: their predecessor is no sink."""
     labels = {start + more for start, n in zip(tokens.labels, tokens.label_lengths, strict=True) for more in range(n)}
     return np.array([token for token in range(2, tokens.labels[-1]) if token not in labels])
-
-
-def _one_after_the_other(measured: Sequence[Any]) -> dict[str, Any]:
-    """The blocks of prompts as one: [M, C]."""
-    return {name: np.concatenate([block[name] for block in measured]) for name in ("cut", "control")}

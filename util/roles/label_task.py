@@ -5,37 +5,61 @@ from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from util.engine import batches
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
 from util.engine.label_scores import label_log_probs, scoring
-from util.load_model_and_data import staicc_prompts
+from util.load_model_and_data import demonstration_pool, staicc_prompts, staicc_version
 from util.prompts.prompt import Prompt
 from util.stats.answers import majority_right, right, which_label
 from util.stats.task_check import TaskCheck, task_check
-from util.study.checked import QUERIES, Prompts, checked
+from util.study.checked import QUERIES, Dataset, Natural, Prompts, checked
 from util.study.model import Model
-from util.study.staicc import StaiccStudy
+from util.study.records import Measurement
 
 DATASETS, KS = ("trec", "subjective", "agnews"), (16, 4)  # to try, in order: all data sets with one k before the next k
 
 
-@checked
-class LabelTask(StaiccStudy):
-    """A model's answers to the last queries of a data set.
+def data_request(dataset: str, k: int, prompts: int, seed: int) -> dict[str, Any]:
+    """Returns what of a request the prompts decide. The batches decide the last bits of numbers."""
+    return {
+        "dataset": dataset,
+        "data_version": f"StaICC {staicc_version()}",
+        "k": k,
+        "prompts": prompts,
+        "seed": seed,
+        "token_budget": batches.TOKEN_BUDGET,
+    }
 
-    permuted: whether the labels of the demonstrations are permuted among them, see `Prompt.permuted`.
+
+@checked
+class LabelTask(Measurement):
+    """A model's answers to the last queries of a StaICC data set.
+
+    dataset: a name or an index (0-9); k: demonstrations; prompts: of the 512 test queries; seed: of what is drawn at
+    random, see `staicc_prompts`. permuted: whether the labels of the demonstrations are permuted among them, see
+    `Prompt.permuted`.
     """
 
+    dataset: Dataset = "trec"
+    k: Natural = 4
     prompts: Prompts = 128
+    seed: Natural = 0
     _: KW_ONLY
     permuted: bool = False
 
     stem = "label_task"
 
+    def __post_init__(self) -> None:
+        if self.k > (pool := demonstration_pool(self.dataset)):
+            raise ValueError(f"k = {self.k}: {self.dataset} has a pool of {pool} demonstrations; choose a smaller k")
+
     @property
     def own_request(self) -> dict[str, Any]:
-        return {"schema": 1, "method_version": 1, **self.data_request, "permuted": self.permuted}
+        data = data_request(self.dataset, self.k, self.prompts, self.seed)
+        return {"schema": 1, "method_version": 1, **data, "permuted": self.permuted}
 
     @property
     def texts(self) -> list[str]:
@@ -48,7 +72,7 @@ class LabelTask(StaiccStudy):
 
     def answers(self) -> dict[str, Any]:
         """Returns log_prob [N, C], the log-probability of each label in nats, and gold [N]."""
-        return dict(self.record({}, self._measure).data)
+        return self.measured(self._measure).data
 
     def _measure(self) -> dict[str, Any]:
         model, tokenizer = self.pair
@@ -57,8 +81,8 @@ class LabelTask(StaiccStudy):
 
     def check(self, candidates: int = 1) -> TaskCheck:
         """Returns whether the model does the task. candidates: how many might be tried, see `task_check`."""
-        every = self.replace(prompts=QUERIES).label_numbers["gold"]
-        baseline = max(majority_right(every).mean(), 1 / len(self.items[0].labels))
+        every = [prompt.gold for prompt in staicc_prompts(self.dataset, self.k, self.seed)]
+        baseline = max(majority_right(np.array(every)).mean(), 1 / len(self.items[0].labels))
         shown, *others = (one.answers() for one in (self, self.replace(k=0), self.replace(permuted=True)))
         with_them, bare, permuted = (which_label(one["log_prob"], shown["gold"]) for one in (shown, *others))
         answered = right(shown["log_prob"], shown["gold"])

@@ -18,12 +18,12 @@ from util.load_model_and_data import origin
 from util.models.embedded_words import HELD_OUT_FRAMES, HELD_OUT_NAMES
 from util.prompts.ioi import Corruption, IOIPair, IOIPrompts, IOITokens, ioi_prompts, ioi_tokens, word_lists
 from util.prompts.word_pairs import is_trained
-from util.study import base as study
 from util.study.checked import Count, Natural, checked
+from util.study.records import Measurement
 
 
 @checked
-class NamePairs(study.Study):
+class NamePairs(Measurement):
     """Generated pairs of prompts; what a model does with them is measured by studies that build on this one.
 
     corruption, prompts, seed: of the data set, see `prompts.ioi.ioi_prompts`. held_out: whether frames and names are

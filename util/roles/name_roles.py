@@ -7,7 +7,7 @@ what they write after a prompt with three unrelated names (p_ABC in the paper).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ from util.roles.name_pairs import NamePairs
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
 from util.stats.heads import Head
 from util.study.checked import AtLeastFour, checked
+from util.study.records import joined
 
 PATTERNS = {  # by role: query and key, as roles of tokens
     Role.DUPLICATE_TOKEN: ("S2", "S1"),
@@ -93,7 +94,7 @@ class NameRoles(NamePairs):
 
     @cached_property
     def _scores(self) -> dict[Role, Score]:
-        data = self.record({"part": "scores"}, self._measure_scores).data
+        data = self.measured(self._measure_scores, part="scores").data
         return {
             role: Score(data[str(role)], FACTOR / (data[query][:, None, None] + 1), "attention", data["clusters"])
             for role, (query, _) in PATTERNS.items()
@@ -125,9 +126,9 @@ class NameRoles(NamePairs):
         return self._scores[Role.MOVER].halves[1]
 
     def _cut_effect(self) -> Effect:
-        heads = self._scores[Role.DUPLICATE_TOKEN].chosen()
-        if not heads:
-            return Effect((), np.empty((len(self._second), 0)), np.zeros(1), UNIT)
+        score = self._scores[Role.DUPLICATE_TOKEN]
+        if not (heads := score.chosen()):
+            return score.no_effect(UNIT)
 
         def measure(numbers: Sequence[int]) -> dict[str, Any]:
             layers = prepare(self.pair[0]).layers
@@ -141,14 +142,14 @@ class NameRoles(NamePairs):
             return {"cut": lost[:, : len(heads)], "control": lost[:, len(heads) :], "numbers": list(numbers)}
 
         part = {"part": "effects", "role": str(Role.DUPLICATE_TOKEN), "heads": plain(heads)}
-        data = self.record_in_blocks(part, self._blocks, measure, _in_order("cut", "control")).data
+        data = self.measured_in_blocks(self._blocks, measure, joined("cut", "control", by="numbers"), **part).data
         return Effect(heads, data["cut"], data["control"], UNIT)
 
     def _indirect_effect(self, direct: NDArray[np.floating]) -> Effect:
         """What is lost by what heads write at END, without what they tell the output directly [M, L, H]."""
-        heads = self._scores[Role.INHIBITION].chosen()
-        if not heads:
-            return Effect((), np.empty((len(self._second), 0)), np.zeros(1), UNIT)
+        score = self._scores[Role.INHIBITION]
+        if not (heads := score.chosen()):
+            return score.no_effect(UNIT)
 
         def measure(numbers: Sequence[int]) -> dict[str, Any]:
             layers, source = prepare(self.pair[0]).layers, self._at_end(self.batch(numbers)[1])
@@ -157,7 +158,7 @@ class NameRoles(NamePairs):
             return {"total": self._lost(numbers, edits, end), "numbers": list(numbers)}
 
         part = {"part": "effects", "role": str(Role.INHIBITION), "heads": plain(heads)}
-        total = self.record_in_blocks(part, self._blocks, measure, _in_order("total")).data["total"]
+        total = self.measured_in_blocks(self._blocks, measure, joined("total", by="numbers"), **part).data["total"]
         told = _of_heads(direct, heads)
         return Effect(heads, total - told, np.abs(told), UNIT)
 
@@ -184,8 +185,8 @@ class NameRoles(NamePairs):
                 "numbers": list(numbers),
             }
 
-        join = _in_order("direct", "control")
-        data = self.record_in_blocks({"part": "direct effects"}, self._blocks, measure, join).data
+        join = joined("direct", "control", by="numbers")
+        data = self.measured_in_blocks(self._blocks, measure, join, part="direct effects").data
         return (data["direct"], data["control"]) if data["direct"].size else None
 
     def _other_answers(self, number: int) -> tuple[int, int]:
@@ -224,13 +225,3 @@ def _of_heads(values: NDArray[np.floating], heads: Sequence[Head]) -> NDArray[np
     """Of values [M, L, H] those of some heads, [M, C]."""
     layers, places = (np.array([head[i] for head in heads], dtype=int) for i in (0, 1))
     return values[:, layers, places]
-
-
-def _in_order(*names: str) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]:
-    """Returns what joins blocks of prompts: arrays [N, ...] in the order of the prompts' numbers."""
-
-    def joined(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        order = np.argsort([number for block in blocks for number in block["numbers"]])
-        return {name: np.concatenate([block[name] for block in blocks])[order] for name in names}
-
-    return joined

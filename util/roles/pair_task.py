@@ -16,14 +16,14 @@ from util.prompts.prompt import Prompt, with_bos
 from util.roles.function_vectors import TaskName, words_digest
 from util.stats.answers import majority_right, which_label
 from util.stats.task_check import TaskCheck, task_check
-from util.study.base import Study
 from util.study.checked import Count, Natural, checked
+from util.study.records import Measurement
 
 SPLIT = "search"
 
 
 @checked
-class PairTask(Study):
+class PairTask(Measurement):
     """A model's answers to queries of a word-pair task.
 
     k: demonstrations; prompts: queries, at most as many as there are, none of them twice; ambiguous: how many of the
@@ -96,7 +96,7 @@ class PairTask(Study):
         shown, bare, permuted [N, C]: the log-probabilities of the first tokens of the task's outputs, in nats; gold
         [N]: the index of the right one; right [N]: whether this is the most probable token of all after `shown`.
         """
-        return dict(self.record({}, self._measure).data)
+        return self.measured(self._measure).data
 
     def _measure(self) -> dict[str, Any]:
         model, tokenizer = self.pair

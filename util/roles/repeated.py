@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from util.engine.attention import support
 from util.engine.batches import Batch, Row, check_context, forward
@@ -16,15 +17,23 @@ from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.heads import checked_heads, plain
 from util.stats.heads import Head
-from util.study.study import Study
+from util.study.records import Records
 
 
-def _drawn(study: Study, length: int, copies: int, seeds: Sequence[int], bos: bool) -> Sequences:
+def measured_scores(model: PreTrainedModel, drawn: Sequences, removed: Sequence[Head]) -> dict[str, Any]:
+    """What `scores` returns, of sequences that are drawn. removed: heads whose outputs are zero meanwhile."""
+    prepared = prepare(model)
+    zeros = [PatchHeads(layer, heads, 0.0) for layer, heads in heads_by_layer(prepared, removed).items()]
+    more = {"ids": drawn.ids, "ranking": drawn.ranking, "layers": list(prepared.layers)}
+    return {**head_scores(model, drawn, *zeros), **more}
+
+
+def _drawn(study: Records, length: int, copies: int, seeds: Sequence[int], bos: bool) -> Sequences:
     return repeated_sequences(study.pair[1], length, copies, list(seeds), bos)
 
 
 def scores(
-    study: Study, length: int, copies: int, seeds: Sequence[int], bos: bool = True, ablated: Sequence[Head] = ()
+    study: Records, length: int, copies: int, seeds: Sequence[int], bos: bool = True, ablated: Sequence[Head] = ()
 ) -> dict[str, Any]:
     """Attention scores of all heads, [N, L, H] by name, see `attention_scores.cells`; ids [N, T], ranking, layers.
 
@@ -35,18 +44,14 @@ def scores(
     removed = checked_heads(ablated, "ablated")
 
     def compute() -> dict[str, Any]:
-        model, drawn = study.pair[0], _drawn(study, length, copies, seeds, bos)
-        prepared = prepare(model)
-        zeros = [PatchHeads(layer, heads, 0.0) for layer, heads in heads_by_layer(prepared, removed).items()]
-        more = {"ids": drawn.ids, "ranking": drawn.ranking, "layers": list(prepared.layers)}
-        return {**head_scores(model, drawn, *zeros), **more}
+        return measured_scores(study.pair[0], _drawn(study, length, copies, seeds, bos), removed)
 
     asked = {"length": length, "copies": copies, "seeds": list(seeds), "bos": bos, "ablated": plain(removed)}
     return study.record("sequence scores", compute, lambda: _texts(study, length, copies, seeds, bos), **asked).data
 
 
 def patterns(
-    study: Study, heads: Sequence[Head], length: int, copies: int, seeds: Sequence[int], bos: bool = True
+    study: Records, heads: Sequence[Head], length: int, copies: int, seeds: Sequence[int], bos: bool = True
 ) -> dict[str, Any]:
     """The whole attention [heads, T, T], query by key, of some heads on the last sequence, ids [T].
 
@@ -67,5 +72,5 @@ def patterns(
     return study.record("sequence patterns", compute, lambda: _texts(study, length, copies, seeds, bos), **asked).data
 
 
-def _texts(study: Study, *drawn: Any) -> list[str]:
+def _texts(study: Records, *drawn: Any) -> list[str]:
     return list(map(str, _drawn(study, *drawn).ids.tolist()))

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from util.roles import attention_scores
-from util.roles.attention_scores import ROLES, Bools, Floats, ScoredHead
-from util.stats.heads import Head
+from util.roles.attention_scores import Bools, Floats
 from util.stats.intervals import Intervals, mean_intervals
 
 
@@ -54,27 +53,6 @@ class HeadScores:
     def variants(self) -> dict[str, NDArray[np.float64]]:
         """Returns what other definitions make of the prefix-matching scores [L, H], by name."""
         return attention_scores.variants(self.mean(), self.length, self.copies, self.bos)
-
-    def head(self, head: Head, names: Sequence[str] = ROLES) -> ScoredHead:
-        """Returns one head's scores with intervals over all sequences."""
-        return attention_scores.scored_head(self.scores, head, names)
-
-    def best_heads(self) -> dict[str, ScoredHead]:
-        """Returns the best head of each role; see `attention_scores.best_heads`, which raises ValueError."""
-        return attention_scores.best_heads(self.scores)
-
-
-@dataclass(frozen=True)
-class Patterns:
-    """The whole attention [heads, T, T], query by key, of some heads on one sequence, ids [T]."""
-
-    heads: tuple[Head, ...]
-    attention: Floats
-    ids: NDArray[np.int64]
-
-    def without_bos(self, head: Head) -> Floats:
-        """Returns the attention [T - 1, T - 1] of one of the heads among all tokens but the first."""
-        return self.attention[self.heads.index(head)][1:, 1:]
 
 
 @dataclass(frozen=True)
@@ -140,6 +118,6 @@ class FunctionVectorHeads:
         """Returns the average indirect effect (AIE) [L, H]: the mean over prompts and tasks."""
         return self.units.mean(axis=0)
 
-    def intervals(self, comparisons: int = 1) -> Intervals:
-        """Returns the AIE [L, H] with 95 % intervals over prompts within tasks; comparisons: see `mean_intervals`."""
-        return mean_intervals(self.units, comparisons=comparisons, within=(-1, 1))
+    def intervals(self) -> Intervals:
+        """Returns the AIE [L, H] with 95 % intervals over prompts within tasks."""
+        return mean_intervals(self.units, within=(-1, 1))

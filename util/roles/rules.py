@@ -101,6 +101,10 @@ class Score:
         p = mean_p(self.excess(first), self.clusters_of(first))
         return heads_where(np.reshape(holm(p.ravel().tolist()), p.shape) <= LEVEL)
 
+    def no_effect(self, unit: str) -> Effect:
+        """The effect where no head passes."""
+        return Effect((), np.empty((len(self.halves[1]), 0)), np.zeros(1), unit)
+
 
 @dataclass(frozen=True)
 class Effect:

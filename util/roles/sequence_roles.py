@@ -6,7 +6,7 @@ is the log-probability of the tokens of the second copy that is lost when just t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from util.roles.heads import plain
 from util.roles.rules import FACTOR, Effect, Evidence, Role, Score
 from util.roles.sequences_study import AtLeastTwo, SequenceStudy
 from util.study.checked import AtLeastFour, checked
+from util.study.records import joined
 
 ROLES = (Role.PREVIOUS_TOKEN, Role.INDUCTION)
 SCORES = {Role.PREVIOUS_TOKEN: "previous_token", Role.INDUCTION: "prefix_matching"}  # of `attention_scores.cells`
@@ -64,7 +65,7 @@ class SequenceRoles(SequenceStudy):
         score = self._score(role)
         heads, second, unit = score.chosen(), score.halves[1], "nats of a repeated token"
         if not heads:
-            return Effect((), np.empty((len(second), 0)), np.zeros(1), unit)
+            return score.no_effect(unit)
 
         def blocks() -> list[list[int]]:
             return [list(range(start, min(start + BLOCK, len(heads)))) for start in range(0, len(heads), BLOCK)]
@@ -81,7 +82,7 @@ class SequenceRoles(SequenceStudy):
             return {name: np.stack(values, axis=1) for name, values in lost.items()}
 
         part = {"part": "effects", "role": str(role), "heads": plain(heads)}
-        data = self.record_in_blocks(part, blocks, measure, _side_by_side).data
+        data = self.measured_in_blocks(blocks, measure, joined("cut", "control", axis=1), **part).data
         return Effect(heads, data["cut"], data["control"], unit)
 
     def _cut(self, role: Role) -> Cells:
@@ -124,8 +125,3 @@ class SequenceRoles(SequenceStudy):
 
         run_rows(model, [Row(tuple(tokens)) for tokens in ids.tolist()], visit)
         return found
-
-
-def _side_by_side(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The blocks of heads as one: [M, C]."""
-    return {name: np.concatenate([block[name] for block in blocks], axis=1) for name in ("cut", "control")}

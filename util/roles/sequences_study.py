@@ -7,27 +7,22 @@ from dataclasses import KW_ONLY
 from functools import cached_property
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 from pydantic import Field
 
-from util.engine.attention import support
-from util.engine.batches import Batch, Row, check_context, forward
 from util.engine.handshake import prepare
-from util.engine.instruments import CaptureRows, PatchHeads
 from util.prompts.sequences import Sequences, repeated_sequences
 from util.roles import heads as head_arguments
-from util.roles.head_scores import head_scores, heads_by_layer
-from util.roles.results import HeadScores, Patterns
+from util.roles.repeated import measured_scores
+from util.roles.results import HeadScores
 from util.stats.heads import Head
-from util.study.base import Study
 from util.study.checked import Count, Int, Natural, checked
+from util.study.records import Measurement
 
 AtLeastTwo = Annotated[Int, Field(ge=2)]
 
 
 @checked
-class SequenceStudy(Study):
+class SequenceStudy(Measurement):
     """Heads of a model on random tokens that repeat, see `prompts.sequences`.
 
     length: tokens of a copy; copies: how often they come; sequences: how many are drawn, by seed, seed + 1, ...; bos:
@@ -84,15 +79,11 @@ class SequenceStudy(Study):
         removed = head_arguments.checked_heads(ablated, "ablated")
 
         def compute() -> dict[str, Any]:
-            model = self.pair[0]
-            prepared = prepare(model)
+            prepared = prepare(self.pair[0])
             check(len(prepared.layers), prepared.heads)
-            zeros = [PatchHeads(layer, heads, 0.0) for layer, heads in heads_by_layer(prepared, removed).items()]
-            scores = head_scores(model, self.drawn, *zeros)
-            more = {"ids": self.drawn.ids, "ranking": self.drawn.ranking, "layers": list(prepared.layers)}
-            return {**scores, **more}
+            return measured_scores(self.pair[0], self.drawn, removed)
 
-        record = self.record({"part": "scores", "ablated": head_arguments.plain(removed)}, compute)
+        record = self.measured(compute, part="scores", ablated=head_arguments.plain(removed))
         data = dict(record.data)
         check(*data["prefix_matching"].shape[1:])
         return HeadScores(
@@ -106,23 +97,3 @@ class SequenceStudy(Study):
             model_title=self.model.title,
             description=record.provenance["model"],
         )
-
-    def patterns(self, heads: Iterable[Head]) -> Patterns:
-        """Returns the whole attention of some heads, in their order, on the last sequence.
-
-        Raises ValueError, before any forward pass, for heads that there are not.
-        """
-        wanted = tuple(head_arguments.checked_head(head, "heads") for head in heads)
-
-        def compute() -> dict[str, Any]:
-            model, ids = self.pair[0], self.drawn.ids[-1]
-            numbers = prepare(model).layers
-            heads_by_layer(support(model), wanted)
-            check_context(model, [len(ids)], "a smaller length or fewer copies")
-            rows = CaptureRows(torch.arange(len(ids)), layers={numbers[layer] for layer, _ in wanted})
-            forward(model, Batch.of([Row(tuple(ids.tolist()))], [0], [len(self.drawn.ids) - 1]), rows)
-            attention = [rows.weights[numbers[layer]][0, head].float().cpu().numpy() for layer, head in wanted]
-            return {"attention": np.stack(attention), "ids": ids}
-
-        data = self.record({"part": "patterns", "heads": head_arguments.plain(wanted)}, compute).data
-        return Patterns(wanted, data["attention"], data["ids"])

@@ -9,7 +9,7 @@ either. Here it says that the task decides what the head writes, more than the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, get_args
@@ -37,8 +37,8 @@ from util.roles.function_vectors import (
 from util.roles.heads import plain
 from util.roles.rules import Effect, Evidence, Role, Score
 from util.stats.heads import Head
-from util.study.base import Study
 from util.study.checked import AtLeastFour, Count, Natural, checked
+from util.study.records import Measurement, joined
 
 ROOM = 0.05  # by how much more probable intact demonstrations make the answer, at least
 UNIT = "probability of the answer"
@@ -46,7 +46,7 @@ BLOCK = 8  # prompts that are measured before what was measured is kept
 
 
 @checked
-class VectorRoles(Study):
+class VectorRoles(Measurement):
     """Which heads of a model tell it the task.
 
     tasks, k, prompts, intact: see `FunctionVectorStudy`; two tasks at least. The units are means over the tasks of one
@@ -132,7 +132,7 @@ class VectorRoles(Study):
                 lost.append((intact - corrupted)[np.arange(len(answers)), answers].mean(dtype=np.float64))
             return {"room": np.array(lost)}
 
-        return float(self.record({"part": "room", "corruption": corruption}, measure).data["room"].mean())
+        return float(self.measured(measure, part="room", corruption=corruption).data["room"].mean())
 
     def _drawn(self, corruption: Corruption) -> list[_Task]:
         """The prompts of every task, those alone whose number every task has."""
@@ -153,7 +153,7 @@ class VectorRoles(Study):
 
     @cached_property
     def _score(self) -> Score:
-        data = self.record({"part": "likeness", "corruption": self._corruption}, self._measure_likeness).data
+        data = self.measured(self._measure_likeness, part="likeness", corruption=self._corruption).data
         return Score(data["own"], (1 + data["other"]) / 2, "cosine")
 
     def _measure_likeness(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class VectorRoles(Study):
     def _effect(self) -> Effect:
         heads, second = self._score.chosen(), self._score.halves[1]
         if not heads:
-            return Effect((), np.empty((len(second), 0)), np.zeros(1), UNIT)
+            return self._score.no_effect(UNIT)
         count = len(second)
 
         def blocks() -> list[list[int]]:
@@ -191,7 +191,7 @@ class VectorRoles(Study):
             return self._measure_effects(numbers[0] // count, second[[number % count for number in numbers]], heads)
 
         part = {"part": "effects", "corruption": self._corruption, "heads": plain(heads)}
-        data = self.record_in_blocks(part, blocks, measure, _one_after_the_other).data
+        data = self.measured_in_blocks(blocks, measure, joined("own", "other"), **part).data
         own, other = (data[name].reshape(len(self.tasks), count, -1).mean(axis=0) for name in ("own", "other"))
         return Effect(heads, own, other, UNIT)
 
@@ -241,8 +241,3 @@ class _Task:
     def corrupted(self) -> list[Sequence[int]]:
         """The tokens of the corrupted prompts."""
         return [group.donors[self.number].ids[: group.length] for group in self.groups]
-
-
-def _one_after_the_other(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The blocks of prompts as one."""
-    return {name: np.concatenate([block[name] for block in blocks]) for name in ("own", "other")}

@@ -9,6 +9,7 @@ import re
 import sys
 from dataclasses import field, fields
 from functools import cache, wraps
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
@@ -29,11 +30,12 @@ def checked(cls: type[Class]) -> type[Class]:
     """
     made: Any = dataclass(cls, frozen=True, config=CONFIG)
     build = made.__init__
+    positional = [argument.name for argument in fields(made) if not argument.kw_only]
 
     @wraps(build)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            build(self, *args, **kwargs)
+            build(self, **dict(zip(positional[: len(args)], args, strict=True)), **kwargs)
         except ValidationError as error:
             lines = [_line(cls, problem) for problem in error.errors(include_url=False)]
             raise ValueError("\n".join(lines)) from None
@@ -44,20 +46,15 @@ def checked(cls: type[Class]) -> type[Class]:
 
 def _line(cls: type, error: Any) -> str:
     """One of pydantic's errors as a line of text."""
-    if error["type"] == "value_error" and not error["loc"]:
-        return str(error["ctx"]["error"])  # the message of a __post_init__
-    first, *rest = error["loc"]  # first: the name of an argument, or its number among the positional ones
-    names = [argument.name for argument in fields(cls)]
-    positional = [name for name in names if not cls.__dataclass_fields__[name].kw_only]  # type: ignore[attr-defined]
-    argument = positional[first] if isinstance(first, int) else first
-    where = ".".join(map(str, [argument, *rest]))
-    message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
-    if error["type"] == "unexpected_keyword_argument":
-        return f"{cls.__name__} has no argument {where!r}; it has {', '.join(names)}"
-    if error["type"] in ("missing", "missing_argument"):
-        return f"{where} is missing; give it"
-    if message.startswith(f"{where} = "):
+    where = ".".join(map(str, error["loc"]))
+    message = error["msg"].removeprefix("Value error, ")
+    if not where or message.startswith(f"{where} = "):  # of a __post_init__, or of a check that names the argument
         return message
+    if error["type"] == "unexpected_keyword_argument":
+        names = ", ".join(argument.name for argument in fields(cls))
+        return f"{cls.__name__} has no argument {where!r}; it has {names}"
+    if error["type"] == "missing":
+        return f"{where} is missing; give it"
     return f"{where} = {error['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
@@ -106,12 +103,12 @@ def dataset_name(value: Any) -> str:
 
 
 Int = Annotated[int, BeforeValidator(_no_bool)]
-Natural = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-AtLeastFour = Annotated[int, BeforeValidator(_no_bool), Field(ge=4)]  # two halves of two: an interval needs two
+Natural = Annotated[Int, Field(ge=0)]
+Count = Annotated[Int, Field(ge=1)]
+AtLeastFour = Annotated[Int, Field(ge=4)]  # two halves of two: an interval needs two
 Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
-Share = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1)]
-Text = Annotated[str, Field(min_length=1)]
+Share = Annotated[Number, Field(gt=0, le=1)]
+Text = Annotated[str, Field(min_length=1), BeforeValidator(lambda text: str(text) if isinstance(text, Path) else text)]
 AsList = BeforeValidator(as_list)  # to be used on a tuple: Annotated[tuple[Natural, ...], AsList]
 Distinct = AfterValidator(distinct)  # behind AsList
 Counts = Annotated[tuple[Count, ...], AsList, Distinct]

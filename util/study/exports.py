@@ -9,6 +9,7 @@ from typing import Any, Literal
 from util.show.files import write_whole
 
 RESULT, ROWS = "result.json", "rows.csv"
+DECISIVE = ("revision", "weights", "settings", "tokenizer_digest")
 
 
 def check_folder(folder: Path, argument: str) -> None:
@@ -34,14 +35,11 @@ def result_there(
         return None
     try:
         there = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError):
         there = {}
     was, of = there.get(key, {}), there.get("provenance", {})
-    other = [name for name in asked if was.get(name) != asked[name]]
-    other += [
-        n for n in ("revision", "weights", "settings", "tokenizer_digest") if known.get(n) and known[n] != of.get(n)
-    ]
-    if other:
+    other = [name for name, value in asked.items() if was.get(name) != value]
+    if other := [*other, *(name for name in DECISIVE if known.get(name) not in (None, of.get(name)))]:
         raise FileExistsError(f"{file} is of another {key} ({', '.join(other)}); {cure}")
     return there
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import KW_ONLY, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from transformers import PreTrainedModel
 
 from util.load_model_and_data import (
@@ -20,7 +19,7 @@ from util.load_model_and_data import (
     shown_name,
     untrained_twin,
 )
-from util.study.checked import Natural, checked
+from util.study.checked import Natural, Text, checked
 
 Pair = tuple[PreTrainedModel, Any]  # a model and its tokenizer
 
@@ -39,9 +38,7 @@ class Model:
     with_twin: whether loading asks for the memory of the untrained twin as well, see `expect_twin`.
     """
 
-    name: Annotated[
-        str, Field(min_length=1), BeforeValidator(lambda name: str(name) if isinstance(name, Path) else name)
-    ] = "embedded"
+    name: Text = "embedded"
     revision: str | None = None
     dtype: Annotated[str, BeforeValidator(dtype_name)] = "auto"
     quantized: bool = False
@@ -117,7 +114,7 @@ class Model:
 
     def _load(self) -> Pair:
         if self.untrained_seed is not None:
-            trained = self.trained
+            trained = replace(self, untrained_seed=None, loader=None)
             trained.expect_twin()
             return trained.twin(self.untrained_seed).pair
         return load_ICL_model(
@@ -132,11 +129,6 @@ class Model:
         """
         object.__setattr__(self, "with_twin", True)
 
-    @property
-    def trained(self) -> Model:
-        """The trained model: the same without `untrained_seed`."""
-        return replace(self, untrained_seed=None, loader=None)
-
     def twin(self, seed: int = 0) -> Model:
         """The untrained twin: the same architecture and tokenizer, fresh weights, never quantised."""
         return replace(
@@ -149,11 +141,7 @@ class Model:
 
 def as_model(value: Any) -> Model:
     """A `Model` made from a name or path; a `Model` is returned unchanged. Raises ValueError for anything else."""
-    if isinstance(value, Model):
-        return value
-    if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("give the name of a model, a folder or file, or a study.model.Model")
-    return Model(str(value))
+    return value if isinstance(value, Model) else Model(value)
 
 
 AsModel = Annotated[Model, BeforeValidator(as_model)]

@@ -14,10 +14,7 @@ from transformers import PreTrainedModel
 
 from util import paths
 from util.engine.handshake import input_device, refuse_hooks
-from util.load_model_and_data import (
-    describe,
-    resolved_revision,
-)
+from util.load_model_and_data import describe, resolved_revision
 from util.models.files import sha256
 
 LARGE = 4 << 30  # bytes of weights: two seconds
@@ -115,23 +112,8 @@ def versions() -> dict[str, str]:
     return {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
-def expectation(request: dict[str, Any], pair: tuple[PreTrainedModel, Any] | None) -> dict[str, Any]:
-    """What the provenance of a cached record must say; entries that are not known are None.
-
-    pair: (model, tokenizer) if they are loaded; without them less is known.
-    """
-    return {
-        "revision": resolved_revision(request["model"], pair[0] if pair else None),
-        "weights": weights_digest(pair[0]) if pair else None,
-        "settings": settings_digest(*pair) if pair else None,
-        "dtype": None if request["dtype"] == "auto" else request["dtype"],
-        "tokenizer_digest": tokenizer_digest(pair[1]) if pair else None,
-        "versions": versions(),
-    }
-
-
-def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], prompts: Iterable[str]) -> dict[str, Any]:
-    """The provenance of a measurement on this pair (model, tokenizer) and these prompts."""
+def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any]) -> dict[str, Any]:
+    """The provenance of measurements on this pair (model, tokenizer), but for their prompts."""
     model, tokenizer = pair
     device = input_device(model)  # model.device says nothing if weights are offloaded
     return {
@@ -140,7 +122,6 @@ def provenance(request: dict[str, Any], pair: tuple[PreTrainedModel, Any], promp
         "settings": settings_digest(model, tokenizer),
         "dtype": str(model.dtype).removeprefix("torch."),
         "tokenizer_digest": tokenizer_digest(tokenizer),
-        "prompt_digest": digest(prompts),
         "versions": versions(),
         "code_digest": code_digest(),
         "model": describe(model, request["model"]),

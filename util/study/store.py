@@ -14,8 +14,8 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -28,7 +28,6 @@ from safetensors.numpy import save as save_arrays
 from util.locks import locked
 
 Fields = dict[str, Any]  # str, numbers, None, lists, dicts and arrays
-BEFORE, AFTER = b"\x80\x05\x8e", b"."  # of a pickle of bytes: protocol 5, then the length in 8 bytes; the end
 ARRAY = "$array"
 NO_DIGEST = b"0" * 64
 TEMPORARY = ".unfinished-"  # how names of files begin that are being written
@@ -64,13 +63,18 @@ def encode(record: Record) -> bytes:
     text = json.dumps(vars(record), default=keep, ensure_ascii=False)
     inside = save_arrays(arrays, {"record": text, "sha256": NO_DIGEST.decode()})
     inside = inside.replace(NO_DIGEST, sha256(inside).hexdigest().encode(), 1)
-    return BEFORE + len(inside).to_bytes(8, "little") + inside + AFTER
+    return _pickled(inside)
+
+
+def _pickled(inside: bytes) -> bytes:
+    """The pickle of bytes: protocol 5, then the length in 8 bytes, and a dot behind."""
+    return b"\x80\x05\x8e" + len(inside).to_bytes(8, "little") + inside + b"."
 
 
 def decode(file: bytes) -> Record:
     """The record of a file's bytes. Raises Damaged."""
     inside = file[11:-1]
-    if file[:3] != BEFORE or file[-1:] != AFTER or file[3:11] != len(inside).to_bytes(8, "little"):
+    if file != _pickled(inside):
         raise Damaged("it is not a pickle of one bytes object")
     try:
         metadata = json.loads(inside[8 : 8 + int.from_bytes(inside[:8], "little")])["__metadata__"]
@@ -96,33 +100,30 @@ def read(request: Mapping[str, Any], folder: Path, expected: Mapping[str, Any]) 
     """The record of a request; None, after a line that says why, where there is none that can be relied on.
 
     expected: what its provenance must say, as far as that is known; entries that are None on either side are not
-    known, and other "versions" of packages are said, but do not matter. A file that is damaged is renamed.
+    known, and other "versions" of packages are said, but do not matter. A file that is `Damaged` is renamed.
     """
     file = place_of(request, folder)
     try:
         record = decode(file.read_bytes())
+        if record.request != request:
+            raise Damaged("it is the record of another request")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Damaged as error:
-        damage = str(error)
-    else:
-        damage = "" if record.request == request else "it is the record of another request"
-    if damage:
         with suppress(OSError):
             file.replace(file.with_suffix(".damaged"))
-        _tell(f"{file.name} is damaged ({damage}) and is measured again")
+        _tell(f"{file.name} is damaged ({error}) and is measured again")
         return None
-    differ = [
-        f"{name} {record.provenance.get(name)!r} and not {value!r}"
+    differ = {
+        name: f"{name} {record.provenance[name]!r} and not {value!r}"
         for name, value in expected.items()
         if None not in (value, record.provenance.get(name)) and value != record.provenance[name]
-    ]
-    decisive = [one for one in differ if not one.startswith("versions ")]
-    if decisive:
-        _tell(f"{file.name} has {'; '.join(decisive)}: it is measured again")
-        return None
+    }
+    if packages := differ.pop("versions", None):
+        _tell(f"{file.name} was measured with {packages}")
     if differ:
-        _tell(f"{file.name} was measured with {differ[0]}")
+        _tell(f"{file.name} has {'; '.join(differ.values())}: it is measured again")
+        return None
     return record
 
 
@@ -130,23 +131,32 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Makes a folder to write to. Raises OSError, naming the cure, where there is no room or no permission."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        cure = "free space, or choose another folder with ICL_MATERIAL"
+        raise OSError(f"cannot write to {folder} ({error.strerror or error}): {cure}") from error
+
+
 def write(record: Record, folder: Path) -> None:
     """Writes a record's file whole. Raises OSError, naming the cure, where there is no room or no permission."""
     file, content = place_of(record.request, folder), encode(record)
     temporary = file.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with _writing(folder):
         if shutil.disk_usage(folder).free < len(content) + MARGIN:
             raise OSError("the disk is full")
-        with temporary.open("xb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(file)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        cure = "free space, or choose another folder with ICL_MATERIAL"
-        raise OSError(f"cannot write to {folder} ({error.strerror or error}): {cure}") from error
+        try:
+            with temporary.open("xb") as opened:
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def kept(
@@ -161,18 +171,17 @@ def kept(
     Of several processes one measures, and the others wait. Raises OSError as `write` does, before anything is measured
     where the folder cannot be written to.
     """
-    stored = None if redo else read(request, folder, expected)
-    if stored is not None:
-        return stored
-    file = place_of(request, folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = locked(file, f"measures {file.name}")
-    except OSError as error:
-        raise OSError(f"cannot write to {folder} ({error.strerror}): choose another with ICL_MATERIAL") from error
-    with lock:
-        stored = None if redo else read(request, folder, expected)
-        if stored is None:
-            stored = measure()
-            write(stored, folder)
-    return stored
+
+    def stored() -> Record | None:
+        return None if redo else read(request, folder, expected)
+
+    found = stored()
+    if found is None:
+        with _writing(folder):
+            lock = locked(place_of(request, folder), f"measures {place_of(request, folder).name}")
+        with lock:
+            found = stored()
+            if found is None:
+                found = measure()
+                write(found, folder)
+    return found

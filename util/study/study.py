@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
-from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from IPython.display import display
-from tqdm import tqdm
 
 from util import paths
-from util.engine.finite import check_record
-from util.engine.handshake import check_tokenizer, refuse_hooks
 from util.load_model_and_data import LOCAL
 from util.show import conclusions, files
 from util.show.part import Arrays, Figure, Part, drawn
 from util.show.style import WIDTH
-from util.study import store
-from util.study.model import Model, Pair, as_model
-from util.study.provenance import digest, expectation, provenance
-from util.study.store import Record
-
-# What the provenance of all blocks of a record has to agree in.
-DECISIVE = ("revision", "weights", "dtype", "tokenizer_digest", "prompt_digest", "code_digest", "device", "settings")
+from util.study.model import Model, as_model
+from util.study.records import Records
 
 
-Texts = Callable[[], Iterable[str]]
-
-
-class Study:
+class Study(Records):
     """What is measured of one model for one figure; it does not change, `replace` gives another one.
 
     figure: its stem, such as "toy_induction_head". model: a `Model` or a model's name. settings: of the figure, see its
@@ -60,7 +46,6 @@ class Study:
         check = getattr(import_module(f"util.figures.{figure}.measure"), "check", None)
         if check is not None:  # settings that this model or a data set refuses, before anything is measured
             check(self)
-        self._records: dict[Path, Record] = {}
         self._arrays: dict[str, Arrays] = {}
         self._numbers: dict[tuple[str, Callable[..., Any]], dict[str, Any]] = {}
 
@@ -82,106 +67,6 @@ class Study:
         """The figure, the model and the settings, in plain JSON."""
         settings = {field.name: getattr(self.settings, field.name) for field in fields(self.settings)}
         return json.loads(json.dumps({"figure": self.figure.stem, **self.model.request, **settings}))
-
-    @cached_property
-    def pair(self) -> Pair:
-        """(model, tokenizer), loaded when first read. Raises what `Model.pair` raises."""
-        check_tokenizer(*self.model.pair)
-        return self.model.pair
-
-    # -------------------------------------------------------------------------------------------- records
-
-    def record(self, measure: str, compute: Callable[[], dict[str, Any]], texts: Texts, **asked: Any) -> Record:
-        """The record of one measurement, loaded or computed now.
-
-        measure: its name, with a version where its numbers have changed. asked: all that decides its numbers beside
-        the model, in plain JSON. compute: its data, and as "provenance", if anything, what the record's has more.
-        texts: gives its prompts, or texts that determine them, for the record's digest. Raises what `compute` and
-        `store.kept` raise, and NotFinite.
-        """
-        request = {"measure": measure, **self.model.request, **asked}
-        file = store.place_of(request, self.folder)
-
-        def measured() -> Record:
-            data = compute()
-            more = data.pop("provenance", {}) | {"finished": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
-            self._records[file] = Record(request, self._origin(texts) | more, check_record(data, self.pair[0]))
-            return self._records[file]
-
-        if file not in self._records:  # what could not be written is here
-            expected = self._expected(texts)
-            self._records[file] = store.kept(request, measured, self.folder, expected, self.redo)
-        return self._records[file]
-
-    @cached_property
-    def _provenance(self) -> dict[str, Any]:
-        """What all records have in common; its digests of weights and code take seconds for large models."""
-        return provenance(self.model.request, self.pair, ())
-
-    def _origin(self, texts: Texts) -> dict[str, Any]:
-        """The provenance of a record that is measured now."""
-        return self._provenance | {"prompt_digest": digest(texts())}
-
-    @cached_property
-    def _expectation(self) -> dict[str, Any]:
-        return expectation(self.model.request, self.model.loaded)
-
-    def _expected(self, texts: Texts) -> dict[str, Any]:
-        """What the provenance of a stored record must say: more is known once the model is loaded."""
-        loaded = self.model.loaded
-        if loaded is None:
-            return expectation(self.model.request, None)
-        refuse_hooks(loaded[0])
-        return self._expectation | {"prompt_digest": digest(texts())}
-
-    def blocks(
-        self,
-        measure: str,
-        blocks: Callable[[], Sequence[Sequence[int]]],
-        compute: Callable[[Sequence[int]], dict[str, Any]],
-        join: Callable[[list[dict[str, Any]]], dict[str, Any]],
-        texts: Texts,
-        **asked: Any,
-    ) -> Record:
-        """The record of a measurement that takes long, see `record`; what was measured of it outlives an interruption.
-
-        blocks: gives the numbers of the prompts that are measured together, a minute's work at most. compute: measures
-        a block; join: makes the data of those of all blocks, in order. A block is kept until the record is there, and
-        is not measured again before, not even under redo.
-        """
-        request = {"measure": measure, **self.model.request, **asked}
-        kept = self.folder / "blocks" / store.place_of(request, self.folder).stem
-
-        def whole() -> dict[str, Any]:
-            origin = self._origin(texts)
-            decisive = {name: origin[name] for name in DECISIVE}
-
-            def block(numbers: Sequence[int]) -> dict[str, Any]:
-                named = {**request, "block": list(numbers)}
-                data = partial(Record, named, origin)
-                return store.kept(
-                    named, lambda: data(check_record(compute(numbers), self.pair[0])), kept, decisive
-                ).data
-
-            return join([block(numbers) for numbers in self.progress(blocks(), measure, "block")])
-
-        record = self.record(measure, whole, texts, **asked)
-        shutil.rmtree(kept, ignore_errors=True)
-        return record
-
-    @property
-    def origins(self) -> dict[str, dict[str, Any]]:
-        """The provenance of every record that was measured or loaded so far, by the name of its file."""
-        return {file.name: record.provenance for file, record in self._records.items()}
-
-    @property
-    def expected(self) -> dict[str, Any]:
-        """What the provenance of stored records must say, as far as it is known without their prompts."""
-        return expectation(self.model.request, self.model.loaded)
-
-    def progress(self, items: Iterable[Any], what: str, unit: str = "record") -> Any:
-        """The items, with a bar that says what is measured, how much is left, and where records are kept."""
-        return tqdm(items, desc=what, unit=unit, leave=False, postfix=f"kept in {self.folder.name}")
 
     # -------------------------------------------------------------------------------------------- parts
 
@@ -227,10 +112,8 @@ class Study:
         own = [record for record in self._records.values() if record.request.items() >= self.model.request.items()]
         described = [arrays["description"] for arrays in self._arrays.values() if "description" in arrays]
         found = own[0].provenance["model"] if own else next(iter(described), self.model.title)
-        name, *rest = found.split(":", 1)
-        if self.model.untrained_seed is None or name.endswith(", untrained"):
-            return found
-        return ":".join([f"{name}, untrained", *rest])  # the class and its size are those of the trained model
+        twin = self.model.untrained_seed is not None  # whose class and size are those of the trained model
+        return "".join([self.model.title, *found.partition(":")[1:]]) if twin else found
 
     def check(self) -> list[str]:
         """What a fresh run must give again: the first sentence of every part, each once."""

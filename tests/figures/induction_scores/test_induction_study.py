@@ -39,7 +39,7 @@ from util.models import planted
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import with_bos
 from util.prompts.sequences import Sequences, matched_cells, repeated_sequences
-from util.roles import attention_scores
+from util.roles import attention_scores, repeated
 from util.roles.head_scores import head_scores, heads_by_layer
 from util.roles.sequences_study import SequenceStudy
 from util.show import files
@@ -1278,7 +1278,6 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
     bad_edits = [
         (Edit.ablate([(3, 0)], "zero"), r"3 layers of 4 heads, not \[\(3, 0\)\]"),
         (Edit.knock_out([(0, 4)]), r"not \[\(0, 4\)\]"),
-        ({"ablate": [[0, 1]], "channel": "q"}, "build it with Edit.ablate"),
     ]
     ran = []
     handle = register_module_forward_pre_hook(lambda *_: ran.append(1))
@@ -1301,8 +1300,6 @@ def test_what_only_the_model_tells_is_refused_before_work(pair, tmp_path):
     for heads in ([(1.9, 0)], [(-1, 0)], ["a"], [(1, 2, 3)]):
         with pytest.raises(ValueError, match="^ablated = "):
             sequences.scores(heads)
-        with pytest.raises(ValueError, match="^heads = "):
-            sequences.patterns(heads)
         with pytest.raises(ValueError, match="^head = "):
             study.pattern(heads[0])
     with pytest.raises(ValueError, match="primary = 13: the model has 12 heads"):
@@ -1417,23 +1414,22 @@ def test_llama_3_has_the_published_scores_and_loses_the_published_accuracy(tmp_p
 def test_whole_patterns_are_those_of_eager_attention_on_the_last_sequence(tmp_path):
     pair = load_ICL_model("embedded", device="cpu", verbose=False)
     study, heads = SequenceStudy(given(pair, "embedded"), 6, 3, 2, folder=tmp_path), [(2, 1), (0, 3), (2, 0)]
-    found = study.patterns(heads)
+    found = repeated.patterns(study, heads, 6, 3, range(2))
     drawn_ids = repeated_sequences(pair[1], 6, 3, range(2)).ids
-    np.testing.assert_array_equal(found.ids, drawn_ids[-1])
-    np.testing.assert_array_equal(found.without_bos((0, 3)), found.attention[1, 1:, 1:])
+    np.testing.assert_array_equal(found["ids"], drawn_ids[-1])
     model = load_ICL_model("embedded", device="cpu", verbose=False)[0]
     model.set_attn_implementation("eager")
     with torch.no_grad():
         attentions = model(torch.tensor(drawn_ids[-1:]), output_attentions=True).attentions
-    for attended, (layer, head) in zip(found.attention, heads, strict=True):
+    for attended, (layer, head) in zip(found["attention"], heads, strict=True):
         np.testing.assert_allclose(attended, attentions[layer][0, head], atol=1e-6)
     scores = study.scores().scores["prefix_matching"][-1]
-    rows = found.attention[:, attention_scores.queries(6, 3)]
+    rows = found["attention"][:, attention_scores.queries(6, 3)]
     np.testing.assert_allclose(
         attention_scores.prefix_matching(rows, 6, 3), [scores[head] for head in heads], atol=1e-6
     )
     with pytest.raises(ValueError, match=r"4 layers of 8 heads, not \[\(4, 0\)\]"):
-        study.patterns([(4, 0)])
+        repeated.patterns(study, [(4, 0)], 6, 3, range(2))
 
 
 # ------------------------------------------------------------------------------------------------ what to measure

@@ -246,7 +246,7 @@ WRONG = {
     r"sequences = 4.5: ": {"sequences": 4.5},
     r"untrained_control = 'perhaps': ": {"untrained_control": "perhaps"},
     r"vocabulary = 30: 50 distinct tokens": {"vocabulary": 30},
-    r"give the name of a model": {"model": ""},
+    r"name = '': ": {"model": ""},
     r"Settings has no argument 'shots'": {"shots": 60.0},
 }
 

@@ -182,8 +182,7 @@ class InterventionLM(HFLM):
         Under "intervention" are the model, the edit and the reference of its means, and the provenance: the weights,
         the tokenizer, package versions, the code and the device.
         """
-        origin = provenance(self.source.request, self.source.pair, [])
-        origin.pop("prompt_digest")
+        origin = provenance(self.source.request, self.source.pair)
         origin["versions"]["lm_eval"] = importlib.metadata.version("lm_eval")
         asked = {**self.source.request, "edit": self.edit.plain(), "reference": self.reference}
         return {**super().get_model_info(), "intervention": {**asked, "provenance": origin}}

@@ -24,22 +24,22 @@ from util.engine.instruments import PatchHeads
 from util.engine.label_scores import next_token_logits
 from util.engine.means import mean_outputs
 from util.figures.induction_scores.edits import Edit
-from util.figures.induction_scores.task_study import SKIPPED_POSITIONS, Means, base_runs
+from util.figures.induction_scores.task_study import SKIPPED_POSITIONS, Means, base_runs, under_edits
 from util.prompts import word_pair_prompts, word_pairs
 from util.prompts.prompt import UnsupportedTokenizer
 from util.prompts.sequences import repeated_sequences
-from util.roles.function_vectors import TASKS, TaskNames, words_digest
+from util.roles.function_vectors import TASKS, TaskNames, check_queries, words_digest
 from util.roles.head_scores import heads_by_layer
 from util.roles.sequences_study import SequenceStudy
 from util.stats.heads import Head
-from util.study.base import Study
 from util.study.checked import Count, Natural, checked
+from util.study.records import Measurement
 
 OTHER_SEQUENCES = 1000  # is added to the seeds for the sequences that means are taken over
 Name = TypeVar("Name", bound=Hashable)
 
 
-def ablated(study: Study, heads: tuple[Head, ...], mean: NDArray[np.floating]) -> list[PatchHeads]:
+def ablated(study: Measurement, heads: tuple[Head, ...], mean: NDArray[np.floating]) -> list[PatchHeads]:
     """Returns what replaces the outputs of heads by their mean [L, H, dv] at all tokens.
 
     Raises ValueError for heads that the model does not have.
@@ -52,17 +52,15 @@ def ablated(study: Study, heads: tuple[Head, ...], mean: NDArray[np.floating]) -
     ]
 
 
-def check_ablations(study: Study, edits: Mapping[Name, Edit]) -> None:
-    """Raises ValueError for edits that are no ablations by the mean, and for heads that the model does not have."""
+def check_ablations(edits: Mapping[Name, Edit]) -> None:
+    """Raises ValueError for edits that are no ablations by the mean."""
     wrong = [edit for edit in edits.values() if edit.heads and edit.mode != "mean"]
     if wrong:
         raise ValueError(f"edits: {wrong[0]!r} is no ablation by the mean; build it with Edit.ablate, or give WHOLE")
-    for edit in edits.values():
-        heads_by_layer(prepare(study.pair[0]), edit.heads)
 
 
 @checked
-class WordPairsStudy(Study):
+class WordPairsStudy(Measurement):
     """Word-pair tasks to answer under ablations.
 
     k: demonstrations; prompts: queries of each task, none of them twice, of the split "test"; reference_prompts: of
@@ -87,14 +85,7 @@ class WordPairsStudy(Study):
                 word_pair_prompts.marked_demonstrations(task, self.prompts, self.k, (), "test")
             except ValueError as error:
                 raise ValueError(f"k = {self.k}: {error}") from error
-            self._check_queries(task.name, len(task.queries("test")))
-
-    def _check_queries(self, task: str, queries: int, error: type[ValueError] = ValueError) -> None:
-        if self.prompts > queries:
-            raise error(
-                f"prompts = {self.prompts}: {task} has {queries} queries to ask, and none is asked twice; give "
-                f"{queries} or fewer"
-            )
+            check_queries(self.prompts, task.name, len(task.queries("test")))
 
     @cached_property
     def _tasks(self) -> list[word_pairs.WordPairTask]:
@@ -131,7 +122,7 @@ class WordPairsStudy(Study):
         drawn = []
         for task in self._tasks:
             drawn.append(self._draw(task, self.prompts, "test"))
-            self._check_queries(task.name, drawn[-1].askable, UnsupportedTokenizer)
+            check_queries(self.prompts, task.name, drawn[-1].askable, UnsupportedTokenizer)
         return drawn
 
     @cached_property
@@ -157,7 +148,7 @@ class WordPairsStudy(Study):
             check_context(self.pair[0], list(map(len, rows)))
             return mean_outputs(self.pair[0], rows, SKIPPED_POSITIONS, self.token_budget)
 
-        return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
+        return Means(**self.measured(compute, part="means", mode="mean", heads=None).data)
 
     def answers(self, edits: Mapping[Name, Edit]) -> dict[Name, dict[str, NDArray[np.bool_]]]:
         """Returns which prompts are answered right under each ablation, [N] by the edit's name and the task.
@@ -165,25 +156,19 @@ class WordPairsStudy(Study):
         Right is an answer whose first token is the most probable one. Each edit is a record of its own. Raises
         ValueError, before any forward pass, for what is no ablation by the mean and for heads that there are not.
         """
+        check_ablations(edits)
+        runs = cache(lambda: base_runs(self.pair[0], edits, sum(one.length for task in self.groups for one in task)))
 
-        groups = cache(lambda: [group for task in self.groups for group in task])
-        ids = cache(lambda: [group.base.ids[: group.length] for group in groups()])
-        runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, ids()))))
+        def compute(edit: Edit) -> dict[str, Any]:
+            starts, groups = runs(), [group for task in self.groups for group in task]
+            attached = ablated(self, edit.heads, self.means().mean) if edit.heads else []
+            ids = [group.base.ids[: group.length] for group in groups]
+            logits = next_token_logits(self.pair[0], ids, *attached, token_budget=self.token_budget, runs=starts)
+            right = logits.argmax(axis=1) == [group.target[0] for group in groups]
+            parts = np.split(right, np.cumsum([len(task) for task in self.groups])[:-1])
+            return dict(zip(map(word_pairs.shown_task, self.tasks), parts, strict=True))
 
-        def measured(edit: Edit) -> Mapping[str, NDArray[np.bool_]]:
-            def compute() -> dict[str, Any]:
-                check_ablations(self, edits)
-                attached = ablated(self, edit.heads, self.means().mean) if edit.heads else []
-                logits = next_token_logits(self.pair[0], ids(), *attached, token_budget=self.token_budget, runs=runs())
-                said = logits.argmax(axis=1)
-                right = said == [group.target[0] for group in groups()]
-                parts = np.split(right, np.cumsum([len(task) for task in self.groups])[:-1])
-                return dict(zip(map(word_pairs.shown_task, self.tasks), parts, strict=True))
-
-            return self.record({"part": "answers", "edit": edit.plain()}, compute).data
-
-        answers = list(map(measured, self.progress(edits.values(), "word pairs")))
-        return dict(zip(edits, map(dict, answers), strict=True))
+        return under_edits(self, "answers", "word pairs", edits, compute)
 
 
 @checked
@@ -197,19 +182,15 @@ class CopiesStudy(SequenceStudy):
         where the model finds it most probable. Each edit is a record of its own. Raises ValueError, before any forward
         pass, for what is no ablation by the mean and for heads that there are not.
         """
-
+        check_ablations(edits)
         runs = cache(lambda: base_runs(self.pair[0], edits, self.drawn.ids.size))
 
-        def measured(edit: Edit) -> NDArray[np.floating]:
-            def compute() -> dict[str, Any]:
-                check_ablations(self, edits)
-                attached = ablated(self, edit.heads, self.means().mean) if edit.heads else []
-                return {"copied": self._copied(attached, runs())}
+        def compute(edit: Edit) -> dict[str, Any]:
+            starts = runs()
+            attached = ablated(self, edit.heads, self.means().mean) if edit.heads else []
+            return {"copied": self._copied(attached, starts)}
 
-            return self.record({"part": "copied", "edit": edit.plain()}, compute).data["copied"]
-
-        copied = list(map(measured, self.progress(edits.values(), "copies")))
-        return dict(zip(edits, copied, strict=True))
+        return {name: one["copied"] for name, one in under_edits(self, "copied", "copies", edits, compute).items()}
 
     def _copied(self, attached: list[PatchHeads], runs: BaseRuns) -> NDArray[np.float64]:
         model, ids = self.pair[0], torch.from_numpy(self.drawn.ids)
@@ -235,4 +216,4 @@ class CopiesStudy(SequenceStudy):
             others = repeated_sequences(self.pair[1], self.length, self.copies, seeds, self.bos)
             return mean_outputs(self.pair[0], [Row(tuple(ids)) for ids in others.ids.tolist()], SKIPPED_POSITIONS)
 
-        return Means(**self.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
+        return Means(**self.measured(compute, part="means", mode="mean", heads=None).data)

@@ -177,7 +177,7 @@ def outputs(sequences: SequenceStudy) -> dict[str, Any]:
             "weights_copying": head_weights_copying(model, ids),
         }
 
-    return dict(sequences.record({"part": "outputs"}, compute).data)
+    return sequences.measured(compute, part="outputs").data
 
 
 def companions(study: Study) -> dict[str, Any]:

@@ -9,25 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import KW_ONLY
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
+from typing import Any
 
 from util.engine.batches import TOKEN_BUDGET, Row, context_length
 from util.load_model_and_data import reference_texts
 from util.prompts.prompt import with_bos
-from util.study.base import Study
 from util.study.checked import Count, Text, checked
 from util.study.provenance import digest
+from util.study.records import Measurement
 
 SAMPLE_TOKENS = 3000
 SKIPPED_POSITIONS = 8  # first tokens of a prompt or sample that no mean counts
-Place = Annotated[Text, BeforeValidator(lambda place: str(place) if isinstance(place, Path) else place)]
 
 
 @checked
-class PremisesStudy(Study):
+class PremisesStudy(Measurement):
     """Means over samples of MNLI's premises.
 
     reference_prompts: how many samples; with too few premises there are fewer. reference_data: a folder with the
@@ -36,7 +32,7 @@ class PremisesStudy(Study):
 
     reference_prompts: Count = 500
     _: KW_ONLY
-    reference_data: Place | None = None
+    reference_data: Text | None = None
     token_budget: Count = TOKEN_BUDGET
 
     stem = "induction_scores"

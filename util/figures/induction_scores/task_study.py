@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ from util.engine.label_scores import (
 )
 from util.engine.means import mean_outputs, outputs_of_mean_inputs, position_means
 from util.figures.induction_scores.edits import WHOLE, Edit
-from util.figures.induction_scores.premises import SKIPPED_POSITIONS, Place, PremisesStudy
+from util.figures.induction_scores.premises import SKIPPED_POSITIONS, PremisesStudy
 from util.load_model_and_data import load_text_task, staicc_prompts, text_task_version
 from util.prompts import classification, induction_pattern
 from util.prompts.prompt import Prompt, with_bos
@@ -41,8 +41,8 @@ from util.stats.answers import which_label
 from util.stats.heads import Head
 from util.stats.intervals import accuracy
 from util.stats.task_check import TaskCheck, task_check
-from util.study.base import Study
 from util.study.checked import AsList, Count, Natural, Text, capped, checked
+from util.study.records import Measurement
 
 TEXTS = "financial_phrasebank"  # of StaICC: plain text, and the other reference of means
 Reference = Literal["task", "staicc", "mnli"]
@@ -83,7 +83,7 @@ class Means:
 
 
 @checked
-class TaskStudy(Study):
+class TaskStudy(Measurement):
     """A classification task to answer: `prompts` queries from the one at `start` on; from 0, at most all.
 
     task: one of `classification.NAMES` or of `text_tasks.TEXT_TASKS`. k, seed: demonstrations of each query, and what
@@ -101,9 +101,9 @@ class TaskStudy(Study):
     _: KW_ONLY
     hard_negatives: bool = False
     labels: Labels | None = None
-    data: Place | None = None
+    data: Text | None = None
     reference: Reference = "task"
-    reference_data: Place | None = None
+    reference_data: Text | None = None
     start: Natural = 0
     permuted: bool = False
     reference_prompts: Count = 64
@@ -262,7 +262,7 @@ class TaskStudy(Study):
     # -------------------------------------------------------------------------------------------- means
 
     @property
-    def means_study(self) -> Study:
+    def means_study(self) -> Measurement:
         """The study that the records of means over the reference belong to.
 
         Those over premises are the same for all tasks.
@@ -271,14 +271,11 @@ class TaskStudy(Study):
 
     def means(self) -> Means:
         """Returns the mean outputs of all heads over the reference, without the first tokens of its prompts."""
-        return self._means
 
-    @cached_property
-    def _means(self) -> Means:
         def compute() -> dict[str, Any]:
             return mean_outputs(self.pair[0], self.reference_rows, SKIPPED_POSITIONS, self.token_budget)
 
-        return Means(**self.means_study.record({"part": "means", "mode": "mean", "heads": None}, compute).data)
+        return Means(**self.means_study.measured(compute, part="means", mode="mean", heads=None).data)
 
     def means_by_position(self, edit: Edit) -> NDArray[np.floating]:
         """Returns what stands for the heads of an edit at each position, [T, heads, dv]."""
@@ -291,8 +288,8 @@ class TaskStudy(Study):
             chosen = [values[layer][:, heads] for layer, heads in by_layer.items()]
             return {"values": np.concatenate(chosen, axis=1), "prompts": len(rows)}
 
-        part = {"part": "means", "mode": edit.mode, "heads": head_arguments.plain(edit.heads)}
-        return self.means_study.record(part, compute).data["values"]
+        heads = head_arguments.plain(edit.heads)
+        return self.means_study.measured(compute, part="means", mode=edit.mode, heads=heads).data["values"]
 
     # -------------------------------------------------------------------------------------------- edits
 
@@ -339,10 +336,6 @@ class TaskStudy(Study):
         if mode in BY_POSITION:
             self._check_reference(mode, lengths)
 
-    def _check_heads(self, edits: Mapping[Name, Edit]) -> None:
-        for edit in edits.values():
-            heads_by_layer(prepare(self.pair[0]), edit.heads)
-
     def answers(self, edits: Mapping[Name, Edit]) -> dict[Name, Answers]:
         """Returns what the model answers under each edit, by the edit's name; each is a record of its own.
 
@@ -350,22 +343,15 @@ class TaskStudy(Study):
         before any forward pass, for heads that there are not and for what `scoring` refuses in labels and lengths; and
         what `instruments` raises.
         """
-        _check_edits(edits)
         runs = cache(lambda: base_runs(self.pair[0], edits, sum(self.scoring.lengths)))
 
-        def measured(edit: Edit) -> Answers:
-            def compute() -> dict[str, Any]:
-                self._check_heads(edits)
-                attach = self.instruments(edit, self.scoring.lengths)
-                scores = label_log_probs(self.pair[0], self.scoring, attach, self.token_budget, runs=runs())
-                return {**scores, "gold": self.scoring.gold}
+        def compute(edit: Edit) -> dict[str, Any]:
+            starts, attach = runs(), self.instruments(edit, self.scoring.lengths)
+            scores = label_log_probs(self.pair[0], self.scoring, attach, self.token_budget, runs=starts)
+            return {**scores, "gold": self.scoring.gold}
 
-            data = self.record({"part": "answers", "edit": edit.plain()}, compute).data
-            return Answers(data["log_prob"], data["gold"])
-
-        title = f"{self.classes.name}, {self.k} shots"
-        answers = list(map(measured, self.progress(edits.values(), title)))
-        return dict(zip(edits, answers, strict=True))
+        found = under_edits(self, "answers", f"{self.classes.name}, {self.k} shots", edits, compute)
+        return {name: Answers(data["log_prob"], data["gold"]) for name, data in found.items()}
 
     # -------------------------------------------------------------------------------------------- plain text
 
@@ -374,29 +360,24 @@ class TaskStudy(Study):
 
         Raises ValueError for knockouts, and before any forward pass for heads that there are not.
         """
-        _check_edits(edits)
         if any(edit.pattern is not None for edit in edits.values()):
             raise ValueError("edits: plain texts have no induction pattern to knock out; give ablations alone")
-        runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, self.plain_texts))))
-        bar = self.progress(edits.values(), "plain text")
-        losses = [self._text_record(edit, edits, runs)["loss"] for edit in bar]
-        return dict(zip(edits, losses, strict=True))
+        return {name: data["loss"] for name, data in self._of_texts(edits).items()}
 
     def uniform_loss(self) -> float:
         """Returns the loss of a model that gives all tokens of its vocabulary the same probability, in nats."""
-        return float(np.log(self._text_record(WHOLE, {}, lambda: None)["vocabulary"]))
+        return float(np.log(self._of_texts({"": WHOLE})[""]["vocabulary"]))
 
-    def _text_record(
-        self, edit: Edit, edits: Mapping[Any, Edit], runs: Callable[[], BaseRuns | None]
-    ) -> Mapping[str, Any]:
-        def compute() -> dict[str, Any]:
-            self._check_heads(edits)
-            model, texts = self.pair[0], self.plain_texts
+    def _of_texts(self, edits: Mapping[Name, Edit]) -> dict[Name, dict[str, Any]]:
+        runs = cache(lambda: base_runs(self.pair[0], edits, sum(map(len, self.plain_texts))))
+
+        def compute(edit: Edit) -> dict[str, Any]:
+            model, texts, starts = self.pair[0], self.plain_texts, runs()
             attach = self.instruments(edit, list(map(len, texts)))
-            losses = text_losses(model, texts, attach, self.token_budget, runs())
+            losses = text_losses(model, texts, attach, self.token_budget, starts)
             return {"loss": losses, "vocabulary": model.config.get_text_config().vocab_size}
 
-        return self.record({"part": "text", "edit": edit.plain()}, compute).data
+        return under_edits(self, "text", "plain text", edits, compute)
 
     # -------------------------------------------------------------------------------------------- attention
 
@@ -425,7 +406,7 @@ class TaskStudy(Study):
                 "kinds": kinds,
             }
 
-        data = self.record({"part": "pattern", "head": list(chosen)}, compute).data
+        data = self.measured(compute, part="pattern", head=list(chosen)).data
         return {"answer": self.drawn[0].label(), **data}
 
 
@@ -435,10 +416,14 @@ def base_runs(model: PreTrainedModel, edits: Mapping[Name, Edit], tokens: int) -
     return BaseRuns(model, starts, tokens)
 
 
-def _check_edits(edits: Mapping[Name, Edit]) -> None:
-    wrong = [edit for edit in edits.values() if not isinstance(edit, Edit)]
-    if wrong:
-        raise ValueError(f"edits: {wrong[0]!r} is none; build it with Edit.ablate, Edit.knock_out or WHOLE")
+def under_edits(
+    study: Measurement, part: str, title: str, edits: Mapping[Name, Edit], compute: Callable[[Edit], dict[str, Any]]
+) -> dict[Name, dict[str, Any]]:
+    """Returns what is measured under each edit, by the edit's name; each is a record of its own. title: of the bar."""
+    return {
+        name: study.measured(partial(compute, edit), part=part, edit=edit.plain()).data
+        for name, edit in study.progress(edits.items(), title)
+    }
 
 
 def answered_right(studies: Sequence[TaskStudy], edits: Mapping[Name, Edit]) -> dict[Name, NDArray[np.bool_]]:

@@ -1,29 +1,14 @@
-"""Studies of StaICC's prompts, in the words that any figure may use."""
+"""Data sets of StaICC as arguments, and which of their prompts are asked."""
 
-import numpy as np
 import pytest
 
 from util.load_model_and_data import staicc_experimentor, staicc_prompts
+from util.roles.label_task import LabelTask
 from util.study.checked import Datasets, capped, checked, dataset_name
-from util.study.staicc import StaiccStudy
-
-
-@checked
-class Few(StaiccStudy):
-    stem = "few"
-
-    @property
-    def own_request(self):
-        return self.data_request
-
-    @property
-    def texts(self):
-        return [prompt.text for prompt in self.items]
-
 
 WRONG = {
     "dataset = 'imdb': unknown data set 'imdb'; choose one of: 0 glue_sst2": {"dataset": "imdb"},
-    "k = 513: financial_phrasebank has a pool of 512": {"k": 513},
+    "k = 513: financial_phrasebank has a pool of 512": {"dataset": "financial_phrasebank", "k": 513},
     "k = -1: ": {"k": -1},
     "prompts = 1: .*greater than or equal to 2": {"prompts": 1},
     "seed = -1: ": {"seed": -1},
@@ -33,18 +18,18 @@ WRONG = {
 @pytest.mark.parametrize("message", WRONG)
 def test_wrong_arguments_are_refused_when_the_study_is_built(message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        Few(**WRONG[message])
+        LabelTask(**WRONG[message])
 
 
 def test_more_prompts_than_there_are_become_all_of_them(capsys):
     capped.cache_clear()
-    assert Few(prompts=100_000).request == Few(prompts=512).request and Few(prompts=100_000).prompts == 512
+    assert LabelTask(prompts=100_000).request == LabelTask(prompts=512).request
     assert capsys.readouterr().err == "prompts = 100000: a data set of StaICC has 512 to ask, all of them are taken\n"
 
 
 def test_a_data_set_is_named_by_its_name_or_index():
     assert dataset_name(4) == dataset_name("4") == dataset_name("trec") == "trec"
-    assert Few(dataset="4").request == Few(dataset="trec").request
+    assert LabelTask(dataset="4").request == LabelTask(dataset="trec").request
 
     @checked
     class Several:
@@ -53,12 +38,11 @@ def test_a_data_set_is_named_by_its_name_or_index():
     assert Several("trec, 0").datasets == Several([4, "glue_sst2"]).datasets == ("trec", "glue_sst2")
 
 
-@pytest.mark.parametrize("k", [0, 2])
-def test_prompts_are_the_first_of_the_data_set(k):
-    study, prompts = Few(dataset="trec", k=k, prompts=3), staicc_prompts("trec", k)[:3]
-    assert study.texts == [prompt.text for prompt in prompts]
-    assert study.label_numbers["gold"].tolist() == [prompt.gold for prompt in prompts]
-    np.testing.assert_array_equal(study.label_numbers["demonstrations"], [prompt.demonstrations for prompt in prompts])
+def test_prompts_are_the_last_of_the_data_set():
+    prompts = staicc_prompts("trec", 2)[-3:]
+    permuted = [prompt.permuted(number) for number, prompt in enumerate(prompts)]
+    assert LabelTask(dataset="trec", k=2, prompts=3).items == prompts
+    assert LabelTask(dataset="trec", k=2, prompts=3, permuted=True).items == permuted
 
 
 def inputs(prompt):
@@ -82,4 +66,4 @@ def test_another_seed_asks_other_queries_behind_other_demonstrations():
     assert same == 0
     assert staicc_prompts("trec", 3, seed=1) == other != staicc_prompts("trec", 3, seed=2)
     assert staicc_prompts("trec", 3) == own, "StaICC's own experimentor is as it was"
-    assert Few(dataset="trec", k=3, prompts=4, seed=1).items == other[:4]
+    assert LabelTask(dataset="trec", k=3, prompts=4, seed=1).items == other[-4:]

@@ -1,4 +1,4 @@
-"""Checked dataclasses, models by name, and what every study shares."""
+"""Records: what is measured once, checked arguments, and what makes a record another one."""
 
 import copy
 from dataclasses import KW_ONLY, FrozenInstanceError
@@ -17,15 +17,14 @@ from util.engine.call import UnsupportedModel
 from util.engine.finite import NotFinite
 from util.engine.handshake import prepare
 from util.prompts import words
-from util.study import base as study_room
-from util.study import provenance, store
-from util.study.base import Study
+from util.study import provenance, records
 from util.study.checked import AsList, Count, Natural, Share, Text, checked
 from util.study.model import Model
+from util.study.records import Measurement, joined
 
 
 @checked
-class Sums(Study):
+class Sums(Measurement):
     """The sum of a model's weights, as often as there are prompts."""
 
     dataset: Text = "trec"
@@ -56,7 +55,7 @@ class Sums(Study):
             self.computed.append(name)
             return {"sum": float(sum(p.detach().double().sum() for p in self.pair[0].parameters()))}
 
-        return self.record({"part": name}, compute).data["sum"]
+        return self.measured(compute, part=name).data["sum"]
 
 
 @pytest.fixture(autouse=True)
@@ -83,8 +82,8 @@ WRONG = {
     "k = 9: more than prompts = 8": {"k": 9},
     "seed = 'a': ": {"seed": "a"},
     "share = 1.5: .*less than or equal to 1": {"share": 1.5},
-    "model = '': give the name of a model": {"model": ""},
-    "model = None: give the name of a model": {"model": None},
+    "model = '': name = '': ": {"model": ""},
+    "model = None: name = None: ": {"model": None},
     "Sums has no argument 'datset'; it has model, .*dataset": {"datset": "trec"},
     r"ks.0 = 'a': ": {"ks": ["a"]},
     r"ks = '\{1': this text is no list": {"ks": "{1"},
@@ -142,12 +141,7 @@ def test_a_block_that_is_not_finite_is_measured_again(study):
         return {"x": np.array([next(numbers)])}
 
     def run():
-        return study.record_in_blocks(
-            {"part": "blocks"},
-            lambda: [[0], [1]],
-            measure,
-            lambda measured: {"x": np.concatenate([block["x"] for block in measured])},
-        )
+        return study.measured_in_blocks(lambda: [[0], [1]], measure, joined("x"), part="blocks")
 
     with pytest.raises(NotFinite, match="'x' is nan"):
         run()
@@ -156,16 +150,17 @@ def test_a_block_that_is_not_finite_is_measured_again(study):
 
 def test_a_bar_says_what_is_measured_and_where_it_is_kept(study, capsys, monkeypatch):
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    monkeypatch.setattr(study_room, "tqdm", partial(tqdm, disable=False))
+    monkeypatch.setattr(records, "tqdm", partial(tqdm, disable=False))
     assert list(study.progress([1, 2], "the sums")) == [1, 2]
     shown = capsys.readouterr().err
-    assert "the sums" in shown and "0/2" in shown and f"kept in {study.place.name}" in shown
+    assert "the sums" in shown and "0/2" in shown and f"kept in {study.folder.name}" in shown
 
 
 def test_the_twin_has_other_weights_and_a_request_of_its_own(study):
-    twin = study.twin(3)
+    twin = study.replace(model=study.model.twin(3))
     assert twin.request == {**study.request, "untrained_seed": 3} and twin.sum() != study.sum()
     assert Sums(Model(study.model.name, untrained_seed=3, verbose=False), folder=study.folder).sum() == twin.sum()
+    assert study.twin().request == {**study.request, "untrained_seed": 0}
     quantized = study.replace(model=Model(study.model.name, quantized=True))
     assert not quantized.twin().model.quantized
 
@@ -180,16 +175,6 @@ def test_a_given_model_is_what_its_name_says(folder):
         Model.given(*pair, "given:mine", dtype="float64")
     with pytest.raises(ValueError, match="quantized = True was asked for"):
         Model.given(*pair, "given:mine", quantized=True)
-
-
-def test_other_weights_under_a_name_are_measured_again(study, capsys):
-    other = toys.model()
-    Sums(Model.given(other, study.pair[1], "given:a"), folder=study.folder).sum()
-    for parameter in other.parameters():
-        parameter.data += 1
-    assert Sums(Model.given(other, study.pair[1], "given:a"), folder=study.folder).sum() != 0
-    assert "weights" in capsys.readouterr().err
-    assert Sums.computed == ["sum", "sum"]
 
 
 HALF_GONE = {
@@ -258,8 +243,8 @@ def test_a_model_with_a_hook_of_its_user_is_refused_by_name(kind, tmp_path):
     study = Sums(Model.given(model, toys.tokenizer(), "given:a"), folder=tmp_path)
     study.sum()
     HOOKS[kind](model.model.layers[1].mlp)
-    with pytest.raises(UnsupportedModel, match=r"^model.layers.1.mlp has the (hook|forward) .* of .*test_base, "):
-        study.sum()
+    with pytest.raises(UnsupportedModel, match=r"^model.layers.1.mlp has the (hook|forward) .* of .*test_records, "):
+        study.replace().sum()
 
 
 LONGROPE = {
@@ -351,20 +336,9 @@ def test_other_prompts_are_a_miss_where_the_model_is_loaded(study, monkeypatch, 
     assert "prompt_digest" in capsys.readouterr().err
 
 
-def test_a_study_names_the_records_that_it_was_asked_for(study):
-    """Measured or loaded, they are the same; those that another one needed are left out."""
-
-    @checked
-    class Twice(Sums):
-        def twice(self):
-            return self.record({"part": "twice"}, lambda: {"twice": 2 * self.sum()}).data["twice"]
-
-    parts = []
-    for _ in range(2):
-        asked = Twice(study.model, folder=study.folder)
-        asked.twice()
-        asked.sum("other")
-        parts.append({store.decode((asked.place / file).read_bytes()).request["part"] for file in asked.origins})
-        assert all(origin["weights"] for origin in asked.origins.values())
-    assert parts == [{"twice", "other"}] * 2
-    assert len(list(study.place.glob("*.pickle"))) == 3
+@pytest.mark.parametrize("by", ["", "numbers"])
+def test_blocks_are_joined_as_they_come_or_in_the_order_of_their_numbers(by):
+    blocks = [{"x": np.array([[3], [1]]), "numbers": [3, 1]}, {"x": np.array([[2]]), "numbers": [2]}]
+    found = joined("x", by=by)(blocks)
+    assert {*found} == {"x"} and found["x"].ravel().tolist() == ([1, 2, 3] if by else [3, 1, 2])
+    assert joined("x", axis=1)(blocks[:1] * 2)["x"].tolist() == [[3, 3], [1, 1]]
