@@ -37,16 +37,6 @@ def test_a_map_of_heads_has_numbers_where_they_can_be_read(layers, heads, width)
     assert "share" in (bar.get_ylabel(), bar.get_xlabel())
 
 
-def test_rows_of_layers_have_totals_and_numbers():
-    rows = {"one": [0.5, 2.0], "two": [1.0, 0.0]}
-    panel = partial(panels.layer_rows, rows=rows, most=2, title="heads", totals={"one": "2.5", "two": "1.0"})
-    (ax,) = shown(panel).axes
-    np.testing.assert_array_equal(ax.get_images()[0].get_array(), [*rows.values()])
-    assert [text.get_text() for text in ax.texts[:3]] == ["2.5", "1.0", "all layers"]
-    assert sorted(text.get_text() for text in ax.texts[3:]) == [".00", ".50", "1.0", "2.0"]
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["one", "two"]
-
-
 def test_a_curve_has_a_band_and_a_floor():
     def panel(ax):
         found = {"mean": [0.5, 0.0], "low": [0.4, -0.1], "high": [0.6, 0.1]}

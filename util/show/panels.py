@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from util.show.draw import room
 from util.show.head_map import colour_bar as bar_of
-from util.show.head_map import count_ticks, head_map, print_in_cells, short_number
+from util.show.head_map import head_map, print_in_cells
 from util.show.style import RED
 from util.stats.heads import Head
 
@@ -60,29 +60,6 @@ def heads(
     if bar is not None:
         figure: Any = ax.get_figure(root=True)
         colour_bar(figure, [ax], bar, **options)
-
-
-def layer_rows(
-    ax: Axes, rows: Mapping[str, ArrayLike], most: float, title: str = "", totals: Mapping[str, str] | None = None
-) -> None:
-    """A map with a row for each name: values [L] by layer from 0 to `most`. totals: what stands at the right of rows.
-
-    Values are printed where they fit.
-    """
-    values = np.array(list(rows.values()), dtype=float)
-    width = room(ax)[0] - MARGIN - (2.0 if totals else 0.8)
-    ax.imshow(values, cmap="Blues", vmin=0, vmax=most, aspect="auto", interpolation="nearest")
-    ax.set_xticks(count_ticks(values.shape[1], max(2, int(width / 0.24))))
-    ax.set_yticks(range(len(rows)), list(rows))
-    ax.tick_params(axis="y", length=0)
-    ax.set_xlabel("layer")
-    ax.set_title(title, fontsize=7)
-    ax.spines[:].set_visible(True)
-    for row, text in enumerate([*(totals[name] for name in rows), "all layers"] if totals else ()):
-        ax.text(1.02, row, text, fontsize=SMALL, va="center", transform=ax.get_yaxis_transform())
-    for (row, layer), value in np.ndenumerate(values) if width / values.shape[1] >= 0.2 else ():
-        colour = "white" if value > 0.6 * most else "black"
-        ax.text(layer, row, short_number(value), fontsize=SMALL, ha="center", va="center", color=colour)
 
 
 def curve(ax: Axes, found: Curve, least: float = -np.inf, first: int = 0, **options: Any) -> None:

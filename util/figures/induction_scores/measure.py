@@ -16,7 +16,7 @@ from tqdm import tqdm
 from util.engine.batches import too_long
 from util.engine.call import UnsupportedModel
 from util.figures.induction_scores.edits import WHOLE as NOTHING
-from util.figures.induction_scores.edits import Edit, Row
+from util.figures.induction_scores.edits import Edit, Group, Row
 from util.figures.induction_scores.function_vector_study import CopiesStudy, WordPairsStudy
 from util.figures.induction_scores.outputs import head_attribution, head_copying, head_weights_copying
 from util.figures.induction_scores.plan import (
@@ -54,6 +54,7 @@ from util.study.checked import capped
 from util.study.study import Study
 
 OV_TOKENS = 256  # that copying by weights alone is measured on
+CONTROLS_OF_TEXT = 5  # control sets that plain text is read without
 TEXT_REFERENCE_PROMPTS = 32  # that means are taken over, of tasks with texts, whose prompts are long; not of premises
 
 
@@ -230,6 +231,19 @@ def answers(study: Study) -> dict[str, Any]:
     done = setup.tasks if setup.all_tasks else tuple(passed)
     right = {task: answered_right(of_task, edits.of_task(task, done)) for task, of_task in on_tasks.items()}
     return {"plan": edits, "passed": passed, "done": done, "right": right}
+
+
+def plain_text(study: Study) -> dict[str, Any]:
+    """Losses of plain texts [N] in nats by row, of the whole model and without heads, and that of equal odds."""
+    edits = plan_of(study)
+    setup = edits.setup
+    rows = (WHOLE, edits.ablated, *edits.draws(Group.NORM_MATCHED)[:CONTROLS_OF_TEXT])
+    texts = task_studies(study, setup.primary_task, setup.prompts)[0]
+    return {
+        "plan": edits,
+        "losses": texts.losses({row: edits.edits[row] for row in rows}),
+        "uniform": texts.uniform_loss(),
+    }
 
 
 def shots(study: Study) -> dict[str, Any]:

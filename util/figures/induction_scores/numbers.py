@@ -154,6 +154,18 @@ def ablation(arrays: Arrays, settings: Any) -> Numbers:
     }
 
 
+def plain_text(arrays: Arrays, settings: Any) -> Numbers:
+    """Losses of plain text by row, in nats per token, and what the ablated heads cost of it."""
+    losses = arrays["losses"]
+    return {
+        "losses": {row.name: mean_interval(loss) for row, loss in losses.items()} | {"uniform": arrays["uniform"]},
+        "plain text": {
+            "texts": len(losses[WHOLE]),
+            "lost": mean_interval(losses[arrays["plan"].ablated] - losses[WHOLE]),
+        },
+    }
+
+
 def benefits(tasks: Sequence[TaskShots]) -> Numbers:
     """Accuracies by task and number of demonstrations, and which tasks are done, for `shots` and claims."""
 

@@ -253,6 +253,18 @@ def ablation_say(values: Values) -> Iterator[str]:
         )
 
 
+def plain_text_says(values: Values) -> Iterator[str]:
+    losses, found, number = values["losses"], values["plain text"], len(values["chosen"])
+    whole, *others = (loss[0] for row, loss in losses.items() if row not in ("uniform", pictures.ablated_of(values)))
+    if whole >= losses["uniform"]:
+        yield "On plain text the model is no better than equal odds, so its loss there says nothing."
+        return
+    yield (
+        f"Without {the_best(number)} plain text costs {written(found['lost'])} nats per token more than {whole:.2f} "
+        f"({found['texts']} texts), without as many others {min(others) - whole:.2f} to {max(others) - whole:.2f}."
+    )
+
+
 def tasks_about(values: Values) -> str:
     setup = values["setup"]
     ablated = f"{setup['mode']} ablation of {the_best(setup['primary'])}"
@@ -395,6 +407,7 @@ def concludes(values: Values) -> Iterator[str]:
     )  # fmt: skip
     for says in parts:
         yield from list(says(values))[1:]
+    yield from plain_text_says(values)
 
 
 FIGURE = Figure(
@@ -412,6 +425,7 @@ FIGURE = Figure(
         "ablation": Part(
             numbers.ablation, "answers", ablation_say, ablation_about, pictures.ablation, needs=("scores",)
         ),
+        "plain_text": Part(numbers.plain_text, "plain_text", plain_text_says, needs=("scores",)),
         "shots": Part(numbers.shots, "shots", shots_say, tasks_about, pictures.shots, shots_table, ("scores",)),
         "function_vectors": Part(
             numbers.function_vectors, "function_vectors", vectors_say, vectors_about, pictures.function_vectors,
