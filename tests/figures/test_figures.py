@@ -282,3 +282,25 @@ def test_large_arrays_stand_beside_the_values(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read["a"]["large"], large.astype(np.float32))
     files.save_values({"n": 2}, "stem")
     assert [place.name for place in file.parent.iterdir()] == ["stem.json"]
+
+
+def test_the_match_rule(tmp_path, monkeypatch):
+    rows = [
+        {"id": "a", "quantity": "first", "model": "big", "source": "Fig. 1", "value": 0.5, "reading_error": 0.01},
+        {"id": "b", "quantity": "second", "model": "big", "source": "Fig. 2", "value": None, "reading_error": None},
+    ]
+    (tmp_path / "data" / "published").mkdir(parents=True)
+    (tmp_path / "data" / "published" / "stem.json").write_text(json.dumps({"values": rows}))
+    monkeypatch.setattr(paths, "root", lambda: tmp_path)
+
+    def verdict(model, here):
+        return files.comparison("stem", model, here).splitlines()
+
+    head, _, row, rest = verdict("big", {"a": (0.529, 0.01)})
+    assert head.split() == ["quantity", "source", "published", "here"] and row.endswith("0.529 +- 0.010: match")
+    assert rest == "1 published value not measured with these settings"
+    assert verdict("big", {"a": (0.54, 0.01)})[2].endswith("0.540 +- 0.010: NO MATCH")
+    assert verdict("embedded", {"a": (0.5, 0.01)}) == ["2 published values not measured here: needs big"]
+    row, rest = verdict("big", {"b": (0.1, 0.0)})[2:]
+    assert "not available to us" in row and row.endswith("0.100 (nothing to compare with)")
+    assert rest == "1 published value not measured with these settings"

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,6 +163,39 @@ def _plain(value: Any, decimals: int | None, place: tuple[str, ...], places: dic
 def published(stem: str) -> dict[str, Any]:
     """The published values of a figure, read from data/published/<stem>.json."""
     return json.loads((paths.root() / "data" / "published" / f"{stem}.json").read_text(encoding="utf-8"))
+
+
+def comparison(stem: str, model: str, here: Mapping[str, tuple[float, float]]) -> str:
+    """A table, as text, of published values beside ours.
+
+    here: by quantity id, our value and its standard error, measured on `model`. Two values match if they differ by at
+    most the reading error plus two standard errors. Published values that were not measured are counted below the
+    table: those of other models, and those of this model that need other settings.
+    """
+    lines, missing = [], Counter[str]()
+    for row in published(stem)["values"]:
+        if row["model"] != model or row["id"] not in here:
+            missing[row["model"]] += 1
+            continue
+        mine, error = here[row["id"]]
+        if row["value"] is None:
+            lines.append(
+                (row["quantity"], row["source"], "not available to us", f"{mine:.3f} (nothing to compare with)")
+            )
+            continue
+        match = abs(mine - row["value"]) <= row["reading_error"] + 2 * error
+        ours = f"{mine:.3f} +- {error:.3f}: {'match' if match else 'NO MATCH'}"
+        lines.append((row["quantity"], row["source"], f"{row['value']} +- {row['reading_error']}", ours))
+    text = []
+    if lines:
+        head = ("quantity", "source", "published", "here")
+        widths = [max(len(line[i]) for line in [head, *lines]) for i in range(4)]
+        rows = [head, tuple("-" * width for width in widths), *lines]
+        text = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    for other, count in missing.items():
+        why = "with these settings" if other == model else f"here: needs {other}"
+        text.append(f"{count} published value{'s' * (count > 1)} not measured {why}")
+    return "\n".join(text)
 
 
 def shown(figure: Figure, *place: str) -> Picture:
