@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from tests.figures.legible import faults
 from util.show.draw import Grid, draw, matrix, room
-from util.show.style import COLUMN, WIDTH
+from util.show.style import COLUMN, WIDTH, headline_of
 
 
 @pytest.mark.parametrize(("width", "columns"), [(WIDTH, 3), (COLUMN, 2)])
@@ -75,3 +75,9 @@ def test_shared_axes_have_labels_at_the_left_and_where_none_is_below():
     assert [ax.get_xlabel() for ax in axes] == ["", "", "x", "x", "x"]
     alone = draw(Grid([panel] * 5, columns=3), "", "").axes
     assert [ax.get_xlabel() + ax.get_ylabel() for ax in alone] == ["xy"] * 5
+
+
+def test_a_dollar_in_a_name_is_a_dollar(tmp_path):
+    figure = draw(Grid([lambda ax: ax.plot([0, 1])]), "a head of a$b_{c$", "a$b_{c$, 8 prompts")
+    figure.savefig(tmp_path / "figure.png")
+    assert headline_of(figure) == ("a head of a$b_{c$", "a$b_{c$, 8 prompts")

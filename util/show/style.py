@@ -98,7 +98,7 @@ def headline(figure: Figure, finding: str | None, setting: str) -> None:
     setting stands alone. To be called once, when the figure has its panels.
     """
     width, height = figure.get_size_inches()
-    centred: dict[str, Any] = {"x": 0.5, "ha": "center", "va": "top", "linespacing": 1.2}
+    centred: dict[str, Any] = {"x": 0.5, "ha": "center", "va": "top", "linespacing": 1.2, "parse_math": False}
     if finding:
         text = broken(finding, FINDING, 72 * width - 2 * MARGIN)
         figure.suptitle(text, y=1 - MARGIN / 72 / height, fontsize=FINDING, **centred)
