@@ -14,7 +14,7 @@ from util.show.conclusions import figure_of
 from util.show.files import VISIBLE
 
 MODELS = {"embedded": "", "smollm2": "smollm2"}
-OLD = {"smollm2": ("forerunner_heads", "role_atlas")}  # measured before parts were data; `make figures` renews them
+OLD = {"smollm2": ("role_atlas",)}  # measured before parts were data; `make figures` renews them
 # No claim was compared with its bound: no task is done, and `make claims` has not judged them.
 UNDRAWN = {"embedded": {"edge_ablation_claims"}, "smollm2": {"induction_scores_claims"}}
 
