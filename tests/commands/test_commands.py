@@ -130,7 +130,6 @@ WRONG_INPUT = [
     ("evaluate --mode mean --pattern induction", "--mode or --pattern, not both"),
     ("evaluate --heads L0H0", "say what is done to heads"),
     ("evaluate --heads L0H0 --top 0.1 --mode zero", "give --heads or --top"),
-    ("scores --out /proc/x", "/proc/x"),
     ("scores --config deep.json", "recursion depth"),
     ("ablate --heads deep.json", "recursion depth"),
     ("edges deep.json", "recursion depth"),

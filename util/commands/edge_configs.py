@@ -185,9 +185,11 @@ EXAMPLES: tuple[dict[str, Any], ...] = (  # a small run of each action
 def load(file: Path) -> list[Config]:
     """The configs of a JSON file: one object, or a list of them.
 
-    Raises ValueError with a sentence for each wrong field: the file, the field, and what to give; OSError for a file
-    that cannot be read.
+    Raises ValueError where there is no file, and with a sentence for each wrong field: the file, the field, what to
+    give.
     """
+    if not file.is_file():
+        raise ValueError(f"cannot run {file}: there is no such file")
     given = from_json(file.read_text(encoding="utf-8"), f"cannot run {file}: it")
     try:
         return CONFIGS.validate_python(given if isinstance(given, list) else [given])

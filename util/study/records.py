@@ -66,6 +66,11 @@ class Records:
         return {}
 
     @cached_property
+    def _asked(self) -> dict[Path, None]:
+        """The files of records that were asked for, but for those that another one was measured from."""
+        return {}
+
+    @cached_property
     def _lists(self) -> dict[str, str]:
         return {"word_lists": lists_digest(self.word_lists)} if self.word_lists else {}
 
@@ -94,8 +99,11 @@ class Records:
 
     @property
     def origins(self) -> dict[str, Fields]:
-        """The provenance of every record that was measured or loaded so far, by the name of its file."""
-        return {file.name: record.provenance for file, record in self._records.items()}
+        """The provenance of every record that was asked for so far, by the name of its file.
+
+        Records that another one was measured from are left out, so that measuring and loading agree.
+        """
+        return {file.name: self._records[file].provenance for file in self._asked}
 
     def record(self, measure: str, compute: Compute, texts: Texts, **asked: Any) -> Record:
         """The record of one measurement, loaded or computed now.
@@ -114,9 +122,12 @@ class Records:
             self._records[file] = Record(request, self._origin(texts) | more, check_record(data, self.pair[0]))
             return self._records[file]
 
+        asked_before = dict(self._asked)
         if file not in self._records:
             expected = self.expected | ({} if self.model.loaded is None else {"prompt_digest": digest(texts())})
             self._records[file] = store.kept(request, measured, self.folder, expected, self.redo)
+        self._asked.clear()
+        self._asked.update(asked_before | {file: None})
         return self._records[file]
 
     def _origin(self, texts: Texts) -> Fields:

@@ -59,7 +59,7 @@ class Study(Records):
         if hasattr(self.settings, "untrained_control"):
             changes["untrained_control"] = False
         twin = self.replace(model=self.model.twin(seed), **changes)
-        twin._records = self._records
+        twin._records, twin._asked = self._records, self._asked
         return twin
 
     @property

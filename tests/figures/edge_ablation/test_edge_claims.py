@@ -106,7 +106,7 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
 
     def no_tasks(study):
         asked = study.settings
-        assert (asked.prompts, asked.text_tasks, asked.untrained_control, asked.shots) == (7, (), False, (0, 10))
+        assert (asked.prompts, asked.untrained_control, asked.shots) == (7, False, (0, 10))
         assert (asked.control_sets, asked.other_sets) == (20, 20)
         return arrays()
 
@@ -117,7 +117,7 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
         monkeypatch.setattr(more_labels, name, value)
     monkeypatch.setenv("ICL_OUTPUT", str(tmp_path))
     file = files.save_values({"request": 1}, "edge_ablation")
-    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7", "--text-tasks", "none"])
+    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--prompts", "7"])
     command_line.main()
     printed = capsys.readouterr().out
     assert "1. circuits explain" in printed and " holds " in printed and "2. tasks differ" in printed
@@ -131,6 +131,3 @@ def test_the_command_writes_values_with_every_part(monkeypatch, tmp_path, capsys
     assert [claim["verdict"] for claim in induction["claims"]["claims"]].count("task not done") == 4
     copied = json.loads(file.with_name("forerunner_heads.json").read_text())["claims"]
     assert copied["settings"] == {"prompts": 7, "seeds": [0]} and "agnews, k = 4" in copied["changes"]
-    monkeypatch.setattr(sys, "argv", ["util", "claims", "embedded", "--text-tasks", "nothing"])
-    with pytest.raises(SystemExit):
-        command_line.main()

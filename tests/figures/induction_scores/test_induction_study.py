@@ -566,8 +566,8 @@ def test_edits_of_no_heads_are_the_whole_model_bit_by_bit(pair, folder):
     assert knockouts(no_cells, {0: [1]})(Batch.of(rows(5, 4), [0, 1])) == []
 
 
-def test_nothing_is_left_of_an_edit_not_even_after_an_error(pair):
-    model, prompts = pair[0], prompts_of(study_of(pair, None))
+def test_nothing_is_left_of_an_edit_not_even_after_an_error(pair, tmp_path):
+    model, prompts = pair[0], prompts_of(study_of(pair, tmp_path))
     plan = scoring(model, pair[1], prompts)
     whole = label_log_probs(model, plan)["log_prob"]
 

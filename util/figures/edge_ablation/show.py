@@ -67,7 +67,7 @@ def circuits_say(values: Values) -> Iterator[str]:
     for name in (names.CTX_AGG, names.AGG_ONLY):
         scores = {task: row[name][0] for task, row in values["scores"].items()}
         kept = listed([f"{score:.2f} in `{task}`" for task, score in scores.items() if known(score)])
-        none = "none: the whole model is no better than without any edges"
+        none = "none, since the whole model is no better than without any edges"
         yield f"Primary endpoint, the score of `{name}`: {kept or none}."
 
 
