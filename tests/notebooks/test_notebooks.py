@@ -342,9 +342,9 @@ def test_a_notebook_runs_whole_on_a_model_of_few_positions_and_says_what_it_leav
     tokenizer.save_pretrained(tmp_path / "tiny")
     parameters = {"model_name": str(tmp_path / "tiny"), "untrained_control": False, **SMALL[name]}
     executed(name, parameters, tmp_path, monkeypatch)
-    shown = (tmp_path / "out.ipynb").read_text(encoding="utf-8")
-    assert [said for said in LEFT_OUT.get(name, ()) if said not in shown] == []
-    assert written_to(tmp_path, "data/values").is_dir()
+    values = [file.read_text() for file in written_to(tmp_path, "data/values").glob("*.json")]  # captions of pictures
+    shown = "".join([(tmp_path / "out.ipynb").read_text(encoding="utf-8"), *values])
+    assert values and [said for said in LEFT_OUT.get(name, ()) if said not in shown] == []
 
 
 @pytest.mark.notebook
