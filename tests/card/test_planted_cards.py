@@ -54,6 +54,7 @@ CIRCUITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("circuit", CIRCUITS)
 def test_a_card_shows_just_the_planted_circuit(circuit, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "SIZES", {"full": SMALL})

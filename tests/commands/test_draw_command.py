@@ -19,7 +19,7 @@ OLD = {"smollm2": ("role_atlas",)}  # measured before parts were data; `make fig
 UNDRAWN = {"embedded": {"edge_ablation_claims"}, "smollm2": {"induction_scores_claims"}}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param("embedded", marks=pytest.mark.slow), "smollm2"])
 def test_every_stored_picture_is_drawn_again_without_torch(model, tmp_path):
     program = "import sys; from util.commands.frame import main; main(sys.argv[1:]); print('torch' in sys.modules)"
     command = [sys.executable, "-c", program, "draw", model, "--out", str(tmp_path)]

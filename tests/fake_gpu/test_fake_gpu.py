@@ -20,6 +20,8 @@ from util.engine import call, instruments, replay
 from util.engine.handshake import prepare
 from util.engine.instruments import CaptureRows
 
+pytestmark = pytest.mark.slow
+
 LAYOUTS = {**architectures.SUPPORTED, **architectures.ADAPTED}
 # A layer: grouped keys; Conv1D and absolute positions; attention beside the MLP; norms behind heads and a soft cap; a
 # factor; an adapter and keys that all heads share.

@@ -46,6 +46,7 @@ WORDS = (
 )
 
 
+@pytest.mark.slow
 def test_the_figure_that_contributing_adds_is_right(tmp_path):
     """Written into a copy of the suite by the page alone: measured, cached, drawn, tested, within the rules."""
     for folder in ("util", "tests"):

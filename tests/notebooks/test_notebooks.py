@@ -158,6 +158,7 @@ def written_to(tmp_path, kind):
     return tmp_path / "ICL_OUTPUT" / kind / paths.model_folder(str(tmp_path / "tiny"))
 
 
+@pytest.mark.slow
 @pytest.mark.notebook
 def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     toys.save(tmp_path / "tiny", toys.model("gpt2"))
@@ -188,6 +189,7 @@ def test_the_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatc
     assert list(written["by_k"]["fixed"]) == ["0", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.notebook
 def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch):
     toys.save(tmp_path / "tiny")
@@ -205,6 +207,7 @@ def test_the_toy_notebook_shows_another_model_by_its_name(tmp_path, monkeypatch)
     assert len(list(figures.glob("toy_induction_head_*.pdf"))) == 4  # no model is in these
 
 
+@pytest.mark.slow
 @pytest.mark.notebook
 def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
@@ -229,6 +232,7 @@ def test_the_ioi_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkey
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.notebook
 def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
@@ -252,6 +256,7 @@ def test_the_induction_notebook_runs_on_another_model_and_few_prompts(tmp_path, 
     assert parts == {"scores", "companions", "pattern", "mechanism", "ablation", "vectors"}  # no task is done for shots
 
 
+@pytest.mark.slow
 @pytest.mark.notebook
 def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     """On a model, too, that answers nothing right, so that circuits have no score and the search keeps nothing."""
@@ -280,6 +285,7 @@ def test_the_edge_notebook_runs_on_another_model_and_few_prompts(tmp_path, monke
     assert sorted(written["planted"]["kept"]) == written["planted"]["true"] and len(written["windows"]["at"]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.notebook
 def test_the_role_notebook_runs_on_another_model_and_few_prompts(tmp_path, monkeypatch):
     tokenizer = load_ICL_model("embedded", device="cpu", verbose=False)[1]
@@ -347,6 +353,7 @@ def test_a_notebook_runs_whole_on_a_model_of_few_positions_and_says_what_it_leav
     assert values and [said for said in LEFT_OUT.get(name, ()) if said not in shown] == []
 
 
+@pytest.mark.slow
 @pytest.mark.notebook
 def test_a_broken_measure_makes_nbval_fail(tmp_path):
     shutil.copytree(ROOT / "util", tmp_path / "util", ignore=shutil.ignore_patterns("__pycache__"))

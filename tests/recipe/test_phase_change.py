@@ -13,6 +13,8 @@ from util import paths
 from util.figures.toy_induction_head.numbers import COPY, VOCABULARY
 from util.roles import attention_scores
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run():

@@ -19,6 +19,8 @@ from util.models.embedded_words import LABEL_WORDS
 from util.prompts.ioi import word_lists
 from util.stats.intervals import mean_interval
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():

@@ -168,6 +168,7 @@ def test_prompts_longer_than_their_reference_are_refused_before_any_task_is_meas
     assert len(added) <= 1  # the means that control sets are matched by
 
 
+@pytest.mark.slow
 def test_a_task_whose_queries_are_all_asked_is_judged_by_them(tmp_path):
     settings = {"prompts": 300, "all_tasks": True, "text_tasks": [], "shots": (0,), "k": 0, "untrained_control": False}
     [found] = small(tmp_path, **settings).arrays("shots")["tasks"]

@@ -170,6 +170,7 @@ def test_wrong_arguments_are_refused_before_anything_is_loaded(wrong, named):
         Study("role_atlas", "no such model", **wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "seed"), [("gpt2", 0), ("llama", 3)])
 def test_planted_heads_have_just_their_roles(family, seed, tmp_path):
     """Of all nine. The seed decides which head plays which role."""
@@ -184,6 +185,7 @@ def test_planted_circuits_differ_by_seed():
         assert first != second
 
 
+@pytest.mark.slow
 def test_all_roles_are_asked_of_planted_models(tmp_path):
     model, truth = planted_names({})
     evidence = planted_evidence(Study("role_atlas", folder=tmp_path), model)
