@@ -120,9 +120,12 @@ def test_edges_are_read_from_donors_as_when_every_cell_is_written_out(subject: S
             options: dict[str, Any] = {"two_pass": True, "store": store} if two_pass else {}
             found = outcomes(subject.model, groups, ablation, whole, **options)
             what = f"{name}, donors {'before' if two_pass else 'beside'} the prompts"
-            subject.check(f"{what}: log-probability", found["log_prob"], expected[name])
-            if name != "whole":  # in nats: it has no more digits than the log-probabilities that it is made of
-                subject.check(f"{what}: KL", found["kl"], divergence, scale=1.0)
+            # below one nat in nats: logits of 20 have no more digits in float32, whatever the CPU
+            subject.check(
+                f"{what}: log-probability", found["log_prob"], expected[name], max(1, *map(abs, expected[name]))
+            )
+            if name != "whole":
+                subject.check(f"{what}: KL", found["kl"], divergence, max(1, *divergence))
                 assert np.abs(np.subtract(expected[name], expected["whole"])).max() > 1e-3
             assert found["top"].tolist() == tops and found["right"].tolist() == [
                 top == ids[length] for top, ids, length in zip(tops, targets, lengths, strict=True)
